@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -191,16 +191,16 @@ class AgentCommands(CommandExecutor):
         hooks: Hooks,
         spy: PySpy,
         restarts: Restarts,
-        switch: Callable[[SetNccl], Awaitable[Sequence[Clause]]],
+        switch: Handler,
     ) -> None:
         """`switch` changes NCCL's level."""
         super().__init__(run)
         self._run, self._hooks, self._spy = run, hooks, spy
-        self._restarts, self._switch = restarts, switch
+        self._restarts = restarts
         self._handlers: Mapping[type[RunCommand], Handler] = {
             Restart: self._restart,
             Stop: self._stop,
-            SetNccl: self._set_nccl,
+            SetNccl: switch,
             Signal: self._signal,
             Dump: self._dump,
         }
@@ -240,9 +240,6 @@ class AgentCommands(CommandExecutor):
 
     async def _restart(self, command: Restart) -> Reply:
         return Reply(await self._restarts.restart(dict(command.env), command.unset))
-
-    async def _set_nccl(self, command: SetNccl) -> Reply:
-        return Reply(await self._switch(command))
 
     async def _stop(self, command: Stop) -> Reply:
         """The ladder: TERM by the launcher, grace, KILL, marker sweep."""

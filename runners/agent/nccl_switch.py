@@ -10,7 +10,7 @@ from typing import Any
 
 from ...presets.finding import Finding
 from ...presets.nccl import DEFAULT_SUBSYS, NcclError, parse_level, parse_subsys
-from ..daemon import CommandRefused
+from ..daemon import CommandRefused, Reply
 from ..diagnosis import ras
 from ..formatting import spans_text
 from ..model import Clause, NcclChanged, Pulse, RankPhase, SetNccl
@@ -56,7 +56,7 @@ class NcclSwitch:
         if last is not None and last.until is not None:
             self._go_back_after(max(0.0, last.until - time.time()), last.ranks)
 
-    async def switch(self, command: SetNccl) -> Sequence[Clause]:
+    async def switch(self, command: SetNccl) -> Reply:
         """Do it; what came of it. Raises CommandRefused or HookError."""
         try:
             level, subsys = parse_level(command.level), parse_subsys(command.subsys)
@@ -65,12 +65,12 @@ class NcclSwitch:
         env = {"NCCL_DEBUG": level, "NCCL_DEBUG_SUBSYS": subsys}
         self._run.findings.clear(FLOOD_ID, node=self._run.node)  # of a level that somebody has changed now
         if command.restart:
-            return await self._restart(command, env)
+            return Reply(await self._restart(command, env))
         lasting = command.seconds is None
         answers, silent = await self._ask(command.ranks, "nccl", env=env, lasting=lasting)
         if lasting and not command.ranks:
             await self._restarts.set_for_next(env)
-        return [await self._conclude(command, level, answers), *map(Clause, silent)]
+        return Reply([await self._conclude(command, level, answers), *map(Clause, silent)])
 
     async def lower(self, why: str) -> tuple[bool, str]:
         """Take a level back that somebody set while the run was going; whether it was, and a sentence that says so."""

@@ -202,7 +202,9 @@ class Submission:
 
     async def _call(self, verb: str, **args: Any) -> Any:
         """A verb that takes long: its text is heard, its request kept. Raises SkyError."""
-        return await self._sky.call(verb, self._report.hear, self._requested, **args)
+        return await self._sky.call(
+            verb, self._report.hear, lambda request: self._keep(request=request), **args
+        )
 
     async def _submitted_job(self) -> int | None:
         """The job, where it was submitted before anybody here heard of it."""
@@ -233,15 +235,13 @@ class Submission:
         return int(job)
 
     async def describe_cluster(self) -> None:
-        """What it is and costs, now that it is there. Raises SkyError."""
-        about = await self._sky.call("describe", cluster=self._order.cluster)
-        cost = await self._sky.call("cost", cluster=self._order.cluster)
-        if about is not None:
-            cluster = described(about, cost, name=self._order.cluster, job=self.number)
-            self._run.emit(ClusterChanged(cluster))
-
-    def _requested(self, request: str) -> None:
-        self._keep(request=request)
+        """What it is and costs, now that it is there; nothing where SkyPilot fails: `SkyCloud` asks again later."""
+        with contextlib.suppress(SkyError):
+            about = await self._sky.call("describe", cluster=self._order.cluster)
+            cost = await self._sky.call("cost", cluster=self._order.cluster)
+            if about is not None:
+                cluster = described(about, cost, name=self._order.cluster, job=self.number)
+                self._run.emit(ClusterChanged(cluster))
 
     def _keep(self, **now: Any) -> None:
         self._done = msgspec.structs.replace(self._done, **now)
@@ -332,7 +332,7 @@ class ClusterLaunch:
                 job = await self._within(self._submission.job())
                 async with (
                     in_background(self._tail(job)) as tail,
-                    in_background(self._describe_cluster()) as describing,
+                    in_background(self._submission.describe_cluster()) as describing,
                     in_background(self._routed(job, finding)) as routing,
                 ):
                     await self._within(self._running(job, tail))
@@ -350,10 +350,6 @@ class ClusterLaunch:
             remains = await self._remains()
             self._report.failed(f"{text}{remains}")
             self._run.fail(f"the launch failed: {text}{remains}")
-
-    async def _describe_cluster(self) -> None:
-        with contextlib.suppress(SkyError):  # it is looked at again later
-            await self._submission.describe_cluster()
 
     async def _running(self, job: int, tail: asyncio.Task[None]) -> None:
         """Until the job's processes run on the nodes, as its text says or SkyPilot. Raises CloudError when it ended."""

@@ -225,21 +225,19 @@ class HubCommands(CommandExecutor):
 
     async def _restart(self, command: Restart | SetNccl) -> Reply:
         """All nodes at once; done when every rank of the new attempt runs. Raises CommandRefused."""
+        run = self._run
         await self._links_settled()
         async with self.turn:
-            return reply(await self._restart_in_turn(command))
-
-    async def _restart_in_turn(self, command: Restart | SetNccl) -> str:
-        run = self._run
-        if run.interrupted:
-            return await self._launched()
-        silent = self._links.silent()
-        if silent and isinstance(run.cloud, Hosts):
-            await run.cloud.revive(silent)
+            if run.interrupted:
+                return reply(await self._launched())
             silent = self._links.silent()
-        if silent and not command.reachable:
-            raise CommandRefused(needs_all([run.nodes.describe_link(node) for node in silent]))
-        return await self._restarted(command, [node for node in run.nodes.alive() if node not in silent])
+            if silent and isinstance(run.cloud, Hosts):
+                await run.cloud.revive(silent)
+                silent = self._links.silent()
+            if silent and not command.reachable:
+                raise CommandRefused(needs_all([run.nodes.describe_link(node) for node in silent]))
+            nodes = [node for node in run.nodes.alive() if node not in silent]
+            return reply(await self._restarted(command, nodes))
 
     async def _launched(self) -> str:
         """Go on with a launch that was cut off, until all ranks run. Raises CommandRefused."""

@@ -8,6 +8,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -192,8 +193,8 @@ class NodeLink(LinkFollower):
         self._shift = 0.0
         self._reported: tuple[LinkState, str] | None = None
         self.reached = False
-        self._findings = FindingLedger(self._emit_finding, run.state.findings)
-        """`reached`: it was up once."""
+        """Whether it was up once."""
+        self._findings = FindingLedger(partial(run.emit, node=route.node), run.state.findings)
         self._since = math.inf
         """When the link that is up came up, by the monotonic clock."""
         self.task = asyncio.create_task(self.run())
@@ -265,9 +266,6 @@ class NodeLink(LinkFollower):
         if self._coming() and self.route.kind == "ssh":
             return msgspec.structs.replace(self.route, remote=(*self.route.remote, str(AGENT_S)))
         return self.route
-
-    def _emit_finding(self, event: FindingRaised | FindingCleared) -> None:
-        self._run.emit(event, node=self.node)
 
     def _compare_clocks(self, reported: float) -> None:
         now = time.time()
