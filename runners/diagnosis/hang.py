@@ -11,7 +11,7 @@ from ..model import Collective, Gpu, Pulse, RunPhase, Stall
 from . import activity, recorder, starting, waits
 from .activity import Activity, Kind
 from .view import View
-from .waits import Culprit, Ends, Pending, Waits, waiting_text
+from .waits import Case, Ends, Pending, Waits, waiting_text
 
 MOST = 8
 """Findings at a time."""
@@ -50,8 +50,11 @@ def _stopped(view: View, waiting: Waits) -> list[Finding]:
         return []
     blocked = list(waiting.pending.values())
     chain = Ends({rank: tuple(blocked) for rank in halted}, (), (), (), {})
-    cases = [(rank, waits.stopped(waits.doing(view, rank), view.history[rank][-1].pid)) for rank in halted]
-    return [waits.finding(view, [rank], culprit, chain, blocked) for rank, culprit in cases[:MOST]]
+    cases = [
+        Case(waits.stopped(waits.doing(view, rank), view.history[rank][-1].pid), [rank], blocked)
+        for rank in halted[:MOST]
+    ]
+    return [waits.finding(view, case, chain) for case in cases]
 
 
 def _lasts(pulses: Sequence[Pulse], waiting: Waits) -> bool:
@@ -67,14 +70,15 @@ def _verdicts(view: View, candidates: Mapping[int, tuple[Pending, ...]], chain: 
         if not view.history.get(rank) or view.history[rank][-1].state not in ("T", "t")
     }
     cases = waits.together(view, able)
-    return [_finding(view, case.ranks, case.culprit, chain, case.nearest) for case in cases]
+    return [_finding(view, case, chain) for case in cases]
 
 
-def _finding(view: View, ranks: list[int], culprit: Culprit, chain: Ends, near: list[Pending]) -> Finding:
+def _finding(view: View, case: Case, chain: Ends) -> Finding:
     skipped = None
-    if culprit.id in ("hang-gone", "hang-not-joined", "hang-mismatch") and len(ranks) == 1 and near:
-        skipped = left_out(view, ranks[0], near[0])
-    return skipped or waits.finding(view, ranks, culprit, chain, near)
+    left = case.culprit.id in ("hang-gone", "hang-not-joined", "hang-mismatch")
+    if left and len(case.ranks) == 1 and case.nearest:
+        skipped = left_out(view, case.ranks[0], case.nearest[0])
+    return skipped or waits.finding(view, case, chain)
 
 
 def _candidates(view: View, waiting: Waits, chain: Ends) -> dict[int, tuple[Pending, ...]]:

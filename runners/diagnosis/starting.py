@@ -14,11 +14,6 @@ from .activity import Activity, Kind
 from .view import View
 from .waits import Ends, Pending, RankWait, WaitPoint
 
-# -----------------------------------------------------------------------------------------------------------
-# A command that was told of more ranks than its run has, and idles: it may wait for them, and no hook tells
-# where.
-
-
 ALONE_S = 12.0
 """Seconds without CPU time."""
 START = (
@@ -28,7 +23,7 @@ START = (
 
 
 def find_alone(view: View) -> list[Finding]:
-    """For ranks without a hook only: what the others wait for is seen in their stacks."""
+    """Ranks without a hook that idle and have a WORLD_SIZE beyond this run: they may wait for ranks that it lacks."""
     attempt = view.attempt
     if attempt is None:
         return []
@@ -77,10 +72,6 @@ def _lone_finding(view: View, rank: int, pulse: Pulse, there: int, began: float)
     )
 
 
-# -----------------------------------------------------------------------------------------------------------
-# Ranks that sit somewhere else for good while the others are in init_process_group.
-
-
 INIT = "init_process_group"
 _KEY = waits.Key(waits.DEFAULT)
 _SLOW = (Kind.NETWORK, Kind.SUBPROCESS, Kind.IMPORT, Kind.CHECKPOINT)
@@ -88,7 +79,7 @@ _SLOW = (Kind.NETWORK, Kind.SUBPROCESS, Kind.IMPORT, Kind.CHECKPOINT)
 
 
 def find_latecomers(view: View, came: Mapping[int, float]) -> list[Finding]:
-    """What those do that have not come; `came`: the others, and for how many seconds they have waited."""
+    """Ranks that sit elsewhere for good while others are in init_process_group; `came`: these, and seconds waited."""
     pending = Pending(WaitPoint(_KEY, 0, INIT), age=max(came.values()))
     for rank, waited in came.items():
         call = Collective(waits.DEFAULT, 0, INIT, created=view.history[rank][-1].at - waited, p2p=True)
@@ -97,7 +88,7 @@ def find_latecomers(view: View, came: Mapping[int, float]) -> list[Finding]:
     cases = waits.together(view, dict.fromkeys(absent, (pending,)))
     alone = Ends({}, (), (), (), {})
     return [
-        replace(waits.finding(view, case.ranks, case.culprit, alone, case.nearest), since=None)
+        replace(waits.finding(view, case, alone), since=None)
         for case in cases
         if case.culprit.severity != "note"
     ]
@@ -107,10 +98,6 @@ def _sits(view: View, rank: int) -> bool:
     """Whether a rank is at a place that no slow beginning explains."""
     does = waits.doing(view, rank)
     return does.mode in (Activity.ASLEEP, Activity.SILENT) and does.sure and does.place.kind not in _SLOW
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Ranks that never meet: a wrong address, a wrong interface, world sizes that differ.
 
 
 WAIT_S, LONG_S = 8.0, 12.0

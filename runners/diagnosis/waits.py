@@ -364,7 +364,7 @@ class Case(NamedTuple):
 
     culprit: Culprit
     ranks: list[int]
-    nearest: list[Pending]
+    nearest: Sequence[Pending]
 
 
 def judge(view: View, rank: int, blocked: Sequence[Pending]) -> Culprit | None:
@@ -487,23 +487,20 @@ def _verdict(name: str, does: Doing, action: str, proof: str, severity: str = "e
 
 def together(view: View, candidates: Mapping[int, Sequence[Pending]]) -> list[Case]:
     """Verdicts on ranks that others wait for, equal ones of several ranks together; the worst first."""
-    cases: dict[tuple[str, str, str], Case] = {}
-    near: dict[tuple[str, str, str], dict[WaitPoint, Pending]] = {}
+    alike: dict[tuple[str, str, str], tuple[Culprit, list[int], dict[WaitPoint, Pending]]] = {}
     for rank, blocked in sorted(candidates.items()):
-        culprit = judge(view, rank, blocked)
-        if culprit is not None:
+        if (culprit := judge(view, rank, blocked)) is not None:
             key = (culprit.id, culprit.does, culprit.severity)
-            cases.setdefault(key, Case(culprit, [], [])).ranks.append(rank)
-            near.setdefault(key, {}).update({pending.point: pending for pending in blocked})
-    for key, case in cases.items():
-        case.nearest.extend(near[key].values())
-    return sorted(cases.values(), key=lambda case: (case.culprit.severity != "error", case.ranks))
+            _, ranks, near = alike.setdefault(key, (culprit, [], {}))
+            ranks.append(rank)
+            near.update({pending.point: pending for pending in blocked})
+    cases = [Case(culprit, ranks, list(near.values())) for culprit, ranks, near in alike.values()]
+    return sorted(cases, key=lambda case: (case.culprit.severity != "error", case.ranks))
 
 
-def finding(
-    view: View, ranks: Sequence[int], fault: Culprit, chain: Ends, nearest: Sequence[Pending]
-) -> Finding:
-    """The finding about ranks with the same fault."""
+def finding(view: View, case: Case, chain: Ends) -> Finding:
+    """The finding about the ranks of a case."""
+    fault, ranks, nearest = case
     leading = chain.leading(nearest)
     victims = sorted({rank for pending in leading for rank in pending.waits} - set(ranks))
     who = view.who(ranks)
@@ -518,7 +515,7 @@ def finding(
         role="cause" if fault.severity != "note" else "fact",
         **view.about(ranks),
         remedy=fault.remedy.format(rank=ranks[0]),
-        evidence=tuple(evidence(view, ranks, fault, leading, nearest)),
+        evidence=tuple(evidence(view, case, leading)),
         since=min((pending.since for pending in leading), default=None),
     )
 
@@ -532,10 +529,9 @@ def _plural(does: str) -> str:
     return f"{word} {rest}".rstrip()
 
 
-def evidence(
-    view: View, ranks: Sequence[int], fault: Culprit, leading: Sequence[Pending], nearest: Sequence[Pending]
-) -> Iterable[str]:
+def evidence(view: View, case: Case, leading: Sequence[Pending]) -> Iterable[str]:
     """Who waits where, how far the culprit came, its stack."""
+    fault, ranks, nearest = case
     for pending in leading[:MOST]:
         yield waiting_text(view, pending)
     if len(leading) > MOST:
