@@ -1,4 +1,4 @@
-"""The ledger of findings: each is raised once, raised anew when its words change, and cleared when it holds no more."""
+"""The ledger of findings: each is raised once, again when it changes, and cleared when it no longer holds."""
 
 from __future__ import annotations
 

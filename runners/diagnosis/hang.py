@@ -458,11 +458,11 @@ def difference(mine: Collective, theirs: Collective) -> str | None:
 
 def split(made: Mapping[int, Collective]) -> Split | None:
     """How ranks differ in one collective; the calls by rank."""
-    kinds: dict[object, list[int]] = {}
-    for rank in sorted(made):
-        call = made[rank]
-        kinds.setdefault((call.op, call.what if call.op in SIZED else "", call.sites[:1]), []).append(rank)
-    groups = sorted(kinds.values(), key=lambda ranks: (-len(ranks), ranks))
+    kinds = {
+        rank: (call.op, call.what if call.op in SIZED else "", call.sites[:1])
+        for rank, call in made.items()
+    }
+    groups = [ranks for _, ranks in recorder.alike(kinds)]
     first = made[groups[0][0]] if groups else None
     if first is None:
         return None

@@ -6,12 +6,13 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from ..inrank.rank_pulse import completed
 
 # Torch's own `torchfrtrace` needs NCCL's dumps of all ranks; this reads gloo's as well, and of some ranks only.
 
+K = TypeVar("K")
 DEFAULT = "0"
 """Name of the group of all ranks."""
 
@@ -174,13 +175,19 @@ def _parting(calls: list[CollectiveCall]) -> str:
 def _variants(
     calls: Mapping[int, CollectiveCall], of: str
 ) -> tuple[tuple[CollectiveCall, tuple[int, ...]], ...]:
-    by: dict[tuple[str, ...], list[int]] = {}
-    for rank, call in sorted(calls.items()):
-        by.setdefault(
-            (_short(call.site),) if of == "call site" else (call.op, call.dtypes, call.sizes), []
-        ).append(rank)
-    ordered = sorted(by.values(), key=lambda ranks: (-len(ranks), ranks[0]))
-    return tuple((calls[ranks[0]], tuple(ranks)) for ranks in ordered)
+    by = {
+        rank: (_short(call.site),) if of == "call site" else (call.op, call.dtypes, call.sizes)
+        for rank, call in calls.items()
+    }
+    return tuple((calls[ranks[0]], ranks) for _, ranks in alike(by))
+
+
+def alike(values: Mapping[int, K]) -> list[tuple[K, tuple[int, ...]]]:
+    """Equal values with the ranks that have them: the commonest first, then that of the lowest rank."""
+    owners: dict[K, list[int]] = {}
+    for rank in sorted(values):
+        owners.setdefault(values[rank], []).append(rank)
+    return [(value, tuple(ranks)) for value, ranks in sorted(owners.items(), key=lambda it: -len(it[1]))]
 
 
 SIZED = frozenset(
@@ -386,15 +393,9 @@ class StackGroup:
 
 def merged_stacks(texts: Mapping[int, str]) -> list[StackGroup]:
     """Groups of equal main threads out of faulthandler's text of each rank: the largest first, then by rank."""
-    ranks_at: dict[tuple[str, ...], list[int]] = {}
-    shown: dict[tuple[str, ...], tuple[str, ...]] = {}
-    for rank in sorted(texts):
-        frames = main_frames(texts[rank])
-        key = tuple(map(_short, frames))
-        ranks_at.setdefault(key, []).append(rank)
-        shown.setdefault(key, frames)
-    ordered = sorted(ranks_at.items(), key=lambda item: (-len(item[1]), item[1][0]))
-    return [StackGroup(tuple(ranks), shown[key], _shared(key, ordered[0][0])) for key, ranks in ordered]
+    frames = {rank: main_frames(text) for rank, text in texts.items()}
+    groups = alike({rank: tuple(map(_short, own)) for rank, own in frames.items()})
+    return [StackGroup(ranks, frames[ranks[0]], _shared(key, groups[0][0])) for key, ranks in groups]
 
 
 def main_frames(text: str) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from ..formatting import agreeing, plural, spans_text
 from ..model import Collective, Pulse, RankPhase, RunPhase, Site, Stall
 from . import activity, waits
 from .activity import Activity, Kind
+from .recorder import alike
 from .view import View
 from .waits import Ends, Pending, RankWait, WaitPoint
 
@@ -208,7 +209,7 @@ def _unreachable(view: View, remote: str, comers: Sequence[Comer], ranks: tuple[
 def _sizes(view: View, there: Sequence[Comer]) -> Finding | None:
     """World sizes that differ, or a rank beyond its own."""
     seen = {rank: size for rank, pulses in view.history.items() if (size := pulses[-1].world_size)}
-    groups = _grouped(seen)
+    groups = alike(seen)
     if len(groups) > 1:
         (most, usual), (few, other) = groups[0], groups[1]
         text = (
@@ -228,17 +229,9 @@ def _sizes(view: View, there: Sequence[Comer]) -> Finding | None:
     )  # fmt: skip
 
 
-def _grouped(values: Mapping[int, str]) -> list[tuple[str, tuple[int, ...]]]:
-    """Values and who has them; the commonest first, then that of the lowest rank."""
-    owners: dict[str, list[int]] = {}
-    for rank in sorted(values):
-        owners.setdefault(values[rank], []).append(rank)
-    return [(value, tuple(ranks)) for value, ranks in sorted(owners.items(), key=lambda it: -len(it[1]))]
-
-
 def _masters(view: View, there: Sequence[Comer]) -> Finding | None:
     """Ranks that connect to rank 0 at different addresses."""
-    groups = _grouped({comer.rank: _plain(comer.pulse.master) for comer in there if comer.pulse.master})
+    groups = alike({comer.rank: _plain(comer.pulse.master) for comer in there if comer.pulse.master})
     ports = {address.rpartition(":")[2] for address, _ in groups}
     if len(groups) < 2 or not any(comer.waited >= LONG_S for comer in there):
         return None

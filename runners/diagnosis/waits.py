@@ -13,13 +13,13 @@ from ..formatting import agreeing, spans_text, time_of_day
 from ..model import Collective, ProcessGroup, Pulse, RankPhase, Site
 from . import activity
 from .activity import Activity, Doing, Kind
+from .recorder import DEFAULT as DEFAULT
 from .view import View
 
 WAIT_S, MOST_S, GAPS = 8.0, 20.0, 5.0
 """A collective waits when it is older than GAPS times the usual gap between two, but within these bounds."""
 FRESH_S = 2.0
 """A sample of a missing rank counts when it is this much newer than the start of the wait."""
-DEFAULT = "0"
 ENDED = (RankPhase.SUCCEEDED, RankPhase.FAILED, RankPhase.KILLED, RankPhase.STOPPED, RankPhase.LOST)
 
 
