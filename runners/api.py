@@ -54,7 +54,7 @@ UNTIL = {
 
 
 class RefusedError(RunError):
-    """The run answered that what was asked of it was not done; the text says why."""
+    """The run refused, or could not carry the command out; the text is its answer."""
 
     code = 1
 
@@ -362,7 +362,7 @@ class Run:
 
     @property
     def phase(self) -> RunPhase:
-        """Where it stands, as far as its files and processes say it."""
+        """Where it stands by its files and processes."""
         return run_directories.phase(self.entry)
 
     def status(self) -> dict[str, Any]:

@@ -45,7 +45,7 @@ _INTERPRETERS = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONNOUSERSITE
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What the file says."""
+    """The file, parsed."""
 
     values: Mapping[str, str]
     hidden: frozenset[str]
@@ -58,11 +58,11 @@ class Started:
 
     env: dict[str, str]
     missing: list[str] = field(default_factory=list)
-    """Names of variables whose values nobody remembers any more."""
+    """Names of variables whose values no process of the run has any more."""
 
 
 def refusal(changes: Mapping[str, str | None]) -> str:
-    """Why a restart cannot change this, whoever asks for it, as a sentence; "" when it can. None unsets a variable."""
+    """Why no restart can change this, as a sentence; "" when it can. None unsets a variable."""
     given = {name: value or "" for name, value in changes.items()}
     return worker_group.env_refusal(given) or changes_refusal(changes) or too_much(changes)
 
@@ -125,7 +125,7 @@ def read(run_dir: Path) -> Kept | None:
 
 
 def of_daemon(kept: Kept | None, shell: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """What an agent starts with: what it needs itself, from the launch and not from whoever looks, and `given`."""
+    """What an agent starts with: what it needs itself, from the launch, not from the viewer here, and `given`."""
     launch = shell if kept is None else kept.values
     own = {name: value for name, value in launch.items() if _is_daemons(name) and name not in _OF_A_RUN}
     interpreter = {name: shell[name] for name in _INTERPRETERS if name in shell}
@@ -139,7 +139,7 @@ def _is_daemons(name: str) -> bool:
 def of_hub(
     shell: Mapping[str, str], planned: Mapping[str, str], given: Mapping[str, str]
 ) -> dict[str, str]:
-    """What a hub starts with: ssh and SkyPilot as whoever looks has them; of the job's secrets only those `given`."""
+    """What a hub starts with: ssh and SkyPilot as the viewer here has them; of the job's secrets only those `given`."""
     withheld = {name for name, value in planned.items() if value == MASK} | _OF_A_RUN
     return {**{name: value for name, value in shell.items() if name not in withheld}, **given}
 
@@ -150,7 +150,7 @@ def of_runner(
     changes: Mapping[str, str | None],
     secrets: Mapping[str, str],
 ) -> Started:
-    """The launch's variables, what the plan says of distui's own, then the changes; MASK stands for one of `secrets`."""
+    """The launch's variables, the plan's own of distui, then the changes; MASK stands for one of `secrets`."""
     env = {name: value for name, value in launch.values.items() if not name.startswith("DISTUI_")}
     env |= {name: value for name, value in planned.items() if name.startswith("DISTUI_")}
     wanted = {**dict.fromkeys(launch.hidden, MASK), **changes}

@@ -16,7 +16,7 @@ from .errors import NoSuchRunError
 from .telemetry.proc import TICKS, Stat, all_stats
 
 # -----------------------------------------------------------------------------------------------------------
-# What a command line says about a job: which launcher it is, which script the ranks run. Pure.
+# What a command line shows of a job: which launcher it is, which script the ranks run. Pure.
 
 
 _MODULES = {
@@ -159,7 +159,7 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class _Carrier:
-    """A process whose environment says that it is a rank, or a child of one."""
+    """A process with the environment of a rank: the rank, or a child of it."""
 
     stat: Stat
     env: dict[str, str]
@@ -241,7 +241,7 @@ def job_key(env: Mapping[str, str]) -> str:
 
 
 def _rank_environment(pid: int, proc: str) -> dict[str, str] | None:
-    """The variables of interest of a process of this user that says it is a rank; None for all others."""
+    """The variables of interest of a process of this user with a rank's environment; None for all others."""
     try:
         if os.stat(f"{proc}/{pid}").st_uid != os.getuid():
             return None

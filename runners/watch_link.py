@@ -59,7 +59,7 @@ _GONE = "its processes are gone; how they ended is known only to whoever started
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What is remembered of a job from one look to the next."""
+    """The state of a job between two scans."""
 
     job: WatchedJob
     """As last seen; ranks that are gone stay in it as they were."""
@@ -75,7 +75,7 @@ class Watched:
 
 
 def begin(job: WatchedJob, seen: Scan, host: str) -> tuple[Watched, list[Stamped]]:
-    """What a watcher that has just found the job tells; run and attempt are dated back to its start."""
+    """The first events of a job; run and attempt are dated back to its start."""
     watched = Watched(job, _restarts(job) + 1, places_of(job), left=_children(job))
     events: list[Event] = [
         RunCreated(run=run_id(job), name=name_of(_first(job).argv), host=host, plan=plan_of(job)),
@@ -87,7 +87,7 @@ def begin(job: WatchedJob, seen: Scan, host: str) -> tuple[Watched, list[Stamped
 
 
 def advance(watched: Watched, seen: Scan) -> tuple[Watched, list[Stamped]]:
-    """The next look: ranks that came, were started anew or are gone; the end when nothing is left.
+    """The next scan: ranks that came, were restarted or are gone; the end when nothing is left.
 
     A data loader worker that outlives its rank carries the rank's environment and is not taken for it.
     """
@@ -113,13 +113,13 @@ def advance(watched: Watched, seen: Scan) -> tuple[Watched, list[Stamped]]:
 
 
 def run_id(job: WatchedJob) -> str:
-    """Id of the watched job: that of distui's own run, else by the oldest process that is known of it."""
+    """Id of the watched job: that of distui's own run, else by its oldest process."""
     oldest = min([(f.started, f.pid) for f in job.ranks.values()] + [(t, pid) for pid, t in job.launchers])
     return job.run or f"watch-{oldest[1]}"
 
 
 def plan_of(job: WatchedJob) -> PlanSummary:
-    """What can be said of a job that distui did not plan."""
+    """The summary of a job that distui did not plan."""
     local = _number(_first(job), "LOCAL_WORLD_SIZE")
     notes = [READ_ONLY]
     if job.run is not None:
@@ -314,7 +314,7 @@ class JobRanks:
 
 
 INTERVAL_S = 1.0
-"""Seconds between two looks."""
+"""Seconds between two scans."""
 REFUSAL = "distui did not start this job: read-only"
 
 
@@ -392,7 +392,7 @@ class WatchLink:
         self._closed.set()
 
     async def _step(self) -> list[Stamped]:
-        """One look, off the event loop: what changed, then samples."""
+        """One scan, off the event loop: what changed, then samples."""
         seen = await asyncio.to_thread(self._scanner)
         self._watched, changed = advance(self._watched, seen)
         changed = self._keep(changed)

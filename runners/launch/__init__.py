@@ -1,1 +1,1 @@
-"""From what is asked for to a started run: on this machine, on hosts that the user names, on nodes from SkyPilot."""
+"""From a request to a started run: on this machine, on named hosts, on nodes from SkyPilot."""

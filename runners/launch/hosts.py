@@ -16,7 +16,6 @@ from ...presets.finding import PlanError
 from ...presets.load import load
 from ...presets.model import Loaded
 from ...presets.plan import Place, Request, make_plan
-from ...presets.render import rendezvous_port
 from ...presets.worker_group import parse_nnodes
 from .. import local_agent, run_directories
 from ..errors import RunError, UnreachableError
@@ -24,7 +23,7 @@ from ..hub.on_hosts import KIND, HostsRequest
 from ..hub.routes import check_destination
 from ..journal import RunRecord
 from ..wire.ssh import HostError, Way, call, each
-from .prepare import LaunchPlace, LaunchRequest, Prepared, check_port, hub_record, run_name
+from .prepare import LaunchPlace, LaunchRequest, Prepared, check_port, hub_record, place_of_nodes, run_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,16 +136,12 @@ def _facts(
     facts: Sequence[HostFacts],
     port: int | None,
 ) -> Place:
-    port = rendezvous_port(record.run8) if port is None else port
-    return Place(
-        run=record.run,
-        run_dir=str(run_directories.runs_dir() / record.run),
-        port=port,
-        ras_port=port + 1,
+    return place_of_nodes(
+        record,
+        port,
         gpus=min(host.gpus for host in facts),
         cores=min(host.cores for host in facts),
         cwd=f"~/.distui/{_work(record)}" if place.workdir else str(Path.cwd()),
-        python="",
         nodes=len(facts),
         script_source=(source := _source(request, place)),
         script_beside=local_agent.read_beside(Path(place.workdir or ".") / (request.script or ""), source),
@@ -236,14 +231,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What a host says of itself."""
+    """The facts that a host reports."""
 
     destination: str
     hostname: str
     boot: str
     home: str
     address: str
-    """By which it was reached, seen from itself; "" where sshd does not say."""
+    """By which it was reached, seen from itself; "" where sshd does not set it."""
     skew_s: float
     """Its clock ahead of ours, in seconds, give or take the time of the answer."""
     cores: int
@@ -392,7 +387,7 @@ class Named:
     destination: str
     """As ssh takes it: a name, an alias of the user's configuration, user@host."""
     slots: int | None = None
-    """Ranks that it is to have; None where nobody says."""
+    """Ranks on it; None: not given."""
 
 
 def of_options(hosts: str | None, hostfile: str | None) -> list[Named]:
@@ -405,7 +400,7 @@ def of_options(hosts: str | None, hostfile: str | None) -> list[Named]:
 
 
 def ssh_options(config: str | None) -> tuple[str, ...]:
-    """What ssh is told for `--ssh-config`, beside what distui always tells it. Raises RunError."""
+    """Options of ssh for `--ssh-config`, beside those that distui always gives. Raises RunError."""
     if config is None:
         return ()
     path = Path(config).expanduser().absolute()
@@ -478,7 +473,7 @@ def duplicates(names: Iterable[str]) -> list[str]:
 
 
 def slots(hosts: list[Named]) -> int | None:
-    """Ranks a host, where the file says; None where it does not. Raises RunError where they differ."""
+    """Ranks on each host by the file; None where it has none. Raises RunError where they differ."""
     counts = {host.slots for host in hosts if host.slots is not None}
     if not counts:
         return None
@@ -510,7 +505,7 @@ NAME = WHICH + 'echo "DISTUI-IS $found"\n'
 
 
 async def list_on(ways: Sequence[Way]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The runs on these hosts, each with "on", its host; and a sentence for each host that cannot say."""
+    """The runs on these hosts, each with "on", its host; and a sentence for each host that cannot list them."""
     answers = await each(ways, _list)
     runs = [run for answer in answers if not isinstance(answer, HostError) for run in answer]
     return runs, [str(answer) for answer in answers if isinstance(answer, HostError)]

@@ -46,19 +46,19 @@ FIELDS = {flag: option(flag).label for flag in ("--on", "--gpus", "--cpus")}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchForm:
-    """The launch form as typed; the source parses it and says what is wrong in sentences."""
+    """The launch form as typed; the source parses it and reports problems as sentences."""
 
     preset: str
     script: str = ""
     args: str = ""
     """Words after the script, quoted as in a shell."""
     nproc: str = ""
-    """"" (what the preset says), a number, "gpu" or "cpu"."""
+    """"" (the preset's), a number, "gpu" or "cpu"."""
     name: str = ""
     env: str = ""
     """K=V words, quoted as in a shell."""
     nccl: str = ""
-    """NCCL_DEBUG level; "" for what the preset says."""
+    """NCCL_DEBUG level; "" for the preset's."""
     place: str = ""
     """"" or "local" (this machine), "sky" or one of SkyPilot's places, or "hosts A,B,…"."""
     nodes: str = ""
@@ -78,7 +78,7 @@ class LaunchForm:
     seq: str = ""
     """For the memory estimate: positions of a sequence."""
     recompute: str = ""
-    """For the memory estimate: "true" where every layer is computed anew in the backward pass."""
+    """For the memory estimate: "true" where every layer is recomputed in the backward pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -366,7 +366,7 @@ class PresetLibrary:
         self._library: Library | None = None
 
     def entries(self) -> list[PresetEntry]:
-        """Read everything anew. A project's file that cannot be read is an entry with its problem."""
+        """Read everything again. A project's file that cannot be read is an entry with its problem."""
         try:
             self._library = library()
         except PresetError as error:

@@ -23,8 +23,8 @@ import msgspec
 from ...presets.finding import PlanError
 from ...presets.load import load
 from ...presets.nccl import check
-from ...presets.plan import Plan, Request, command_plan, make_plan
-from ...presets.render import for_host, plan_to_json, render
+from ...presets.plan import Place, Plan, Request, command_plan, make_plan
+from ...presets.render import for_host, plan_to_json, render, rendezvous_port
 from ...presets.sanitize import quoted
 from ...presets.secrets import MASK, mask, mask_words
 from ...presets.torchrun import MAX_RESTARTS
@@ -171,6 +171,13 @@ def prepare(launch: LaunchRequest) -> Prepared:
         raise RunError(str(error)) from None
 
 
+def place_of_nodes(record: RunRecord, port: int | None, **about: Any) -> Place:
+    """Nodes that are not this machine, as the plan takes them; `port`: of the rendezvous, None: that of the run's id."""
+    port = rendezvous_port(record.run8) if port is None else port
+    run_dir = str(run_directories.runs_dir() / record.run)
+    return Place(run=record.run, run_dir=run_dir, port=port, ras_port=port + 1, python="", **about)
+
+
 def hub_record(record: RunRecord, plan: Plan) -> RunRecord:
     """The record of a run that a hub keeps."""
     return msgspec.structs.replace(record, kind="hub", nnodes=plan.nnodes)
@@ -204,7 +211,7 @@ def _check_free(port: int) -> None:
 
 # -----------------------------------------------------------------------------------------------------------
 # What a plan starts beyond what stands in it: the runner's command, the ranks' argv, each rank's variables, files.
-# Pure, but for the interpreter's path. What only the start of an attempt can say stands in angle brackets. The facts are
+# Pure, but for the interpreter's path. What only the start of an attempt decides stands in angle brackets. The facts are
 # those of inrank/elastic.py, inrank/runner.py and torch's local_elastic_agent.py; a test compares them with
 # /proc/PID/environ of real ranks.
 
@@ -343,7 +350,7 @@ def _of_torch(plan: Plan, env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _option(plan: Plan, name: str, default: str) -> str:
-    """What the launcher's own words say after an option; the last one wins."""
+    """The value of an option in the launcher's own words; the last one wins."""
     words = plan.argv[: len(plan.argv) - len(plan.command)]
     for at in range(len(words) - 1, -1, -1):
         option, equals, value = words[at].partition("=")
@@ -403,7 +410,7 @@ def _value(text: str) -> str:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# The launch of an earlier run once more.
+# The launch of an earlier run again.
 
 
 def again(entry: run_directories.Entry, name: str | None) -> Prepared:

@@ -1,4 +1,4 @@
-"""A run on nodes that SkyPilot brings: the plan, the SkyPilot task, the order for the hub; and a launch once more."""
+"""A run on nodes that SkyPilot brings: the plan, the SkyPilot task, the order for the hub; and the same launch again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...presets.load import load
 from ...presets.model import Loaded
 from ...presets.plan import Place, Plan, Request, command_plan, make_plan
 from ...presets.render import hidden as hidden_of
-from ...presets.render import moved_paths, rendezvous_port
+from ...presets.render import moved_paths
 from ...presets.secrets import is_secret
 from ...presets.skypilot import Cargo, Resources
 from ...presets.text_formats import write_yaml
@@ -29,7 +29,7 @@ from ..hub.launch_order import SkyRequest
 from ..hub.sky_process import Sky, SkyError, interpreter, shortened
 from ..journal import RunRecord
 from ..node import package
-from .prepare import LaunchPlace, LaunchRequest, Prepared, check_port, hub_record, run_name
+from .prepare import LaunchPlace, LaunchRequest, Prepared, check_port, hub_record, place_of_nodes, run_name
 
 MOST_BYTES = 1 << 20
 NO_YAML = ("ParserError", "ScannerError", "ComposerError", "ConstructorError", "ReaderError")
@@ -58,10 +58,7 @@ def _script(launch: LaunchRequest, place: OnSky) -> Prepared:
     record = run_directories.new_record(request.name or run_name(request.script))
     table = loaded.preset.sky
     resources = _workdir(skypilot.check(skypilot.filled(place.resources, table)), request)
-    facts = _facts(loaded, record, request, resources)
-    if launch.port is not None:
-        facts = replace(facts, port=launch.port, ras_port=launch.port + 1)
-    plan = make_plan(loaded, request, facts)
+    plan = make_plan(loaded, request, _facts(loaded, record, launch, resources))
     cargo = _cargo(record, hidden_of(plan))
     task = skypilot.task(task_name(record), plan.nnodes, resources, cargo, request.env)
     return _planned(
@@ -77,7 +74,9 @@ def _task(launch: LaunchRequest, place: OnSky) -> Prepared:
     record = run_directories.new_record(request.name or run_name(config.get("name") or Path(file).stem))
     nnodes = _number(request.nnodes, config.get("num_nodes") or 1)
     users = inherited_env({name: str(value) for name, value in (config.get("envs") or {}).items()})
-    facts = replace(_anywhere(record, place.resources), user_env=users)
+    facts = place_of_nodes(
+        record, None, nodes=None, cwd=_cwd(place.resources), gpus=0, cores=0, user_env=users
+    )
     plan = replace(
         command_plan(skypilot.own_command(), request, facts),
         name=record.name,
@@ -122,7 +121,7 @@ def _ordered(plan: Plan, record: RunRecord, order: SkyRequest, hidden: Mapping[s
 
 
 def again(entry: run_directories.Entry, name: str | None) -> Prepared:
-    """The order of an earlier run once more, under an id of its own. Raises RunError."""
+    """The order of an earlier run again, under a new id. Raises RunError."""
     order = launch_order.read(entry.path)
     if order is None:
         raise RunError(
@@ -186,32 +185,25 @@ def _cargo(record: RunRecord, hidden: Mapping[str, str]) -> Cargo:
     )
 
 
-def _anywhere(record: RunRecord, resources: Resources) -> Place:
-    """A place of which nothing is known before there is one."""
-    port = rendezvous_port(record.run8)
-    return Place(
-        run=record.run,
-        run_dir=str(run_directories.runs_dir() / record.run),
-        port=port,
-        ras_port=port + 1,
-        gpus=0,
-        cores=0,
-        cwd="~" if resources.workdir is None else "~/sky_workdir",
-        python="",
-        nodes=None,
-    )
+def _cwd(resources: Resources) -> str:
+    """Where the ranks start on the nodes."""
+    return "~" if resources.workdir is None else "~/sky_workdir"
 
 
-def _facts(loaded: Loaded, record: RunRecord, request: Request, resources: Resources) -> Place:
-    """What the nodes will be as far as the wishes say it. Raises PlanError."""
+def _facts(loaded: Loaded, record: RunRecord, launch: LaunchRequest, resources: Resources) -> Place:
+    """The nodes as far as the request determines them. Raises PlanError."""
+    request = launch.request
     asked = request.nproc_per_node or loaded.preset.topology.nproc_per_node
     gpus, cores = _gpus(resources), int(float((resources.cpus or "0").rstrip("+x")))
     if not gpus and not cores and asked in ("auto", "cpu"):
         raise PlanError("How many ranks a node is not known: give --gpus, --cpus or --nproc-per-node")
     exists, source = _source(request, resources)
     ranks = int(asked) if str(asked).isdecimal() else 1
-    return replace(
-        _anywhere(record, resources),
+    return place_of_nodes(
+        record,
+        launch.port,
+        nodes=None,
+        cwd=_cwd(resources),
         gpus=gpus,
         cores=max(cores, ranks),
         script_exists=exists,
@@ -269,12 +261,13 @@ def _number(asked: int | str | None, otherwise: Any) -> int:
 
 
 def read_task(file: str) -> dict[str, Any]:
-    """The task. Raises RunError and PlanError."""
-    return _from_here(skypilot.own_task(asyncio.run(_documents(_task_text(file), file)), file))
-
-
-def _from_here(config: dict[str, Any]) -> dict[str, Any]:
-    """A task whose local paths begin here, as SkyPilot takes them: the hub may ask for it from elsewhere."""
+    """The task, its local paths absolute: the hub may start in another directory. Raises RunError and PlanError."""
+    try:
+        with Path(file).open(encoding="utf-8") as opened:
+            text = opened.read(MOST_BYTES)
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"--task {file}: it cannot be read ({error})") from None
+    config = skypilot.own_task(asyncio.run(_documents(text, file)), file)
     if isinstance(config.get("workdir"), str):
         config["workdir"] = _absolute(config["workdir"])
     mounts = config.get("file_mounts") or {}
@@ -289,15 +282,6 @@ def _absolute(path: str) -> str:
     if "://" in path or path.startswith(("/", "~", "$")):
         return path
     return str(Path.cwd() / path)
-
-
-def _task_text(file: str) -> str:
-    """A user's file. Raises RunError."""
-    try:
-        with Path(file).open(encoding="utf-8") as opened:
-            return opened.read(MOST_BYTES)
-    except (OSError, UnicodeDecodeError) as error:
-        raise RunError(f"--task {file}: it cannot be read ({error})") from None
 
 
 async def _documents(text: str, file: str) -> list[Any]:

@@ -101,15 +101,15 @@ def level_of(line: str) -> Level:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Windows into a log file: a piece of it, from a line start, never more than asked for.
+# Windows into a log file: a piece of it, from a line start, never more than requested.
 
 
 MAX_LIMIT = 1 << 20
 """Most bytes that one window holds."""
 REACH = 65536
-"""How far, in bytes, a window looks for a line start."""
+"""How far, in bytes, a window searches for a line start."""
 SCAN_BYTES = 64 << 20
-"""Most bytes that one grep looks at; the next one goes on from there."""
+"""Most bytes that one grep reads; the next one goes on from there."""
 SCAN_SECONDS = 1.0
 """When a grep stops looking and gives what it has."""
 GREP_TIMEOUT = 3.0
@@ -413,7 +413,7 @@ class Merge:
         return self._sources[file].next
 
     def feed(self, window: Window) -> list[str]:
-        """The lines that this window completes. Raises LogError where the window says why it has none."""
+        """The lines that this window completes. Raises LogError for a window with an error."""
         if window.error:
             raise LogError(window.error)
         source = self._sources[window.file]

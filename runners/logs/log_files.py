@@ -15,7 +15,7 @@ from pathlib import Path
 # -----------------------------------------------------------------------------------------------------------
 # Hears from the kernel that something in a folder was written: inotify(7), each folder once until asked again.
 # One message a folder and then silence until `listen` is called again: ranks that write a flood cost no more than
-# ranks that write a line. Only this machine's writes are heard; what other nodes of a shared file system write is
+# ranks that write a line. Only this machine's writes are reported; what other nodes of a shared file system write is
 # not.
 
 
@@ -86,12 +86,12 @@ _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class LogError(Exception):
-    """A log cannot be read; the text is one sentence that says why and what to do."""
+    """A log cannot be read; the text is one sentence with the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """What a file id says."""
+    """A file id, parsed."""
 
     id: str
     """Path relative to the run directory."""
@@ -142,7 +142,7 @@ def command_id(attempt: int, stream: str, node: int = 0) -> str:
 
 
 def parse_file_id(text: str) -> LogFile | None:
-    """What the id says, or None when it names no log file of a run."""
+    """The id, parsed; None when it names no log file of a run."""
     if match := _OF_SERVICE.fullmatch(text):
         return LogFile(text, match["service"], "log", int(match["node"] or 0))
     if not (match := _IN_ATTEMPT.fullmatch(text)):
@@ -320,7 +320,7 @@ class GrowthWatch:
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """Paths of the folders that the last `poll` looked at: where anything new can come from."""
+        """Paths of the folders that the last `poll` listed: where anything new can come from."""
         return tuple(folder.path for folder in self._folders.values())
 
     def poll(self, now: float) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The start of distui's own processes on a node, from a bundle: unpacks it once, and executes what was asked for.
+"""The start of distui's own processes on a node, from a bundle: unpacks it once, and executes a verb.
 
 Standard library only, as it runs before anything is unpacked; and `fits` is answered by whatever Python there is.
 """
@@ -102,16 +102,16 @@ def has_wheels(here: str) -> bool:
 
 
 def remember() -> None:
-    """Note this interpreter for the next time, as a bridge has no time to look for one."""
+    """Note this interpreter for the next time, as a bridge has no time to search for one."""
     path = os.path.join(homes()[0], "python-" + os.uname().nodename)
     try:
         put(path, sys.executable + "\n", 0o600)
     except OSError:
-        pass  # it is looked for again
+        pass  # it is searched for again
 
 
 def main(argv: list[str]) -> int:
-    """`fits`: print this interpreter's path, if it will do; else execute what was asked for."""
+    """`fits`: print this interpreter's path, if it will do; else execute the verb."""
     here = os.path.dirname(os.path.abspath(__file__))
     if argv[:1] == ["fits"]:
         if not supported() or not has_wheels(here):
@@ -132,7 +132,7 @@ def main(argv: list[str]) -> int:
 
 
 def offer(here: str) -> None:
-    """Put the command `~/.distui/distui` there, for whoever logs in on this node."""
+    """Put the command `~/.distui/distui` there, for users who log in on this node."""
     path = os.path.join(os.path.dirname(here), "distui")
     quoted = "'" + here.replace("'", "'\\''") + "'"
     try:

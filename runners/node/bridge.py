@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 16
 GRACE_S = 2.0
-"""How long the agent may go on talking to whoever has hung up."""
+"""How long the agent may still send after stdin has ended."""
 POLL_S = 0.05
 NO_AGENT = 4
 """Exit code: the same that every verb gives for a node that cannot be reached."""
@@ -67,7 +67,7 @@ def copy(take: Callable[[int], bytes], give: Callable[[bytes], None], *done: thr
 
 
 def hang_up(agent: socket.socket) -> None:
-    """Nothing more comes from here; what the agent has still to say is heard."""
+    """Send nothing more; what the agent still sends is read."""
     try:
         agent.shutdown(socket.SHUT_WR)
     except OSError:

@@ -62,7 +62,7 @@ class Document(Struct, frozen=True):
     plan: dict[str, Any]
     """`render.plan_to_json` of the plan for all nodes, with placeholders, secrets masked."""
     addresses: tuple[str, ...] | None = None
-    """Of every node by number; None: whatever starts the job on the nodes says them."""
+    """Of every node by number; None: whatever starts the job on the nodes knows them."""
 
     def whole(self) -> Plan:
         """The plan for all nodes, with the secret words that this process was given. Raises RunError."""
@@ -125,8 +125,8 @@ def _checked(document: Document, run: str) -> Document:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# The ranks' output on the job's own stdout, so that whoever shows a job's log shows what the ranks say.
-# The files are the truth; this is a view that is never in anybody's way: a flood is cut short, and says so.
+# The ranks' output on the job's own stdout, so that a job's log shows the ranks' output.
+# The files are the truth; this view blocks nothing: a flood is cut short, with a line that reports it.
 
 
 CHUNK = 1 << 16
@@ -322,7 +322,7 @@ class NodeJob:
             self._env = {**self._env, "DISTUI_AGAIN": "1"}
 
     async def _follow(self) -> None:
-        """Have an agent, and hear it until it is gone or the part has ended."""
+        """Have an agent, and follow it until it is gone or the part has ended."""
         try:
             link = await self._link()
         except (RunError, LinkError) as error:
@@ -482,7 +482,7 @@ def keep_relay_key(entry: run_directories.Entry) -> None:
 
 
 def own_environment() -> dict[str, str]:
-    """Give this process the user's PYTHONPATH back, and say what our own children need instead of it.
+    """Give this process the user's PYTHONPATH back; what our own children need instead of it.
 
     `boot.py` has put the bundle's library there, which is not for the ranks: see `agent.runner.environment`.
     """

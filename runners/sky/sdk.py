@@ -1,4 +1,4 @@
-"""Everything that SkyPilot's SDK is asked for: what it offers, clusters, their jobs, managed jobs."""
+"""All calls into SkyPilot's SDK: what it offers, clusters, their jobs, managed jobs; and the process that makes them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def enabled(call: SkyCall) -> list[str]:
 
 
 def check(call: SkyCall, infra: list[str] | None = None) -> dict[str, Any]:
-    """`sky check`: what is enabled, its text told on the way."""
+    """`sky check`: what is enabled; its text is reported as it comes."""
     import sky
     from sky.client import sdk
 
@@ -110,7 +110,7 @@ def launch(
 
 
 def follow(call: SkyCall, request: str) -> dict[str, Any]:
-    """Wait for a launch that the API server works at, its text told on the way."""
+    """Wait for a launch that the API server works at; its text is reported as it comes."""
     import sky
 
     call.request = str(request)
@@ -127,7 +127,7 @@ def give_up(request: str) -> None:
 
 
 def describe(call: SkyCall, cluster: str, refresh: bool = False) -> dict[str, Any] | None:
-    """What SkyPilot knows of a cluster; None when there is none of that name. `refresh`: ask the cloud, too."""
+    """SkyPilot's record of a cluster; None when there is none of that name. `refresh`: ask the cloud, too."""
     import sky
     from sky.utils import common_utils
 
@@ -214,7 +214,7 @@ def job_state(call: SkyCall, cluster: str, job: int) -> str | None:
 
 
 def tail(call: SkyCall, cluster: str, job: int | None = None) -> int:
-    """What a job of the cluster prints, told until it ends or the call is cancelled."""
+    """Report what a job of the cluster prints, until it ends or the call is cancelled."""
     import sky
 
     call.pass_on(sky.tail_logs(cluster, job, follow=True, preload_content=False))
@@ -222,7 +222,7 @@ def tail(call: SkyCall, cluster: str, job: int | None = None) -> int:
 
 
 def provision_log(call: SkyCall, cluster: str, lines: int = 50) -> int:
-    """The end of the log of the cluster's provisioning, told."""
+    """Report the end of the log of the cluster's provisioning."""
     from sky.client import sdk
 
     return int(sdk.tail_provision_logs(cluster, follow=False, tail=lines, output_stream=LineStream(call)))
@@ -310,7 +310,7 @@ def managed_cancel(call: SkyCall, job: int) -> bool:
 
 
 def managed_tail(call: SkyCall, job: int) -> int:
-    """What a managed job prints, told until it ends or the call is cancelled."""
+    """Report what a managed job prints, until it ends or the call is cancelled."""
     from sky import jobs
 
     call.pass_on(jobs.tail_logs(job_id=job, follow=True, preload_content=False) or ())
@@ -318,7 +318,7 @@ def managed_tail(call: SkyCall, job: int) -> int:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# The process: what it may be asked for, and its streams.
+# The process: its verbs and its streams.
 
 
 VERBS = {
@@ -329,7 +329,7 @@ VERBS = {
         managed_tail,
     )
 }  # fmt: skip
-"""What may be asked for, by the name of its function."""
+"""By the names of their functions."""
 
 
 def main() -> None:

@@ -1,9 +1,9 @@
-"""`PYTHON serve.py`: SkyPilot's verbs for whoever asks on stdin, each in a thread, because SkyPilot's calls block.
+"""`PYTHON serve.py`: SkyPilot's verbs, asked for on stdin, each in a thread, because SkyPilot's calls block.
 
 A plain file for the interpreter that has SkyPilot and need not have distui. It speaks lines of JSON:
 
 Asked:     {"id": 1, "verb": "launch", "args": {…}}    and    {"cancel": 1}
-Told:      {"id": 1, "said": "text of SkyPilot"}       {"id": 1, "request": "id at the API server"}
+Reported:  {"id": 1, "said": "text of SkyPilot"}       {"id": 1, "request": "id at the API server"}
 Answered:  {"id": 1, "data": …}    or    {"id": 1, "error": {"kind": "ResourcesUnavailableError", "text": …}}
 """
 
@@ -49,7 +49,7 @@ class SkyCall:
 
 
 class LineStream(io.TextIOBase):
-    """What SkyPilot takes for a terminal: whatever it prints is told at once."""
+    """What SkyPilot takes for a terminal: whatever it prints is reported at once."""
 
     def __init__(self, call: SkyCall) -> None:
         self._call = call
@@ -76,7 +76,7 @@ class SkyServer:
         self._calls: dict[int, SkyCall] = {}
 
     def serve(self) -> None:
-        """Until whoever asked closes stdin."""
+        """Until stdin is closed."""
         for line in self._questions:
             asked = json.loads(line)
             if "cancel" in asked:
@@ -110,7 +110,7 @@ class SkyServer:
 
 
 def explain(error: Exception) -> dict[str, str]:
-    """The kind of an error, its text, and what each place said that SkyPilot tried."""
+    """The kind of an error, its text, and the error of each place that SkyPilot tried."""
     history = getattr(error, "failover_history", None) or []
     tried = "\n".join(f"{type(failure).__name__}: {failure}" for failure in history)
     return {"kind": type(error).__name__, "text": str(error), "tried": tried}

@@ -218,7 +218,7 @@ class GpuSource:
         calm = min(self._interval, 1.0)
         if not self.sampling:
             return calm
-        # While samples come nothing needs a look until shortly before the newest of now would be too old.
+        # While samples come there is nothing to check until shortly before the newest is too old.
         due = self._watch.heard + max(self._limits.stale_s, 3 * self._interval)
         return max(calm, due - calm - time.monotonic())
 

@@ -61,7 +61,7 @@ class Counter:
 
 
 CHECK_S = 5.0
-"""Seconds between two looks."""
+"""Seconds between two checks of the error counters."""
 KEPT_S = 60.0
 PORT_ERRORS = (
     "symbol_error",
@@ -80,11 +80,11 @@ class NicErrors:
         self._seen: deque[tuple[float, int]] = deque()
 
     def due(self, now: float) -> bool:
-        """Whether it is time for another look; `now` in monotonic seconds."""
+        """Whether it is time for the next check; `now` in monotonic seconds."""
         return not self._seen or now - self._seen[-1][0] >= CHECK_S
 
     def add(self, now: float, total: int) -> None:
-        """What all counters together say now."""
+        """Take the sum of all counters."""
         if self._seen and total < self._seen[-1][1]:  # a port or an interface has gone
             self._seen.clear()
         self._seen.append((now, total))
@@ -93,7 +93,7 @@ class NicErrors:
 
     @property
     def lately(self) -> int | None:
-        """Errors within the last minute; None before two looks."""
+        """Errors within the last minute; None before the second check."""
         return self._seen[-1][1] - self._seen[0][1] if len(self._seen) > 1 else None
 
 
@@ -114,11 +114,11 @@ def of_interfaces(data: bytes, names: Iterable[bytes]) -> int:
 
 
 DISK_S = 10.0
-"""Seconds between two looks at the file systems: a network file system may answer slowly."""
+"""Seconds between two checks of the file systems: a network file system may answer slowly."""
 IB_UNIT = 4
 """InfiniBand's port_{xmit,rcv}_data count units of 4 bytes (kernel ABI, sysfs-class-infiniband)."""
 NIC_S = 30.0
-"""Seconds between two looks at which network interfaces and InfiniBand ports exist."""
+"""Seconds between two listings of network interfaces and InfiniBand ports."""
 
 
 class HostSampler:
@@ -226,7 +226,7 @@ class HostSampler:
         return int(data) if data and data.strip().isdigit() else None
 
     def doubt_disks(self) -> None:
-        """What is known of the disks is old: look at them with the next sample."""
+        """The disks' values are old: read them with the next sample."""
         self._disks_at = float("-inf")
 
     def _file_systems(self, now: float) -> dict[str, int]:

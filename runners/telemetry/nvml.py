@@ -38,11 +38,11 @@ _NEVER = frozenset(
 
 
 class NoDriver(Exception):
-    """There is no driver library here, or it knows no GPU; the text is a sentence that says so."""
+    """There is no driver library here, or it knows no GPU; the text is a sentence for the user."""
 
 
 class DriverFailed(Exception):
-    """There is a driver library and it does not work; the text is a sentence that says why."""
+    """There is a driver library and it does not work; the text is a sentence with the reason."""
 
 
 class GpuLost(Exception):
@@ -100,7 +100,7 @@ class NvmlDevice:
         self.handle = handle
         self._unsupported: set[Hashable] = set()
         self.error: str | None = None
-        """What the newest call that failed for no lasting reason said."""
+        """The newest call's error of a kind that may pass."""
 
     def ask(self, name: str, *args: Hashable) -> Any:
         """The answer of nvidia-ml-py's function `name` for this GPU, None when it is not to be had.

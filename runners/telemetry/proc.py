@@ -148,7 +148,7 @@ def number_after(data: bytes, label: bytes) -> int | None:
 
 
 def read_nspids(pid: int, proc: str = "/proc") -> tuple[int, ...]:
-    """The pids of one process, outermost namespace first (`NSpid:`); () when gone or not told."""
+    """The pids of one process, outermost namespace first (`NSpid:`); () when gone or not shown."""
     try:
         with open(f"{proc}/{pid}/status", "rb") as file:
             for line in file:
@@ -187,7 +187,7 @@ def below(children: Mapping[int, Sequence[int]], root: int) -> tuple[int, ...]:
 
 
 UNLIMITED = 1 << 60
-"""Version 1 says "no limit" by a number near 2^63; no machine has this many bytes."""
+"""Version 1 writes "no limit" as a number near 2^63; no machine has this many bytes."""
 
 
 class Cgroup:
@@ -243,7 +243,7 @@ class MemoryUse:
         self._levels = _memory_levels(root)
 
     def read(self) -> int | None:
-        """Bytes now; None where no level has a limit, or where the kernel does not tell."""
+        """Bytes now; None where no level has a limit, or where the kernel gives no value."""
         limited = [(limit, level) for level in self._levels if (limit := level.limit()) is not None]
         return min(limited, key=lambda pair: pair[0])[1].used() if limited else None
 
@@ -279,7 +279,7 @@ def _memory_levels(root: Path) -> list[_Memory]:
 
 
 class Limits:
-    """What holds one process back; call `look` every few seconds. `proc` is where /proc is."""
+    """What holds one process back; call `sample` every few seconds. `proc` is where /proc is."""
 
     def __init__(self, pid: int, proc: str = "/proc") -> None:
         self._pid, self._root = pid, Path(proc).parent
@@ -288,12 +288,12 @@ class Limits:
         self._stats: list[KeptFile] = []
         self._before: dict[int, tuple[int, int]] = {}
         self.throttled: float | None = None
-        """Percent of the quota's periods between the last two looks in which it was held back; None without a quota."""
+        """Percent of the quota's periods since the sample before in which it was held back; None without a quota."""
         self.cpus: str | None = None
         """Cores that it may run on, as in "0-3,8"; None when it is gone."""
 
     def sample(self) -> None:
-        """Read anew."""
+        """Read again."""
         self._find()
         shares = [self._share(index, file) for index, file in enumerate(self._stats)]
         self.throttled = max((share for share in shares if share is not None), default=None)

@@ -27,11 +27,11 @@ from .proc import (
 )
 
 # -----------------------------------------------------------------------------------------------------------
-# Whose child each process is, kept from one look at /proc to the next, so that only new ones are read.
+# Whose child each process is, kept from one listing of /proc to the next, so that only new ones are read.
 
 
 AGAIN = 12
-"""Looks after which everything is read anew: until then a pid given to another process may pass for the old one."""
+"""Listings after which everything is read again: until then a pid given to another process may pass for the old one."""
 
 
 class ProcessTree:
@@ -70,8 +70,8 @@ class ProcessTree:
 
 # -----------------------------------------------------------------------------------------------------------
 # Which GPU each rank uses, and what holds a GPU that should not. Pure.
-# Two witnesses: the launch environment (`CUDA_VISIBLE_DEVICES`, `LOCAL_RANK`) says what a rank should use,
-# NVML's pids say what it does use. NVML is believed where its pids can be matched; in a container they often
+# Two witnesses: the launch environment (`CUDA_VISIBLE_DEVICES`, `LOCAL_RANK`) names what a rank should use,
+# NVML's pids name what it does use. NVML is believed where its pids can be matched; in a container they often
 # cannot, because the driver may name processes as the host does.
 
 
@@ -83,7 +83,7 @@ SET_DEVICE = (
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """What is known of one rank of this node without asking NVML."""
+    """One rank of this node, without NVML."""
 
     rank: int
     local_rank: int
@@ -97,7 +97,7 @@ class Launched:
 
 @dataclass(frozen=True, slots=True)
 class Pids:
-    """What /proc says of processes, as input."""
+    """Processes by /proc, as input."""
 
     namespaced: Mapping[int, tuple[int, ...]]
     """Rank's pid → all its pids, outermost namespace first (`proc.read_nspids`)."""
@@ -152,7 +152,7 @@ def place(
 
 
 def expected_gpu(process: Launched, gpus: Sequence[Gpu]) -> int | None:
-    """The NVML index that the launch environment gives a rank; None when it does not tell.
+    """The NVML index that the launch environment gives a rank; None when it does not determine one.
 
     Rules of the CUDA programming guide for CUDA_VISIBLE_DEVICES: indices or (shortened) UUIDs, and all from
     the first invalid one on is ignored. CUDA counts the fastest GPU first unless CUDA_DEVICE_ORDER says
@@ -208,7 +208,7 @@ def _owners(launched: Sequence[Launched], gpus: Sequence[Gpu], pids: Pids) -> di
 
 
 def _held(owners: Mapping[int, int], gpus: Sequence[Gpu]) -> dict[int, dict[int, int | None]]:
-    """Rank → GPU → bytes of its processes there (None where the driver does not say)."""
+    """Rank → GPU → bytes of its processes there (None where the driver gives none)."""
     held: dict[int, dict[int, int | None]] = {}
     for gpu in gpus:
         sizes = gpu.pid_mem or (None,) * len(gpu.pids or ())
@@ -327,7 +327,7 @@ def _initial(proc: str) -> bool:
 
 
 LIMITS_S = 2.0
-"""Seconds between two looks at what a rank's cgroups hold back."""
+"""Seconds between two samples of what a rank's cgroups hold back."""
 CHILDREN_S = 5.0
 """Seconds between two passes over /proc for the ranks' children."""
 
@@ -461,7 +461,7 @@ class RankSampler:
 
 
 def _rates(before: Mapping[int, _Used], after: Mapping[int, _Used], seconds: float) -> _Used:
-    """Use per second over all processes seen at both times; None where one of them does not tell."""
+    """Use per second over all processes seen at both times; None where a value is missing."""
     pairs = [(before[pid], used) for pid, used in after.items() if pid in before]
     return _Used(*(_grown([(old[k], new[k]) for old, new in pairs], seconds) for k in range(3)))
 

@@ -47,7 +47,7 @@ class Tier(enum.Enum):
 
 
 class DriverGpus:
-    """All GPUs of a driver; `sample` keeps what the tiers not asked for said last."""
+    """All GPUs of a driver; `sample` keeps the last values of the tiers that it does not ask."""
 
     def __init__(self, driver: Driver) -> None:
         self._gpus = [_SampledGpu(driver, index) for index in range(driver.count)]
@@ -64,7 +64,7 @@ class DriverGpus:
 
 
 class _SampledGpu:
-    """One GPU with what is known of it."""
+    """One GPU with its newest values."""
 
     def __init__(self, driver: Driver, index: int) -> None:
         self._driver = driver
@@ -164,7 +164,7 @@ def _procs(device: NvmlDevice) -> dict[str, Any]:
     )
     if procs is None:
         return {"pids": None, "pid_mem": None}
-    # A process that computes holds memory: 0 is what some containers' drivers say for "not told".
+    # A process that computes holds memory: 0 is what some containers' drivers give for "unknown".
     return {
         "pids": tuple(int(proc.pid) for proc in procs),
         "pid_mem": tuple(int(proc.usedGpuMemory) if proc.usedGpuMemory else None for proc in procs),
@@ -197,7 +197,7 @@ def _scaled(value: float | None, unit: float) -> float | None:
 
 
 XID_S = 10.0
-"""The same Xid of the same GPU is told again at most this often (seconds), with a count."""
+"""The same Xid of the same GPU is reported again at most this often (seconds), with a count."""
 
 
 class LineWriter:
@@ -209,7 +209,7 @@ class LineWriter:
         self._encode = msgspec.json.Encoder().encode
 
     def write(self, event: Event) -> None:
-        """Write one event; the process ends where nobody reads any more."""
+        """Write one event; the process exits when nobody reads any more."""
         line = memoryview(self._encode(event) + b"\n")
         with self._lock:
             try:
