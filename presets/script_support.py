@@ -237,7 +237,7 @@ def parse(source: str | bytes) -> Script:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # odd escapes in the user's strings are not this look's business
         tree = ast.parse(source)
-    names = _Names(tree)
+    names = _FrameworkNames(tree)
     calls = (
         ScriptCall(names.full(node.func), _last(node.func), node.lineno, node) for node in _calls(tree)
     )
@@ -290,48 +290,58 @@ def _last(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
-class _Names:
-    """What the script's imports and subclasses make of a name."""
+class Names:
+    """What the imports of a script make of a name."""
 
     def __init__(self, tree: ast.Module) -> None:
-        self.names: dict[str, str] = {}
-        self.stars: list[str] = []
-        nodes = list(ast.walk(tree))
-        for node in nodes:
+        self._names: dict[str, str] = {}
+        self._stars: list[str] = []
+        self.imported: dict[str, int] = {}
+        """Module as it is written, with dots in front where it is relative → line of its first import."""
+        for node in ast.walk(tree):
             if isinstance(node, ast.Import):
-                self._imported(node)
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                self._imported_from(node, node.module)
-        for node in nodes:
+                for alias in node.names:
+                    top = alias.name.split(".", 1)[0]
+                    self.imported.setdefault(alias.name, node.lineno)
+                    self._names.setdefault(alias.asname or top, alias.name if alias.asname else top)
+            elif isinstance(node, ast.ImportFrom):
+                module = "." * node.level + (node.module or "")
+                self.imported.setdefault(module, node.lineno)
+                for alias in node.names:
+                    if alias.name == "*":
+                        self._stars.append(module)
+                    else:
+                        self._names.setdefault(alias.asname or alias.name, f"{module}.{alias.name}")
+
+    def full(self, node: ast.AST) -> str:
+        """The dotted name behind `node`, "" when no import explains it; a starred import may."""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name):
+            return ""
+        first = self._names.get(node.id) or self._starred(node.id)
+        return ".".join([first, *reversed(parts)]) if first else ""
+
+    def _starred(self, name: str) -> str:
+        return f"{self._stars[-1]}.{name}" if self._stars else ""
+
+
+class _FrameworkNames(Names):
+    """With subclasses of what wraps a model; a starred import explains only names that mean something here."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        super().__init__(tree)
+        for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 for full in filter(framework, map(self.full, node.bases)):
-                    self.names[node.name] = full
+                    self._names[node.name] = full
 
-    def _imported(self, node: ast.Import) -> None:
-        for alias in node.names:
-            top = alias.name.split(".", 1)[0]
-            self.names.setdefault(alias.asname or top, alias.name if alias.asname else top)
+    def _starred(self, name: str) -> str:
+        starred = (f"{module}.{name}" for module in self._stars)
+        return next((full for full in starred if full in (PARALLELIZE, STEPS) or framework(full)), "")
 
-    def _imported_from(self, node: ast.ImportFrom, module: str) -> None:
-        for alias in node.names:
-            if alias.name == "*":
-                self.stars.append(module)
-            else:
-                self.names.setdefault(alias.asname or alias.name, f"{module}.{alias.name}")
-
-    def full(self, node: ast.expr) -> str:
-        """The full dotted name of `node`; "" when it is not a name that an import explains."""
-        if isinstance(node, ast.Name):
-            starred = (f"{module}.{node.id}" for module in self.stars)
-            guess = next((full for full in starred if full in (PARALLELIZE, STEPS) or framework(full)), "")
-            return self.names.get(node.id, guess)
-        if isinstance(node, ast.Attribute):
-            inner = self.full(node.value)
-            return f"{inner}.{node.attr}" if inner else ""
-        return ""
-
-
-__all__ = ["Obeys", "Requirements", "inspect"]
 
 NOTHING = "obeys nothing: the preset sets only flags and environment"
 

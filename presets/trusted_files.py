@@ -31,11 +31,7 @@ from pathlib import Path
 
 from .finding import PresetError
 
-HOMES = {
-    "XDG_STATE_HOME": "~/.local/state",
-    "XDG_CONFIG_HOME": "~/.config",
-    "XDG_CACHE_HOME": "~/.cache",
-}
+HOMES = {"XDG_STATE_HOME": "~/.local/state", "XDG_CONFIG_HOME": "~/.config", "XDG_CACHE_HOME": "~/.cache"}
 """The base directories, and where each is when its variable says nothing."""
 
 

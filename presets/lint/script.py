@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from ..finding import Finding
 from ..model import Preset
-from ..script_support import COPY, PARALLELIZE, Script, Values, parse, wraps
+from ..script_support import COPY, PARALLELIZE, Names, Script, Values, parse, wraps
 from ..text_formats import Unreadable
 from . import lint_rules
 from .lint_rules import HERE, issue, once
@@ -343,41 +343,6 @@ def nodes(tree: ast.Module) -> Iterator[tuple[ast.AST, bool]]:
 def _is_main(node: ast.AST) -> bool:
     test = node.test if isinstance(node, ast.If) else None
     return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"
-
-
-class Names:
-    """What the imports of a script make of a name."""
-
-    def __init__(self, tree: ast.Module) -> None:
-        self._names: dict[str, str] = {}
-        self._stars: list[str] = []
-        self.imported: dict[str, int] = {}
-        """Module as it is written, with dots in front where it is relative → line of its first import."""
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    top = alias.name.split(".", 1)[0]
-                    self.imported.setdefault(alias.name, node.lineno)
-                    self._names.setdefault(alias.asname or top, alias.name if alias.asname else top)
-            elif isinstance(node, ast.ImportFrom):
-                module = "." * node.level + (node.module or "")
-                self.imported.setdefault(module, node.lineno)
-                for alias in node.names:
-                    if alias.name == "*":
-                        self._stars.append(module)
-                    else:
-                        self._names.setdefault(alias.asname or alias.name, f"{module}.{alias.name}")
-
-    def full(self, node: ast.AST) -> str:
-        """The dotted name behind `node`, "" when no import explains it; of a starred import the last one's."""
-        parts: list[str] = []
-        while isinstance(node, ast.Attribute):
-            parts.append(node.attr)
-            node = node.value
-        if not isinstance(node, ast.Name):
-            return ""
-        first = self._names.get(node.id) or (f"{self._stars[-1]}.{node.id}" if self._stars else "")
-        return ".".join([first, *reversed(parts)]) if first else ""
 
 
 @dataclass(frozen=True, slots=True)
