@@ -228,9 +228,9 @@ def other_file(path: Path, kind: str) -> Path:
         ("gzip", 2, "is no bundle of `distui export`: it is no tar file"),
         ("zeros", 2, "is no bundle of `distui export`"),
         ("tar", 2, "belongs into no bundle"),
-        ("folder", 3, "no run '"),
-        ("pipe", 3, "no run '"),
-        ("missing", 3, "no run '"),
+        ("folder", 3, "No run '"),
+        ("pipe", 3, "No run '"),
+        ("missing", 3, "No run '"),
     ],
 )
 def test_replay_of_what_is_no_bundle_is_a_sentence(world: World, kind: str, code: int, wanted: str) -> None:
