@@ -335,9 +335,8 @@ def start_attempt(group: WorkerGroup, envs: dict[int, dict[str, str]]) -> dict[s
         for name in (stem + ".out", stem + ".err"):
             os.close(private(name, os.O_WRONLY | os.O_CREAT))  # torch opens them by the user's umask
         paths["error_files"][local] = stem + ".error.json"
-        env_changes.apply(
-            group.variables.lasting, env
-        )  # torch has copied some variables before we had changed them
+        # torch has copied some variables before the changes
+        env_changes.apply(group.variables.lasting, env)
         env.update(rank_env(group, local, stem))
         places.append({"rank": rank, "local_rank": local, "node": group.node, "gpu": gpu_of(local)})
     world = int(envs[min(envs)].get("WORLD_SIZE", len(envs))) if envs else 0
