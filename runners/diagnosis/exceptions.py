@@ -21,7 +21,7 @@ MOST = 64
 STREAMS, LINES = 64, 400
 """Tracebacks that may be printed at the same time, in one file; lines of one."""
 OLD = 4000
-"""Lines within which one has to come to its end, that others may take its place."""
+"""Lines after which an unfinished traceback is dropped."""
 AFTER = 6
 """Lines after an exception within which a chained one may begin."""
 LAST = 30
@@ -34,14 +34,14 @@ _STAMP = re.compile(
 )
 """What shippers write before each line; it differs from line to line."""
 _UNCAUGHT = re.compile(r"\[rank\d+\]: ?$")
-"""torch tags so what nobody caught."""
+"""torch's tag on uncaught exceptions."""
 _TAGGED = re.compile(r"^\[(?:rank|default)\d+\]:|^\[\d+,\d+\]<std")
 _CHAINED = (
     "another exception occurred",
     "direct cause of the following exception",
     f"Original {BEGIN}",
 )
-"""What follows is of the same end, and nearer to its cause or its outcome."""
+"""The next exception is of the same failure, and nearer to its cause or its outcome."""
 _NUMBER = re.compile(r"\d+")
 _OF_NCCL = re.compile(
     r"DistBackendError|NCCL (?:error|WARN)|ncclInternalError|ncclSystemError|ncclRemoteError"
@@ -50,7 +50,7 @@ _OF_NCCL = re.compile(
 
 @dataclass(slots=True)
 class _Trace:
-    """One that is being printed."""
+    """A traceback that is being printed."""
 
     prefix: str
     head: Head
@@ -65,7 +65,7 @@ class _Trace:
 
 @dataclass(slots=True)
 class _Raised:
-    """Exceptions that are alike."""
+    """Equal exceptions."""
 
     failure: Failure
     entry: RuleHits
@@ -76,11 +76,11 @@ class _Raised:
 
 
 class Exceptions:
-    """Collects them while lines are read; the lines of several ranks may stand among each other."""
+    """Collects exceptions while lines are read; the lines of several ranks may be interleaved."""
 
     def __init__(self) -> None:
         self.within = False
-        """Whether lines are wanted, since a traceback is being printed."""
+        """Whether `line` needs the next lines, since a traceback is being printed."""
         self._traces: dict[str, _Trace] = {}
         self._raised: dict[str, _Raised] = {}
         self._file, self._name = 0, ""
@@ -90,7 +90,7 @@ class Exceptions:
         """Whether a launcher reported a failed rank."""
 
     def open(self, file: int, name: str, before: int) -> None:
-        """What comes is of this file: its number, from 1, and its name; `before`: lines of the one before it."""
+        """The next lines are of this file: its number, from 1, and its name; `before`: lines of the file before."""
         self._lines[self._file] = before
         self._file, self._name, self.within = file, name, False
         self._traces.clear()
@@ -141,7 +141,7 @@ class Exceptions:
             yield replace(raised.entry, rule=_rule(raised.failure, place, sure))
 
     def _of(self, text: str) -> _Trace | None:
-        """Whose line it is: of those that begin as it does the longest; an untagged one has no tag."""
+        """The traceback of a line: the one with the longest prefix of it; one without a prefix takes no tagged line."""
         fits = [trace for trace in self._traces.values() if text.startswith(trace.prefix)]
         best = max(fits, key=lambda trace: len(trace.prefix), default=None)
         return None if best is None or (not best.prefix and _TAGGED.match(text)) else best
@@ -163,7 +163,7 @@ class Exceptions:
             trace.ended = number
 
     def _after(self, trace: _Trace, rest: str, number: int) -> None:
-        """Lines behind an exception: the next may have come of it."""
+        """A line after an exception: a chained one may begin."""
         if any(word in rest for word in _CHAINED):
             self._take_back(trace.key)
             self._close(trace)

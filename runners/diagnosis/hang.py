@@ -1,4 +1,4 @@
-"""Ranks that wait for each other in a collective: who is missing there, where it is, and in what they disagree."""
+"""Hangs: ranks that wait for each other in a collective, who is missing and where, and in what they disagree."""
 
 from __future__ import annotations
 
@@ -46,15 +46,12 @@ def _stopped(view: View, waiting: Waits) -> list[Finding]:
         and pulses[-1].state in ("T", "t")
         and _lasts(pulses, waiting)
     ]
-    if not halted:
-        return []
     blocked = list(waiting.pending.values())
-    chain = Ends({rank: tuple(blocked) for rank in halted}, (), (), (), {})
     cases = [
         Case(waits.stopped(waits.doing(view, rank), view.history[rank][-1].pid), [rank], blocked)
         for rank in halted[:MOST]
     ]
-    return [waits.finding(view, case, chain) for case in cases]
+    return [waits.finding(view, case) for case in cases]
 
 
 def _lasts(pulses: Sequence[Pulse], waiting: Waits) -> bool:

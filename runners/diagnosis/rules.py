@@ -28,7 +28,7 @@ _HEAD = re.compile(
 _BARE = re.compile(r"(?:^|\s)\[(?P<dev>-?\d{1,10})\] (?P<place>.*)$")
 _PLACE = re.compile(r"(?:\d+\.\d+ )?(?P<file>\S[^\r]{0,200}?):(?P<line>\d+) (?:\((?P<func>\w+)\) )?$")
 _DEVICES = 1024
-"""No host has as many GPUs: 2.14 to 2.22 write what lies in memory where CUDA fails."""
+"""No host has as many GPUs: 2.14 to 2.22 write uninitialised memory where CUDA fails."""
 
 _RANK = re.compile(r"\[(?:rank(\d+)\]|\d+,(\d+)\]<std|PG .{0,80}?Rank (\d+)\]|Rank (\d+)\])")
 """torchrun and torch, mpirun, torch's process groups."""
@@ -46,7 +46,7 @@ Thread = tuple[str, int | None, int | None]
 
 @dataclass(slots=True, eq=False)
 class Head:
-    """What stands before a message. None and "" are unknown."""
+    """The prefix of a message. None and "" are unknown."""
 
     host: str = ""
     pid: int | None = None
@@ -63,7 +63,7 @@ class Head:
     process: Thread = ("", None, None)
     """The same without the thread."""
     source: Thread = ("", None, None)
-    """Host or file, process, rank: who counts as one."""
+    """Host or file, process, rank: one source of lines."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -84,7 +84,7 @@ class Stamp:
 
 
 def parse_head(text: str, file: str = "", rank: int | None = None) -> Head:
-    """What stands before `NCCL INFO`, in a file that is the log of `rank`."""
+    """The prefix before `NCCL INFO`, in a file that is the log of `rank`."""
     match = _HEAD.search(text)
     bare = match or _BARE.search(text)
     after = bare["place"] if bare else text
@@ -111,7 +111,7 @@ def parse_head(text: str, file: str = "", rank: int | None = None) -> Head:
 
 
 def rank_of(text: str) -> int | None:
-    """The rank that a launcher or torch writes into a line; None where nobody does."""
+    """The rank that a launcher or torch writes into a line; None where there is none."""
     match = _RANK.search(text, 0, 400)
     return None if match is None else int(next(digits for digits in match.groups() if digits)[:9])
 
@@ -276,7 +276,7 @@ WIDTH = 300
 
 
 class Raw(NamedTuple):
-    """A line as it was read, of which nobody knows yet whether it will be shown."""
+    """A line as it was read, cleaned only once it is shown."""
 
     file: str
     line: int
@@ -288,7 +288,7 @@ class Raw(NamedTuple):
 
 
 def shown(line: str) -> str:
-    """Without what would be a command to a terminal, and cut."""
+    """A line without control characters, and cut."""
     return clean_text(line.strip(), WIDTH - 24)[:WIDTH]
 
 
@@ -352,7 +352,7 @@ class Tally:
         self._name = ""
 
     def open(self, file: int, name: str) -> None:
-        """What comes is of this file: its number, from 1, and its name."""
+        """The next lines are of this file: its number, from 1, and its name."""
         self._file, self._name = file, name
 
     def add(self, rule: Rule, match: re.Match[str], head: Head, number: int) -> None:

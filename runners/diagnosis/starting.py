@@ -11,9 +11,9 @@ from ..formatting import agreeing, plural, spans_text
 from ..model import Collective, Pulse, RankPhase, RunPhase, Site, Stall
 from . import activity, waits
 from .activity import Activity, Kind
-from .recorder import alike
+from .recorder import DEFAULT, alike
 from .view import View
-from .waits import Ends, Pending, RankWait, WaitPoint
+from .waits import Pending, RankWait, WaitPoint
 
 ALONE_S = 12.0
 """Seconds without CPU time."""
@@ -74,7 +74,7 @@ def _lone_finding(view: View, rank: int, pulse: Pulse, there: int, began: float)
 
 
 INIT = "init_process_group"
-_KEY = waits.Key(waits.DEFAULT)
+_KEY = waits.Key(DEFAULT)
 _SLOW = (Kind.NETWORK, Kind.SUBPROCESS, Kind.IMPORT, Kind.CHECKPOINT)
 """Places where a beginning may take long."""
 
@@ -83,15 +83,12 @@ def find_latecomers(view: View, came: Mapping[int, float]) -> list[Finding]:
     """Ranks that sit elsewhere for good while others are in init_process_group; `came`: these, and seconds waited."""
     pending = Pending(WaitPoint(_KEY, 0, INIT), age=max(came.values()))
     for rank, waited in came.items():
-        call = Collective(waits.DEFAULT, 0, INIT, created=view.history[rank][-1].at - waited, p2p=True)
+        call = Collective(DEFAULT, 0, INIT, created=view.history[rank][-1].at - waited, p2p=True)
         pending.waits[rank] = RankWait(rank, _KEY, call, waited, recorded=False)
     absent = [rank for rank in view.history if rank not in came and _sits(view, rank)]
     cases = waits.together(view, dict.fromkeys(absent, (pending,)))
-    alone = Ends({}, (), (), (), {})
     return [
-        replace(waits.finding(view, case, alone), since=None)
-        for case in cases
-        if case.culprit.severity != "note"
+        replace(waits.finding(view, case), since=None) for case in cases if case.culprit.severity != "note"
     ]
 
 

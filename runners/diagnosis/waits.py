@@ -13,7 +13,7 @@ from ..formatting import agreeing, spans_text, time_of_day
 from ..model import Collective, ProcessGroup, Pulse, RankPhase, Site
 from . import activity
 from .activity import Activity, Doing, Kind
-from .recorder import DEFAULT as DEFAULT
+from .recorder import DEFAULT
 from .view import View
 
 WAIT_S, MOST_S, GAPS = 8.0, 20.0, 5.0
@@ -498,10 +498,10 @@ def together(view: View, candidates: Mapping[int, Sequence[Pending]]) -> list[Ca
     return sorted(cases, key=lambda case: (case.culprit.severity != "error", case.ranks))
 
 
-def finding(view: View, case: Case, chain: Ends) -> Finding:
-    """The finding about the ranks of a case."""
+def finding(view: View, case: Case, chain: Ends | None = None) -> Finding:
+    """The finding about the ranks of a case. `chain`: who waits behind those that wait for them."""
     fault, ranks, nearest = case
-    leading = chain.leading(nearest)
+    leading = nearest if chain is None else chain.leading(nearest)
     victims = sorted({rank for pending in leading for rank in pending.waits} - set(ranks))
     who = view.who(ranks)
     does = fault.does if len(ranks) == 1 else _plural(fault.does)
