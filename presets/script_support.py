@@ -291,9 +291,9 @@ def _last(node: ast.expr) -> str:
 
 
 class Names:
-    """What the imports of a script make of a name."""
+    """What the imports of a script make of a name; `relative`: also those from beside the script."""
 
-    def __init__(self, tree: ast.Module) -> None:
+    def __init__(self, tree: ast.Module, *, relative: bool = True) -> None:
         self._names: dict[str, str] = {}
         self._stars: list[str] = []
         self.imported: dict[str, int] = {}
@@ -304,7 +304,7 @@ class Names:
                     top = alias.name.split(".", 1)[0]
                     self.imported.setdefault(alias.name, node.lineno)
                     self._names.setdefault(alias.asname or top, alias.name if alias.asname else top)
-            elif isinstance(node, ast.ImportFrom):
+            elif isinstance(node, ast.ImportFrom) and (relative or not node.level):
                 module = "." * node.level + (node.module or "")
                 self.imported.setdefault(module, node.lineno)
                 for alias in node.names:
@@ -332,7 +332,7 @@ class _FrameworkNames(Names):
     """With subclasses of what wraps a model; a starred import explains only names that mean something here."""
 
     def __init__(self, tree: ast.Module) -> None:
-        super().__init__(tree)
+        super().__init__(tree, relative=False)
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 for full in filter(framework, map(self.full, node.bases)):
