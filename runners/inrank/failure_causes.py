@@ -352,7 +352,9 @@ def classify(death: Death) -> Failure:
     raised = unwrapped(raised)
     number = signal_of(death.exit_code)
     if death.oom:
-        case = _Case("host-oom", "was killed for memory by the kernel (%s)" % death.oom, _LESS, "maybe")
+        case = _FailureClass(
+            "host-oom", "was killed for memory by the kernel (%s)" % death.oom, _LESS, "maybe"
+        )
     elif raised:
         case = _of_exception(raised, death.exit_code)
     elif number is not None:
@@ -362,7 +364,7 @@ def classify(death: Death) -> Failure:
     return _failure_of(case, death, raised)
 
 
-class _Case(NamedTuple):
+class _FailureClass(NamedTuple):
     kind: str
     says: str
     remedy: str
@@ -374,7 +376,7 @@ _LINE = "look at what the script does at that line"
 _IMPORT = "correct that module, or install versions that fit each other"
 
 
-def _failure_of(case: _Case, death: Death, raised: Mapping[str, Any]) -> Failure:
+def _failure_of(case: _FailureClass, death: Death, raised: Mapping[str, Any]) -> Failure:
     where = str(raised.get("where") or "")
     at = min(death.at, raised.get("time", death.at)) if death.at else raised.get("time", 0.0)
     step = raised.get("step")
@@ -401,11 +403,11 @@ def _key(raised: Mapping[str, Any], where: str) -> str:
 # --- exceptions ------------------------------------------------------------------------------------------------
 
 
-def _of_exception(raised: Mapping[str, Any], code: int | None) -> _Case:
+def _of_exception(raised: Mapping[str, Any], code: int | None) -> _FailureClass:
     kind = str(raised.get("type", ""))
     head = "%s: %s" % (kind, raised.get("text", ""))
     if kind == "KeyboardInterrupt":
-        return _Case("terminated", "was interrupted (SIGINT)", _OUTSIDE, "yes")
+        return _FailureClass("terminated", "was interrupted (SIGINT)", _OUTSIDE, "yes")
     for cause in CAUSES:
         match = cause.pattern.search(head)
         if match:
@@ -418,16 +420,18 @@ def _of_exception(raised: Mapping[str, Any], code: int | None) -> _Case:
     return _unknown(kind, head, raised, code)
 
 
-def _unknown(kind: str, head: str, raised: Mapping[str, Any], code: int | None) -> _Case:
+def _unknown(kind: str, head: str, raised: Mapping[str, Any], code: int | None) -> _FailureClass:
     """An exception of the script's own. One in the midst of training is no matter of imports, wherever it came."""
     at = "" if kind in COMPILING else _at(raised)  # its text names the file
     says = "raised %s%s" % (_line(head), at)
     if kind == "ImportError" or (raised.get("importing") and not raised.get("step")):
         sure = kind in ("ImportError", *COMPILING) or (kind in _PLAIN and raised.get("step") == 0)
         importing = "" if kind in COMPILING else " while a module was imported"
-        return _Case("import-crash", says + importing + _code(code), _IMPORT, "no" if sure else "maybe")
+        return _FailureClass(
+            "import-crash", says + importing + _code(code), _IMPORT, "no" if sure else "maybe"
+        )
     named = "assertion" if kind == "AssertionError" else "exception"
-    return _Case(named, says + _code(code), _LINE, "maybe")
+    return _FailureClass(named, says + _code(code), _LINE, "maybe")
 
 
 _PLAIN = (
@@ -442,7 +446,7 @@ _PLAIN = (
 """What the same code raises in the same way again, where it has not begun to train."""
 
 
-def _filled(cause: Cause, match: re.Match[str], raised: Mapping[str, Any], head: str) -> _Case:
+def _filled(cause: Cause, match: re.Match[str], raised: Mapping[str, Any], head: str) -> _FailureClass:
     named = next((group for group in match.groups() if group), "")
     path = str(raised.get("path") or _path_in(head) or "")
     words = {
@@ -457,7 +461,7 @@ def _filled(cause: Cause, match: re.Match[str], raised: Mapping[str, Any], head:
     if raised.get("where"):
         says += " (%s)" % os.path.basename(str(raised["where"]))
     sure = cause.deterministic and bool(raised.get("untrained"))
-    return _Case(
+    return _FailureClass(
         cause.kind, says, cause.remedy.format(**remedy), "no" if sure else cause.retry, cause.symptom
     )
 
@@ -499,28 +503,28 @@ def signal_of(code: int | None) -> int | None:
     return number if 0 < number <= 64 and number in {int(valid) for valid in signal.Signals} else None
 
 
-def _of_signal(number: int, death: Death) -> _Case:
+def _of_signal(number: int, death: Death) -> _FailureClass:
     name = signal.Signals(number).name
     who = "(pid %d) " % death.pid if death.pid is not None else ""
     if number == signal.SIGKILL:
         remedy = _OUTSIDE + ", a daemon that guards memory"
-        return _Case("killed", who + "was killed by SIGKILL from outside", remedy, "yes")
+        return _FailureClass("killed", who + "was killed by SIGKILL from outside", remedy, "yes")
     if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         says = who + "was killed by %s, not sent by distui" % name
-        return _Case("terminated", says, _OUTSIDE, "yes")
+        return _FailureClass("terminated", says, _OUTSIDE, "yes")
     if _at_exit(number, death):
         says = who + "crashed at interpreter exit (%s), after its script had ended" % name
         remedy = "nothing of the training is lost; destroy the process group before the end of the script"
-        return _Case("exit-abort", says, remedy, "no" if death.finished else "maybe")
+        return _FailureClass("exit-abort", says, remedy, "no" if death.finished else "maybe")
     case = _in_last_lines(death)
     if case is not None:
         return case._replace(says="%s (%s)" % (case.says, name))
     if number in (signal.SIGSEGV, signal.SIGBUS):
-        return _Case(
+        return _FailureClass(
             "segfault", who + "was killed by %s: %s" % (name, _CRASH[number][0]), _CRASH[number][1], "maybe"
         )
     kind = "abort" if number == signal.SIGABRT else "signal"
-    return _Case(kind, who + "was killed by %s" % name, "see the last lines of its stderr", "maybe")
+    return _FailureClass(kind, who + "was killed by %s" % name, "see the last lines of its stderr", "maybe")
 
 
 _CRASH = {
@@ -542,7 +546,7 @@ def _at_exit(number: int, death: Death) -> bool:
     return aborted or (death.finished and number in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS))
 
 
-def _in_last_lines(death: Death) -> _Case | None:
+def _in_last_lines(death: Death) -> _FailureClass | None:
     """The most telling cause in the lines of a rank whose native code ended it; not the script's own words."""
     for cause in CAUSES:
         for line in death.lines if cause.anywhere else ():
@@ -552,38 +556,40 @@ def _in_last_lines(death: Death) -> _Case | None:
     return None
 
 
-def _of_code(death: Death) -> _Case:
+def _of_code(death: Death) -> _FailureClass:
     code, text = death.exit_code, "\n".join(death.lines)
     if code is None:
-        return _Case("lost", "ended; exit status unknown", "see its last lines", "maybe")
+        return _FailureClass("lost", "ended; exit status unknown", "see its last lines", "maybe")
     absent = re.search(r"can't open file '([^'\n]+)'", text)
     if code == 2 and absent:
         remedy = "give the script's path as that node sees it"
-        return _Case("file-missing", "finds no script %s" % absent.group(1), remedy, "no")
+        return _FailureClass("file-missing", "finds no script %s" % absent.group(1), remedy, "no")
     refused = re.search(r"^usage:.*?^[^\n]*?error: ([^\n]+)", text, re.DOTALL | re.MULTILINE)
     if code == 2 and refused:
         remedy = "correct the arguments after `--`: the script's --help lists them"
-        return _Case("usage", "refused its arguments: %s" % _line(refused.group(1)), remedy, "no")
+        return _FailureClass("usage", "refused its arguments: %s" % _line(refused.group(1)), remedy, "no")
     if code == os.EX_CONFIG and death.lines:
         remedy = "correct the preset or the script's arguments: the same would happen again"
-        return _Case("settings", "refused its settings: %s" % _line(death.lines[-1]), remedy, "no")
+        return _FailureClass("settings", "refused its settings: %s" % _line(death.lines[-1]), remedy, "no")
     if code in (126, 127):
         says = "could not execute a command (exit code %d)%s" % (code, _because(death.lines))
         remedy = "install it on that node, correct its path, or make it executable"
-        return _Case("not-executable", says, remedy, "no")
+        return _FailureClass("not-executable", says, remedy, "no")
     refused = re.search(r"^distui: (torchrun refused the arguments: [^\n]+)$", text, re.MULTILINE)
     if code == 1 and refused:
         remedy = "correct the arguments of that torchrun: it started no rank"
-        return _Case("launcher-refused", _line(refused.group(1)), remedy, "no")
+        return _FailureClass("launcher-refused", _line(refused.group(1)), remedy, "no")
     missing = re.search(r"^\S*python\S*: No module named ([\w.]+)$", text, re.MULTILINE)
     if code == 1 and missing:
         remedy = "install it in that environment, or start where the module is"
-        return _Case("import-missing", "finds no module named %s" % missing.group(1), remedy, "no")
+        return _FailureClass("import-missing", "finds no module named %s" % missing.group(1), remedy, "no")
     case = _in_last_lines(death)
     if case is not None and case.symptom:
         return case
     says = "ended with exit code %d" % code
-    return _Case("exit-silent", says, "see the last lines of its stderr: it named no exception", "maybe")
+    return _FailureClass(
+        "exit-silent", says, "see the last lines of its stderr: it named no exception", "maybe"
+    )
 
 
 def _because(lines: Sequence[str]) -> str:
