@@ -32,7 +32,7 @@ GARBAGE_AFTER_S = 2.0
 
 
 class CockpitApp(CommandingApp, PacedApp):
-    """Owns the follower of the run on the screen, and how the user looks at it; widgets own their paint."""
+    """Owns the follower of the run on the screen, and its view options; widgets own their paint."""
 
     CSS_PATH = "app.tcss"
     TITLE = "distui"
@@ -88,7 +88,7 @@ class CockpitApp(CommandingApp, PacedApp):
         self._show_first()
 
     def _collect_from_now(self) -> None:
-        """Whatever the start has made stays: the collector need not look at it again and again."""
+        """What the start has made stays: the garbage collector does not visit it again."""
         gc.freeze()
         gc.enable()
 

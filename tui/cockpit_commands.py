@@ -98,7 +98,7 @@ class CommandingApp(LendingApp):
         raise NotImplementedError
 
     def change_view(self, **changes: object) -> None:
-        """Change how the user looks at the run."""
+        """Change view options."""
         self.view = replace(self.view, **changes)  # type: ignore[arg-type]
         self.publish()
 

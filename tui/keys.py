@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing a key does."""
+    """What a key does."""
 
     id: str
     """Stable name: what `keys.toml` uses."""
@@ -128,11 +128,10 @@ def bindings(*scopes: str) -> list[Binding]:
 
 def key_text(key: str) -> str:
     """A key, or keys joined by commas, as people write them: `^p`, `?`, `G`."""
-    return " ".join(_key_name(part) for part in key.split(","))
-
-
-def _key_name(key: str) -> str:
-    return f"^{key.removeprefix('ctrl+')}" if key.startswith("ctrl+") else _NAMES.get(key, key)
+    return " ".join(
+        f"^{part.removeprefix('ctrl+')}" if part.startswith("ctrl+") else _NAMES.get(part, part)
+        for part in key.split(",")
+    )
 
 
 def keymap_path(environ: Mapping[str, str] = os.environ) -> Path:
@@ -160,7 +159,7 @@ def load_keymap(path: Path) -> tuple[dict[str, str], list[str]]:
 
 
 def _flatten(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """`[log] follow = "F"` and `"log.follow" = "F"` say the same."""
+    """`[log] follow = "F"` and `"log.follow" = "F"` mean the same."""
     flat: dict[str, object] = {}
     for name, value in table.items():
         if isinstance(value, dict):

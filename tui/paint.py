@@ -23,12 +23,8 @@ from textual.screen import Screen
 from textual.strip import Strip
 from textual.theme import BUILTIN_THEMES, Theme
 
-# -----------------------------------------------------------------------------------------------------------
-# Colours: the names that rows use, per theme.
 # Status colours are Okabe and Ito's, the heat ramp is cividis-like with rising lightness, so that both stay
 # apart for colour-blind eyes; glyphs repeat everything that a colour says.
-
-
 DARK, LIGHT, ANSI = "distui-dark", "distui-light", "distui-ansi"
 
 NAMES = (DARK, LIGHT, ANSI)
@@ -43,7 +39,7 @@ _BRIGHT_FROM = 5
 """From this step on, cell text is dark."""
 
 _DIMMEST_BAR = 3
-"""A colder bar could not be told from its ground."""
+"""A colder bar could not be distinguished from its background."""
 
 _DARK = {
     "text": "#d3dae3",
@@ -130,11 +126,6 @@ THEMES = (
 """For Textual's own widgets: inputs, lists, frames."""
 
 
-# -----------------------------------------------------------------------------------------------------------
-# When the screen is brought up to date: soon after what matters, once a second after samples, and for clocks.
-# Nothing wakes up to look whether something has happened. What happens within one frame is painted together.
-
-
 SOON_S = 0.04
 """After an event that matters: those that come with it are painted together."""
 
@@ -152,7 +143,10 @@ CLOCKS_S = 1.25
 
 
 class Beat:
-    """Calls `due` when a frame is to be made. Used in the thread of a running event loop."""
+    """Calls `due` when a frame is to be made: soon after what matters, once a second after samples, and for clocks.
+
+    Nothing polls. What happens within one frame is painted together. Used in the thread of a running event loop.
+    """
 
     def __init__(self, due: Callable[[], None]) -> None:
         self._due = due
@@ -195,14 +189,6 @@ class Beat:
         self._due()
 
 
-# -----------------------------------------------------------------------------------------------------------
-# Rows of panes straight to the terminal.
-# Textual paints by widget, through a message and a timer for each and a composition of all that overlaps: most of
-# what a cockpit costs that changes thirty rows a second. Rows of a pane that nothing can stand in front of need none
-# of it: where they are is known, and what they look like is what Textual would have written. Everything else, and
-# every doubt, is left to Textual.
-
-
 class LinePane(Protocol):
     """What a pane is to the painter: lines, and where they are on the screen."""
 
@@ -221,7 +207,13 @@ class LinePane(Protocol):
 
 
 class Painter:
-    """Collects lines of panes and writes them in one piece."""
+    """Collects lines of panes and writes them straight to the terminal, in one piece.
+
+    Textual paints by widget, through a message and a timer for each and a composition of all that overlaps: most of
+    what a cockpit costs that changes thirty rows a second. Rows of a pane that nothing can stand in front of need none
+    of it: where they are is known, and they look as Textual would have written them. Everything else, and every doubt,
+    is left to Textual.
+    """
 
     def __init__(self, app: PacedApp) -> None:
         self._app = app
@@ -277,13 +269,11 @@ class Painter:
         return bool(region) and app.screen.region.contains_region(region)
 
 
-# -----------------------------------------------------------------------------------------------------------
-# Textual's terminal driver, with an input thread that sleeps until there is input.
-# Textual's wakes up ten times a second to see whether it is to end, and whether an escape stands alone.
-
-
 class CalmDriver(LinuxDriver):
-    """Wakes up for input, for its end, and, after input, until an escape that stands alone is known as one."""
+    """Textual's driver with an input thread that sleeps until there is input, or, after input, an escape is due.
+
+    Textual's wakes up ten times a second to see whether it is to end, and whether an escape stands alone.
+    """
 
     _bell: tuple[int, int] | None = None
     """A pipe that is written to when the thread is to end."""
@@ -332,12 +322,6 @@ class CalmDriver(LinuxDriver):
                 self.process_message(event)
 
 
-# -----------------------------------------------------------------------------------------------------------
-# Paint no faster than the terminal takes it: one batch of rows in flight, its size set by how long it took.
-# Without this a slow link fills with old frames, and every key waits behind them. After each batch the terminal
-# is asked where its cursor is (`ESC[6n`); its answer says that all before it has arrived.
-
-
 ASK = "\x1b[6n"
 """Device status report 6 (ECMA-48): the terminal answers with the cursor's position."""
 
@@ -358,7 +342,11 @@ class Paintable(Protocol):
 
 
 class Pacer:
-    """Holds the rows that are to be painted, and lets them go in batches."""
+    """Paints no faster than the terminal takes it: one batch of rows in flight, its size set by how long it took.
+
+    Without this a slow link fills with old frames, and every key waits behind them. After each batch the terminal is
+    asked where its cursor is (`ESC[6n`); its answer says that all before it has arrived.
+    """
 
     def __init__(
         self,
@@ -477,7 +465,7 @@ class PacedApp(App[None]):
             self.call_after_refresh(self.write_question)
 
     def write_question(self) -> None:
-        """Write what waits for a refresh; a screen that another one covers calls nobody after its own."""
+        """Write what waits for a refresh: a covered screen never calls back after its own."""
         if self._asking:
             self._asking = False
             self.write(ASK)

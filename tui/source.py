@@ -240,7 +240,7 @@ class LocalSource:
             return shell_on(entry.path, node) if entry.record.kind == "hub" else None
 
     async def stop(self, run_id: str, command: Stop, say: Callable[[str], None]) -> CommandDone:
-        """End a run, also where its agent or hub does not answer, after a call of `say`. Raises LinkError."""
+        """End a run, also where its agent or hub does not answer, of which `say` reports. Raises LinkError."""
         with _raised_as(LinkError, (RunError, OSError)):
             return await stop_run(run_directories.resolve(run_id), command, say, open_link)
 
@@ -268,14 +268,14 @@ def _raised_as(
 
 
 class NodeFacts:
-    """Facts of the nodes as one; decoded again only where a node has said something new."""
+    """Facts of the nodes as one; decoded again only where a node has reported something new."""
 
     def __init__(self) -> None:
         self._documents: tuple[bytes, ...] = ()
         self._facts: NcclFacts | None = None
 
     def of(self, state: RunState) -> NcclFacts | None:
-        """What the nodes told so far; None where none has."""
+        """What the nodes have reported so far; None where none has."""
         documents = tuple(node.nccl for _, node in sorted(state.nodes.items()) if node.nccl is not None)
         if documents != self._documents:
             self._documents, self._facts = documents, merged(documents)

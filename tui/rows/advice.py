@@ -22,7 +22,7 @@ from ...presets.workload import (
 from ...runners.formatting import plural
 from ...runners.launch.launch_form import LaunchForm
 from . import glyphs
-from .glyphs import Cell, Row, fit, wrap
+from .glyphs import Cell, Row, fit, row_width, wrap
 
 
 def choice_rows(question: Question) -> list[Row]:
@@ -160,12 +160,6 @@ def verdict(advice: Advice) -> str:
     return f"Nothing fits ({usable}), on however many GPUs: activations alone are too much."
 
 
-def of_preset(advice: Advice, preset: Preset) -> Estimate:
-    """The estimate for a preset as it is. Raises PlanError where its mesh does not divide the ranks."""
-    ranks = 1 if preset.strategy.kind == "single" else advice.ranks
-    return estimate_for(preset, advice.model, advice.form, ranks, advice.gpus.memory_gb * GB)
-
-
 def bar_row(estimate: Estimate, width: int) -> Row:
     """One cell a share of the GPU's memory, a letter for each component; `|` where the GPU's memory ends."""
     whole = max(estimate.limit, estimate.total)
@@ -194,19 +188,12 @@ def _split(text: str, style: str, begin: int, end: int) -> list[Cell]:
     return [(text[:at], style), ("|", "bad"), (text[at:], style)]
 
 
-def legend(estimate: Estimate) -> Row:
-    """What each letter stands for, in GB."""
-    cells: list[Cell] = []
-    for part, letter, style in BAR:
-        cells += [(letter, style), (f" {part} {getattr(estimate, part) / GB:.2f}  ", "text")]
-    return tuple(cells)
-
-
 def memory_rows(advice: Advice, preset: Preset, width: int) -> list[Row]:
     """The bar of the preset, and below it every strategy with what fits."""
     inside = width - 2
     try:
-        mine = of_preset(advice, preset)
+        ranks = 1 if preset.strategy.kind == "single" else advice.ranks
+        mine = estimate_for(preset, advice.model, advice.form, ranks, advice.gpus.memory_gb * GB)
         rows = _bar_rows(preset.name, mine, inside, elsewhere(advice, mine))
     except PlanError as error:
         mine, rows = None, wrap(f"{preset.name}: n/a, {error}", inside, first=" ")
@@ -236,14 +223,15 @@ def elsewhere(advice: Advice, estimate: Estimate) -> str:
 
 
 def _legend_rows(estimate: Estimate, width: int) -> list[Row]:
-    cells = legend(estimate)
+    """What each letter of the bar stands for, in GB, over as many rows as it takes."""
     rows: list[Row] = []
-    line: tuple[Cell, ...] = ((" ", "text"),)
-    for letter, text in zip(cells[::2], cells[1::2], strict=True):
-        if sum(len(part) for part, _ in line) + len(letter[0] + text[0]) > width:
+    line: Row = ((" ", "text"),)
+    for part, letter, style in BAR:
+        text = f" {part} {getattr(estimate, part) / GB:.2f}  "
+        if row_width(line) + len(letter + text) > width:
             rows.append(line)
             line = ((" ", "text"),)
-        line = (*line, letter, text)
+        line = (*line, (letter, style), (text, "text"))
     return [*rows, line]
 
 

@@ -37,7 +37,7 @@ from .run_status import billed, given_up, launching, price, remains
 
 
 class CommandError(Exception):
-    """What was typed is no command; the text is one sentence that says what to type."""
+    """What was typed is no command; the text is one sentence with what to type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ def _nccl(words: list[str], new: str, marked: tuple[int, ...]) -> Command:
 
 
 DEFAULT_GRACE_S = 30.0
-"""Seconds between SIGTERM and SIGKILL where the plan does not say."""
+"""Seconds between SIGTERM and SIGKILL where the plan has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ _CHECKPOINT = _line("checkpoint", "age unknown: what was not saved is lost", "wa
 
 
 def env_now(state: RunState) -> dict[str, str | None]:
-    """Environment changes made since the launch; the launch's own values stand in the plan."""
+    """Environment changes since the launch; the values of the launch are in the plan."""
     changes: dict[str, str | None] = {}
     for attempt in state.attempts:
         changes.update(attempt.env_diff)
@@ -287,7 +287,7 @@ def _either(
 
 
 def _going_on(state: RunState, missing: list[int]) -> list[Row]:
-    """What becomes of a restart that leaves nodes out."""
+    """How a restart goes on without the nodes that do not answer."""
     if not missing or state.plan is None:
         return []
     left, least, who = len(state.nodes) - len(missing), state.plan.nnodes_min, without(state, missing)
@@ -351,7 +351,7 @@ def autostop(state: RunState, command: SetAutostop, now: float | None = None) ->
 
 
 HARMLESS = frozenset({"CHLD", "CLD", "CONT", "URG", "WINCH", "STOP", "TSTP", "TTIN", "TTOU"})
-"""Signals that end no process, whatever it does with them."""
+"""Signals that end no process, with a handler or without."""
 
 
 def signal_name(text: str) -> str:
@@ -410,10 +410,10 @@ SECONDS: tuple[float | None, ...] = (None, 5.0, 10.0, 30.0, 60.0, 300.0)
 """How long a level can last, as the dialog offers it; `:nccl` takes any number."""
 
 ENDS_S = 60.0
-"""How long a level that writes for every collective lasts, unless somebody says otherwise."""
+"""How long a level that writes for every collective lasts by default."""
 
 USUAL = 200.0
-"""Collectives a second, where nobody knows how many there are."""
+"""Collectives a second that are assumed where the rate is unknown."""
 
 _HEAD = 3
 """Rows before the subsystems: level, duration, way."""
@@ -477,9 +477,9 @@ class NcclForm:
     ranks: tuple[int, ...] = ()
     """() means all."""
     timed: bool = True
-    """Whether the duration follows the choice: until somebody chooses one."""
+    """Whether the duration follows the level: until the user chooses a duration."""
     rate: float | None = None
-    """Collectives a second of a rank, as the flight recorder tells; None: unknown."""
+    """Collectives a second of a rank, by the flight recorder; None: unknown."""
     together: int = 1
     """Most of these ranks on one node."""
     disk: Disk | None = None
@@ -516,7 +516,7 @@ def begin(state: RunState, marked: frozenset[int]) -> NcclForm:
 
 
 def collectives_a_second(state: RunState) -> float | None:
-    """Of the rank in the middle; None where no flight recorder tells."""
+    """Median over the ranks; None without a flight recorder."""
     rates = []
     for rank in state.ranks.values():
         done = rank.pulse.recent if rank.pulse is not None else ()
@@ -556,7 +556,7 @@ def change(form: NcclForm, row: int, step: int) -> NcclForm:
 
 
 def form_rows(form: NcclForm, width: int) -> list[Row]:
-    """One row a choice; what is chosen is told by brackets, not by colour."""
+    """One row a choice; brackets mark what is chosen, not colour."""
     level = "  ".join(f"({'x' if name == form.level else ' '}) {name}" for name in LEVELS)
     seconds = "  ".join(
         f"({'x' if end == form.seconds else ' '}) {'ever' if end is None else f'{end:g}s'}"

@@ -67,10 +67,6 @@ def by_rank(data: Mapping[str, str]) -> dict[int, str]:
     return {int(rank): text for rank, text in data.items() if rank.isdecimal()}
 
 
-# -----------------------------------------------------------------------------------------------------------
-# Stacks of many ranks: equal ones together, the largest group first.
-
-
 _PACKAGES = re.compile(r"/(?:site|dist)-packages/|/lib/python\d\.\d+/")
 
 
@@ -119,13 +115,9 @@ def _group_rows(group: StackGroup, data: Mapping[str, str], whole: bool) -> list
 
 
 def _end_of(where: str, width: int = 34) -> str:
-    """File and line: of a package what stands in it, of a long path the end, because the line stands there."""
+    """File and line: of a package the path inside it, of a long path its end, which has the line."""
     inside = _PACKAGES.split(where)[-1]
     return inside if len(inside) <= width else f"…{inside[1 - width :]}"
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Flight recorders: a table a group, and what it shows.
 
 
 def flight(texts: Mapping[int, str]) -> list[str]:
@@ -195,10 +187,6 @@ def _sentences(group: RecorderGroup) -> list[str]:
     if group.unasked:
         sentences.append(f"Nothing was told by {spans_text('rank', group.unasked)}.")
     return sentences
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Memory: of each rank and device, and where the snapshots are.
 
 
 CUDA = "allocated_bytes.all.current", "reserved_bytes.all.current"

@@ -91,7 +91,8 @@ def item_row(frame: Frame, item: Item, width: int | None = None) -> Row:
     first = item.first
     glyph, style = glyphs.severity(first)
     ink = "dim" if first.quiet or item.follows else "text"
-    summary = _symptoms(item) if item.follows else _summary(item)
+    many = f"{len(item.findings)} × " if len(item.findings) > 1 else ""
+    summary = _symptoms(item) if item.follows else many + clean_text(first.text)
     since = min((each.since for each in item.findings if each.since is not None), default=None)
     old = "" if since is None else duration_short(elapsed(since, _now(frame, first)))
     cells: tuple[Cell, ...] = (
@@ -108,11 +109,6 @@ def _now(frame: Frame, finding: Finding) -> float:
     if frame.state.phase.ended and frame.state.ended:
         return frame.state.ended
     return frame.node_now(finding.node or 0)
-
-
-def _summary(item: Item) -> str:
-    many = f"{len(item.findings)} × " if len(item.findings) > 1 else ""
-    return many + clean_text(item.first.text)
 
 
 def _symptoms(item: Item) -> str:
@@ -286,7 +282,7 @@ def _link_rows(frame: Frame) -> list[Row]:
 
 
 def _lost_nodes(frame: Frame) -> list[Row]:
-    """Which nodes are lost, and why; for how long is told where the node is."""
+    """Which nodes are lost, and why; for how long is shown beside the node."""
     state = frame.state
     lost = [node for node in silent(state) if state.nodes[node].link is LinkState.LOST]
     if not lost or state.phase.ended:

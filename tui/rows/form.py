@@ -32,7 +32,7 @@ _MARKS = {"yours": "y", "project": "p"}
 
 
 def matching(entries: Sequence[PresetEntry], words: str) -> list[PresetEntry]:
-    """Those that hold every word, in whatever order: in name, title, summary, strategy or origin."""
+    """Those with every word, in any order: in name, title, summary, strategy or origin."""
     wanted = words.lower().split()
     return [entry for entry in entries if all(word in _text(entry) for word in wanted)]
 
@@ -83,7 +83,7 @@ KIND = f"{SET}strategy.kind"
 """The choice on which it depends which other fields there are."""
 
 _HIDDEN = ("title", "summary", "topology.nnodes", "topology.nnodes_min", "topology.nproc_per_node")
-"""Said otherwise: by saving, and by the form's own nodes and ranks."""
+"""Set elsewhere: by saving, and by the form's own nodes and ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,7 +301,7 @@ LABEL = 25
 CARET = "▏"
 
 CHANGED = "◆"
-"""Before a row that is not as the preset says."""
+"""Before a row that differs from the preset."""
 
 _HEADINGS = {
     "run": "what runs",
@@ -315,7 +315,7 @@ _HEADINGS = {
 
 @dataclass(frozen=True, slots=True)
 class FormRows:
-    """The rows, and where each field stands in them."""
+    """The rows, and the row of each field."""
 
     rows: list[Row]
     at: list[int]
@@ -459,7 +459,7 @@ def yaml_rows(preview: LaunchPreview | None, width: int) -> list[Row]:
 
 
 def finding_rows(preview: LaunchPreview | None, width: int) -> list[Row]:
-    """What the check found, the worst first, each with what to do."""
+    """The findings of the check, the worst first, each with what to do."""
     if preview is None or preview.problems or not preview.text:
         return wrap("There is no plan yet that could be checked.", width - 1, "dim", first=" ")
     if preview.asks:

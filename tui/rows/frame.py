@@ -59,7 +59,7 @@ METRICS = ("util", "mem", "power", "temp", "step-time")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewOptions:
-    """How the user looks at the run; changed by keys, never by events."""
+    """What the user chose to see; changed by keys, never by events."""
 
     pane: str = "overview"
     """"overview", "ranks", "log", "events", "findings" or "nccl"."""
@@ -121,7 +121,7 @@ class Frame:
         return old is not None and (self.state.phase.ended or (old <= STALE_S and self.answers(node)))
 
     def answers(self, node: int) -> bool:
-        """Whether a node is heard, as far as the hub's link to it says."""
+        """Whether a node is heard, by the state of the hub's link to it."""
         entry = self.state.nodes.get(node)
         return entry is None or entry.link not in (LinkState.CONNECTING, LinkState.LOST)
 
@@ -131,7 +131,7 @@ class Frame:
 
 
 def gpu_of(rank: Rank, node: Node | None) -> Gpu | None:
-    """The GPU that a rank uses: as NVML saw it, else as its launch environment says."""
+    """The GPU that a rank uses: by NVML, else by its launch environment."""
     if node is None:
         return None
     if rank.sample is not None and rank.sample.gpu is not None:
@@ -150,7 +150,7 @@ def ranks_on(state: RunState, node: int) -> list[Rank]:
 
 
 def names(state: RunState) -> dict[int, str]:
-    """By node: its host without the domain, unless two would look the same; "node 2" where nobody knows."""
+    """By node: its host without the domain, unless two would have the same name; "node 2" where the host is unknown."""
     short = {number: short_host(node.host) for number, node in state.nodes.items()}
     twice = Counter(short.values())
     return {

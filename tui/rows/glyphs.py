@@ -18,7 +18,7 @@ from ...runners.model import RankPhase, RunPhase
 OK, WARN, BAD, STALE = "●", "▲", "✖", "◌"
 
 MISSING = "·"
-"""A value that nobody has, or an old one."""
+"""A value that is missing, or too old."""
 
 CURSOR, MARK = "›", "◆"
 

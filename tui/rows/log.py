@@ -15,12 +15,12 @@ from .frame import fit_name
 from .glyphs import Cell, Row, fit
 
 SERVICES = ("launch", "service")
-"""Of a run on several nodes: what SkyPilot said, and what runners, agents and the hub said."""
+"""Of a run on several nodes: the log of SkyPilot, and the logs of runners, agents and the hub."""
 
 LAUNCH_LOG = "launch.log"
 
 _SELECTORS = {0xFE0E: None, 0xFE0F: None}
-"""Of a glyph's looks: terminals do not agree how wide they make it."""
+"""Variation selectors of glyphs: terminals do not agree how wide they are."""
 
 _LEVEL = {Level.WARN: (glyphs.WARN, "warn"), Level.ERROR: (glyphs.BAD, "bad")}
 _FOREIGN = re.compile(r".*rank-(?P<rank>\d+)[^/]*\.(?P<stream>out|err|nccl)")
@@ -79,7 +79,7 @@ def node_width(nodes: Mapping[int, str]) -> int:
 
 
 def named(name: str) -> LogFile | None:
-    """What a file id says; ids of jobs that distui did not start only name rank and stream."""
+    """The file of an id; ids of jobs that distui did not start only name rank and stream."""
     file = parse_file_id(name)
     if file is not None:
         return file

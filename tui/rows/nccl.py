@@ -37,11 +37,11 @@ class StatementRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
-    """Nodes of which NCCL says the same."""
+    """Nodes for which NCCL reports the same."""
 
     nodes: tuple[NcclNode, ...]
     fields: Mapping[str, str]
-    """Label → what is said; "" is unknown."""
+    """Label → value; "" is unknown."""
 
 
 def ranks_on(facts: NcclFacts, host: str) -> tuple[int, ...]:
@@ -51,7 +51,6 @@ def ranks_on(facts: NcclFacts, host: str) -> tuple[int, ...]:
     return tuple(sorted(largest.hosts[host])) if largest else ()
 
 
-# ---- nodes
 def node_groups(facts: NcclFacts) -> list[NodeGroup]:
     """Groups of equal nodes, the largest first: the others are what is odd."""
     groups: dict[tuple[str, ...], list[NcclNode]] = {}
@@ -81,7 +80,7 @@ def _compared(node: NcclNode) -> dict[str, str]:
 
 
 _ALWAYS = ("NCCL", "network")
-"""What is n/a where nothing is said; the rest is then left out."""
+"""Fields that are n/a where they are unknown; the others are then left out."""
 
 
 def node_rows(facts: NcclFacts, width: int) -> list[StatementRow]:
@@ -112,7 +111,7 @@ def _card(facts: NcclFacts, group: NodeGroup, usual: NodeGroup, width: int) -> l
 
 
 def _headed(head: Row, label: str, text: str, width: int, line: FactLine | None) -> list[StatementRow]:
-    """The first row of a card with one more thing, which has a row of its own where it does not fit."""
+    """The first row of a card with one more field, which has a row of its own where it does not fit."""
     named = f"{label} {text}" if label.startswith("rank") else text
     whole: Row = (*head, (f"  {named}" if text else "", "dim"))
     if row_width(whole) <= width or not text:
@@ -152,7 +151,6 @@ def _variables(facts: NcclFacts, group: NodeGroup, usual: NodeGroup, width: int)
     return rows
 
 
-# ---- communicators
 def by_size(facts: NcclFacts) -> list[Communicator]:
     """Communicators in the order of the screen: the largest first."""
     return sorted(facts.communicators, key=lambda comm: -(comm.nranks or 0))
@@ -208,7 +206,7 @@ def communicator_name(comm: Communicator) -> str:
 
 
 def communicator_rows(facts: NcclFacts, chosen: Communicator, width: int) -> list[StatementRow]:
-    """A card each; the chosen one is marked and has all there is to say."""
+    """A card each; the chosen communicator is marked and has all of its facts."""
     ordered = by_size(facts)
     wanted = [comm for comm in ordered if late_ranks(comm) or missing(comm) or comm is chosen]
     shown = [*wanted[:CARDS], *(comm for comm in ordered if comm not in wanted)][:CARDS]

@@ -88,7 +88,7 @@ def hosts_in_order(comm: Communicator) -> list[str]:
 
 
 def _members(comm: Communicator) -> list[int]:
-    """Its ranks; where nobody says how many there are, those that something is known of."""
+    """Its ranks; where their number is unknown, those that any line names."""
     ranks = {rank for pair in comm.pairs for rank in (pair.source, pair.target)} | set(comm.stages)
     return sorted(ranks | set(range(comm.nranks or 0)))
 
@@ -158,7 +158,7 @@ def cell_text(counts: Counter[str] | None) -> Cell:
 
 
 def matrix_rows(comm: Communicator, width: int, raw: Mapping[str, FactLine]) -> list[StatementRow]:
-    """The legend, then the matrix; a sentence where no connection was told. `raw`: see NcclFacts.raw."""
+    """The legend, then the matrix; a sentence where no connection is known. `raw`: see NcclFacts.raw."""
     if not comm.pairs:
         text = "no line tells how ranks are connected: NCCL_DEBUG=INFO tells it at init, with P2P, SHM and NET on"
         return [StatementRow(row) for row in wrap(text, width, "dim")]
@@ -297,9 +297,8 @@ _RANKS_SHOWN = 8
 """Ranks of a node that are written out in a ring."""
 
 
-# ---- rings
 def ring_rows(comm: Communicator, width: int) -> list[Row]:
-    """The order of the ranks, folded by node; equal rings are told once."""
+    """The order of the ranks, folded by node; equal rings share a row."""
     at = host_of(comm)
     orders: dict[tuple[int, ...], list[int]] = {}
     for number, ring in enumerate(comm.rings):
@@ -355,7 +354,6 @@ def crossings(order: Sequence[int], at: dict[int, str]) -> tuple[int, int]:
     )
 
 
-# ---- init
 @dataclass(frozen=True, slots=True)
 class Bar:
     """One rank or node: when it began and was ready, in seconds from the first line of all."""
@@ -363,7 +361,7 @@ class Bar:
     label: str
     began: float
     ended: float | None
-    """None: not ready, or nobody says when."""
+    """None: not ready, or at an unknown time."""
     phases: tuple[tuple[str, float], ...] = ()
     text: str = ""
 

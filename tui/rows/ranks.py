@@ -1,4 +1,8 @@
-"""Ranks and GPUs: the heat map, and the rank table, which after the end of a run is the exit table. Pure."""
+"""Ranks and GPUs: the heat map, and the rank table, which after the end of a run is the exit table. Pure.
+
+The map has nodes by GPUs, or nodes by ranks where there is no GPU. One to a few nodes get wide cells with value and
+rank; many nodes get one tile of single glyphs each.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ _COLD_C, _HOT_C = 30.0, 90.0
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """One cell: how hot, what it says, what stands below it."""
+    """One cell: its heat, its text, and the text below it."""
 
     value: float | None
     """0 to 100; None is unknown."""
@@ -63,7 +67,7 @@ def heat_rows(frame: Frame, width: int) -> list[Row]:
 
 
 def shown_nodes(state: RunState) -> list[Node]:
-    """The nodes of the map: those with something to show, and those that a hub stands to."""
+    """The nodes of the map: those with something to show, and those to which a hub has a link."""
     return [
         node
         for number, node in sorted(state.nodes.items())
@@ -127,7 +131,7 @@ def _health(frame: Frame, node: Node) -> tuple[str, str]:
 def _note(frame: Frame, node: Node) -> str:
     """Below the name: how old the values are, or that there is no GPU."""
     if not frame.answers(node.node):
-        return ""  # the link's age is told already
+        return ""  # the age of the link is shown already
     if node.gpus:
         old = frame.age(node.node, node.gpu_sampled)
         return "" if frame.fresh(node.node, node.gpu_sampled) else f"  {duration_short(old)} old"
@@ -378,7 +382,7 @@ def next_sort(frame: Frame) -> str:
 
 
 def lines(frame: Frame) -> list[RankRow]:
-    """Every rank, sorted as the view says; unknown values come last."""
+    """Every rank, sorted by the chosen column; unknown values come last."""
     named = names(frame.state)
     arranged = status.sizes(frame.state)
     rows = [_line(frame, rank, named, arranged) for _, rank in sorted(frame.state.ranks.items())]

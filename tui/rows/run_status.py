@@ -87,11 +87,11 @@ def run_row(entry: RunEntry) -> Row:
 
 
 HOSTS = "hosts"
-"""`Cluster.infra` of hosts that the user named: nobody pays for them through distui."""
+"""`Cluster.infra` of hosts that the user named: they are not billed through distui."""
 
 
 def billed(state: RunState) -> Cluster | None:
-    """The cluster that has to be taken down by somebody; None where there is none."""
+    """The cluster that stays until a user takes it down; None where there is none."""
     cluster = state.cluster
     if cluster is None or cluster.managed or cluster.down or cluster.infra == HOSTS or not cluster.name:
         return None
@@ -167,11 +167,6 @@ def status_row(frame: Frame, width: int) -> Row:
     return ((" ", "text"), *join([part for _, part in parts]))
 
 
-def small_terminal_rows(frame: Frame, width: int) -> tuple[Row, ...]:
-    """What a terminal too small for the screens gets."""
-    return (status_row(frame, width), ((" enlarge the terminal to 60×15; keys work", "dim"),))
-
-
 def _parts(frame: Frame) -> list[tuple[int, Row]]:
     """(order in which to keep, part); 0 is kept longest."""
     state = frame.state
@@ -181,7 +176,12 @@ def _parts(frame: Frame) -> list[tuple[int, Row]]:
         (1, ((state.name or state.run or "…", "head"),)),
         (0, ((f"{glyph} {state.phase.words.upper()}", style),)),
         (2, _link_cell(frame)),
-        (6, _attempt(frame)),
+        (
+            6,
+            ((f"attempt {state.attempt}", "warn" if state.attempt > 1 else "text"),)
+            if state.attempt
+            else (),
+        ),
         (5, _nodes_cell(frame)),
         *_cluster(frame),
         (7, ((plural(len(state.ranks), "rank"), "text"),) if state.ranks else ()),
@@ -194,7 +194,7 @@ def _parts(frame: Frame) -> list[tuple[int, Row]]:
 
 
 def _obeys(frame: Frame) -> Row:
-    """Said of a script that a preset does not reach: by what was seen in the ranks, before that by its plan."""
+    """That the preset does not reach the script: by what the ranks report, before that by the plan."""
     plan, acted = frame.state.plan, applied(frame.state)
     if acted is not None and acted.state == "not applied":
         return (("preset not applied", "warn" if plan is not None and plan.obeys else "dim"),)
@@ -203,11 +203,6 @@ def _obeys(frame: Frame) -> Row:
     if plan is None or not plan.preset or plan.obeys or frame.state.phase.ended:
         return ()
     return (("flags and env only", "dim"),)
-
-
-def _attempt(frame: Frame) -> Row:
-    number = frame.state.attempt
-    return ((f"attempt {number}", "warn" if number > 1 else "text"),) if number else ()
 
 
 def _nodes_cell(frame: Frame) -> Row:
@@ -332,7 +327,7 @@ _PARTS = re.compile(
     r"(?P<cause>.*?)(?:; (?P<elsewhere>--on \S+ has them \(.*?\)))?(?:; (?P<left>(?:whether )?cluster .*))?",
     re.DOTALL,
 )
-"""How runners/hub/cluster_launch.py puts together why a launch failed; what does not look so is all cause."""
+"""How runners/hub/cluster_launch.py puts together why a launch failed; a text of another form is all cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,13 +337,13 @@ class LaunchFailure:
     stage: Stage
     cause: str
     elsewhere: str
-    """Who else has such nodes; "" where nobody said."""
+    """Who else has such nodes; "" where that is unknown."""
     left: str
     """What is left of it; "" where that is nothing, or not known."""
 
 
 def launching(state: RunState) -> bool:
-    """Whether a launch is what there is to see: it goes on, or nothing came of it."""
+    """Whether the launch is shown in place of ranks: it goes on, or it failed."""
     begun = bool(state.stages) and not state.ranks and not state.attempts
     return begun and (not state.phase.ended or failure(state) is not None)
 

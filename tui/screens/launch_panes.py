@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding
@@ -58,7 +58,7 @@ class Details(RowsView):
         self._titles = {name: name for name in PANES}
 
     def put(self, pane: str, make: Make, title: str = "") -> None:
-        """What a pane shows; `title`: how it is named when there is more to say than its name."""
+        """What a pane shows; `title`: in place of its name."""
         self._makes[pane], self._titles[pane] = make, title or pane
         self._rename()
         if pane == self.pane:
@@ -121,7 +121,7 @@ class Candidates(RowsView):
         self._candidates: list[Candidate] = []
 
     def request(self, form: LaunchForm) -> None:
-        """Ask for these nodes, unless they were asked for last."""
+        """Request these nodes, unless they were requested last."""
         wanted = (form.place, form.nodes, form.gpus, form.cpus)
         if wanted != self._asked:
             self._asked = wanted
@@ -379,7 +379,7 @@ class FormView(RowsView, inherit_bindings=False):
         event.stop()
 
     def check_consume_key(self, key: str, character: str | None) -> bool:
-        """Letters go into the form, whatever they do elsewhere."""
+        """Letters go into the form, also those that are keys elsewhere."""
         return character is not None and character.isprintable()
 
     @property
@@ -475,10 +475,6 @@ class FormView(RowsView, inherit_bindings=False):
     def watch_has_focus(self, value: bool) -> None:
         super().watch_has_focus(value)
         self._draw()
-
-    def values(self) -> Mapping[str, str]:
-        """What was typed, by the names of fields."""
-        return dict(self.typed)
 
 
 _MOVES = {

@@ -40,13 +40,13 @@ from ..rows.run_status import launching
 from .panes import Pane
 
 WINDOW = 65536
-"""Bytes asked for at once."""
+"""Bytes of one request."""
 
 KEPT = 20_000
 """Lines kept; the oldest go first."""
 
 BEHIND = 1 << 20
-"""A reader that is further behind than this jumps to the end and says so."""
+"""A reader that is further behind than this jumps to the end and shows that."""
 
 WINDOWS_A_PULL = 8
 """Windows of one file read before the screen gets a turn."""
@@ -88,7 +88,7 @@ class LogTail:
         self._sizes: dict[str, int] = {}
         self._start: dict[str, int] = {}
         self._opened: set[str] = set()
-        """Files read once; from then on only their growth, which is told, makes them worth reading."""
+        """Files read once; from then on only their growth, which is reported, makes them worth reading."""
         self._new = list(files)
 
     @property
@@ -488,7 +488,7 @@ class LogView(Pane):
     # --- keys
 
     def on_mouse_scroll_up(self) -> None:
-        """The wheel looks back: stop following, as the keys do."""
+        """Stop following, as the keys do."""
         if self.follow:
             self.set_follow(False)
 

@@ -30,11 +30,11 @@ from ..rows.findings import (
     no_findings,
 )
 from ..rows.frame import Frame
-from ..rows.glyphs import Cell, Row, row_width, wrap
+from ..rows.glyphs import Row, row_width, wrap
 from ..rows.nccl import StatementRow, by_size, chosen_of, statement_rows, title, why_empty
 from ..rows.nccl_map import map_rows, wanted_width
 from ..rows.ranks import head_row, heat_rows, heat_title, table_rows
-from ..rows.run_status import launch_rows, launch_title, launching, small_terminal_rows, status_row
+from ..rows.run_status import launch_rows, launch_title, launching, status_row
 from ..source import NodeFacts, read_run
 from .rows_view import RowsView
 
@@ -54,9 +54,16 @@ class KeyFooter(RowsView):
         self.rebuild()
 
     def rebuild(self) -> None:
-        """Ask again which keys work."""
-        if self.screen.is_active:
-            self.set_rows([footer_row(self._keys(), self.size.width)])
+        """Show the keys that work now: `q leave  ? help  …`."""
+        if not self.screen.is_active:
+            return
+        row: Row = ((" ", "text"),)
+        for key, word in self._keys():
+            longer = (*row, (key, "key"), (f" {word}  ", "text"))
+            if row_width(longer) > self.size.width + 2:
+                break
+            row = longer
+        self.set_rows([row])
 
     def _keys(self) -> list[tuple[str, str]]:
         active = {
@@ -74,17 +81,6 @@ class KeyFooter(RowsView):
         return [(key_text(keys[name]), word) for name, word in _WORDS.items() if name in keys]
 
 
-def footer_row(keys: list[tuple[str, str]], width: int) -> Row:
-    """`q leave  ? help  …` in at most `width` columns."""
-    cells: list[Cell] = [(" ", "text")]
-    for key, word in keys:
-        more: list[Cell] = [(key, "key"), (f" {word}  ", "text")]
-        if row_width((*cells, *more)) > width + 2:
-            break
-        cells += more
-    return tuple(cells)
-
-
 class Pane(RowsView):
     """A pane that follows the frames."""
 
@@ -97,6 +93,10 @@ class Pane(RowsView):
         self._frames.subscribe(self, self.show, immediate=True)
 
     def on_resize(self, event: Resize) -> None:
+        self.again()
+
+    def again(self) -> None:
+        """Paint the newest frame again."""
         if self.frame is not None:
             self.show(self.frame)
 
@@ -131,7 +131,7 @@ class Summary(Pane):
     can_focus = False
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
-        return small_terminal_rows(frame, width)
+        return [status_row(frame, width), ((" enlarge the terminal to 60×15; keys work", "dim"),)]
 
 
 class Banner(Pane):
@@ -314,9 +314,8 @@ class Diagnosis(Vertical):
 
     def again(self) -> None:
         """Paint both as they are now."""
-        for pane in (self.list, self.detail):
-            if pane.frame is not None:
-                pane.show(pane.frame)
+        self.list.again()
+        self.detail.again()
 
     def on_resize(self) -> None:
         if self.list.frame is not None:
@@ -324,8 +323,7 @@ class Diagnosis(Vertical):
 
     def on_finding_list_moved(self) -> None:
         self.detail._scroll_row(0)
-        if self.detail.frame is not None:
-            self.detail.show(self.detail.frame)
+        self.detail.again()
 
 
 BESIDE = 120
@@ -370,7 +368,7 @@ class NcclBoard(Horizontal):
         super().__init__(id="nccl")
         self._frames = frames
         self.chosen: str | None = None
-        """Id of the communicator; None takes the one most worth a look."""
+        """Id of the communicator; None: the first that is not ready, else the largest."""
         self.panel = StatementRows(frames, "said", self.cards)
         """The cards."""
         self.map = StatementRows(frames, "map", self.mapped)
@@ -431,14 +429,13 @@ class NcclBoard(Horizontal):
 
     def again(self) -> None:
         """Paint both panes as they are now."""
-        for pane in (self.panel, self.map):
-            if pane.frame is not None:
-                pane.show(pane.frame)
+        self.panel.again()
+        self.map.again()
 
     # --- the facts
 
     def facts(self, frame: Frame) -> NcclFacts | None:
-        """What the nodes tell, or what was read of the logs of a run that has ended."""
+        """What the nodes report, or what was read of the logs of a run that has ended."""
         facts = self._heard.of(frame.state)
         if facts is None and frame.state.phase.ended:
             facts = self._of_logs()
@@ -476,7 +473,7 @@ class NcclBoard(Horizontal):
         return rows if self.map.display else [*rows, StatementRow(()), *self.mapped(frame, width)]
 
     def mapped(self, frame: Frame, width: int) -> list[StatementRow]:
-        """Rows of the map; made anew only where something new was said."""
+        """Rows of the map; made anew only where the facts have changed."""
         facts, comm = self.facts(frame), self._communicator(frame)
         self.map.entitle("how the ranks are connected")
         key = (self._version, self.chosen, width)

@@ -228,7 +228,7 @@ class RowsView(ScrollView):
 
     @property
     def _ground(self) -> Style:
-        """What rows stand on; Textual looks through all ancestors for it."""
+        """The background of rows; Textual searches all ancestors for it."""
         if self._base is None:
             self._base = self.rich_style
         return self._base

@@ -114,10 +114,10 @@ _AT = re.compile(r"(?P<file>\S+):(?P<line>\d+): (?P<text>.*)", re.DOTALL)
 """Evidence that is a line of a log."""
 _SPECIAL = re.compile(r"[\\.^$*+?{}\[\]|()]")
 _LONGEST = 160
-"""Characters of a line by which it is found again."""
+"""Characters of a line by which the log is searched for it."""
 
 PATIENCE_S = 0.5
-"""How long an answer may take before somebody wonders whether the key was heard."""
+"""How long an answer may take before a notification says that the key was heard."""
 
 
 def pattern_of(text: str) -> str:
