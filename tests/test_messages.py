@@ -13,7 +13,15 @@ from test_rooms import BANNED_PHRASES
 
 HELPS = ("help", "description", "epilog", "title")
 """Keywords of argparse and of our table of options whose value a user reads."""
-PARSERS = ("add_argument", "add_parser", "add_argument_group", "add_subparsers", "Parser", "LaunchOption")
+PARSERS = (
+    "add_argument",
+    "add_parser",
+    "add_argument_group",
+    "add_subparsers",
+    "Parser",
+    "LaunchOption",
+    "_verb",
+)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
+from ..presets.sanitize import as_message
 from ..runners.launch.options import ABOUT, HOSTS, NODES, RUN, LaunchOption, option
 from ..runners.launch.options import options as launch_options
 
@@ -13,7 +14,7 @@ from ..runners.launch.options import options as launch_options
 READS = frozenset(
     ["attach", "diagnose", "dump", "events", "export", "logs", "ls", "replay", "status", "wait", "watch"]
 )
-"""Start, end, signal and restart nothing, whatever became of the run: `dump` asks ranks that answer by themselves."""
+"""Start, end, signal and restart nothing, in whatever state the run is: `dump` asks ranks that answer by themselves."""
 
 CHANGES = frozenset(["autostop", "down", "nccl", "restart", "signal", "stop"])
 """Change a run that is there."""
@@ -68,25 +69,32 @@ def minutes(text: str) -> int | None:
 def add_verbs(verbs: Verbs) -> None:
     """Every verb, in the order in which a run meets them."""
     _launch(verbs, "launch", "start a run and open the cockpit on it", "launch:launch")
-    _launch(verbs, "plan", "print what launch would do, and do nothing", "launch:plan")
+    _launch(verbs, "plan", "print what launch would do, without doing it", "launch:plan")
     _launch(verbs, "lint", "check a launch or configuration files before you pay for GPUs", "lint:lint")
-    _exec(verbs)
-    _looking(verbs)
+    usage = "distui exec [options] -- COMMAND…"
+    verb = _verb(verbs, "exec", "launch:execute", help="run any command under supervision", usage=usage)
+    _add_all(verb, "exec", RUN)
+    verb.set_defaults(takes_rest=True)
+    _reading(verbs)
     _changing(verbs)
-    cluster_verbs(verbs, _run)
+    _clusters(verbs)
     _presets(verbs)
-    _trust(verbs)
     _advise(verbs)
     _doctor(verbs)
-    diagnose_verb(verbs)
-    bundle_verbs(verbs)
-    demo = verbs.add_parser("demo", help="train the shipped example on 2 ranks and open the cockpit on it")
-    demo.add_argument("--preset", help="preset to train under (default: ddp)")
-    demo.add_argument("--python", metavar="PATH", help="interpreter of an environment that has torch")
-    demo.add_argument("--steps", type=count, default=2000, help="optimizer steps (default: 2000)")
-    demo.add_argument("--nproc-per-node", default="2", metavar="N", help="ranks (default: 2)")
-    _add(demo, option("--detach"))
-    demo.set_defaults(verb="launch:demo")
+    _bundles(verbs)
+    verb = _verb(verbs, "demo", "launch:demo", help="train the shipped example and open the cockpit on it")
+    verb.add_argument("--preset", help="preset to train under (default: ddp)")
+    verb.add_argument("--python", metavar="PATH", help="interpreter of an environment that has torch")
+    verb.add_argument("--steps", type=count, default=2000, help="optimizer steps (default: 2000)")
+    verb.add_argument("--nproc-per-node", default="2", metavar="N", help="ranks (default: 2)")
+    _add(verb, option("--detach"))
+
+
+def _verb(verbs: Verbs, name: str, function: str, *, help: str, **about: Any) -> argparse.ArgumentParser:
+    """A verb that "module:function" of tui/verbs/ carries out."""
+    verb: argparse.ArgumentParser = verbs.add_parser(name, help=help, description=as_message(help), **about)
+    verb.set_defaults(verb=function)
+    return verb
 
 
 PARSERS: dict[str, Callable[[str], Any]] = {
@@ -97,16 +105,11 @@ PARSERS: dict[str, Callable[[str], Any]] = {
 
 def _add(options: argparse._ActionsContainer, option: LaunchOption) -> None:
     """An option of the table."""
-    if not option.takes:
-        options.add_argument(*option.flags, action="store_true", help=option.summary)
-    elif option.repeat:
-        options.add_argument(
-            *option.flags, action="append", default=[], metavar=option.takes, help=option.summary
-        )
-    else:
-        options.add_argument(
-            *option.flags, type=PARSERS[option.parse], default=option.default, metavar=option.takes, help=option.summary
-        )  # fmt: skip
+    about: dict[str, Any] = {"action": "store_true"}
+    if option.takes:
+        about = {"metavar": option.takes, "type": PARSERS[option.parse], "default": option.default}
+        about |= {"action": "append", "default": []} if option.repeat else {}
+    options.add_argument(*option.flags, help=option.summary, **about)
 
 
 def _add_all(verb: argparse.ArgumentParser, name: str, *headings: str) -> None:
@@ -120,29 +123,21 @@ def _add_all(verb: argparse.ArgumentParser, name: str, *headings: str) -> None:
 def _launch(verbs: Verbs, name: str, summary: str, function: str) -> None:
     files = " | FILE… | -- COMMAND…" * (name == "lint")
     usage = f"distui {name} PRESET [options] -- SCRIPT [ARGS…]{files}"
-    verb = verbs.add_parser(name, help=summary, usage=usage, description=summary)
+    verb = _verb(verbs, name, function, help=summary, usage=usage)
     many = "*" if files else "?"
     verb.add_argument("preset", nargs=many, metavar="PRESET", help="`distui presets` lists them")
     _add_all(verb, name, RUN, HOSTS, NODES)
-    verb.set_defaults(detach=False, dry_run=False)
-    verb.set_defaults(verb=function, takes_rest=True)
-
-
-def _exec(verbs: Verbs) -> None:
-    summary = "run any command, supervised as it is"
-    verb = verbs.add_parser(
-        "exec", help=summary, usage="distui exec [options] -- COMMAND…", description=summary
-    )
-    _add_all(verb, "exec", RUN)
-    verb.set_defaults(verb="launch:execute", takes_rest=True)
+    verb.set_defaults(detach=False, dry_run=False, takes_rest=True)
 
 
 def _run(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("run", nargs="?", metavar="RUN")
+    verb.add_argument(
+        "run", nargs="?", metavar="RUN", help="name, id or unique prefix (default: the only live run)"
+    )
 
 
 def _json(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--json", action="store_true", help="JSON on stdout and nothing else")
+    verb.add_argument("--json", action="store_true", help="print JSON on stdout and nothing else")
 
 
 def _ranks(verb: argparse.ArgumentParser) -> None:
@@ -151,30 +146,42 @@ def _ranks(verb: argparse.ArgumentParser) -> None:
     )
 
 
-def _looking(verbs: Verbs) -> None:
-    verb = verbs.add_parser("watch", help="jobs that distui did not start, read-only")
+def _follow(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("-f", "--follow", action="store_true", help="keep following new output")
+
+
+def _readonly(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--readonly",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="allow nothing that changes a run",
+    )
+
+
+def _reading(verbs: Verbs) -> None:
+    verb = _verb(verbs, "watch", "status:watch", help="show jobs that distui did not start, read-only")
     verb.add_argument("pid", nargs="?", type=int, metavar="PID", help="any process of the job")
     _json(verb)
-    verb.set_defaults(verb="status:watch")
-    verb = verbs.add_parser("ls", help="the runs there are")
-    elsewhere(verb, many=True)
+    verb = _verb(verbs, "ls", "runs:ls", help="list runs")
+    verb.add_argument(
+        "--host", action="append", metavar="NAME", help="list the runs on this host, via ssh; repeatable"
+    )
+    _add(verb, option("--ssh-config"))
     _json(verb)
-    verb.set_defaults(verb="runs:ls")
-    verb = verbs.add_parser("attach", help="open the cockpit on a run")
+    verb = _verb(verbs, "attach", "runs:attach", help="open the cockpit on a run")
     _run(verb)
-    verb.add_argument("--readonly", action="store_true", default=argparse.SUPPRESS, help="look only")
-    elsewhere(verb)
-    verb.set_defaults(verb="runs:attach")
-    verb = verbs.add_parser("status", help="show the current state of a run")
+    _readonly(verb)
+    verb.add_argument("--host", metavar="NAME", help="attach to a run on this host, via ssh")
+    _add(verb, option("--ssh-config"))
+    verb = _verb(verbs, "status", "status:status", help="show the current state of a run")
     _run(verb)
     _json(verb)
-    verb.set_defaults(verb="status:status")
-    verb = verbs.add_parser("events", help="the journal of a run")
+    verb = _verb(verbs, "events", "runs:events", help="print the journal of a run")
     _run(verb)
-    verb.add_argument("-f", "--follow", action="store_true", help="keep following new output")
+    _follow(verb)
     _json(verb)
-    verb.set_defaults(verb="runs:events")
-    verb = verbs.add_parser("wait", help="wait for a run; returns its outcome")
+    verb = _verb(verbs, "wait", "runs:wait", help="wait for a run and exit with its outcome")
     _run(verb)
     verb.add_argument(
         "--until", choices=("running", "healthy", "done"), default="done", help="(default: done)"
@@ -182,12 +189,7 @@ def _looking(verbs: Verbs) -> None:
     verb.add_argument(
         "--timeout", type=seconds, metavar="SECONDS", help="give up after SECONDS (exit code 124)"
     )
-    verb.set_defaults(verb="runs:wait")
-    _logs(verbs)
-
-
-def _logs(verbs: Verbs) -> None:
-    verb = verbs.add_parser("logs", help="what the ranks wrote")
+    verb = _verb(verbs, "logs", "logs:logs", help="print the logs of the ranks")
     _run(verb)
     _ranks(verb)
     verb.add_argument("--node", type=count, metavar="N", help="only this node")
@@ -195,14 +197,13 @@ def _logs(verbs: Verbs) -> None:
         "--stream", action="append", choices=("out", "err", "nccl", "log"), default=[],
         help="repeatable (default: out and err; log: of runner and agent)",
     )  # fmt: skip
-    verb.add_argument("-f", "--follow", action="store_true", help="keep following new output")
+    _follow(verb)
     verb.add_argument("--grep", default="", metavar="RE", help="only lines that match")
     verb.add_argument("--attempt", type=count, metavar="N", help="(default: the newest)")
-    verb.set_defaults(verb="logs:logs")
 
 
 def _changing(verbs: Verbs) -> None:
-    verb = verbs.add_parser("nccl", help="change NCCL_DEBUG of a running job")
+    verb = _verb(verbs, "nccl", "control:nccl", help="change NCCL_DEBUG of a running job")
     _run(verb)
     verb.add_argument("level", metavar="LEVEL", help="VERSION, WARN, INFO or TRACE")
     verb.add_argument("--subsys", default="", metavar="A,B", help="NCCL_DEBUG_SUBSYS, e.g. COLL,NET")
@@ -213,41 +214,50 @@ def _changing(verbs: Verbs) -> None:
     _reachable(verb)
     _ranks(verb)
     _json(verb)
-    verb.set_defaults(verb="control:nccl")
-    verb = verbs.add_parser("restart", help="restart the worker group in place")
+    verb = _verb(verbs, "restart", "control:restart", help="restart the worker group in place")
     _run(verb)
     verb.add_argument(
         "--env", action="append", default=[], metavar="K=V", help="change a variable; repeatable"
     )
     verb.add_argument(
         "--env-from-shell", dest="from_shell", action="append", default=[], metavar="K",
-        help="give it the value that this shell has, which no argument shows; repeatable",
+        help="set a variable to its value in this shell, which keeps it out of the arguments; repeatable",
     )  # fmt: skip
     verb.add_argument(
         "--unset", action="append", default=[], metavar="K", help="remove a variable; repeatable"
     )
     _reachable(verb)
     _sure(verb)
-    verb.set_defaults(verb="control:restart")
-    verb = verbs.add_parser("signal", help="send a signal to ranks")
+    verb = _verb(verbs, "signal", "control:send_signal", help="send a signal to ranks")
     _run(verb)
     verb.add_argument("signal", metavar="SIG", help="e.g. USR1")
     _ranks(verb)
     _sure(verb)
-    verb.set_defaults(verb="control:send_signal")
-    dump_verb(verbs)
-    verb = verbs.add_parser("stop", help="end a run: SIGTERM, grace, SIGKILL, sweep")
+    verb = _verb(
+        verbs, "dump", "diagnose:dump", help="print stacks, flight recorders or memory of the ranks"
+    )
+    _run(verb)
+    verb.add_argument("what", choices=("stacks", "flight", "memory"))
+    _ranks(verb)
+    verb.add_argument("--raw", action="store_true", help="print each rank's answer instead of merging them")
+    verb.add_argument("--out", metavar="DIR", help="also write each rank's answer to a file in DIR")
+    verb.add_argument(
+        "--record", action="store_true", help="memory: have torch record allocations for later snapshots"
+    )
+    _json(verb)
+    verb = _verb(
+        verbs, "stop", "control:stop", help="stop a run (SIGTERM, then SIGKILL after the grace period)"
+    )
     _run(verb)
     verb.add_argument("--grace", type=seconds, metavar="SECONDS", help="(default: the preset's)")
     _sure(verb)
-    verb.set_defaults(verb="control:stop")
 
 
 def _reachable(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--reachable",
         action="store_true",
-        help="restart without nodes that do not answer, where the run is elastic",
+        help="restart an elastic run without the nodes that do not answer",
     )
 
 
@@ -256,83 +266,136 @@ def _sure(verb: argparse.ArgumentParser) -> None:
     _json(verb)
 
 
+def _clusters(verbs: Verbs) -> None:
+    verb = _verb(
+        verbs,
+        "candidates",
+        "launch:candidates",
+        help="list the nodes SkyPilot would take, and their prices",
+    )
+    verb.add_argument(
+        "--on", default="sky", metavar="INFRA",
+        help="infrastructure to search (default: all that SkyPilot has enabled)",
+    )  # fmt: skip
+    verb.add_argument("--nnodes", "--num-nodes", metavar="N", help="nodes (default: 1)")
+    _add_all(verb, "candidates", NODES)
+    _json(verb)
+    verb = _verb(verbs, "down", "launch:down", help="tear down the cluster of a run, with everything on it")
+    _run(verb)
+    verb.add_argument("--yes", metavar="CLUSTER", help="the cluster's name: do not ask for it")
+    _json(verb)
+    verb = _verb(
+        verbs,
+        "autostop",
+        "launch:autostop",
+        help="set the idle time after which a run's cluster is torn down",
+    )
+    verb.add_argument("run", metavar="RUN")
+    verb.add_argument("minutes", type=minutes, metavar="MINUTES|off", help="idle minutes, or off")
+    _json(verb)
+    verb = _verb(
+        verbs, "relaunch", "launch:relaunch", aliases=["rerun"],
+        help="repeat a launch as a new run, on the same cluster if it is up",
+    )  # fmt: skip
+    _run(verb)
+    verb.add_argument("--name", metavar="NAME", help="name of the new run (default: the same)")
+    for flag in ("--detach", "--dry-run", "--json"):
+        _add(verb, option(flag))
+
+
 def _presets(verbs: Verbs) -> None:
-    verb = verbs.add_parser(
-        "presets", help="the presets: list, show NAME, new NAME; nccl: settings of NCCL by name",
+    verb = _verb(
+        verbs, "presets", "presets:presets", help="list, show or create presets; nccl lists settings of NCCL",
         usage="distui presets [--json] | show NAME [--set F=VALUE] | new NAME [--base NAME | --from FILE|RUN] | nccl",
     )  # fmt: skip
     verb.add_argument("action", nargs="?", choices=("show", "new", "nccl"))
     verb.add_argument("name", nargs="?", metavar="NAME")
     verb.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="as for launch")
-    verb.add_argument("--base", default="ddp", metavar="NAME", help="what a new preset starts from")
+    verb.add_argument("--base", default="ddp", metavar="NAME", help="preset to build on (default: ddp)")
     verb.add_argument("--from", dest="source", metavar="FILE|RUN",
-        help="what a new preset says: accelerate's YAML, DeepSpeed's JSON, a SkyPilot task, or the plan of a run",
+        help="import accelerate's YAML, DeepSpeed's JSON, a SkyPilot task or the plan of a run",
     )  # fmt: skip
     _json(verb)
-    verb.set_defaults(verb="presets:presets")
-
-
-def _trust(verbs: Verbs) -> None:
-    summary = "let a configuration file count that somebody else can write, as it is now"
-    verb = verbs.add_parser(
-        "trust", help=summary, usage="distui trust [PATH] | --list | --remove [PATH]", description=summary
-    )
+    verb = _verb(
+        verbs, "trust", "presets:trust", help="trust a configuration file that other users can write, as it is now",
+        usage="distui trust [PATH] | --list | --remove [PATH]",
+    )  # fmt: skip
     verb.add_argument("path", nargs="?", metavar="PATH", help="(default: the nearest distui.toml)")
     ways = verb.add_mutually_exclusive_group()
-    ways.add_argument("--list", action="store_true", help="what is trusted")
-    ways.add_argument("--remove", action="store_true", help="trust it no longer")
+    ways.add_argument("--list", action="store_true", help="list trusted files")
+    ways.add_argument("--remove", action="store_true", help="stop trusting the file")
     _json(verb)
-    verb.set_defaults(verb="presets:trust")
 
 
 def _advise(verbs: Verbs) -> None:
-    verb = verbs.add_parser("advise", help="which strategy fits into the memory of which GPUs")
+    verb = _verb(
+        verbs, "advise", "advise:advise", help="estimate which strategies fit into the memory of GPUs"
+    )
     model, add = verb.add_mutually_exclusive_group(required=True), verb.add_argument
     model.add_argument("--params", metavar="N", help="the model's parameters: 7B, 350M")
-    model.add_argument("--script", metavar="PATH[:NAME]", help="count what this class or function builds")
+    model.add_argument(
+        "--script", metavar="PATH[:NAME]", help="file (and class or function) that defines the model"
+    )
     add("--model-args", default="", metavar="K=V,…", help="arguments of --script's class or function")
     add("--python", metavar="PATH", help="interpreter of the training environment, for --script")
-    add("--gpus", required=True, metavar="COUNTxNAME", help="of one node, as in 8xA100-80GB")
+    add("--gpus", required=True, metavar="COUNTxNAME", help="GPUs of one node, as in 8xA100-80GB")
     add("--nodes", type=count, default=1, metavar="N", help="(default: 1)")
-    add("--gpu-memory", type=gigabytes, metavar="GB", help="of each GPU, for one that is not known here")
-    add("--host-memory", type=gigabytes, metavar="GB", help="of each node (default: enough)")
-    add("--layers", type=count, metavar="N", help="(default: as usual for so many parameters)")
-    add("--hidden", type=count, metavar="N", help="hidden size (default: as usual)")
-    add("--vocab", type=count, metavar="N", help="words (default: 32000)")
-    add("--seq", type=count, default=2048, metavar="N", help="positions of a sequence (default: 2048)")
-    add("--micro-batch", type=count, default=1, metavar="N", help="sequences a GPU (default: 1)")
+    add("--gpu-memory", type=gigabytes, metavar="GB", help="memory of each GPU, for models not in the list")
+    add("--host-memory", type=gigabytes, metavar="GB", help="memory of each node (default: enough)")
+    add("--layers", type=count, metavar="N", help="layers (default: typical for that many parameters)")
+    add("--hidden", type=count, metavar="N", help="hidden size (default: typical)")
+    add("--vocab", type=count, metavar="N", help="vocabulary size (default: 32000)")
+    add("--seq", type=count, default=2048, metavar="N", help="sequence length (default: 2048)")
+    add("--micro-batch", type=count, default=1, metavar="N", help="sequences per GPU (default: 1)")
     add("--recompute", action="store_true", help="activation checkpointing of every layer")
     add(
         "--format", choices=("bf16", "mixed", "fp32"), default="bf16",
-        help="bytes a parameter of weights, gradients, Adam: 2+2+8, 2+2+12, 4+4+8 (default: bf16)",
+        help="bytes per parameter of weights, gradients, Adam: 2+2+8, 2+2+12, 4+4+8 (default: bf16)",
     )  # fmt: skip
     _json(verb)
-    verb.set_defaults(verb="advise:advise")
 
 
 def _doctor(verbs: Verbs) -> None:
-    verb = verbs.add_parser("doctor", help="what stands in the way of a run, on this node or on --hosts")
+    verb = _verb(verbs, "doctor", "doctor:doctor", help="check that this node (or --hosts) can run a job")
     _run(verb)
     _add_all(verb, "doctor", HOSTS)
     verb.add_argument("--python", metavar="PATH", help="interpreter of the training environment")
     verb.add_argument("--port", type=int, metavar="PORT", help="rendezvous port on the first node")
-    verb.add_argument("--no-pairs", dest="pairs", action="store_false", help="no all-reduce between pairs")
+    verb.add_argument(
+        "--no-pairs", dest="pairs", action="store_false", help="skip the all-reduce between pairs of nodes"
+    )
     verb.add_argument(
         "--size", type=count, default=16, metavar="MiB", help="all-reduce size in MiB (default: 16)"
     )
     _json(verb)
-    verb.set_defaults(verb="doctor:doctor")
 
 
-def elsewhere(verb: argparse.ArgumentParser, many: bool = False) -> None:
-    """`--host` of the verbs that look at the runs of another machine."""
-    if many:
-        verb.add_argument(
-            "--host", action="append", metavar="NAME", help="that these keep, by ssh; repeatable"
-        )
-    else:
-        verb.add_argument("--host", metavar="NAME", help="that this one keeps: its cockpit, through ssh")
-    _add(verb, option("--ssh-config"))
+def _bundles(verbs: Verbs) -> None:
+    verb = _verb(
+        verbs, "diagnose", "diagnose:diagnose", help="find the root cause in NCCL and PyTorch logs",
+        usage="distui diagnose [FILE… | BUNDLE | RUN] [--json]",
+    )  # fmt: skip
+    verb.add_argument(
+        "names", nargs="*", metavar="FILE|RUN",
+        help="log files (also .gz; - is standard input), a bundle of `distui export`, or a run",
+    )  # fmt: skip
+    _json(verb)
+    verb = _verb(
+        verbs, "export", "diagnose:export", help="write a run to one file, which `distui replay` opens"
+    )
+    verb.add_argument("run", metavar="RUN")
+    verb.add_argument("file", metavar="FILE", help="output file, e.g. run.tar.gz")
+    verb.add_argument(
+        "--logs", type=count, default=4, metavar="MiB",
+        help="size kept of the end of each log, beside its first 256 KiB (default: 4)",
+    )  # fmt: skip
+    verb.add_argument("--force", action="store_true", help="overwrite FILE")
+    _json(verb)
+    verb = _verb(
+        verbs, "replay", "runs:replay", help="open the record of a run that has ended, or a bundle"
+    )
+    verb.add_argument("run", nargs="?", metavar="FILE|RUN", help="a bundle of `distui export`, or a run")
+    _readonly(verb)
 
 
 def names_hosts(options: argparse.Namespace) -> bool:
@@ -343,95 +406,3 @@ def names_hosts(options: argparse.Namespace) -> bool:
 def cloud_words(options: argparse.Namespace) -> list[str]:
     """Which options about nodes of SkyPilot's were given, as they are written."""
     return [each.flags[0] for each in launch_options("launch", NODES) if getattr(options, each.name)]
-
-
-def cluster_verbs(verbs: Verbs, run: Callable[[argparse.ArgumentParser], None]) -> None:
-    """candidates, down, autostop, relaunch. `run` adds the RUN that a verb is about."""
-    verb = verbs.add_parser("candidates", help="which nodes SkyPilot would take, and what they cost")
-    verb.add_argument(
-        "--on",
-        default="sky",
-        metavar="INFRA",
-        help="infrastructure to search (default: all that SkyPilot has enabled)",
-    )
-    verb.add_argument("--nnodes", "--num-nodes", metavar="N", help="nodes (default: 1)")
-    _add_all(verb, "candidates", NODES)
-    verb.add_argument("--json", action="store_true", help="JSON on stdout and nothing else")
-    verb.set_defaults(verb="launch:candidates")
-    verb = verbs.add_parser("down", help="take the cluster of a run down, with everything on it")
-    run(verb)
-    verb.add_argument("--yes", metavar="CLUSTER", help="do not ask: the cluster's name")
-    verb.add_argument("--json", action="store_true", help="JSON on stdout and nothing else")
-    verb.set_defaults(verb="launch:down")
-    verb = verbs.add_parser("autostop", help="when the cluster of a run goes down by itself")
-    verb.add_argument("run", metavar="RUN")
-    verb.add_argument("minutes", type=minutes, metavar="MINUTES|off", help="without a job")
-    verb.add_argument("--json", action="store_true", help="JSON on stdout and nothing else")
-    verb.set_defaults(verb="launch:autostop")
-    verb = verbs.add_parser(
-        "relaunch",
-        aliases=["rerun"],
-        help="the same launch again, as a new run; on its cluster where that is up",
-    )
-    run(verb)
-    verb.add_argument("--name", metavar="NAME", help="name of the new run (default: the same)")
-    for flag in ("--detach", "--dry-run", "--json"):
-        _add(verb, option(flag))
-    verb.set_defaults(verb="launch:relaunch")
-
-
-def diagnose_verb(verbs: Any) -> None:
-    """`distui diagnose FILE… | RUN`."""
-    summary = "find the root cause in NCCL and PyTorch logs"
-    verb = verbs.add_parser(
-        "diagnose",
-        help=summary,
-        usage="distui diagnose [FILE… | BUNDLE | RUN] [--json]",
-        description=summary,
-    )
-    verb.add_argument(
-        "names", nargs="*", metavar="FILE|RUN",
-        help="log files (also .gz; - is standard input), a bundle of `distui export`, or a run",
-    )  # fmt: skip
-    verb.add_argument("--json", action="store_true", help="JSON on stdout and nothing else")
-    verb.set_defaults(verb="diagnose:diagnose")
-
-
-def dump_verb(verbs: Any) -> None:
-    """`distui dump RUN stacks|flight|memory`."""
-    summary = "what the ranks are doing: stacks, flight recorder, memory"
-    verb = verbs.add_parser("dump", help=summary, description=summary)
-    verb.add_argument("run", nargs="?", metavar="RUN")
-    verb.add_argument("what", choices=("stacks", "flight", "memory"))
-    verb.add_argument(
-        "--rank", type=count, action="append", default=[], metavar="N", help="only this rank; repeatable"
-    )
-    verb.add_argument("--raw", action="store_true", help="as each rank answered, not merged")
-    verb.add_argument("--out", metavar="DIR", help="write each rank's answer into a file there, too")
-    verb.add_argument(
-        "--record", action="store_true", help="memory: have torch record allocations for later snapshots"
-    )
-    verb.add_argument("--json", action="store_true", help="JSON on stdout and nothing else")
-    verb.set_defaults(verb="diagnose:dump")
-
-
-def bundle_verbs(verbs: Any) -> None:
-    """`distui export RUN FILE`, `distui replay FILE|RUN`."""
-    summary = "a run as one file that another person opens with `distui replay`"
-    verb = verbs.add_parser("export", help=summary, description=summary)
-    verb.add_argument("run", metavar="RUN")
-    verb.add_argument("file", metavar="FILE", help="output file, e.g. run.tar.gz")
-    verb.add_argument(
-        "--logs",
-        type=count,
-        default=4,
-        metavar="MiB",
-        help="of the end of each log (default: 4; the first 256 KiB too)",
-    )
-    verb.add_argument("--force", action="store_true", help="replace FILE where it is there")
-    verb.add_argument("--json", action="store_true", help="JSON on stdout and nothing else")
-    verb.set_defaults(verb="diagnose:export")
-    verb = verbs.add_parser("replay", help="open the record of a run that has ended, or a bundle")
-    verb.add_argument("run", nargs="?", metavar="FILE|RUN", help="a bundle of `distui export`, or a run")
-    verb.add_argument("--readonly", action="store_true", default=argparse.SUPPRESS, help="look only")
-    verb.set_defaults(verb="runs:replay")

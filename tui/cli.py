@@ -17,10 +17,10 @@ from . import terminal
 from .arguments import add_verbs
 
 EPILOG = """\
-RUN is a name, an id or a unique prefix of one; left out, it is the only live run, else the newest.
-Exit codes: 0 done; 1 the run or the check failed; 2 wrong usage; 3 no such run; 4 cannot reach a node;
-5 a command was sent and its answer was lost: `distui status` shows what came of it; 6 `wait`: the run is lost;
-124 `wait --timeout` was over; 130 interrupted; 141 nobody reads stdout any more."""
+RUN is a run's name, id or unique prefix. Default: the only live run, else the newest run.
+Exit codes: 0 done; 1 the run or the check failed; 2 wrong usage; 3 no such run; 4 agent or node unreachable;
+5 a command was sent but its answer was lost (`distui status` shows its effect); 6 `wait`: the run is lost;
+124 `wait --timeout` expired; 130 interrupted; 141 the reader of stdout has gone."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -46,13 +46,13 @@ def parser() -> argparse.ArgumentParser:
     """The whole command line."""
     top = Parser(
         prog="distui",
-        description="The cockpit for distributed PyTorch training. Without a verb: the list of runs, or the only one.",
+        description="The cockpit for distributed PyTorch training. Without a verb: the only live run, or the list.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    top.add_argument("--version", action=ShowVersion, nargs=0, help="print the version and leave")
-    top.add_argument("--readonly", action="store_true", help="look only: nothing that changes a run")
-    top.add_argument("--ascii", action="store_true", help="no glyphs outside ASCII")
+    top.add_argument("--version", action=ShowVersion, nargs=0, help="print the version and exit")
+    top.add_argument("--readonly", action="store_true", help="allow nothing that changes a run")
+    top.add_argument("--ascii", action="store_true", help="draw with ASCII characters only")
     top.set_defaults(verb="runs:open_cockpit", rest=None)
     add_verbs(top.add_subparsers(metavar="VERB", title="verbs"))
     return top

@@ -13,7 +13,7 @@ STARTS = ("launch", "exec")
 RUN, HOSTS, NODES = "", "hosts of your own", "nodes through SkyPilot"
 """Headings in `--help`."""
 ABOUT = {
-    HOSTS: "reached by ssh; nothing but Python is needed there",
+    HOSTS: "reached via ssh; they need nothing but Python",
     NODES: "with --on sky (the cheapest), or --on INFRA",
 }
 
@@ -89,7 +89,7 @@ OPTIONS: tuple[LaunchOption, ...] = (
         more="For several nodes the default follows from the run's id.",
     ),
     LaunchOption(flags=("-m", "--module"), verbs=PLANS, help="SCRIPT is a module, as for `python -m`"),
-    LaunchOption(flags=("--no-python",), verbs=PLANS, help="SCRIPT is a program that is executed itself"),
+    LaunchOption(flags=("--no-python",), verbs=PLANS, help="execute SCRIPT itself, without python"),
     LaunchOption(
         flags=("--name",), takes="NAME", help="name of the run (default: that of the script)",
         more="Two live runs never share a name.", field="name", label="name", example="made from the script",
@@ -108,14 +108,15 @@ OPTIONS: tuple[LaunchOption, ...] = (
     ),
     LaunchOption(
         flags=("--env-on",), takes="HOSTS:K=V", repeat=True,
-        help="variable for the nodes whose host name fits, as in gpu0?:NCCL_SOCKET_IFNAME==eth1",
+        help="variable for the nodes whose host name matches, as in gpu0?:NCCL_SOCKET_IFNAME==eth1",
     ),
     LaunchOption(
-        flags=("--no-hook",), help="inject nothing into the ranks", more="No steps, no live `NCCL_DEBUG`, no dumps."
+        flags=("--no-hook",), help="do not load distui's hook into the ranks",
+        more="No steps, no live `NCCL_DEBUG`, no dumps."
     ),
-    LaunchOption(flags=("--grace",), takes="SECONDS", parse="seconds", help="between SIGTERM and SIGKILL"),
+    LaunchOption(flags=("--grace",), takes="SECONDS", parse="seconds", help="time between SIGTERM and SIGKILL"),
     LaunchOption(
-        flags=("--restarts",), takes="N", parse="count", help="failures after which the run is given up",
+        flags=("--restarts",), takes="N", parse="count", help="maximum number of restarts before the run fails",
         more="0: none is restarted.",
     ),
     LaunchOption(
@@ -123,23 +124,23 @@ OPTIONS: tuple[LaunchOption, ...] = (
         more="The plan of `plan` and with `--dry-run`; the findings of `lint`; `run`, `name`, `path` with `--detach`;"
         " else the status at the end.",
     ),
-    LaunchOption(flags=("--detach",), verbs=STARTS, help="start it and return"),
-    LaunchOption(flags=("--dry-run",), verbs=STARTS, help="print the plan and do nothing"),
+    LaunchOption(flags=("--detach",), verbs=STARTS, help="start the run and return"),
+    LaunchOption(flags=("--dry-run",), verbs=STARTS, help="print the plan without starting anything"),
     LaunchOption(
         flags=("--hosts",), takes="A,B,…", verbs=(*PLANS, "doctor"), heading=HOSTS,
-        help="one node each, the first is the head", more="[hosts.md](hosts.md) has the rest.",
+        help="one node per host; the first is the head", more="[hosts.md](hosts.md) has the rest.",
     ),
     LaunchOption(
         flags=("--hostfile",), takes="FILE", verbs=(*PLANS, "doctor"), heading=HOSTS,
-        help="the same, a line each: HOST [slots=8]",
+        help="file with one host per line: HOST [slots=8]",
     ),
     LaunchOption(
         flags=("--head-addr",), takes="ADDRESS", verbs=(*PLANS, "doctor"), heading=HOSTS,
-        help="of the first host, as the others reach it (default: as ssh does)",
+        help="address at which the other hosts reach the first one (default: as ssh does)",
     ),
     LaunchOption(
         flags=("--ssh-config",), takes="FILE", verbs=(*PLANS, "doctor", "ls", "attach"), heading=HOSTS,
-        help="instead of ~/.ssh/config",
+        help="ssh configuration to use instead of ~/.ssh/config",
     ),
     _of_nodes("--task", "FILE", "a SkyPilot task of your own instead of PRESET and SCRIPT"),
     _of_nodes(
@@ -156,19 +157,19 @@ OPTIONS: tuple[LaunchOption, ...] = (
     _of_nodes("--image", "IMAGE", "VM image of the cloud, or docker:NAME"),
     _of_nodes("--network-tier", "best|standard", "network between the nodes"),
     _of_nodes(
-        "--any-of", "K=V,…", "an alternative, e.g. infra=aws,gpus=A100:8", repeat=True,
+        "--any-of", "K=V,…", "alternative resources, e.g. infra=aws,gpus=A100:8", repeat=True,
         more="The cheapest that is free is taken.",
     ),
     _of_nodes("--cluster", "NAME", "cluster name; a cluster that is up is reused"),
     _of_nodes(
-        "--workdir", "DIR", "copied to the nodes (default: this directory)",
+        "--workdir", "DIR", "directory to copy to the nodes (default: this one)",
         more="The ranks start there; also with `--hosts`, where nothing is copied without it.",
     ),
     _of_nodes("--setup", "COMMANDS", "shell commands that prepare each node"),
     _of_nodes("--mount", "DST=SRC", "path on the nodes = path here, or s3://…", repeat=True),
     _of_nodes("--autostop", "MIN", "tear the cluster down after MIN idle minutes", parse="minutes"),
-    _of_nodes("--managed", "", "a managed job: SkyPilot recovers it"),
-    _of_nodes("--retry-until-up", "", "try until there are such nodes"),
+    _of_nodes("--managed", "", "run as a managed job, which SkyPilot recovers"),
+    _of_nodes("--retry-until-up", "", "retry until such nodes are available"),
 )  # fmt: skip
 
 
