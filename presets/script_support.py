@@ -596,5 +596,5 @@ def _unreadable(error: Exception, source: str | bytes) -> str:
         if "print" in (error.msg or "") and "parentheses" in (error.msg or ""):
             return f"is Python 2 (line {error.lineno}: print without parentheses)"
         where = f" in line {error.lineno}" if error.lineno else ""
-        return f"is not Python that can be read{where} ({error.msg})"
+        return f"is not valid Python{where} ({error.msg})"
     return "is too deeply nested to be read"

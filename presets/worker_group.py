@@ -170,7 +170,7 @@ def check_nodes(preset: Preset, nodes: int | None) -> None:
         return
     if nodes == 1:
         raise PlanError(
-            f"nnodes {nnodes} needs more than this machine, where distui starts its runs: give 1"
+            f"nnodes {nnodes} needs more machines than this one: add --hosts A,B or --on sky, or give 1"
         )
     raise PlanError(f"nnodes {nnodes} > {nodes} nodes that there are: give at most {nodes}")
 

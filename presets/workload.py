@@ -218,7 +218,7 @@ def acts_on_import(source: str | bytes) -> str | None:
             warnings.simplefilter("ignore")
             body = ast.parse(source).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return f"is not Python that can be read ({error.args[0] if error.args else type(error).__name__})"
+        return f"is not valid Python ({error.args[0] if error.args else type(error).__name__})"
     if any(isinstance(node, ast.If) and _names_main(node.test) for node in body):
         return None
     line = next(_acting(body), None)

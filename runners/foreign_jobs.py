@@ -201,7 +201,7 @@ def find_job(seen: Scan, pid: int | None = None) -> WatchedJob:
         jobs = [job for job in jobs if pid in pids_of(job)]
         if not jobs:
             raise NoSuchRunError(
-                f"process {pid} is no rank and no launcher of a job of yours on this host: "
+                f"process {pid} does not belong to a training job of yours on this host: "
                 "`distui watch` without a pid lists what can be watched"
             )
     if not jobs:

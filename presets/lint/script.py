@@ -321,7 +321,7 @@ def read_python(source: str | bytes) -> ast.Module:
             warnings.simplefilter("ignore")  # odd escapes in the user's strings
             return ast.parse(text)
     except SyntaxError as error:
-        raise Unreadable(error.lineno or 1, f"is not Python that can be read: {error.msg}") from None
+        raise Unreadable(error.lineno or 1, f"is not valid Python: {error.msg}") from None
     except ValueError:
         raise Unreadable(1, "is no text: it holds NUL bytes") from None
     except (RecursionError, MemoryError):

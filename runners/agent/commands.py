@@ -172,7 +172,7 @@ class Restarts:
                     answers.append(await ask_once(nested, "ping"))
             if not any(answer.get("restarting") or answer.get("attempt", 0) > before for answer in answers):
                 raise CommandRefused(
-                    f"not done: the agent died before it had asked for it; attempt {before} goes on"
+                    f"not done: the agent died before it made the request; attempt {before} goes on"
                 )
         return await self._restarted(before, time.monotonic())
 

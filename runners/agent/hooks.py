@@ -513,7 +513,7 @@ class Environment:
                 environment.shown(name, differs[ranks[0]][name]),
                 environment.shown(name, changes[name]),
             )
-            wrong = f"{{ranks}}: {_setting(name, has)}, not {_setting(name, asked)} as was asked for"
+            wrong = f"{{ranks}}: {_setting(name, has)}, not {_setting(name, asked)} as requested"
             texts.append(Clause(wrong, ranks))
         if texts:
             remedy = "what starts the script, or a sitecustomize of yours, sets it: change it there"

@@ -187,7 +187,7 @@ def _all_gone(whole: Whole) -> RunEnded | None:
 def _without(gone: list[NodeEnding], cluster_down: bool = False) -> str:
     names = ", ".join(part.name for part in gone)
     if gone and cluster_down:
-        return f"; how {names} ended nobody saw"
+        return f"; how {names} ended is unknown"
     return f"; {names} did not answer: whatever runs there still does" if gone else ""
 
 
@@ -198,7 +198,7 @@ def _failed(
     bad = {node: end for node, end in ended.items() if end.phase is not RunPhase.SUCCEEDED}
     if not bad:  # how the silent ones ended is unknown
         names = ", ".join(part.name for part in gone)
-        return RunEnded(RunPhase.LOST, None, f"all others succeeded; how {names} ended nobody saw")
+        return RunEnded(RunPhase.LOST, None, f"all others succeeded; how {names} ended is unknown")
     node = whole.cause.node if whole.cause is not None and whole.cause.node in bad else min(bad)
     text = bad[node].text
     if whole.cause is not None and whole.cause.text and whole.cause.text not in text:

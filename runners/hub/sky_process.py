@@ -76,7 +76,9 @@ def plain(kind: str, text: str) -> str:
     if kind in KINDS:
         return KINDS[kind]
     if kind == "ResourcesMismatchError":
-        return f"the cluster there does not fit what is asked for: another --cluster, or other resources ({short})"
+        return (
+            f"the cluster there does not fit the request: another --cluster, or other resources ({short})"
+        )
     for pattern, sentence in TEXTS:
         if re.search(pattern, text, re.IGNORECASE | re.DOTALL):
             return f"{sentence} ({short})" if short else sentence

@@ -191,7 +191,7 @@ CAUSES: tuple[Cause, ...] = (
     _cause(
         "mismatch",
         r"op\.preamble\.length <= op\.nbytes",
-        "received data of another size than it asked for: another rank calls a collective of another size",
+        "received data of another size than it requested: another rank calls a collective of another size",
         "compare what the ranks pass to their collectives; `distui dump` of a run in this state names the call of each",
         "maybe",
         anywhere=True,

@@ -196,7 +196,7 @@ def _facts(loaded: Loaded, record: RunRecord, launch: LaunchRequest, resources: 
     asked = request.nproc_per_node or loaded.preset.topology.nproc_per_node
     gpus, cores = _gpus(resources), int(float((resources.cpus or "0").rstrip("+x")))
     if not gpus and not cores and asked in ("auto", "cpu"):
-        raise PlanError("How many ranks a node is not known: give --gpus, --cpus or --nproc-per-node")
+        raise PlanError("Cannot tell how many ranks per node: give --gpus, --cpus or --nproc-per-node")
     exists, source = _source(request, resources)
     ranks = int(asked) if str(asked).isdecimal() else 1
     return place_of_nodes(

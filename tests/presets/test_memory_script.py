@@ -97,7 +97,7 @@ def test_would_train(source: str, line: int) -> None:
 
 @pytest.mark.parametrize("source", ["def (", b"\0", "x = ("])
 def test_no_python(source: str | bytes) -> None:
-    assert str(acts_on_import(source)).startswith("is not Python that can be read (")
+    assert str(acts_on_import(source)).startswith("is not valid Python (")
 
 
 def test_the_example_may_be_imported() -> None:

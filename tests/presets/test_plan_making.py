@@ -164,7 +164,7 @@ def test_impossible_numbers_of_ranks(asked: int | str, gpus: int, part: str) -> 
         (TRAIN, {"script_exists": False}, "There is no script train.py seen from /work: give its path"),
         (Request(script="a.b", module=True), {"script_exists": False}, "There is no module a.b"),
         (Request(script="x", module=True, no_python=True), {}, "exclude each other"),
-        (replace(TRAIN, nnodes=2), {}, "nnodes 2 needs more than this machine"),
+        (replace(TRAIN, nnodes=2), {}, "nnodes 2 needs more machines than this one"),
         (replace(TRAIN, nnodes=0), {}, "nnodes 0 starts nothing"),
         (replace(TRAIN, nccl={"NCCL_DEBG": "INFO"}), {}, "did you mean NCCL_DEBUG?"),
         (replace(TRAIN, nccl={"NCCL_P2P_DISABLE": "yes"}), {}, "takes 0 or 1"),

@@ -84,7 +84,7 @@ async def test_no_finding_says_so_and_what_is_missing(rig: Start) -> None:
     async with shown(rig(play.running())) as it:
         await it.until(lambda: "RUNNING" in it.screen())
         await it.press("i")
-        await it.until(lambda: "nothing is known to be wrong" in it.screen())
+        await it.until(lambda: "No problems found" in it.screen())
         assert "flight recorder of torch: 0 of 8 ranks" in it.screen()
 
 
@@ -188,7 +188,7 @@ async def test_an_ended_run_is_read_from_its_logs_here(rig: Start) -> None:
         await it.press("7")
         await it.until(lambda: "1 node · 1 communicator" in it.screen())
         assert "0xbab0000000000001" in it.screen()
-        assert "no line tells of rank 1" in it.screen()
+        assert "no line names rank 1" in it.screen()
 
 
 async def test_what_floods_ends_by_itself_unless_somebody_chose(rig: Start) -> None:

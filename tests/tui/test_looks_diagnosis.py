@@ -22,7 +22,7 @@ def test_findings(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> N
 
 def test_no_findings(snap_compare: Compare, rig: Start) -> None:
     it = rig(told.running(told.facts()))
-    assert look(snap_compare, it, SMALL, "RUNNING", ["i"], then="nothing is known to be wrong")
+    assert look(snap_compare, it, SMALL, "RUNNING", ["i"], then="No problems found")
 
 
 @SIZES

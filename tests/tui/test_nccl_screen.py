@@ -83,7 +83,7 @@ def test_a_late_and_an_unheard_rank_stand_out() -> None:
     assert missing(one) == (7,)
     shown = cards(told.facts(one))
     assert "▲ behind      rank 2: started, not complete" in shown
-    assert "▲ missing     no line tells of rank 7" in shown
+    assert "▲ missing     no line names rank 7" in shown
 
 
 def test_nobody_is_late_while_all_are_on_their_way() -> None:

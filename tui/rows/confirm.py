@@ -233,7 +233,7 @@ def _ladder(state: RunState, grace_s: float | None = None) -> Row:
     return _line("signals", f"SIGTERM, {grace:g} s later SIGKILL")
 
 
-_CHECKPOINT = _line("checkpoint", "age unknown: what was not saved is lost", "warn")
+_CHECKPOINT = _line("checkpoint", "age unknown: unsaved progress will be lost", "warn")
 
 
 def env_now(state: RunState) -> dict[str, str | None]:

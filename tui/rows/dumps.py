@@ -185,7 +185,7 @@ def _sentences(group: RecorderGroup) -> list[str]:
         ]
         sentences.append(f"First difference in {parting.of}: #{parting.seq}: {'; '.join(shown)}.")
     if group.unasked:
-        sentences.append(f"Nothing was told by {spans_text('rank', group.unasked)}.")
+        sentences.append(f"No answer from {spans_text('rank', group.unasked)}.")
     return sentences
 
 

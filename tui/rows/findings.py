@@ -181,7 +181,7 @@ def _evidence(item: Item, width: int) -> list[Row]:
     """All of the first, then one line of each of the others."""
     lines = [*item.first.evidence, *(each.evidence[0] for each in item.findings[1:_EACH] if each.evidence)]
     if not lines:
-        return [(("no evidence is told", "dim"),)] if item.first.role == "cause" else []
+        return [(("no evidence was recorded", "dim"),)] if item.first.role == "cause" else []
     rows: list[Row] = [(("evidence", "dim"),)]
     for line in lines:
         wrapped = wrap(clean_text(line), width - 2)
@@ -196,7 +196,7 @@ def no_findings(state: RunState) -> str:
     ranks = state.ranks.values()
     if ranks and not any(rank.hook in HOOKED for rank in ranks):
         return "No findings, but no hook answers: what the ranks do is not known, only that they run."
-    return "No findings: nothing is known to be wrong."
+    return "No problems found."
 
 
 def coverage_rows(state: RunState) -> list[Row]:

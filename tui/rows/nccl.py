@@ -245,7 +245,7 @@ def communicator_card(
             "behind", f"{spans_text('rank', ranks)}: {stage}, not complete", "", True, width, line
         )
     if absent:
-        rows += _field("missing", f"no line tells of {spans_text('rank', absent)}", "", True, width, line)
+        rows += _field("missing", f"no line names {spans_text('rank', absent)}", "", True, width, line)
     if chosen:
         for label, text in _facts_of(comm):
             rows += _field(label, text, "", False, width, line) if text else []
@@ -337,7 +337,7 @@ def statement_rows(
         rows += [StatementRow(()), _head("communicators", "c chooses the next" if many else "")]
         rows += communicator_rows(facts, chosen, width)
     else:
-        text = "no line tells of a communicator: NCCL_DEBUG=INFO tells it when the ranks meet"
+        text = "no line names a communicator: NCCL_DEBUG=INFO logs them when the ranks meet"
         rows += [StatementRow(()), *(StatementRow(row) for row in wrap(text, width, "dim"))]
     return rows
 

@@ -254,7 +254,7 @@ def _legend(comm: Communicator, made: Grid, width: int, raw: Mapping[str, FactLi
 def _small(made: Grid) -> str:
     mixed = any(len(counts) > 1 for counts in made.cells.values())
     small = "; a small letter: the worst of several kinds" if mixed else ""
-    return f"{small}; {glyphs.MISSING} no connection was told"
+    return f"{small}; {glyphs.MISSING} no connection seen"
 
 
 def odd_ones(comm: Communicator, made: Grid) -> list[str]:
@@ -306,7 +306,7 @@ def ring_rows(comm: Communicator, width: int) -> list[Row]:
             orders.setdefault(_begun(ring, at), []).append(number)
     if not orders:
         summary = f"{plural(comm.ring_count, 'ring')}: no line tells the order whole"
-        return wrap(summary if comm.ring_count else "no line tells of rings", width, "dim")
+        return wrap(summary if comm.ring_count else "no line shows rings", width, "dim")
     rows: list[Row] = []
     for order, numbers in orders.items():
         name = f"ring {','.join(map(str, numbers))}" if len(numbers) < 5 else plural(len(numbers), "ring")
@@ -318,7 +318,7 @@ def ring_rows(comm: Communicator, width: int) -> list[Row]:
             text = f"enters nodes {entered} times a round; {least} would do"
             rows.append(((" " * 12 + f"{glyphs.WARN} ", "warn"), (text, "text")))
     more = comm.ring_count - sum(map(len, orders.values()))
-    return rows + ([((f"{plural(more, 'more ring')} not told in full", "dim"),)] if more > 0 else [])
+    return rows + ([((f"{plural(more, 'more ring')} not logged in full", "dim"),)] if more > 0 else [])
 
 
 def _begun(ring: Sequence[int], at: dict[int, str]) -> tuple[int, ...]:

@@ -299,7 +299,7 @@ class LaunchScreen(Screen[None]):
         except (LaunchError, PlanError) as error:
             return problem_rows([str(error)], width)
         if answer is None:
-            text = "Type a model (7B) and a GPU (8xA100-80GB) into the form: here stands what fits, by component."
+            text = "Enter a model (7B) and a GPU (8xA100-80GB) in the form to see the memory estimate here."
             return wrap(text, width - 1, "dim", first=" ")
         return advice.memory_rows(answer, preset, width)
 

@@ -439,7 +439,7 @@ class LogView(Pane):
     def _name_it(self) -> None:
         problem = self._reason or (self._tail.problem if self._tail is not None else "")
         empty = "" if self.rows else "nothing written yet · "
-        how = problem or empty + ("FOLLOW" if self.follow else "held, f follows")
+        how = problem or empty + ("FOLLOW" if self.follow else "paused, f follows")
         early = self.frame is not None and launching(self.frame.state)
         self.entitle(f"log · {chosen_title(self.selection, early)} · {how}")
 

@@ -154,7 +154,7 @@ class PromptScreen(ModalScreen[str | None]):
 _KEYS = key_row(
     ("← →", " change   "),
     ("space", " choose   "),
-    ("Enter", " go on (asks once more)   "),
+    ("Enter", " go on (asks again)   "),
     ("esc", " cancel"),
 )
 

@@ -365,7 +365,7 @@ class RunScreen(Screen[None]):
         if ranks:
             self._open_log(Selection(rank=ranks[0]))
         else:
-            self.notify("this finding names no rank and no line: what is known of it stands below")
+            self.notify("this finding names no rank and no line: its details are below")
 
     @on(StatementRows.Opened)
     def _open_statement(self, event: StatementRows.Opened) -> None:

@@ -31,9 +31,7 @@ from ..rows import advice as rows
 from ..rows.advice import HEAD, PARTS, Advice
 from ..rows.glyphs import table
 
-BEYOND = (
-    "Activations count beyond the gradients that take their place in backward, where each step frees these."
-)
+BEYOND = "Activations are counted only where they exceed the gradients that replace them in backward."
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,13 +193,13 @@ def _no_cause(reading: Reading, verdict: Verdict) -> str:
     if verdict.victims:
         late = f" {_behind(verdict)}" if verdict.behind else ""
         return (
-            "No line says a cause: what follows is said because of something else. "
+            "No line shows the cause: the messages below are its consequences. "
             f"Look at the ranks whose logs are not here.{late}"
         )
     if any(finding.role == "hint" for finding in verdict.findings):
-        return "No line says a cause for certain."
+        return "No line shows a certain cause."
     return (
-        f"Nothing wrong is said in {plural(reading.lines, 'line')}, {reading.nccl_lines:,} of them of NCCL."
+        f"No problems found in {plural(reading.lines, 'line')}, {reading.nccl_lines:,} of them from NCCL."
     )
 
 

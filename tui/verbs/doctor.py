@@ -133,7 +133,7 @@ def text(outcome: Examination, names: Sequence[str]) -> str:
     if outcome.nodes:
         lines += [*table([HEAD, *(_row(node) for node in outcome.nodes)]), ""]
     lines += _pairs(outcome)
-    lines.append(counted(outcome.findings) or "Nothing stands in the way.")
+    lines.append(counted(outcome.findings) or "No problems found.")
     return "\n".join(clean_text(line) for line in lines) + "\n"
 
 

@@ -293,7 +293,7 @@ def _ls_of_hosts(options: argparse.Namespace) -> int:
             )
         sys.stdout.write("\n".join(table(rows, frozenset({4, 5}))) + "\n")
     elif not problems:
-        sys.stdout.write("no runs there\n")
+        sys.stdout.write("no runs on these hosts\n")
     return UnreachableError.code if problems else 0
 
 

@@ -141,7 +141,7 @@ LINES = [
      "rank 0 failed on its GPU: an illegal memory access was encountered (SIGABRT)"),
     (-6, ["terminate called after throwing an instance of 'gloo::EnforceNotMet'",
           "  what():  [enforce fail at /gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 6668 vs 2776."],
-     "mismatch", "maybe", "rank 0 received data of another size than it asked for"),
+     "mismatch", "maybe", "rank 0 received data of another size than it requested"),
     (-6, [], "abort", "maybe", "rank 0 was killed by SIGABRT"),
     (None, [], "lost", "maybe", "rank 0 ended; exit status unknown"),
 ]  # fmt: skip
