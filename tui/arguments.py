@@ -228,6 +228,16 @@ def _changing(verbs: Verbs) -> None:
     )
     _reachable(verb)
     _sure(verb)
+    _verbs_of_ranks(verbs)
+    verb = _verb(
+        verbs, "stop", "control:stop", help="stop a run (SIGTERM, then SIGKILL after the grace period)"
+    )
+    _run(verb)
+    verb.add_argument("--grace", type=seconds, metavar="SECONDS", help="(default: the preset's)")
+    _sure(verb)
+
+
+def _verbs_of_ranks(verbs: Verbs) -> None:
     verb = _verb(verbs, "signal", "control:send_signal", help="send a signal to ranks")
     _run(verb)
     verb.add_argument("signal", metavar="SIG", help="e.g. USR1")
@@ -245,12 +255,6 @@ def _changing(verbs: Verbs) -> None:
         "--record", action="store_true", help="memory: have torch record allocations for later snapshots"
     )
     _json(verb)
-    verb = _verb(
-        verbs, "stop", "control:stop", help="stop a run (SIGTERM, then SIGKILL after the grace period)"
-    )
-    _run(verb)
-    verb.add_argument("--grace", type=seconds, metavar="SECONDS", help="(default: the preset's)")
-    _sure(verb)
 
 
 def _reachable(verb: argparse.ArgumentParser) -> None:

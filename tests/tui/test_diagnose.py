@@ -126,7 +126,7 @@ def test_json_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ([], "Nothing is written there.", 0),
         (["step 1"], "No problems found in 1 line, 0 of them from NCCL.", 0),
-        (LOG[12:13], "No line says a cause: what follows is said because of something else.", 0),
+        (LOG[12:13], "No line shows the cause: the messages below are its consequences.", 0),
         (
             ["h:1:2 [0] NCCL INFO Call to connect returned Connection refused, retrying"],
             "First cause: sock-refused",
