@@ -12,7 +12,6 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -60,14 +59,6 @@ LOCK_S = 3.0
 """How long the lock of an agent that was just ended may stay."""
 
 
-@dataclass(frozen=True, slots=True)
-class Forced:
-    """What came of it; `text` is for the user."""
-
-    ok: bool
-    text: str
-
-
 def daemons(run_dir: Path) -> list[int]:
     """Living agents or hubs of a run directory, by their arguments: also where agent.json is gone, or names others."""
     holders = host_processes.holders(run_dir / AGENT_LOCK)  # also where the directory was moved since
@@ -77,7 +68,7 @@ def daemons(run_dir: Path) -> list[int]:
 
 async def forced_stop(
     run_dir: Path, *, node: int = 0, grace_s: float = GRACE_S, command: str = ""
-) -> Forced:
+) -> CommandDone:
     """End the agent, which would start ranks anew, then runner and ranks: TERM, `grace_s`, KILL; record the end.
 
     `run_dir` may be damaged or gone: its name is the run's id. `command`: id of the stop. Raises
@@ -95,10 +86,9 @@ async def forced_stop(
         written = await asyncio.to_thread(_record, run_dir, node, command, left)
     sweep_sockets(run_dir.name.rpartition("-")[2])
     if left:
-        return Forced(False, f"stopped, but these processes would not end: {', '.join(left)}")
-    return Forced(
-        True, f"stopped without its agent: no process of the run is left{written and f'; {written}'}"
-    )
+        return CommandDone(command, False, f"stopped, but these processes would not end: {', '.join(left)}")
+    text = f"stopped without its agent: no process of the run is left{written and f'; {written}'}"
+    return CommandDone(command, True, text)
 
 
 async def _end_processes(run_dir: Path, grace_s: float) -> list[str]:
@@ -230,8 +220,7 @@ async def without_agent(entry: Entry, command: Stop) -> CommandDone:
     if grace_s is None:
         plan = entry.state().plan
         grace_s = plan.grace_s if plan is not None and plan.launcher else GRACE_S
-    forced = await forced_stop(entry.path, node=entry.record.node, grace_s=grace_s, command=command.id)
-    return CommandDone(command.id, forced.ok, forced.text)
+    return await forced_stop(entry.path, node=entry.record.node, grace_s=grace_s, command=command.id)
 
 
 def damage(entry: Entry, history: History) -> list[Event]:

@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -35,9 +35,6 @@ from . import launch_order
 from .launch_order import LaunchProgress, SkyRequest
 from .merged_run import CANCEL_SECONDS, LOG_FILE, Cloud, CloudError, MergedRun, in_background
 from .sky_process import Sky, SkyError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 POLL_SECONDS = 10.0
 """Between two questions while a node does not answer."""
@@ -196,7 +193,7 @@ class SkyCloud(Cloud):
 
     def check_down(self, cluster: str) -> None:
         if cluster != self._name:
-            raise CloudError(f"the cluster of this run is {self._name}, not {cluster!r}: nothing was done")
+            raise CloudError(_another(self._order, cluster))
 
     async def down(self, cluster: str) -> str:
         self.check_down(cluster)
@@ -231,31 +228,28 @@ async def carry_out(entry: run_directories.Entry, command: Down | SetAutostop) -
     order = launch_order.read(entry.path)
     if order is None:
         return False, f"run {entry.record.name} has no cluster"
+    if isinstance(command, Down) and command.cluster != order.cluster:
+        return False, _another(order, command.cluster)
     before = entry.state().cluster or Cluster(name=order.cluster)
     sky = Sky(order.python)
     try:
-        match command:
-            case Down(cluster=name):
-                if name != order.cluster:
-                    return (
-                        False,
-                        f"the cluster of this run is {order.cluster}, not {name!r}: nothing was done",
-                    )
-                await sky.call("down", cluster=name)
-                after, text = (
-                    msgspec.structs.replace(before, state="", down=True),
-                    f"cluster {name} is down",
-                )
-            case SetAutostop(minutes=minutes):
-                await sky.call("autostop", cluster=order.cluster, minutes=minutes)
-                after = msgspec.structs.replace(before, autostop_min=minutes)
-                text = f"cluster {order.cluster} {stays(minutes)}"
+        if isinstance(command, Down):
+            await sky.call("down", cluster=order.cluster)
+            after, text = msgspec.structs.replace(before, state="", down=True), "is down"
+        else:
+            await sky.call("autostop", cluster=order.cluster, minutes=command.minutes)
+            after = msgspec.structs.replace(before, autostop_min=command.minutes)
+            text = stays(command.minutes)
     except CloudError as error:
         return False, str(error)
     finally:
         await sky.close()
     _write(entry, after)
-    return True, text
+    return True, f"cluster {order.cluster} {text}"
+
+
+def _another(order: SkyRequest, name: str) -> str:
+    return f"the cluster of this run is {order.cluster}, not {name!r}: nothing was done"
 
 
 def stays(minutes: int | None) -> str:

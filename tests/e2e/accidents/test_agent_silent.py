@@ -59,7 +59,7 @@ def test_forced_stop_of_a_folder_that_is_gone(world: World) -> None:
     shutil.rmtree(run.path)
     code = (
         "import asyncio, pathlib, sys\n"
-        "from distui.runners.forced_stop import forced_stop\n"
+        "from distui.runners.agentless import forced_stop\n"
         "print(asyncio.run(forced_stop(pathlib.Path(sys.argv[1]), grace_s=2)))\n"
     )
     done = world.python(code, str(run.path))
