@@ -12,9 +12,9 @@ from typing import Any
 from ...presets.finding import Finding, sentence, worst_first
 from .. import local_agent
 from ..wire.ssh import HostError, Way, each
-from . import network_checks, node_checks
+from . import network_checks
 from .network_checks import Members, Result, check_pairs, first_round, second_round
-from .node_checks import ExaminedNode
+from .node_checks import ExaminedNode, check_node
 from .session import NodeSession, Worker
 
 FACTS_SECONDS = 300.0
@@ -32,12 +32,6 @@ GRACE_SECONDS = 4.0
 """How long the others may take to report what they saw, once a member has failed."""
 ENVIRONMENT = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "/dev/stderr", "OMP_NUM_THREADS": "1"}
 Progress = Callable[[str, int, int], None]
-PER_NODE = (
-    node_checks.check_software,
-    node_checks.check_hardware,
-    node_checks.check_system,
-    network_checks.check_network,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +102,9 @@ async def examine(request: DoctorRequest, progress: Progress) -> Examination:
 
 def check(nodes: Sequence[ExaminedNode]) -> list[Finding]:
     """The findings of each node, and of the differences between them."""
-    findings = [finding for node in nodes for check_node in PER_NODE for finding in check_node(node)]
+    findings = [
+        finding for node in nodes for finding in (*check_node(node), *network_checks.check_network(node))
+    ]
     return findings + network_checks.check_differences(nodes)
 
 

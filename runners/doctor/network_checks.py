@@ -11,7 +11,7 @@ from typing import Any, Literal
 from ...presets.finding import Finding, Severity, sentence
 from ...presets.secrets import mask_text
 from ..formatting import NA, agreeing, listed
-from .node_checks import GIB, ExaminedNode
+from .node_checks import CLOCK_S, GIB, ExaminedNode
 
 SLOW_MBPS = 1000
 """Gradients of a billion parameters in 16 bit take 16 s at 1 Gb/s, one way."""
@@ -392,7 +392,6 @@ def _value(result: Result, reference: float | None) -> str:
 Value = object
 Row = tuple[str, Severity, str, Callable[[ExaminedNode], Value], str, str]
 MOST_NAMED = 6
-CLOCK_S = 1.0
 
 
 def _training(name: str) -> Callable[[ExaminedNode], Value]:

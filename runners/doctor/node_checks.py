@@ -102,6 +102,27 @@ class ExaminedNode:
         return None if address is None else str(address)
 
 
+def check_node(node: ExaminedNode) -> Iterator[Finding]:
+    """One node's software, hardware and system."""
+    yield from _torch(node)
+    yield from _driver(node)
+    yield from _cuda(node)
+    yield from _nccl(node)
+    yield from _variables(node)
+    yield from _ports(node)
+    yield from _rates(node)
+    yield from _gpudirect(node)
+    if node.gpus > 1 or (node.gpus and node.active_ports):
+        yield from _acs(node)
+        yield from _iommu(node)
+    yield from _p2p(node)
+    yield from _shm(node)
+    yield from _limits(node)
+    yield from _disks(node)
+    yield from _clock(node)
+    yield from _cgroup(node)
+
+
 # --- hardware ---
 
 REDIRECTS = 0x0004 | 0x0008 | 0x0010
@@ -111,17 +132,6 @@ DMA_BUF_KERNEL = (5, 12)
 """From this kernel on dma-buf serves GPUDirect RDMA, with NVIDIA's open kernel modules
 (NVIDIA GPU Operator documentation, "GPUDirect RDMA")."""
 PASSED = {"iommu=pt", "iommu=off", "intel_iommu=off", "amd_iommu=off", "iommu.passthrough=1"}
-
-
-def check_hardware(node: ExaminedNode) -> Iterator[Finding]:
-    """One node's hardware."""
-    yield from _ports(node)
-    yield from _rates(node)
-    yield from _gpudirect(node)
-    if node.gpus > 1 or (node.gpus and node.active_ports):
-        yield from _acs(node)
-        yield from _iommu(node)
-    yield from _p2p(node)
 
 
 def _ports(node: ExaminedNode) -> Iterator[Finding]:
@@ -217,15 +227,6 @@ SWITCHES = (
     "NCCL_CUMEM_ENABLE",
 )
 LOUD = ("INFO", "TRACE")
-
-
-def check_software(node: ExaminedNode) -> Iterator[Finding]:
-    """One node's software."""
-    yield from _torch(node)
-    yield from _driver(node)
-    yield from _cuda(node)
-    yield from _nccl(node)
-    yield from _variables(node)
 
 
 def _torch(node: ExaminedNode) -> Iterator[Finding]:
@@ -375,15 +376,6 @@ DISK_NONE = GIB
 DISK_SMALL = 10 * GIB
 CLOCK_S = 1.0
 """Above, the nodes' times do not show what happened first."""
-
-
-def check_system(node: ExaminedNode) -> Iterator[Finding]:
-    """One node's system."""
-    yield from _shm(node)
-    yield from _limits(node)
-    yield from _disks(node)
-    yield from _clock(node)
-    yield from _cgroup(node)
 
 
 def _shm(node: ExaminedNode) -> Iterator[Finding]:
