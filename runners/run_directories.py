@@ -339,7 +339,7 @@ def resolve(text: str | None) -> Entry:
         raise NoSuchRunError(
             f"{text!r} means several runs ({', '.join(sorted(names))}): write more of the name"
         )
-    raise NoSuchRunError(f"no run {text!r}: `distui ls` shows the runs there are")
+    raise NoSuchRunError(f"no run {text!r}: `distui ls` lists all runs")
 
 
 def _exactly(text: str, listed: list[Entry]) -> list[Entry]:
@@ -357,7 +357,7 @@ def _the_only(listed: list[Entry]) -> Entry:
     live = [entry for entry in listed if not ended(entry)]
     if len(live) > 1:
         raise NoSuchRunError(
-            f"several runs are live ({', '.join(entry.record.name for entry in live)}): say which one you mean"
+            f"several runs are live ({', '.join(entry.record.name for entry in live)}): name one"
         )
     return live[0] if live else listed[0]
 

@@ -365,7 +365,9 @@ BANNED_PHRASES = (
     "no way to node", "nobody saw how", "which distui did not send", "processor time", "every look",
     "say less than they could", "keeps Python's lock", "a flood on a running",
     "hosts have what they have", "everything that is true", "before it costs", "look finds",
-    "down after so long", "was ended by SIG", "go on with what comes",
+    "down after so long", "was ended by SIG", "go on with what comes", "here stands", "wrong is said", "is said because",
+    "is known to be wrong", "that these keep", "look only", "give up then", "line tells of", "asked for by",
+    "ended nobody saw", "what was not saved", "told in full", "the runs there are", "no runs there", "not known: give",
 )  # fmt: skip
 """Turns of phrase that a reader has to translate: CONTRIBUTING, "Words", says how to put it instead."""
 
