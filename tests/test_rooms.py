@@ -246,7 +246,9 @@ LATE_IMPORTS = {
     "tui/app.py": {"tui.screens.launch"},
     "tui/verbs/launch.py": {"presets.lint", "tui.verbs.runs", "tui.verbs.status"},
     "tui/verbs/presets.py": {"presets.imports", "runners.daemon", "runners.run_directories"},
-    "tui/verbs/runs.py": {"runners.export", "tui.app", "tui.source"},
+    "tui/verbs/runs.py": {
+        "runners.export", "runners.hub.routes", "runners.launch.hosts", "tui.app", "tui.source"
+    },
     "tui/verbs/status.py": {"runners.watch_link"},
     # What a cockpit needs once somebody launches, watches, or opens a shell.
     "tui/cockpit_commands.py": {"tui.rows.dumps"},

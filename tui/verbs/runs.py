@@ -23,9 +23,7 @@ from ...presets.sanitize import LONGEST, clean_text, escaped_json
 from ...runners import journal, run_directories
 from ...runners.errors import RunError, UnreachableError
 from ...runners.formatting import NA, time_of_day
-from ...runners.hub.routes import check_remote_word
 from ...runners.journal import History
-from ...runners.launch.hosts import Named, check_hosts, command_on, list_on, ssh_options
 from ...runners.local_agent import follow_until, reached, with_link
 from ...runners.model import FindingRaised, RankTick, RunEnded, RunPhase, Stamped
 from ...runners.status import DAMAGED, hidden
@@ -274,6 +272,13 @@ def show(run: str | None, readonly: bool, ascii_only: bool) -> int:
 
 def _ls_of_hosts(options: argparse.Namespace) -> int:
     """The runs on other hosts; 4 when one cannot be asked."""
+    from ...runners.launch.hosts import (
+        Named,
+        check_hosts,
+        list_on,
+        ssh_options,
+    )  # slow to load, and few name hosts
+
     named = check_hosts([Named(host) for host in options.host], "--host")
     config = ssh_options(options.ssh_config)
     runs, problems = asyncio.run(list_on([Way(host.destination, config) for host in named]))
@@ -305,6 +310,8 @@ def _created(run: Mapping[str, object]) -> float:
 
 def _attach_on_host(options: argparse.Namespace) -> int:
     """The cockpit of that host, in this terminal through ssh. Raises RunError."""
+    from ...runners.launch.hosts import Named, check_hosts, command_on, ssh_options
+
     check_terminal()
     (host,) = check_hosts([Named(options.host)], "--host")
     config = ssh_options(options.ssh_config)
@@ -320,6 +327,8 @@ def ssh_words(
     destination: str, config: tuple[str, ...], command: str, options: argparse.Namespace
 ) -> list[str]:
     """What is executed in place of this process. Raises RunError for words that no shell passes on."""
+    from ...runners.hub.routes import check_remote_word
+
     flags = [flag for flag, on in (("--readonly", options.readonly), ("--ascii", options.ascii)) if on]
     remote = [command, *flags, "attach", *filter(None, [options.run])]
     for word in remote:
