@@ -281,10 +281,10 @@ def of_two_attempts() -> RunState:
 @pytest.mark.parametrize(
     ("ranks", "attempt", "words"),
     [
-        ((99,), None, "job has no rank 99: it has ranks 0, 1"),
-        ((0, 7), None, "job has no rank 7: it has ranks 0, 1"),
-        ((), 77, "job has no attempt 77: it has attempts 1, 2"),
-        ((), 0, "job has no attempt 0: it has attempts 1, 2"),
+        ((99,), None, "job: no rank 99, it has ranks 0, 1"),
+        ((0, 7), None, "job: no rank 7, it has ranks 0, 1"),
+        ((), 77, "job: no attempt 77, it has attempts 1, 2"),
+        ((), 0, "job: no attempt 0, it has attempts 1, 2"),
     ],
 )
 def test_logs_of_what_the_run_never_had_are_refused(
