@@ -11,19 +11,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from msgspec import structs
 
 from ..presets.finding import PlanError
-from ..presets.plan import Plan
-from ..presets.render import plan_from_json
 from . import file_io, run_directories
 from .errors import RunError
 from .host_processes import StartMode
 from .journal import Chronicle
 from .model import Action, Clause, CommandDone, CommandReceived, Event, RunPhase, sentence
 from .wire.client import ensure_socket_dir
+
+if TYPE_CHECKING:
+    from ..presets.plan import Plan
 
 
 class Ready:
@@ -42,7 +43,7 @@ class Ready:
             self._fd = None
 
 
-Serve = Callable[[run_directories.Entry, Plan, Ready, StartMode], Awaitable[None]]
+Serve = Callable[[run_directories.Entry, "Plan", Ready, StartMode], Awaitable[None]]
 """Serves a run until there is nothing left to do; cancelled by SIGTERM."""
 
 
@@ -57,6 +58,10 @@ def main(argv: list[str], serve: Serve, usage: str) -> int:
 
 def load(entry: run_directories.Entry) -> Plan:
     """The plan of a run. Raises RunError, also for that of another run, whose processes it would take for its own."""
+    from ..presets.render import (
+        plan_from_json,
+    )  # slow to import, and what only reads runs loads this module too
+
     path = entry.path / run_directories.PLAN_FILE
     try:
         plan = plan_from_json(file_io.document(path, dict[str, Any]))

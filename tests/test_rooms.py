@@ -260,6 +260,7 @@ LATE_IMPORTS = {
     # The rules of diagnosis take a while to load.
     "runners/agent/__main__.py": {"runners.diagnosis.judging"},
     # `ls` and `status` read runs without presets, plans, launches and hubs.
+    "runners/daemon.py": {"presets.render"},
     "runners/journal.py": {"presets.render"},
     "runners/hub/__main__.py": {"runners.hub.cluster_launch"},
     "runners/local_agent.py": {
