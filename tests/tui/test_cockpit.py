@@ -349,7 +349,7 @@ async def test_help_shows_the_users_own_keys(rig: Start, tmp_path: Path) -> None
         await it.press("?")
         assert "X            stop the run" in it.screen()
         await it.press("escape", "X")
-        assert isinstance(it.app.screen, ConfirmScreen)
+        assert isinstance(it.app.screen_stack[-1], ConfirmScreen)
 
 
 async def test_the_palette_offers_our_actions(rig: Start) -> None:
