@@ -22,7 +22,6 @@ from ..runners.diagnosis.nccl_facts import NcclFacts, merge
 from ..runners.errors import LaunchError, NoSuchRunError, RunError
 from ..runners.foreign_jobs import WatchedJob, find_job, name_of, scan
 from ..runners.formatting import elapsed
-from ..runners.hub import routes
 from ..runners.local_agent import open_link
 from ..runners.model import Command, CommandDone, Down, Event, SetAutostop, Stop
 from ..runners.state import RunState
@@ -312,6 +311,8 @@ def read_run(run: str, stop: threading.Event) -> NcclFacts | None:
 
 def shell_on(run_dir: Path, node: int, environ: Mapping[str, str] = os.environ) -> Shell:
     """The shell on one node of the run that this hub's directory belongs to. Raises RunError."""
+    from ..runners.hub import routes
+
     route = next((route for route in routes.read(run_dir) if route.node == node), None)
     if route is None:
         raise RunError(f"node {node} is not reachable yet; wait until its link is up")
