@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import starmap
 
 import msgspec
 
@@ -115,14 +117,10 @@ class NodeStatements:
         return _quoted(self.facts, f"{what}:{self.node.host if self.node else ''}")
 
 
-_kept: dict[tuple[str, int], tuple[bytes, NodeStatements | None]] = {}
-"""By run and node: the newest document and its statements; a cache, since equal documents parse alike."""
-KEPT = 4096
-
-
 def find(view: View) -> Iterable[Finding]:
     """See the module."""
-    statements = [each for each in _all(view) if each is not None]
+    documents = [(number, node.nccl) for number, node in view.state.nodes.items() if node.nccl is not None]
+    statements = [each for each in starmap(_read_statements, documents) if each is not None]
     if not statements:
         return ()
     findings = [finding for each in statements for finding in _weighed(each, view)]
@@ -154,19 +152,7 @@ def _weighed(stated: NodeStatements, view: View) -> Iterator[Finding]:
         yield finding
 
 
-def _all(view: View) -> Iterator[NodeStatements | None]:
-    if len(_kept) > KEPT:
-        _kept.clear()
-    for number, node in view.state.nodes.items():
-        if node.nccl is None:
-            continue
-        key = view.state.run, number
-        entry = _kept.get(key)
-        if entry is None or entry[0] is not node.nccl:
-            entry = _kept[key] = (node.nccl, _read_statements(number, node.nccl))
-        yield entry[1]
-
-
+@functools.lru_cache(maxsize=4096)
 def _read_statements(number: int, document: bytes) -> NodeStatements | None:
     try:
         facts = nccl_facts.decode(document)

@@ -42,7 +42,7 @@ def test_watch_says_what_is_missing(world: World, pid: str) -> None:
 
 def test_diagnose_says_why_it_has_nothing(world: World, pid: str) -> None:
     world.distui("diagnose", pid).refused(
-        3, f"process {pid} is of a job that distui did not start", "distui watch"
+        3, f"Process {pid} is of a job that distui did not start", "distui watch"
     )
 
 
