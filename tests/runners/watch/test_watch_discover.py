@@ -86,7 +86,7 @@ def test_a_process_without_all_three_variables_is_no_rank(jobs: Jobs, missing: s
 def test_a_rank_whose_numbers_are_none_is_no_rank(jobs: Jobs) -> None:
     child = jobs.rank(WORLD_SIZE="many")
     jobs.await_ranks(1)
-    with pytest.raises(NoSuchRunError, match=f"process {child.pid} is no rank"):
+    with pytest.raises(NoSuchRunError, match=f"process {child.pid} does not belong"):
         job_of(child.pid)
 
 
