@@ -33,8 +33,8 @@ from ..presets.secrets import Masker, secrets_in
 from ..presets.trusted_files import private_folder
 from . import file_io, journal, run_directories
 from .agent.processes import environ_of
+from .diagnosis.first_cause import document, judge
 from .diagnosis.reading import logs_of_run, read_run
-from .diagnosis.verdict import document, judge
 from .errors import RunError
 from .formatting import size_text, spans_text
 from .logs.log_files import parse_file_id

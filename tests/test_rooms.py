@@ -258,7 +258,7 @@ LATE_IMPORTS = {
         "runners.diagnosis.reading",
     },
     # The rules of diagnosis take a while to load.
-    "runners/agent/__main__.py": {"runners.diagnosis.judging"},
+    "runners/agent/__main__.py": {"runners.diagnosis.detectors"},
     # `ls` and `status` read runs without presets, plans, launches and hubs.
     "runners/daemon.py": {"presets.render"},
     "runners/journal.py": {"presets.render"},

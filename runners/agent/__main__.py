@@ -21,7 +21,7 @@ from ..run_directories import AGENT_FILE, Entry
 from ..wire import client
 from ..wire.client import sweep_sockets
 from .commands import AgentCommands, Restarts
-from .hooks import Environment, Hooks
+from .hook_clients import Environment, Hooks
 from .nccl_logs import NcclLogs
 from .nccl_switch import NcclSwitch, RasWatch
 from .pulses import Pulses
@@ -32,7 +32,7 @@ from .server import AgentServer
 from .supervision import Supervision
 
 if TYPE_CHECKING:
-    from ..diagnosis.judging import Judging
+    from ..diagnosis.detectors import Judging
 
 HUB_SECONDS = 20.0
 """How long the agent of a part that has ended waits for its hub, whose link may be down just now and which tries again
@@ -84,7 +84,7 @@ class Agent:
     def _make_judging(self) -> Judging | None:
         if self.served.record.kind == "node":
             return None
-        from ..diagnosis.judging import Judging  # slow to import: the runner comes first
+        from ..diagnosis.detectors import Judging  # slow to import: the runner comes first
 
         return Judging(self.served.state, self.served.plan, self.served.emit)
 

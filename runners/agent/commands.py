@@ -42,7 +42,7 @@ from ..model import (
     sentence,
 )
 from ..wire.client import MAX_LINE
-from .hooks import Environment, HookError, Hooks
+from .hook_clients import Environment, HookError, Hooks
 from .processes import marked, resume, send_signal, sweep, unmarked
 from .pyspy import EVERY_S, PySpy, spoken, stacks
 from .runner_process import Runner, ServedRun, ask_once

@@ -16,10 +16,10 @@ from msgspec import Raw, structs
 from ...presets.finding import Finding
 from ...presets.nccl import FLOOD_BYTES, disk_reserve
 from ..diagnosis import nccl_facts
+from ..diagnosis.first_cause import LogFinding, finding_of, fired
 from ..diagnosis.nccl_facts import NcclFacts
 from ..diagnosis.reading import LONGEST, Reading, decoded
 from ..diagnosis.rules import book
-from ..diagnosis.verdict import LogFinding, finding_of, fired
 from ..finding_ledger import report_bug
 from ..formatting import size_text
 from ..logs.log_files import LogError, LogFile, attempt_dir, opened, parse_file_id

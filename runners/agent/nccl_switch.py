@@ -16,7 +16,7 @@ from ..formatting import spans_text
 from ..model import Clause, NcclChanged, Pulse, RankPhase, SetNccl
 from ..state import Attempt, RunState
 from .commands import Restarts
-from .hooks import HookError, Hooks
+from .hook_clients import HookError, Hooks
 from .nccl_logs import FLOOD_ID
 from .runner_process import ServedRun
 

@@ -17,11 +17,11 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from ..diagnosis.recorder import main_frames
+from ..diagnosis.rank_dumps import main_frames
 from ..model import Event, Pulse, PulseTick, RankPhase, Site, Stall
 from ..state import RunState
 from ..telemetry.proc import read_io, read_once, read_stat
-from .hooks import HookClient, HookError, Hooks
+from .hook_clients import HookClient, HookError, Hooks
 from .processes import environ_of
 from .pyspy import PySpy
 

@@ -17,7 +17,7 @@ import msgspec
 
 from ..model import Site
 from ..telemetry.proc import read_once, read_stat
-from .hooks import HookClient, HookError
+from .hook_clients import HookClient, HookError
 from .processes import environ_of, send_signal, state_of
 
 LIMIT_S = 5.0

@@ -31,7 +31,7 @@ from ..telemetry.gpus import GpuSource
 from ..telemetry.host import HostSampler
 from ..telemetry.metrics import MetricsStore
 from ..telemetry.rank_samples import Launched, Placement, RankSampler, place, witness
-from .hooks import Hooks
+from .hook_clients import Hooks
 from .processes import environ_of
 from .runner_process import ServedRun
 

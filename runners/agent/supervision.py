@@ -38,7 +38,7 @@ from ..model import (
 )
 from ..state import Rank
 from .commands import Restarts
-from .hooks import Hooks
+from .hook_clients import Hooks
 from .nccl_logs import NcclLogs
 from .processes import NOTHING, KernelEvidence, OomWatch, sweep
 from .runner_process import ReportTail, Runner, ServedRun, reports

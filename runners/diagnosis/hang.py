@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ...presets.finding import NO_VERDICT, Finding
 from ..formatting import agreeing, spans_text
 from ..model import Collective, Gpu, Pulse, RunPhase, Stall
-from . import activity, recorder, starting, waits
+from . import activity, rank_dumps, starting, waits
 from .activity import Activity, Kind
 from .view import View
 from .waits import Case, Ends, Pending, Waits, waiting_text
@@ -401,7 +401,7 @@ def _lacking(view: View, blocked: Sequence[Pending]) -> Iterable[str]:
         yield f"for whom {spans_text('rank', peers[0].ranks)} wait in {peers[0].call.op} is recorded nowhere"
 
 
-SIZED = recorder.SIZED | {"all_gather", "reduce_scatter"}
+SIZED = rank_dumps.SIZED | {"all_gather", "reduce_scatter"}
 """Where ranks wait for each other, other sizes in the lists of these are a sign as well."""
 
 
@@ -459,7 +459,7 @@ def split(made: Mapping[int, Collective]) -> Split | None:
         rank: (call.op, call.what if call.op in SIZED else "", call.sites[:1])
         for rank, call in made.items()
     }
-    groups = [ranks for _, ranks in recorder.alike(kinds)]
+    groups = [ranks for _, ranks in rank_dumps.alike(kinds)]
     first = made[groups[0][0]] if groups else None
     if first is None:
         return None

@@ -11,7 +11,7 @@ from ..formatting import agreeing, plural, spans_text
 from ..model import Collective, Pulse, RankPhase, RunPhase, Site, Stall
 from . import activity, waits
 from .activity import Activity, Kind
-from .recorder import DEFAULT, alike
+from .rank_dumps import DEFAULT, alike
 from .view import View
 from .waits import Pending, RankWait, WaitPoint
 

@@ -13,7 +13,7 @@ from ..formatting import agreeing, spans_text, time_of_day
 from ..model import Collective, ProcessGroup, Pulse, RankPhase, Site
 from . import activity
 from .activity import Activity, Doing, Kind
-from .recorder import DEFAULT
+from .rank_dumps import DEFAULT
 from .view import View
 
 WAIT_S, MOST_S, GAPS = 8.0, 20.0, 5.0

@@ -15,7 +15,7 @@ from ...presets.finding import Finding
 from ...presets.plan import Plan
 from .. import daemon, run_directories
 from ..agent.server import AgentServer
-from ..diagnosis.judging import Judging
+from ..diagnosis.detectors import Judging
 from ..errors import OUTCOME_UNKNOWN
 from ..host_processes import StartMode
 from ..journal import summarise

@@ -369,7 +369,7 @@ def python_path(folders: list[str]) -> dict[str, str]:
     """PYTHONPATH with these folders of ours in front, and with the one for DeepSpeed on CPU where that is planned."""
     environ = os.environ
     if environ.get("DISTUI_BACKEND") == "gloo" and environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
-        folders = [*folders, "cpu"]
+        folders = [*folders, "deepspeed_cpu"]
     if not folders:
         return {}
     here = os.path.dirname(os.path.abspath(__file__))

@@ -392,7 +392,7 @@ def _of_runner(
 def _python_path(env: Mapping[str, str], inrank: str, folders: Sequence[str]) -> dict[str, str]:
     """As inrank/elastic.py has it."""
     if env.get("DISTUI_BACKEND") == "gloo" and env.get("ACCELERATE_USE_DEEPSPEED") == "true":
-        folders = [*folders, "cpu"]
+        folders = [*folders, "deepspeed_cpu"]
     if not folders:
         return {}
     rest = env.get("DISTUI_USER_PYTHONPATH", env.get("PYTHONPATH", ""))

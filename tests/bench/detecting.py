@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from distui.runners.diagnosis.judging import Judging
+from distui.runners.diagnosis.detectors import Judging
 from distui.runners.model import (
     Collective,
     Event,

@@ -24,7 +24,7 @@ MEASURED = """
 import resource, sys, time
 from pathlib import Path
 from distui.runners.diagnosis.reading import read_all
-from distui.runners.diagnosis.verdict import judge
+from distui.runners.diagnosis.first_cause import judge
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 judge(read_all((name, Path(name)) for name in sys.argv[1:2]))
 before, began = peak(), time.process_time()

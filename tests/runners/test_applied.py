@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from distui.runners.agent.hooks import made_of
+from distui.runners.agent.hook_clients import made_of
 from distui.runners.diagnosis import expectations
 from distui.runners.diagnosis.view import View
 from distui.runners.model import Outcome, PlanSummary, RankPlace, Wrapped

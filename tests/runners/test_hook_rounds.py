@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from distui.runners.agent.hooks import ROUND_S, HookError, Hooks
+from distui.runners.agent.hook_clients import ROUND_S, HookError, Hooks
 from distui.runners.model import HookChanged, RankChanged, RankPhase
 
 pytestmark = pytest.mark.timeout(20)

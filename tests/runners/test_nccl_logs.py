@@ -18,9 +18,9 @@ from distui.runners.agent import nccl_logs as module
 from distui.runners.agent.nccl_logs import BEHIND, NEWEST, RETRIED_S, RaisedFindings, Tails, rdma
 from distui.runners.agent.processes import gone
 from distui.runners.diagnosis import nccl_facts
+from distui.runners.diagnosis.first_cause import judge
 from distui.runners.diagnosis.nccl_facts import NcclFacts
 from distui.runners.diagnosis.reading import Reading
-from distui.runners.diagnosis.verdict import judge
 from distui.runners.model import FindingRaised, NcclTick, Stop
 from distui.runners.state import RunState
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from distui.runners.agent import pulses, pyspy
-from distui.runners.agent.hooks import HookError, Hooks
+from distui.runners.agent.hook_clients import HookError, Hooks
 from distui.runners.agent.pulses import Pulses, address, parse, stalls
 from distui.runners.model import HookChanged, RankChanged, RankPhase, Site, Stall
 from distui.runners.state import RunState

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from distui.runners.agent import pulses, pyspy
-from distui.runners.agent.hooks import HookClient, HookError, Hooks
+from distui.runners.agent.hook_clients import HookClient, HookError, Hooks
 from distui.runners.agent.processes import state_of
 from distui.runners.agent.pulses import Pulses
 from distui.runners.agent.pyspy import PySpy, PySpyError, Unseen, find, read, spoken, stacks
-from distui.runners.diagnosis.recorder import main_frames, threads
+from distui.runners.diagnosis.rank_dumps import main_frames, threads
 from distui.runners.model import RankChanged, RankPhase, Site
 from distui.runners.state import RunState
 

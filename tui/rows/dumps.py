@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from ...presets.sanitize import clean_text
-from ...runners.diagnosis.recorder import (
+from ...runners.diagnosis.rank_dumps import (
     RecorderGroup,
     StackGroup,
     main_frames,

@@ -18,10 +18,10 @@ import msgspec
 from ...presets.sanitize import clean_text, escaped_json
 from ...presets.trusted_files import private_folder
 from ...runners import file_io, run_directories
+from ...runners.diagnosis.first_cause import LogFinding, Verdict, document, judge
 from ...runners.diagnosis.nccl_facts import NcclFacts
+from ...runners.diagnosis.rank_dumps import merged_recorders, merged_stacks
 from ...runners.diagnosis.reading import Reading, logs_of_run, read_all, read_run
-from ...runners.diagnosis.recorder import merged_recorders, merged_stacks
-from ...runners.diagnosis.verdict import LogFinding, Verdict, document, judge
 from ...runners.errors import NoSuchRunError, RunError
 from ...runners.export import BundleWriter, Gathering, Manifest, is_bundle, opened
 from ...runners.foreign_jobs import pids_of, scan

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from distui.runners.diagnosis.first_cause import judge
 from distui.runners.diagnosis.reading import Reading, read_all
-from distui.runners.diagnosis.verdict import judge
 
 CORPUS = Path(__file__).parent / "corpus"
 LOGS = sorted(CORPUS.glob("*.log"))

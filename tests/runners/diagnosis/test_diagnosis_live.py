@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from distui.runners.diagnosis import nccl_facts
+from distui.runners.diagnosis.first_cause import document, judge
 from distui.runners.diagnosis.nccl_facts import Communicator, FactLine, NcclFacts, NcclNode, Pair
 from distui.runners.diagnosis.reading import Reading, read_all
-from distui.runners.diagnosis.verdict import document, judge
 
 CORPUS = sorted((Path(__file__).parent / "corpus").glob("[0-9]*.log"))
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from patience import slowness
 
 from distui.runners.diagnosis import reading as module
+from distui.runners.diagnosis.first_cause import judge
 from distui.runners.diagnosis.reading import BLOCK, LONGEST, lines_of, read_all
-from distui.runners.diagnosis.verdict import judge
 from distui.runners.errors import RunError
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -127,7 +127,7 @@ def test_a_pipe_is_read_to_its_end() -> None:
     code = (
         "from pathlib import Path\n"
         "from distui.runners.diagnosis.reading import read_all\n"
-        "from distui.runners.diagnosis.verdict import judge\n"
+        "from distui.runners.diagnosis.first_cause import judge\n"
         "print([one.id for one in judge(read_all([('/dev/stdin', Path('/dev/stdin'))])).findings])"
     )
     done = subprocess.run(
@@ -145,7 +145,7 @@ PEAK = """
 import resource, sys
 from pathlib import Path
 from distui.runners.diagnosis.reading import read_all
-from distui.runners.diagnosis.verdict import judge
+from distui.runners.diagnosis.first_cause import judge
 judge(read_all((name, Path(name)) for name in sys.argv[1:2]))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 reading = read_all((name, Path(name)) for name in sys.argv[2:])

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from distui.runners.diagnosis.exceptions import LAST, MOST
+from distui.runners.diagnosis.first_cause import Verdict, judge
 from distui.runners.diagnosis.reading import Reading
-from distui.runners.diagnosis.verdict import Verdict, judge
 
 TRACE = (
     "Traceback (most recent call last):",

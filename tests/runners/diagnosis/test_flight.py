@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from distui.runners.diagnosis import recorder
+from distui.runners.diagnosis import rank_dumps
 
 STEP, EVAL = ("/srv/job/train.py", 50, "step"), ("/srv/job/train.py", 80, "validate")
 
@@ -36,7 +36,7 @@ def text(entries: list[dict[str, Any]], ranks: str = "[]", **more: Any) -> str:
 def test_the_rank_that_did_not_call_is_named_with_those_that_wait() -> None:
     ahead = [*(entry(seq) for seq in range(1, 42)), entry(42, done=False)]
     texts = {rank: text(ahead) for rank in (0, 1, 3)} | {2: text([entry(seq) for seq in range(1, 42)])}
-    (group,) = recorder.merged_recorders(texts)
+    (group,) = rank_dumps.merged_recorders(texts)
     assert (group.name, group.desc, group.ranks) == ("0", "default_pg", (0, 1, 2, 3))
     assert [(part.called, part.completed) for part in group.parts] == [
         (42, 41),
@@ -68,7 +68,7 @@ def test_the_first_difference(other: dict[str, Any], of: str) -> None:
         1: text([*same, other]),
         2: text([*same, entry(7, done=False)]),
     }
-    (group,) = recorder.merged_recorders(texts)
+    (group,) = rank_dumps.merged_recorders(texts)
     (found,) = group.divergences
     assert (found.seq, found.of) == (7, of)
     assert [ranks for _, ranks in found.variants] == [(0, 2), (1,)]
@@ -80,41 +80,41 @@ def test_the_first_difference(other: dict[str, Any], of: str) -> None:
 def test_a_skipped_call_shows_in_its_site_before_it_shows_in_its_size() -> None:
     whole = [entry(1), entry(2, site=EVAL), entry(3), entry(4, site=EVAL, size=5)]
     skipped = [entry(1), entry(2), entry(3, site=EVAL, size=5)]
-    (group,) = recorder.merged_recorders({0: text(whole), 1: text(skipped)})
+    (group,) = rank_dumps.merged_recorders({0: text(whole), 1: text(skipped)})
     assert [(found.seq, found.of) for found in group.divergences] == [(2, "call site"), (3, "size")]
 
 
 def test_sizes_may_differ_where_the_collective_allows_it() -> None:
     texts = {rank: text([entry(1, "all_to_all", size=rank + 1)]) for rank in range(3)}
-    assert recorder.merged_recorders(texts)[0].divergences == ()
+    assert rank_dumps.merged_recorders(texts)[0].divergences == ()
 
 
 def test_the_same_script_in_another_directory_is_no_difference() -> None:
     texts = {0: text([entry(1)]), 1: text([entry(1, site=("/data/b/job/train.py", 50, "step"))])}
-    assert recorder.merged_recorders(texts)[0].divergences == ()
+    assert rank_dumps.merged_recorders(texts)[0].divergences == ()
 
 
 def test_sends_are_no_collectives_and_do_not_count() -> None:
     texts = {0: text([entry(1), entry(2), entry(2, "send", p2p=True)]), 1: text([entry(1), entry(2)])}
-    (group,) = recorder.merged_recorders(texts)
+    (group,) = rank_dumps.merged_recorders(texts)
     assert [part.called for part in group.parts] == [2, 2]
 
 
 def test_a_rank_that_called_nothing_at_all_is_missing_too() -> None:
-    (group,) = recorder.merged_recorders({0: text([entry(1, done=False)]), 1: text([])})
+    (group,) = rank_dumps.merged_recorders({0: text([entry(1, done=False)]), 1: text([])})
     assert group.waits[0].missing == (1,)
     assert [part.called for part in group.parts] == [1, 0]
 
 
 def test_members_that_only_some_ranks_name_make_one_group() -> None:
     alone = text([entry(1)], "[0, 1]")
-    (other, sub) = recorder.merged_recorders({0: alone, 1: text([entry(1), entry(1, pg=1)])})
+    (other, sub) = rank_dumps.merged_recorders({0: alone, 1: text([entry(1), entry(1, pg=1)])})
     assert (other.name, other.ranks, other.sure) == ("0", (0, 1), True)
     assert (sub.name, sub.ranks, sub.sure) == ("1", (1,), False)
 
 
 def test_members_whose_recorders_are_not_here() -> None:
-    (group,) = recorder.merged_recorders({0: text([entry(1, done=False)], "[0, 1, 2]")})
+    (group,) = rank_dumps.merged_recorders({0: text([entry(1, done=False)], "[0, 1, 2]")})
     assert group.unasked == (1, 2)
     assert group.waits[0].missing == ()
 
@@ -125,7 +125,7 @@ def test_groups_of_one_name_stay_apart_where_nccl_names_their_members() -> None:
         one = entry(seq, pg=5, backend="nccl") | {"state": "completed", "retired": False}
         return text([one], pg_config=config, comm_lib_version="2.27.3", pg_status={"5": {}})
 
-    groups = recorder.merged_recorders(
+    groups = rank_dumps.merged_recorders(
         {0: nccl("[0, 1]", 3), 1: nccl("[0, 1]", 3), 2: nccl("[2, 3]", 9), 3: nccl("[2, 3]", 9)}
     )
     assert [(group.ranks, group.parts[0].completed, group.lowest) for group in groups] == [
@@ -137,7 +137,7 @@ def test_groups_of_one_name_stay_apart_where_nccl_names_their_members() -> None:
 def test_what_has_left_the_buffer_is_not_known() -> None:
     """torch's own counts have sends and receives in them."""
     status = {"0": {"last_enqueued_collective": 7, "last_completed_collective": 6}}
-    (group,) = recorder.merged_recorders({rank: text([], pg_status=status) for rank in (0, 1)})
+    (group,) = rank_dumps.merged_recorders({rank: text([], pg_status=status) for rank in (0, 1)})
     assert [(part.called, part.completed) for part in group.parts] == [(None, None), (None, None)]
     assert (group.lowest, group.waits) == ((), ())
 
@@ -154,7 +154,7 @@ def both(rank: int, called: int) -> str:
 
 
 def test_nccl_and_gloo_of_one_group_are_counted_apart() -> None:
-    groups = recorder.merged_recorders({0: both(0, 2), 1: both(1, 1)})
+    groups = rank_dumps.merged_recorders({0: both(0, 2), 1: both(1, 1)})
     assert [(group.name, group.ranks, group.sure) for group in groups] == [
         ("0", (0, 1), True),
         ("3", (0,), True),
@@ -167,10 +167,10 @@ def test_nccl_and_gloo_of_one_group_are_counted_apart() -> None:
 
 def test_the_parts_of_a_coalesced_call_are_done_when_it_is() -> None:
     parts = [entry(3, done=False, backend="nccl"), entry(3, "coalesced", backend="nccl")]
-    assert recorder.merged_recorders({0: text(parts)})[0].waits == ()
+    assert rank_dumps.merged_recorders({0: text(parts)})[0].waits == ()
 
 
 @pytest.mark.parametrize("wrong", ["", "[]", "no json"])
 def test_other_text_is_refused(wrong: str) -> None:
     with pytest.raises(ValueError):
-        recorder.merged_recorders({0: wrong})
+        rank_dumps.merged_recorders({0: wrong})

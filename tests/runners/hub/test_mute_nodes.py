@@ -17,7 +17,7 @@ from distui.presets.model import RestartPolicy
 from distui.presets.plan import Place, Plan
 from distui.runners import file_io, run_directories
 from distui.runners.agent import commands
-from distui.runners.agent.hooks import Environment
+from distui.runners.agent.hook_clients import Environment
 from distui.runners.agent.processes import state_of
 from distui.runners.agent.runner_process import ServedRun
 from distui.runners.daemon import CommandRefused

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from distui.runners.diagnosis import recorder
+from distui.runners.diagnosis import rank_dumps
 from distui.runners.inrank import rank_pulse
 
 SCRIPT = """
@@ -55,7 +55,7 @@ def test_a_recorder_as_it_is_told(tmp_path: Path) -> None:
     assert len(entries) == 129, "the newest, and the last of the group that is seldom used"
     assert sum(one["left_out"] for one in told["recorders"]) == 172
     assert entries[-1]["frames"][0]["name"] == "step"
-    groups = {group.name: group for group in recorder.merged_recorders({0: json.dumps(told)})}
+    groups = {group.name: group for group in rank_dumps.merged_recorders({0: json.dumps(told)})}
     assert [(part.called, part.completed) for part in groups["0"].parts] == [(300, 300)]
     assert [(part.called, part.completed) for part in groups["1"].parts] == [(1, 1)]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from distui.runners.diagnosis.first_cause import Verdict, document, judge
 from distui.runners.diagnosis.reading import read_all
-from distui.runners.diagnosis.verdict import Verdict, document, judge
 
 CLOSED = "{}:1:2 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer x<1>"
 OOM = "{}:1:2 [0] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'"

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from distui.presets.finding import Finding
-from distui.runners.diagnosis import judging as inheritance
-from distui.runners.diagnosis import judging as judging_module
-from distui.runners.diagnosis.judging import Judging, owns
+from distui.runners.diagnosis import detectors as inheritance
+from distui.runners.diagnosis import detectors as judging_module
+from distui.runners.diagnosis.detectors import Judging, owns
 from distui.runners.diagnosis.view import KEPT, View
 from distui.runners.model import (
     Collective,
