@@ -207,7 +207,7 @@ def test_signals(world: World) -> None:
     run.distui("logs", "--rank", "77").refused(2, "rank 77", "rank 0")
     run.distui("logs", "--attempt", "9").refused(2, "attempt 9", "attempt 1")
     run.distui("logs", "--node", "4").refused(2, "node 4", "node 0")
-    run.distui("wait", "--timeout", "0.2").refused(124, "not done after 0.2 s")
+    run.distui("wait", "--timeout", "0.2").refused(124, "Not done after 0.2 s")
     assert run.status()["ranks"][0]["state"] == "running", "none of these changed anything"
     run.distui("signal", "STOP").fine()
     run.distui("signal", "CONT").fine()
