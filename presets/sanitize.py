@@ -15,13 +15,26 @@ WIDTH = 2000
 LONGEST = 1 << 20
 """Most characters of a line that must not be cut: of a plan, a sentence, a path. More than an argument can have."""
 TAB = 8
-NAMES = frozenset(
+OPENERS = frozenset(
     (
-        "accelerate", "bash", "ddp", "deepspeed", "distui", "env", "mpiexec", "nnodes", "pdsh", "pip", "python", "rsync",
-        "sh", "sky", "srun", "ssh", "sshd", "sudo", "tar", "tmux", "torch", "torchrun", "uv",
+        "a", "absent", "all", "allocations", "an", "and", "another", "argument", "arguments", "as", "asking", "at",
+        "attempt", "autostop", "both", "call", "cancels", "cannot", "change", "channel", "check", "cluster",
+        "compare", "copied", "done", "dump", "either", "elastic", "end", "ended", "every", "expected", "files",
+        "find", "findings", "finished", "for", "frames", "from", "gave", "give", "gives", "goes", "group", "has",
+        "holds", "host", "hosts", "how", "however", "if", "in", "interrupted", "invalid", "is", "it", "its",
+        "kernel", "launcher", "leaves", "line", "list", "live", "local", "managed", "microbatches", "more", "name",
+        "neither", "nested", "no", "nobody", "node", "nodes", "none", "not", "nothing", "of", "on", "one", "only",
+        "open", "out", "port", "preset", "presets", "print", "process", "rank", "ranks", "read", "reading",
+        "recovered", "refused", "rendezvous", "repeat", "restart", "restarted", "rule", "run", "runs", "saved",
+        "schedule", "see", "send", "sequence", "set", "several", "sharding", "show", "signal", "since", "sizes",
+        "slots", "so", "standard", "status", "stays", "stop", "stopped", "strategy", "take", "teardown", "that",
+        "the", "there", "these", "they", "this", "those", "too", "two", "unknown", "unrecognized", "unset",
+        "unsupported", "until", "user", "wait", "what", "when", "where", "which", "with", "without", "world",
+        "would", "wrap", "write", "you", "your",
     )
 )  # fmt: skip
-"""Words that are written in lower case also at the beginning of a message."""
+"""Ordinary words with which our messages begin. Any other first word may be a name, of a host, a run, a file or a
+program, and stays as it is written."""
 _PERIOD = re.compile(r"(?<=[^\s./~])\.\Z")  # neither of "…" in dots nor of a path
 
 # Strings (OSC, DCS, …) end before the next introducer, so that a flood of them costs linear time.
@@ -78,12 +91,11 @@ def clean_whole(text: str) -> str:
 def as_message(text: str) -> str:
     """A message in the product's one style: in sentence case, and a single line without a final period.
 
-    The first word stays as it is written where it is a name: one of NAMES, or anything but a few lower-case ASCII
-    letters, as a path, an option, a quoted word, or the `host:` in front of a message. Several lines keep their periods.
+    Only one of OPENERS gets a capital: any other first word may be a name. Several lines keep their periods.
     """
     text = text.strip()
     first = text.split(maxsplit=1)[0].rstrip(",;.!?") if text else ""
-    if len(first) <= 16 and first.isascii() and first.isalpha() and first.islower() and first not in NAMES:
+    if first in OPENERS:
         text = text[0].upper() + text[1:]
     return text if "\n" in text else _PERIOD.sub("", text)
 

@@ -11,6 +11,8 @@ import house
 import pytest
 from test_rooms import BANNED_PHRASES
 
+from distui.presets.sanitize import OPENERS
+
 HELPS = ("help", "description", "epilog", "title")
 """Keywords of argparse and of our table of options whose value a user reads."""
 PARSERS = (
@@ -136,3 +138,33 @@ def test_no_message_has_a_banned_phrase() -> None:
     assert [
         each for each in (*ERRORS, *HELP_TEXTS) if any(phrase in each.text for phrase in BANNED_PHRASES)
     ] == []
+
+
+NAMES = frozenset(
+    (
+        "cp",
+        "distui",
+        "down",
+        "env",
+        "ep",
+        "job",
+        "mesh",
+        "nnodes",
+        "pp",
+        "slurm",
+        "ssh",
+        "torch",
+        "torchrun",
+        "tp",
+    )
+)
+"""Words in front of messages that are names of programs, verbs, options and fields."""
+
+
+def test_each_ordinary_first_word_gets_its_capital() -> None:
+    first = {
+        text.text.split(maxsplit=1)[0].rstrip(",;.!?") for text in everything()[0] if text.text.strip()
+    }
+    ordinary = {word for word in first if re.fullmatch(r"[a-z]+", word)}
+    assert ordinary - OPENERS - NAMES == set()
+    assert set() == OPENERS & NAMES

@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from ..presets.sanitize import as_message
 from ..runners.launch.options import ABOUT, HOSTS, NODES, RUN, LaunchOption, option
 from ..runners.launch.options import options as launch_options
 
@@ -92,7 +91,9 @@ def add_verbs(verbs: Verbs) -> None:
 
 def _verb(verbs: Verbs, name: str, function: str, *, help: str, **about: Any) -> argparse.ArgumentParser:
     """A verb that "module:function" of tui/verbs/ carries out."""
-    verb: argparse.ArgumentParser = verbs.add_parser(name, help=help, description=as_message(help), **about)
+    verb: argparse.ArgumentParser = verbs.add_parser(
+        name, help=help, description=help[0].upper() + help[1:], **about
+    )
     verb.set_defaults(verb=function)
     return verb
 

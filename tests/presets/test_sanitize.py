@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from distui.presets.sanitize import (
-    NAMES,
+    OPENERS,
     as_message,
     clean_line,
     clean_lines,
@@ -151,9 +151,14 @@ def test_a_message_is_in_sentence_case_without_a_final_period(text: str, shown: 
     assert as_message(text) == shown
 
 
-@pytest.mark.parametrize("name", sorted(NAMES))
+@pytest.mark.parametrize("name", ["torch", "ssh", "gamma", "train", "job", "mein-host", "über"])
 def test_a_name_in_front_of_a_message_stays_as_it_is_written(name: str) -> None:
     assert as_message(f"{name}, which it needs, is missing.") == f"{name}, which it needs, is missing"
+
+
+@pytest.mark.parametrize("word", sorted(OPENERS))
+def test_an_ordinary_word_in_front_of_a_message_gets_a_capital(word: str) -> None:
+    assert as_message(f"{word} is it.") == f"{word.capitalize()} is it"
 
 
 @given(st.text())

@@ -266,8 +266,8 @@ def test_anything_else_obeys_nothing(source: str) -> None:
         (b"\x7fELF\0\0", "not text"),
         ("\0", "not text"),
         (b"# -*- coding: klingon -*-\n", "klingon"),
-        (b"x = '\x80'", "not Python that can be read"),
-        ("(" * 400, "not Python that can be read"),
+        (b"x = '\x80'", "is not valid Python"),
+        ("(" * 400, "is not valid Python"),
         ("x" + ".x" * 20_000, "t.py"),
     ],
 )

@@ -116,7 +116,7 @@ async def test_nothing_is_painted_over_a_dialog_or_a_notification(rig: Start) ->
                 await shown_by_textual(it, step)
             assert paper.rows == {}
             await it.until(lambda: "step 789" in it.screen())
-            assert "in front of the rows" in it.told()
+            assert "In front of the rows" in it.told()
 
 
 async def shown_by_textual(it: Rig, step: int) -> None:

@@ -58,7 +58,7 @@ async def test_every_pane_is_reached_by_keys(rig: Start, keys: tuple[str, ...]) 
             await it.press("tab")
             assert screen.details.has_focus
         for key, wanted in zip(
-            keys[1:] + keys[:1], ("num_nodes: 2", "Open a port.", "Type a model", "torchrun"), strict=True
+            keys[1:] + keys[:1], ("num_nodes: 2", "Open a port.", "Enter a model", "torchrun"), strict=True
         ):
             await it.press(key)
             assert wanted in it.screen()
@@ -101,7 +101,7 @@ async def test_what_the_check_finds_is_counted_told_and_asked_about(rig: Start) 
 async def test_the_memory_pane_shows_the_numbers_of_the_estimate(here: Here) -> None:
     async with shown(here(), 120, 40) as it:
         screen = await opened(it, "f5")
-        assert "Type a model (7B)" in it.screen()
+        assert "Enter a model (7B)" in it.screen()
         await chosen(it, screen, "fsdp2")
         for name, text in (("params", "7B"), ("hardware", "8xA100-80GB"), ("nodes", "2")):
             await at_field(it, screen, name)
