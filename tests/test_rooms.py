@@ -220,14 +220,14 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 269,
-    "lines": 65_750,
+    "modules": 195,
+    "lines": 62_990,
     "cycles": 0,
     "in_cycles": 0,
-    "local_imports": 43,
+    "local_imports": 35,
     "doubled_classes": 2,
-    "doubled_files": 11,
-    "broad": 17,
+    "doubled_files": 8,
+    "broad": 14,
     "banned": 0,
 }
 """What `make house` may count at most. These numbers only fall: whoever makes one better lowers it here."""
