@@ -498,6 +498,12 @@ SHORTEST = 6
 """Characters of a value that is looked for everywhere: a shorter one would be found in innocent words."""
 
 
+def _encodings(form: str) -> set[bytes]:
+    """A value whose bytes need not be UTF-8: as they are, as JSON strings hold them, and with U+FFFD, as kept texts do."""
+    raw = form.encode("utf-8", "surrogateescape")
+    return {raw, form.encode("utf-8", "replace"), raw.decode("utf-8", "replace").encode()}
+
+
 class Masker:
     """Masks texts and JSON values; `count` says how often something was."""
 
@@ -505,7 +511,7 @@ class Masker:
         """`secrets`: values that are masked wherever they stand."""
         self.count = 0
         forms = {form for value in secrets if _tells(value) for form in _forms(value)}
-        ordered = sorted((form.encode("utf-8", "surrogateescape") for form in forms), key=len, reverse=True)
+        ordered = sorted({encoded for form in forms for encoded in _encodings(form)}, key=len, reverse=True)
         self._values = re.compile(b"|".join(map(re.escape, ordered))) if ordered else None
 
     def _hide(self, value: str) -> str:

@@ -43,7 +43,7 @@ _LAUNCHER = re.compile(r"\b(torchrun|accelerate launch|deepspeed|torch\.distribu
 def lint_file(
     name: str, data: bytes, *, exists: Exists | None = None, presets: Library | None = None
 ) -> list[Finding]:
-    """What is wrong with a file, the worst first. Never raises.
+    """What is wrong with a file, the worst first. Raises PresetError for YAML without PyYAML.
 
     `exists`: whether there is a file, seen from this one; `presets`: the library of those that there are.
     """

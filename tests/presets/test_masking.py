@@ -86,4 +86,8 @@ def test_long_lines_cost_linear_time() -> None:
 
 def test_a_secret_need_not_be_utf_8() -> None:
     """A variable's bytes come as os.environ has them."""
-    assert Masker(["geheim\udcff\udcfe12"]).text(b"x geheim\xff\xfe12 y") == b"x *** y"
+    masker = Masker(["geheim\udcff\udcfe12"])
+    assert masker.text(b"x geheim\xff\xfe12 y") == b"x *** y"
+    assert masker.text("x geheim\ufffd\ufffd12 y".encode()) == b"x *** y"
+    assert masker.value("x geheim\udcff\udcfe12 y") == "x *** y"
+    assert masker.value(["x geheim\ufffd\ufffd12 y"]) == ["x *** y"]

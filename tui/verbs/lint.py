@@ -63,7 +63,7 @@ def is_file(word: str) -> bool:
 
 
 def _file(file: str, presets: Library | None) -> list[Finding]:
-    """Raises RunError."""
+    """Raises RunError and PresetError."""
     path = Path(file)
     try:
         with path.open("rb") as opened:
