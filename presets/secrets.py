@@ -499,7 +499,7 @@ SHORTEST = 6
 
 
 def _encodings(form: str) -> set[bytes]:
-    """A value whose bytes need not be UTF-8: as they are, as JSON strings hold them, and with U+FFFD, as kept texts do."""
+    """A value whose bytes need not be UTF-8: as they are, as in JSON strings, and with U+FFFD, as in kept texts."""
     raw = form.encode("utf-8", "surrogateescape")
     return {raw, form.encode("utf-8", "replace"), raw.decode("utf-8", "replace").encode()}
 

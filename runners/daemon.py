@@ -58,9 +58,8 @@ def main(argv: list[str], serve: Serve, usage: str) -> int:
 
 def load(entry: run_directories.Entry) -> Plan:
     """The plan of a run. Raises RunError, also for that of another run, whose processes it would take for its own."""
-    from ..presets.render import (
-        plan_from_json,
-    )  # slow to import, and what only reads runs loads this module too
+    # Slow to import, and what only reads runs loads this module too.
+    from ..presets.render import plan_from_json
 
     path = entry.path / run_directories.PLAN_FILE
     try:
@@ -84,7 +83,7 @@ def run(run_dir: Path, ready: Ready, mode: StartMode, serve: Serve) -> int:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            ready("taken")  # somebody else's daemon is coming up, or goes: see local.start_agent
+            ready("taken")  # somebody else's daemon is coming up, or goes: see local_agent.start_agent
             return 0
         ensure_socket_dir()
         asyncio.run(_guarded(serve, entry, load(entry), ready, mode))

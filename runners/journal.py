@@ -296,7 +296,7 @@ class RunRecord(Struct, frozen=True):
 
 @dataclass(slots=True)
 class History:
-    """Events in order, and what is wrong with the files that they were read_history from."""
+    """Events in order, and what is wrong with the files that they were read from."""
 
     events: list[Stamped] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -376,7 +376,7 @@ def _plan(path: Path) -> PlanSummary:
 
 
 def _add_report(path: Path, history: History) -> None:
-    """What the runner reported and no agent has read_history yet."""
+    """What the runner reported and no agent has read yet."""
     stopping = history.state.phase is RunPhase.STOPPING
     try:
         for offset, line in file_io.lines(path / REPORT, history.state.source):

@@ -12,7 +12,7 @@ from ..presets.finding import Finding
 from ..presets.secrets import mask
 from .formatting import spans_text
 
-# --- values that events carry ---
+# --- values that events carry; unknown is None, never 0 ---
 
 
 class RunPhase(enum.StrEnum):

@@ -319,7 +319,7 @@ REFUSAL = "distui did not start this job: read-only"
 
 
 class WatchLink:
-    """One job on this host, read-only. Satisfies `wire.link.Link`; consume `events` from one task.
+    """One job on this host, read-only. Satisfies `wire.client.Link`; consume `events` from one task.
 
     `scanner` gives scans (tests hand in their own); without `gpus` no sampler is started.
     """

@@ -370,7 +370,7 @@ RETRIED = ("sock-refused-retry", "tcpx-timeout")
 MILD = ("ras-no-listen",)
 """Rules of what does no harm to the job."""
 ELSEWHERE = ("net-socket-fallback", "version-mismatch")
-"""Derived from what all nodes say: see detectors/expectations.py."""
+"""Derived from the statements of all nodes: see diagnosis/expectations.py."""
 BEHIND_ID = "logs-behind"
 
 

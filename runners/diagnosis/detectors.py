@@ -97,7 +97,6 @@ DETECTORS: tuple[Detector, ...] = (
     starting.find,
     hang.find,
     straggler.find,
-    expectations.find,
     expectations.find_not_applied,
 )
 EVERY_S = 2.0
@@ -136,6 +135,7 @@ class Judging:
         self._attempt = 0
         self._ledger = FindingLedger(emit)
         self._inherited = Inherited((), 0)
+        self._detectors = (*DETECTORS, expectations.Expectations().find)
 
     def resume(self) -> None:
         """After a replay: take over the findings of an earlier process, to clear them once they can be judged."""
@@ -163,7 +163,9 @@ class Judging:
     def judge(self, now: float | None = None) -> None:
         """Judge once. `now`: Unix time, by default this moment."""
         view = self.view(time.time() if now is None else now)
-        findings = self._inherited.judge(view, [new for detector in DETECTORS for new in detector(view)])
+        findings = self._inherited.judge(
+            view, [new for detector in self._detectors for new in detector(view)]
+        )
         self._ledger.update(findings)
 
     def view(self, now: float) -> View:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import ipaddress
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import starmap
 
 import msgspec
 
@@ -117,21 +115,37 @@ class NodeStatements:
         return _quoted(self.facts, f"{what}:{self.node.host if self.node else ''}")
 
 
-def find(view: View) -> Iterable[Finding]:
-    """See the module."""
-    documents = [(number, node.nccl) for number, node in view.state.nodes.items() if node.nccl is not None]
-    statements = [each for each in starmap(_read_statements, documents) if each is not None]
-    if not statements:
-        return ()
-    findings = [finding for each in statements for finding in _weighed(each, view)]
-    nodes = [each for each in statements if each.node is not None]
-    network = list(_networks(nodes))
-    alone = {finding.node for finding in network}
-    findings += network
-    findings += [finding for node in nodes if node.number not in alone for finding in _sockets(node, view)]
-    findings += _interfaces(nodes, view)
-    findings += _versions(nodes, view)
-    return findings + list(unread([each.facts for each in statements], view.plan, _whole(statements)))
+class Expectations:
+    """Findings from the statements of all nodes; each document is decoded once, and each node's newest is kept."""
+
+    def __init__(self) -> None:
+        self._newest: dict[int, tuple[bytes, NodeStatements | None]] = {}
+
+    def find(self, view: View) -> Iterable[Finding]:
+        """See the module."""
+        statements = [each for each in self._all(view) if each is not None]
+        if not statements:
+            return ()
+        findings = [finding for each in statements for finding in _weighed(each, view)]
+        nodes = [each for each in statements if each.node is not None]
+        network = list(_networks(nodes))
+        alone = {finding.node for finding in network}
+        findings += network
+        findings += [
+            finding for node in nodes if node.number not in alone for finding in _sockets(node, view)
+        ]
+        findings += _interfaces(nodes, view)
+        findings += _versions(nodes, view)
+        return findings + list(unread([each.facts for each in statements], view.plan, _whole(statements)))
+
+    def _all(self, view: View) -> Iterator[NodeStatements | None]:
+        for number, node in view.state.nodes.items():
+            if node.nccl is None:
+                continue
+            kept = self._newest.get(number)
+            if kept is None or kept[0] != node.nccl:
+                kept = self._newest[number] = (node.nccl, _read_statements(number, node.nccl))
+            yield kept[1]
 
 
 def _weighed(stated: NodeStatements, view: View) -> Iterator[Finding]:
@@ -152,7 +166,6 @@ def _weighed(stated: NodeStatements, view: View) -> Iterator[Finding]:
         yield finding
 
 
-@functools.lru_cache(maxsize=4096)
 def _read_statements(number: int, document: bytes) -> NodeStatements | None:
     try:
         facts = nccl_facts.decode(document)

@@ -325,7 +325,7 @@ def _cut(view: View, cuts: Mapping[int, Stall], nodes: Mapping[str, int], since:
         "hang-network", "error", f"rank {ranks[0]}{near} ({address(first.local)}) gets {answer} {far}: "
         "the network between them does not carry", rank=ranks[0], ranks=ranks if len(ranks) > 1 else (),
         node=place[0] if place else None, since=since,
-        remedy="check link, route, firewall and MTU between these two addresses, and at the interface "
+        remedy="check link, route, firewall and MTU between these two addresses, and the interface "
         "that NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names",
         evidence=tuple(
             f"rank {rank}: connection {cuts[rank].local} → {cuts[rank].remote} "

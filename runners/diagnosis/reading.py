@@ -252,9 +252,8 @@ class Reading:
                 counted[comm.nranks] += 1
                 name = f"{comm.nranks} ranks, no. {counted[comm.nranks]}"
             communicators.append((name, comm))
-        communicators.sort(
-            key=lambda each: -(each[1].nranks or 0)
-        )  # stable: equal ones in the order of their init
+        # Stable: equal ones stay in the order of their init.
+        communicators.sort(key=lambda each: -(each[1].nranks or 0))
         kept = tuple(_communicator(name, comm, raw) for name, comm in communicators[:COMMUNICATORS])
         for entry in self.tally.entries:
             if entry.firsts:

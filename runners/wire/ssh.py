@@ -122,9 +122,8 @@ class SshLink(SocketLink):
     async def why(self, otherwise: str) -> str:
         """Close, and return why the link broke: what ssh wrote, or `otherwise`."""
         try:
-            async with asyncio.timeout(
-                LEAVE_SECONDS
-            ):  # it exits by itself, and then has written everything
+            # It exits by itself, and then has written everything.
+            async with asyncio.timeout(LEAVE_SECONDS):
                 await self._process.wait()
                 await self._hearing
         except TimeoutError:

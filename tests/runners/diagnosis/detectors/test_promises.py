@@ -14,7 +14,7 @@ from distui.presets.finding import Finding
 from distui.presets.load import load
 from distui.presets.plan import Place, Plan, Request, make_plan
 from distui.runners.diagnosis import nccl_facts
-from distui.runners.diagnosis.expectations import LATE_S, SETTLED_S, find
+from distui.runners.diagnosis.expectations import LATE_S, SETTLED_S, Expectations
 from distui.runners.diagnosis.reading import Reading
 from distui.runners.diagnosis.view import View
 from distui.runners.model import Gpu
@@ -85,7 +85,7 @@ class Job:
         return View(state=state, plan=self.plan, now=NOW, history={})
 
     def found(self) -> dict[str, Finding]:
-        said = list(find(self.view()))
+        said = list(Expectations().find(self.view()))
         assert all(one.evidence for one in said), "no finding without evidence"
         assert len({(one.id, one.rank, one.node) for one in said}) == len(said)
         return {f"{one.id} {one.severity} {one.node}": one for one in said}
@@ -120,7 +120,7 @@ def test_a_healthy_job_is_silent(nodes: int) -> None:
 
 def test_nothing_is_known(job: Job) -> None:
     state = RunState(run="x", nodes={0: Node(0), 1: Node(1, nccl=b"no document")})
-    assert list(find(View(state=state, plan=None, now=NOW, history={}))) == []
+    assert list(Expectations().find(View(state=state, plan=None, now=NOW, history={}))) == []
 
 
 def test_tcp_although_the_node_has_rdma(job: Job) -> None:
@@ -299,10 +299,10 @@ def test_variables_that_were_not_read(job: Job, tmp_path: Path) -> None:
 
 
 def test_the_same_document_says_the_same_and_is_read_once() -> None:
-    view = Job(128).view()
-    first = list(find(view))
+    view, expectations = Job(128).view(), Expectations()
+    first = list(expectations.find(view))
     began = time.perf_counter()
-    assert list(find(view)) == first == []
+    assert list(expectations.find(view)) == first == []
     took = time.perf_counter() - began
     print(f"1,024 ranks, nothing new: {took * 1000:.1f} ms")
     assert took < 0.1
