@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
+from typing import get_args
 
 import msgspec
 
@@ -28,7 +29,7 @@ from ...presets.nccl import (
 from ...presets.secrets import mask
 from ...runners import environment
 from ...runners.formatting import duration_short, listed, plural, size_short, spans, spans_text
-from ...runners.model import Command, Down, Dump, Restart, SetAutostop, SetNccl, Signal, Stop
+from ...runners.model import Action, Command, Down, Dump, Restart, SetAutostop, SetNccl, Signal, Stop
 from ...runners.state import RunState
 from . import glyphs
 from .frame import name_of, names, silent, without
@@ -63,7 +64,7 @@ ACTIONS = {
 }
 """Verbs that only change what is shown."""
 
-VERBS = ("restart", "stop", "nccl", "signal", "dump", "down", "autostop")
+VERBS = tuple(command.verb for command in get_args(Action))
 """Verbs that become commands for the run."""
 
 
