@@ -182,7 +182,7 @@ class RestartPolicy:
     """When the worker group starts again after a rank failed."""
 
     limit: int = 3
-    """Failures after which the run is given up. 0: never restart."""
+    """Failures in a row after which the ranks restart; one more ends the run. 0: never restart."""
     backoff_s: float = 1.0
     """Seconds before the first restart; doubled with each further failure."""
     backoff_max_s: float = 60.0

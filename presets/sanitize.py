@@ -19,7 +19,7 @@ OPENERS = frozenset(
     (
         "a", "absent", "all", "allocations", "an", "and", "another", "argument", "arguments", "as", "asking", "at",
         "attempt", "autostop", "both", "call", "cancels", "cannot", "change", "channel", "check", "cluster",
-        "compare", "copied", "done", "dump", "either", "elastic", "end", "ended", "every", "expected", "files",
+        "compare", "copied", "done", "dump", "either", "elastic", "end", "ended", "every", "expected", "file", "files",
         "find", "findings", "finished", "for", "frames", "from", "gave", "give", "gives", "goes", "group", "has",
         "holds", "host", "hosts", "how", "however", "if", "in", "interrupted", "invalid", "is", "it", "its",
         "kernel", "launcher", "leaves", "line", "list", "live", "local", "managed", "microbatches", "more", "name",

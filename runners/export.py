@@ -245,7 +245,7 @@ def unpack(path: Path, folder: Path) -> Manifest:
             hashes = dict(_members(packed, path, folder))
     except (OSError, EOFError, zlib.error) as error:
         raise RunError(
-            f"{path} cannot be read ({_words(error)}): have it exported or copied again"
+            f"file {path} cannot be read ({_words(error)}): have it exported or copied again"
         ) from None
     tops = {name.partition("/")[0] for name in hashes}
     if len(tops) != 1:

@@ -159,7 +159,7 @@ def _script(request: Request) -> tuple[bool, bytes | None]:
     if request.script is None:
         return True, None
     if request.no_python:
-        return True, None  # whether it can be executed depends on the plan's environment: see executable.py
+        return True, None  # whether it can be executed depends on the plan's environment: see `refusal`
     path = Path(request.script)
     if request.module:
         path = Path(*request.script.split("."))

@@ -221,7 +221,7 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 195,
-    "lines": 62_990,
+    "lines": 63_006,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 35,

@@ -131,9 +131,9 @@ def _launch(verbs: Verbs, name: str, summary: str, function: str) -> None:
     verb.set_defaults(detach=False, dry_run=False, takes_rest=True)
 
 
-def _run(verb: argparse.ArgumentParser) -> None:
+def _run(verb: argparse.ArgumentParser, default: str = "the only live run, else the newest") -> None:
     verb.add_argument(
-        "run", nargs="?", metavar="RUN", help="name, id or unique prefix (default: the only live run)"
+        "run", nargs="?", metavar="RUN", help=f"name, id or unique prefix (default: {default})"
     )
 
 
@@ -362,7 +362,7 @@ def _advise(verbs: Verbs) -> None:
 
 def _doctor(verbs: Verbs) -> None:
     verb = _verb(verbs, "doctor", "doctor:doctor", help="check that this node (or --hosts) can run a job")
-    _run(verb)
+    _run(verb, "this node")
     _add_all(verb, "doctor", HOSTS)
     verb.add_argument("--python", metavar="PATH", help="interpreter of the training environment")
     verb.add_argument("--port", type=int, metavar="PORT", help="rendezvous port on the first node")

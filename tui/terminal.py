@@ -102,7 +102,8 @@ def complaint() -> str | None:
             "`distui status` and `distui logs` print text"
         )
     if os.environ.get("TERM", "") in ("", "dumb"):
-        return "the cockpit needs a terminal that can draw, and TERM says dumb: set TERM, or use `distui status`"
+        term = os.environ.get("TERM") or "not set"
+        return f"the cockpit needs a terminal that can draw, and TERM is {term}: set TERM, or use `distui status`"
     return None
 
 

@@ -347,7 +347,7 @@ class _Text:
 
     def check(self, block: bytes) -> None:
         if not self._begun and _binary(block[:8192]):
-            raise RunError(f"{self._path} is no text: give the logs themselves, unpacked")
+            raise RunError(f"file {self._path} is no text: give the logs themselves, unpacked")
         self._begun = True
 
 
@@ -359,7 +359,7 @@ def _binary(sample: bytes) -> bool:
 def _why(path: Path, error: OSError) -> str:
     if isinstance(error, FileNotFoundError):
         return f"{path} does not exist: name log files, or a run (`distui ls` lists them)"
-    return f"{path} cannot be read ({(error.strerror or str(error)).lower()}): name log files that you may read"
+    return f"file {path} cannot be read ({(error.strerror or str(error)).lower()}): name log files that you may read"
 
 
 Named = tuple[str, Path]

@@ -259,9 +259,9 @@ def run_nested(plan: dict[str, Any], run_dir: str, argv: list[str]) -> int:
     from torch.distributed.run import parse_args
 
     foreign = several_nodes(parse_args(argv).nnodes, plan) is None  # the others are not of this run
-    host = HostRunner()
-    answer = {} if foreign else host.ask("guest")
-    if not answer.get("ok"):
+    host = None if foreign else HostRunner()
+    answer = {} if host is None else host.ask("guest")
+    if host is None or not answer.get("ok"):
         os.execv(sys.executable, [sys.executable, "-m", "torch.distributed.run", *argv])
     own = dict(plan, launcher="torchrun", argv=argv, standalone=True, restart=UNLIMITED)
     group = GuestGroup(own, run_dir, host, answer)

@@ -116,8 +116,8 @@ OPTIONS: tuple[LaunchOption, ...] = (
     ),
     LaunchOption(flags=("--grace",), takes="SECONDS", parse="seconds", help="time between SIGTERM and SIGKILL"),
     LaunchOption(
-        flags=("--restarts",), takes="N", parse="count", help="maximum number of restarts before the run fails",
-        more="0: none is restarted.",
+        flags=("--restarts",), takes="N", parse="count", help="failures in a row after which the ranks restart",
+        more="0: no failure restarts them. Ten minutes without a failure start the count again.",
     ),
     LaunchOption(
         flags=("--json",), help="one JSON object on stdout",

@@ -158,7 +158,7 @@ def test_several_files_without_a_common_time(log: Path, capsys: pytest.CaptureFi
     [
         (["gone.log"], 3, "distui: There is no file gone.log, and no run 'gone.log': "),
         (["x" * 300], 3, "distui: There is no file xxx"),
-        (["train.log", "x" * 300], 2, "distui: xxx"),
+        (["train.log", "x" * 300], 2, "distui: File xxx"),
         (["train.log", "gone.log"], 2, "distui: gone.log does not exist: name log files, or a run "),
         (["."], 2, "distui: . is a directory: name the log files in it"),
     ],

@@ -9,7 +9,6 @@ import enum
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from ...runners.formatting import (
     duration_exact,
@@ -23,9 +22,6 @@ from ...runners.model import (
 from ...runners.state import Node, Rank, RunState
 from . import glyphs
 from .glyphs import fit
-
-if TYPE_CHECKING:
-    pass
 
 
 class LinkPhase(enum.StrEnum):

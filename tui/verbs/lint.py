@@ -69,7 +69,7 @@ def _file(file: str, presets: Library | None) -> list[Finding]:
         with path.open("rb") as opened:
             data = opened.read(MOST_BYTES + 1)
     except OSError as error:
-        raise RunError(f"{file} cannot be read: {error.strerror or error}") from None
+        raise RunError(f"file {file} cannot be read: {error.strerror or error}") from None
     return lint_file(file, data, exists=_exists(path.parent), presets=presets)
 
 

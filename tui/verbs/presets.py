@@ -199,7 +199,7 @@ def _add(path: Path, as_json: bool) -> int:
         data = trusted_files.content(path)
     except (OSError, trusted_files.NoFile) as error:
         why = (error.strerror or error) if isinstance(error, OSError) else error
-        raise RunError(f"{path} cannot be read: {why}") from None
+        raise RunError(f"file {path} cannot be read: {why}") from None
     document = decode_toml(data, str(path))
     added = trusted.add(os.environ, path, data)
     if as_json:
