@@ -24,7 +24,10 @@ def test_no_two_fields_of_a_table_share_a_text() -> None:
 
 
 def test_the_text_is_the_one_that_stands_under_the_field() -> None:
-    assert help_of("restart.limit") == "Failures after which the run is given up. 0: never restart."
+    assert (
+        help_of("restart.limit")
+        == "Failures in a row after which the ranks restart; one more ends the run. 0: never restart."
+    )
     assert help_of("mesh.cp").startswith("Ranks that share one sequence")
     assert help_of("nccl.NCCL_ALGO") == help_of("nccl")
     assert help_of("no.such") == ""

@@ -156,9 +156,9 @@ def test_a_name_in_front_of_a_message_stays_as_it_is_written(name: str) -> None:
     assert as_message(f"{name}, which it needs, is missing.") == f"{name}, which it needs, is missing"
 
 
-@pytest.mark.parametrize("word", sorted(OPENERS))
-def test_an_ordinary_word_in_front_of_a_message_gets_a_capital(word: str) -> None:
-    assert as_message(f"{word} is it.") == f"{word.capitalize()} is it"
+def test_an_ordinary_word_in_front_of_a_message_gets_a_capital() -> None:
+    for word in OPENERS:
+        assert as_message(f"{word} is it.") == f"{word.capitalize()} is it"
 
 
 @given(st.text())
