@@ -528,7 +528,7 @@ def _reader_notes(preset: Preset, obeys: Obeys) -> tuple[str, ...]:
     if obeys.reader == "deepspeed":
         if preset.batch.micro is None:
             notes.append(
-                "DeepSpeed is told train_micro_batch_size_per_gpu 1: set batch.micro to what a rank takes at once."
+                "DeepSpeed gets train_micro_batch_size_per_gpu 1: set batch.micro to what a rank takes at once."
             )
         return tuple(notes)
     if strategy.kind in ("fsdp1", "fsdp2") and preset.precision.reduce != preset.precision.param:

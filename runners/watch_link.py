@@ -54,7 +54,7 @@ from .wire.client import Window
 
 
 READ_ONLY = "not started by distui: read-only"
-_GONE = "its processes are gone; how they ended is known only to whoever started them"
+_GONE = "its processes are gone; only their starter knows how they ended"
 
 
 @dataclass(frozen=True, slots=True)

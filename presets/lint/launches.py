@@ -102,7 +102,7 @@ def _number(flags: Mapping[str, Word], name: str) -> int | None:
 def _accelerate(flags: Mapping[str, Word], around: Surroundings) -> Iterator[Finding]:
     machines, total = _number(flags, "num_machines"), _number(flags, "num_processes")
     if machines is not None and around.nnodes is not None and machines != around.nnodes:
-        text = f"accelerate is told {machines} machines and there are {around.nnodes}."
+        text = f"accelerate gets {machines} machines, but there are {around.nnodes}."
         yield issue("L35", around.at(flags["num_machines"].line), text, value=f"--num_machines {machines}")
     nodes = machines or (around.nnodes if "num_machines" not in flags else None)
     if total is not None and nodes is not None:
@@ -339,7 +339,7 @@ def _counts(options: Options, launch: LauncherCall, around: Surroundings) -> Ite
         waits = (
             "waits for the others until it gives up" if nodes > around.nnodes else "leaves the others out"
         )
-        text = f"torchrun is told {nodes} nodes and there are {around.nnodes}: it {waits}."
+        text = f"torchrun gets {nodes} nodes, but there are {around.nnodes}: it {waits}."
         yield issue("L35", around.at(options.values["nnodes"].line), text, value=f"--nnodes {nodes}")
     elif "nnodes" not in options.values and not options.opaque and (around.nnodes or 1) > 1:
         text = f"Without --nnodes each of the {around.nnodes} nodes trains alone."

@@ -228,7 +228,7 @@ def check_variables(name: str, value: str, where: str, nnodes: int | None = None
     if bad and value.upper() == bad and not (name == "NCCL_IB_DISABLE" and nnodes == 1):
         yield issue("L40", where, f"{name}={value} {what}.", value=shown)
     if name == "NCCL_SOCKET_IFNAME" and value.lstrip("=") == "lo" and (nnodes or 1) > 1:
-        text = "NCCL is told to use the loopback interface alone, which reaches no other node."
+        text = "NCCL is set to use the loopback interface alone, which reaches no other node."
         yield issue(
             "L38", where, text, value=shown, remedy="Name the interface between the nodes, or leave it out."
         )

@@ -400,7 +400,9 @@ class RaisedFindings:
         """Parts were skipped: raised once, with how many bytes were left to read then."""
         if BEHIND_ID in self.raised:
             return []
-        text = "the logs grow faster than they can be read: of what is between, only warnings are looked at"
+        text = (
+            "the logs grow faster than they can be read: distui reads only the warnings of the skipped part"
+        )
         seen = f"{left / 1e6:.0f} MB were not read yet when parts were first left out; the files are whole"
         remedy = "`distui nccl RUN WARN` ends a flood of NCCL's; `distui diagnose` reads the files whole"
         finding = Finding(

@@ -361,6 +361,6 @@ def judge(before: ras.RasReport, now: ras.RasReport, node: int) -> Finding | Non
         role="hint",
         ranks=tuple(sorted(ranks)),
         node=node,
-        remedy="a hint, no proof: RAS counts launches and knows nothing of Send and Recv; look at these stacks",
+        remedy="a hint, no proof: RAS counts launches and does not count Send and Recv; compare these stacks",
         evidence=tuple(evidence),
     )

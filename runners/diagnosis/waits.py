@@ -330,7 +330,7 @@ _REMEDIES = {
     "hang-loader": "check its dataset and its workers (their stacks: py-spy dump --subprocesses); "
     "try num_workers=0, and give DataLoader a timeout",
     "hang-checkpoint": "check the file system that the checkpoint is written to: space, quota, a server that is gone",
-    "hang-stopped": "let it go on with SIGCONT: distui signal RUN CONT --rank {rank}",
+    "hang-stopped": "continue it with SIGCONT: distui signal RUN CONT --rank {rank}",
     "hang-c-call": "check what that line calls; a library that holds the GIL needs a time-out of its own",
     "hang-python": "check the condition that this loop waits for",
     "hang-not-joined": "check what that line waits for; every rank has to call the same collectives",

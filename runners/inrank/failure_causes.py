@@ -372,7 +372,7 @@ class _FailureClass(NamedTuple):
     symptom: bool = False
 
 
-_LINE = "look at what the script does at that line"
+_LINE = "check what the script does at that line"
 _IMPORT = "correct that module, or install versions that fit each other"
 
 
@@ -492,7 +492,7 @@ def _code(code: int | None) -> str:
 
 # --- signals and exit codes ------------------------------------------------------------------------------------
 
-_OUTSIDE = "look who ends processes there: the scheduler's limits, preemption, an administrator"
+_OUTSIDE = "check what kills processes there: the scheduler's limits, preemption, an administrator"
 
 
 def signal_of(code: int | None) -> int | None:

@@ -437,7 +437,7 @@ RECOVERY = {
 }
 
 _RESET = "end the run and reset the GPU"
-_SCRIPT = "look at the ranks on this GPU: most often the program's own fault"
+_SCRIPT = "check the ranks on this GPU: it is most often the program's own fault"
 _EXCHANGE = "reset the GPU; have it exchanged if this comes back"
 
 XID = {
