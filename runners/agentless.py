@@ -37,10 +37,12 @@ from .model import (
     FindingRaised,
     Hello,
     LogGrew,
+    MetricsWindow,
     Outcome,
     RankChanged,
     RankPhase,
     ReadLog,
+    ReadMetrics,
     Restart,
     RunCreated,
     RunEnded,
@@ -267,13 +269,17 @@ class DiskLink:
 
     async def send(self, command: Command) -> CommandDone:
         """Nothing can be changed any more."""
-        assert not isinstance(command, Hello | Via | ReadLog)
+        assert not isinstance(command, Hello | Via | ReadLog | ReadMetrics)
         again = f"`distui relaunch {self._entry.record.name}` starts it anew"
         return CommandDone(command.id, False, f"the run has ended: {again}")
 
     async def read_log(self, file: str, offset: int, limit: int = 65536, grep: str = "") -> Window:
         """See Link.read_log."""
         return await self._ask(self._run_dir, file, offset, limit, grep)
+
+    async def read_metrics(self, ask: ReadMetrics) -> MetricsWindow:
+        """See Link.read_metrics."""
+        return MetricsWindow(ask.id, error="no metrics of this run are kept here")
 
     async def close(self) -> None:
         return
@@ -310,7 +316,7 @@ class FilesLink(DiskLink):
 
     async def send(self, command: Command) -> CommandDone:
         """Stop and restart, the only commands that need no agent."""
-        assert not isinstance(command, Hello | Via | ReadLog)
+        assert not isinstance(command, Hello | Via | ReadLog | ReadMetrics)
         if self.readonly and isinstance(command, Stop | Restart):
             return CommandDone(command.id, False, "this connection is read-only")
         try:

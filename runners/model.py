@@ -140,6 +140,14 @@ class Gpu(Struct, frozen=True, omit_defaults=True):
     """The driver no longer reaches this GPU."""
     error: str | None = None
     """Why values are missing, in words."""
+    throttled_percent: float | None = None
+    """Share of the last sample period in which power or heat held the clocks back."""
+    sm_active: float | None = None
+    """Percent of cycles in which a warp was resident on an SM, mean of all SMs; by NVML's GPM, Hopper and newer."""
+    tensor_active: float | None = None
+    """Percent of cycles in which the tensor cores were busy; by GPM."""
+    dram_active: float | None = None
+    """Percent of the memory's bandwidth that was used; by GPM."""
 
 
 class Host(Struct, frozen=True, omit_defaults=True):
@@ -198,6 +206,54 @@ class RankSample(Struct, frozen=True, omit_defaults=True):
     """Share of its cgroup's quota periods in which the quota held it back; None without a quota."""
     cpus: str | None = None
     """Cores that it may run on, as in "0-3,8"."""
+    wait_percent: float | None = None
+    """Share of the last seconds in which it waited for other ranks in a collective."""
+
+
+class TrainingSample(Struct, frozen=True, omit_defaults=True):
+    """The newest training signals of one rank; each is what the script itself reports."""
+
+    rank: int
+    at: float
+    """Unix time of the newest of them, by the node's clock."""
+    step: int | None = None
+    """As the script counts; `RankSample.step` counts optimizer steps since the start of the process."""
+    total: int | None = None
+    """Steps after which the training is over."""
+    epoch: float | None = None
+    loss: float | None = None
+    lr: float | None = None
+    grad_norm: float | None = None
+    tokens_s: float | None = None
+    """Tokens a second of the whole job, as the script reports them."""
+    samples_s: float | None = None
+    step_s: float | None = None
+    mfu: float | None = None
+    """Model FLOPs utilisation in percent: the script's own, else computed from the model's size."""
+    values: dict[str, float] = {}
+    """Further values by the script's own names ("eval/loss"); at most 32."""
+    sources: dict[str, str] = {}
+    """Field → where it comes from: "wandb", "tensorboard", "output: step {step} loss {loss}", "computed"."""
+    not_finite: dict[str, str] = {}
+    """Field or name of a value → "nan", "inf" or "-inf" where that is its newest value, which JSON cannot carry."""
+
+
+class Checkpoint(Struct, frozen=True, omit_defaults=True):
+    """A checkpoint that was saved or is being saved."""
+
+    path: str
+    at: float
+    """Unix time at which it was complete; of one that is not, at which it was last seen to grow."""
+    source: str
+    """How that is known: "torch.save", "dcp", "safetensors", "save_pretrained", "accelerate", "deepspeed", "folder"."""
+    step: int | None = None
+    rank: int | None = None
+    """Who reported it."""
+    duration_s: float | None = None
+    size: int | None = None
+    """Bytes on disk."""
+    complete: bool = True
+    """False: torn, because its writer ended or the folder misses files."""
 
 
 class FirstCause(Struct, frozen=True, omit_defaults=True):
@@ -273,6 +329,8 @@ class Wrapped(Struct, frozen=True, omit_defaults=True):
     """Named dimensions over which the model is divided, with their sizes."""
     param: str | None = None
     """"fp32", "bf16" or "fp16" where the wrapper says what it computes in."""
+    params: int | None = None
+    """Parameters of the whole model."""
 
 
 class PlanSummary(Struct, frozen=True, omit_defaults=True):
@@ -522,6 +580,13 @@ class HookChanged(Struct, frozen=True, tag=True):
     """What the model was wrapped with at the first step; None before, and where that is not known."""
 
 
+class CheckpointSaved(Struct, frozen=True, tag=True):
+    """A checkpoint was saved, or found torn."""
+
+    attempt: int
+    checkpoint: Checkpoint
+
+
 class RestartDelayed(Struct, frozen=True, tag=True):
     """The restart policy waits before the next attempt."""
 
@@ -663,6 +728,12 @@ class NcclTick(Struct, frozen=True, tag=True):
     """One JSON object; see diagnosis/nccl_facts.py."""
 
 
+class TrainingTick(Struct, frozen=True, tag=True):
+    """The newest training signals of the ranks of a node that have any."""
+
+    ranks: tuple[TrainingSample, ...]
+
+
 class LogGrew(Struct, frozen=True, tag=True):
     """Sizes in bytes of the log files that grew, by file id (path relative to the run directory)."""
 
@@ -686,6 +757,7 @@ Event = (
     | EnvironmentRestored
     | EnvironmentReported
     | HookChanged
+    | CheckpointSaved
     | RestartDelayed
     | AttemptEnded
     | NcclChanged
@@ -702,11 +774,12 @@ Event = (
     | RankTick
     | PulseTick
     | NcclTick
+    | TrainingTick
     | LogGrew
     | CaughtUp
 )
 
-TELEMETRY = (GpuTick, HostTick, RankTick, PulseTick, NcclTick, LogGrew, CaughtUp)
+TELEMETRY = (GpuTick, HostTick, RankTick, PulseTick, NcclTick, TrainingTick, LogGrew, CaughtUp)
 """Events that no journal keeps."""
 
 
@@ -914,10 +987,56 @@ class ReadLog(Struct, frozen=True, tag=True):
     """Only lines that match this regular expression."""
 
 
+class ReadMetrics(Struct, frozen=True, tag=True):
+    """Ask for curves from the metrics on disk; answered by a MetricsWindow. Changes nothing."""
+
+    id: str
+    begin: float
+    """Unix seconds."""
+    end: float
+    buckets: int = 240
+    """At most so many: the node chooses the shortest bucket of 1, 2, 5, 10, 30, 60, … s that fits."""
+    metrics: tuple[str, ...] = ()
+    """Names ("gpu.util", "rank.step_s", "train.loss"), or the part before the dot; () means all."""
+    fold: str = "each"
+    """"each" GPU or rank a series, one series a "node", or one of "all"."""
+    indexes: tuple[int, ...] = ()
+    """Only these ranks or GPUs; () means all."""
+
+
 Action = Restart | Stop | SetNccl | Signal | Dump | Down | SetAutostop
 """Every RunCommand."""
 
-Command = Hello | Via | Action | ReadLog
+Command = Hello | Via | Action | ReadLog | ReadMetrics
+
+
+class Series(Struct, frozen=True, omit_defaults=True):
+    """One curve of a MetricsWindow: a value a bucket, None where no sample was."""
+
+    metric: str
+    node: int = 0
+    """HUB where several nodes are folded."""
+    index: int | None = None
+    """NVML index of the GPU, or the rank; None of a node, and where several are folded."""
+    of: int = 1
+    """How many GPUs or ranks are folded into it."""
+    mean: tuple[float | None, ...] = ()
+    low: tuple[float | None, ...] = ()
+    """The smallest sample of each bucket; () where every bucket equals its mean."""
+    high: tuple[float | None, ...] = ()
+
+
+class MetricsWindow(Struct, frozen=True, tag=True):
+    """The answer to ReadMetrics. Bucket k covers the seconds from `begin + k * seconds`, aligned to the clock."""
+
+    id: str
+    begin: float = 0.0
+    seconds: float = 1.0
+    """Length of a bucket."""
+    count: int = 0
+    """Buckets."""
+    series: tuple[Series, ...] = ()
+    error: str = ""
 
 
 class LogWindow(Struct, frozen=True, tag=True):
@@ -933,6 +1052,9 @@ class LogWindow(Struct, frozen=True, tag=True):
     """Size of the file now."""
     length: int
     error: str = ""
+    times: tuple[tuple[int, float], ...] = ()
+    """When its lines were written, as far as the agent saw: (offset, unix time), both rising; what lies before that
+    offset was there by that time, and after the pair before."""
 
 
 class AgentHello(Struct, frozen=True, tag=True):

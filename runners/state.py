@@ -14,6 +14,8 @@ from .model import (
     AttemptEnded,
     AttemptStarted,
     CaughtUp,
+    Checkpoint,
+    CheckpointSaved,
     Cluster,
     ClusterChanged,
     CommandDone,
@@ -52,6 +54,8 @@ from .model import (
     Stage,
     StageChanged,
     Stamped,
+    TrainingSample,
+    TrainingTick,
     Wrapped,
 )
 
@@ -313,6 +317,15 @@ def _hook_changed(state: RunState, at: Stamped, event: HookChanged) -> None:
     rank.made = event.made or rank.made
 
 
+MOST_CHECKPOINTS = 500
+"""That a state remembers, the newest."""
+
+
+def _checkpoint_saved(state: RunState, at: Stamped, event: CheckpointSaved) -> None:
+    state.checkpoints.append(event.checkpoint)
+    del state.checkpoints[:-MOST_CHECKPOINTS]
+
+
 def _restart_delayed(state: RunState, at: Stamped, event: RestartDelayed) -> None:
     state.delay, state.failures = event, event.failures
     state.notice(
@@ -467,6 +480,10 @@ def _nccl_tick(state: RunState, at: Stamped, event: NcclTick) -> None:
         state.nodes[at.node].nccl = bytes(event.document)
 
 
+def _training_tick(state: RunState, at: Stamped, event: TrainingTick) -> None:
+    state.training |= {sample.rank: sample for sample in event.ranks}
+
+
 def _log_grew(state: RunState, at: Stamped, event: LogGrew) -> None:
     state.log_sizes.update(event.sizes)
 
@@ -486,6 +503,7 @@ FOLDS: dict[type, Callable[[RunState, Stamped, Any], None]] = {
     EnvironmentRestored: _environment_restored,
     EnvironmentReported: _environment_reported,
     HookChanged: _hook_changed,
+    CheckpointSaved: _checkpoint_saved,
     RestartDelayed: _restart_delayed,
     AttemptEnded: _attempt_ended,
     NcclChanged: _nccl_changed,
@@ -502,6 +520,7 @@ FOLDS: dict[type, Callable[[RunState, Stamped, Any], None]] = {
     RankTick: _rank_tick,
     PulseTick: _pulse_tick,
     NcclTick: _nccl_tick,
+    TrainingTick: _training_tick,
     LogGrew: _log_grew,
     CaughtUp: _caught_up,
 }
@@ -510,7 +529,7 @@ FOLDS: dict[type, Callable[[RunState, Stamped, Any], None]] = {
 # --- the fold ---
 # Viewer, command line, agent and detectors share it, so that they can never disagree.
 
-_SAMPLES = (GpuTick, HostTick, RankTick, PulseTick, NcclTick, LogGrew)
+_SAMPLES = (GpuTick, HostTick, RankTick, PulseTick, NcclTick, TrainingTick, LogGrew)
 _BEGUN = (RankPhase.RUNNING, RankPhase.SUCCEEDED)
 
 
@@ -550,6 +569,10 @@ class RunState:
     """The same as of the newest attempt whose ranks all ran."""
     pending: dict[str, str | None] = field(default_factory=dict)
     """Those of them that no attempt has begun with yet."""
+    training: dict[int, TrainingSample] = field(default_factory=dict)
+    """The newest training signals by rank; they stay after the end."""
+    checkpoints: list[Checkpoint] = field(default_factory=list)
+    """Oldest first; also those that are torn."""
     log_sizes: dict[str, int] = field(default_factory=dict)
     nccl: NcclChanged | None = None
     delay: RestartDelayed | None = None
@@ -573,6 +596,11 @@ class RunState:
     def attempt(self) -> int:
         """Number of the current attempt, from 1; 0 before the first."""
         return self.attempts[-1].number if self.attempts else 0
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """The newest complete one: what a restart goes on from."""
+        return next((each for each in reversed(self.checkpoints) if each.complete), None)
 
     @property
     def host(self) -> str:

@@ -29,6 +29,7 @@ from .model import (
     Hello,
     HostTick,
     LogGrew,
+    MetricsWindow,
     Outcome,
     PlanSummary,
     RankChanged,
@@ -36,6 +37,7 @@ from .model import (
     RankPlace,
     RankSample,
     RankTick,
+    ReadMetrics,
     RunCreated,
     RunEnded,
     RunnerLost,
@@ -386,6 +388,10 @@ class WatchLink:
         below = path.removeprefix("/")
         window = await ask_window("/", below, offset, limit, grep)
         return replace(window, file=file, error=window.error.replace(below, path, 1))
+
+    async def read_metrics(self, ask: ReadMetrics) -> MetricsWindow:
+        """Nothing is recorded of a job that distui did not start."""
+        return MetricsWindow(ask.id, error="distui did not start this job: no curves of it are recorded")
 
     async def close(self) -> None:
         """Stop watching; the job goes on."""

@@ -23,7 +23,16 @@ from ..runners.errors import LaunchError, NoSuchRunError, RunError
 from ..runners.foreign_jobs import WatchedJob, find_job, name_of, scan
 from ..runners.formatting import elapsed
 from ..runners.local_agent import open_link
-from ..runners.model import Command, CommandDone, Down, Event, SetAutostop, Stop
+from ..runners.model import (
+    Command,
+    CommandDone,
+    Down,
+    Event,
+    MetricsWindow,
+    ReadMetrics,
+    SetAutostop,
+    Stop,
+)
 from ..runners.state import RunState
 from ..runners.wire.client import BACKOFF_S, Link, LinkError, LinkFollower, Window, paced
 from .rows.frame import LinkPhase, LinkStatus
@@ -104,6 +113,10 @@ class Follower(LinkFollower):
     async def read_log(self, file: str, offset: int, limit: int = 65536, grep: str = "") -> Window:
         """One window of a log file. Raises LinkError, also while not connected."""
         return await self._connected().read_log(file, offset, limit, grep)
+
+    async def read_metrics(self, ask: ReadMetrics) -> MetricsWindow:
+        """Curves from the metrics on disk. Raises LinkError, also while not connected."""
+        return await self._connected().read_metrics(ask)
 
     def _connected(self) -> Link:
         if self.link is None or self.status.phase is LinkPhase.LOST:

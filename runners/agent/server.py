@@ -32,7 +32,9 @@ from ..model import (
     Hello,
     LogGrew,
     LogWindow,
+    MetricsWindow,
     ReadLog,
+    ReadMetrics,
     RunEnded,
     Stamped,
     Via,
@@ -53,7 +55,7 @@ from ..wire.client import (
     remove_stale,
 )
 
-CAPS = ("restart", "stop", "nccl", "signal", "dump", "log", "runner")
+CAPS = ("restart", "stop", "nccl", "signal", "dump", "log", "runner", "metrics")
 RESTORE_S = 2.0
 """Between two looks whether the socket is still there."""
 MOST_ASKED = 64
@@ -65,6 +67,12 @@ PassOn = Callable[[int, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[s
 """Carry a viewer's bytes to another node and back until the end; a sentence where that went wrong, else ""."""
 ReadWindow = Callable[[str, int, int, str], Awaitable[Window]]
 """File, offset, limit and pattern of a requested window."""
+ReadCurves = Callable[[ReadMetrics], Awaitable[MetricsWindow]]
+
+
+async def no_curves(ask: ReadMetrics) -> MetricsWindow:
+    """Where no metrics are kept."""
+    return MetricsWindow(ask.id, error="no metrics of this run are kept here")
 
 
 Newest = dict[tuple[type, int], Stamped]
@@ -176,7 +184,7 @@ class Client:
 
 
 class AgentServer:
-    """Listens on `path`; `execute` runs a command to its answer, `window` reads a piece of a log.
+    """Listens on `path`; `execute` runs a command to its answer, `window` reads a piece of a log, `curves` of metrics.
 
     `joined` hears of each viewer that comes; `windows`: how many one viewer gets read at once.
     """
@@ -190,10 +198,12 @@ class AgentServer:
         window: ReadWindow,
         joined: Callable[[], None] = lambda: None,
         windows: int = 1,
+        curves: ReadCurves = no_curves,
     ) -> None:
         self._joined, self._windows = joined, windows
         self._path, self._record, self._journal = path, record, journal
         self._execute, self._read_window, self._version = execute, window, ""
+        self._read_curves = curves
         self._clients: set[Client] = set()
         self._silent: dict[Client, None] = {}
         """Who has asked nothing yet, the oldest first; they have half of the files that may be open."""
@@ -366,22 +376,27 @@ class AgentServer:
             client.reply(encode(Stamped(time.time(), CommandDone(VIA_ID, False, why))))
             await client.taken()
 
-    def _take(self, client: Client, command: Hello | ReadLog | Action) -> None:
+    def _take(self, client: Client, command: Hello | ReadLog | ReadMetrics | Action) -> None:
         if isinstance(command, Hello):
             client.begin(command)
             client.slots.release()
             return
-        asked = (
-            self._show(client, command) if isinstance(command, ReadLog) else self._answer(client, command)
-        )
-        tasks = client.windows if isinstance(command, ReadLog) else self._tasks
+        tasks = self._tasks
+        if isinstance(command, ReadLog):
+            asked, tasks = self._show(client, command), client.windows
+        elif isinstance(command, ReadMetrics):
+            asked, tasks = self._plot(client, command), client.windows
+        else:
+            asked = self._answer(client, command)
         task = asyncio.create_task(asked)
         tasks.add(task)
         task.add_done_callback(tasks.discard)
         task.add_done_callback(lambda _: client.slots.release())
         task.add_done_callback(partial(self._failed, client, command))
 
-    def _failed(self, client: Client, command: ReadLog | Action, task: asyncio.Task[None]) -> None:
+    def _failed(
+        self, client: Client, command: ReadLog | ReadMetrics | Action, task: asyncio.Task[None]
+    ) -> None:
         """An error of ours is an answer, too: nobody waits for one that never comes; the traceback goes into the log."""
         error = None if task.cancelled() else task.exception()
         if error is None:
@@ -389,7 +404,7 @@ class AgentServer:
         asyncio.get_running_loop().call_exception_handler(
             {"message": "a request failed", "exception": error}
         )
-        if isinstance(command, ReadLog):
+        if isinstance(command, ReadLog | ReadMetrics):
             return
         text = "not known whether that was done: an internal error came in between, see agent.log"
         client.reply(encode(Stamped(time.time(), CommandDone(command.id, False, text))))
@@ -397,6 +412,11 @@ class AgentServer:
     async def _show(self, client: Client, ask: ReadLog) -> None:
         async with client.turn:
             client.reply(await self._window(ask))
+            await client.taken()
+
+    async def _plot(self, client: Client, ask: ReadMetrics) -> None:
+        async with client.turn:
+            client.reply(encode(await self._read_curves(ask)))
             await client.taken()
 
     async def _answer(self, client: Client, command: Action) -> None:
@@ -410,6 +430,7 @@ class AgentServer:
     async def _window(self, ask: ReadLog) -> bytes:
         window = await self._read_window(ask.file, ask.offset, ask.limit, ask.grep)
         header = LogWindow(
-            ask.id, window.file, window.offset, window.next, window.size, len(window.data), window.error
-        )
+            ask.id, window.file, window.offset, window.next, window.size, len(window.data), window.error,
+            window.times,
+        )  # fmt: skip
         return msgspec.json.encode(header) + b"\n" + window.data

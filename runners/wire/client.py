@@ -32,7 +32,9 @@ from ..model import (
     CommandDone,
     Hello,
     LogWindow,
+    MetricsWindow,
     ReadLog,
+    ReadMetrics,
     RunCreated,
     RunEnded,
     Stamped,
@@ -56,6 +58,8 @@ class Window:
     size: int
     data: bytes
     error: str = ""
+    times: tuple[tuple[int, float], ...] = ()
+    """See LogWindow.times."""
 
 
 class LinkError(Exception):
@@ -95,6 +99,10 @@ class Link(Protocol):
 
     async def read_log(self, file: str, offset: int, limit: int = 65536, grep: str = "") -> Window:
         """One window of the log file `file` (path relative to the run directory). Raises LinkError."""
+        ...
+
+    async def read_metrics(self, ask: ReadMetrics) -> MetricsWindow:
+        """Curves from the metrics on disk; its `error` says why there are none. Raises LinkError."""
         ...
 
     async def close(self) -> None: ...
@@ -175,7 +183,7 @@ MAX_BANNER = 64 << 10
 VIA_ID = "via"
 """Id of the CommandDone by which an agent says why it cannot, or can no longer, relay."""
 
-Incoming = AgentHello | LogWindow
+Incoming = AgentHello | LogWindow | MetricsWindow
 _commands: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
 _replies: msgspec.json.Decoder[Incoming] = msgspec.json.Decoder(Incoming)
 _events = msgspec.json.Decoder(Stamped)
@@ -391,6 +399,7 @@ class SocketLink:
         self._readonly = readonly
         self._reader, self._writer, self._on_close = reader, writer, on_close
         self._answers, self._windows = rpc.OpenRequests[CommandDone](), rpc.OpenRequests[Window]()
+        self._curves = rpc.OpenRequests[MetricsWindow]()
         self._events: asyncio.Queue[Stamped | None] = asyncio.Queue()
         self._pump: asyncio.Task[None] | None = None
         self._broken = ""
@@ -476,7 +485,7 @@ class SocketLink:
 
     async def send(self, command: Command) -> CommandDone:
         """See Link.send."""
-        if isinstance(command, Hello | Via | ReadLog):
+        if isinstance(command, Hello | Via | ReadLog | ReadMetrics):
             raise TypeError(f"{type(command).__name__} is not sent this way")
         if self.readonly:
             return CommandDone(command.id, False, "this connection is read-only")
@@ -492,6 +501,14 @@ class SocketLink:
         """See Link.read_log."""
         ask = ReadLog(new_id(), file, offset, limit, grep)
         return await self._answer(ask, self._windows.open(ask.id))
+
+    async def read_metrics(self, ask: ReadMetrics) -> MetricsWindow:
+        """See Link.read_metrics."""
+        if self.hello is not None and "metrics" not in self.hello.caps:
+            return MetricsWindow(
+                ask.id, error="the agent of this run is of an older distui: it serves no curves"
+            )
+        return await self._answer(ask, self._curves.open(ask.id))
 
     async def _answer(self, command: Command, request: rpc.OpenRequest[T]) -> T:
         """Ask, and wait for the answer. Raises LinkError as soon as `silent` says why none comes."""
@@ -532,6 +549,8 @@ class SocketLink:
                 frame = decode_from_agent(line)
                 if isinstance(frame, LogWindow):
                     await self._take_window(frame)
+                elif isinstance(frame, MetricsWindow):
+                    self._curves.answer(frame.id, frame)
                 elif isinstance(frame, Stamped):
                     self._take_event(frame)
             self._fail("the agent closed the connection")
@@ -549,7 +568,9 @@ class SocketLink:
 
     async def _take_window(self, header: LogWindow) -> None:
         data = await self._reader.readexactly(header.length)
-        window = Window(header.file, header.offset, header.next, header.size, data, header.error)
+        window = Window(
+            header.file, header.offset, header.next, header.size, data, header.error, header.times
+        )
         self._windows.answer(header.id, window)
 
     def _fail(self, text: str) -> None:
@@ -557,4 +578,5 @@ class SocketLink:
         self._broken = self._broken or text
         self._answers.fail(LinkError(text))
         self._windows.fail(LinkError(text))
+        self._curves.fail(LinkError(text))
         self._events.put_nowait(None)

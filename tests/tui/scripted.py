@@ -30,6 +30,7 @@ from distui.runners.model import (
     Host,
     HostTick,
     LogGrew,
+    MetricsWindow,
     Outcome,
     PlanSummary,
     RankChanged,
@@ -37,6 +38,7 @@ from distui.runners.model import (
     RankPlace,
     RankSample,
     RankTick,
+    ReadMetrics,
     RunCreated,
     RunEnded,
     RunnerStarted,
@@ -96,6 +98,9 @@ class ScriptedLink:
     async def read_log(self, file: str, offset: int, limit: int = 65536, grep: str = "") -> Window:
         self.reads.append((file, offset, grep))
         return await ask_window(self.run_dir, file, offset, limit, grep)
+
+    async def read_metrics(self, ask: ReadMetrics) -> MetricsWindow:
+        return MetricsWindow(ask.id, error="no metrics of this run are kept here")
 
     async def close(self) -> None:
         return None
