@@ -17,12 +17,11 @@ import os
 import socket
 import stat
 import sys
-from collections.abc import Sequence
-from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any, TextIO, cast
 
 from .control import FULL, is_loopback
+from .import_watch import when_imported
 
 MODULE = "torch.distributed.rendezvous"
 BACKLOG = 2048
@@ -31,32 +30,7 @@ BACKLOG = 2048
 def keep_store_on_loopback() -> None:
     """In a rank whose group meets on the loopback: change torch's module as soon as it is loaded."""
     if is_loopback(os.environ.get("MASTER_ADDR", "")):
-        sys.meta_path.insert(0, _ModuleFinder())
-
-
-class _ModuleFinder:
-    """Finds the module as the interpreter would, and changes it once it is executed."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: Any = None
-    ) -> ModuleSpec | None:
-        if name != MODULE:
-            return None
-        with contextlib.suppress(ValueError):
-            sys.meta_path.remove(self)
-        spec = PathFinder.find_spec(name, path, target)
-        loader = getattr(spec, "loader", None)
-        execute = getattr(loader, "exec_module", None)
-        if execute is None:
-            return spec
-
-        def executed(module: ModuleType) -> None:
-            execute(module)
-            _replace_store(module)
-
-        with contextlib.suppress(AttributeError, TypeError):
-            loader.exec_module = executed  # type: ignore[union-attr]
-        return spec
+        when_imported(MODULE, _replace_store)
 
 
 def _replace_store(module: ModuleType) -> None:

@@ -1,0 +1,73 @@
+"""Acts on a module right after it was loaded, before whoever imports it takes names from it."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+Act = Callable[[ModuleType], None]
+MISTAKES = (OSError, RuntimeError, AttributeError, ImportError, ValueError, LookupError, TypeError)
+"""What changing a module may raise, in any version of it."""
+
+
+class _Watch:
+    """The first finder of this interpreter: finds nothing itself, and has the loader of a watched module act."""
+
+    def __init__(self) -> None:
+        self._acts: dict[str, list[Act]] = {}
+
+    def add(self, name: str, act: Act) -> None:
+        self._acts.setdefault(name, []).append(act)
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: Any = None
+    ) -> ModuleSpec | None:
+        """What the finders after this one find. See importlib.abc.MetaPathFinder.find_spec."""
+        if name not in self._acts:
+            return None
+        for finder in list(sys.meta_path):
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = None if find is None else find(name, path, target)
+            if spec is not None:
+                self._attach(name, spec)
+                return spec
+        return None
+
+    def _attach(self, name: str, spec: ModuleSpec) -> None:
+        execute = getattr(spec.loader, "exec_module", None)
+        if execute is None:
+            return
+
+        def executed(module: ModuleType) -> None:
+            execute(module)
+            for act in self._acts.pop(name, ()):
+                _try(act, module)
+
+        with contextlib.suppress(AttributeError, TypeError):  # a loader that takes no attributes
+            spec.loader.exec_module = executed  # type: ignore[union-attr, method-assign]
+
+
+def _try(act: Act, module: ModuleType) -> None:
+    with contextlib.suppress(*MISTAKES):
+        act(module)
+
+
+_watch = _Watch()
+
+
+def when_imported(name: str, act: Act) -> None:
+    """Call `act` with the module `name` once it is loaded; at once where it is. What `act` raises is dropped.
+
+    A module that is imported at this moment, by another thread or further up the stack, is not noticed.
+    """
+    module = sys.modules.get(name)
+    if module is not None:
+        _try(act, module)
+    else:
+        _watch.add(name, act)
