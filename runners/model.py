@@ -236,6 +236,8 @@ class TrainingSample(Struct, frozen=True, omit_defaults=True):
     """Field → where it comes from: "wandb", "tensorboard", "output: step {step} loss {loss}", "computed"."""
     not_finite: dict[str, str] = {}
     """Field or name of a value → "nan", "inf" or "-inf" where that is its newest value, which JSON cannot carry."""
+    not_finite_since: dict[str, int] = {}
+    """The same → the first step of which that was reported."""
 
 
 class Checkpoint(Struct, frozen=True, omit_defaults=True):
@@ -606,6 +608,8 @@ class AttemptEnded(Struct, frozen=True, tag=True):
     """By a clock that nobody sets; None where no agent lived through all of it."""
     idle: str = ""
     """Of an attempt that succeeded without a step: that, and the last line; "" where it trained, or nobody knows."""
+    training: tuple[TrainingSample, ...] = ()
+    """The last training signals of the ranks of this node."""
 
 
 class NcclChanged(Struct, frozen=True, tag=True):

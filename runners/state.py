@@ -352,6 +352,7 @@ def _keep_last(state: RunState, at: Stamped, event: AttemptEnded) -> None:
         rank = state.ranks.get(sample.rank)
         if rank is not None and not (state.of_part(at) and rank.place.node != at.node):
             rank.sample, rank.sampled = sample, at.time
+    state.training |= {sample.rank: sample for sample in event.training}
 
 
 def _end(attempt: Attempt, time: float, event: AttemptEnded) -> None:

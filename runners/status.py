@@ -14,6 +14,7 @@ from ..presets import worker_group
 from ..presets.finding import Finding, worst_first
 from .formatting import spans_text
 from .model import HUB, LinkState, PlanSummary, RankPhase, RunPhase, Wrapped
+from .progress import progress, progress_json
 from .state import Attempt, Node, Rank, RunState, StageProgress
 
 DAMAGED = "damaged"
@@ -37,6 +38,7 @@ def status_json(state: RunState, now: float | None = None) -> dict[str, Any]:
         if plan is None
         else msgspec.to_builtins(plan, builtin_types=()) | _plan_defaults(plan),
         "applied": None if acted is None else {"state": acted.state, "text": acted.text},
+        "training": progress_json(progress(state, now)),
         "nodes": [_node(node, now) for _, node in sorted(state.nodes.items())],
         "ranks": [
             _rank(number, rank) | {"mesh": coordinates(arranged, number)}

@@ -41,6 +41,8 @@ from ..model import (
     RankChanged,
     RunCreated,
     Stamped,
+    TrainingSample,
+    TrainingTick,
 )
 from ..wire.client import Link, LinkError, LinkFollower, SocketLink, paced, stem
 from ..wire.ssh import SshLink
@@ -93,9 +95,11 @@ def _placed(event: Event, node: int, shift: float) -> Event:
         return structs.replace(event, node=node)
     if isinstance(event, LogGrew):
         return LogGrew({whole_id(file, node): size for file, size in event.sizes.items()})
-    if isinstance(event, AttemptEnded) and event.first_cause is not None:
-        at = _moved(event.first_cause.at, shift)
-        return structs.replace(event, first_cause=structs.replace(event.first_cause, node=node, at=at))
+    if isinstance(event, AttemptEnded):
+        cause, training = event.first_cause, _reported(event.training, shift)
+        if cause is not None:
+            cause = structs.replace(cause, node=node, at=_moved(cause.at, shift))
+        return structs.replace(event, first_cause=cause, training=training)
     return _timed(event, shift) if shift else event
 
 
@@ -105,11 +109,17 @@ def _timed(event: Event, shift: float) -> Event:
         return structs.replace(event, at=_moved(event.at, shift))
     if isinstance(event, PulseTick):
         return PulseTick(tuple(_shifted(pulse, shift) for pulse in event.pulses))
+    if isinstance(event, TrainingTick):
+        return TrainingTick(_reported(event.ranks, shift))
     if isinstance(event, NcclChanged):
         return structs.replace(event, until=_moved(event.until, shift))
     if isinstance(event, NcclTick):
         return structs.replace(event, document=_later(event.document, shift))
     return event
+
+
+def _reported(samples: tuple[TrainingSample, ...], shift: float) -> tuple[TrainingSample, ...]:
+    return tuple(structs.replace(sample, at=sample.at + shift) for sample in samples)
 
 
 def _moved(at: float | None, shift: float) -> float | None:

@@ -29,6 +29,7 @@ from ...runners.model import (
     RunPhase,
     Stamped,
 )
+from ...runners.progress import parts, progress, source_text
 from ...runners.state import Node, RunState
 from ...runners.status import DAMAGED, applied, hidden, missing, status_json
 from ...runners.wire.client import Link, LinkError
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 
 WIDTH = 121
 """Columns at which sentences are folded."""
+MOST_VALUES = 8
+"""Further values of the script's that the training line names."""
 
 
 def headline(state: RunState, now: float | None = None) -> str:
@@ -89,6 +92,7 @@ def describe(state: RunState, now: float | None = None) -> str:
     acted = applied(state)
     if acted is not None:
         lines.append(f"preset {acted.state}: {acted.text}")
+    lines += training(state, frame.now)
     lines += cluster(state, frame.now)
     if state.stages and not state.ranks:
         lines += ["", *plain(stage_rows(frame, WIDTH))]
@@ -112,6 +116,16 @@ def describe(state: RunState, now: float | None = None) -> str:
     if end:
         lines += ["", end]
     return "\n".join(clean_text(line) for line in lines)
+
+
+def training(state: RunState, now: float) -> list[str]:
+    """How far the script says it is, and where each number comes from; [] where it reports nothing."""
+    line = progress(state, now)
+    if not state.training:
+        return []
+    values = [f"{name} {value:.4g}" for name, value in list(line.values.items())[:MOST_VALUES]]
+    lines = ["training: " + "  ".join(text for _, text in parts(line)), f"  {source_text(line)}"]
+    return [*lines, *(["  " + "  ".join(values)] if values else [])]
 
 
 def cluster(state: RunState, now: float) -> list[str]:

@@ -1,0 +1,208 @@
+"""How far a training is and how well it goes: the training line of `distui status` and of the cockpit's header. Pure.
+
+Every number is what the script reports (`RunState.training`), or is computed from it here, and has its source. Unknown
+is None. After the end the last values stay, without an ETA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from .formatting import NA, duration_exact, step_text
+from .model import RankPhase, RunPhase, TrainingSample
+from .state import RunState
+
+FIELDS = ("step", "total", "epoch", "loss", "lr", "grad_norm", "tokens_s", "samples_s", "step_s", "mfu")
+"""Fields of TrainingSample that a script reports."""
+STEPS_SOURCE = "hook: optimizer steps"
+QUIET_S, QUIET_STEPS = 60.0, 20
+"""Without an optimizer step for so long, and for so many step times, a training stalls."""
+SILENT_S, SILENT_STEPS = 300.0, 200
+"""The same without a report, where steps are not counted: scripts report every 10th or 100th step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """The training line. Times in seconds, rates a second, `mfu` in percent."""
+
+    step: int | None = None
+    """As the script counts, else the optimizer steps of the slowest rank since its process began: see `sources`."""
+    total: int | None = None
+    fraction: float | None = None
+    """Of the way from 0 to `total`, 0 to 1; None unless the script itself counts the steps."""
+    eta_s: float | None = None
+    """Remaining steps × recent step time; None where one of them is unknown, and while nothing advances."""
+    epoch: float | None = None
+    loss: float | None = None
+    lr: float | None = None
+    grad_norm: float | None = None
+    tokens_s: float | None = None
+    samples_s: float | None = None
+    step_s: float | None = None
+    mfu: float | None = None
+    values: Mapping[str, float] = field(default_factory=dict)
+    """Further values by the script's own names."""
+    not_finite: Mapping[str, str] = field(default_factory=dict)
+    """Field or name of a value → "nan", "inf" or "-inf" where that is its newest value."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Field → where it comes from."""
+    at: float | None = None
+    """Unix time of the newest of the script's reports."""
+
+    @property
+    def reported(self) -> bool:
+        """Whether there is anything to show."""
+        return bool(self.sources)
+
+
+def progress(state: RunState, now: float) -> Progress:
+    """Of a run; `now`: unix time by the clock of `state`."""
+    samples = current(state)
+    fields, sources = _reported(samples)
+    not_finite = {name: text for sample in reversed(samples) for name, text in sample.not_finite.items()}
+    not_finite = {name: text for name, text in not_finite.items() if fields.get(name) is None}
+    if "step" not in fields:
+        fields |= _counted_steps(state, sources)
+    if "step_s" not in fields:
+        fields |= _counted_pace(state, sources)
+    at = max((sample.at for sample in samples), default=None)
+    fraction = eta = None
+    step, total = fields.get("step"), fields.get("total")
+    if step is not None and total and sources["step"] != STEPS_SOURCE:
+        fraction = min(1.0, step / total)
+        eta = _eta(state, now, at, total - step, fields.get("step_s"))
+    return Progress(
+        **fields,
+        fraction=fraction,
+        eta_s=eta,
+        values={name: value for sample in reversed(samples) for name, value in sample.values.items()},
+        not_finite=not_finite,
+        sources=sources,
+        at=at,
+    )
+
+
+def current(state: RunState) -> list[TrainingSample]:
+    """The newest sample of each rank, by rank; of the attempt before only until one of this attempt is there."""
+    samples = [sample for _, sample in sorted(state.training.items())]
+    began = state.attempts[-1].began if state.attempts else 0.0
+    return [sample for sample in samples if sample.at >= began] or samples
+
+
+def _reported(samples: Iterable[TrainingSample]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Each field of the lowest rank that reports it, and its source."""
+    fields: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for sample in samples:
+        for name in FIELDS:
+            value = getattr(sample, name)
+            if name in sources or (value is None and name not in sample.not_finite):
+                continue
+            sources[name] = sample.sources.get(name, "")
+            if value is not None:
+                fields[name] = value
+    return fields, sources
+
+
+def _counted_steps(state: RunState, sources: dict[str, str]) -> dict[str, int]:
+    steps = [rank.sample.step for rank in state.ranks.values() if rank.sample is not None]
+    counted = [step for step in steps if step is not None]
+    if not counted:
+        return {}
+    sources["step"] = STEPS_SOURCE
+    return {"step": min(counted)}
+
+
+def _counted_pace(state: RunState, sources: dict[str, str]) -> dict[str, float]:
+    paces = [rank.sample.step_s for rank in state.ranks.values() if rank.sample is not None]
+    counted = [pace for pace in paces if pace is not None]
+    if not counted:
+        return {}
+    sources["step_s"] = STEPS_SOURCE
+    return {"step_s": median(counted)}
+
+
+def _eta(state: RunState, now: float, at: float | None, left: int, step_s: float | None) -> float | None:
+    """Seconds to go, less those since the newest report."""
+    if step_s is None or at is None or left < 0 or state.phase is not RunPhase.RUNNING:
+        return None
+    return None if stalled(state, now, at, step_s) else max(0.0, left * step_s - max(0.0, now - at))
+
+
+def stalled(state: RunState, now: float, at: float, step_s: float) -> bool:
+    """Whether nothing advances: by the findings, by the optimizer steps of the ranks, else by the newest report."""
+    if any(finding.id.startswith("hang-") and finding.alarm for finding in state.findings.values()):
+        return True
+    running = [rank for rank in state.ranks.values() if rank.phase is RankPhase.RUNNING]
+    last = [rank.pulse.last_step for rank in running if rank.pulse is not None and rank.pulse.last_step]
+    if last:
+        return now - max(*last, at) > max(QUIET_S, QUIET_STEPS * step_s)
+    return now - at > max(SILENT_S, SILENT_STEPS * step_s)
+
+
+# --- as texts and as JSON ---
+
+
+def progress_json(line: Progress) -> dict[str, Any]:
+    """`training` of `status --json`: every field, unknown as null."""
+    names = (*FIELDS[:2], "fraction", "eta_s", *FIELDS[2:])
+    return {name: getattr(line, name) for name in names} | {
+        "values": dict(line.values),
+        "not_finite": dict(line.not_finite),
+        "sources": dict(line.sources),
+        "at": line.at,
+    }
+
+
+def parts(line: Progress) -> list[tuple[str, str]]:
+    """(field, words), the most important first: ("step", "step 18,420 / 50,000"), …; only what is known."""
+    texts = [
+        ("step", _step_text(line)),
+        ("fraction", "" if line.fraction is None else f"{int(100 * line.fraction)} %"),
+        ("eta_s", "" if line.eta_s is None else f"ETA {duration_exact(line.eta_s)}"),
+        ("loss", f"loss {value_text(line, 'loss')}"),
+        ("tokens_s", "" if line.tokens_s is None else f"{rate_text(line.tokens_s)} tok/s"),
+        ("samples_s", "" if line.samples_s is None else f"{rate_text(line.samples_s)} samples/s"),
+        ("mfu", "" if line.mfu is None else f"MFU {line.mfu:.3g} %"),
+        ("step_s", "" if line.step_s is None else f"{step_text(line.step_s)}/step"),
+        ("epoch", "" if line.epoch is None else f"epoch {line.epoch:.4g}"),
+        ("lr", f"lr {value_text(line, 'lr')}"),
+        ("grad_norm", f"grad norm {value_text(line, 'grad_norm')}"),
+    ]
+    return [(name, text) for name, text in texts if text and not text.endswith(NA)]
+
+
+def _step_text(line: Progress) -> str:
+    if line.step is None:
+        return "" if line.total is None else f"step {NA}"
+    return f"step {line.step:,}" + ("" if line.total is None else f" / {line.total:,}")
+
+
+def value_text(line: Progress, name: str) -> str:
+    """A field or a value, also where it is not finite: "2.311", "NaN", "inf"; "n/a" where it is unknown."""
+    value = getattr(line, name) if name in FIELDS else line.values.get(name)
+    if value is None:
+        word = line.not_finite.get(name, NA)
+        return "NaN" if word == "nan" else word
+    return f"{value:.4g}"
+
+
+def rate_text(rate: float) -> str:
+    """ "8,782", "91.2k", "1.25M"."""
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if rate >= limit:
+            size = 1e3 if unit == "k" else limit
+            return f"{rate / size:.3g}{unit}" if rate < 1000 * size else f"{rate / size:.0f}{unit}"
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+
+
+def source_text(line: Progress) -> str:
+    """Fields by their source: "loss, lr, step by wandb; tokens_s by output: …"; "" where nothing is known."""
+    by_source: dict[str, list[str]] = {}
+    for name in FIELDS:
+        if source := line.sources.get(name):
+            by_source.setdefault(source, []).append(name)
+    return "; ".join(f"{', '.join(names)} by {source}" for source, names in by_source.items())

@@ -1,0 +1,144 @@
+"""The training line: what is known of a run's progress, what is not, and where it comes from."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from distui.presets.finding import Finding
+from distui.runners.model import (
+    AttemptEnded,
+    AttemptStarted,
+    Event,
+    FindingRaised,
+    Outcome,
+    Pulse,
+    PulseTick,
+    RankChanged,
+    RankPhase,
+    RankPlace,
+    RankSample,
+    RankTick,
+    RunEnded,
+    RunPhase,
+    Stamped,
+    TrainingSample,
+    TrainingTick,
+)
+from distui.runners.progress import parts, progress, progress_json, rate_text, source_text
+from distui.runners.state import RunState
+
+PLACES = (RankPlace(0, 0), RankPlace(1, 1))
+OUTPUT = "output: step {step} loss {loss}"
+
+
+def told(at: float = 100.0, rank: int = 0, **fields: object) -> TrainingSample:
+    named = {name: OUTPUT for name in fields if name not in ("values", "not_finite", "sources")}
+    named |= dict.fromkeys(fields.get("not_finite", {}), OUTPUT)  # type: ignore[call-overload]
+    return TrainingSample(rank, at, sources=named, **fields)  # type: ignore[arg-type]
+
+
+def running(*samples: TrainingSample, attempt: int = 1, at: float = 10.0) -> RunState:
+    events: list[Event] = [AttemptStarted(attempt, "launch", 2, PLACES)]
+    events += [RankChanged(attempt, rank, RankPhase.RUNNING, rank, 100 + rank) for rank in (0, 1)]
+    events.append(TrainingTick(samples))
+    return RunState().apply_all(Stamped(at, event, number) for number, event in enumerate(events, 1))
+
+
+def test_nothing_is_known_of_a_run_that_reports_nothing() -> None:
+    line = progress(running(), 100.0)
+    assert not line.reported
+    assert parts(line) == []
+    assert all(value in (None, {}) for value in progress_json(line).values())
+
+
+def test_step_total_percent_and_eta() -> None:
+    state = running(told(step=18420, total=50000, loss=2.3114, tokens_s=91_200.0, step_s=0.84, mfu=41.26))
+    line = progress(state, 100.0)
+    assert line.fraction == pytest.approx(0.3684)
+    assert line.eta_s == pytest.approx(31580 * 0.84)
+    assert [text for _, text in parts(line)] == [
+        "step 18,420 / 50,000", "36 %", "ETA 7 h 22 min", "loss 2.311", "91.2k tok/s", "MFU 41.3 %", "840 ms/step",
+    ]  # fmt: skip
+    assert source_text(line) == f"step, total, loss, tokens_s, step_s, mfu by {OUTPUT}"
+
+
+def test_the_eta_counts_down_between_reports_and_ends_with_the_advance() -> None:
+    state = running(told(at=100.0, step=10, total=100, step_s=2.0))
+    assert progress(state, 110.0).eta_s == pytest.approx(170.0)
+    assert progress(state, 100.0 + 399.0).eta_s == 0.0
+    assert progress(state, 100.0 + 401.0).eta_s is None  # 200 steps of 2 s without a word
+
+
+def test_no_eta_while_the_optimizer_does_not_step() -> None:
+    state = running(told(at=100.0, step=10, total=100, step_s=2.0))
+    state.apply(Stamped(11.0, PulseTick((Pulse(0, 100.0, 100, step=10, last_step=100.0),))))
+    assert progress(state, 159.0).eta_s is not None
+    assert progress(state, 161.0).eta_s is None
+
+
+def test_no_eta_in_a_hang_and_without_a_step_time() -> None:
+    state = running(told(step=10, total=100))
+    assert progress(state, 100.0).eta_s is None
+    state = running(told(step=10, total=100, step_s=1.0))
+    state.apply(Stamped(11.0, FindingRaised(Finding("hang-collective", "error", "rank 1 hangs"))))
+    line = progress(state, 100.0)
+    assert (line.eta_s, line.step) == (None, 10)
+
+
+def test_optimizer_steps_stand_in_without_a_percentage() -> None:
+    """A resumed script counts on where it was; the hook counts from 0: a share of the total would be wrong."""
+    state = running(told(total=100))
+    ticks = RankTick((RankSample(0, 100, step=7, step_s=0.5), RankSample(1, 101, step=6, step_s=0.5)))
+    state.apply(Stamped(12.0, ticks))
+    line = progress(state, 100.0)
+    assert (line.step, line.step_s, line.fraction, line.eta_s) == (6, 0.5, None, None)
+    assert line.sources["step"] == "hook: optimizer steps"
+
+
+def test_each_field_is_of_the_lowest_rank_that_reports_it() -> None:
+    state = running(told(rank=0, step=4), told(rank=1, step=3, loss=1.0, values={"eval/loss": 2.0}))
+    line = progress(state, 100.0)
+    assert (line.step, line.loss, line.values) == (4, 1.0, {"eval/loss": 2.0})
+
+
+def test_a_loss_that_is_nan_is_shown_as_such() -> None:
+    state = running(told(rank=0, step=4, not_finite={"loss": "nan"}), told(rank=1, loss=1.0))
+    line = progress(state, 100.0)
+    assert line.loss is None
+    assert ("loss", "loss NaN") in parts(line)
+    assert json.loads(json.dumps(progress_json(line)))["not_finite"] == {"loss": "nan"}
+
+
+def test_samples_of_the_attempt_before_stay_until_there_is_a_new_one() -> None:
+    state = running(told(at=50.0, rank=0, step=90), told(at=50.0, rank=1, loss=9.0))
+    state.apply(Stamped(60.0, AttemptStarted(2, "restart", 2, PLACES), 9))
+    assert progress(state, 61.0).step == 90
+    state.apply(Stamped(70.0, TrainingTick((told(at=70.0, rank=0, step=80),))))
+    line = progress(state, 71.0)
+    assert (line.step, line.loss) == (80, None)
+
+
+def test_the_last_values_stay_after_the_end() -> None:
+    state = running()
+    last = told(step=100, total=100, loss=1.5, step_s=1.0)
+    state.apply(Stamped(20.0, AttemptEnded(1, Outcome.SUCCEEDED, training=(last,)), 8))
+    state.apply(Stamped(21.0, RunEnded(RunPhase.SUCCEEDED, 0, ""), 9))
+    line = progress(state, 5000.0)
+    assert (line.step, line.loss, line.fraction, line.eta_s) == (100, 1.5, 1.0, None)
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [
+        (0.5, "0.5"),
+        (99.5, "99.5"),
+        (8782.0, "8,782"),
+        (91_234.0, "91.2k"),
+        (912_345.0, "912k"),
+        (1_250_000.0, "1.25M"),
+    ],
+)
+def test_rates(rate: float, text: str) -> None:
+    assert rate_text(rate) == text
