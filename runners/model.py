@@ -256,6 +256,10 @@ class Checkpoint(Struct, frozen=True, omit_defaults=True):
     """Bytes on disk."""
     complete: bool = True
     """False: torn, because its writer ended or the folder misses files."""
+    count: int | None = None
+    """Optimizer steps that the saving process had made, as `RankSample.step` counts them."""
+    attempt: int = 0
+    """Whose worker group saved it; 0 where that is unknown."""
 
 
 class FirstCause(Struct, frozen=True, omit_defaults=True):

@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import structs
+
 from ..presets.finding import Finding
+from .checkpoints import joined, same_save
 from .formatting import elapsed
 from .model import (
     HUB,
@@ -322,7 +325,12 @@ MOST_CHECKPOINTS = 500
 
 
 def _checkpoint_saved(state: RunState, at: Stamped, event: CheckpointSaved) -> None:
-    state.checkpoints.append(event.checkpoint)
+    fresh = structs.replace(event.checkpoint, attempt=event.attempt)
+    last = state.checkpoints[-1] if state.checkpoints else None
+    if last is not None and last.attempt == fresh.attempt and same_save(last, fresh):
+        state.checkpoints[-1] = joined(last, fresh)
+        return
+    state.checkpoints.append(fresh)
     del state.checkpoints[:-MOST_CHECKPOINTS]
 
 

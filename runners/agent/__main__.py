@@ -20,6 +20,7 @@ from ..model import RunCreated
 from ..run_directories import AGENT_FILE, Entry
 from ..wire import client
 from ..wire.client import sweep_sockets
+from .checkpoint_watch import CheckpointWatch
 from .commands import AgentCommands, Restarts
 from .hook_clients import Environment, Hooks
 from .nccl_logs import NcclLogs
@@ -54,7 +55,10 @@ class Agent:
         self.nccl = NcclSwitch(run, hooks, restarts)
         self.nccl_logs = NcclLogs(run, lower=self.nccl.lower)
         self.commands = AgentCommands(run, hooks, self.pulses.spy, restarts, self.nccl.switch)
-        self.supervision = Supervision(run, hooks, restarts, self.sampling, self.nccl_logs, self._judge)
+        self.checkpoints = CheckpointWatch(run)
+        self.supervision = Supervision(
+            run, hooks, restarts, self.sampling, self.nccl_logs, self.checkpoints, self._judge
+        )
         self.judging: Judging | None = None
         """None before the runner has begun, and for a part of a run on several nodes: its hub judges."""
         self.server = AgentServer(
@@ -94,7 +98,7 @@ class Agent:
 
     def _watchers(self) -> list[asyncio.Task[None]]:
         """Start the pulse, NCCL-log, RAS and detector tasks."""
-        jobs = [self.pulses.run(), self.nccl_logs.run()]
+        jobs = [self.pulses.run(), self.nccl_logs.run(), self.checkpoints.run()]
         jobs += [RasWatch(self.served).run()] if self.served.node == 0 else []
         jobs += [self.judging.run()] if self.judging is not None else []
         return [asyncio.create_task(job) for job in jobs]

@@ -37,6 +37,7 @@ from ..model import (
     Wrapped,
 )
 from ..state import Rank
+from .checkpoint_watch import CheckpointWatch
 from .commands import Restarts
 from .hook_clients import Hooks
 from .nccl_logs import NcclLogs
@@ -274,11 +275,13 @@ class Supervision:
         restarts: Restarts,
         sampling: Sampling,
         nccl_logs: NcclLogs,
+        checkpoints: CheckpointWatch,
         judge: Callable[[], Awaitable[None]],
     ) -> None:
         """`judge` runs all detectors once more."""
         self._run, self._hooks, self._restarts = run, hooks, restarts
         self._sampling, self._nccl_logs, self._judge = sampling, nccl_logs, judge
+        self._checkpoints = checkpoints
         self._environment, self._mode = restarts.environment, StartMode.READ
         self._changes: dict[int, RankChanged] = {}
         """Last change of each rank of the open attempt."""
@@ -461,6 +464,7 @@ class Supervision:
         about = (run.run_dir, run.node, event.attempt, run.state.ranks)
         for change in list(unseen(*about)):
             run.emit(change)
+        self._checkpoints.close(event.attempt)
         number, began = self._began
         lasted_s = time.monotonic() - began if number == event.attempt else None
         event = structs.replace(

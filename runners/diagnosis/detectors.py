@@ -93,6 +93,7 @@ def _verdict(finding: Finding) -> bool:
 
 DETECTORS: tuple[Detector, ...] = (
     died.find,
+    died.find_torn_checkpoint,
     out_of_memory.find,
     starting.find,
     hang.find,
@@ -103,7 +104,7 @@ EVERY_S = 2.0
 FAILED = "detectors-failed"
 AT_ONCE = 450
 """Pulses whose collectives are compared in one pass; those of more ranks follow in the next passes."""
-_OWN = re.compile(r"(hang|start|died|oom|expect|acted)-.*|straggler|input-bound|mem-creep")
+_OWN = re.compile(r"(hang|start|died|oom|expect|acted|checkpoint)-.*|straggler|input-bound|mem-creep")
 
 
 _SHARED = "version-mismatch"

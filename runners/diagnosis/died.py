@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ...presets.finding import Finding
-from ..formatting import spans_text
+from ..formatting import size_text, spans_text
 from ..model import FirstCause, Outcome, RankPhase, RunPhase
 from ..state import Attempt, RunState
 from . import out_of_memory
@@ -64,6 +64,25 @@ def find(view: View) -> Iterable[Finding]:
         remedy="; ".join(part for part in (cause.remedy, CAN_HELP.get(cause.retry, "")) if part),
         evidence=tuple(_evidence(state, attempt, cause)),
         since=cause.at if cause.at is not None else attempt.ended,
+    )
+
+
+def find_torn_checkpoint(view: View) -> Iterable[Finding]:
+    """The newest checkpoint was cut off while it was saved: whoever loads it fails, or goes on from less."""
+    torn = view.state.checkpoints[-1] if view.state.checkpoints else None
+    if torn is None or torn.complete:
+        return
+    whole = view.state.checkpoint
+    remedy = "resume from an earlier checkpoint" if whole is None else f"resume from {whole.path}"
+    who = "" if torn.rank is None else f" of rank {torn.rank}"
+    yield Finding(
+        id="checkpoint-torn",
+        severity="warning",
+        text=f"the checkpoint {torn.path} is incomplete: the save{who} ({torn.source}) was cut off",
+        rank=torn.rank,
+        remedy=remedy,
+        evidence=(f"{torn.path} holds {size_text(torn.size)}",) if torn.size is not None else (),
+        since=torn.at,
     )
 
 

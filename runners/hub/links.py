@@ -26,6 +26,7 @@ from ..model import (
     AttemptEnded,
     AttemptStarted,
     CaughtUp,
+    CheckpointSaved,
     CommandDone,
     CommandReceived,
     Event,
@@ -107,6 +108,9 @@ def _timed(event: Event, shift: float) -> Event:
     """The times of an event that names no node."""
     if isinstance(event, RankChanged):
         return structs.replace(event, at=_moved(event.at, shift))
+    if isinstance(event, CheckpointSaved):
+        moved = structs.replace(event.checkpoint, at=event.checkpoint.at + shift)
+        return structs.replace(event, checkpoint=moved)
     if isinstance(event, PulseTick):
         return PulseTick(tuple(_shifted(pulse, shift) for pulse in event.pulses))
     if isinstance(event, TrainingTick):

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable
 from types import FrameType, TracebackType
 from typing import Any
 
-from . import rank_changes, rank_pulse, tracebacks
+from . import checkpoint_saves, rank_changes, rank_pulse, tracebacks
 from .control import Peers, accept_forever, listen, private, requests
 
 MISTAKES = (OSError, RuntimeError, AttributeError, ImportError, ValueError, LookupError, TypeError)
@@ -457,5 +457,6 @@ def attach() -> None:
     rank_changes.survive_full_disk()
     steps = Steps()
     note_exceptions(steps)
+    checkpoint_saves.Saves(os.environ["DISTUI_RANK_FILES"] + ".saves", lambda: steps.count).arm()
     stacks_by_signal()
     Hook(os.environ["DISTUI_HOOK"], steps).run()

@@ -1,0 +1,221 @@
+"""Which checkpoints the ranks of this node save: from their hooks, else from the folder for checkpoints."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from .. import file_io
+from ..checkpoints import (
+    SaveReport,
+    Seen,
+    checkpoint_of,
+    folder_option,
+    grouped,
+    is_checkpoint_name,
+    one_path,
+    settled,
+)
+from ..logs.log_files import attempt_dir
+from ..model import CheckpointSaved
+from .runner_process import ServedRun
+
+POLL_S = 2.0
+FOLDER_S = 10.0
+"""Between two looks at a folder: what did not change between them is complete."""
+MOST_ENTRIES = 5000
+"""Entries of a folder, and files of a checkpoint, that are looked at."""
+DEEPEST = 4
+
+_reports = msgspec.json.Decoder(SaveReport)
+Part = tuple[int, SaveReport]
+
+
+class CheckpointWatch:
+    """Reports a CheckpointSaved for every checkpoint; reads, and changes nothing."""
+
+    def __init__(self, run: ServedRun) -> None:
+        self._run = run
+        self._offsets: dict[Path, int] = {}
+        self._open: dict[int, SaveReport] = {}
+        """Saves that have begun, by rank."""
+        self._done: list[Part] = []
+        """Saves that wait for the other parts of their checkpoint."""
+        self._known = 0.0
+        """Unix time up to which an earlier agent has reported them."""
+        folder = folder_option(run.plan.command)
+        self._folder = None if folder is None else Path(run.plan.cwd, folder)
+        self._held: list[Seen] = []
+
+    async def run(self) -> None:
+        """Watch until cancelled; what was saved before an agent came is in the files of the hooks."""
+        self._known = max((each.at for each in self._run.state.checkpoints), default=0.0)
+        looked = 0.0
+        while True:
+            self.read_reports(self._run.state.attempt)
+            now = asyncio.get_running_loop().time()
+            if self._folder is not None and self._watches_folder() and now - looked >= FOLDER_S:
+                looked = now
+                await self._look(self._folder)
+            await asyncio.sleep(POLL_S)
+
+    # --- reports of hooks
+
+    def read_reports(self, attempt: int) -> None:
+        """Read what the hooks of an attempt have reported, and report the checkpoints that are complete."""
+        for path in sorted((self._run.run_dir / attempt_dir(self._run.node, attempt)).glob("rank-*.saves")):
+            number = path.stem.removeprefix("rank-")
+            if number.isdecimal():
+                for report in self._new(path):
+                    self._take(int(number), report)
+        self._report_done(attempt)
+
+    def close(self, attempt: int) -> None:
+        """The ranks of the attempt are gone: report what is left, and what they had begun as torn."""
+        self.read_reports(attempt)
+        self._done += self._open.items()
+        self._open.clear()
+        self._report_done(attempt)
+        self._offsets.clear()
+
+    def _new(self, path: Path) -> Iterator[SaveReport]:
+        with contextlib.suppress(file_io.FileError, OSError):
+            if path.stat().st_size <= self._offsets.get(path, 0):
+                return
+            for offset, line in file_io.lines(path, self._offsets.get(path, 0)):
+                self._offsets[path] = offset
+                report = file_io.decoded(_reports, line)
+                if report is not None:
+                    yield report
+
+    def _take(self, rank: int, report: SaveReport) -> None:
+        if report.state == "began":
+            self._open[rank] = report
+            return
+        if rank in self._open and self._open[rank].key == report.key:
+            del self._open[rank]
+        if report.end is not None and report.end > self._known:
+            self._done.append((rank, report))
+
+    def _report_done(self, attempt: int) -> None:
+        """Groups of which no part is still being written."""
+        writing = {report.path for report in self._open.values()}
+        waiting: list[Part] = []
+        for parts in grouped(self._done):
+            if any(report.path in writing for _, report in parts):
+                waiting += parts
+            else:
+                self._report(attempt, parts)
+        self._done = waiting
+
+    def _report(self, attempt: int, parts: list[Part]) -> None:
+        moved = [(rank, msgspec.structs.replace(report, path=now_at(report))) for rank, report in parts]
+        path = one_path(moved)
+        sizes = [report.file[2] for _, report in moved if report.file is not None]
+        size = sum(sizes) if len(sizes) == len(moved) else bytes_of(Path(path))
+        if len(moved) > 1 and sizes and path in {report.path for _, report in moved}:
+            size = sizes[0]  # copies of one file
+        self._run.emit(CheckpointSaved(attempt, checkpoint_of(moved, path, size)))
+
+    # --- the folder
+
+    def _watches_folder(self) -> bool:
+        """Only where no hook has reported any save: those know more."""
+        reported = any(each.source != "folder" for each in self._run.state.checkpoints)
+        return not reported and not self._open
+
+    async def _look(self, folder: Path) -> None:
+        """Report what no longer changes, and was saved since the run began."""
+        state = self._run.state
+        seen = await asyncio.to_thread(lambda: list(seen_in(folder)))
+        fresh = [each for each in seen if each.changed >= state.began]
+        for checkpoint in settled(self._held, fresh, state.checkpoints):
+            self._run.emit(CheckpointSaved(state.attempt, checkpoint))
+        self._held = fresh
+
+
+def now_at(report: SaveReport) -> str:
+    """Where a file is now that was saved under a temporary name: by its inode, in the same folder or the one above."""
+    if report.file is None:
+        return report.path
+    device, inode, _ = report.file
+    with contextlib.suppress(OSError):
+        about = os.stat(report.path)
+        if (about.st_dev, about.st_ino) == (device, inode):
+            return report.path
+    folder = os.path.dirname(report.path)
+    for entry in _entries(Path(folder)):
+        if entry.inode() == inode:
+            return entry.path
+    return report.path
+
+
+def bytes_of(path: Path) -> int | None:
+    """Bytes of a file, or of all files below a folder; None where it cannot be read, or holds too many."""
+    try:
+        about = path.lstat()
+    except OSError:
+        return None
+    if not stat.S_ISDIR(about.st_mode):
+        return about.st_size
+    total = 0
+    for number, entry in enumerate(_below(path, DEEPEST)):
+        if number >= MOST_ENTRIES:
+            return None
+        with contextlib.suppress(OSError):
+            total += entry.stat(follow_symlinks=False).st_size
+    return total
+
+
+def seen_in(folder: Path) -> Iterator[Seen]:
+    """The checkpoints in a folder, and those one level below where a folder of its own has each run's."""
+    for entry in _entries(folder):
+        with contextlib.suppress(OSError):
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if is_checkpoint_name(entry.name, is_folder):
+                yield _seen(entry, is_folder)
+            elif is_folder:
+                yield from (
+                    _seen(inner, inner.is_dir(follow_symlinks=False))
+                    for inner in _entries(Path(entry.path))
+                    if is_checkpoint_name(inner.name, inner.is_dir(follow_symlinks=False))
+                )
+
+
+def _seen(entry: os.DirEntry[str], folder: bool) -> Seen:
+    about = entry.stat(follow_symlinks=False)
+    if not folder:
+        return Seen(entry.path, about.st_mtime, about.st_size)
+    changed, size, names = about.st_mtime, 0, set()
+    for number, inner in enumerate(_below(Path(entry.path), DEEPEST)):
+        if number >= MOST_ENTRIES:
+            break
+        about = inner.stat(follow_symlinks=False)
+        changed, size = max(changed, about.st_mtime), size + about.st_size
+        names.add(inner.name)
+    sharded = any(name.endswith(".distcp") for name in names)
+    return Seen(entry.path, changed, size, whole=not sharded or ".metadata" in names)
+
+
+def _below(folder: Path, depth: int) -> Iterator[os.DirEntry[str]]:
+    for entry in _entries(folder):
+        if entry.is_dir(follow_symlinks=False):
+            if depth > 1:
+                yield from _below(Path(entry.path), depth - 1)
+        else:
+            yield entry
+
+
+def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """At most MOST_ENTRIES of a folder's; none where it cannot be read."""
+    with contextlib.suppress(OSError), os.scandir(folder) as listed:
+        for number, entry in enumerate(listed):
+            if number >= MOST_ENTRIES:
+                return
+            yield entry

@@ -1,0 +1,199 @@
+"""What is known of checkpoints by their names and reports: pure functions that agent, status and cockpit share."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from msgspec import structs
+
+from .model import Checkpoint
+
+# --- the report of a save, as inrank/checkpoint_saves.py writes it ---
+
+
+class SaveReport(msgspec.Struct, frozen=True):
+    """One line of a rank's file of saves."""
+
+    state: str
+    """ "began", "done" or "failed"."""
+    path: str
+    source: str
+    begin: float
+    """Unix time, by the rank's clock."""
+    end: float | None = None
+    count: int | None = None
+    """Optimizer steps that the process had made."""
+    step: int | None = None
+    file: tuple[int, int, int] | None = None
+    """Device, inode and size of a single file right after the save: it may get another name afterwards."""
+
+    @property
+    def key(self) -> tuple[str, float]:
+        """The same in every line about one save."""
+        return self.path, self.begin
+
+
+APART_S = 1.0
+"""Between the parts of one checkpoint nothing else is done."""
+
+
+def grouped(done: Sequence[tuple[int, SaveReport]]) -> list[list[tuple[int, SaveReport]]]:
+    """Saves (rank, report) that are parts of one checkpoint.
+
+    Parts have the same path, as those of a collective save, or lie in one folder: shards of several ranks, or model and
+    optimizer in a file each. They were saved one right after the other, after the same number of steps.
+    """
+    groups: dict[tuple[str, int | None], list[list[tuple[int, SaveReport]]]] = {}
+    for rank, report in sorted(done, key=lambda part: part[1].begin):
+        folder = os.path.dirname(report.path) if report.file is not None else report.path
+        same = groups.setdefault((folder, report.count), [])
+        if same and report.begin - max(part.end or part.begin for _, part in same[-1]) <= APART_S:
+            same[-1].append((rank, report))
+        else:
+            same.append([(rank, report)])
+    return [group for same in groups.values() for group in same]
+
+
+def checkpoint_of(parts: Sequence[tuple[int, SaveReport]], path: str, size: int | None) -> Checkpoint:
+    """One checkpoint from its parts; `path` is where it is now, `size` its bytes."""
+    reports = [report for _, report in parts]
+    begin, end = (
+        min(report.begin for report in reports),
+        max(report.end or report.begin for report in reports),
+    )
+    named = next((report.step for report in reports if report.step is not None), None)
+    counts = [report.count for report in reports if report.count is not None]
+    return Checkpoint(
+        path=path,
+        at=end,
+        source=reports[0].source,
+        step=named if named is not None else step_in(path),
+        rank=min(rank for rank, _ in parts),
+        duration_s=max(0.0, end - begin),
+        size=size,
+        complete=all(report.state == "done" for report in reports),
+        count=max(counts, default=None),
+    )
+
+
+def one_path(parts: Sequence[tuple[int, SaveReport]]) -> str:
+    """The path that stands for all parts: of copies the one that names its step, of shards their folder."""
+    paths = sorted({report.path for _, report in parts})
+    if len(paths) == 1:
+        return paths[0]
+    ranks = {rank for rank, _ in parts}
+    sizes = {report.file[2] for _, report in parts if report.file is not None}
+    numbered = [path for path in paths if step_in(path) is not None]
+    if len(ranks) == 1 and len(sizes) == 1 and numbered:
+        return numbered[0]
+    return os.path.dirname(paths[0])
+
+
+# --- names ---
+
+_STEP = re.compile(
+    r"(?:global_?step|iter(?:ation)?|steps?|checkpoint|ckpt|st)[-_=.]?0*(\d{1,12})(?!\d)", re.IGNORECASE
+)
+"""global_step1000 (DeepSpeed), step=500 (Lightning), checkpoint-500 (transformers), iter_0000500 (Megatron-LM)."""
+_NAMED = re.compile(
+    r"(?:global_?step|iter|step|checkpoint|ckpt|epoch)[-_=.]?\d+|(?:last|latest|best|final|model|checkpoint|ckpt)\b.*",
+    re.IGNORECASE,
+)
+SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".distcp")
+_UNFINISHED = re.compile(r"(^|[._-])(tmp|temp|partial|part|incomplete)([._-]|\d*$)|~$", re.IGNORECASE)
+
+
+def step_in(path: str) -> int | None:
+    """The step that the last two parts of a path name: "…/step-00001000.pt" → 1000; None where none does."""
+    for part in reversed(path.rstrip("/").split("/")[-2:]):
+        hits = _STEP.findall(part)
+        if hits:
+            return int(hits[-1])
+    return None
+
+
+def is_checkpoint_name(name: str, folder: bool) -> bool:
+    """Whether a file or folder of this name in a checkpoint folder is a checkpoint, and not one half written."""
+    if _UNFINISHED.search(name):
+        return False
+    return bool(_NAMED.match(name)) if folder else name.endswith(SUFFIXES)
+
+
+OPTIONS = (
+    "checkpoint-dir", "checkpoint-path", "checkpoints-dir", "ckpt-dir", "ckpt-path", "save-dir", "save-path", "save",
+    "output-dir", "out-dir", "default-root-dir", "checkpoint.folder",
+)  # fmt: skip
+"""By which scripts take the folder of their checkpoints."""
+
+
+def folder_option(words: Iterable[str]) -> str | None:
+    """The folder for checkpoints that a script's own arguments name; the last one wins, as with argparse."""
+    found, taken = None, False
+    for word in words:
+        if taken:
+            found, taken = word, False
+            continue
+        name, equals, value = word.partition("=")
+        if name.lstrip("-").replace("_", "-") in OPTIONS and (name.startswith("-") or equals):
+            if equals:
+                found = value
+            else:
+                taken = True
+    return found or None
+
+
+def words_of(command: str) -> list[str]:
+    """A command line as words; [] for one that a shell could not read."""
+    try:
+        return shlex.split(command)
+    except ValueError:
+        return []
+
+
+# --- a folder that is watched ---
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What a folder held at one time: of each checkpoint the newest change (unix time) and its bytes."""
+
+    path: str
+    changed: float
+    size: int
+    whole: bool = True
+    """False: files are missing that it needs."""
+
+
+def settled(before: Iterable[Seen], now: Iterable[Seen], known: Iterable[Checkpoint]) -> list[Checkpoint]:
+    """Checkpoints that no longer grow and are not known yet. One that grows between two looks is being written."""
+    held = {seen.path: seen for seen in before}
+    reported = {(each.path, each.at) for each in known}
+    return [
+        Checkpoint(
+            path=seen.path, at=seen.changed, source="folder", step=step_in(seen.path), size=seen.size,
+            complete=seen.whole,
+        )
+        for seen in sorted(now, key=lambda seen: seen.changed)
+        if held.get(seen.path) == seen and (seen.path, seen.changed) not in reported
+    ]  # fmt: skip
+
+
+def same_save(one: Checkpoint, other: Checkpoint) -> bool:
+    """Whether two reports are about one save of one checkpoint: of a later part, or of another node."""
+    return one.path == other.path and one.step == other.step and one.count == other.count
+
+
+def joined(one: Checkpoint, other: Checkpoint) -> Checkpoint:
+    """Two reports about one save as one."""
+    sizes = [each.size for each in (one, other) if each.size is not None]
+    took = [each.duration_s for each in (one, other) if each.duration_s is not None]
+    return structs.replace(
+        other,
+        at=max(one.at, other.at),
+        duration_s=max(took, default=None),
+        size=max(sizes, default=None),
+        complete=one.complete and other.complete,
+    )

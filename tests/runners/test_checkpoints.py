@@ -1,0 +1,129 @@
+"""Names, groups and reports of checkpoints: the pure parts."""
+
+from __future__ import annotations
+
+import pytest
+
+from distui.runners.checkpoints import (
+    SaveReport,
+    Seen,
+    checkpoint_of,
+    folder_option,
+    grouped,
+    is_checkpoint_name,
+    joined,
+    one_path,
+    same_save,
+    settled,
+    step_in,
+)
+from distui.runners.model import Checkpoint
+
+
+@pytest.mark.parametrize(
+    ("path", "step"),
+    [
+        ("/out/step-00001000.pt", 1000),
+        ("/out/global_step1000", 1000),
+        ("/out/global_step1000/mp_rank_00_model_states.pt", 1000),
+        ("/out/checkpoint-500", 500),
+        ("/out/checkpoint-500/model.safetensors", 500),
+        ("/out/epoch=3-step=7200.ckpt", 7200),
+        ("/out/iter_0000500/mp_rank_00", 500),
+        ("/out/ckpt_12.pth", 12),
+        ("/out/model.pt", None),
+        ("/out/llama-7b.safetensors", None),
+        ("/step-9/else/where/model.pt", None),
+        ("/out/step-99999999999999999999.pt", None),
+        ("", None),
+    ],
+)
+def test_steps_in_names(path: str, step: int | None) -> None:
+    assert step_in(path) == step
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "is_one"),
+    [
+        ("step-1.pt", False, True),
+        ("model.safetensors", False, True),
+        ("checkpoint-5", True, True),
+        ("global_step100", True, True),
+        ("last.ckpt", False, True),
+        ("step-1.pt.tmp", False, False),
+        ("tmp-checkpoint-5", True, False),
+        (".partial-step-3.pt", False, False),
+        ("notes.txt", False, False),
+        ("tensorboard", True, False),
+        ("wandb", True, False),
+    ],
+)
+def test_names_of_checkpoints(name: str, folder: bool, is_one: bool) -> None:
+    assert is_checkpoint_name(name, folder) is is_one
+
+
+@pytest.mark.parametrize(
+    ("words", "folder"),
+    [
+        (("train.py", "--checkpoint-dir", "a"), "a"),
+        (("train.py", "--output_dir=a/b"), "a/b"),
+        (("train.py", "--save", "x", "--save", "y"), "y"),
+        (("train.py", "out_dir=out-shakespeare"), "out-shakespeare"),  # nanoGPT's own way
+        (("train.py", "--save-every", "5"), None),
+        (("train.py", "--checkpoint-dir"), None),
+        (("train.py", "save", "me"), None),
+        ((), None),
+    ],
+)
+def test_the_folder_that_a_script_is_given(words: tuple[str, ...], folder: str | None) -> None:
+    assert folder_option(words) == folder
+
+
+def report(
+    path: str, begin: float, end: float, count: int = 5, inode: int | None = 1, size: int = 10
+) -> SaveReport:
+    file = None if inode is None else (1, inode, size)
+    return SaveReport("done", path, "torch.save", begin, end, count, None, file)
+
+
+def test_model_and_optimizer_are_one_checkpoint() -> None:
+    parts = [(0, report("/c/5/model.pt", 10, 11)), (0, report("/c/5/optim.pt", 11.1, 13, size=20))]
+    (group,) = grouped(parts)
+    saved = checkpoint_of(group, one_path(group), 30)
+    assert saved == Checkpoint(
+        "/c/5", 13, "torch.save", step=None, rank=0, duration_s=3, size=30, count=5, complete=True
+    )
+
+
+def test_a_copy_named_latest_is_not_another_checkpoint() -> None:
+    (group,) = grouped([(0, report("/c/step-5.pt", 10, 11)), (0, report("/c/latest.pt", 11.1, 12))])
+    assert one_path(group) == "/c/step-5.pt"
+
+
+def test_saves_of_a_loop_that_nobody_counts_stay_apart() -> None:
+    """Without an optimizer of torch's every save is after 0 steps."""
+    parts = [(0, report("/c/latest.pt", at, at + 1, count=0)) for at in (10, 20, 30)]
+    assert [len(group) for group in grouped(parts)] == [1, 1, 1]
+
+
+def test_ranks_that_save_in_another_order_are_one_group() -> None:
+    parts = [(1, report("/c/s/r1.pt", 10.4, 12)), (0, report("/c/s/r0.pt", 10, 11))]
+    (group,) = grouped(parts)
+    assert one_path(group) == "/c/s"
+
+
+def test_what_still_grows_is_not_reported() -> None:
+    before, now = Seen("/c/step-5.pt", 10.0, 100), Seen("/c/step-5.pt", 12.0, 200)
+    assert settled([before], [now], []) == []
+    (saved,) = settled([now], [now], [])
+    assert (saved.path, saved.step, saved.size, saved.at) == ("/c/step-5.pt", 5, 200, 12.0)
+    assert settled([now], [now], [saved]) == []
+
+
+def test_two_nodes_report_one_save() -> None:
+    one = Checkpoint("/shared/step-5", 10.0, "dcp", 5, 0, 3.0, 100, count=5)
+    other = Checkpoint("/shared/step-5", 11.0, "dcp", 5, 8, 4.0, 180, complete=False, count=5)
+    assert same_save(one, other)
+    both = joined(one, other)
+    assert (both.at, both.duration_s, both.size, both.complete) == (11.0, 4.0, 180, False)
+    assert not same_save(one, Checkpoint("/shared/step-5", 30.0, "dcp", 5, count=15))
