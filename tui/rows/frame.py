@@ -66,6 +66,10 @@ class ViewOptions:
     paused: bool = False
     ascii: bool = False
     readonly: bool = False
+    window: str = "5m"
+    """How much time charts show at least: a name of WINDOWS in rows/charts.py."""
+    log_scale: bool = False
+    """Whether charts have a logarithmic value axis."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,424 @@
+"""What the viewer knows of a run's past: windows of metrics that the node has, and the samples that came since.
+
+A chart that is on the screen asks once for its window, and then follows the samples that arrive anyway. Only what is
+shown is kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..runners.model import Gpu, MetricsWindow, ReadMetrics, Series
+from ..runners.state import RunState
+from ..runners.wire.client import new_id
+from .rows.frame import Frame, gpu_of
+from .rows.plot import Value
+
+MOST_BUCKETS = 2000
+"""Of one series."""
+MOST_TRACKS = 256
+"""Series at once; those that were not shown for longest go first."""
+AGAIN_S = 10.0
+"""After an ask that was not answered."""
+HOLE_S = 4.0
+"""Seconds without a frame after which the node is asked for what was missed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """What a chart shows: a metric of all ranks or GPUs as one, by node, or of each of these."""
+
+    metric: str
+    fold: str = "all"
+    """"all", "node" or "each"."""
+    indexes: tuple[int, ...] = ()
+    """Ranks or GPUs; () means all."""
+
+
+Key = tuple[int | None, int | None]
+"""Node and index of one series of a Want; None where it is folded."""
+
+
+@dataclass(slots=True)
+class Buckets:
+    """One series in buckets of one length; what is unknown is None."""
+
+    first: int = 0
+    """Number of the first bucket: its beginning over its length."""
+    mean: list[Value] = field(default_factory=list)
+    low: list[Value] = field(default_factory=list)
+    high: list[Value] = field(default_factory=list)
+    count: list[int] = field(default_factory=list)
+
+    def put(self, number: int, mean: float, low: float, high: float) -> None:
+        """Take one sample; one that is older than all that is kept is dropped."""
+        if not self.mean:
+            self.first = number
+        if number < self.first or number - self.first > 4 * MOST_BUCKETS:
+            if number < self.first:
+                return
+            self.clear(number)
+        while self.first + len(self.mean) <= number:
+            self._append(None, None, None, 0)
+        at = number - self.first
+        count, before = self.count[at], self.mean[at]
+        self.mean[at] = mean if before is None else (before * count + mean) / (count + 1)
+        self.low[at] = low if before is None else min(_or(self.low[at], before), low)
+        self.high[at] = high if before is None else max(_or(self.high[at], before), high)
+        self.count[at] = count + 1
+        self._trim()
+
+    def take(self, first: int, series: Series, samples: int) -> None:
+        """What the node has kept, of buckets of about so many samples, in place of what was seen here."""
+        live = self.slice(
+            first + len(series.mean), max(0, self.first + len(self.mean) - first - len(series.mean))
+        )
+        kept = self.count[len(self.count) - len(live[0]) :] if live[0] else []
+        self.first = first
+        self.mean = [_finite(value) for value in series.mean]
+        self.low = [_finite(value) for value in series.low] or list(self.mean)
+        self.high = [_finite(value) for value in series.high] or list(self.mean)
+        self.count = [samples] * len(self.mean)
+        self.mean += live[0]
+        self.low += live[1]
+        self.high += live[2]
+        self.count += kept
+        self._trim()
+
+    def slice(self, first: int, size: int) -> tuple[list[Value], list[Value], list[Value]]:
+        """Mean, smallest and largest of so many buckets; None before and behind what is known."""
+        begin, end = first - self.first, first - self.first + size
+        length = len(self.mean)
+        before: list[Value] = [None] * min(size, max(0, -begin))
+        behind: list[Value] = [None] * min(size, max(0, end - max(length, begin)))
+        inside = slice(max(0, begin), max(0, end))
+        return (
+            before + self.mean[inside] + behind,
+            before + self.low[inside] + behind,
+            before + self.high[inside] + behind,
+        )
+
+    def clear(self, first: int) -> None:
+        """Begin anew at this bucket."""
+        self.first = first
+        for part in (self.mean, self.low, self.high, self.count):
+            part.clear()
+
+    def _append(self, mean: Value, low: Value, high: Value, count: int) -> None:
+        self.mean.append(mean)
+        self.low.append(low)
+        self.high.append(high)
+        self.count.append(count)
+
+    def _trim(self) -> None:
+        over = len(self.mean) - MOST_BUCKETS
+        if over > 0:
+            self.first += over
+            for part in (self.mean, self.low, self.high, self.count):
+                del part[:over]
+
+
+def _or(value: Value, other: float) -> float:
+    return other if value is None else value
+
+
+def _finite(value: object) -> Value:
+    """What an agent answers may be anything; only numbers are drawn."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    return None
+
+
+@dataclass(slots=True)
+class _Track:
+    """All series of one Want, in buckets of one length."""
+
+    want: Want
+    seconds: int
+    series: dict[Key, Buckets] = field(default_factory=dict)
+    of: dict[Key, int] = field(default_factory=dict)
+    """How many ranks or GPUs are folded into it."""
+    asked_from: int | None = None
+    """First bucket that the node was asked for."""
+    seen_to: int = 0
+    """The newest bucket that was seen live, or asked for."""
+    asking: bool = False
+    again_at: float = 0.0
+    error: str = ""
+    used: int = 0
+    """When it was shown last; see MetricHistory.turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One series as a chart takes it."""
+
+    node: int | None
+    index: int | None
+    of: int
+    mean: list[Value]
+    low: list[Value]
+    high: list[Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A question to the node, and who waits for its answer."""
+
+    read: ReadMetrics
+    tracks: tuple[_Track, ...]
+
+
+class MetricHistory:
+    """The tracks of one run. `show` is called for each paint of a chart, `due` names what the node is to be asked."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._tracks: dict[tuple[Want, int], _Track] = {}
+        self._turn = 0
+        self._sampled: dict[tuple[Want, int], tuple[int, int]] = {}
+        self._due: dict[tuple[str, tuple[int, ...], int, int, int], list[_Track]] = {}
+
+    # --- what charts show
+
+    def show(
+        self, frame: Frame, want: Want, seconds: int, begin: float, size: int, live: bool
+    ) -> list[Shown]:
+        """Series of `size` buckets of `seconds` from `begin` (unix seconds); with `live` the frame's samples count.
+
+        What is not known yet is None, and is due.
+        """
+        self._turn += 1
+        key = (want, seconds)
+        track = self._tracks.get(key)
+        if track is None:
+            self._forget()
+            track = self._tracks[key] = _Track(want, seconds)
+        track.used = self._turn
+        first = int(begin // seconds)
+        newest = int(time_of(frame) // seconds)
+        last = first + size - 1
+        if live and first <= newest <= last + 1:
+            self._follow(frame, track, newest)
+        self._need(track, first, min(last, newest))
+        return [
+            Shown(node, index, track.of.get((node, index), 1), *buckets.slice(first, size))
+            for (node, index), buckets in sorted(track.series.items(), key=lambda item: _order(item[0]))
+        ]
+
+    def error(self, want: Want, seconds: int) -> str:
+        """Why the node gave nothing of it; "" where it did, or has not answered yet."""
+        track = self._tracks.get((want, seconds))
+        return track.error if track is not None else ""
+
+    def waiting(self, want: Want, seconds: int) -> bool:
+        """Whether the node has been asked and has not answered."""
+        track = self._tracks.get((want, seconds))
+        return track is not None and track.asking
+
+    def _follow(self, frame: Frame, track: _Track, number: int) -> None:
+        """Take the newest samples into the bucket of now, once."""
+        if number - track.seen_to <= max(1, HOLE_S / track.seconds):
+            track.seen_to = max(track.seen_to, number)
+        stamp = (frame.state.telemetry_version, int(time_of(frame)))
+        key = (track.want, track.seconds)
+        if self._sampled.get(key) == stamp:
+            return
+        self._sampled[key] = stamp
+        for at, values in samples_now(frame, track.want).items():
+            mean = sum(values) / len(values)
+            track.series.setdefault(at, Buckets()).put(number, mean, min(values), max(values))
+            track.of[at] = len(values)
+
+    def _need(self, track: _Track, first: int, last: int) -> None:
+        """Whether the node has to be asked for some of these buckets."""
+        covered = track.asked_from is not None and track.asked_from <= first and last <= track.seen_to
+        if covered or track.asking or self._clock() < track.again_at or last < first:
+            return
+        track.asked_from, track.seen_to, track.asking = first, max(track.seen_to, last), True
+        self._due.setdefault((track.want.fold, track.want.indexes, track.seconds, first, last), []).append(
+            track
+        )
+
+    # --- what the node is asked
+
+    def due(self) -> list[Ask]:
+        """What to ask now, charts of the same window together; each is to be given to `answered` or `refused`."""
+        due, self._due = self._due, {}
+        asks: list[Ask] = []
+        for (fold, indexes, seconds, first, last), tracks in due.items():
+            names = tuple(dict.fromkeys(track.want.metric for track in tracks))
+            ask = ReadMetrics(
+                new_id(),
+                float(first * seconds),
+                float((last + 1) * seconds),
+                buckets=last - first + 1,
+                metrics=names,
+                fold=fold,
+                indexes=indexes,
+            )
+            asks.append(Ask(ask, tuple(tracks)))
+        return asks
+
+    def answered(self, ask: Ask, window: MetricsWindow) -> None:
+        """Take a window; one in buckets of another length than asked for is folded where it can be."""
+        for track in ask.tracks:
+            track.asking, track.error = False, window.error
+            if window.error:
+                track.again_at = self._clock() + AGAIN_S
+                continue
+            for series in window.series:
+                if series.metric == track.want.metric:
+                    self._take(track, window, series)
+
+    def refused(self, ask: Ask, why: str) -> None:
+        """The link broke, or the node did not answer: it is asked again later."""
+        for track in ask.tracks:
+            track.asking, track.error, track.asked_from = False, why, None
+            track.again_at = self._clock() + AGAIN_S
+
+    def _take(self, track: _Track, window: MetricsWindow, series: Series) -> None:
+        fold = track.want.fold
+        key: Key = (
+            None if fold == "all" else series.node,
+            series.index if fold == "each" else None,
+        )
+        first, fitted = fitted_to(track.seconds, window, series)
+        if fitted is not None:
+            track.series.setdefault(key, Buckets()).take(first, fitted, track.seconds)
+            track.of[key] = series.of
+
+    def _forget(self) -> None:
+        """Drop the tracks that were not shown for longest."""
+        while sum(max(1, len(track.series)) for track in self._tracks.values()) > MOST_TRACKS:
+            oldest = min(self._tracks, key=lambda key: self._tracks[key].used)
+            del self._tracks[oldest]
+            self._sampled.pop(oldest, None)
+
+
+def fitted_to(seconds: int, window: MetricsWindow, series: Series) -> tuple[int, Series | None]:
+    """First bucket and the series in buckets of `seconds`: folded from shorter ones, repeated from none."""
+    begin, length = window.begin, window.seconds
+    if not series.mean or not length or not math.isfinite(begin) or not math.isfinite(length):
+        return 0, None
+    first = round(begin / seconds)
+    if length == seconds:
+        return first, series
+    mean = [_finite(value) for value in series.mean]
+    low = [_finite(value) for value in series.low] or mean
+    high = [_finite(value) for value in series.high] or mean
+    folded: dict[int, list[int]] = {}
+    for at in range(len(mean)):
+        if mean[at] is not None:
+            folded.setdefault(int((begin + at * length) // seconds), []).append(at)
+    if not folded:
+        return first, Series(series.metric)
+    start, end = min(folded), max(folded)
+    means: list[Value] = []
+    lows: list[Value] = []
+    highs: list[Value] = []
+    for number in range(start, end + 1):
+        places = folded.get(number, [])
+        means.append(_mean([mean[at] for at in places]))
+        lows.append(min((value for at in places if (value := low[at]) is not None), default=None))
+        highs.append(max((value for at in places if (value := high[at]) is not None), default=None))
+    return start, Series(
+        series.metric, series.node, series.index, series.of, tuple(means), tuple(lows), tuple(highs)
+    )
+
+
+def _mean(values: Sequence[Value]) -> Value:
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) / len(numbers) if numbers else None
+
+
+def _order(key: Key) -> tuple[int, int]:
+    return (-1 if key[0] is None else key[0], -1 if key[1] is None else key[1])
+
+
+# --- the samples of now ---
+
+
+def time_of(frame: Frame) -> float:
+    """The time up to which the nodes have been heard, by their own clock."""
+    state = frame.state
+    if state.ended is not None and state.phase.ended:
+        return state.ended
+    if state.merged or not state.nodes:
+        return frame.now
+    return frame.node_now(min(state.nodes))
+
+
+def samples_now(frame: Frame, want: Want) -> dict[Key, list[float]]:
+    """The fresh values of a metric, by series of the want."""
+    kind, _, name = want.metric.partition(".")
+    groups: dict[Key, list[float]] = {}
+    for node, index, sample in _SOURCES.get(kind, _none)(frame):
+        if want.indexes and index is not None and index not in want.indexes:
+            continue
+        value = _finite(getattr(sample, name, None))
+        if value is None and kind == "train":
+            value = _finite(sample.values.get(name))
+        if value is not None:
+            key: Key = (None if want.fold == "all" else node, index if want.fold == "each" else None)
+            groups.setdefault(key, []).append(value)
+    return groups
+
+
+Samples = Iterable[tuple[int, int | None, Any]]
+
+
+def _none(frame: Frame) -> Samples:
+    return ()
+
+
+def _gpus(frame: Frame) -> Samples:
+    own = own_gpus(frame.state)
+    for number, node in frame.state.nodes.items():
+        for gpu in frame.gpus(node):
+            if not own or (number, gpu.index) in own:
+                yield number, gpu.index, gpu
+
+
+def own_gpus(state: RunState) -> set[tuple[int, int]]:
+    """Node and index of the GPUs that the run's ranks use; empty where that is not known."""
+    pairs: set[tuple[int, int]] = set()
+    for rank in state.ranks.values():
+        gpu: Gpu | None = gpu_of(rank, state.nodes.get(rank.place.node))
+        if gpu is not None:
+            pairs.add((rank.place.node, gpu.index))
+    return pairs
+
+
+def _ranks(frame: Frame) -> Samples:
+    for number, rank in frame.state.ranks.items():
+        if rank.sample is not None and frame.fresh(rank.place.node, rank.sampled):
+            yield rank.place.node, number, rank.sample
+
+
+def _hosts(frame: Frame) -> Samples:
+    for number, node in frame.state.nodes.items():
+        if node.metrics is not None and frame.fresh(number, node.heard):
+            yield number, None, node.metrics
+
+
+def _training(frame: Frame) -> Samples:
+    """What was reported within the last bucket or two: a value that stays is no sample."""
+    now = time_of(frame)
+    for number, sample in frame.state.training.items():
+        rank = frame.state.ranks.get(number)
+        if now - sample.at <= FRESH_TRAINING_S:
+            yield rank.place.node if rank is not None else 0, number, sample
+
+
+FRESH_TRAINING_S = 3.0
+
+_SOURCES: dict[str, Callable[[Frame], Samples]] = {
+    "gpu": _gpus,
+    "rank": _ranks,
+    "host": _hosts,
+    "train": _training,
+}

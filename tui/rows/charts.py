@@ -1,0 +1,372 @@
+"""Metrics as charts: what each is called, its scale and its text; charts below each other on one time axis. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ...runners.formatting import NA, duration_short, size_short, step_short
+from ...runners.state import RunState
+from .glyphs import Row, clip, row_width, wrap
+from .plot import (
+    Axis,
+    Line,
+    Mark,
+    Mode,
+    TimeSpan,
+    axis_for,
+    draw,
+    finite,
+    mark_row,
+    tick_row,
+    with_labels,
+)
+
+# --- metrics ---
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric: the kind of its sample and a field of that, as in "gpu.util"."""
+
+    name: str
+    title: str
+    unit: str
+    """"%", "B", "B/s", "W", "°C", "MHz", "s", "/s" or "" for a plain number."""
+    why: str = ""
+    """Why there may be none, and what changes that: a sentence."""
+
+    @property
+    def kind(self) -> str:
+        """ "gpu", "rank", "host" or "train"."""
+        return self.name.partition(".")[0]
+
+    @property
+    def field(self) -> str:
+        return self.name.partition(".")[2]
+
+    @property
+    def binary(self) -> bool:
+        """Whether round values are those of KiB, MiB, …."""
+        return self.unit in ("B", "B/s")
+
+    def text(self, value: float | None) -> str:
+        """A value in at most six columns, with its unit."""
+        if value is None:
+            return NA
+        if self.unit == "%":
+            return f"{value:.0f}%"
+        if self.unit in ("B", "B/s"):
+            return size_short(value) + self.unit[1:]
+        if self.unit == "s":
+            return step_short(value)
+        if self.unit in ("W", "°C", "MHz"):
+            return f"{value:.0f}{ {'W': 'W', '°C': '°', 'MHz': 'M'}[self.unit] }"
+        return count_short(value) + ("/s" if self.unit == "/s" and abs(value) < 1e6 else "")
+
+
+def count_short(value: float) -> str:
+    """A plain number in at most five columns: "2.311", "91.2k", "3e-4"."""
+    size = abs(value)
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if size >= limit:
+            scaled = value / (1e3 if unit == "k" else limit)
+            return f"{scaled:.1f}{unit}" if abs(scaled) < 100 else f"{scaled:.0f}{unit}"
+    if size >= 100 or value == 0:
+        return f"{value:.0f}"
+    if size >= 0.001:
+        return f"{value:.4g}"[:6]
+    return f"{value:.0e}".replace("e-0", "e-")
+
+
+_NO_GPU = "this node has no GPU that NVML serves"
+_NO_STEPS = "the script makes no optimizer steps that the hook sees; `distui lint` names the line"
+_NO_TRAINING = "the script reports none; docs/telemetry.md names what is read"
+
+METRICS: tuple[Metric, ...] = (
+    Metric("rank.step_s", "step time", "s", _NO_STEPS),
+    Metric("train.tokens_s", "tokens/s", "/s", _NO_TRAINING),
+    Metric("train.samples_s", "samples/s", "/s", _NO_TRAINING),
+    Metric("train.loss", "loss", "", _NO_TRAINING),
+    Metric("gpu.util", "GPU util", "%", _NO_GPU),
+    Metric("gpu.mem_used", "GPU memory", "B", _NO_GPU),
+    Metric("gpu.power_w", "GPU power", "W", _NO_GPU),
+    Metric("host.cpu_percent", "host CPU", "%"),
+    Metric("host.net_rx_bps", "network in", "B/s"),
+    Metric("host.net_tx_bps", "network out", "B/s"),
+    Metric("rank.write_bps", "disk write", "B/s"),
+    Metric("rank.read_bps", "disk read", "B/s"),
+    Metric("rank.wait_percent", "wait share", "%", "torch's flight recorder measures it; --no-hook leaves it out"),
+    Metric("rank.cpu_percent", "rank CPU", "%"),
+    Metric("rank.rss_bytes", "rank memory", "B"),
+    Metric("rank.gpu_mem", "rank GPU memory", "B", _NO_GPU),
+    Metric("rank.throttled_percent", "CPU quota held back", "%", "no CPU quota is set for the ranks"),
+    Metric("train.lr", "learning rate", "", _NO_TRAINING),
+    Metric("train.grad_norm", "gradient norm", "", _NO_TRAINING),
+    Metric("train.mfu", "MFU", "%", _NO_TRAINING),
+    Metric("train.step_s", "step time (script)", "s", _NO_TRAINING),
+    Metric("train.step", "step", "", _NO_TRAINING),
+    Metric("train.epoch", "epoch", "", _NO_TRAINING),
+    Metric("gpu.temp_c", "GPU temperature", "°C", _NO_GPU),
+    Metric("gpu.mem_temp_c", "GPU memory temperature", "°C", _NO_GPU),
+    Metric("gpu.sm_mhz", "SM clock", "MHz", _NO_GPU),
+    Metric("gpu.mem_mhz", "memory clock", "MHz", _NO_GPU),
+    Metric("gpu.throttled_percent", "clocks held back", "%", _NO_GPU),
+    Metric("gpu.pcie_tx_bps", "PCIe out", "B/s", _NO_GPU),
+    Metric("gpu.pcie_rx_bps", "PCIe in", "B/s", _NO_GPU),
+    Metric("gpu.nvlink_tx_bps", "NVLink out", "B/s", _NO_GPU),
+    Metric("gpu.nvlink_rx_bps", "NVLink in", "B/s", _NO_GPU),
+    Metric("gpu.sm_active", "SM active", "%", "NVML serves it on Hopper and newer GPUs"),
+    Metric("gpu.tensor_active", "tensor active", "%", "NVML serves it on Hopper and newer GPUs"),
+    Metric("gpu.dram_active", "DRAM active", "%", "NVML serves it on Hopper and newer GPUs"),
+    Metric("host.mem_used", "host memory", "B"),
+    Metric("host.load1", "load", ""),
+    Metric("host.cpu_stall_percent", "waits for a core", "%", "the kernel has no pressure stall information"),
+    Metric("host.steal_percent", "steal", "%"),
+    Metric("host.ib_rx_bps", "InfiniBand in", "B/s", "this node has no InfiniBand port"),
+    Metric("host.ib_tx_bps", "InfiniBand out", "B/s", "this node has no InfiniBand port"),
+    Metric("host.swap_used", "swap", "B"),
+    Metric("host.shm_used", "shared memory", "B"),
+    Metric("host.disk_free", "disk free", "B"),
+)  # fmt: skip
+"""In the order of the list; those of a strip come first."""
+
+BY_NAME = {metric.name: metric for metric in METRICS}
+
+STRIP = (
+    "rank.step_s", "train.tokens_s", "train.loss", "gpu.util", "gpu.mem_used", "gpu.power_w", "host.cpu_percent",
+    "host.net_rx_bps", "rank.write_bps",
+)  # fmt: skip
+"""What is shown until the user chooses."""
+
+
+def metric_of(name: str) -> Metric:
+    """The metric of this name; a value under a script's own name is a plain number."""
+    return BY_NAME.get(name) or Metric(name, name.partition(".")[2] or name, "", _NO_TRAINING)
+
+
+# --- panels ---
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One chart's data."""
+
+    metric: Metric
+    curves: tuple[Line, ...] = ()
+    limit: float | None = None
+    """Where the metric has a natural upper edge: the memory's size, the power limit."""
+    note: str = ""
+    """Of a chart without data: why."""
+
+    @property
+    def empty(self) -> bool:
+        return not any(finite(curve.mean) for curve in self.curves)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChartView:
+    """How charts are shown; one for all of them."""
+
+    span: TimeSpan
+    """Time of the cells of the widest chart area."""
+    bucket: float = 1.0
+    """Seconds."""
+    wide: int = 1
+    """Dot columns a bucket."""
+    mode: Mode = Mode.BRAILLE
+    log: bool = False
+    window: str = "live"
+    """The word for the time shown, as in "live 10m"."""
+    cursor: float | None = None
+    """Unix time of the hairline."""
+    marks: tuple[Mark, ...] = ()
+
+
+GUTTER = 7
+"""Columns of the labels of the value axis."""
+
+
+def gutter(width: int) -> int:
+    """Columns of the labels in a chart of this width."""
+    return GUTTER if width >= 40 else 0
+
+
+def axis_of(panel: Panel, view: ChartView) -> Axis:
+    """0 to 100 %, to the limit of the metric, or to a round value."""
+    metric = panel.metric
+    if view.log:
+        return axis_for(panel.curves, log=True)
+    if metric.unit == "%" and metric.name != "rank.cpu_percent":
+        return Axis(0.0, 100.0)
+    if panel.limit:
+        return Axis(0.0, panel.limit)
+    return axis_for(panel.curves, binary=metric.binary)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value that this share of the others does not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def at_cursor(curve: Line, view: ChartView) -> float | None:
+    """The value at the hairline, else the newest one, where it is not older than two buckets."""
+    values = curve.mean
+    if view.cursor is not None:
+        back = int((view.span.end - view.cursor) / view.bucket) if view.bucket else 0
+        return values[-1 - back] if 0 <= back < len(values) else None
+    return next((value for value in reversed(values[-3:]) if value is not None), None)
+
+
+def title_row(panel: Panel, view: ChartView, width: int) -> Row:
+    """`step time 0.84s · p50 0.84s p99 1.31s · live 10m`, from the left as much as fits."""
+    metric = panel.metric
+    head: Row = ((metric.title, "head"),)
+    if panel.empty:
+        return clip((*head, (f"  {NA}", "stale")), width)
+    main = panel.curves[0]
+    row: Row = (*head, (f" {metric.text(at_cursor(main, view))}", "accent"))
+    parts: list[Row] = []
+    tops = finite(main.high) or finite(main.mean)
+    parts.append(
+        ((f" · p50 {metric.text(percentile(finite(main.mean), 0.5))} p99 {metric.text(percentile(tops, 0.99))}", "dim"),)
+    )  # fmt: skip
+    for curve in panel.curves[1:]:
+        if curve.letter:
+            parts.append(((f" {curve.letter} {metric.text(at_cursor(curve, view))}", curve.style),))
+    parts.append(((f" · {view.window}", "dim"),))
+    for part in parts:
+        if row_width((*row, *part)) <= width:
+            row = (*row, *part)
+    return clip(row, width)
+
+
+def chart(panel: Panel, view: ChartView, width: int, height: int) -> list[Row]:
+    """A title and the curves in `height` rows; without data why there is none."""
+    rows = [title_row(panel, view, width)]
+    body = height - 1
+    if body < 1:
+        return rows[:height]
+    if panel.empty:
+        words = panel.note or panel.metric.why or "no sample yet"
+        text = wrap(words, max(10, width - 2), "stale", first="  ")[:body]
+        return rows + text + [()] * (body - len(text))
+    axis = axis_of(panel, view)
+    edge = gutter(width)
+    cells = width - edge
+    cursor = None
+    if view.cursor is not None:
+        at = view.span.at(view.cursor)
+        cursor = None if at is None else at - (view.span.cells - cells)
+    drawn = draw(panel.curves, cells, body, axis, view.mode, wide=view.wide, cursor=cursor)
+    bottom = panel.metric.text(axis.low) if body > 1 else ""
+    return rows + with_labels(drawn, panel.metric.text(axis.high), bottom, edge)
+
+
+# --- several charts ---
+
+
+def chosen(panels: Sequence[Panel], most: int) -> list[Panel]:
+    """Those with data; where nothing has any, the first says why."""
+    filled = [panel for panel in panels if not panel.empty]
+    return (filled or list(panels[:1]))[:most]
+
+
+def strip_rows(
+    panels: Sequence[Panel], view: ChartView, width: int, height: int, least: int = 3
+) -> list[Row]:
+    """As many charts as fit, `least` rows each, in at most `height` rows; below them marks and wall times."""
+    if width < 1 or height < 1:
+        return []
+    edge = gutter(width)
+    span = cut(view.span, width - edge)
+    foot: list[Row] = []
+    if height >= 6:
+        marked = mark_row(view.marks, span, view.mode)
+        foot = [*([marked] if marked is not None else []), tick_row(span, view.mode)]
+        foot = [((" " * edge, "text"), *row) if edge else row for row in foot]
+    room = height - len(foot)
+    shown = chosen(panels, max(1, room // least))
+    if not shown:
+        return []
+    size, rest = divmod(room, len(shown))
+    rows: list[Row] = []
+    for number, panel in enumerate(shown):
+        rows += chart(panel, view, width, size + (number < rest))
+    return [*rows, *foot]
+
+
+def cut(span: TimeSpan, cells: int) -> TimeSpan:
+    """The newest cells of a span."""
+    return TimeSpan(span.begin + (span.cells - cells) * span.cell, span.cell, cells)
+
+
+# --- what happened ---
+
+
+def marks_of(state: RunState) -> tuple[Mark, ...]:
+    """Restarts, findings, checkpoints and changes of NCCL_DEBUG that a state knows the time of."""
+    marks = [
+        Mark(attempt.began, "restart", f"attempt {attempt.number}")
+        for attempt in state.attempts
+        if attempt.number > 1
+    ]
+    marks += [
+        Mark(finding.since, "finding", finding.text)
+        for finding in state.findings.values()
+        if finding.since is not None and finding.alarm
+    ]
+    marks += [Mark(each.at, "checkpoint", each.path) for each in state.checkpoints]
+    if state.nccl is not None:
+        text = state.nccl.text
+        marks += [Mark(at, "nccl", text) for at, notice in state.notices if notice.endswith(text)][-1:]
+    return tuple(sorted(marks, key=lambda mark: mark.at))
+
+
+# --- windows ---
+
+WINDOWS: tuple[tuple[str, float], ...] = (
+    ("1m", 60.0), ("5m", 300.0), ("15m", 900.0), ("1h", 3600.0), ("6h", 21600.0), ("all", 0.0),
+)  # fmt: skip
+"""Name and seconds that are shown at least; all: since the run began."""
+
+LIVE_WINDOW = "5m"
+
+BUCKETS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400)
+"""Seconds of a dot: those that the store of metrics has, or that divide into them."""
+
+
+def scale(seconds: float, dots: int) -> tuple[int, int]:
+    """Seconds of a bucket and dot columns of a bucket, so that `dots` columns show at least `seconds`."""
+    bucket = next((each for each in BUCKETS if each * dots >= seconds), BUCKETS[-1])
+    shown = max(1, -(-int(seconds) // bucket))
+    return bucket, max(1, dots // shown) if bucket == BUCKETS[0] else 1
+
+
+def span_ending(end: float, width: int, bucket: int, wide: int, mode: Mode) -> TimeSpan:
+    """The span of `width` cells in which `end` lies last: it ends at a whole number of cells and of buckets, so that
+    what is drawn moves by whole cells and keeps its shape."""
+    cell, step = bucket * mode.across / wide, bucket * mode.across
+    edge = (int(end // step) + 1) * step
+    return TimeSpan(edge - width * cell, cell, width)
+
+
+def window_text(live: str, span: TimeSpan) -> str:
+    """ "live 10m": the state of time, and how much of it is shown."""
+    return f"{live} {duration_short(span.cell * span.cells)}"
+
+
+def limit_of(state: RunState, metric: Metric) -> float | None:
+    """Where the metric ends by nature: the largest memory or power limit of the run's GPUs, a node's memory."""
+    if metric.name == "gpu.mem_used" or metric.name == "rank.gpu_mem":
+        return _most(gpu.mem_total for node in state.nodes.values() for gpu in node.gpus)
+    if metric.name == "gpu.power_w":
+        return _most(gpu.power_limit_w for node in state.nodes.values() for gpu in node.gpus)
+    if metric.name == "host.mem_used":
+        return _most(node.metrics.mem_total for node in state.nodes.values() if node.metrics is not None)
+    return None
+
+
+def _most(values: Iterable[float | None]) -> float | None:
+    return max((float(value) for value in values if value), default=None)

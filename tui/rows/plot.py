@@ -1,0 +1,405 @@
+"""Curves as rows of text: pure drawing, in braille, blocks or ASCII.
+
+One dot column is one bucket (or a whole number of columns, where buckets are few), the newest at the right edge. What
+is unknown is a gap, and nothing is drawn across it. A row of one colour is one piece, because colours cost bytes.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from .glyphs import Cell, Row, fit
+
+Value = float | None
+Values = Sequence[Value]
+
+
+class Mode(enum.StrEnum):
+    """What curves are drawn with; one switch for all."""
+
+    BRAILLE = "braille"
+    BLOCK = "block"
+    ASCII = "ascii"
+
+    @property
+    def across(self) -> int:
+        """Dot columns in a cell."""
+        return 2 if self is Mode.BRAILLE else 1
+
+    @property
+    def up(self) -> int:
+        """Dots in a column of a cell."""
+        return 4 if self is Mode.BRAILLE else 8 if self is Mode.BLOCK else 5
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The values at the lower and the upper edge of a chart."""
+
+    low: float = 0.0
+    high: float = 100.0
+    log: bool = False
+
+    def share(self, value: Value) -> float | None:
+        """0.0 at the lower edge to 1.0 at the upper; None for what cannot be drawn."""
+        if value is None or not math.isfinite(value):
+            return None
+        low, high = self.low, self.high
+        if self.log:
+            if value <= 0 or low <= 0:
+                return None
+            value, low, high = math.log(value), math.log(low), math.log(high)
+        return min(1.0, max(0.0, (value - low) / (high - low))) if high > low else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One value a bucket, oldest first; of a folded bucket also its smallest and largest sample."""
+
+    mean: Values
+    low: Values = ()
+    high: Values = ()
+    style: str = "accent"
+    letter: str = ""
+    """What names it where colours cannot: in blocks and ASCII it is drawn with it."""
+
+
+# --- the scale ---
+
+
+def finite(values: Values) -> list[float]:
+    """The values that are known."""
+    return [value for value in values if value is not None and math.isfinite(value)]
+
+
+_STEPS = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
+
+
+def nice_ceiling(value: float, *, binary: bool = False) -> float:
+    """The next round value at or above this one; `binary`: in KiB, MiB, …; 1.0 for what is not above 0."""
+    if not math.isfinite(value) or value <= 0:
+        return 1.0
+    unit = 1.0
+    if binary:
+        while value / unit > 1000:
+            unit *= 1024
+    power = unit * 10.0 ** math.floor(math.log10(value / unit))
+    return next((step * power for step in _STEPS if value <= step * power * (1 + 1e-9)), 10.0 * power)
+
+
+def axis_for(curves: Sequence[Line], *, log: bool = False, binary: bool = False) -> Axis:
+    """0 to a round value above all of them; with `log` from a power of ten below the smallest."""
+    values = [value for curve in curves for part in (curve.mean, curve.high) for value in finite(part)]
+    if not log:
+        return Axis(0.0, nice_ceiling(max(values, default=0.0), binary=binary))
+    positive = [value for value in values if value > 0]
+    positive += [value for curve in curves for value in finite(curve.low) if value > 0]
+    low, high = min(positive, default=0.1), max(positive, default=1.0)
+    floor = 10.0 ** math.floor(math.log10(low))
+    ceiling = 10.0 ** math.ceil(math.log10(high))
+    return Axis(floor, ceiling if ceiling > floor else floor * 10.0, log=True)
+
+
+# --- braille ---
+
+_LEFT, _RIGHT = (0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08)
+"""Bits of the dots of a braille cell (Unicode 2800), from below."""
+
+
+def _bits(dots: tuple[int, ...], lit: int) -> int:
+    return sum(bit for at, bit in enumerate(dots) if lit >> at & 1)
+
+
+_BRAILLE = tuple(
+    tuple(chr(0x2800 + _bits(_LEFT, left) + _bits(_RIGHT, right)) if left or right else " " for right in range(16))
+    for left in range(16)
+)  # fmt: skip
+"""Left column, right column → glyph; four bits from below each."""
+
+_STIPPLE = (0x5555_5555_5555_5555, 0xAAAA_AAAA_AAAA_AAAA)
+"""Every other dot, in turn: what lies between the smallest and the largest sample."""
+
+
+def _between(start: int, end: int) -> int:
+    """Bits from one dot to the other, both included."""
+    low, high = (start, end) if start < end else (end, start)
+    return (2 << high) - (1 << low)
+
+
+def _dot(axis: Axis, value: Value, dots: int) -> int | None:
+    share = axis.share(value)
+    return None if share is None else min(dots - 1, int(share * dots))
+
+
+def _lines(curve: Line, axis: Axis, dots: int) -> list[int]:
+    """By bucket the dots of the mean: joined with the bucket before, where that has a value."""
+    columns: list[int] = []
+    before: int | None = None
+    for value in curve.mean:
+        now = _dot(axis, value, dots)
+        if now is None:
+            columns.append(0)
+        elif before is None or abs(now - before) < 2:
+            columns.append(1 << now)
+        else:
+            columns.append(_between(now, before + (1 if now > before else -1)))
+        before = now
+    return columns
+
+
+def _bands(curve: Line, axis: Axis, dots: int) -> list[int]:
+    """By bucket the dots from its smallest to its largest sample: both of these, and every other one between."""
+    columns: list[int] = []
+    for at, (low, high) in enumerate(zip(curve.low, curve.high, strict=False)):
+        below, above = _dot(axis, low, dots), _dot(axis, high, dots)
+        if below is None or above is None:
+            columns.append(0)
+        else:
+            columns.append(_between(below, above) & _STIPPLE[at & 1] | 1 << below | 1 << above)
+    return columns
+
+
+def _spread(columns: list[int], dots: int, wide: int) -> list[int]:
+    """Right-aligned in `dots` dot columns, each bucket `wide` of them."""
+    if wide > 1:
+        columns = [column for column in columns for _ in range(wide)]
+    columns = columns[-dots:]
+    return [0] * (dots - len(columns)) + columns
+
+
+def _pieces(glyphs: Sequence[str], styles: Sequence[str]) -> Row:
+    """Neighbours of one style as one piece; blanks take the style before them."""
+    at, cells = 0, []
+    for style, group in groupby(styles):
+        size = len(list(group))
+        cells.append(("".join(glyphs[at : at + size]), style))
+        at += size
+    return tuple(cells)
+
+
+def _braille(curves: Sequence[Line], width: int, height: int, axis: Axis, wide: int) -> list[list[Cell]]:
+    dots = 4 * height
+    layers: list[tuple[list[int], str]] = []
+    for curve in curves:
+        if curve.high:
+            layers.append((_spread(_bands(curve, axis, dots), 2 * width, wide), "dim"))
+    for curve in curves:
+        layers.append((_spread(_lines(curve, axis, dots), 2 * width, wide), curve.style))
+    grid: list[list[Cell]] = []
+    for row in range(height):
+        shift = dots - 4 - 4 * row
+        cells: list[Cell] = []
+        style = layers[-1][1] if layers else "text"
+        for x in range(0, 2 * width, 2):
+            left = right = 0
+            for columns, ink in layers:
+                first, second = columns[x] >> shift & 15, columns[x + 1] >> shift & 15
+                if first or second:
+                    left, right, style = left | first, right | second, ink
+            cells.append((_BRAILLE[left][right], style))
+        grid.append(cells)
+    return grid
+
+
+# --- blocks and ASCII: a column is filled from below ---
+
+_EIGHTHS = " ▁▂▃▄▅▆▇█"
+_FIFTHS = " _.-=#"
+
+
+def _filled(
+    curves: Sequence[Line], width: int, height: int, axis: Axis, wide: int, mode: Mode
+) -> list[list[Cell]]:
+    ramp, between = (_EIGHTHS, "░") if mode is Mode.BLOCK else (_FIFTHS, ":")
+    steps = len(ramp) - 1
+    grid: list[list[Cell]] = [[(" ", "text")] * width for _ in range(height)]
+    for number, curve in enumerate(curves):
+        heights = [_dot(axis, value, steps * height) for value in curve.mean]
+        tops = [_dot(axis, value, height) for value in curve.high] or [None] * len(heights)
+        for x, (dot, top) in enumerate(_right(heights, tops, width, wide)):
+            if dot is None:
+                continue
+            if number and curve.letter:
+                grid[height - 1 - dot // steps][x] = (curve.letter, curve.style)
+                continue
+            for level in range(height):
+                lit = min(steps, max(0, dot + 1 - level * steps))
+                if lit:
+                    grid[height - 1 - level][x] = (ramp[lit], curve.style)
+                elif top is not None and level <= top:
+                    grid[height - 1 - level][x] = (between, "dim")
+    return grid
+
+
+def _right(
+    heights: Sequence[int | None], tops: Sequence[int | None], width: int, wide: int
+) -> list[tuple[int | None, int | None]]:
+    """Both by cell, right-aligned."""
+    columns = [pair for pair in zip(heights, tops, strict=False) for _ in range(wide)][-width:]
+    return [(None, None)] * (width - len(columns)) + columns
+
+
+# --- a chart ---
+
+
+def draw(
+    curves: Sequence[Line],
+    width: int,
+    height: int,
+    axis: Axis,
+    mode: Mode = Mode.BRAILLE,
+    *,
+    wide: int = 1,
+    cursor: int | None = None,
+) -> list[Row]:
+    """Curves in `width` × `height` cells; `wide` dot columns a bucket.
+
+    `cursor` is the cell of a hairline, from the left. The first curve may have a band, later ones lie on top.
+    """
+    if width < 1 or height < 1:
+        return []
+    if mode is Mode.BRAILLE:
+        grid = _braille(curves, width, height, axis, wide)
+    else:
+        grid = _filled(curves, width, height, axis, wide, mode)
+    if cursor is not None and 0 <= cursor < width:
+        bar = "|" if mode is Mode.ASCII else "│"
+        for cells in grid:
+            glyph = cells[cursor][0]
+            cells[cursor] = (bar, "key") if glyph in " ⠀" else (glyph, "hit")
+    return [
+        _pieces([glyph for glyph, _ in cells], _blank_as_before([ink for _, ink in cells], cells))
+        for cells in grid
+    ]
+
+
+def _blank_as_before(styles: list[str], cells: list[Cell]) -> list[str]:
+    for at in range(1, len(cells)):
+        if cells[at][0] == " ":
+            styles[at] = styles[at - 1] if styles[at - 1] != "hit" else styles[at]
+    return styles
+
+
+_BARS = tuple((1 << level) - 1 for level in range(5))
+
+
+def sparkline(values: Values, width: int, axis: Axis | None = None, mode: Mode = Mode.BRAILLE) -> str:
+    """The newest values in one row of exactly `width` cells, filled from below; gaps stay blank, 0 does not."""
+    if axis is None:
+        axis = Axis(0.0, nice_ceiling(max(finite(values), default=0.0)))
+    levels = mode.up
+    dots = width * mode.across
+    heights = [_dot(axis, value, levels) for value in list(values)[-dots:]]
+    columns = [0] * (dots - len(heights)) + [0 if dot is None else dot + 1 for dot in heights]
+    if mode is not Mode.BRAILLE:
+        ramp = _EIGHTHS if mode is Mode.BLOCK else _FIFTHS
+        return "".join(ramp[level] for level in columns)
+    return "".join(
+        _BRAILLE[_BARS[left]][_BARS[right]] for left, right in zip(columns[::2], columns[1::2], strict=True)
+    )
+
+
+# --- the time axis ---
+
+TICKS = (
+    1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800,
+)  # fmt: skip
+"""Seconds between two labels; the first that leaves them room is taken."""
+
+_ROOM = 12
+"""Cells from one label to the next at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSpan:
+    """Which time the cells of a row cover: cell k begins at `begin + k * cell`, unix seconds."""
+
+    begin: float
+    cell: float
+    cells: int
+
+    @property
+    def end(self) -> float:
+        return self.begin + self.cell * self.cells
+
+    def at(self, when: float) -> int | None:
+        """The cell in which a time lies; None outside."""
+        where = math.floor((when - self.begin) / self.cell) if self.cell > 0 else -1
+        return where if 0 <= where < self.cells else None
+
+
+def _label(when: float, step: float) -> str:
+    shape = "%H:%M:%S" if step < 60 else "%H:%M" if step < 86400 else "%d %b"
+    return time.strftime(shape, time.localtime(when))
+
+
+def tick_row(span: TimeSpan, mode: Mode = Mode.BRAILLE) -> Row:
+    """Wall times at round values, each behind a stroke at the place where it is."""
+    step = next((step for step in TICKS if step >= span.cell * _ROOM), TICKS[-1])
+    shift = time.localtime(span.end).tm_gmtoff if span.end < 1e11 else 0
+    stroke = "|" if mode is Mode.ASCII else "╵"
+    text = [" "] * span.cells
+    when = math.ceil((span.begin + shift) / step) * step - shift
+    while when < span.end:
+        at, label = span.at(when), f"{stroke}{_label(when, step)}"
+        if at is not None and at + len(label) <= span.cells:
+            text[at : at + len(label)] = label
+        when += step
+    return (("".join(text), "dim"),)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that happened, below the charts."""
+
+    at: float
+    """Unix seconds."""
+    kind: str
+    """One of MARKS."""
+    text: str = ""
+
+
+MARKS: dict[str, tuple[str, str, str, str]] = {
+    "finding": ("!", "!", "warn", "finding"),
+    "restart": ("▲", "^", "bad", "restart"),
+    "checkpoint": ("◆", "c", "ok", "checkpoint"),
+    "nccl": ("◇", "n", "accent", "NCCL_DEBUG"),
+}
+"""Kind → glyph, ASCII glyph, style, word; in one cell a later kind covers an earlier one, a restart covers all."""
+
+_OVER = ("nccl", "checkpoint", "finding", "restart")
+
+
+def mark_row(marks: Sequence[Mark], span: TimeSpan, mode: Mode = Mode.BRAILLE) -> Row | None:
+    """One glyph for each mark; None where none lies in the span."""
+    cells: list[Cell] = [(" ", "dim")] * span.cells
+    for kind in _OVER:
+        glyph, plain, style, _ = MARKS[kind]
+        for mark in marks:
+            at = span.at(mark.at) if mark.kind == kind else None
+            if at is not None:
+                cells[at] = (plain if mode is Mode.ASCII else glyph, style)
+    if all(glyph == " " for glyph, _ in cells):
+        return None
+    return _pieces([glyph for glyph, _ in cells], [style for _, style in cells])
+
+
+# --- the value axis ---
+
+
+def with_labels(rows: Sequence[Row], top: str, bottom: str, gutter: int) -> list[Row]:
+    """The chart behind a gutter with the labels of its upper and lower edge; of one row only the upper."""
+    if gutter <= 0:
+        return list(rows)
+    texts = [""] * len(rows)
+    if texts:
+        texts[-1] = bottom
+        texts[0] = top
+    return [
+        ((fit(f"{text} ", gutter, right=True), "dim"), *row) for text, row in zip(texts, rows, strict=True)
+    ]
