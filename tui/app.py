@@ -36,7 +36,10 @@ class CockpitApp(CommandingApp, PacedApp):
 
     CSS_PATH = "app.tcss"
     TITLE = "distui"
-    BINDINGS: ClassVar[list[Binding]] = bindings("app")  # type: ignore[assignment]
+    BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
+        *bindings("app"),
+        Binding("escape", "leave_place", "back", show=False, id="back.place"),
+    ]
 
     def __init__(
         self,
@@ -75,6 +78,7 @@ class CockpitApp(CommandingApp, PacedApp):
     def on_mount(self) -> None:
         keymap, problems = load_keymap(self._keys)
         self.set_keymap(keymap)
+        self.keys = {id: key_text(key.partition(",")[0]) for id, key in keymap.items()}
         for problem in problems:
             self.notify(problem, severity="warning", markup=False, timeout=10)
         if self.owns_terminal:
@@ -202,10 +206,24 @@ class CockpitApp(CommandingApp, PacedApp):
             self.push_screen(LaunchScreen())
 
     def action_runs(self) -> None:
-        self._show(RunsScreen(self.source.runs, self.view.ascii))
+        if not isinstance(self.screen, RunsScreen):
+            self.push_screen(RunsScreen(self.source.runs, self.view.ascii))
+
+    def action_leave_place(self) -> None:
+        """From a place beside the run to where one came from; from the first place there is no way back."""
+        if len(self.screen_stack) > 2:
+            self.pop_screen()
 
     def on_run_list_opened(self, event: RunList.Opened) -> None:
-        self.open_run(event.run)
+        shown = self.follower is not None and event.run == self.run_id
+        at = next(
+            (at for at, screen in enumerate(self.screen_stack) if isinstance(screen, RunScreen)), None
+        )
+        if not shown or at is None:
+            self.open_run(event.run)
+            return
+        while len(self.screen_stack) > at + 1:
+            self.pop_screen()
 
     def action_theme(self) -> None:
         at = NAMES.index(self.theme) if self.theme in NAMES else -1

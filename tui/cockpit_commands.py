@@ -87,6 +87,8 @@ class CommandingApp(LendingApp):
     grown: Signal[None]
     """A log file has grown."""
     view: ViewOptions
+    keys: Mapping[str, str] = {}
+    """What the user chose instead of the default keys, as people write them, by action id."""
     clock: Callable[[], float]
 
     def open_run(self, run: str) -> None:

@@ -51,6 +51,7 @@ _DARK = {
     "warn": "#e69f00",
     "bad": "bold #e8702a",
     "hit": "#0f1419 on #e4cf5b",
+    "tab": "bold #ffffff",
     "key": "bold #8ecdf0",
 }
 _LIGHT = {
@@ -63,6 +64,7 @@ _LIGHT = {
     "warn": "#8a5a00",
     "bad": "bold #b04300",
     "hit": "#000000 on #e4cf5b",
+    "tab": "bold #000000",
     "key": "bold #0b5d8f",
 }
 _TERMINAL = {
@@ -75,6 +77,7 @@ _TERMINAL = {
     "warn": "yellow",
     "bad": "bold red",
     "hit": "reverse",
+    "tab": "bold",
     "key": "bold cyan",
 }
 

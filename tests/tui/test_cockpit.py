@@ -28,6 +28,7 @@ from distui.runners.model import (
 from distui.tui.paint import ANSI, DARK, LIGHT
 from distui.tui.rows.frame import LinkPhase
 from distui.tui.rows.run_status import RunEntry
+from distui.tui.rows.tabs import TABS
 from distui.tui.screens.launch import LaunchScreen
 from distui.tui.screens.modal import ConfirmScreen, NcclScreen, TextScreen
 from distui.tui.screens.run import RunScreen, RunsScreen
@@ -322,21 +323,89 @@ async def test_pause_holds_the_screen_and_not_the_run(rig: Start) -> None:
         await it.until(lambda: "✖ failed" in it.screen())
 
 
-async def test_screens_by_number(rig: Start) -> None:
+@pytest.mark.parametrize(
+    ("key", "wanted"),
+    [
+        ("2", "rank state"),
+        ("3", "log · all ranks"),
+        ("4", "curves"),
+        ("5", "need INFO"),
+        ("6", "No problems found"),
+        ("i", "No problems found"),
+        ("7", "notices and commands"),
+    ],
+)
+async def test_a_digit_shows_a_pane_and_escape_the_overview_again(
+    rig: Start, key: str, wanted: str
+) -> None:
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "[1 Overview]" in it.screen())
+        await it.press(key)
+        await it.until(lambda: wanted in it.screen() and "[1 Overview]" not in it.screen())
+        await it.press("escape")
+        await it.until(lambda: "[1 Overview]" in it.screen() and "GPU utilisation" in it.screen())
+
+
+async def test_from_the_runs_escape_goes_back_to_the_run(rig: Start) -> None:
     async with shown(rig(play.running(), runs=[entry()])) as it:
         await it.until(lambda: "RUNNING" in it.screen())
-        await it.press("5")
-        await it.until(lambda: "no findings" in it.screen())
-        await it.press("3")
-        await it.until(lambda: "findings, attempts" not in it.screen() and "rank state" not in it.screen())
-        await it.press("2")
-        await it.until(lambda: "rank state" in it.screen())
-        await it.press("1")
-        await it.until(lambda: "GPU utilisation" in it.screen())
-        await it.press("4")
-        assert isinstance(it.app.screen, LaunchScreen)
-        await it.press("escape", "6")
+        screen = run_screen(it.app)
+        await it.press("3", "R")
         assert isinstance(it.app.screen, RunsScreen)
+        await it.press("escape")
+        assert run_screen(it.app) is screen
+        assert "[3 Logs]" in it.screen()
+        await it.press("ctrl+n")
+        assert isinstance(it.app.screen, LaunchScreen)
+        await it.press("escape")
+        assert run_screen(it.app) is screen
+
+
+async def test_the_run_that_is_open_is_opened_again_where_it_was(rig: Start) -> None:
+    async with shown(rig(play.running(), runs=[entry()])) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        screen = run_screen(it.app)
+        await it.press("3", "R", "enter")
+        assert run_screen(it.app) is screen
+        assert it.source.opened == ["r-1a2b3c4d"]
+
+
+async def test_from_the_first_place_escape_goes_nowhere(rig: Start) -> None:
+    async with shown(rig(run=None, runs=[entry(), entry(id="r-2", name="other")])) as it:
+        await it.until(lambda: "other" in it.screen())
+        await it.press("escape")
+        assert isinstance(it.app.screen, RunsScreen)
+
+
+async def test_digits_do_nothing_beside_a_run_and_are_typed_into_fields(rig: Start) -> None:
+    async with shown(rig(play.running(), runs=[entry()])) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("R", *"1234567")
+        assert isinstance(it.app.screen, RunsScreen)
+        await it.press("escape", "ctrl+n", *"567.py")
+        form = it.app.screen
+        assert isinstance(form, LaunchScreen)
+        assert "567.py" in it.screen()
+
+
+@pytest.mark.parametrize(("width", "height"), [(60, 15), (80, 24), (120, 40), (200, 60)])
+async def test_tabs_and_keys_take_clicks(rig: Start, width: int, height: int) -> None:
+    async with shown(rig(play.running(), runs=[entry()]), width, height) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+
+        for pane, digit in zip(TABS, "1234567", strict=True):
+            at = it.screen().splitlines()[it.app.screen.query_one("#tabs").region.y]
+            await it.pilot.click(offset=(at.index(digit), it.app.screen.query_one("#tabs").region.y))
+            await it.until(lambda pane=pane: it.app.view.pane == pane.pane)  # type: ignore[misc]
+            assert f"[{digit} {pane.title}]" in it.screen()
+        foot = it.app.screen.query_one("#footer").region
+        await it.pilot.click(offset=(it.screen().splitlines()[foot.y].index("? help"), foot.y))
+        await it.until(lambda: isinstance(it.app.screen, TextScreen))
+        await it.press("escape")
+        tabs = it.app.screen.query_one("#tabs").region
+        row = it.screen().splitlines()[tabs.y]
+        await it.pilot.click(offset=(row.index("R", row.index("7")), tabs.y))
+        await it.until(lambda: isinstance(it.app.screen, RunsScreen))
 
 
 async def test_help_shows_the_users_own_keys(rig: Start, tmp_path: Path) -> None:

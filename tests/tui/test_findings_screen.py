@@ -116,11 +116,11 @@ async def test_w_after_the_end_and_a_refusal_are_told(rig: Start) -> None:
         await it.until(lambda: "The run has ended" in it.told())
 
 
-async def test_7_shows_what_nccl_says_and_enter_opens_its_line(rig: Start) -> None:
+async def test_5_shows_what_nccl_says_and_enter_opens_its_line(rig: Start) -> None:
     it = rig(told.running(told.facts()))
     async with shown(it):
         await it.until(lambda: "RUNNING" in it.screen())
-        await it.press("7")
+        await it.press("5")
         await it.until(lambda: "1 node · 1 communicator" in it.screen())
         await it.press("down", "enter")
         await it.until(lambda: "rank 0 · nccl" in it.screen() and "Init COMPLETE" in it.screen())
@@ -135,7 +135,7 @@ async def test_the_map_stands_below_or_beside_but_always_once(rig: Start, width:
     it = rig(told.running(told.facts()))
     async with shown(it, width, 120):
         await it.until(lambda: "RUNNING" in it.screen())
-        await it.press("7")
+        await it.press("5")
         await it.until(lambda: "transport of each pair" in it.screen() and "k kernels" in it.screen())
         assert it.screen().count("transport of each pair") == 1
         assert ("how the ranks are connected" in it.screen()) is beside
@@ -145,7 +145,7 @@ async def test_c_goes_through_the_communicators(rig: Start) -> None:
     it = rig(nodes=told.on_nodes(told.uneven()))
     async with shown(it, 120, 60):
         await it.until(lambda: "RUNNING" in it.screen())
-        await it.press("7")
+        await it.press("5")
         await it.until(lambda: "transport of each pair   0x673b5f0a1c2d3e4f" in it.screen())
         await it.press("c")
         await it.until(lambda: "transport of each pair   0x11" in it.screen())
@@ -156,14 +156,14 @@ async def test_c_goes_through_the_communicators(rig: Start) -> None:
 async def test_without_facts_the_screen_says_why(rig: Start) -> None:
     async with shown(rig(play.running())) as it:
         await it.until(lambda: "RUNNING" in it.screen())
-        await it.press("7")
+        await it.press("5")
         await it.until(lambda: "NCCL's statements need INFO: press d" in it.screen())
 
 
 async def test_an_ended_run_without_logs_here_says_so(rig: Start) -> None:
     async with shown(rig(play.failed())) as it:
         await it.until(lambda: "FAILED" in it.screen())
-        await it.press("7")
+        await it.press("5")
         await it.until(lambda: "The logs of this run are not on this machine" in it.screen())
 
 
@@ -185,7 +185,7 @@ async def test_an_ended_run_is_read_from_its_logs_here(rig: Start) -> None:
     log.write_text(LOG)
     async with shown(it):
         await it.until(lambda: "FAILED" in it.screen())
-        await it.press("7")
+        await it.press("5")
         await it.until(lambda: "1 node · 1 communicator" in it.screen())
         assert "0xbab0000000000001" in it.screen()
         assert "no line names rank 1" in it.screen()

@@ -128,7 +128,7 @@ def test_help(snap_compare: Compare, rig: Start) -> None:
 
 
 def test_events(snap_compare: Compare, rig: Start) -> None:
-    assert look(snap_compare, rig(troubled()), SMALL, "step 29", ["5"], then="notices, newest first")
+    assert look(snap_compare, rig(troubled()), SMALL, "step 29", ["7"], then="notices and commands")
 
 
 def test_ascii(snap_compare: Compare, rig: Start) -> None:

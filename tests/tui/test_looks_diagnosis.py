@@ -28,30 +28,30 @@ def test_no_findings(snap_compare: Compare, rig: Start) -> None:
 @SIZES
 def test_nccl(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
     it = rig(told.running(told.facts()))
-    assert look(snap_compare, it, size, "RUNNING", ["7"], then="1 node · 1 communicator")
+    assert look(snap_compare, it, size, "RUNNING", ["5"], then="1 node · 1 communicator")
 
 
 @SIZES
 def test_nccl_on_nodes_that_differ(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
     it = rig(nodes=told.on_nodes(told.uneven(), 2, *told.findings()))
-    assert look(snap_compare, it, size, "RUNNING", ["7"], then="▲ NCCL        2.27.3")
+    assert look(snap_compare, it, size, "RUNNING", ["5"], then="▲ NCCL        2.27.3")
 
 
 @SIZES
 def test_nccl_of_a_thousand_ranks(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
     it = rig(nodes=told.on_nodes(told.facts(told.communicator(128, 8))))
-    assert look(snap_compare, it, size, "RUNNING", ["7", "pagedown"], then="128 nodes alike")
+    assert look(snap_compare, it, size, "RUNNING", ["5", "pagedown"], then="128 nodes alike")
 
 
 def test_the_map_below_the_cards(snap_compare: Compare, rig: Start) -> None:
     it = rig(nodes=told.on_nodes(told.uneven()))
-    press = ["7", "pagedown", "pagedown"]
+    press = ["5", "pagedown", "pagedown"]
     assert look(snap_compare, it, SMALL, "RUNNING", press, then="worse than the usual")
 
 
 def test_nccl_says_nothing(snap_compare: Compare, rig: Start) -> None:
     it = rig(told.running(told.facts())[:-2])
-    assert look(snap_compare, it, SMALL, "RUNNING", ["7"], then="press d")
+    assert look(snap_compare, it, SMALL, "RUNNING", ["5"], then="press d")
 
 
 def test_where_the_ranks_are(snap_compare: Compare, rig: Start) -> None:
@@ -69,7 +69,7 @@ def test_a_flood_ends_by_itself(snap_compare: Compare, rig: Start, size: tuple[i
 
 def test_ascii(snap_compare: Compare, rig: Start) -> None:
     it = rig(nodes=told.on_nodes(told.uneven(), 2, *told.findings()), ascii_only=True)
-    assert look(snap_compare, it, MIDDLE, "RUNNING", ["7"], then="! NCCL        2.27.3")
+    assert look(snap_compare, it, MIDDLE, "RUNNING", ["5"], then="! NCCL        2.27.3")
 
 
 def test_findings_in_ascii(snap_compare: Compare, rig: Start) -> None:
@@ -79,10 +79,10 @@ def test_findings_in_ascii(snap_compare: Compare, rig: Start) -> None:
 
 def test_light(snap_compare: Compare, rig: Start) -> None:
     it = rig(nodes=told.on_nodes(told.uneven()))
-    assert look(snap_compare, it, MIDDLE, "RUNNING", ["t", "7"], then="▲ NCCL        2.27.3")
+    assert look(snap_compare, it, MIDDLE, "RUNNING", ["t", "5"], then="▲ NCCL        2.27.3")
 
 
-@pytest.mark.parametrize("key", ["i", "7"])
+@pytest.mark.parametrize("key", ["i", "5"])
 def test_without_colour(
     snap_compare: Compare, rig: Start, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,7 +38,7 @@ from distui.runners.state import RunState
 from distui.runners.status import status_json
 from distui.tui.rows import glyphs
 from distui.tui.rows.confirm import begin, change, command, form_rows, ways
-from distui.tui.rows.findings import banner_rows, end_rows, event_rows
+from distui.tui.rows.findings import banner_rows, end_rows, event_rows, wrong_rows
 from distui.tui.rows.frame import Frame, LinkPhase, LinkStatus, ViewOptions, plan_layout
 from distui.tui.rows.glyphs import Row, clip, fit, hang, row_width
 from distui.tui.rows.log import LogLine, files_for, log_row
@@ -299,7 +299,7 @@ def test_secrets_in_the_ledger_are_masked() -> None:
 
 def test_escapes_in_what_a_rank_wrote_do_not_reach_the_report() -> None:
     bad = Finding("x", "warning", "text", evidence=("a\x1b[2Jb",))
-    shown = text_of(event_rows(frame_of([*play.running(), (125, FindingRaised(bad))]), 120))
+    shown = text_of(wrong_rows(frame_of([*play.running(), (125, FindingRaised(bad))]), 120))
     assert "\x1b" not in shown
     assert "ab" in shown
 
@@ -311,7 +311,7 @@ def test_panes_never_take_more_than_there_is(width: int, height: int, ended: boo
     for heat, ranks in ((1, 0), (2, 8), (40, 128)):
         shared = plan_layout(width, height, "overview", heat, ranks, 1, ended)
         log = 0 if shared.beside else 3
-        assert 2 + shared.banner + shared.heat + shared.table + shared.events + log <= height
+        assert 3 + shared.banner + shared.heat + shared.table + shared.wrong + log <= height
         assert shared.heat >= 2
 
 

@@ -56,9 +56,12 @@ ACTIONS = {
     "help": "help",
     "launch": "launch",
     "runs": "runs",
+    "overview": "pane('overview')",
+    "ranks": "pane('ranks')",
     "logs": "pane('log')",
+    "curves": "pane('curves')",
     "events": "pane('events')",
-    "diagnose": "pane('events')",
+    "diagnose": "pane('findings')",
     "pause": "pause",
     "theme": "theme",
 }

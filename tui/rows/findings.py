@@ -445,8 +445,8 @@ def _changes(attempt: Attempt) -> str:
     return "; ".join(filter(None, [changed, *_differing(attempt)]))
 
 
-def event_rows(frame: Frame, width: int) -> list[Row]:
-    """The events screen: findings with remedy and evidence, the ledger, the notices newest first."""
+def wrong_rows(frame: Frame, width: int) -> list[Row]:
+    """What is wrong: findings with remedy and evidence."""
     state = frame.state
     rows: list[Row] = []
     for finding in standing(state):
@@ -458,12 +458,19 @@ def event_rows(frame: Frame, width: int) -> list[Row]:
         if finding.remedy:
             rows += wrap(f"do: {finding.remedy}", width - 1, "accent", first="   ")
         rows += [((" │ ", "dim"), (clean_text(line), "dim")) for line in finding.evidence]
-    if not state.findings:
-        rows.append(((" no findings", "dim"),))
+    return rows or [((f" {no_findings(state)}", "dim"),)]
+
+
+def event_rows(frame: Frame, width: int) -> list[Row]:
+    """The events screen: the ledger of attempts, then notices and commands, newest first."""
+    state = frame.state
+    rows = ledger_rows(state, width)
+    if not state.attempts:
+        rows.append((("   none has started yet", "dim"),))
     cause = _last_cause(state)
     if cause is not None:
         rows += [(), *cause_rows(cause, width)]
-    rows += [(), *ledger_rows(state, width), (), ((" notices, newest first", "dim"),)]
+    rows += [(), ((" notices and commands, newest first", "dim"),)]
     for at, text in reversed(state.notices):
         rows += wrap(clean_text(text), width - 1, first=f"   {time_of_day(at)}  ", then=" " * 13)
     return rows

@@ -58,7 +58,7 @@ class ViewOptions:
     """What the user chose to see; changed by keys, never by events."""
 
     pane: str = "overview"
-    """"overview", "ranks", "log", "events", "findings" or "nccl"."""
+    """"overview", "ranks", "log", "curves", "nccl", "findings" or "events"."""
     metric: str = "util"
     sort: str = "rank"
     reverse: bool = False
@@ -229,9 +229,9 @@ class PaneHeights:
     banner: int = 1
     heat: int = 0
     table: int = 0
-    events: int = 0
+    wrong: int = 0
     main: str = "log"
-    """The pane that takes the rest: "log", "table", "events", "findings" or "nccl"."""
+    """The pane that takes the rest: "log", "table", "curves", "nccl", "findings" or "events"."""
 
 
 def side_width(width: int) -> int:
@@ -258,19 +258,19 @@ def plan_layout(
     framed = height >= TALL
     extra = 2 if framed else 1
     shown = max(1, min(banner, 6 if framed else 2))
-    if pane in ("log", "events", "findings", "nccl"):
+    if pane in ("log", "curves", "nccl", "findings", "events"):
         return PaneHeights(framed=framed, banner=1 if pane == "findings" else shown, main=pane)
     if pane == "ranks":
         return PaneHeights(framed=framed, banner=shown, main="table")
-    room = height - 2 - shown  # the status line and the footer
+    room = height - 3 - shown  # the status line, the tabs and the footer
     if width >= WIDE:
         heat = min(heat_rows + extra, room // 2)
         table = 0 if launching else min(ranks + 1 + extra, room - heat)
-        events = room - heat - table
-        if events < 2 + extra:
-            table, events = table + events, 0
+        wrong = room - heat - table
+        if wrong < 2 + extra:
+            table, wrong = table + wrong, 0
         return PaneHeights(
-            framed=framed, beside=side_width(width), banner=shown, heat=heat, table=table, events=events
+            framed=framed, beside=side_width(width), banner=shown, heat=heat, table=table, wrong=wrong
         )
     if launching:
         return PaneHeights(framed=framed, banner=shown, heat=min(heat_rows + extra, max(3, room * 2 // 3)))

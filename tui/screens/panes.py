@@ -1,4 +1,4 @@
-"""The panes of the run screen: those that only show, the findings, the NCCL screen, and the footer of keys."""
+"""The panes of the run screen: those that only show, the findings, and the NCCL screen."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from textual.signal import Signal
 from ...runners.diagnosis.nccl_facts import Communicator, FactLine, NcclFacts
 from ...runners.errors import RunError
 from ...runners.formatting import plural
-from ..keys import ACTIONS, bindings, key_text
+from ..keys import bindings
 from ..rows.findings import (
     Item,
     banner_rows,
@@ -28,57 +28,17 @@ from ..rows.findings import (
     item_row,
     items,
     no_findings,
+    wrong_rows,
 )
 from ..rows.frame import Frame
-from ..rows.glyphs import Row, row_width, wrap
+from ..rows.glyphs import Row, wrap
 from ..rows.nccl import StatementRow, by_size, chosen_of, statement_rows, title, why_empty
 from ..rows.nccl_map import map_rows, wanted_width
 from ..rows.ranks import head_row, heat_rows, heat_title, table_rows
 from ..rows.run_status import launch_rows, launch_title, launching, status_row
 from ..source import NodeFacts, read_run
+from .bars import KeyFooter as KeyFooter
 from .rows_view import RowsView
-
-_WORDS = {action.id: action.footer for action in ACTIONS if action.footer}
-
-
-class KeyFooter(RowsView):
-    """One row of keys; what does not fit is left out from the right, `?` shows all."""
-
-    can_focus = False
-
-    def on_mount(self) -> None:
-        self.screen.bindings_updated_signal.subscribe(self, lambda _: self.rebuild())
-        self.call_after_refresh(self.rebuild)
-
-    def on_resize(self) -> None:
-        self.rebuild()
-
-    def rebuild(self) -> None:
-        """Show the keys that work now: `q leave  ? help  …`."""
-        if not self.screen.is_active:
-            return
-        row: Row = ((" ", "text"),)
-        for key, word in self._keys():
-            longer = (*row, (key, "key"), (f" {word}  ", "text"))
-            if row_width(longer) > self.size.width + 2:
-                break
-            row = longer
-        self.set_rows([row])
-
-    def _keys(self) -> list[tuple[str, str]]:
-        active = {
-            entry.binding.id: entry.binding.key
-            for entry in self.screen.active_bindings.values()
-            if entry.binding.id in _WORDS and entry.enabled
-        }
-        first = {action.id: action.key.partition(",")[0] for action in ACTIONS}
-        default = {action.id: action.key.split(",") for action in ACTIONS}
-        keys = {
-            name: first[name] if key in default[name] else key
-            for name, key in active.items()
-            if name is not None
-        }
-        return [(key_text(keys[name]), word) for name, word in _WORDS.items() if name in keys]
 
 
 class Pane(RowsView):
@@ -159,10 +119,26 @@ class HeatMap(Pane):
 
 
 class Events(Pane):
-    """Findings, attempts, notices."""
+    """Attempts, notices, commands."""
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
         return event_rows(frame, width)
+
+
+class Wrong(Pane):
+    """What is wrong, on the overview."""
+
+    def build(self, frame: Frame, width: int) -> Sequence[Row]:
+        self.entitle("what is wrong")
+        return wrong_rows(frame, width)
+
+
+class CurvePlaceholder(Pane):
+    """Where curves stand."""
+
+    def build(self, frame: Frame, width: int) -> Sequence[Row]:
+        self.entitle("curves")
+        return [((" No curves: nothing draws them yet.", "dim"),)]
 
 
 class RankTable(Pane):

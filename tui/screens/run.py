@@ -32,10 +32,12 @@ from ..rows.glyphs import Row, wrap
 from ..rows.log import Selection, named
 from ..rows.ranks import heat_rows, next_sort, shown_nodes
 from ..rows.run_status import EMPTY, RunEntry, head_row, launch_rows, launching, run_row
+from .bars import TabRow
 from .log_view import LogView
 from .modal import PromptScreen, TextScreen
 from .panes import (
     Banner,
+    CurvePlaceholder,
     Diagnosis,
     Events,
     FindingList,
@@ -46,6 +48,7 @@ from .panes import (
     StatementRows,
     StatusLine,
     Summary,
+    Wrong,
 )
 from .rows_view import RowsView
 
@@ -142,6 +145,9 @@ class RunScreen(Screen[None]):
         self.banner = Banner(frames, id="banner")
         self.heat = HeatMap(frames, id="heat")
         self.ranks = RankTable(frames, id="ranks")
+        self.tabs = TabRow(frames)
+        self.wrong = Wrong(frames, id="wrong")
+        self.curves = CurvePlaceholder(frames, id="curves")
         self.events = Events(frames, id="events")
         self.diagnosis = Diagnosis(frames)
         self.nccl = NcclBoard(frames, app.run_id)
@@ -157,11 +163,14 @@ class RunScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         yield self.status
+        yield self.tabs
         yield self.banner
         with Container(id="body"):
             with Vertical(id="left"):
                 yield self.heat
                 yield self.ranks
+                yield self.wrong
+                yield self.curves
                 yield self.events
                 yield self.diagnosis
                 yield self.nccl
@@ -171,7 +180,8 @@ class RunScreen(Screen[None]):
 
     def on_mount(self) -> None:
         self.app.frames.subscribe(self, self._arrange, immediate=True)
-        self.events.entitle("findings, attempts, notices")
+        self.tabs.keys = dict(self.app.keys)
+        self.events.entitle("attempts, notices, commands")
         self.ranks.focus()
         self.call_after_refresh(self.app.publish)
 
@@ -221,10 +231,13 @@ class RunScreen(Screen[None]):
         self.set_class(bool(shared.beside), "-beside")
         panes: dict[Widget, int | str] = {
             self.status: 1 if not shared.small else 0,
+            self.tabs: 0 if shared.small else 1,
             self.banner: shared.banner if not shared.small else 0,
             self.heat: shared.heat,
             self.ranks: "1fr" if shared.main == "table" else shared.table,
-            self.events: "1fr" if shared.main == "events" else shared.events,
+            self.wrong: shared.wrong,
+            self.curves: "1fr" if shared.main == "curves" else 0,
+            self.events: "1fr" if shared.main == "events" else 0,
             self.diagnosis: "1fr" if shared.main == "findings" else 0,
             self.nccl: "1fr" if shared.main == "nccl" else 0,
             self.log_view: "1fr" if shared.main == "log" and not shared.small else 0,
@@ -236,7 +249,15 @@ class RunScreen(Screen[None]):
         self.log_view.styles.width = shared.beside or "1fr"
         self.query_one("#body").display = not shared.small
         left = self.query_one("#left")
-        inner = (self.heat, self.ranks, self.events, self.diagnosis, self.nccl)
+        inner = (
+            self.heat,
+            self.ranks,
+            self.wrong,
+            self.curves,
+            self.events,
+            self.diagnosis,
+            self.nccl,
+        )
         left.display = any(pane.display for pane in inner)
         fills = shared.main != "log" or shared.beside
         left.styles.height = "1fr" if fills else "auto"
@@ -249,7 +270,12 @@ class RunScreen(Screen[None]):
 
     def _of_pane(self, pane: str, other: Widget) -> Widget:
         """What has the keys of a pane; `other` where nothing of its own has."""
-        own = {"events": self.events, "findings": self.diagnosis.list, "nccl": self.nccl.panel}
+        own: dict[str, Widget] = {
+            "events": self.events,
+            "curves": self.curves,
+            "findings": self.diagnosis.list,
+            "nccl": self.nccl.panel,
+        }
         return own.get(pane, other)
 
     # --- keys that only change what is seen

@@ -1,0 +1,116 @@
+"""The row of tabs: the panes of a run with their keys, and the places beside a run. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from . import glyphs
+from .glyphs import Row, row_width
+
+
+@dataclass(frozen=True, slots=True)
+class Tab:
+    """One pane of a run."""
+
+    pane: str
+    """As in `ViewOptions.pane`."""
+    id: str
+    """Of its action in `keys.py`."""
+    key: str
+    title: str
+
+
+TABS: tuple[Tab, ...] = (
+    Tab("overview", "pane.overview", "1", "Overview"),
+    Tab("ranks", "pane.ranks", "2", "Ranks"),
+    Tab("log", "pane.log", "3", "Logs"),
+    Tab("curves", "pane.curves", "4", "Curves"),
+    Tab("nccl", "pane.nccl", "5", "NCCL"),
+    Tab("findings", "diagnose", "6", "Findings"),
+    Tab("events", "pane.events", "7", "Events"),
+)
+"""In the order of their keys."""
+
+_PLACES = (("runs", "R", "Runs"), ("launch", "^n", "New run"), ("help", "?", "Help"))
+"""Action id, key and word of what stands at the right end."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClickArea:
+    """Columns of a row that act when they are clicked, the last one excluded."""
+
+    first: int
+    after: int
+    action: str
+    """Textual action, with its namespace."""
+
+
+@dataclass(slots=True)
+class ClickableRow:
+    """A row that is put together from left to right."""
+
+    cells: list[tuple[str, str]] = field(default_factory=list)
+    spans: list[ClickArea] = field(default_factory=list)
+    width: int = 0
+
+    def add(self, *cells: tuple[str, str], action: str = "") -> None:
+        """Append cells, which together take a click where they have an action."""
+        start = self.width
+        self.cells += cells
+        self.width += row_width(cells)
+        if action:
+            self.spans.append(ClickArea(start, self.width, action))
+
+
+_FORMS = ((" ", True, 3), ("", True, 3), ("", True, 1), ("", True, 0), ("", False, 0))
+"""From wide to narrow: further blanks between tabs, whether all have their names, and how many places have theirs."""
+
+
+def tab_row(
+    pane: str, alarms: int, width: int, keys: Mapping[str, str] | None = None
+) -> tuple[Row, list[ClickArea]]:
+    """The row in `width` columns, and its parts that take a click.
+
+    The current pane stands in brackets. Where it is narrow the names of the places go first, then those of the other
+    panes; the keys stay. `alarms` findings are counted at their pane; `keys` are the user's own, by action id.
+    """
+    for gap, named, places in _FORMS:
+        row = _tabs(pane, alarms, gap, named, keys or {})
+        ends = _places(places, keys or {})
+        room = width - row.width - ends.width
+        if room >= 1:
+            break
+    row.add((" " * max(1, room), "text"))
+    moved = [ClickArea(each.first + row.width, each.after + row.width, each.action) for each in ends.spans]
+    return (*row.cells, *ends.cells), row.spans + moved
+
+
+def _tabs(pane: str, alarms: int, gap: str, named: bool, keys: Mapping[str, str]) -> ClickableRow:
+    row = ClickableRow()
+    before = False
+    for tab in TABS:
+        current = tab.pane == pane
+        first = not row.width
+        between = "" if first else "]" if before else " "
+        opening = "[" if current else " " if gap or first else ""
+        if current and not gap and not first:
+            between = ""  # one column is between neighbours: the bracket takes it
+        row.add((f"{between}{'' if first else gap}{opening}", "tab"))
+        style = "tab" if current else "text"
+        name = f" {tab.title}" if named or current else ""
+        count = f" {glyphs.WARN}{alarms}" if tab.pane == "findings" and alarms else ""
+        key = (keys.get(tab.id, tab.key), "tab" if current else "key")
+        row.add(key, (name, style), (count, "warn"), action=f"screen.pane('{tab.pane}')")
+        before = current
+    row.add(("]" if before else " ", "tab"))
+    return row
+
+
+def _places(named: int, keys: Mapping[str, str]) -> ClickableRow:
+    row = ClickableRow()
+    for at, (id, key, word) in enumerate(_PLACES):
+        text = f" {word}" if at < named else ""
+        row.add((keys.get(id, key), "key"), (text, "dim"), action=f"app.{id}")
+        row.add(("  " if named > 1 and at < len(_PLACES) - 1 else " ", "text"))
+    return row

@@ -1,0 +1,112 @@
+"""Rows that take clicks: the tabs of a run, and the footer of keys."""
+
+from __future__ import annotations
+
+from textual.events import Click, Resize
+from textual.signal import Signal
+
+from ..keys import ACTIONS, key_text
+from ..rows.frame import Frame
+from ..rows.tabs import ClickableRow, ClickArea, tab_row
+from .rows_view import RowsView
+
+_WORDS = {action.id: action.footer for action in ACTIONS if action.footer}
+
+
+class ClickRow(RowsView):
+    """One row, parts of which do something when they are clicked."""
+
+    can_focus = False
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(id=id)
+        self.spans: list[ClickArea] = []
+
+    def on_click(self, event: Click) -> None:
+        """What stands under the pointer is done."""
+        inside = event.get_content_offset(self)
+        if inside is None:
+            return
+        for span in self.spans:
+            if span.first <= inside.x < span.after:
+                self.call_later(self.act, span.action)
+                return
+
+    async def act(self, action: str) -> None:
+        """Do what a span stands for."""
+        await self.app.run_action(action, self.screen)
+
+
+class TabRow(ClickRow):
+    """The panes of the run, and the places beside it."""
+
+    def __init__(self, frames: Signal[Frame]) -> None:
+        super().__init__(id="tabs")
+        self._frames = frames
+        self._frame: Frame | None = None
+        self.keys: dict[str, str] = {}
+        """The keys that the user chose instead of the default ones, by action id."""
+
+    def on_mount(self) -> None:
+        self._frames.subscribe(self, self.show, immediate=True)
+
+    def on_resize(self, event: Resize) -> None:
+        if self._frame is not None:
+            self.show(self._frame)
+
+    def show(self, frame: Frame) -> None:
+        """Show which pane is in front, and how many alarms there are."""
+        self._frame = frame
+        self.ascii_only = frame.view.ascii
+        if self.size.width:
+            alarms = sum(finding.alarm for finding in frame.state.findings.values())
+            row, self.spans = tab_row(frame.view.pane, alarms, self.size.width, self.keys)
+            self.set_rows([row])
+
+
+class KeyFooter(ClickRow):
+    """One row of keys; what does not fit is left out from the right, `?` shows all."""
+
+    def on_mount(self) -> None:
+        self.screen.bindings_updated_signal.subscribe(self, lambda _: self.rebuild())
+        self.call_after_refresh(self.rebuild)
+
+    def on_resize(self, event: Resize) -> None:
+        self.rebuild()
+
+    def rebuild(self) -> None:
+        """Show the keys that work now: `q leave  ? help  …`."""
+        if not self.screen.is_active:
+            return
+        row = ClickableRow()
+        row.add((" ", "text"))
+        for id, key, word in self._keys():
+            if row.width + len(key) + len(word) + 1 > self.size.width:
+                break
+            row.add((key, "key"), (f" {word}", "text"), action=id)
+            row.add(("  ", "text"))
+        self.spans = row.spans
+        self.set_rows([tuple(row.cells)])
+
+    async def act(self, action: str) -> None:
+        """The key with this id, where its binding is."""
+        for entry in self.screen.active_bindings.values():
+            if entry.binding.id == action and entry.enabled:
+                await self.app.run_action(entry.binding.action, entry.node)
+                return
+
+    def _keys(self) -> list[tuple[str, str, str]]:
+        """Id, key and word of what works now."""
+        active = {
+            entry.binding.id: entry.binding.key
+            for entry in self.screen.active_bindings.values()
+            if entry.binding.id in _WORDS and entry.enabled
+        }
+        first = {action.id: action.key.partition(",")[0] for action in ACTIONS}
+        default = {action.id: action.key.split(",") for action in ACTIONS}
+        keys = {
+            name: first[name] if key in default[name] else key
+            for name, key in active.items()
+            if name is not None
+        }
+        return [(name, key_text(keys[name]), word) for name, word in _WORDS.items() if name in keys]
