@@ -22,9 +22,11 @@ from .cockpit_commands import CommandingApp
 from .keys import ACTIONS, MUTATING, bindings, help_rows, key_text, keymap_path, load_keymap
 from .paint import NAMES, THEMES, Beat, CalmDriver, PacedApp
 from .rows.frame import Frame, LinkPhase, ViewOptions
-from .rows.run_status import RunEntry, launching
+from .rows.run_status import launching
+from .rows.runs import RunEntry
 from .screens.modal import TextScreen
-from .screens.run import RunList, RunScreen, RunsScreen
+from .screens.run import RunScreen
+from .screens.runs import RunList, RunsScreen
 from .source import WATCH, Follower, LocalSource
 
 GARBAGE_AFTER_S = 2.0

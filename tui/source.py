@@ -36,7 +36,7 @@ from ..runners.model import (
 from ..runners.state import RunState
 from ..runners.wire.client import BACKOFF_S, Link, LinkError, LinkFollower, Window, paced
 from .rows.frame import LinkPhase, LinkStatus
-from .rows.run_status import RunEntry
+from .rows.runs import RunEntry
 
 # What watches jobs and what plans launches is imported where it is used: the first picture of a run needs neither.
 if TYPE_CHECKING:

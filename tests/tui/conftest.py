@@ -16,7 +16,7 @@ from textual.pilot import Pilot
 
 from distui.runners.model import Event
 from distui.tui.app import CockpitApp
-from distui.tui.rows.run_status import RunEntry
+from distui.tui.rows.runs import RunEntry
 
 
 @dataclass

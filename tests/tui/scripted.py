@@ -48,7 +48,7 @@ from distui.runners.model import (
     Stop,
 )
 from distui.runners.wire.client import LinkError, Window
-from distui.tui.rows.run_status import RunEntry
+from distui.tui.rows.runs import RunEntry
 from distui.tui.source import LocalSource, Shell
 
 BEGAN = 1_700_000_000.0

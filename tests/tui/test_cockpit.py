@@ -27,11 +27,12 @@ from distui.runners.model import (
 )
 from distui.tui.paint import ANSI, DARK, LIGHT
 from distui.tui.rows.frame import LinkPhase
-from distui.tui.rows.run_status import RunEntry
+from distui.tui.rows.runs import RunEntry
 from distui.tui.rows.tabs import TABS
 from distui.tui.screens.launch import LaunchScreen
 from distui.tui.screens.modal import ConfirmScreen, NcclScreen, TextScreen
-from distui.tui.screens.run import RunScreen, RunsScreen
+from distui.tui.screens.run import RunScreen
+from distui.tui.screens.runs import RunsScreen
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -14,7 +14,7 @@ from textual.pilot import Pilot
 
 from distui.presets.finding import Finding
 from distui.runners.model import AttemptEnded, Event, FindingRaised, Outcome, RestartDelayed
-from distui.tui.rows.run_status import RunEntry
+from distui.tui.rows.runs import RunEntry
 
 Compare = Callable[..., bool]
 Script = Iterable[tuple[float, Event]]

@@ -1,10 +1,8 @@
-"""The run screen and the run list."""
+"""The run screen."""
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar
 
@@ -13,11 +11,9 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Container, Vertical
 from textual.events import Resize
-from textual.message import Message
 from textual.screen import Screen
 from textual.timer import Timer
 from textual.widget import Widget
-from textual.widgets import Static
 
 from ...presets.sanitize import clean_text
 from ...runners.logs.follow import compile_grep
@@ -31,7 +27,7 @@ from ..rows.frame import METRICS, Frame, PaneHeights, plan_layout, side_width
 from ..rows.glyphs import Row, wrap
 from ..rows.log import Selection, named
 from ..rows.ranks import heat_rows, next_sort, shown_nodes
-from ..rows.run_status import EMPTY, RunEntry, head_row, launch_rows, launching, run_row
+from ..rows.run_status import launch_rows, launching
 from .bars import TabRow
 from .log_view import LogView
 from .modal import PromptScreen, TextScreen
@@ -50,68 +46,6 @@ from .panes import (
     Summary,
     Wrong,
 )
-from .rows_view import RowsView
-
-REFRESH_S = 1.0
-"""How often the list is read again while it is shown."""
-
-
-class RunList(RowsView):
-    """One row a run."""
-
-    BINDINGS: ClassVar[list[Binding]] = [binding for binding in bindings("list") if binding.id == "zoom"]
-
-    class Opened(Message):
-        """The user wants to see a run."""
-
-        def __init__(self, run: str) -> None:
-            super().__init__()
-            self.run = run
-
-    def __init__(self) -> None:
-        super().__init__(id="run-list", cursor=True)
-        self._runs: list[RunEntry] = []
-
-    def show(self, runs: list[RunEntry]) -> None:
-        """Show these; the cursor stays on its run."""
-        current = self._runs[self.cursor].id if self.cursor < len(self._runs) else None
-        self._runs = runs
-        self.has_cursor = bool(runs)
-        if runs:
-            self.set_rows([run_row(run) for run in runs], head_row())
-            ids = [run.id for run in runs]
-            self.cursor = ids.index(current) if current in ids else self.cursor
-        else:
-            self.set_rows(EMPTY)
-
-    def action_zoom(self) -> None:
-        if self._runs:
-            self.post_message(self.Opened(self._runs[self.cursor].id))
-
-
-class RunsScreen(Screen[None]):
-    """All runs that are known here."""
-
-    def __init__(self, runs: Callable[[], list[RunEntry]], ascii_only: bool = False) -> None:
-        super().__init__()
-        self._runs = runs
-        self.list = RunList()
-        self.list.ascii_only = ascii_only
-
-    def compose(self) -> ComposeResult:
-        yield Static(" distui · runs", id="title", markup=False)
-        yield self.list
-        yield KeyFooter(id="footer")
-
-    def on_mount(self) -> None:
-        self.list.show(self._runs())
-        self.set_interval(REFRESH_S, self._refresh)
-        self.list.focus()
-
-    async def _refresh(self) -> None:
-        if self.is_active:
-            self.list.show(await asyncio.to_thread(self._runs))
-
 
 _AT = re.compile(r"(?P<file>\S+):(?P<line>\d+): (?P<text>.*)", re.DOTALL)
 """Evidence that is a line of a log."""
