@@ -86,6 +86,9 @@ def add_verbs(verbs: Verbs) -> None:
     verb.add_argument("--python", metavar="PATH", help="interpreter of an environment that has torch")
     verb.add_argument("--steps", type=count, default=2000, help="optimizer steps (default: 2000)")
     verb.add_argument("--nproc-per-node", default="2", metavar="N", help="ranks (default: 2)")
+    verb.add_argument(
+        "--hang", action="store_true", help="let the last rank hang after 100 steps, to see it found"
+    )
     _add(verb, option("--detach"))
 
 

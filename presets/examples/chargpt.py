@@ -221,6 +221,11 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
+def first_attempt() -> bool:
+    """Whether this worker group is the first one of its run."""
+    return os.environ.get("DISTUI_ATTEMPT", "1") == "1"
+
+
 def say(line: str) -> None:
     """Print a line in one write, so that two ranks never share one."""
     sys.stdout.write(line + "\n")
@@ -299,11 +304,18 @@ class Training:
 
     def advance(self) -> torch.Tensor:
         """One step. Returns this rank's loss."""
+        if self.step == self.args.hang_at and rank() == world_size() - 1 and first_attempt():
+            self.hang()
         self.optimizer.zero_grad()
         loss: torch.Tensor = preset.forward_backward(self.model, *batch_of(self.step, self.data, self.args))
         self.optimizer.step()
         self.step += 1
         return loss
+
+    def hang(self) -> None:
+        """Sleep, as a rank does that waits for a lock or a file system; the others wait for it in their collective."""
+        say(f"rank {rank()} sleeps at step {self.step}, for demonstration")
+        self.stop.asked.wait()
 
     def report(self, loss: float) -> None:
         """Print and save, where it is time to."""
@@ -347,6 +359,11 @@ def options() -> argparse.Namespace:
         help="auto: from the newest in --checkpoint-dir; FOLDER: from the newest there, where that has none",
     )
     add("--step-delay", type=float, default=0.0, help="seconds to wait in each step, for demonstrations")
+    add(
+        "--hang-at",
+        type=int,
+        help="step at which the last rank hangs in its first attempt, for demonstrations",
+    )
     add("--seed", type=int, default=0, help="of the weights and of the order of the data")
     return parser.parse_args()
 

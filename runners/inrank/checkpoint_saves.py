@@ -59,14 +59,14 @@ class Saves:
             report = self._begin(signature, args, named, source, find)
             if report is None:
                 return theirs(*args, **named)
-            self._within.save = True
+            self._within.save, state = True, "failed"
             try:
                 done = theirs(*args, **named)
-            except BaseException:
+                state = "done"
+            finally:
                 self._within.save = False
-                self._write(dict(report, state="failed", end=time.time()))
-                raise
-            self._within.save = False
+                if state == "failed":
+                    self._write(dict(report, state=state, end=time.time()))
             self._finish(report, done)
             return done
 

@@ -96,3 +96,18 @@ def test_demo_without_a_terminal_prints_the_same_as_text_until_the_end(world: Wo
     said = run.distui("status").fine().out
     assert "step 30" in said.splitlines()[0], "the last step stays"
     assert "ms/step n/a" not in said
+
+
+def test_the_hang_of_the_demo_is_found_and_a_restart_goes_on(world: World) -> None:
+    world.distui("demo", "--hang", "--detach", "--steps", "100000").fine()
+    run = demo_of(world)
+    found = run.eventually(lambda status: [f for f in status["findings"] if f["id"].startswith("hang")], 90)
+    (hang,) = [finding for finding in found["findings"] if finding["id"].startswith("hang")]
+    assert (hang["rank"], hang["severity"]) == (1, "error"), hang
+    assert "chargpt.py" in hang["text"]
+    run.distui("restart", "--yes").fine()
+    run.eventually(
+        lambda status: status["attempt"] == 2 and min(r["step"] or 0 for r in status["ranks"]) > 5, 60
+    )
+    assert not [finding for finding in run.status()["findings"] if finding["id"].startswith("hang")]
+    run.stop().fine()

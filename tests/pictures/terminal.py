@@ -14,7 +14,7 @@ import termios
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyte
 from pyte.screens import Char
@@ -44,7 +44,7 @@ class Terminal:
         self._held = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def __enter__(self) -> Terminal:
+    def __enter__(self) -> Self:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, self._size)
         self._process = subprocess.Popen(

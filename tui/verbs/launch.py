@@ -278,6 +278,10 @@ def _pairs(words: list[str], option: str) -> Mapping[str, str]:
 # demo: the shipped example on ranks here; where there is no torch, any command in its place, and how to get there.
 
 
+HANG_AT = "100"
+"""Step at which `demo --hang` lets a rank hang: some seconds after the start."""
+
+
 def demo(options: argparse.Namespace) -> int:
     """Train the shipped example and look at it. Raises RunError."""
     name = _free_name("demo")
@@ -297,7 +301,10 @@ def _training(options: argparse.Namespace, name: str) -> Prepared:
     )
     request = Request(
         script=_example("chargpt.py"),
-        args=("--steps", str(options.steps), "--step-delay", "0.05", "--checkpoint-dir", str(checkpoints)),
+        args=(
+            *("--steps", str(options.steps), "--step-delay", "0.05", "--checkpoint-dir", str(checkpoints)),
+            *(("--hang-at", HANG_AT) if options.hang else ()),
+        ),
         name=name,
         python=options.python,
         nproc_per_node=count(options.nproc_per_node),
