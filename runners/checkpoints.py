@@ -80,7 +80,7 @@ def checkpoint_of(parts: Sequence[tuple[int, SaveReport]], path: str, size: int 
     )
 
 
-def one_path(parts: Sequence[tuple[int, SaveReport]]) -> str:
+def common_path(parts: Sequence[tuple[int, SaveReport]]) -> str:
     """The path that stands for all parts: of copies the one that names its step, of shards their folder."""
     paths = sorted({report.path for _, report in parts})
     if len(paths) == 1:
@@ -132,18 +132,18 @@ OPTIONS = (
 
 def folder_option(words: Iterable[str]) -> str | None:
     """The folder for checkpoints that a script's own arguments name; the last one wins, as with argparse."""
-    found, taken = None, False
+    folder, taken = None, False
     for word in words:
         if taken:
-            found, taken = word, False
+            folder, taken = word, False
             continue
         name, equals, value = word.partition("=")
         if name.lstrip("-").replace("_", "-") in OPTIONS and (name.startswith("-") or equals):
             if equals:
-                found = value
+                folder = value
             else:
                 taken = True
-    return found or None
+    return folder or None
 
 
 def words_of(command: str) -> list[str]:
@@ -167,33 +167,35 @@ class Seen(msgspec.Struct, frozen=True):
     """False: files are missing that it needs."""
 
 
-def settled(before: Iterable[Seen], now: Iterable[Seen], known: Iterable[Checkpoint]) -> list[Checkpoint]:
+def settled(
+    before: Iterable[Seen], now: Iterable[Seen], reported: Iterable[Checkpoint]
+) -> list[Checkpoint]:
     """Checkpoints that no longer grow and are not known yet. One that grows between two looks is being written."""
     held = {seen.path: seen for seen in before}
-    reported = {(each.path, each.at) for each in known}
+    already = {(each.path, each.at) for each in reported}
     return [
         Checkpoint(
             path=seen.path, at=seen.changed, source="folder", step=step_in(seen.path), size=seen.size,
             complete=seen.whole,
         )
         for seen in sorted(now, key=lambda seen: seen.changed)
-        if held.get(seen.path) == seen and (seen.path, seen.changed) not in reported
+        if held.get(seen.path) == seen and (seen.path, seen.changed) not in already
     ]  # fmt: skip
 
 
-def same_save(one: Checkpoint, other: Checkpoint) -> bool:
+def same_save(first: Checkpoint, other: Checkpoint) -> bool:
     """Whether two reports are about one save of one checkpoint: of a later part, or of another node."""
-    return one.path == other.path and one.step == other.step and one.count == other.count
+    return (first.path, first.step, first.count) == (other.path, other.step, other.count)
 
 
-def joined(one: Checkpoint, other: Checkpoint) -> Checkpoint:
+def joined(first: Checkpoint, other: Checkpoint) -> Checkpoint:
     """Two reports about one save as one."""
-    sizes = [each.size for each in (one, other) if each.size is not None]
-    took = [each.duration_s for each in (one, other) if each.duration_s is not None]
+    sizes = [each.size for each in (first, other) if each.size is not None]
+    took = [each.duration_s for each in (first, other) if each.duration_s is not None]
     return structs.replace(
         other,
-        at=max(one.at, other.at),
+        at=max(first.at, other.at),
         duration_s=max(took, default=None),
         size=max(sizes, default=None),
-        complete=one.complete and other.complete,
+        complete=first.complete and other.complete,
     )

@@ -19,7 +19,7 @@ from ..checkpoints import (
     folder_option,
     grouped,
     is_checkpoint_name,
-    one_path,
+    common_path,
     settled,
 )
 from ..logs.log_files import attempt_dir
@@ -30,7 +30,7 @@ POLL_S = 2.0
 FOLDER_S = 10.0
 """Between two looks at a folder: what did not change between them is complete."""
 MOST_ENTRIES = 5000
-"""Entries of a folder, and files of a checkpoint, that are looked at."""
+"""Entries of a folder, and files of a checkpoint, that are checked at."""
 DEEPEST = 4
 
 _reports = msgspec.json.Decoder(SaveReport)
@@ -47,7 +47,7 @@ class CheckpointWatch:
         """Saves that have begun, by rank."""
         self._done: list[Part] = []
         """Saves that wait for the other parts of their checkpoint."""
-        self._known = 0.0
+        self._reported_until = 0.0
         """Unix time up to which an earlier agent has reported them."""
         folder = folder_option(run.plan.command)
         self._folder = None if folder is None else Path(run.plan.cwd, folder)
@@ -55,14 +55,14 @@ class CheckpointWatch:
 
     async def run(self) -> None:
         """Watch until cancelled; what was saved before an agent came is in the files of the hooks."""
-        self._known = max((each.at for each in self._run.state.checkpoints), default=0.0)
-        looked = 0.0
+        self._reported_until = max((each.at for each in self._run.state.checkpoints), default=0.0)
+        checked = 0.0
         while True:
             self.read_reports(self._run.state.attempt)
             now = asyncio.get_running_loop().time()
-            if self._folder is not None and self._watches_folder() and now - looked >= FOLDER_S:
-                looked = now
-                await self._look(self._folder)
+            if self._folder is not None and self._watches_folder() and now - checked >= FOLDER_S:
+                checked = now
+                await self._check_folder(self._folder)
             await asyncio.sleep(POLL_S)
 
     # --- reports of hooks
@@ -100,7 +100,7 @@ class CheckpointWatch:
             return
         if rank in self._open and self._open[rank].key == report.key:
             del self._open[rank]
-        if report.end is not None and report.end > self._known:
+        if report.end is not None and report.end > self._reported_until:
             self._done.append((rank, report))
 
     def _report_done(self, attempt: int) -> None:
@@ -116,7 +116,7 @@ class CheckpointWatch:
 
     def _report(self, attempt: int, parts: list[Part]) -> None:
         moved = [(rank, msgspec.structs.replace(report, path=now_at(report))) for rank, report in parts]
-        path = one_path(moved)
+        path = common_path(moved)
         sizes = [report.file[2] for _, report in moved if report.file is not None]
         size = sum(sizes) if len(sizes) == len(moved) else bytes_of(Path(path))
         if len(moved) > 1 and sizes and path in {report.path for _, report in moved}:
@@ -130,7 +130,7 @@ class CheckpointWatch:
         reported = any(each.source != "folder" for each in self._run.state.checkpoints)
         return not reported and not self._open
 
-    async def _look(self, folder: Path) -> None:
+    async def _check_folder(self, folder: Path) -> None:
         """Report what no longer changes, and was saved since the run began."""
         state = self._run.state
         seen = await asyncio.to_thread(lambda: list(seen_in(folder)))

@@ -12,7 +12,7 @@ from distui.runners.checkpoints import (
     grouped,
     is_checkpoint_name,
     joined,
-    one_path,
+    common_path,
     same_save,
     settled,
     step_in,
@@ -89,7 +89,7 @@ def report(
 def test_model_and_optimizer_are_one_checkpoint() -> None:
     parts = [(0, report("/c/5/model.pt", 10, 11)), (0, report("/c/5/optim.pt", 11.1, 13, size=20))]
     (group,) = grouped(parts)
-    saved = checkpoint_of(group, one_path(group), 30)
+    saved = checkpoint_of(group, common_path(group), 30)
     assert saved == Checkpoint(
         "/c/5", 13, "torch.save", step=None, rank=0, duration_s=3, size=30, count=5, complete=True
     )
@@ -97,7 +97,7 @@ def test_model_and_optimizer_are_one_checkpoint() -> None:
 
 def test_a_copy_named_latest_is_not_another_checkpoint() -> None:
     (group,) = grouped([(0, report("/c/step-5.pt", 10, 11)), (0, report("/c/latest.pt", 11.1, 12))])
-    assert one_path(group) == "/c/step-5.pt"
+    assert common_path(group) == "/c/step-5.pt"
 
 
 def test_saves_of_a_loop_that_nobody_counts_stay_apart() -> None:
@@ -109,7 +109,7 @@ def test_saves_of_a_loop_that_nobody_counts_stay_apart() -> None:
 def test_ranks_that_save_in_another_order_are_one_group() -> None:
     parts = [(1, report("/c/s/r1.pt", 10.4, 12)), (0, report("/c/s/r0.pt", 10, 11))]
     (group,) = grouped(parts)
-    assert one_path(group) == "/c/s"
+    assert common_path(group) == "/c/s"
 
 
 def test_what_still_grows_is_not_reported() -> None:
