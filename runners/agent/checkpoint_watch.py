@@ -16,10 +16,10 @@ from ..checkpoints import (
     SaveReport,
     Seen,
     checkpoint_of,
+    common_path,
     folder_option,
     grouped,
     is_checkpoint_name,
-    common_path,
     settled,
 )
 from ..logs.log_files import attempt_dir
