@@ -76,6 +76,10 @@ ACTIONS: tuple[Action, ...] = (
     Action("sort", "s", "sort", "sort the ranks by the next column", "run", "sort"),
     Action("sort.reverse", "S", "reverse", "reverse the order", "run"),
     Action("metric", "m", "metric", "heat map: util, mem, power, temp, step time", "run", "metric"),
+    Action("window.longer", "minus", "window(1)", "curves: a longer time", "run"),
+    Action("window.shorter", "plus", "window(-1)", "curves: a shorter time", "run"),
+    Action("live", "equals_sign", "window(0)", "curves: back to live", "run"),
+    Action("log_scale", "L", "log_scale", "curves: logarithmic scale on and off", "run"),
     Action("pause", "p", "pause", "hold the screen still; the run goes on", "run"),
     Action("shell", "exclamation_mark", "shell", "shell on the rank's node", "run"),
     Action("mark", "space", "mark", "mark the rank or the line", "list"),
@@ -105,7 +109,7 @@ MUTATING = frozenset(action.action.partition("(")[0] for action in ACTIONS if ac
 
 _NAMES = {
     "question_mark": "?", "colon": ":", "slash": "/", "exclamation_mark": "!", "escape": "esc",
-    "pageup": "PgUp", "pagedown": "PgDn",
+    "pageup": "PgUp", "pagedown": "PgDn", "minus": "-", "plus": "+", "equals_sign": "=",
 }  # fmt: skip
 
 

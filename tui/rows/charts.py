@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from .plot import (
     draw,
     finite,
     mark_row,
+    nice_ceiling,
     tick_row,
     with_labels,
 )
@@ -63,6 +65,15 @@ class Metric:
         if self.unit in ("W", "°C", "MHz"):
             return f"{value:.0f}{ {'W': 'W', '°C': '°', 'MHz': 'M'}[self.unit] }"
         return count_short(value) + ("/s" if self.unit == "/s" and abs(value) < 1e6 else "")
+
+    def edge_text(self, value: float) -> str:
+        """The same at the edge of an axis: round, and without what a title says already."""
+        if value == 0:
+            return "0"
+        text = self.text(value).removesuffix("/s")
+        number = text.rstrip("%KMGTBWkms°/")
+        rounded = number.rstrip("0").rstrip(".") if "." in number else number
+        return rounded + text[len(number) :]
 
 
 def count_short(value: float) -> str:
@@ -135,7 +146,7 @@ BY_NAME = {metric.name: metric for metric in METRICS}
 
 STRIP = (
     "rank.step_s", "train.tokens_s", "train.loss", "gpu.util", "gpu.mem_used", "gpu.power_w", "host.cpu_percent",
-    "host.net_rx_bps", "rank.write_bps",
+    "host.net_rx_bps", "rank.write_bps", "rank.wait_percent",
 )  # fmt: skip
 """What is shown until the user chooses."""
 
@@ -195,13 +206,26 @@ def gutter(width: int) -> int:
 def axis_of(panel: Panel, view: ChartView) -> Axis:
     """0 to 100 %, to the limit of the metric, or to a round value."""
     metric = panel.metric
-    if view.log:
+    if view.log and metric.unit != "%":
         return axis_for(panel.curves, log=True)
     if metric.unit == "%" and metric.name != "rank.cpu_percent":
         return Axis(0.0, 100.0)
     if panel.limit:
         return Axis(0.0, panel.limit)
+    if metric.kind == "train" and not metric.unit:
+        return near(panel.curves)
     return axis_for(panel.curves, binary=metric.binary)
+
+
+def near(curves: Sequence[Line]) -> Axis:
+    """Round values around what is there: 0 means nothing to a loss. No nearer than a tenth of the largest value."""
+    values = [
+        value for line in curves for part in (line.mean, line.low, line.high) for value in finite(part)
+    ]
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    size = max(high - low, 0.1 * max(abs(high), abs(low)), 1e-12)
+    step = nice_ceiling(size / 4)
+    return Axis(math.floor(low / step) * step, math.ceil(high / step + 1e-9) * step)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -235,7 +259,8 @@ def title_row(panel: Panel, view: ChartView, width: int) -> Row:
     for curve in panel.curves[1:]:
         if curve.letter:
             parts.append(((f" {curve.letter} {metric.text(at_cursor(curve, view))}", curve.style),))
-    parts.append(((f" · {view.window}", "dim"),))
+    if view.window:
+        parts.append(((f" · {view.window}", "dim"),))
     for part in parts:
         if row_width((*row, *part)) <= width:
             row = (*row, *part)
@@ -260,8 +285,8 @@ def chart(panel: Panel, view: ChartView, width: int, height: int) -> list[Row]:
         at = view.span.at(view.cursor)
         cursor = None if at is None else at - (view.span.cells - cells)
     drawn = draw(panel.curves, cells, body, axis, view.mode, wide=view.wide, cursor=cursor)
-    bottom = panel.metric.text(axis.low) if body > 1 else ""
-    return rows + with_labels(drawn, panel.metric.text(axis.high), bottom, edge)
+    bottom = panel.metric.edge_text(axis.low) if body > 1 else ""
+    return rows + with_labels(drawn, panel.metric.edge_text(axis.high), bottom, edge)
 
 
 # --- several charts ---
@@ -295,6 +320,16 @@ def strip_rows(
     for number, panel in enumerate(shown):
         rows += chart(panel, view, width, size + (number < rest))
     return [*rows, *foot]
+
+
+def side_by_side(left: Sequence[Row], right: Sequence[Row], width: int, gap: int = 2) -> list[Row]:
+    """Two columns, the left one `width` cells wide."""
+    height = max(len(left), len(right))
+    lefts, rights = [*left, *[()] * (height - len(left))], [*right, *[()] * (height - len(right))]
+    return [
+        (*row, (" " * (width - row_width(row) + gap), "text"), *other)
+        for row, other in zip(lefts, rights, strict=True)
+    ]
 
 
 def cut(span: TimeSpan, cells: int) -> TimeSpan:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from textual.signal import Signal
 
+from ...runners.formatting import duration_short
 from ...runners.wire.client import LinkError
 from ..history import Ask, MetricHistory, Want, time_of
 from ..rows.charts import (
@@ -13,11 +15,13 @@ from ..rows.charts import (
     WINDOWS,
     ChartView,
     Panel,
+    chosen,
     gutter,
     limit_of,
     marks_of,
     metric_of,
     scale,
+    side_by_side,
     span_ending,
     strip_rows,
     window_text,
@@ -26,6 +30,18 @@ from ..rows.frame import Frame
 from ..rows.glyphs import Row
 from ..rows.plot import Line, Mode
 from .panes import Pane
+
+TWO_COLUMNS = 150
+"""Columns from which charts stand in two columns."""
+
+ROWS = 8
+"""Of a column of charts at least, where there are two."""
+
+
+def title(view: ChartView) -> str:
+    """`live 10m · a dot 5s`."""
+    dot = "" if view.wide > 1 else f" · a dot {duration_short(view.bucket)}"
+    return f"{view.window}{dot}{' · log scale' if view.log else ''}"
 
 
 def chart_mode(frame: Frame) -> Mode:
@@ -53,11 +69,20 @@ class CurveStrip(Pane):
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
         height = max(1, self.size.height)
-        view = self.view_of(frame, width)
+        two = width >= TWO_COLUMNS and height >= 2 * ROWS
+        inner = (width - 2) // 2 if two else width
+        view = self.view_of(frame, inner)
         panels = [self.panel(frame, name, view) for name in self.metrics]
         self._ask()
-        self.entitle(view.window)
-        return strip_rows(panels, view, width, height)
+        self.entitle(title(view))
+        filled = chosen(panels, len(panels))
+        if len(filled) > 1:
+            view = replace(view, window="")  # the pane's title has it
+        if not two or len(filled) < 2:
+            return strip_rows(panels, view, width if not two else inner, height)
+        half = (len(filled) + 1) // 2
+        left, right = (strip_rows(part, view, inner, height) for part in (filled[:half], filled[half:]))
+        return side_by_side(left, right, inner)
 
     def view_of(self, frame: Frame, width: int) -> ChartView:
         """The window, in buckets that fill the width."""

@@ -133,14 +133,6 @@ class Wrong(Pane):
         return wrong_rows(frame, width)
 
 
-class CurvePlaceholder(Pane):
-    """Where curves stand."""
-
-    def build(self, frame: Frame, width: int) -> Sequence[Row]:
-        self.entitle("curves")
-        return [((" No curves: nothing draws them yet.", "dim"),)]
-
-
 class RankTable(Pane):
     """One row a rank."""
 

@@ -21,7 +21,9 @@ from ...runners.logs.log_files import LogError
 from ...runners.model import Dump
 from ...runners.wire.client import LinkError, new_id
 from ..cockpit_commands import CommandingApp, dumps
+from ..history import MetricHistory
 from ..keys import bindings
+from ..rows.charts import LIVE_WINDOW, WINDOWS
 from ..rows.findings import banner_rows, end_rows
 from ..rows.frame import METRICS, Frame, PaneHeights, plan_layout, side_width
 from ..rows.glyphs import Row, wrap
@@ -29,11 +31,11 @@ from ..rows.log import Selection, named
 from ..rows.ranks import heat_rows, next_sort, shown_nodes
 from ..rows.run_status import launch_rows, launching
 from .bars import TabRow
+from .curves import CurveStrip
 from .log_view import LogView
 from .modal import PromptScreen, TextScreen
 from .panes import (
     Banner,
-    CurvePlaceholder,
     Diagnosis,
     Events,
     FindingList,
@@ -75,13 +77,15 @@ class RunScreen(Screen[None]):
     def __init__(self, app: CommandingApp) -> None:
         super().__init__()
         frames = app.frames
+        self.history = MetricHistory(app.clock)
+        """What charts know of the past of this run; all of them share it."""
         self.status = StatusLine(frames, id="status")
         self.banner = Banner(frames, id="banner")
         self.heat = HeatMap(frames, id="heat")
         self.ranks = RankTable(frames, id="ranks")
         self.tabs = TabRow(frames)
         self.wrong = Wrong(frames, id="wrong")
-        self.curves = CurvePlaceholder(frames, id="curves")
+        self.curves = CurveStrip(frames, self.history, id="curves")
         self.events = Events(frames, id="events")
         self.diagnosis = Diagnosis(frames)
         self.nccl = NcclBoard(frames, app.run_id)
@@ -248,6 +252,15 @@ class RunScreen(Screen[None]):
 
     def action_reverse(self) -> None:
         self.app.change_view(reverse=not self.app.view.reverse)
+
+    def action_window(self, step: int) -> None:
+        """Charts show a longer or a shorter time; 0: live, and as long as at first."""
+        names = [name for name, _ in WINDOWS]
+        at = max(0, min(len(names) - 1, names.index(self.app.view.window) + step))
+        self.app.change_view(window=names[at] if step else LIVE_WINDOW)
+
+    def action_log_scale(self) -> None:
+        self.app.change_view(log_scale=not self.app.view.log_scale)
 
     def action_pause(self) -> None:
         self.app.change_view(paused=not self.app.view.paused)
