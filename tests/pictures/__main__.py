@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from . import gallery
 from .rack import Rack
 from .stage import DISTUI, LAB, ROOT, STEPS, Launching, Stage
 from .svg import draw
@@ -39,10 +40,6 @@ class Shot:
 
 
 GPU_SHOTS = (
-    Shot("overview", "The overview of eight ranks on eight GPUs", (120, 40), (r"H100|GPU", r"train")),
-    Shot("overview-80x24", "The same in 80 columns", (80, 24), (r"train",)),
-    Shot("overview-200x60", "The same in 200 columns", (200, 60), (r"train",)),
-    Shot("ranks", "The rank table", (120, 40), (r"rank",), ("2",)),
     Shot("nccl", "The NCCL_DEBUG dialog", (120, 40), (r"NCCL_DEBUG",), ("d",)),
     Shot("restart", "What a restart would do, before it does it", (120, 40), (r"SIGTERM",), ("r",)),
 )
@@ -151,6 +148,7 @@ def main(names: list[str]) -> int:
         return not names or name in names
 
     try:
+        gallery.all_pictures(wanted)
         with_gpus(wanted)
         without_gpus(wanted)
         on_nodes(wanted)

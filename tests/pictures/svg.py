@@ -49,14 +49,14 @@ def look(cell: Char) -> Look:
     return Look(ink, paper, cell.bold, cell.italics, cell.underscore)
 
 
-def draw(cells: Sequence[Sequence[Char]], title: str) -> str:
-    """The whole picture; `title` is what a reader without eyes gets."""
+def draw(cells: Sequence[Sequence[Char]], title: str, paper: str | None = None) -> str:
+    """The whole picture; `title` is what a reader without eyes gets, `paper` the colour around the screen."""
     columns, lines = len(cells[0]), len(cells)
     width, height = columns * WIDTH + 16, lines * HEIGHT + 16
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height}" role="img">',
         f"<title>{escape(title)}</title>",
-        f'<rect width="{width:g}" height="{height}" rx="6" fill="{PAPER}"/>',
+        f'<rect width="{width:g}" height="{height}" rx="6" fill="{paper or PAPER}"/>',
         f'<g transform="translate(8 8)" font-family="{FONTS}" font-size="{SIZE}" xml:space="preserve">',
     ]
     for row, line in enumerate(cells):
