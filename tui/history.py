@@ -14,6 +14,7 @@ from typing import Any
 from ..runners.model import Gpu, MetricsWindow, ReadMetrics, Series
 from ..runners.state import RunState
 from ..runners.wire.client import new_id
+from .rows.charts import metric_of
 from .rows.frame import Frame, gpu_of
 from .rows.plot import Value
 
@@ -354,7 +355,8 @@ def time_of(frame: Frame) -> float:
 
 def samples_now(frame: Frame, want: Want) -> dict[Key, list[float]]:
     """The fresh values of a metric, by series of the want."""
-    kind, _, name = want.metric.partition(".")
+    metric = metric_of(want.metric)
+    kind, name = metric.kind, metric.field
     groups: dict[Key, list[float]] = {}
     for node, index, sample in _SOURCES.get(kind, _none)(frame):
         if want.indexes and index is not None and index not in want.indexes:

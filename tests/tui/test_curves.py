@@ -104,8 +104,8 @@ def test_a_span_moves_by_whole_cells(now: float, width: int, bucket: int, mode: 
 def test_domains_are_those_of_the_metric() -> None:
     flat = (Line((3.0,)),)
     assert axis_of(Panel(metric_of("gpu.util"), flat), view(60)).high == 100.0
-    assert axis_of(Panel(metric_of("gpu.mem_used"), flat, limit=80 * 2.0**30), view(60)).high == 80 * 2**30
-    assert axis_of(Panel(metric_of("rank.cpu_percent"), (Line((412.0,)),)), view(60)).high == 500.0
+    assert axis_of(Panel(metric_of("gpu.mem"), flat, limit=80 * 2.0**30), view(60)).high == 80 * 2**30
+    assert axis_of(Panel(metric_of("rank.cpu"), (Line((412.0,)),)), view(60)).high == 500.0
     loss = axis_of(Panel(metric_of("train.loss"), (Line((2.31, 2.41)),)), view(60))
     assert 2.0 < loss.low <= 2.31 < 2.41 <= loss.high < 2.7
 

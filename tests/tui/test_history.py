@@ -119,8 +119,8 @@ def test_an_agent_that_refuses_is_asked_again_later() -> None:
 def test_charts_of_one_window_share_a_question() -> None:
     run = Moving()
     run.mean()
-    run.mean(want=Want("host.cpu_percent"))
-    assert run.ask().read.metrics == ("gpu.util", "host.cpu_percent")
+    run.mean(want=Want("host.cpu"))
+    assert run.ask().read.metrics == ("gpu.util", "host.cpu")
 
 
 def test_only_the_gpus_of_the_run_count() -> None:

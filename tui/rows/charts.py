@@ -28,13 +28,15 @@ from .plot import (
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
-    """One metric: the kind of its sample and a field of that, as in "gpu.util"."""
+class ChartMetric:
+    """One metric that can be drawn, as telemetry names it: "gpu.util"."""
 
     name: str
+    field: str
+    """Of its sample: Gpu, RankSample, Host or TrainingSample."""
     title: str
     unit: str
-    """"%", "B", "B/s", "W", "°C", "MHz", "s", "/s" or "" for a plain number."""
+    """"%", "core %", "B", "B/s", "W", "°C", "MHz", "s", "/s" or "" for a plain number."""
     why: str = ""
     """Why there may be none, and what changes that: a sentence."""
 
@@ -44,8 +46,9 @@ class Metric:
         return self.name.partition(".")[0]
 
     @property
-    def field(self) -> str:
-        return self.name.partition(".")[2]
+    def sparse(self) -> bool:
+        """Whether it is reported every so often: its last value holds until the next."""
+        return self.kind == "train"
 
     @property
     def binary(self) -> bool:
@@ -56,7 +59,7 @@ class Metric:
         """A value in at most six columns, with its unit."""
         if value is None:
             return NA
-        if self.unit == "%":
+        if self.unit in ("%", "core %"):
             return f"{value:.0f}%"
         if self.unit in ("B", "B/s"):
             return size_short(value) + self.unit[1:]
@@ -94,66 +97,63 @@ _NO_GPU = "this node has no GPU that NVML serves"
 _NO_STEPS = "the script makes no optimizer steps that the hook sees; `distui lint` names the line"
 _NO_TRAINING = "the script reports none; docs/telemetry.md names what is read"
 
-METRICS: tuple[Metric, ...] = (
-    Metric("rank.step_s", "step time", "s", _NO_STEPS),
-    Metric("train.tokens_s", "tokens/s", "/s", _NO_TRAINING),
-    Metric("train.samples_s", "samples/s", "/s", _NO_TRAINING),
-    Metric("train.loss", "loss", "", _NO_TRAINING),
-    Metric("gpu.util", "GPU util", "%", _NO_GPU),
-    Metric("gpu.mem_used", "GPU memory", "B", _NO_GPU),
-    Metric("gpu.power_w", "GPU power", "W", _NO_GPU),
-    Metric("host.cpu_percent", "host CPU", "%"),
-    Metric("host.net_rx_bps", "network in", "B/s"),
-    Metric("host.net_tx_bps", "network out", "B/s"),
-    Metric("rank.write_bps", "disk write", "B/s"),
-    Metric("rank.read_bps", "disk read", "B/s"),
-    Metric("rank.wait_percent", "wait share", "%", "torch's flight recorder measures it; --no-hook leaves it out"),
-    Metric("rank.cpu_percent", "rank CPU", "%"),
-    Metric("rank.rss_bytes", "rank memory", "B"),
-    Metric("rank.gpu_mem", "rank GPU memory", "B", _NO_GPU),
-    Metric("rank.throttled_percent", "CPU quota held back", "%", "no CPU quota is set for the ranks"),
-    Metric("train.lr", "learning rate", "", _NO_TRAINING),
-    Metric("train.grad_norm", "gradient norm", "", _NO_TRAINING),
-    Metric("train.mfu", "MFU", "%", _NO_TRAINING),
-    Metric("train.step_s", "step time (script)", "s", _NO_TRAINING),
-    Metric("train.step", "step", "", _NO_TRAINING),
-    Metric("train.epoch", "epoch", "", _NO_TRAINING),
-    Metric("gpu.temp_c", "GPU temperature", "°C", _NO_GPU),
-    Metric("gpu.mem_temp_c", "GPU memory temperature", "°C", _NO_GPU),
-    Metric("gpu.sm_mhz", "SM clock", "MHz", _NO_GPU),
-    Metric("gpu.mem_mhz", "memory clock", "MHz", _NO_GPU),
-    Metric("gpu.throttled_percent", "clocks held back", "%", _NO_GPU),
-    Metric("gpu.pcie_tx_bps", "PCIe out", "B/s", _NO_GPU),
-    Metric("gpu.pcie_rx_bps", "PCIe in", "B/s", _NO_GPU),
-    Metric("gpu.nvlink_tx_bps", "NVLink out", "B/s", _NO_GPU),
-    Metric("gpu.nvlink_rx_bps", "NVLink in", "B/s", _NO_GPU),
-    Metric("gpu.sm_active", "SM active", "%", "NVML serves it on Hopper and newer GPUs"),
-    Metric("gpu.tensor_active", "tensor active", "%", "NVML serves it on Hopper and newer GPUs"),
-    Metric("gpu.dram_active", "DRAM active", "%", "NVML serves it on Hopper and newer GPUs"),
-    Metric("host.mem_used", "host memory", "B"),
-    Metric("host.load1", "load", ""),
-    Metric("host.cpu_stall_percent", "waits for a core", "%", "the kernel has no pressure stall information"),
-    Metric("host.steal_percent", "steal", "%"),
-    Metric("host.ib_rx_bps", "InfiniBand in", "B/s", "this node has no InfiniBand port"),
-    Metric("host.ib_tx_bps", "InfiniBand out", "B/s", "this node has no InfiniBand port"),
-    Metric("host.swap_used", "swap", "B"),
-    Metric("host.shm_used", "shared memory", "B"),
-    Metric("host.disk_free", "disk free", "B"),
+_NO_GPM = "NVML serves it on Hopper and newer GPUs"
+_NO_IB = "this node has no InfiniBand port"
+
+METRICS: tuple[ChartMetric, ...] = (
+    ChartMetric("rank.step_s", "step_s", "step time", "s", _NO_STEPS),
+    ChartMetric("train.tokens_s", "tokens_s", "tokens/s", "/s", _NO_TRAINING),
+    ChartMetric("train.samples_s", "samples_s", "samples/s", "/s", _NO_TRAINING),
+    ChartMetric("train.loss", "loss", "loss", "", _NO_TRAINING),
+    ChartMetric("gpu.util", "util", "GPU util", "%", _NO_GPU),
+    ChartMetric("gpu.mem", "mem_used", "GPU memory", "B", _NO_GPU),
+    ChartMetric("gpu.power", "power_w", "GPU power", "W", _NO_GPU),
+    ChartMetric("host.cpu", "cpu_percent", "host CPU", "%"),
+    ChartMetric("host.net_rx", "net_rx_bps", "network in", "B/s"),
+    ChartMetric("host.net_tx", "net_tx_bps", "network out", "B/s"),
+    ChartMetric("rank.write", "write_bps", "disk write", "B/s"),
+    ChartMetric("rank.read", "read_bps", "disk read", "B/s"),
+    ChartMetric("rank.wait", "wait_percent", "wait share", "%", "the hook measures it by torch's flight recorder"),
+    ChartMetric("rank.step", "step", "step", "", _NO_STEPS),
+    ChartMetric("rank.cpu", "cpu_percent", "rank CPU", "core %"),
+    ChartMetric("rank.rss", "rss_bytes", "rank memory", "B"),
+    ChartMetric("rank.gpu_mem", "gpu_mem", "rank GPU memory", "B", _NO_GPU),
+    ChartMetric("train.lr", "lr", "learning rate", "", _NO_TRAINING),
+    ChartMetric("train.grad_norm", "grad_norm", "gradient norm", "", _NO_TRAINING),
+    ChartMetric("train.mfu", "mfu", "MFU", "%", _NO_TRAINING),
+    ChartMetric("train.step_s", "step_s", "step time (script)", "s", _NO_TRAINING),
+    ChartMetric("train.step", "step", "step (script)", "", _NO_TRAINING),
+    ChartMetric("gpu.temp", "temp_c", "GPU temperature", "°C", _NO_GPU),
+    ChartMetric("gpu.sm_mhz", "sm_mhz", "SM clock", "MHz", _NO_GPU),
+    ChartMetric("gpu.throttled", "throttled_percent", "clocks held back", "%", _NO_GPU),
+    ChartMetric("gpu.pcie_tx", "pcie_tx_bps", "PCIe out", "B/s", _NO_GPU),
+    ChartMetric("gpu.pcie_rx", "pcie_rx_bps", "PCIe in", "B/s", _NO_GPU),
+    ChartMetric("gpu.nvlink_tx", "nvlink_tx_bps", "NVLink out", "B/s", _NO_GPU),
+    ChartMetric("gpu.nvlink_rx", "nvlink_rx_bps", "NVLink in", "B/s", _NO_GPU),
+    ChartMetric("gpu.sm_active", "sm_active", "SM active", "%", _NO_GPM),
+    ChartMetric("gpu.tensor_active", "tensor_active", "tensor active", "%", _NO_GPM),
+    ChartMetric("gpu.dram_active", "dram_active", "DRAM active", "%", _NO_GPM),
+    ChartMetric("host.mem", "mem_used", "host memory", "B"),
+    ChartMetric("host.ib_rx", "ib_rx_bps", "InfiniBand in", "B/s", _NO_IB),
+    ChartMetric("host.ib_tx", "ib_tx_bps", "InfiniBand out", "B/s", _NO_IB),
+    ChartMetric("host.shm", "shm_used", "shared memory", "B"),
+    ChartMetric("host.disk_free", "disk_free", "disk free", "B"),
 )  # fmt: skip
 """In the order of the list; those of a strip come first."""
 
 BY_NAME = {metric.name: metric for metric in METRICS}
 
 STRIP = (
-    "rank.step_s", "train.tokens_s", "train.loss", "gpu.util", "gpu.mem_used", "gpu.power_w", "host.cpu_percent",
-    "host.net_rx_bps", "rank.write_bps", "rank.wait_percent",
+    "rank.step_s", "train.tokens_s", "train.loss", "gpu.util", "gpu.mem", "gpu.power", "host.cpu", "host.net_rx",
+    "rank.write", "rank.wait",
 )  # fmt: skip
 """What is shown until the user chooses."""
 
 
-def metric_of(name: str) -> Metric:
+def metric_of(name: str) -> ChartMetric:
     """The metric of this name; a value under a script's own name is a plain number."""
-    return BY_NAME.get(name) or Metric(name, name.partition(".")[2] or name, "", _NO_TRAINING)
+    own = name.partition(".")[2] or name
+    return BY_NAME.get(name) or ChartMetric(name, own, own, "", _NO_TRAINING)
 
 
 # --- panels ---
@@ -163,7 +163,7 @@ def metric_of(name: str) -> Metric:
 class Panel:
     """One chart's data."""
 
-    metric: Metric
+    metric: ChartMetric
     curves: tuple[Line, ...] = ()
     limit: float | None = None
     """Where the metric has a natural upper edge: the memory's size, the power limit."""
@@ -208,7 +208,7 @@ def axis_of(panel: Panel, view: ChartView) -> Axis:
     metric = panel.metric
     if view.log and metric.unit != "%":
         return axis_for(panel.curves, log=True)
-    if metric.unit == "%" and metric.name != "rank.cpu_percent":
+    if metric.unit == "%":
         return Axis(0.0, 100.0)
     if panel.limit:
         return Axis(0.0, panel.limit)
@@ -392,13 +392,13 @@ def window_text(live: str, span: TimeSpan) -> str:
     return f"{live} {duration_short(span.cell * span.cells)}"
 
 
-def limit_of(state: RunState, metric: Metric) -> float | None:
+def limit_of(state: RunState, metric: ChartMetric) -> float | None:
     """Where the metric ends by nature: the largest memory or power limit of the run's GPUs, a node's memory."""
-    if metric.name == "gpu.mem_used" or metric.name == "rank.gpu_mem":
+    if metric.name in ("gpu.mem", "rank.gpu_mem"):
         return _most(gpu.mem_total for node in state.nodes.values() for gpu in node.gpus)
-    if metric.name == "gpu.power_w":
+    if metric.name == "gpu.power":
         return _most(gpu.power_limit_w for node in state.nodes.values() for gpu in node.gpus)
-    if metric.name == "host.mem_used":
+    if metric.name == "host.mem":
         return _most(node.metrics.mem_total for node in state.nodes.values() if node.metrics is not None)
     return None
 

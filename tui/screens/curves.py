@@ -26,9 +26,10 @@ from ..rows.charts import (
     strip_rows,
     window_text,
 )
-from ..rows.frame import Frame
+from ..rows.frame import Frame, names
 from ..rows.glyphs import Row
-from ..rows.plot import Line, Mode
+from ..rows.plot import Line, Mode, TimeSpan, Values
+from ..rows.rank_time import RankSeries, rank_time_rows
 from .panes import Pane
 
 TWO_COLUMNS = 150
@@ -49,11 +50,56 @@ def chart_mode(frame: Frame) -> Mode:
     return Mode.ASCII if frame.view.ascii else Mode.BRAILLE
 
 
-class CurveStrip(Pane):
-    """Charts of the same window below each other, newest at the right; useful from 40×3 on.
+class HistoryPane(Pane):
+    """A pane that shows metrics over time; `history` is shared by all of a run, and what is hidden asks for nothing."""
 
-    `history` is shared by all charts of a run; what is not on the screen asks for nothing.
-    """
+    def __init__(self, frames: Signal[Frame], history: MetricHistory, *, id: str) -> None:
+        super().__init__(frames, id=id)
+        self.history = history
+
+    def run_asks(self) -> None:
+        """Ask the node for what charts miss; the answer is painted when it comes."""
+        for ask in self.history.due():
+            self.run_worker(self._answer(ask), group="curves")
+
+    async def _answer(self, ask: Ask) -> None:
+        follower = getattr(self.app, "follower", None)
+        try:
+            if follower is None:
+                raise LinkError("no run is shown")
+            self.history.answered(ask, await follower.read_metrics(ask.read))
+        except LinkError as error:
+            self.history.refused(ask, str(error))
+        self.again()
+
+
+def is_live(frame: Frame) -> bool:
+    """Whether samples of the frame are those of now."""
+    return not frame.state.phase.ended
+
+
+def latest(frame: Frame) -> float:
+    """Where the time axis ends: now, or the end of the run."""
+    return time_of(frame)
+
+
+def time_word(frame: Frame) -> str:
+    """Which time charts show."""
+    return "ended" if frame.state.phase.ended else "live"
+
+
+def moment_at(frame: Frame) -> float | None:
+    """Where the hairline is."""
+    return None
+
+
+def window_seconds(frame: Frame, end: float) -> float:
+    """How much time charts show at least."""
+    return dict(WINDOWS).get(frame.view.window, 300.0) or max(60.0, end - frame.state.began)
+
+
+class CurveStrip(HistoryPane):
+    """Charts of the same window below each other, newest at the right; useful from 40×3 on."""
 
     def __init__(
         self,
@@ -63,8 +109,7 @@ class CurveStrip(Pane):
         id: str = "curves",
         metrics: Sequence[str] = STRIP,
     ) -> None:
-        super().__init__(frames, id=id)
-        self.history = history
+        super().__init__(frames, history, id=id)
         self.metrics = tuple(metrics)
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
@@ -73,7 +118,7 @@ class CurveStrip(Pane):
         inner = (width - 2) // 2 if two else width
         view = self.view_of(frame, inner)
         panels = [self.panel(frame, name, view) for name in self.metrics]
-        self._ask()
+        self.run_asks()
         self.entitle(title(view))
         filled = chosen(panels, len(panels))
         if len(filled) > 1:
@@ -88,14 +133,13 @@ class CurveStrip(Pane):
         """The window, in buckets that fill the width."""
         mode = chart_mode(frame)
         cells = max(1, width - gutter(width))
-        end = time_of(frame)
-        seconds = dict(WINDOWS).get(frame.view.window, 300.0) or max(60.0, end - frame.state.began)
+        end = latest(frame)
+        seconds = window_seconds(frame, end)
         bucket, wide = scale(seconds, cells * mode.across)
         span = span_ending(end, cells, bucket, wide, mode)
-        word = "ended" if frame.state.phase.ended else "live"
         return ChartView(
             span=span, bucket=bucket, wide=wide, mode=mode, log=frame.view.log_scale,
-            window=window_text(word, span), marks=marks_of(frame.state),
+            window=window_text(time_word(frame), span), marks=marks_of(frame.state),
         )  # fmt: skip
 
     def panel(self, frame: Frame, name: str, view: ChartView) -> Panel:
@@ -104,8 +148,7 @@ class CurveStrip(Pane):
         size = -(-view.span.cells * view.mode.across // view.wide)
         seconds = int(view.bucket)
         begin = view.span.end - size * seconds
-        live = not frame.state.phase.ended
-        series = self.history.show(frame, want, seconds, begin, size, live)
+        series = self.history.show(frame, want, seconds, begin, size, is_live(frame))
         curves = tuple(
             Line(each.mean, each.low, each.high) if each.of > 1 or seconds > 1 else Line(each.mean)
             for each in series
@@ -113,17 +156,54 @@ class CurveStrip(Pane):
         note = "reading …" if self.history.waiting(want, seconds) else self.history.error(want, seconds)
         return Panel(metric, curves, limit_of(frame.state, metric), note)
 
-    def _ask(self) -> None:
-        """Ask the node for what charts miss; the answer is painted when it comes."""
-        for ask in self.history.due():
-            self.run_worker(self._answer(ask), group="curves")
 
-    async def _answer(self, ask: Ask) -> None:
-        follower = getattr(self.app, "follower", None)
-        try:
-            if follower is None:
-                raise LinkError("no run is shown")
-            self.history.answered(ask, await follower.read_metrics(ask.read))
-        except LinkError as error:
-            self.history.refused(ask, str(error))
-        self.again()
+MOST_RANKS = 64
+"""That are asked for one by one; of more the nodes are rows."""
+
+
+class RankStrip(HistoryPane):
+    """Ranks × time: running, waits, stalled, no data; a row a rank, a group of ranks, or a node."""
+
+    can_focus = False
+
+    def __init__(self, frames: Signal[Frame], history: MetricHistory, *, id: str = "rank-time") -> None:
+        super().__init__(frames, history, id=id)
+
+    def build(self, frame: Frame, width: int) -> Sequence[Row]:
+        height = max(1, self.size.height)
+        mode = chart_mode(frame)
+        end = latest(frame)
+        seconds = window_seconds(frame, end)
+        cells = max(1, width - 8)
+        bucket, _ = scale(seconds, cells)
+        span = span_ending(end, cells, bucket, 1, Mode.ASCII)  # a cell a bucket
+        by_node = len(frame.state.ranks) > MOST_RANKS
+        series = self._series(frame, span, bucket, by_node)
+        self.run_asks()
+        noun = "nodes" if by_node else "ranks"
+        self.entitle(f"{noun} × time · {window_text(time_word(frame), span)}")
+        if not series:
+            return [(("no sample of a rank yet", "stale"),)]
+        return rank_time_rows(
+            series, span, bucket, width, height, mode,
+            names=names(frame.state) if by_node else None, cursor=moment_at(frame),
+        )  # fmt: skip
+
+    def _series(self, frame: Frame, span: TimeSpan, bucket: int, by_node: bool) -> dict[int, RankSeries]:
+        parts: dict[str, dict[int, Values]] = {}
+        fold = "node" if by_node else "each"
+        for metric in ("rank.step", "rank.step_s", "rank.wait"):
+            shown = self.history.show(
+                frame, Want(metric, fold), bucket, span.begin, span.cells, is_live(frame)
+            )
+            slowest = metric == "rank.step"
+            parts[metric] = {
+                number: each.low if slowest else each.mean
+                for each in shown
+                if (number := each.node if by_node else each.index) is not None
+            }
+        numbers = set().union(*parts.values())
+        return {
+            number: RankSeries(*(part.get(number, ()) for part in parts.values()))
+            for number in sorted(numbers)
+        }

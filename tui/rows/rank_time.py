@@ -1,0 +1,177 @@
+"""Ranks × time: a row a rank, or a group of ranks, a cell a stretch of time, by what the ranks did in it. Pure.
+
+Steps that go on are "running"; a rank that spends most of its time in collectives "waits" for others; one whose steps
+do not go on is "stalled". Each has a glyph of its own, so that no colour is needed.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from statistics import median
+
+from ...runners.formatting import spans_short
+from .glyphs import Cell, Row, clip, fit, row_width
+from .plot import Mode, TimeSpan, Values, finite, tick_row
+
+
+class StripState(enum.IntEnum):
+    """What a rank did in a stretch of time, by how much it matters."""
+
+    NOTHING_KNOWN = 0
+    STARTING = 1
+    """It has made no step yet."""
+    RUNNING = 2
+    WAITS = 3
+    STALLED = 4
+
+
+GLYPHS: dict[StripState, tuple[str, str, str, str]] = {
+    StripState.NOTHING_KNOWN: ("·", ".", "stale", "no data"),
+    StripState.STARTING: ("╌", "-", "dim", "no step yet"),
+    StripState.RUNNING: ("▆", "#", "ok", "running"),
+    StripState.WAITS: ("░", "w", "warn", "waits"),
+    StripState.STALLED: ("▁", "_", "bad", "stalled"),
+}
+"""Glyph, ASCII glyph, style and word."""
+
+WAIT_PERCENT = 50.0
+"""From this share of its time on a rank waits for others."""
+
+STALL_S = 10.0
+STALL_STEPS = 5.0
+"""No step for so long, and for so many steps' time, is a stall."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankSeries:
+    """What is known of a rank by bucket, oldest first; of several ranks their slowest step and their mean wait."""
+
+    step: Values = ()
+    step_s: Values = ()
+    wait: Values = ()
+
+
+def doings(series: RankSeries, seconds: float, size: int) -> list[StripState]:
+    """By bucket what the rank did; `seconds` is the length of a bucket, `size` their number."""
+    pace = median(finite(series.step_s) or [1.0])
+    patience = min(1e6, max(STALL_S, STALL_STEPS * pace))
+    kinds: list[StripState] = []
+    before: float | None = None
+    since = 0.0
+    """Seconds without another step."""
+    for at in range(size):
+        step, wait = _at(series.step, at), _at(series.wait, at)
+        if step is None and wait is None and _at(series.step_s, at) is None:
+            kinds.append(StripState.NOTHING_KNOWN)
+            since = 0.0
+            continue
+        moved = step is not None and before is not None and step != before  # less: another attempt
+        since = 0.0 if moved or before is None else since + seconds
+        before = step if step is not None else before
+        if wait is not None and wait >= WAIT_PERCENT:
+            kinds.append(
+                StripState.WAITS
+            )  # for others, also where no step goes on: the rank that stalls does not wait
+        elif before is None and _at(series.step_s, at) is None:
+            kinds.append(StripState.STARTING)
+        else:
+            kinds.append(StripState.STALLED if since >= patience else StripState.RUNNING)
+    return _back_dated(kinds, patience, seconds)
+
+
+def _at(values: Values, index: int) -> float | None:
+    value = values[index] if index < len(values) else None
+    return None if value is None or value != value else value
+
+
+def _back_dated(kinds: list[StripState], patience: float, seconds: float) -> list[StripState]:
+    """A stall began when the steps ended, not when that was certain."""
+    back = max(0, math.ceil(patience / seconds) - 1)
+    for at in range(1, len(kinds)):
+        if kinds[at] is StripState.STALLED and kinds[at - 1] is not StripState.STALLED:
+            for earlier in range(max(0, at - back), at):
+                if kinds[earlier] is StripState.RUNNING:
+                    kinds[earlier] = StripState.STALLED
+    return kinds
+
+
+def folded(kinds: Iterable[Sequence[StripState]]) -> list[StripState]:
+    """Several ranks as one row: what matters most in each stretch."""
+    return [max(column) for column in zip(*kinds, strict=True)]
+
+
+def groups(ranks: Sequence[int], rows: int) -> list[tuple[int, ...]]:
+    """Neighbouring ranks together, so that there are at most `rows` groups; their sizes are powers of two."""
+    size = 1
+    while -(-len(ranks) // size) > max(1, rows):
+        size *= 2
+    return [tuple(ranks[at : at + size]) for at in range(0, len(ranks), size)]
+
+
+def rank_time_rows(
+    series: Mapping[int, RankSeries],
+    span: TimeSpan,
+    bucket: float,
+    width: int,
+    height: int,
+    mode: Mode = Mode.BRAILLE,
+    *,
+    noun: str = "rank",
+    names: Mapping[int, str] | None = None,
+    cursor: float | None = None,
+) -> list[Row]:
+    """At most `height` rows of `width` cells: a row a rank or group, then wall times, then what the glyphs mean.
+
+    `span` has one cell a bucket, of `bucket` seconds; `names` are those of the rows where ranks are not numbers.
+    """
+    if not series or width < 1 or height < 1:
+        return []
+    foot = 2 if height >= 4 else 1 if height >= 3 else 0
+    parts = groups(sorted(series), height - foot)
+    labels = [_label(part, noun, names) for part in parts]
+    edge = min(max(map(len, labels)), max(0, width - 8)) + 1 if width >= 16 else 0
+    cells = min(span.cells, width - edge)
+    shown = TimeSpan(span.begin + (span.cells - cells) * span.cell, span.cell, cells)
+    at = shown.at(cursor) if cursor is not None else None
+    rows: list[Row] = []
+    used: set[StripState] = set()
+    for part, label in zip(parts, labels, strict=True):
+        kinds = folded(doings(series[rank], bucket, span.cells) for rank in part)[-cells:]
+        used.update(kinds)
+        head: Row = ((fit(label, edge - 1) + " ", "dim"),) if edge else ()
+        rows.append((*head, *_cells(kinds, mode, at)))
+    if foot:
+        rows.append((((" " * edge), "text"), *tick_row(shown, mode)))
+    if foot > 1:
+        rows.append(clip(_legend(sorted(used), mode, edge), width))
+    return rows[:height]
+
+
+def _label(part: tuple[int, ...], noun: str, names: Mapping[int, str] | None) -> str:
+    if names is not None:
+        first, last = (names.get(part[at], str(part[at])) for at in (0, -1))
+        return first if len(part) == 1 else f"{first}–{last}"
+    return f"{noun[0]}{spans_short(part)}"
+
+
+def _cells(kinds: Sequence[StripState], mode: Mode, cursor: int | None) -> Row:
+    which = 1 if mode is Mode.ASCII else 0
+    cells: list[Cell] = []
+    for kind, group in groupby(enumerate(kinds), key=lambda item: (item[1], item[0] == cursor)):
+        doing, under = kind
+        count = len(list(group))
+        cells.append((GLYPHS[doing][which] * count, "hit" if under else GLYPHS[doing][2]))
+    return tuple(cells)
+
+
+def _legend(kinds: Iterable[StripState], mode: Mode, edge: int) -> Row:
+    which = 1 if mode is Mode.ASCII else 0
+    row: Row = ((" " * edge, "text"),)
+    for kind in kinds:
+        glyph, style, word = GLYPHS[kind][which], GLYPHS[kind][2], GLYPHS[kind][3]
+        row = (*row, (glyph * 2, style), (f" {word}   ", "dim"))
+    return row if row_width(row) > edge else ()
