@@ -594,6 +594,18 @@ class RunState:
     """What a user should have read: (time, sentence), oldest first."""
     version: int = 0
     telemetry_version: int = 0
+    _by_node: tuple[object, dict[int, list[Rank]]] = field(default=(None, {}), compare=False, repr=False)
+    """The ranks of each node, and the state of the ranks that this was made of."""
+
+    def ranks_of(self, node: int) -> list[Rank]:
+        """The ranks of one node, by rank; the list is not to be changed."""
+        made = (id(self.ranks), len(self.ranks), self.version)
+        if self._by_node[0] != made:
+            index: dict[int, list[Rank]] = {}
+            for _, rank in sorted(self.ranks.items()):
+                index.setdefault(rank.place.node, []).append(rank)
+            self._by_node = (made, index)
+        return self._by_node[1].get(node, [])
 
     def lasted(self, now: float) -> float | None:
         """Seconds from its beginning to its end, else to now; None where unknown, as for a lost run."""

@@ -62,6 +62,8 @@ MOST_ASKED = 64
 """Requests of one viewer that are worked on at once; the next is read when one of them is answered."""
 AT_ONCE = 16
 """Connections that are accepted before the next of them makes another one go."""
+GATHER_S = 0.1
+"""Samples wait so long for those of others: each write wakes the viewer up, which costs it more than what it reads."""
 Execute = Callable[[Action], Awaitable[CommandDone]]
 PassOn = Callable[[int, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[str]]
 """Carry a viewer's bytes to another node and back until the end; a sentence where that went wrong, else ""."""
@@ -123,6 +125,8 @@ class Client:
         self._telemetry: Newest = {}
         self._replies: list[bytes] = []
         self._wake = asyncio.Event()
+        self._gathering: asyncio.TimerHandle | None = None
+        """Until samples are written that nothing else takes along."""
         self._read = asyncio.Event()
         """Set while the viewer has taken every reply."""
         self.slots = asyncio.Semaphore(MOST_ASKED)
@@ -140,10 +144,13 @@ class Client:
         self._wake.set()
 
     def offer(self, stamped: Stamped) -> None:
-        """Newest wins for telemetry; events stand in the journal already."""
-        if isinstance(stamped.event, TELEMETRY):
-            keep_newest(self._telemetry, stamped)
-        self._wake.set()
+        """Newest wins for telemetry, which is gathered; events stand in the journal already, and go at once."""
+        if not isinstance(stamped.event, TELEMETRY):
+            self._wake.set()
+            return
+        keep_newest(self._telemetry, stamped)
+        if self._gathering is None:
+            self._gathering = asyncio.get_running_loop().call_later(GATHER_S, self._wake.set)
 
     def reply(self, data: bytes) -> None:
         self._replies.append(data)
@@ -167,6 +174,11 @@ class Client:
                 self.writer.close()
                 return
 
+    def _gather_anew(self) -> None:
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+
     def _batch(self) -> bytes:
         parts, self._replies = self._replies, []
         if self.hello is not None:
@@ -177,6 +189,7 @@ class Client:
             if (self._caught_up or level) and self.hello.telemetry:
                 parts += [encode(stamped) for stamped in self._telemetry.values()]
                 self._telemetry.clear()
+                self._gather_anew()
             if level and not self._caught_up:
                 self._caught_up = True
                 parts.append(encode(Stamped(time.time(), CaughtUp(self._journal.seq))))

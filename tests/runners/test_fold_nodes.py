@@ -195,3 +195,18 @@ def test_the_ranks_of_a_part_that_has_ended_do_not_run() -> None:
     state = fold(*part(0), *part(1), (1, RunEnded(RunPhase.FAILED, 1, "the runner died")))
     assert [state.ranks[rank].phase for rank in (0, 1)] == [RankPhase.RUNNING, RankPhase.LOST]
     assert state.phase is RunPhase.RUNNING
+
+
+def test_the_ranks_of_a_node_follow_the_attempts() -> None:
+    places = (RankPlace(2, 0, 1, "0"), RankPlace(3, 1, 1, "1"))
+    state = fold(
+        (0, AttemptStarted(1, "launch", 4, (RankPlace(0, 0, 0, "0"),))),
+        (1, AttemptStarted(1, "launch", 4, places)),
+    )
+    assert [rank.place.rank for rank in state.ranks_of(1)] == [2, 3]
+    before = state.ranks_of(1)[0]
+    state.apply(Stamped(9.0, RankChanged(1, 2, RankPhase.FAILED, 0), 10, 1))
+    assert before.phase is state.ranks_of(1)[0].phase is RankPhase.FAILED
+    state.apply(Stamped(9.0, AttemptStarted(2, "restart", 2, (RankPlace(1, 0, 1, "0"),)), 11, 1))
+    assert [rank.place.rank for rank in state.ranks_of(1)] == [1]
+    assert (state.ranks_of(0), state.ranks_of(7)) == ([], [])

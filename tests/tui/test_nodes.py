@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
@@ -29,14 +30,23 @@ from distui.runners.model import (
     Stop,
 )
 from distui.runners.state import RunState
-from distui.tui.rows import confirm
+from distui.tui.rows import confirm, glyphs
 from distui.tui.rows.confirm import CommandError, parse
 from distui.tui.rows.findings import banner_rows, end_rows
 from distui.tui.rows.form import candidate_rows, candidate_table
-from distui.tui.rows.frame import Frame, LinkPhase, LinkStatus, ViewOptions, fit_name, names, silent
+from distui.tui.rows.frame import (
+    METRICS,
+    Frame,
+    LinkPhase,
+    LinkStatus,
+    ViewOptions,
+    fit_name,
+    names,
+    silent,
+)
 from distui.tui.rows.glyphs import row_width
 from distui.tui.rows.log import LogLine, choices, files_for, label_of, log_row
-from distui.tui.rows.ranks import heat_rows, table_rows
+from distui.tui.rows.ranks import heat_rows, node_cells, table_rows
 from distui.tui.rows.run_status import (
     failure,
     launch_rows,
@@ -52,6 +62,21 @@ def frame_of(events: Iterable[several.Told], now: float = play.NOW, **view: obje
     state = RunState().apply_all(several.stamped(events))
     link = LinkStatus(LinkPhase.FOLLOWING, play.BEGAN)
     return Frame(state, link, now, now, ViewOptions(**view))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("events", [several.running(16, 8), several.lost(16, 8, which=5)])
+def test_a_tile_has_the_marks_of_the_cells(events: Iterable[several.Told], metric: str) -> None:
+    frame = frame_of(events, metric=metric)
+    tiles = Counter(cell for row in heat_rows(frame, 118) for cell in row if cell[0] in "▁▂▃▄▅▆▇█·")
+    heats = [
+        heat
+        for node in frame.state.nodes.values()
+        if frame.answers(node.node)
+        for heat in node_cells(frame, node)
+    ]
+    assert len(heats) >= 15 * 8
+    assert tiles == Counter(glyphs.heat(heat.value) for heat in heats)
 
 
 def test_a_lost_node_says_how_long_and_when_again_and_shows_no_old_values() -> None:

@@ -145,8 +145,7 @@ def gpu_of(rank: Rank, node: Node | None) -> Gpu | None:
 
 def ranks_on(state: RunState, node: int) -> list[Rank]:
     """The ranks of one node, by rank."""
-    mine = [rank for rank in state.ranks.values() if rank.place.node == node]
-    return sorted(mine, key=lambda rank: rank.place.rank)
+    return state.ranks_of(node)
 
 
 def names(state: RunState) -> dict[int, str]:

@@ -61,8 +61,9 @@ def heat_rows(frame: Frame, width: int) -> list[Row]:
         return _tiles(frame, nodes, width)
     rows: list[Row] = []
     named = names(frame.state)
+    most = _most(frame)
     for node in nodes:
-        rows += _wide(frame, node, named[node.node], width)
+        rows += _wide(frame, node, named[node.node], width, most)
     return rows
 
 
@@ -75,8 +76,8 @@ def shown_nodes(state: RunState) -> list[Node]:
     ]
 
 
-def _wide(frame: Frame, node: Node, name: str, width: int) -> list[Row]:
-    cells = node_cells(frame, node)
+def _wide(frame: Frame, node: Node, name: str, width: int, most: float | None) -> list[Row]:
+    cells = _cells(frame, node, most)
     label = 10
     across = max(1, (width - label) // CELL)
     link = link_state(frame, node)
@@ -140,25 +141,29 @@ def _note(frame: Frame, node: Node) -> str:
 
 def node_cells(frame: Frame, node: Node) -> list[Heat]:
     """One cell a GPU, or one a rank where the node has no GPU."""
+    return _cells(frame, node, _most(frame))
+
+
+def _cells(frame: Frame, node: Node, most: float | None) -> list[Heat]:
     if not node.gpus:
-        return [_rank_cell(frame, rank) for rank in ranks_on(frame.state, node.node)]
+        return [_rank_cell(frame, rank, most) for rank in ranks_on(frame.state, node.node)]
     fresh = frame.fresh(node.node, node.gpu_sampled)
     owners: dict[int, list[Rank]] = {}
     for rank in ranks_on(frame.state, node.node):
         gpu = gpu_of(rank, node)
         if gpu is not None:
             owners.setdefault(gpu.index, []).append(rank)
-    return [_gpu_cell(frame, gpu, owners.get(gpu.index, []), fresh) for gpu in node.gpus]
+    return [_gpu_cell(frame, gpu, owners.get(gpu.index, []), fresh, most) for gpu in node.gpus]
 
 
-def _gpu_cell(frame: Frame, gpu: Gpu, ranks: list[Rank], fresh: bool) -> Heat:
+def _gpu_cell(frame: Frame, gpu: Gpu, ranks: list[Rank], fresh: bool, most: float | None) -> Heat:
     below = f"r{spans_short(rank.place.rank for rank in ranks)}" if ranks else f"gpu{gpu.index}"
     if gpu.lost:
         return Heat(None, "lost", below, broken=True)
     if not fresh:
         return Heat(None, "", below)
     if frame.view.metric == "step-time":
-        value, text = _step(frame, ranks[0] if ranks else None)
+        value, text = _step(ranks[0] if ranks else None, most)
     else:
         value, text = _gpu_value(frame.view.metric, gpu)
     return Heat(value, text, below)
@@ -193,7 +198,7 @@ def _share(used: float | None, total: float | None) -> float | None:
     return None if used is None or not total else used / total * 100
 
 
-def _rank_cell(frame: Frame, rank: Rank) -> Heat:
+def _rank_cell(frame: Frame, rank: Rank, most: float | None) -> Heat:
     below = f"r{rank.place.rank}"
     if glyphs.RANK[rank.phase][1] == "bad":
         return Heat(None, str(rank.phase)[:4], below, broken=True)
@@ -201,29 +206,46 @@ def _rank_cell(frame: Frame, rank: Rank) -> Heat:
     if sample is None:
         return Heat(None, "", below)
     if frame.view.metric == "step-time":
-        return Heat(*_step(frame, rank), below)
+        return Heat(*_step(rank, most), below)
     if frame.view.metric == "mem":
-        most = max((each.rss_bytes for each in _samples(frame) if each.rss_bytes), default=None)
         return Heat(_share(sample.rss_bytes, most), size_short(sample.rss_bytes), below)
     if frame.view.metric == "util":
         return Heat(sample.cpu_percent, percent(sample.cpu_percent), below)
     return Heat(None, "", below)
 
 
-def _samples(frame: Frame) -> list[RankSample]:
-    return [rank.sample for rank in frame.state.ranks.values() if rank.sample is not None]
+def _most(frame: Frame) -> float | None:
+    """What a whole cell means where ranks are compared with each other: the slowest step, or the most memory."""
+    samples = [rank.sample for rank in frame.state.ranks.values() if rank.sample is not None]
+    if frame.view.metric == "step-time":
+        return max((sample.step_s for sample in samples if sample.step_s), default=None)
+    return max((sample.rss_bytes for sample in samples if sample.rss_bytes), default=None)
 
 
-def _step(frame: Frame, rank: Rank | None) -> tuple[float | None, str]:
-    """The slowest rank is 100."""
-    slowest = max((sample.step_s for sample in _samples(frame) if sample.step_s), default=None)
+def _step(rank: Rank | None, slowest: float | None) -> tuple[float | None, str]:
     mine = rank.sample.step_s if rank is not None and rank.sample is not None else None
     return _share(mine, slowest), step_short(mine)
 
 
+def _node_marks(frame: Frame, node: Node, most: float | None) -> list[Cell]:
+    """A glyph a cell: of GPUs that are not compared with each other, found without the texts that a cell has."""
+    metric = frame.view.metric
+    if not node.gpus or metric == "step-time":
+        return [_mark(frame, heat.value, heat.broken) for heat in _cells(frame, node, most)]
+    fresh = frame.fresh(node.node, node.gpu_sampled)
+    if metric == "util":  # by far the most frequent
+        return [_mark(frame, gpu.util if fresh else None, gpu.lost) for gpu in node.gpus]
+    return [_mark(frame, _gpu_value(metric, gpu)[0] if fresh else None, gpu.lost) for gpu in node.gpus]
+
+
+def _mark(frame: Frame, value: float | None, broken: bool) -> Cell:
+    return (glyphs.BAD, "bad") if broken else glyphs.heat(value, frame.view.ascii)
+
+
 def _tiles(frame: Frame, nodes: list[Node], width: int) -> list[Row]:
     """Tiles column by column, so that neighbours stay neighbours."""
-    cells = [node_cells(frame, node) for node in nodes]
+    most = _most(frame)
+    cells = [_node_marks(frame, node, most) for node in nodes]
     named = names(frame.state)
     name = 9
     tile = 3 + name + 2 * max(1, *(len(part) for part in cells)) + 2
@@ -239,7 +261,7 @@ def _tiles(frame: Frame, nodes: list[Node], width: int) -> list[Row]:
     return rows
 
 
-def _tile(frame: Frame, node: Node, cells: list[Heat], name: str, tile: int) -> list[Cell]:
+def _tile(frame: Frame, node: Node, cells: list[Cell], name: str, tile: int) -> list[Cell]:
     glyph, style = _health(frame, node)
     out: list[Cell] = [(f" {glyph}", style), (f"{name} ", "text")]
     room = tile - 3 - len(name)
@@ -247,9 +269,8 @@ def _tile(frame: Frame, node: Node, cells: list[Heat], name: str, tile: int) -> 
     words = "" if link is None else link[2].partition(",")[0]
     if link is not None and len(words) < room:
         return [*out, (fit(words, room), link[1])]
-    for heat in cells:
-        mark, ink = (glyphs.BAD, "bad") if heat.broken else glyphs.heat(heat.value, frame.view.ascii)
-        out += [(mark, ink), (" ", "text")]
+    for mark in cells:
+        out += (mark, (" ", "text"))
     out.append((" " * (room - 2 * len(cells)), "text"))
     return out
 

@@ -1,0 +1,145 @@
+"""Samples are gathered before they are written to a viewer; nothing else waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from msgspec import json
+
+from distui.runners.agent.server import GATHER_S, AgentServer
+from distui.runners.journal import Chronicle, RunRecord
+from distui.runners.model import (
+    Action,
+    CaughtUp,
+    CommandDone,
+    GpuTick,
+    Hello,
+    HostTick,
+    LogGrew,
+    PlanSummary,
+    RunCreated,
+    RunnerLost,
+    Stamped,
+    Stop,
+)
+from distui.runners.model import Host as HostSample
+from distui.runners.wire.client import encode
+
+pytestmark = pytest.mark.timeout(30)
+_decode = json.Decoder(Stamped).decode
+
+
+class Viewer:
+    """A viewer's end of the socket: what came with each read."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self.writer = reader, writer
+        self.reads: list[float] = []
+        self._rest = b""
+        self.said: list[Stamped] = []
+
+    async def read(self) -> list[Stamped]:
+        """What one read brings; () where that is no event."""
+        data = await self._reader.read(1 << 20)
+        assert data, "the server closed the connection"
+        self.reads.append(time.monotonic())
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        fresh = [_decode(line) for line in lines if line.startswith(b'{"time"')]
+        self.said += fresh
+        return fresh
+
+    async def until(self, kind: type) -> list[Stamped]:
+        """Read until an event of this kind came; all that came."""
+        start = len(self.said)
+        while not any(isinstance(stamped.event, kind) for stamped in self.said[start:]):
+            await self.read()
+        return self.said[start:]
+
+
+@asynccontextmanager
+async def serving(tmp_path: Path, hello: Hello) -> AsyncIterator[tuple[Chronicle, Viewer]]:
+    chronicle = Chronicle(tmp_path)
+    chronicle.emit(RunCreated("r", "r", "here", PlanSummary("", "", "", "")))
+    record = RunRecord("r", "0" * 8, "r", 0.0, "here")
+
+    async def execute(action: Action) -> CommandDone:
+        return CommandDone(action.id, True, "done")
+
+    async def window(*asked: object) -> object:
+        raise AssertionError
+
+    server = AgentServer(tmp_path / "s", record, chronicle.journal, execute, window)  # type: ignore[arg-type]
+    chronicle.publish = server.publish
+    await server.start("0")
+    reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"), limit=1 << 22)
+    try:
+        writer.write(encode(hello))
+        viewer = Viewer(reader, writer)
+        await viewer.until(CaughtUp)
+        yield chronicle, viewer
+    finally:
+        writer.close()
+        await server.close()
+        chronicle.journal.close()
+
+
+def sample(chronicle: Chronicle, node: int) -> None:
+    chronicle.emit(GpuTick((), 1.0), node=node)
+    chronicle.emit(HostTick(HostSample(cpu_percent=float(node))), node=node)
+    chronicle.emit(LogGrew({f"node-{node}/attempt-001/rank-0.out": node + 1}), node=node)
+
+
+async def test_samples_of_many_nodes_come_together(tmp_path: Path) -> None:
+    async with serving(tmp_path, Hello()) as (chronicle, viewer):
+        before = len(viewer.reads)
+        for node in range(64):
+            sample(chronicle, node)
+            await asyncio.sleep(0)  # each by itself, as samples of nodes come
+        while len({stamped.node for stamped in viewer.said if isinstance(stamped.event, LogGrew)}) < 64:
+            await viewer.read()
+        assert len(viewer.reads) - before <= 4, "one wake-up a sample is what gathering is to spare"
+        of = {(type(stamped.event), stamped.node) for stamped in viewer.said[1:]}
+        assert (
+            len(of & {(kind, node) for kind in (GpuTick, HostTick, LogGrew) for node in range(64)}) == 192
+        )
+
+
+async def test_an_event_goes_at_once_and_takes_the_samples_along(tmp_path: Path) -> None:
+    async with serving(tmp_path, Hello()) as (chronicle, viewer):
+        sample(chronicle, 3)
+        chronicle.emit(RunnerLost(7, "it is gone"))
+        begun = time.monotonic()
+        came = await viewer.until(RunnerLost)
+        assert time.monotonic() - begun < GATHER_S
+        assert any(isinstance(stamped.event, GpuTick) for stamped in came)
+
+
+async def test_an_answer_goes_at_once(tmp_path: Path) -> None:
+    async with serving(tmp_path, Hello()) as (chronicle, viewer):
+        sample(chronicle, 3)
+        begun = time.monotonic()
+        viewer.writer.write(encode(Stop("a")))
+        await viewer.until(CommandDone)
+        assert time.monotonic() - begun < GATHER_S
+
+
+async def test_who_wants_no_samples_gets_events_all_the_same(tmp_path: Path) -> None:
+    async with serving(tmp_path, Hello(telemetry=False)) as (chronicle, viewer):
+        for text in ("one", "two"):
+            sample(chronicle, 0)
+            await asyncio.sleep(2 * GATHER_S)
+            chronicle.emit(RunnerLost(7, text))
+            await viewer.until(RunnerLost)
+        assert not [stamped for stamped in viewer.said if isinstance(stamped.event, GpuTick | HostTick)]
+
+
+async def test_samples_go_on_after_they_were_gathered_once(tmp_path: Path) -> None:
+    async with serving(tmp_path, Hello()) as (chronicle, viewer):
+        for node in range(3):
+            sample(chronicle, node)
+            await viewer.until(LogGrew)
