@@ -87,22 +87,22 @@ def how(state: RunState, ranks: Iterable[int] = ()) -> str:
         return f"{UNUSED}: NCCL_DEBUG changes nothing in this run"
     if not state.ranks:
         return "no rank has started yet"
-    found = reach(state, ranks)
-    nccl = f"NCCL {', '.join(found.versions)}" if found.versions else "this NCCL"
+    reached = reach(state, ranks)
+    nccl = f"NCCL {', '.join(reached.versions)}" if reached.versions else "this NCCL"
     parts = []
-    if found.live:
-        parts.append(f"{spans_text('rank', found.live)} live ({nccl})")
-    if found.later:
+    if reached.live:
+        parts.append(f"{spans_text('rank', reached.live)} live ({nccl})")
+    if reached.later:
         parts.append(
-            f"{spans_text('rank', found.later)} from the first use of NCCL, which is not loaded yet"
+            f"{spans_text('rank', reached.later)} from the first use of NCCL, which is not loaded yet"
         )
-    if found.restart:
+    if reached.restart:
         parts.append(
-            f"{spans_text('rank', found.restart)} by a restart alone ({nccl} cannot change it live, 2.24 or newer can)"
+            f"{spans_text('rank', reached.restart)} by a restart alone ({nccl} cannot change it live, 2.24 or newer can)"
         )
-    if found.hookless:
-        verb = agreeing(found.hookless, "has", "have")
-        parts.append(f"{spans_text('rank', found.hookless)} by a restart alone ({verb} no hook)")
+    if reached.hookless:
+        verb = agreeing(reached.hookless, "has", "have")
+        parts.append(f"{spans_text('rank', reached.hookless)} by a restart alone ({verb} no hook)")
     return "; ".join(parts)
 
 
@@ -112,8 +112,8 @@ def refusal(state: RunState, command: SetNccl, planned: Mapping[str, str] | None
     `planned`: the environment of the plan, where it is known. A restart costs work, so it has to change something.
     """
     if not command.restart:
-        found = reach(state, command.ranks)
-        if found.hookless and not found.some and not found.restart and not uses_gloo(state):
+        reached = reach(state, command.ranks)
+        if reached.hookless and not reached.some and not reached.restart and not uses_gloo(state):
             return "no rank has a hook that could change NCCL_DEBUG live: only a restart sets it"
         return ""
     if uses_gloo(state):

@@ -52,8 +52,8 @@ def trained(step: int, at: float = 120.0) -> tuple[float, Event]:
 
 
 def saved(step: int | None, at: float, complete: bool = True) -> tuple[float, Event]:
-    one = Checkpoint("/ckpt/step", play.BEGAN + at, "torch.save", step=step, complete=complete)
-    return (at, CheckpointSaved(1, one))
+    checkpoint = Checkpoint("/ckpt/step", play.BEGAN + at, "torch.save", step=step, complete=complete)
+    return (at, CheckpointSaved(1, checkpoint))
 
 
 # --- what is lost
@@ -143,8 +143,13 @@ def test_without_a_hook_nothing_is_changed_live() -> None:
 
 def test_the_ranks_that_can_obey_are_named() -> None:
     mixed = state_of((124, HookChanged(1, 7, "armed", 4718, "WARN", False, "2.21.5")))
-    found = reach(mixed)
-    assert (found.live, found.restart, found.now, found.some) == (tuple(range(7)), (7,), False, True)
+    reached = reach(mixed)
+    assert (reached.live, reached.restart, reached.now, reached.some) == (
+        tuple(range(7)),
+        (7,),
+        False,
+        True,
+    )
     text = how(mixed)
     assert "ranks 0-6 live" in text
     assert "rank 7 by a restart alone" in text

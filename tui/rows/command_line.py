@@ -137,9 +137,11 @@ def completed(text: str, names: Names) -> str:
         return text
     head, blank, last = text.rpartition(" ")
     before = last.rpartition(",")
-    first, last_one = min(fitting), max(fitting)
+    first, last_of_all = min(fitting), max(fitting)
     common = first[
-        : next((at for at, (a, b) in enumerate(zip(first, last_one, strict=False)) if a != b), len(first))
+        : next(
+            (at for at, (a, b) in enumerate(zip(first, last_of_all, strict=False)) if a != b), len(first)
+        )
     ]
     if len(fitting) == 1 and not common.endswith("="):
         common += " "

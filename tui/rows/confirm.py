@@ -309,8 +309,8 @@ def _live(state: RunState, ranks: list[int]) -> list[Row]:
             _line("how", f"{UNUSED}: kept for the next start", "warn"),
             _line("", "the ranks go on; c10d's own logging changes now"),
         ]
-    found = reach(state, ranks)
-    if found.now:
+    reached = reach(state, ranks)
+    if reached.now:
         return [_line("how", "live: the ranks go on")]
     return [
         _line("how", "live where that is possible: the ranks go on", "warn"),

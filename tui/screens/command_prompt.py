@@ -76,7 +76,7 @@ class CommandPrompt(ModalScreen[str | None]):
         text = self._input.value
         further = completed(text, self._names)
         if further != text:
-            self._listing = True
+            self._listing = not further.endswith(" ")
             self._put(further)
         else:
             self._show(text, True)
