@@ -32,9 +32,9 @@ test: install    ## the tests (under 12 minutes on 2 cores)
 
 test-long: install ## the long matrices alone; PART=1/3 for a third of them
 	$(BIN)/python -m pip install --quiet --group nccl --no-deps
-	$(BIN)/python -m pip install --quiet --group hf
+	$(BIN)/python -m pip install --quiet --group hf --group trackers
 	$(PYTEST) -m long -n $(JOBS) --dist worksteal --part $(PART)
-	$(PYTEST) tests/launchers tests/strategies/test_accepted.py -m 'not long' -n $(JOBS) # what only these packages can read
+	$(PYTEST) tests/launchers tests/strategies/test_accepted.py tests/runners/inrank/test_training_signals.py -m 'not long' -n $(JOBS) # what only these packages can read
 	$(PYTEST) tests/faults -m long -n 2 --dist load --part $(PART)
 
 test-faults: install ## jobs that are broken for real, and whether the diagnosis names it (8 minutes)

@@ -35,6 +35,7 @@ from ..model import (
     Wrapped,
     sentence,
 )
+from ..telemetry.signal_names import Reported
 from ..wire import client
 from .processes import catches, environ_of, marked, send_to_thread, state_of
 from .runner_process import ServedRun
@@ -45,8 +46,11 @@ YOUNG_S = 10.0
 """How long a rank may take from its start to its hook: an interpreter that starts on a busy machine."""
 ROUND_S = 0.05
 """How long a sample waits for the counts of steps. Who answers later is counted with the next sample."""
-ASK_STEPS = b'{"op":"steps","id":0}\n'
-"""The request of every second; `HookClient.ask` numbers its own from 1."""
+ASK_STEPS = b'{"op":"steps","id":0,"signals":%d}\n'
+"""The request of every second, with the version of the training signals that are known here; `HookClient.ask` numbers
+its own from 1."""
+STEPS_ANSWER = 64 << 10
+"""Bytes that the answer may have."""
 
 
 class _Numbered(msgspec.Struct):
@@ -60,10 +64,12 @@ class _Counted(msgspec.Struct):
     last: float = 0.0
     """Unix time of the newest step; 0 before the first."""
     faulthandler: bool | None = None
+    signals: msgspec.Raw | None = None
     error: str | None = None
 
 
 _numbered, _counted = msgspec.json.Decoder(_Numbered), msgspec.json.Decoder(_Counted)
+_reported = msgspec.json.Decoder(Reported)
 
 
 class HookError(Exception):
@@ -92,6 +98,9 @@ class HookClient:
         self.counts = False
         """Whether an ASK_STEPS is open."""
         self._steps: tuple[int, float] | None = None
+        self.signals_version = 0
+        self.reported: Reported | None = None
+        """The newest training signals of its script."""
         self._owed: rpc.OpenRequest[dict[str, Any]] | None = None
         """The answer to the newest question of `pulse`."""
 
@@ -144,15 +153,23 @@ class HookClient:
 
     def _took_steps(self, line: bytes) -> bool:
         """Whether the line answers ASK_STEPS. Raises msgspec.MsgspecError."""
-        if len(line) > 4096 or _numbered.decode(line).id != 0:
+        if len(line) > STEPS_ANSWER or _numbered.decode(line).id != 0:
             return False
         answer = _counted.decode(line)
         self.counts = False
         if answer.error is None:
             self._steps = answer.count, answer.last
             self.hello["faulthandler"] = answer.faulthandler
+            if answer.signals is not None:
+                self._take_signals(answer.signals)
         self._has_counted()
         return True
+
+    def _take_signals(self, raw: msgspec.Raw) -> None:
+        """What cannot be read is left out: a script may do anything to its process."""
+        with contextlib.suppress(msgspec.MsgspecError):
+            self.reported = _reported.decode(raw)
+            self.signals_version = self.reported.version
 
     def _fail(self) -> None:
         self.counts, self._steps = False, None
@@ -211,7 +228,7 @@ class HookClient:
         """Ask for what it counts, unless it still owes an answer."""
         if self._writer is not None and self.hello.get("armed") and not self.counts:
             self.counts = True
-            self._writer.write(ASK_STEPS)
+            self._writer.write(ASK_STEPS % self.signals_version)
 
     def take_steps(self) -> tuple[int, float] | None:
         """Steps and unix time of the newest, if it has answered since the last call."""

@@ -26,6 +26,8 @@ from typing import Any
 
 from . import checkpoint_saves, rank_changes, rank_pulse, tracebacks
 from .control import Peers, accept_forever, listen, private, requests
+from .model_size import parameters_of
+from .training_signals import TrainingSignals
 
 MISTAKES = (OSError, RuntimeError, AttributeError, ImportError, ValueError, LookupError, TypeError)
 """What reading objects and answering may raise, in any state of the rank and any version of torch."""
@@ -169,7 +171,15 @@ def describe(optimizer: Any) -> dict[str, Any]:
         "zero_stage": _zero_stage(objects.get("deepspeed")),
         "dims": dict(_dimensions(objects.get("pipeline"), optimizer)),
         "param": _computes_in(objects, optimizer),
+        "params": _size(objects, optimizer),
     }
+
+
+def _size(objects: dict[str, Any], optimizer: Any) -> int | None:
+    try:
+        return parameters_of(objects, optimizer)
+    except MISTAKES:
+        return None
 
 
 def optimizers() -> list[Any]:
@@ -269,8 +279,8 @@ def _computes_in(objects: dict[str, Any], optimizer: Any) -> str | None:
 class Hook:
     """Everything a rank answers."""
 
-    def __init__(self, path: str, steps: Steps) -> None:
-        self.steps = steps
+    def __init__(self, path: str, steps: Steps, signals: TrainingSignals) -> None:
+        self.steps, self.signals = steps, signals
         self.levels = rank_changes.Levels()
         self._pulse = rank_pulse.PulseSampler()
         self.armed = False
@@ -285,7 +295,7 @@ class Hook:
         """The environment before the script's first line."""
         self._answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "hello": lambda request: self.hello(),
-            "steps": lambda request: self.counted(),
+            "steps": self.counted,
             "pulse": self.pulse,
             "nccl": lambda request: self.levels.set_nccl(request["env"], request.get("lasting", True)),
             "c10d": lambda request: self.levels.set_c10d(request["level"], request.get("lasting", True)),
@@ -357,14 +367,20 @@ class Hook:
             "thread": self._thread.native_id if self._thread is not None else None,
         }
 
-    def counted(self) -> dict[str, Any]:
+    def counted(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Steps; with "signals", the version of training signals that the asker has, also those where newer."""
         steps = self.steps
-        return {
+        answer: dict[str, Any] = {
             "count": steps.count,
             "last": steps.last,
             "first": steps.first,
             "faulthandler": owns_signal(),
         }
+        if "signals" in request:
+            newer = self.signals.since(request["signals"])
+            if newer is not None:
+                answer["signals"] = newer
+        return answer
 
     def pulse(self, request: dict[str, Any]) -> dict[str, Any]:
         """What the rank is doing; "samples": of the stack, "whole", "sites": see rank_pulse.Collectives.sample."""
@@ -455,8 +471,9 @@ def attach() -> None:
     """Called once by sitecustomize in a rank."""
     rank_changes.keep_store_on_loopback()
     rank_changes.survive_full_disk()
-    steps = Steps()
+    steps, signals = Steps(), TrainingSignals()
+    signals.arm()
     note_exceptions(steps)
     checkpoint_saves.Saves(os.environ["DISTUI_RANK_FILES"] + ".saves", lambda: steps.count).arm()
     stacks_by_signal()
-    Hook(os.environ["DISTUI_HOOK"], steps).run()
+    Hook(os.environ["DISTUI_HOOK"], steps, signals).run()

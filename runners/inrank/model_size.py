@@ -1,0 +1,81 @@
+"""How many parameters the whole model has, where that can be known in one rank without communication.
+
+None wherever 6 × parameters would not be the FLOPs of a token: frozen parts (LoRA), experts of which a token passes few,
+parts of the model on other ranks in plain tensors.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+UNKNOWN_SIZE = re.compile(r"moe|expert|(column|row|vocab)parallel", re.IGNORECASE)
+"""Names of classes of modules with parameters that a token does not pass, or of which other ranks have parts."""
+FROZEN = 0.01
+"""Share of parameters without a gradient up to which a model is trained as a whole."""
+ELSEWHERE = ("megatron.core", "megatron.training")
+"""Packages that keep parts of a model on other ranks in plain tensors."""
+
+
+def parameters_of(objects: dict[str, Any], optimizer: Any) -> int | None:
+    """`objects`: of each wrapper one, as `hook.describe` knows them; `optimizer` made its first step."""
+    if "pipeline" in objects or "fsdp1" in objects or any(name in sys.modules for name in ELSEWHERE):
+        return None
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return None
+    optimizers: list[Any] = []
+    frozen: dict[int, Any] = {}
+    kinds: dict[type, str] = {}
+    for item in gc.get_objects():
+        kind = type(item)
+        word = kinds.get(kind)
+        if word is None:
+            word = kinds[kind] = _kind(kind, torch)
+        if word == "unknown":
+            return None
+        if word == "optimizer":
+            optimizers.append(item)
+        elif word == "tensor" and _is_frozen(item, torch):
+            frozen[id(item)] = item
+    engine = objects.get("deepspeed")
+    if engine is not None:
+        trained = _unique(engine.module.parameters())
+    else:
+        trained = _unique(_grouped([objects["zero1"]] if "zero1" in objects else [optimizer, *optimizers]))
+    size = sum(map(_size, trained.values()))
+    still = sum(_size(each) for key, each in frozen.items() if key not in trained)
+    return size if size and still <= FROZEN * size else None
+
+
+def _kind(kind: type, torch: Any) -> str:
+    """What the objects of a class are: "optimizer", "tensor" where they may be parameters, "unknown" where they hide
+    the size of the model; else "-"."""
+    if issubclass(kind, torch.nn.Module):
+        return "unknown" if UNKNOWN_SIZE.search(kind.__name__) else "-"
+    if issubclass(kind, torch.optim.Optimizer):
+        return "optimizer"
+    return "tensor" if issubclass(kind, torch.Tensor) and kind is not torch.Tensor else "-"
+
+
+def _is_frozen(tensor: Any, torch: Any) -> bool:
+    return isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad
+
+
+def _grouped(optimizers: Iterable[Any]) -> Iterable[Any]:
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            yield from group.get("params", ())
+
+
+def _unique(parameters: Iterable[Any]) -> dict[int, Any]:
+    return {id(parameter): parameter for parameter in parameters}
+
+
+def _size(parameter: Any) -> int:
+    """Of the whole parameter: DeepSpeed keeps it beside a part, and a DTensor has the shape of the whole."""
+    whole = getattr(parameter, "ds_numel", None)
+    return int(parameter.numel() if whole is None else whole)

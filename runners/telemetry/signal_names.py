@@ -1,0 +1,224 @@
+"""What scripts call their training signals: which name is the loss, which the throughput, and in what unit. Pure.
+
+Trackers' names and the words of log lines come through the same table, so that "train/loss", "Train Loss" and
+"training_loss" are the same field wherever they are read. A name that is not in it stays a value of the script's own.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from ...presets.sanitize import clean_text
+
+
+class Name(NamedTuple):
+    """What a name means."""
+
+    field: str
+    """Of TrainingSample; "" where it is none: a value of the script's own."""
+    scale: float = 1.0
+    """Factor to the field's unit."""
+    order: int = 0
+    """Of several names of a field the one with the lowest counts."""
+    per_gpu: bool = False
+    """A rate of one GPU, not of the job."""
+
+
+class Signal(NamedTuple):
+    """One value that a script reported."""
+
+    field: str
+    """Of TrainingSample; "" for a value of the script's own."""
+    name: str
+    value: float
+    """Also not finite."""
+    source: str
+    at: float = 0.0
+    """Unix time."""
+    order: int = 0
+    since: int | None = None
+    """First step of the row of values that are not finite."""
+    per_gpu: bool = False
+
+
+OWN = Name("")
+_LOSS = (
+    "loss", "train_loss", "training_loss", "loss_train", "loss_training", "train_loss_step", "lm_loss", "train_lm_loss",
+    "batch_loss", "train_batch_loss", "loss_step", "global_loss", "loss_metrics_global_avg_loss", "avg_loss",
+    "average_loss", "mean_loss", "running_loss", "current_loss", "nll_loss", "ce_loss", "train_ce_loss",
+    "cross_entropy_loss", "mlm_loss", "reduced_train_loss", "cross_entropy", "train_cross_entropy",
+    "train_crossentropyloss", "total_loss", "train_total_loss", "loss_total", "loss_train_total",
+    "train_loss_train_total", "xent",
+)  # fmt: skip
+_STEP = ("global_step", "step", "train_global_step", "trainer_global_step", "train_step", "optimizer_step",
+         "iteration", "iter", "iter_num", "it", "num_updates", "update", "batch_idx")  # fmt: skip
+_TOTAL = ("max_steps", "total_steps", "num_steps", "train_steps", "max_iters", "num_iterations", "max_step")
+_LR = ("lr", "learning_rate", "train_lr", "train_learning_rate", "optim_lr", "lr_group_0", "lr_0", "lr_pg0")
+_GRAD = ("grad_norm", "gradient_norm", "train_grad_norm", "gnorm", "global_grad_norm", "grad_norm_total",
+         "total_grad_norm", "gradnorm", "grad_2_norm", "optim_grad_norm", "grad_total_norm")  # fmt: skip
+_EPOCH = ("epoch", "train_epoch", "current_epoch")
+EXACT: dict[str, Name] = {
+    name: Name(field, order=at)
+    for field, names in (
+        ("loss", _LOSS), ("step", _STEP), ("total", _TOTAL), ("lr", _LR), ("grad_norm", _GRAD), ("epoch", _EPOCH),
+    )
+    for at, name in enumerate(names)
+}  # fmt: skip
+_BY_OPTIMIZER = re.compile(r"lr_(?:fused)?(?:adamw?|sgd|lion|muon|adafactor|lamb|rmsprop|adagrad)(?:_pg1)?")
+"""As Lightning's monitor of learning rates calls them."""
+_A_SECOND = r"_?(?:per_)?s(?:ec(?:ond)?s?)?"
+_RATE = re.compile(
+    r"(?:train_|training_|perf_|throughput_|speed_|avg_)*(?P<what>tokens?|toks?|samples?|images?|imgs?|examples?|seqs?|sequences?)"
+    rf"{_A_SECOND}(?P<gpu>_(?:per_)?(?:gpu|device|rank|chip|dev)s?)?"
+)
+_STEP_TIME = re.compile(
+    r"(?:train_|perf_)*(?:step_time|iter(?:ation)?_time|time_per_(?:step|iter(?:ation)?)|step_duration|per_step_time"
+    r"|train_step_timing_in|elapsed_time_per_iteration|time_metrics_end_to_end)(?:_(?P<unit>ms|s|sec|secs|seconds|milliseconds))?"
+    r"|(?P<before>ms|s|sec|seconds)_per_(?:step|iter(?:ation)?|it)"
+)
+SECONDS = {"s": 1.0, "sec": 1.0, "secs": 1.0, "seconds": 1.0, "ms": 1e-3, "milliseconds": 1e-3}
+_UNIT = re.compile(r"\s*[(\[]([^()\[\]]*)[)\]]\s*$")
+_BETWEEN = re.compile(r"[^a-z0-9]+")
+PERCENT = ("%", "percent", "pct")
+
+
+@functools.lru_cache(maxsize=4096)
+def meaning(name: str, unit: str = "") -> Name:
+    """What a name, with a unit that stands behind the value or the name, means."""
+    text = name.strip().lower()
+    in_name = _UNIT.search(text)
+    if in_name is not None:
+        text, unit = text[: in_name.start()], in_name[1].strip()
+    plain = _BETWEEN.sub("_", text).strip("_")
+    exact = EXACT.get(plain)
+    if exact is not None:
+        return exact
+    words = plain.split("_")
+    if "mfu" in words:
+        sure = unit in PERCENT or words[-1] in PERCENT
+        return Name("mfu", order=0 if sure else 1)
+    rate = _RATE.fullmatch(plain)
+    if rate is not None:
+        field = "tokens_s" if rate["what"].startswith("tok") else "samples_s"
+        return Name(field, per_gpu=rate["gpu"] is not None)
+    if plain in ("tgs", "tokens_per_gpu_per_second", "throughput") and (
+        plain != "throughput" or unit == "tps"
+    ):
+        return Name("tokens_s", per_gpu=True)  # torchtitan's "throughput(tps)" is of one device
+    if _BY_OPTIMIZER.fullmatch(plain):
+        return Name("lr", order=len(_LR))
+    timed = _STEP_TIME.fullmatch(plain)
+    if timed is not None:
+        scale = SECONDS.get(timed["unit"] or timed["before"] or unit)
+        return OWN if scale is None else Name("step_s", scale)
+    return OWN
+
+
+def signal(
+    name: str, value: float, source: str, at: float = 0.0, unit: str = "", since: int | None = None
+) -> Signal:
+    """A value under a script's name as a signal."""
+    means = meaning(name, unit)
+    field, value = means.field, value * means.scale
+    if field and not plausible(field, value, sure=means.order == 0):
+        field = ""
+    return Signal(field, name, value, source, at, means.order, since, means.per_gpu)
+
+
+def plausible(field: str, value: float, sure: bool = True) -> bool:
+    """Whether a field can have that value. `sure`: of MFU, whether it is in percent: else 0.4 may be 40 %."""
+    if not math.isfinite(value):
+        return field in ("loss", "grad_norm")
+    if field in ("step", "total"):
+        return value >= 0 and value < 2**53
+    if field == "mfu":
+        return (0 if sure else 1) < value <= 100
+    if field in ("tokens_s", "samples_s", "step_s"):
+        return value > 0
+    return field not in ("epoch", "lr", "grad_norm") or value >= 0
+
+
+# --- what the hook of a rank reports ---
+
+
+class TrackerValues(Struct):
+    """The newest values that went to one tracker; see inrank/training_signals.py."""
+
+    values: dict[str, tuple[float | str, int | None, float]] = {}
+    """Name → value or "nan", "inf", "-inf"; the step it was given; unix time."""
+    bad: dict[str, int | None] = {}
+    reached: int | None = None
+    total: int | None = None
+    epoch: float | None = None
+
+
+class Reported(Struct):
+    """What a rank's script reported, by tracker."""
+
+    version: int = 0
+    trackers: dict[str, TrackerValues] = {}
+
+
+TRACKERS = ("transformers", "lightning", "accelerate", "wandb", "tensorboard", "mlflow", "trackio")
+"""Those that count steps themselves first: of several that report a field the first one counts."""
+WORDS = {
+    "transformers": "HF Trainer",
+    "lightning": "Lightning",
+    "accelerate": "Accelerate",
+    "mlflow": "MLflow",
+}
+"""What a source is called where its name is another."""
+
+
+def of_trackers(reported: Reported) -> Iterator[Signal]:
+    """What one rank's script reported, the tracker that counts first."""
+    ordered = sorted(reported.trackers.items(), key=lambda item: (*TRACKERS, item[0]).index(item[0]))
+    for tracker, values in ordered:
+        yield from _of_tracker(WORDS.get(tracker, clean_text(tracker)), values)
+
+
+def _of_tracker(source: str, tracker: TrackerValues) -> Iterator[Signal]:
+    at = max((moment for _, _, moment in tracker.values.values()), default=0.0)
+    for field, counted in (("step", tracker.reached), ("total", tracker.total), ("epoch", tracker.epoch)):
+        if counted is not None and plausible(field, counted):
+            yield Signal(field, field, float(counted), source, at, -1)
+    lead: Signal | None = None
+    step: int | None = None
+    for name, (value, given, moment) in tracker.values.items():
+        each = signal(name, _number(value), source, moment, since=tracker.bad.get(name))
+        yield each
+        leads = each.field in ("loss", "lr", "grad_norm") and (lead is None or _before(each, lead))
+        if leads and given is not None:
+            lead, step = each, given
+    if step is not None and lead is not None and plausible("step", step):
+        yield Signal("step", AXIS, float(step), source, lead.at, len(_STEP))
+
+
+AXIS = "(axis)"
+"""The name of a step that is an axis of a tracker's: it may count epochs."""
+
+
+def _before(signal: Signal, other: Signal) -> bool:
+    return (signal.field != "loss", signal.order) < (other.field != "loss", other.order)
+
+
+def _number(value: float | str) -> float:
+    return (
+        value if isinstance(value, float) else float(value) if value in ("nan", "inf", "-inf") else math.nan
+    )
+
+
+def best(signals: Iterable[Signal]) -> dict[str, Signal]:
+    """Of each field the signal that counts: of the source that comes first, its lowest order; the newest of equals."""
+    chosen: dict[str, Signal] = {}
+    for each in signals:
+        there = chosen.get(each.field) if each.field else None
+        if each.field and (there is None or (there.source == each.source and each.order <= there.order)):
+            chosen[each.field] = each
+    return chosen
