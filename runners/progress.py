@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 from .formatting import NA, duration_exact, step_text
+from .mfu import computed
 from .model import RankPhase, RunPhase, TrainingSample
 from .state import RunState
 
@@ -64,6 +65,8 @@ def progress(state: RunState, now: float) -> Progress:
     fields, sources = _reported(samples)
     not_finite = {name: text for sample in reversed(samples) for name, text in sample.not_finite.items()}
     not_finite = {name: text for name, text in not_finite.items() if fields.get(name) is None}
+    if "mfu" not in fields and (own := _computed(state, samples)) is not None:
+        fields["mfu"], sources["mfu"] = own
     if "step" not in fields:
         fields |= _counted_steps(state, sources)
     if "step_s" not in fields:
@@ -105,6 +108,11 @@ def _reported(samples: Iterable[TrainingSample]) -> tuple[dict[str, Any], dict[s
             if value is not None:
                 fields[name] = value
     return fields, sources
+
+
+def _computed(state: RunState, samples: Iterable[TrainingSample]) -> tuple[float, str] | None:
+    """MFU of a run on several nodes, of which no node knows all."""
+    return next((own for sample in samples if (own := computed(state, sample)) is not None), None)
 
 
 def _counted_steps(state: RunState, sources: dict[str, str]) -> dict[str, int]:

@@ -53,7 +53,7 @@ class Agent:
         self.pulses = Pulses(run.state, hooks, run.emit)
         self.sampling = Sampling(run, hooks, viewers=lambda: self.server.viewers)
         self.nccl = NcclSwitch(run, hooks, restarts)
-        self.nccl_logs = NcclLogs(run, lower=self.nccl.lower)
+        self.nccl_logs = NcclLogs(run, lower=self.nccl.lower, heard=self.sampling.training.heard)
         self.commands = AgentCommands(run, hooks, self.pulses.spy, restarts, self.nccl.switch)
         self.checkpoints = CheckpointWatch(run)
         self.supervision = Supervision(

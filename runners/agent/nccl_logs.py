@@ -41,6 +41,8 @@ GROWS = 1_000_000.0
 """Bytes a second below which the logs do not fill a disk."""
 QUIET_S = 10.0
 """Between two times that something is done: what was lowered needs a moment to show."""
+Heard = Callable[[str, int | None, bytes], None]
+"""File id, its rank (None: a command's), and the end of what is new in it."""
 Lower = Callable[[str], Awaitable[tuple[bool, str]]]
 """Take a level back, given half a sentence why; whether it was, and a sentence that says so."""
 
@@ -165,6 +167,8 @@ def _disk(path: Path) -> tuple[int | None, int | None]:
     return disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
 
 
+RECENT = 8 << 10
+"""Bytes of a file's end that are kept for who reads training signals in it."""
 BLOCK = 64 << 10
 """Bytes that are looked at in one go: some milliseconds."""
 TURN, WHOLE = 4 << 20, 16 << 20
@@ -191,6 +195,14 @@ class Tail:
         self._run_dir, self._reading = run_dir, reading
         self._rest, self._dropping = b"", False
         self._again = False
+        self._newest = b""
+        """The end of the whole lines since `recent` was called."""
+
+    def recent(self) -> bytes:
+        """The end of what was read since the last call, with a progress bar that has no end of line; b"": nothing."""
+        newest, self._newest = self._newest, b""
+        bar = b"" if self._dropping or b"\r" not in self._rest else self._rest[-RECENT:]
+        return newest + bar
 
     @property
     def left(self) -> int:
@@ -276,6 +288,8 @@ class Tail:
         self._reading.skip(data.count(b"\n", done))
 
     def _feed(self, data: bytes) -> None:
+        if self.file.stream != "nccl":
+            self._newest = (self._newest + data[-RECENT:] + b"\n")[-RECENT:]
         self._turn()
         self._reading.feed(decoded(data))
 
@@ -344,6 +358,12 @@ class Tails:
         for _ in self.turn(behind):
             if self._hurried.is_set():
                 return
+
+    def recent(self) -> Iterator[tuple[LogFile, bytes]]:
+        """The ends of the files that ranks, or a command, have written to since the last call."""
+        for tail in self._tails.values():
+            if tail.file.stream != "nccl" and (newest := tail.recent()):
+                yield tail.file, newest
 
     def hurry(self) -> None:
         """End a `drain` with the block that it reads. From any thread."""
@@ -456,8 +476,9 @@ class RaisedFindings:
 class NcclLogs:
     """Follows the logs of this node's ranks for as long as the run lives."""
 
-    def __init__(self, run: ServedRun, lower: Lower) -> None:
-        self._run = run
+    def __init__(self, run: ServedRun, lower: Lower, heard: Heard = lambda file, rank, tail: None) -> None:
+        """`heard`: gets the end of what each rank has written since it was called last."""
+        self._run, self._heard = run, heard
         self._guard = Guard(run, lower)
         self._tails: Tails | None = None
         self._findings = RaisedFindings(run.node)
@@ -564,6 +585,8 @@ class NcclLogs:
     def _report(self, left: int) -> None:
         assert self._tails is not None
         now, tails = time.time(), self._tails
+        for file, newest in tails.recent():
+            self._heard(file.id, file.rank, newest)
         events = self._findings.news(tails.reading, now)
         if tails.sampled:
             events += self._findings.behind(left, now)

@@ -34,6 +34,7 @@ from ..telemetry.rank_samples import Launched, Placement, RankSampler, place, wi
 from .hook_clients import Hooks
 from .processes import environ_of
 from .runner_process import ServedRun
+from .training import Training
 
 SHORTEST_S = 0.1
 """Between two looks at the files: ranks that write all the time are looked at this often."""
@@ -235,6 +236,7 @@ class Sampling:
         self._due = asyncio.Event()
         self._ended = False
         self.paces = Paces()
+        self.training = Training(run, hooks)
         self._misplaced = FindingLedger(run.emit)
 
     async def run(self) -> None:
@@ -317,6 +319,7 @@ class Sampling:
         self._emit_gpus()
         self._run.emit(RankTick(ticks))
         self._run.emit(HostTick(host))
+        self.training.collect()
         self.grown()
         self._misplaced.update(placed.findings)
         self._keep(host, ticks)

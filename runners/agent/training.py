@@ -1,0 +1,127 @@
+"""Collects the training signals of this node's ranks, and emits a TrainingTick when something changed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from msgspec import structs
+
+from ...presets.plan import Plan
+from ..mfu import computed
+from ..model import TrainingSample, TrainingTick
+from ..telemetry import output_signals, step_totals
+from ..telemetry.rank_signals import RankSignals
+from ..telemetry.signal_names import Signal
+from .hook_clients import Hooks
+from .runner_process import ServedRun
+
+MOST_LINES = 12
+"""Newest lines of one rank's output that are read in one go: what it prints in a second or two."""
+TRIES_S = 300.0
+"""Output without a signal for so long is read rarely from then on."""
+AGAIN_S = 60.0
+"""How rarely."""
+
+
+class Training:
+    """The training signals of the current attempt."""
+
+    def __init__(self, run: ServedRun, hooks: Hooks) -> None:
+        self._run, self._hooks = run, hooks
+        self._total = step_totals.of_command(_words(run.plan))
+        self._attempt = 0
+        self._ranks: dict[int, RankSignals] = {}
+        self._emitted: dict[int, TrainingSample] = {}
+        self._sources: dict[str, _Output] = {}
+
+    def heard(self, file: str, rank: int | None, tail: bytes, now: float | None = None) -> None:
+        """The end of what a rank (None: a command) has written since the last call."""
+        now = time.time() if now is None else now
+        self._follow_attempt()
+        source = self._sources.setdefault(file, _Output(now))
+        signals = source.read(tail, now)
+        if signals:
+            self._of(self._lead() if rank is None else rank).output(signals, now)
+
+    def collect(self) -> None:
+        """Once a second: emit what is new."""
+        self._follow_attempt()
+        for rank, hook in self._hooks.by_rank.items():
+            if hook.reported is not None:
+                self._of(rank).trackers(hook.reported)
+        fresh = []
+        for rank, signals in self._ranks.items():
+            sample = self._sample(rank, signals)
+            if sample is not None and sample != self._emitted.get(rank):
+                self._emitted[rank] = sample
+                fresh.append(sample)
+        if fresh:
+            self._run.emit(TrainingTick(tuple(fresh)))
+
+    @property
+    def last(self) -> tuple[TrainingSample, ...]:
+        """The newest of every rank of this node that has any."""
+        return tuple(sample for _, sample in sorted(self._emitted.items()))
+
+    def _sample(self, rank: int, signals: RankSignals) -> TrainingSample | None:
+        seen = self._run.state.ranks.get(rank)
+        steps = None if seen is None or seen.sample is None else seen.sample.step
+        sample = signals.sample(steps, self._total)
+        if sample is None or sample.mfu is not None:
+            return sample
+        own = computed(self._run.state, sample)
+        return (
+            sample
+            if own is None
+            else structs.replace(sample, mfu=own[0], sources=sample.sources | {"mfu": own[1]})
+        )
+
+    def _follow_attempt(self) -> None:
+        if self._run.state.attempt != self._attempt:
+            self._attempt = self._run.state.attempt
+            self._ranks, self._emitted, self._sources = {}, {}, {}
+
+    def _of(self, rank: int) -> RankSignals:
+        there = self._ranks.get(rank)
+        if there is None:
+            attempts = self._run.state.attempts
+            world = attempts[-1].world_size if attempts else 1
+            there = self._ranks[rank] = RankSignals(rank, world)
+        return there
+
+    def _lead(self) -> int:
+        """Whose the output of a managed command is."""
+        return min(self._run.state.ranks, default=0)
+
+
+class _Output:
+    """What is read of one file."""
+
+    def __init__(self, now: float) -> None:
+        self._useful, self._next = now, now
+        self._before = b""
+
+    def read(self, tail: bytes, now: float) -> list[Signal]:
+        """Signals of the last lines, oldest first."""
+        if now < self._next or tail == self._before:
+            return []
+        self._before = tail
+        lines = tail.rstrip(b"\n").rsplit(b"\n", MOST_LINES)[-MOST_LINES:]
+        signals = list(_signals(lines))
+        if signals:
+            self._useful = now
+        elif now - self._useful > TRIES_S:
+            self._next = now + AGAIN_S
+        return signals
+
+
+def _signals(lines: Iterable[bytes]) -> Iterable[Signal]:
+    for line in lines:
+        text = line.decode("utf-8", "replace")
+        if output_signals.is_candidate(text):
+            yield from output_signals.signals(text)
+
+
+def _words(plan: Plan) -> tuple[str, ...]:
+    return tuple(plan.command)

@@ -1,0 +1,68 @@
+"""Model FLOPs utilisation, computed where a script does not report its own. Pure.
+
+6 × parameters × tokens a second are the FLOPs of a dense transformer's forward and backward pass (Kaplan et al. 2020,
+arXiv:2001.08361, section 2.1; PaLM, arXiv:2204.02311, appendix B, which adds attention's: left out here, so that the
+figure is a little low for long sequences). Of the peak of all GPUs in bf16 without sparsity. None where any of it is
+unknown: size of the model, tokens of the whole job, or a GPU.
+"""
+
+from __future__ import annotations
+
+from .model import TrainingSample
+from .state import RunState
+from .telemetry.output_signals import JOB_RATES
+
+PEAKS = (
+    ("GB200", 2500e12), ("B200", 2250e12), ("GB300", 2500e12), ("B300", 2250e12),
+    ("H200", 989e12), ("GH200", 989e12), ("H100 PCIe", 756e12), ("H100 NVL", 835e12), ("H100", 989e12), ("H800", 989e12),
+    ("H20", 148e12), ("A100", 312e12), ("A800", 312e12), ("A40", 149.7e12), ("A30", 165e12), ("A10G", 70e12),
+    ("A10", 125e12),
+    ("L40S", 362.05e12), ("L40", 181.05e12), ("L4", 121e12), ("RTX A6000", 154.8e12), ("RTX 6000 Ada", 364.25e12),
+    ("RTX 4090", 165.2e12), ("RTX 3090", 71e12),
+)  # fmt: skip
+"""Part of NVML's name → dense bf16 FLOP/s of the tensor cores: NVIDIA's datasheets, those with sparsity halved. The
+first that fits, as whole words."""
+CAP = 100.0
+
+
+def peak(name: str) -> float | None:
+    """Of a GPU by NVML's name; None for one that is not in the table, or a part of one (MIG)."""
+    words = f" {name.replace('-', ' ')} "
+    if "MIG" in name:
+        return None
+    return next((flops for part, flops in PEAKS if f" {part.replace('-', ' ')} " in words), None)
+
+
+def computed(state: RunState, sample: TrainingSample) -> tuple[float, str] | None:
+    """(percent, source) for a sample with tokens a second; None where anything is unknown."""
+    tokens, world = sample.tokens_s, state.attempts[-1].world_size if state.attempts else 0
+    params = {rank.made.params for rank in state.ranks.values() if rank.made is not None}
+    sure = world == 1 or sample.sources.get("tokens_s") in JOB_RATES
+    if tokens is None or not sure or not world or len(state.ranks) != world or len(params) != 1:
+        return None
+    size = params.pop()
+    flops = _peak_of_all(state)
+    if size is None or flops is None or any(rank.made is None for rank in state.ranks.values()):
+        return None
+    percent = 100 * 6 * size * tokens / flops
+    if percent > CAP:
+        return None  # one of the numbers means something else
+    return (
+        percent,
+        f"computed: 6 × {size / 1e9:.3g}B parameters × tokens/s of {flops / 1e12:,.0f} TFLOP/s in bf16",
+    )
+
+
+def _peak_of_all(state: RunState) -> float | None:
+    """FLOP/s of the GPUs of all ranks together, each rank with one of its own."""
+    total, used = 0.0, set()
+    for rank in state.ranks.values():
+        node = state.nodes.get(rank.place.node)
+        index = None if rank.sample is None else rank.sample.gpu
+        gpu = next((each for each in node.gpus if each.index == index), None) if node is not None else None
+        flops = None if gpu is None or gpu.mig else peak(gpu.name)
+        if gpu is None or flops is None or gpu.uuid in used:
+            return None
+        used.add(gpu.uuid)
+        total += flops
+    return total or None

@@ -1,0 +1,340 @@
+"""Training signals in what a rank prints: a line in, signals out, each with the pattern that it was read by. Pure.
+
+Most frameworks write "name value" pairs in one of a few ways, so one reader of pairs serves them all. SIGNATURES names
+the framework by what else is on its line, and says what its short names mean there ("tps" of torchtitan is of one
+GPU); BAR reads progress bars of tqdm and Lightning. A line counts as the training's own where it has a loss, or steps
+with a throughput; the loss of an evaluation stays a value under its own name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from ...presets.sanitize import clean_text
+from .signal_names import OWN, SECONDS, Name, Signal, meaning, plausible
+
+LONGEST = 1000
+"""Characters of a line that are read."""
+MOST_PAIRS = 60
+"""A line with more pairs shows a configuration."""
+FEW = 6
+"""Pairs of a line that need no loss beside the step."""
+MOST_VALUES = 8
+"""Further values of one line."""
+SEGMENTS = 4
+"""Of a line that a progress bar wrote over itself: the last of its states."""
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]")
+_PREFIX = re.compile(
+    r"^\s*(?:\[(?:rank|default|Rank )?\d+\]:?|(?:rank )?\d{1,5}: (?=\D)|\((?:pid|\w+ pid)=[^)]*\))\s*"
+)
+"""Who writes it: "[rank0]:", "[default3]:", "0: " of srun, "(RayTrainWorker pid=7, ip=…)"."""
+_MAY = re.compile(r"loss|step|iter|tok|epoch|it/s|s/it", re.IGNORECASE)
+"""A line without any of these has no signal: most lines end here."""
+_CONFIG = re.compile(r"^\s*\S{0,60}(?:Namespace|Config|Arguments|Args)\(")
+
+NUMBER = (
+    r"[-+]?(?:\d{1,3}(?:,\d{3})+(?![\d,])|\d+)(?:\.\d*)?(?:[eE][-+]?\d+)?|[-+]?\.\d+(?:[eE][-+]?\d+)?"
+    r"|[-+]?(?:nan|NaN|NAN|inf|Inf|Infinity)(?![A-Za-z])"
+)
+_THINGS = r"(?:tok(?:en)?s?|samples?|images?|imgs?|examples?|seqs?|sequences?)"
+_UNIT = (
+    r"\s?%\s?(?:(?:bf16|fp16|fp8)\s)?MFU|\s?%"
+    rf"|\s?[kKMG]?\s?{_THINGS}\s?(?:/|per )\s?s(?:ec(?:ond)?)?(?:/(?:gpu|GPU|device))?\b"
+    r"|\s?it/s\b|\s?s/it\b|\s?(?:ms|s|sec)/(?:step|iter(?:ation)?)\b|\s?ms\b|s\b|\s?sec(?:onds?)?\b|[kKM]\b"
+)
+_NUMBER = re.compile(rf"(?<![\w.])(?P<value>{NUMBER})(?P<unit>{_UNIT})?(?(unit)(?!\w|\s*[:=])|(?!\w))")
+_LABEL = re.compile(
+    r"(?P<label>[A-Za-z][\w./ -]*?|\[[A-Za-z][\w ./-]*\])\s*"
+    r"(?:\((?P<unit>[^()]{1,12})\))?[\"']?\s*(?P<sep>[:=]?)\s*[\"'\[({]*$"
+)
+_RATIO = re.compile(r"\s*(?:/|of)\s*(?P<total>\d{1,3}(?:,\d{3})+|\d+)(?![\w.]|:\d)")
+_CUT = re.compile(
+    r".*(?:[|,;<>\t]|[)}]\s|[\"'\[{](?=[A-Za-z])|\((?=[A-Za-z])(?!\w{1,8}\)\s*[:=\[]*\s*$)|\s-\s|\s{2,}|(?<=[a-z\d])[:=](?=\s*[A-Za-z]))",
+    re.DOTALL,
+)
+"""All before the label of a number, up to the last delimiter."""
+EVALUATES = re.compile(
+    r"(?<![\w/.-])(?:eval(?:uat\w+)?|val(?:id(?:at\w+)?)?|test(?:ing)?|dev)(?![\w/.-])", re.IGNORECASE
+)
+_COUNTED = re.compile(r"(?:step|iter|epoch|batch)")
+"""What follows a word of evaluation where the whole line is of one: "valid step:10 loss: …"."""
+EVALUATED = re.compile(
+    r"(?:^|[^a-z])(?:eval|val|valid|validation|test|dev|acc|accuracy|ppl|perplexity|bpb|reward)(?:[^a-z]|$)|val(?:id)?_|acc"
+)
+"""Names of values that are worth keeping."""
+_COSTS = re.compile(r"runtime|per_sec|_time\b|duration")
+"""Names of what an evaluation takes, not of what comes out."""
+FILLERS = frozenset(
+    ("completed", "current", "at", "the", "train", "training", "batch", "running", "global")
+)
+"""Words before a name that change nothing."""
+BAR = re.compile(
+    r"(?P<desc>[^|\r]{0,80}?)\s*\d{1,3}%\s?\|[^|]*\|\s*(?P<n>\d+)/(?P<total>\d+)\s*"
+    r"\[[\d:]+<[\d:?]*,\s*(?P<rate>[\d.]+|\?)\s?(?P<unit>it/s|s/it)(?P<post>[^\]]*)\]?"
+)
+
+
+class Signature(NamedTuple):
+    """How lines of a framework are known, and what names mean on them."""
+
+    name: str
+    pattern: re.Pattern[str]
+    names: Mapping[str, Name] = {}
+    complete: bool = False
+    """Whether a line of it counts also without a loss."""
+
+
+SIGNATURES = (
+    Signature("torchtitan", re.compile(r"\bloss: .*\bmemory: .*\btps: "), {"tps": Name("tokens_s", per_gpu=True)}),
+    Signature("Megatron-LM", re.compile(r"\biteration\s+\d+/\s*\d+ \|"), complete=True),
+    Signature("nanoGPT", re.compile(r"\biter \d+: loss \S+, time "), {"time": Name("step_s")}),
+    Signature("nanochat", re.compile(r"\| lrm: "), {"dt": Name("step_s")}),
+    Signature("llm.c", re.compile(r"\bstep +\d+/\d+ \| loss .*tok/s"), {"norm": Name("grad_norm")}),
+    Signature("DeepSpeed", re.compile(r"\bstep=\d+, skipped=\d+|SamplesPerSec="), {
+        "currsamplespersec": Name("samples_s"), "samplespersec": Name("samples_s", order=1),
+    }, complete=True),
+    Signature("HF dict", re.compile(r"\{'(?:loss|eval_loss|grad_norm|train_runtime|learning_rate)': ")),
+    Signature("Keras bar", re.compile(r"\[=*>?\.*\] - ")),
+)  # fmt: skip
+"""In this order; the first that fits."""
+JOB_RATES = frozenset(("output: torchtitan", "output: nanochat", "output: llm.c", "output: --signal"))
+"""Sources whose tokens a second are known to be those of the whole job (or are made so: `per_gpu`)."""
+_PAIRED = {
+    "norm": Name("grad_norm", order=9), "dt": Name("step_s"), "step_avg": Name("step_s", order=2),
+    "steps": Name("step", order=20), "iterations": Name("step", order=21),
+}  # fmt: skip
+"""Names that mean this beside a loss alone."""
+
+
+def is_candidate(text: str) -> bool:
+    """Whether a piece of output may have a signal; cheap."""
+    return _MAY.search(text) is not None
+
+
+def signals(line: str) -> list[Signal]:
+    """What one line of output says; [] for nothing. Times are left at 0: the reader knows when it read."""
+    read: list[Signal] = []
+    for segment in line[-SEGMENTS * LONGEST :].split("\r")[-SEGMENTS:]:
+        text = _ANSI.sub("", segment)[:LONGEST]
+        if _MAY.search(text) is not None and _CONFIG.match(text) is None:
+            read += _segment(_PREFIX.sub("", text, count=1))
+    return read
+
+
+def _segment(text: str) -> list[Signal]:
+    bar = BAR.search(text)
+    if bar is None:
+        return _line(text)
+    return [*_bar(bar), *_line(text[bar.end() :])]
+
+
+# --- progress bars ---
+
+
+def _bar(bar: re.Match[str]) -> list[Signal]:
+    """A bar of a training has a loss in it; one of an epoch counts within that."""
+    desc, post = bar["desc"], bar["post"]
+    evaluates = EVALUATES.search(desc) is not None
+    pairs = [*_pairs(desc + " "), *_pairs(post)]
+    source = "output: Lightning" if "v_num" in post else "output: tqdm"
+    made = [_made(pair, source, evaluates, {}) for pair in pairs]
+    if evaluates or not any(each.field == "loss" for each in made):
+        return [each for each in made if not each.field and _worth(each.name)] if evaluates else []
+    within = "epoch" in desc.lower()
+    counted = [
+        each
+        for each in made
+        if each.field and not (within and each.field in ("step", "total") and "global" not in each.name)
+    ]
+    if not within and not any(each.field == "step" for each in made):
+        counted.append(Signal("step", "n", float(bar["n"]), source))
+        counted.append(Signal("total", "total", float(bar["total"]), source))
+    if bar["rate"] != "?" and float(bar["rate"]) > 0:
+        rate = float(bar["rate"])
+        counted.append(Signal("step_s", "rate", rate if bar["unit"] == "s/it" else 1 / rate, source))
+    return counted + [each for each in made if not each.field and _worth(each.name)][:MOST_VALUES]
+
+
+# --- lines of pairs ---
+
+
+class _Pair(NamedTuple):
+    label: str
+    unit: str
+    value: str
+    after: str
+    """The unit behind the value."""
+    total: str | None
+    sep: str
+    evaluates: bool
+    """Whether the line speaks of an evaluation before it."""
+
+
+def _pairs(text: str) -> Iterator[_Pair]:
+    """Each number with the name before it."""
+    begin, evaluates = 0, False
+    for count, number in enumerate(_NUMBER.finditer(text)):
+        if count >= MOST_PAIRS or number.start() < begin:
+            continue
+        before = text[begin : number.start()]
+        evaluates = evaluates or _evaluates(before)
+        ratio = _RATIO.match(text, number.end())
+        label = _LABEL.search(_label_part(before))
+        name, unit, sep = (
+            ("", "", "") if label is None else (label["label"], label["unit"] or "", label["sep"])
+        )
+        after = (number["unit"] or "").strip()
+        if number["value"][-1:].isalpha() and not (sep or meaning(name).field):
+            continue  # the word "nan" of a name, as in "number of nan iterations"
+        begin = number.end() if ratio is None else ratio.end()
+        if name or after:
+            total = None if ratio is None else ratio["total"]
+            yield _Pair(name.strip("[] "), unit, number["value"], after, total, sep, evaluates)
+
+
+def _label_part(before: str) -> str:
+    """The end of a text that can be the name of the number after it."""
+    plain = before.rstrip()
+    ended = plain.rstrip(":= \"'[({")
+    cut = _CUT.match(ended + " " if ended.endswith("]") else ended)
+    start = cut.end() if cut is not None and cut.end() <= len(ended) else 0
+    if ended.endswith("]") and "[" in ended:
+        start = ended.rfind("[")
+    return before[start:]
+
+
+def _evaluates(before: str) -> bool:
+    """Whether a word of evaluation stands for itself there, not as the name of a value before."""
+    match = EVALUATES.search(before)
+    if match is None:
+        return False
+    rest = before[match.end() :].strip().lower()
+    if _COUNTED.match(rest):
+        return True
+    # "val loss 1.2" names a value of its own; what follows it on the line may be the training's again.
+    return not re.fullmatch(r"[a-z@\d]{1,12}\s*[:=]?", rest) or match.start() == 0
+
+
+def _made(pair: _Pair, source: str, evaluates: bool, names: Mapping[str, Name]) -> Signal:
+    """A pair as a signal; of an evaluation a value."""
+    means, value = _means(pair, names), _value(pair)
+    own, field = pair.label, means.field
+    if evaluates and field == "loss" and not EVALUATED.search(own.lower()):
+        own = "eval loss"
+    if (
+        field in ("loss", "tokens_s", "samples_s", "step_s")
+        and evaluates
+        and "train" not in pair.label.lower()
+    ):
+        field = ""
+    if field in ("step", "total") and not value.is_integer():
+        field = ""
+    if field == "loss" and not pair.sep and pair.value.isdigit():
+        field = ""  # "Train loss 64998 0.30": the number of the step
+    value *= means.scale
+    if field and not plausible(field, value, means.order == 0):
+        field = ""
+    return Signal(field, own, value, source, order=means.order, per_gpu=means.per_gpu)
+
+
+def _value(pair: _Pair) -> float:
+    scale = (
+        {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}.get(pair.after[:1], 1.0)
+        if pair.after not in ("ms",)
+        else 1.0
+    )
+    return float(pair.value.replace(",", "")) * scale
+
+
+def _means(pair: _Pair, names: Mapping[str, Name]) -> Name:
+    after = pair.after.lower()
+    if after.endswith("mfu"):
+        return Name("mfu")
+    if after.endswith(
+        ("/s", "/sec", "/second", "per s", "per sec", "per second", "/gpu", "/device")
+    ) and after not in ("it/s",):
+        rate = meaning(re.sub(r"^[kmg]?\s*(?=[a-z]{3})", "", after))
+        if rate.field:
+            return rate
+    if after in ("it/s", "s/it"):
+        return Name("step_s", order=5) if after == "s/it" else OWN
+    if after.startswith(("ms/", "s/")):
+        return Name("step_s", SECONDS[after.partition("/")[0]])
+    label = pair.label.lower().replace("[", " ").replace("]", " ").strip()
+    special = names.get(label)
+    if special is None and label in _PAIRED:
+        special = _PAIRED[label]
+    unit = pair.unit or ("%" if after == "%" else "")
+    if special is None:
+        special = meaning(label, unit or after)
+        words = label.split()
+        while not special.field and len(words) > 1 and words[0] in FILLERS:
+            words = words[1:]
+            special = meaning(" ".join(words), unit or after)
+    if special.field == "step_s" and special.scale == 1.0:
+        scale = SECONDS.get(after) or SECONDS.get(unit)
+        return special._replace(scale=scale) if scale is not None else OWN
+    return special
+
+
+def _line(text: str) -> list[Signal]:
+    signature = next((each for each in SIGNATURES if each.pattern.search(text)), None)
+    names = signature.names if signature is not None else {}
+    pairs = list(_pairs(text))
+    source = f"output: {signature.name if signature is not None else _style(pairs)}"
+    made = [(_made(pair, source, pair.evaluates, names), pair) for pair in pairs]
+    fields = {each.field for each, _ in made if each.field}
+    if not _trains(fields, made, signature):
+        return _evaluation(made)
+    within = _within_epoch([(each.field, pair.total) for each, pair in made])
+    read: list[Signal] = []
+    for each, pair in made:
+        if each.field == "step" and pair.total is not None and within:
+            continue
+        if each.field:
+            read.append(each)
+            if each.field == "step" and pair.total is not None:
+                read.append(Signal("total", "total", float(pair.total.replace(",", "")), source))
+    return read + _evaluation(made)
+
+
+def _within_epoch(fields: list[tuple[str, str | None]]) -> bool:
+    """Whether "Epoch [1/10], Step [100/600]": steps that count within an epoch."""
+    names = [name for name, _ in fields]
+    ratio = any(name == "step" and total for name, total in fields)
+    return ratio and "epoch" in names and names.index("epoch") < names.index("step")
+
+
+def _style(pairs: list[_Pair]) -> str:
+    seps = [pair.sep for pair in pairs if pair.label and meaning(pair.label).field]
+    sep = max(("", ":", "="), key=seps.count) if seps else ""
+    return {"": "key value", ":": "key: value", "=": "key=value"}[sep]
+
+
+def _trains(fields: set[str], made: list[tuple[Signal, _Pair]], signature: Signature | None) -> bool:
+    """Whether the line is one of the training's."""
+    if signature is not None and signature.complete and fields & {"step", "samples_s"}:
+        return True
+    if "loss" in fields:
+        # A loss alone needs more than a blank between name and value: "loss 5" may be anybody's sentence.
+        return len(fields) > 1 or any(each.field == "loss" and pair.sep for each, pair in made)
+    if "step" in fields and len(made) <= FEW and fields & {"lr", "epoch"}:
+        return not _within_epoch([(each.field, pair.total) for each, pair in made]) and (
+            "lr" in fields or any(pair.total for _, pair in made)
+        )
+    if len(made) == 1 and fields & {"lr", "grad_norm", "tokens_s"}:
+        return "/" in made[0][1].label and made[0][1].sep == "="  # a tracker's name on a line of its own
+    return "step" in fields and bool(fields & {"tokens_s", "samples_s", "grad_norm", "mfu"})
+
+
+def _evaluation(made: list[tuple[Signal, _Pair]]) -> list[Signal]:
+    """Values of evaluations, by their own names."""
+    kept = [each for each, pair in made if not each.field and pair.label and _worth(each.name)]
+    return [each._replace(name=clean_text(each.name)) for each in kept[:MOST_VALUES]]
+
+
+def _worth(name: str) -> bool:
+    return EVALUATED.search(name.lower()) is not None and not _COSTS.search(name.lower())

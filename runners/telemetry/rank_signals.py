@@ -1,0 +1,174 @@
+"""What one rank's script reports, merged from its trackers (through the hook) and its output into one TrainingSample.
+
+Each field has one source at a time: the tracker, unless the output reports the field much more often. Pure; the
+caller says what was read when.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ...presets.sanitize import clean_text
+from ..model import TrainingSample
+from .output_signals import EVALUATED
+from .signal_names import AXIS, Reported, Signal, best, of_trackers
+
+FIELDS = ("step", "total", "epoch", "loss", "lr", "grad_norm", "tokens_s", "samples_s", "step_s", "mfu")
+MOST_VALUES = 32
+LONGEST_NAME = 60
+OFTEN = 3
+"""How many times more often the output must report a field to be believed before a tracker."""
+PACE_S, PACE_LEAST_S = 60.0, 4.0
+"""Over which the time of a step is measured, and how much is needed at least."""
+PACED = "computed: steps over time"
+AXIS_FACTOR, AXIS_MARGIN = 0.5, 10
+"""A tracker's axis that stays below this share of the optimizer's steps counts something else: epochs, evaluations."""
+
+
+@dataclass(slots=True)
+class _Kind:
+    """The newest signals of the trackers, or of the output."""
+
+    fields: dict[str, Signal] = field(default_factory=dict)
+    values: dict[str, Signal] = field(default_factory=dict)
+    updates: dict[str, int] = field(default_factory=dict)
+    """How often each field came."""
+
+    def put(self, signals: Iterable[Signal]) -> None:
+        every = list(signals)
+        for name, each in best(every).items():
+            before = self.fields.get(name)
+            if before is None or before.at != each.at:
+                self.updates[name] = self.updates.get(name, 0) + 1
+            self.fields[name] = each
+        for each in every:
+            if not each.field and (each.name in self.values or len(self.values) < 2 * MOST_VALUES):
+                self.values[each.name] = each
+
+
+class RankSignals:
+    """One rank in one attempt."""
+
+    def __init__(self, rank: int, world: int = 1) -> None:
+        """`world`: ranks of the attempt, for rates of one GPU."""
+        self.rank, self._world = rank, world
+        self._trackers, self._output = _Kind(), _Kind()
+        self._reported: Reported | None = None
+        self._bad: dict[str, int | None] = {}
+        """Of the output: field → step of the first of its values that are not finite."""
+        self._paced: deque[tuple[float, int]] = deque()
+        self._cyclic: set[str] = set()
+        """Sources whose steps begin anew: they count within an epoch."""
+
+    def trackers(self, reported: Reported) -> None:
+        """The newest that the hook has tracked."""
+        if reported is not self._reported:
+            self._reported = reported
+            self._trackers.put(of_trackers(reported))
+
+    def output(self, signals: Iterable[Signal], at: float) -> None:
+        """Signals of lines that were read at a unix time, oldest first."""
+        fresh = [each._replace(at=at) for each in signals]
+        for each in fresh:
+            if each.field == "step":
+                self._watch_cycle(each)
+            if each.field and math.isfinite(each.value):
+                self._bad.pop(each.field, None)
+            elif each.field:
+                step = next((int(other.value) for other in fresh if other.field == "step"), None)
+                self._bad.setdefault(each.field, step)
+        self._output.put(_in_order(fresh))
+
+    def _watch_cycle(self, step: Signal) -> None:
+        before = self._output.fields.get("step")
+        if before is not None and before.source == step.source and step.value < before.value / 2:
+            self._cyclic.add(step.source)
+
+    def sample(self, optimizer_steps: int | None, total: tuple[int, str] | None) -> TrainingSample | None:
+        """What is known now; None for nothing. `total`: of the command line, with its source."""
+        chosen = {name: each for name in FIELDS if (each := self._chosen(name)) is not None}
+        if not chosen and not self._trackers.values:
+            return None
+        self._check_steps(chosen, optimizer_steps)
+        values = {name: each.value for name, each in chosen.items() if math.isfinite(each.value)}
+        sources = {name: clean_text(each.source) for name, each in chosen.items()}
+        for name in ("tokens_s", "samples_s"):
+            if name in values and chosen[name].per_gpu:
+                values[name] *= self._world
+        if "total" not in values and total is not None and "step" in values and values["step"] <= total[0]:
+            values["total"], sources["total"] = total
+        pace = self._pace(chosen.get("step"))
+        if pace is not None:
+            values["step_s"], sources["step_s"] = pace, PACED
+        own, bad = self._own()
+        bad |= {name: each for name, each in chosen.items() if not math.isfinite(each.value)}
+        since = {name: self._since(name, each) for name, each in bad.items()}
+        at = max([each.at for each in (*chosen.values(), *bad.values())], default=0.0)
+        whole = {name: int(values.pop(name)) for name in ("step", "total") if name in values}
+        return TrainingSample(
+            rank=self.rank,
+            at=at,
+            **(values | whole),  # type: ignore[arg-type]
+            values=own,
+            sources=sources,
+            not_finite={name: str(each.value) for name, each in bad.items()},
+            not_finite_since={name: step for name, step in since.items() if step is not None},
+        )
+
+    def _chosen(self, name: str) -> Signal | None:
+        tracked, printed = self._trackers.fields.get(name), self._output.fields.get(name)
+        if name in ("step", "total") and printed is not None and printed.source in self._cyclic:
+            printed = None
+        if tracked is None or printed is None:
+            return tracked or printed
+        often = self._output.updates.get(name, 0) > OFTEN * self._trackers.updates.get(name, 0)
+        return printed if often and printed.at > tracked.at else tracked
+
+    def _check_steps(self, chosen: dict[str, Signal], optimizer_steps: int | None) -> None:
+        """Leave out a step that counts something else, and a total that it has passed."""
+        step, total = chosen.get("step"), chosen.get("total")
+        counted = optimizer_steps or 0
+        if step is not None and step.name == AXIS and step.value + AXIS_MARGIN < AXIS_FACTOR * counted:
+            del chosen["step"]
+            step = None
+        if total is not None and (step is None or step.value > total.value or total.value <= 0):
+            del chosen["total"]
+
+    def _pace(self, step: Signal | None) -> float | None:
+        """Mean seconds of a step over the last minute, by the times at which steps were reported."""
+        if step is None:
+            self._paced.clear()
+            return None
+        paced, here = self._paced, (step.at, int(step.value))
+        if paced and (here[1] < paced[-1][1] or here[0] < paced[-1][0]):
+            paced.clear()
+        if not paced or here[1] > paced[-1][1]:
+            paced.append(here)
+        while len(paced) > 2 and paced[-1][0] - paced[1][0] >= PACE_S:
+            paced.popleft()
+        seconds, steps = paced[-1][0] - paced[0][0], paced[-1][1] - paced[0][1]
+        return seconds / steps if steps > 0 and seconds >= PACE_LEAST_S else None
+
+    def _own(self) -> tuple[dict[str, float], dict[str, Signal]]:
+        """Values under the script's own names, evaluations first; and those that are not finite."""
+        every = self._output.values | self._trackers.values
+        order = sorted(every.values(), key=lambda each: EVALUATED.search(each.name.lower()) is None)
+        named = {clean_text(each.name)[:LONGEST_NAME]: each for each in order[:MOST_VALUES]}
+        finite = {name: each.value for name, each in named.items() if math.isfinite(each.value)}
+        return finite, {name: each for name, each in named.items() if name not in finite}
+
+    def _since(self, name: str, signal: Signal) -> int | None:
+        return signal.since if signal.since is not None else self._bad.get(name)
+
+
+def _in_order(signals: list[Signal]) -> list[Signal]:
+    """The newest line first, so that its signals count; within a line the order of its names decides."""
+    newest: dict[str, Signal] = {}
+    for each in signals:
+        there = newest.get(each.field)
+        if each.field and (there is None or there.source != each.source or each.order <= there.order):
+            newest[each.field] = each
+    return [*newest.values(), *(each for each in signals if not each.field)]

@@ -1,0 +1,32 @@
+"""How many steps a script shall make, where its own command line says so without doubt. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+NAMES = re.compile(
+    r"--?(?:[\w-]+[./])?(?:max[-_]steps|steps|num[-_]steps|n[-_]steps|total[-_]steps|train[-_]steps|num[-_]train[-_]steps"
+    r"|max[-_]train[-_]steps|train[-_]iters|max[-_]iters|num[-_]iterations|max[-_]iterations|total[-_]iterations|iters)"
+)
+"""Options that name the steps of a whole training in public scripts; with a section before, as in "--training.steps"."""
+_NUMBER = re.compile(r"\d{1,12}|\d{1,3}(?:[_,]\d{3})+")
+
+
+def of_command(words: Sequence[str]) -> tuple[int, str] | None:
+    """(steps, "`--steps 5000` of the command"); None where no option says it, or several say different numbers."""
+    named = list(_named(words))
+    if len({steps for steps, _ in named}) != 1:
+        return None
+    steps, text = named[0]
+    return (steps, f"`{text}` of the command") if steps > 0 else None
+
+
+def _named(words: Sequence[str]) -> Iterator[tuple[int, str]]:
+    for at, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if NAMES.fullmatch(name if name.startswith("-") else f"--{name}" if equals else ""):
+            if not equals:
+                value = words[at + 1] if at + 1 < len(words) else ""
+            if _NUMBER.fullmatch(value):
+                yield int(re.sub("[_,]", "", value)), f"{name}={value}" if equals else f"{name} {value}"
