@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,13 +21,25 @@ from ..presets.sanitize import as_message
 from ..presets.trusted_files import private_folder
 from ..runners.errors import LaunchError
 from ..runners.formatting import plural
-from ..runners.model import Command, CommandDone, Down, Dump, Restart, SetAutostop, Stop
+from ..runners.model import Command, CommandDone, Down, Dump, Restart, SetAutostop, SetNccl, Stop
+from ..runners.nccl_reach import UNUSED, refusal, uses_gloo
 from ..runners.wire.client import LinkError, Window, new_id
-from .rows.confirm import CommandError, Confirmation, confirmation, parse
+from .rows.command_line import CommandError, Names, parse
+from .rows.confirm import Confirmation, Target, changed_since, confirmation, env_now, target
 from .rows.frame import Frame, LinkPhase, ViewOptions
 from .rows.run_status import no_cluster
+from .screens.command_prompt import CommandPrompt
 from .screens.modal import ConfirmScreen, NcclScreen, TextScreen, TypedScreen
-from .source import Follower, LocalSource
+from .source import WATCH, Follower, LocalSource
+
+MOST_LINES = 100
+"""Lines of `:` that are remembered while the cockpit is open."""
+
+USUAL_VARIABLES = (
+    "CUDA_LAUNCH_BLOCKING", "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_IB_DISABLE", "NCCL_P2P_DISABLE",
+    "NCCL_SOCKET_IFNAME", "OMP_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF", "TORCH_DISTRIBUTED_DEBUG",
+)  # fmt: skip
+"""What completion offers besides the variables that a restart has changed."""
 
 
 class LendingApp(App[None]):
@@ -90,6 +102,8 @@ class CommandingApp(LendingApp):
     keys: Mapping[str, str] = {}
     """What the user chose instead of the default keys, as people write them, by action id."""
     clock: Callable[[], float]
+    typed_lines: Sequence[str] = ()
+    """What was typed after `:`, the newest last."""
 
     def open_run(self, run: str) -> None:
         """Follow this run, and no other."""
@@ -117,29 +131,67 @@ class CommandingApp(LendingApp):
         if isinstance(command, Down | SetAutostop):
             self._ask_of_cluster(command, self.follower)
             return
-        question = confirmation(self.follower.state, command, self.clock())
+        question = confirmation(self.follower.state, command, self._now())
         if question is None:
             self.run_worker(self._send(command), group="send")
             return
         if self.view.readonly:
-            self.notify("read-only: this cannot change the run", severity="error")
+            self.notify(self.why_readonly(), severity="error", markup=False)
+            return
+        if isinstance(command, SetNccl) and (why := refusal(self.follower.state, command)):
+            self.notify(why, severity="error", markup=False)
             return
         self._confirm(question)
 
-    def _confirm(self, question: Confirmation) -> None:
-        screen = ConfirmScreen(
-            question.title, question.lines, question.verb, self.view.ascii, question.other_verb
-        )
-        self.push_screen(screen, lambda answer: self._answered(answer, question))
+    def _now(self) -> float:
+        """Unix time by the clock of the run's node."""
+        follower = self.follower
+        if follower is None:
+            return self.clock()
+        frame = Frame(follower.state, follower.status, self.clock(), follower.heard)
+        return frame.node_now(min(follower.state.nodes, default=0))
 
-    def _answered(self, answer: str | None, question: Confirmation) -> None:
+    def why_readonly(self) -> str:
+        """Why nothing can be changed, in a sentence."""
+        if self.run_id.startswith(WATCH):
+            return "distui did not start this job: it can only be watched"
+        return "read-only: this cannot change the run"
+
+    def _confirm(self, question: Confirmation) -> None:
+        follower = self.follower
+        assert follower is not None
+        screen = ConfirmScreen(
+            question.title,
+            question.lines,
+            question.verb,
+            self.view.ascii,
+            question.other_verb,
+            more=question.more,
+        )
+        about = target(follower.state)
+        self.push_screen(screen, lambda answer: self._answered(answer, question, about))
+
+    def _answered(self, answer: str | None, question: Confirmation, about: Target) -> None:
+        """Send what was confirmed; where the run is not what it was when it was asked, ask again."""
         chosen = question.other if answer == "a" else question.command
-        if answer and chosen is not None:
+        if not answer or chosen is None or self.follower is None:
+            return
+        changed = changed_since(about, self.follower.state)
+        if not changed:
             self.run_worker(self._send(chosen), group="send")
+        elif self.follower.state.phase.ended and not isinstance(chosen, SetAutostop):
+            self.notify(f"{changed}: nothing was done", severity="error", markup=False)
+        else:
+            self.notify(
+                f"{changed}: nothing was done, and this is the question anew",
+                severity="warning",
+                markup=False,
+            )
+            self.ask(chosen)
 
     def _ask_of_cluster(self, command: Down | SetAutostop, follower: Follower) -> None:
         """Also of a run that has ended: its cluster is still paid for."""
-        question = confirmation(follower.state, command, self.clock())
+        question = confirmation(follower.state, command, self._now())
         problem = no_cluster(follower.state)
         if problem or question is None:
             self.notify(problem, severity="error", markup=False)
@@ -225,10 +277,36 @@ class CommandingApp(LendingApp):
         self.ask(Stop(id=new_id()))
 
     def ask_nccl(self) -> None:
-        """The NCCL_DEBUG dialog."""
-        if self.follower is not None:
-            dialog = NcclScreen(self.follower.state, self.view.marked, new_id(), self.view.ascii)
-            self.push_screen(dialog, lambda command: self.ask(command) if command is not None else None)
+        """The NCCL_DEBUG dialog, or why there is nothing to set."""
+        follower = self.follower
+        if follower is None:
+            return
+        if uses_gloo(follower.state):
+            text = (
+                f"{UNUSED}: NCCL_DEBUG changes nothing in this run; "
+                "`:nccl INFO` keeps a level for the next start and sets c10d's own logging now"
+            )
+            self.notify(text, severity="warning", markup=False)
+            return
+        dialog = NcclScreen(lambda: follower.state, self.view.marked, new_id(), self.view.ascii)
+        self.push_screen(dialog, lambda command: self.ask(command) if command is not None else None)
+
+    def ask_line(self) -> None:
+        """The `:` command line."""
+        self.push_screen(CommandPrompt(self.typed_lines, self._names(), self.view.ascii), self._typed_line)
+
+    def _names(self) -> Names:
+        if self.follower is None:
+            return Names()
+        state = self.follower.state
+        return Names(
+            tuple(sorted(state.ranks)), tuple(sorted({*state.changes, *env_now(state), *USUAL_VARIABLES}))
+        )
+
+    def _typed_line(self, line: str | None) -> None:
+        if line and line.strip():
+            self.typed_lines = [*(each for each in self.typed_lines if each != line), line][-MOST_LINES:]
+        self.run_line(line)
 
     def run_line(self, line: str | None) -> None:
         """What was typed after `:`."""
@@ -242,7 +320,8 @@ class CommandingApp(LendingApp):
         if asked.command is not None:
             self.ask(asked.command)
         elif asked.action:
-            self.run_worker(self.run_action(asked.action, self.screen if "pane" in asked.action else self))
+            of_screen = asked.action.startswith(("pane", "rank_log"))
+            self.run_worker(self.run_action(asked.action, self.screen if of_screen else self))
 
     def shell(self, rank: int | None) -> None:
         """A shell on the node of a rank."""

@@ -9,33 +9,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...presets.finding import Finding
-from ...presets.nccl import DEFAULT_SUBSYS, NcclError, parse_level, parse_subsys
+from ...presets.nccl import NcclError, parse_level, parse_subsys
 from ..daemon import CommandRefused, Reply
 from ..diagnosis import ras
 from ..formatting import spans_text
 from ..model import Clause, NcclChanged, Pulse, RankPhase, SetNccl
-from ..state import Attempt, RunState
+from ..nccl_reach import UNUSED, standing
+from ..nccl_reach import refusal as nothing_to_do
+from ..state import RunState
 from .commands import Restarts
 from .hook_clients import HookError, Hooks
 from .nccl_logs import FLOOD_ID
 from .runner_process import ServedRun
 
-STANDARD = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": DEFAULT_SUBSYS}
-"""What holds where neither the plan nor a restart says anything else."""
-
 C10D = {"INFO": "INFO", "TRACE": "DETAIL"}
 """c10d's level for one of NCCL's; OFF for the others."""
 
-UNUSED = "NCCL is not in use (gloo)"
 Answers = dict[int, dict[str, Any]]
-
-
-def standing(plan: Mapping[str, str], attempts: Sequence[Attempt]) -> dict[str, str]:
-    """Level and subsystems in the environment that the newest attempt started with."""
-    env = {name: plan.get(name, value) for name, value in STANDARD.items()}
-    for attempt in attempts:
-        env |= {name: attempt.env_diff[name] or STANDARD[name] for name in env if name in attempt.env_diff}
-    return env
 
 
 def unused(backend: str, planned: str | None) -> bool:
@@ -65,6 +55,8 @@ class NcclSwitch:
         env = {"NCCL_DEBUG": level, "NCCL_DEBUG_SUBSYS": subsys}
         self._run.findings.clear(FLOOD_ID, node=self._run.node)  # of a level that somebody has changed now
         if command.restart:
+            if why := nothing_to_do(self._run.state, command, self._run.plan.env):
+                raise CommandRefused(why)
             return Reply(await self._restart(command, env))
         lasting = command.seconds is None
         answers, silent = await self._ask(command.ranks, "nccl", env=env, lasting=lasting)

@@ -71,7 +71,12 @@ async def test_restart_asks_and_enter_cancels(rig: Start) -> None:
         await it.press("r")
         text = it.screen()
         assert "Restart 8 ranks of minigpt?" in text
-        for part in ("0-7, on 1 node (n001)", "SIGTERM, 30 s later SIGKILL", "age unknown", "unchanged"):
+        for part in (
+            "0-7, on 1 node (n001)",
+            "SIGTERM, 30 s later SIGKILL",
+            "no checkpoint seen; unsaved progress will be lost",
+            "unchanged",
+        ):
             assert part in text
         await it.press("enter")
         assert isinstance(it.app.screen, RunScreen)
@@ -161,7 +166,7 @@ async def test_an_old_nccl_is_offered_an_honest_restart(rig: Start) -> None:
     async with shown(rig(play.running(live=False))) as it:
         await it.until(lambda: "RUNNING" in it.screen())
         await it.press("d", "right", "enter")
-        assert "restart of the worker group" in it.screen()
+        assert "a restart of all 8 ranks" in it.screen()
         await it.press("y")
         await it.until(lambda: it.link.commands)
         (command,) = it.link.commands
@@ -175,7 +180,7 @@ async def test_signals_and_dumps(rig: Start) -> None:
     async with shown(it):
         await it.until(lambda: "RUNNING" in it.screen())
         await it.press("colon", *"signal SIGUSR1 3", "enter")
-        assert "Send SIGUSR1 to 1 rank?" in it.screen()
+        assert "Send SIGUSR1 to 1 rank of minigpt?" in it.screen()
         assert "a rank that has no handler for it" in it.screen()
         await it.press("y")
         await it.press("colon", *"dump stacks 3", "enter")

@@ -9,7 +9,7 @@ import pytest
 
 from distui.runners.model import Dump, Restart, SetNccl, Signal, Stop
 from distui.tui.keys import ACTIONS, MUTATING, SCOPES, help_rows, key_text, load_keymap
-from distui.tui.rows.confirm import CommandError, parse
+from distui.tui.rows.command_line import CommandError, parse
 
 
 def test_ids_are_unique_and_every_scope_has_a_heading() -> None:

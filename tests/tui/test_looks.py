@@ -113,14 +113,19 @@ def test_launch(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> Non
     assert look(snap_compare, rig(play.running()), size, "step 29", press, then="torchrun")
 
 
-def test_confirm(snap_compare: Compare, rig: Start) -> None:
+@pytest.mark.parametrize("size", [(60, 15), SMALL], ids=["60x15", "80x24"])
+def test_confirm(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
     press = ["colon", *"restart env LR=1", "enter"]
-    assert look(snap_compare, rig(play.running()), SMALL, "step 29", press, then="Restart 8 ranks")
+    assert look(snap_compare, rig(play.running()), size, "RUNNING", press, then="Restart 8 ranks")
 
 
-@pytest.mark.parametrize("size", [SMALL, MIDDLE], ids=["80x24", "120x40"])
+@pytest.mark.parametrize("size", [(60, 15), SMALL, MIDDLE], ids=["60x15", "80x24", "120x40"])
 def test_nccl_dialog(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
-    assert look(snap_compare, rig(play.running()), size, "step 29", ["d"], then="NCCL_DEBUG of every rank")
+    assert look(snap_compare, rig(play.running()), size, "RUNNING", ["d"], then="NCCL_DEBUG of every rank")
+
+
+def test_command_line(snap_compare: Compare, rig: Start) -> None:
+    assert look(snap_compare, rig(play.running()), SMALL, "step 29", ["colon", *"signal USR"], then="RANK")
 
 
 def test_help(snap_compare: Compare, rig: Start) -> None:

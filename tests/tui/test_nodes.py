@@ -31,7 +31,7 @@ from distui.runners.model import (
 )
 from distui.runners.state import RunState
 from distui.tui.rows import confirm, glyphs
-from distui.tui.rows.confirm import CommandError, parse
+from distui.tui.rows.command_line import CommandError, parse
 from distui.tui.rows.findings import banner_rows, end_rows
 from distui.tui.rows.form import candidate_rows, candidate_table
 from distui.tui.rows.frame import (

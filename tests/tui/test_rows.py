@@ -37,11 +37,11 @@ from distui.runners.model import (
 from distui.runners.state import RunState
 from distui.runners.status import status_json
 from distui.tui.rows import glyphs
-from distui.tui.rows.confirm import begin, change, command, form_rows, ways
 from distui.tui.rows.findings import banner_rows, end_rows, event_rows, wrong_rows
 from distui.tui.rows.frame import Frame, LinkPhase, LinkStatus, ViewOptions, plan_layout
 from distui.tui.rows.glyphs import Row, clip, fit, hang, row_width
 from distui.tui.rows.log import LogLine, files_for, log_row
+from distui.tui.rows.nccl_dialog import begin, change, command, form_rows, ways
 from distui.tui.rows.ranks import columns, head_row, heat_rows, heat_title, lines, node_cells, table_rows
 from distui.tui.rows.run_status import status_row
 
@@ -370,7 +370,7 @@ def test_the_nccl_dialog_makes_the_command_that_its_rows_show() -> None:
     form = change(form, coll, 1)
     shown = text_of(form_rows(form, 100))
     assert "(x) INFO" in shown
-    assert "(x) 10s" in shown
+    assert "(x) 10 s" in shown
     assert "[x] COLL" in shown
     assert command(form, "c1") == SetNccl(id="c1", level="INFO", subsys="COLL", ranks=(1, 5), seconds=10.0)
     assert change(change(form, coll, 1), 2, 1).restart

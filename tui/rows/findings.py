@@ -377,7 +377,7 @@ def end_rows(frame: Frame, width: int) -> list[Row]:
     head = f" {glyph} {state.phase}{after}, {plural(len(state.attempts), 'attempt')}"
     code = "" if state.exit_code is None else f", exit code {state.exit_code}"
     rows: list[Row] = [((head + code, style),)]
-    if state.end_text:
+    if state.end_text and state.end_text != str(state.phase):
         rows += wrap(state.end_text, width - 1, first="   ")
     left = remains(state, frame.now)
     if left:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, TypeVar
 
+from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
@@ -16,16 +17,35 @@ from textual.widgets import Input, Label, Static
 
 from ...runners.formatting import spans_text
 from ...runners.model import SetNccl
+from ...runners.nccl_reach import refusal
 from ...runners.state import RunState
-from ..rows.confirm import NcclForm, begin, change, command, form_rows, note_rows
-from ..rows.glyphs import Row, hang, key_row
+from ..rows.glyphs import Row, clip, hang, key_row, row_width
+from ..rows.nccl_dialog import NcclForm, begin, change, command, form_rows, note_rows
 from .rows_view import RowsView
 
 Answer = TypeVar("Answer")
 
+LOW = 22
+"""Rows of a terminal below which a dialog has no blank lines."""
+
+
+def key_rows(keys: Row, width: int) -> list[Row]:
+    """Keys with their words in as many rows as they need: an answer is never out of sight."""
+    rows: list[Row] = []
+    row: Row = ()
+    for at in range(0, len(keys), 2):
+        pair = keys[at : at + 2]
+        if row and row_width((*row, (pair[0][0] + pair[-1][0].rstrip(), ""))) > width:
+            rows.append(row)
+            row = ()
+        row = (*row, *pair)
+    return [*rows, row]
+
 
 class RowsModal(ModalScreen[Answer]):
-    """A title, rows, what stands `between` them and a line of keys; no larger than needed."""
+    """A title, rows, what stands `between` them and the keys, which are always in sight; no larger than needed."""
+
+    WIDEST: ClassVar[int] = 96
 
     def __init__(
         self,
@@ -40,12 +60,12 @@ class RowsModal(ModalScreen[Answer]):
         super().__init__()
         self._question = title
         self._answer_rows = rows
+        self._keys_row = keys
         self._between = between
         self.view = view or RowsView(id="modal-rows")
         self.foot = RowsView(id="modal-keys")
         self.foot.can_focus = False
         self.view.ascii_only = self.foot.ascii_only = ascii_only
-        self.foot.set_rows([keys])
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box"):
@@ -57,13 +77,31 @@ class RowsModal(ModalScreen[Answer]):
     def on_resize(self, event: Resize) -> None:
         self.fit_into(event.size)
 
+    def room(self, size: Size) -> tuple[int, int]:
+        """Columns and rows for what stands between title and keys, in a terminal of this size; sets the box up."""
+        low = size.height < LOW
+        self.set_class(low, "-low")
+        width = min(self.WIDEST, size.width - (8 if size.width >= 80 else 2))
+        self.query_one("#box").styles.width = width
+        inner = width - (4 if low else 6)
+        keys = key_rows(self._keys_row, inner)
+        self.foot.set_rows(keys)
+        self.foot.styles.height = len(keys)
+        title = -(-max(1, cell_len(self._question)) // max(1, inner))
+        return inner - 1, size.height - (2 if low else 6) - title - len(keys)
+
     def fit_into(self, size: Size) -> None:
         """Take what is needed of a terminal of this size."""
-        width = min(96, size.width - 8)
-        rows = [part for row in self._answer_rows for part in hang(row, width - 7)]
+        width, height = self.room(size)
+        rows = [part for row in self._answer_rows for part in hang(row, width)]
         self.view.set_rows(rows)
-        self.view.styles.height = max(1, min(len(rows), size.height - 9))
-        self.query_one("#box").styles.width = width
+        self.view.styles.height = shown = max(1, min(len(rows), height - self.taken()))
+        more = len(rows) > shown
+        self.query_one("#box").border_subtitle = f"{len(rows)} lines: j k PgDn scroll" if more else ""
+
+    def taken(self) -> int:
+        """Rows of what stands between the rows and the keys."""
+        return 2 * len(self._between)
 
 
 class ConfirmScreen(RowsModal[str]):
@@ -72,22 +110,45 @@ class ConfirmScreen(RowsModal[str]):
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
         Binding("y", "answer('y')", "do it", id="confirm.yes"),
         Binding("a", "answer('a')", "do it the other way", id="confirm.other"),
-        Binding("enter,escape,n,q", "answer('')", "cancel", id="confirm.no"),
+        Binding("s", "answer('s')", "save first", id="confirm.save"),
+        Binding("e", "unfold", "everything", id="confirm.all"),
+        Binding("enter", "cancel", "cancel", id="confirm.no"),
+        Binding("escape,n,q", "answer('')", "cancel", id="confirm.cancel"),
     ]
 
     def __init__(
-        self, title: str, rows: Sequence[Row], verb: str, ascii_only: bool = False, other: str = ""
+        self,
+        title: str,
+        rows: Sequence[Row],
+        verb: str,
+        ascii_only: bool = False,
+        other: str = "",
+        *,
+        more: Sequence[Row] = (),
+        save: str = "",
     ) -> None:
-        self._other = other
-        if other:
-            keys = key_row(("y", f" {verb}   "), ("a", f" {other}   "), ("Enter", " cancel"))
-        else:
-            keys = key_row(("y", f" {verb}     "), ("Enter", " cancel (default)"))
-        super().__init__(title, rows, keys, ascii_only)
+        """`more`: what `e` shows in place of `rows`; `other` and `save`: what `a` and `s` do."""
+        self._verb, self._other, self._save, self._more = verb, other, save, more
+        pairs = [("y", f" {verb}   ")]
+        pairs += [("a", f" {other}   ")] if other else []
+        pairs += [("s", f" {save}   ")] if save else []
+        pairs += [("e", " shows all   ")] if more else []
+        super().__init__(title, rows, key_row(*pairs, ("Enter", " cancel")), ascii_only)
 
     def action_answer(self, answer: str) -> None:
-        if answer != "a" or self._other:
+        if (answer != "a" or self._other) and (answer != "s" or self._save):
             self.dismiss(answer)
+
+    def action_cancel(self) -> None:
+        """Enter: as the question says; whoever pressed it twice hears that nothing was done."""
+        self.app.notify(f"cancelled, nothing was changed: y would {self._verb}", markup=False, timeout=3)
+        self.dismiss("")
+
+    def action_unfold(self) -> None:
+        """The rows in full, or folded again."""
+        if self._more:
+            self._answer_rows, self._more = self._more, self._answer_rows
+            self.fit_into(self.size)
 
 
 class TypedScreen(RowsModal[str | None]):
@@ -129,7 +190,7 @@ class TextScreen(RowsModal[None]):
 
 
 class PromptScreen(ModalScreen[str | None]):
-    """One line of input at the bottom: `:` commands and `/` filters."""
+    """One line of input at the bottom: `/` filters, and names."""
 
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
         Binding("escape", "dismiss", "cancel", id="prompt.cancel")
@@ -172,14 +233,22 @@ class _ModalRows(RowsView):
 class NcclScreen(RowsModal[SetNccl | None]):
     """Returns the command to confirm, or None."""
 
+    WIDEST: ClassVar[int] = 110
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
         Binding("escape,q", "dismiss", "cancel", id="nccl.cancel")
     ]
 
     def __init__(
-        self, state: RunState, marked: frozenset[int], command_id: str, ascii_only: bool = False
+        self,
+        state: Callable[[], RunState],
+        marked: frozenset[int],
+        command_id: str,
+        ascii_only: bool = False,
     ) -> None:
-        self.form: NcclForm = begin(state, marked)
+        """`state`: as it is when it is called."""
+        self._state = state
+        self.form: NcclForm = begin(state(), marked)
+        self._first = self.form
         self._command_id = command_id
         self.hint = RowsView(id="modal-hint")
         self.hint.can_focus = False
@@ -187,19 +256,21 @@ class NcclScreen(RowsModal[SetNccl | None]):
         ranks = self.form.ranks
         who = f"{spans_text('rank', ranks)} (marked)" if ranks else "every rank"
         view = _ModalRows(id="modal-rows", cursor=True)
-        super().__init__(f"NCCL_DEBUG of {who}", (), _KEYS, ascii_only, view=view, between=[self.hint])
+        title = f"NCCL_DEBUG of {who} of {state().name}"
+        super().__init__(title, (), _KEYS, ascii_only, view=view, between=[self.hint])
 
     def fit_into(self, size: Size) -> None:
-        width = min(110, size.width - 4)
-        self.query_one("#box").styles.width = width
-        self._width, self._height = width - 8, size.height * 9 // 10
+        self._width, self._height = self.room(size)
         self._draw()
 
     def _draw(self) -> None:
-        """The choices in the rows that the sentences below leave."""
-        rows, notes = form_rows(self.form, self._width), note_rows(self.form, self._width)
+        """The choices in the rows that the sentences below leave; of those where it is low one line each."""
+        rows, notes = form_rows(self.form, self._width - 1), note_rows(self.form, self._width)
+        low = self.has_class("-low")
+        if low:
+            notes = [clip(row, self._width) for row in note_rows(self.form, 10_000)]
         self.hint.styles.height = len(notes)
-        self.view.styles.height = max(3, min(len(rows), self._height - 9 - len(notes)))
+        self.view.styles.height = max(3, min(len(rows), self._height - len(notes) - (not low)))
         self.view.set_rows(rows)
         self.hint.set_rows(notes)
 
@@ -209,5 +280,12 @@ class NcclScreen(RowsModal[SetNccl | None]):
         self._draw()
 
     def action_apply(self) -> None:
-        """Hand the command over to the confirmation."""
-        self.dismiss(command(self.form, self._command_id))
+        """Hand the command over to the question, unless it would change nothing."""
+        asked = command(self.form, self._command_id)
+        why = refusal(self._state(), asked)
+        if self.form == self._first and not why:
+            why = "nothing is chosen yet: the arrows change the level, esc leaves all as it is"
+        if why:
+            self.app.notify(why, severity="warning", markup=False)
+        else:
+            self.dismiss(asked)

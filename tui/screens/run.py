@@ -16,6 +16,7 @@ from textual.timer import Timer
 from textual.widget import Widget
 
 from ...presets.sanitize import clean_text
+from ...runners.formatting import spans_text
 from ...runners.logs.follow import compile_grep
 from ...runners.logs.log_files import LogError
 from ...runners.model import Dump
@@ -417,11 +418,15 @@ class RunScreen(Screen[None]):
     # --- what leaves the screen
 
     def action_command(self) -> None:
-        prompt = PromptScreen(
-            ":",
-            hint="restart env K=V · nccl INFO COLL for 30 · stop · dump stacks · autostop 30 · down · quit",
-        )
-        self.app.push_screen(prompt, self.app.run_line)
+        self.app.ask_line()
+
+    def action_rank_log(self, rank: int) -> None:
+        """The log of one rank, as `:logs RANK` asks for it."""
+        state = self.app.follower.state if self.app.follower is not None else None
+        if state is not None and rank not in state.ranks:
+            self.notify(f"no rank {rank}: there are {spans_text('rank', state.ranks)}", severity="error")
+        else:
+            self._open_log(replace(self.log_view.selection, rank=rank))
 
     def action_restart(self) -> None:
         self.app.restart()

@@ -33,6 +33,7 @@ from ...runners.model import (
 from ...runners.state import RunState
 from ...runners.wire.client import Link, LinkError, new_id
 from ..rows import confirm
+from ..rows.command_line import number_of
 from ..rows.glyphs import plain
 from ..terminal import complain
 
@@ -98,15 +99,15 @@ def send_signal(options: argparse.Namespace) -> int:
             raise RunError(f"{effect}: add --yes to send it")
         if not _answered(f"{clean_text(effect)}. "):
             return 1
-    return _do(options, Signal(new_id(), options.signal, tuple(options.rank)))
+    return _do(options, Signal(new_id(), number.name, tuple(options.rank)))
 
 
 def parse_signal(text: str) -> signal.Signals:
-    """A signal by its name, with or without SIG. Raises RunError."""
-    try:
-        return signal.Signals[f"SIG{confirm.signal_name(text)}"]
-    except KeyError:
-        raise RunError(f"there is no signal {text}: name one as in USR1, TERM or STOP") from None
+    """A signal by its name, with or without SIG, or by its number. Raises RunError."""
+    number = number_of(text)
+    if number is None:
+        raise RunError(f"there is no signal {text}: name one as in USR1, TERM or STOP")
+    return number
 
 
 def consequence(state: RunState, number: signal.Signals, asked: Sequence[int]) -> str:

@@ -1,0 +1,96 @@
+"""What a restart or a stop loses: the work since the newest complete checkpoint. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .formatting import plural
+from .model import RankPhase
+from .progress import STEPS_SOURCE, progress
+from .state import RunState
+
+NONE_SEEN = "no checkpoint seen; unsaved progress will be lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """The work of the ranks that is not saved; None is unknown."""
+
+    steps: int | None = None
+    seconds: float | None = None
+    """Of the wall clock."""
+    units: str = ""
+    """Who worked: "16 GPUs", "2 ranks"."""
+    saved_step: int | None = None
+    saved_ago: float | None = None
+    """Seconds since the newest complete checkpoint; None where none was seen."""
+    torn: bool = False
+    """A newer one was begun, and is not complete."""
+
+    @property
+    def text(self) -> str:
+        """One line for a question: "2,140 steps since step 18,000, about 30 min of 16 GPUs"."""
+        if not self.units:
+            return "nothing: no rank has run yet"
+        spent = "" if self.seconds is None else f"about {_about(self.seconds)} of {self.units}"
+        if self.saved_ago is None:
+            steps = (
+                "" if self.steps is None else f"{self.steps:,} {'step' if self.steps == 1 else 'steps'}, "
+            )
+            most = f" (at most {steps}{spent})" if spent else ""
+            return NONE_SEEN + most
+        since = "" if self.saved_step is None else f" since step {self.saved_step:,}"
+        if self.steps is not None:
+            text = f"{self.steps:,} {'step' if self.steps == 1 else 'steps'}{since}"
+        else:
+            text = f"work since the checkpoint of {_about(self.saved_ago)} ago"
+            text += f" (step {self.saved_step:,})" if self.saved_step is not None else ""
+        torn = "; a newer checkpoint is not complete" if self.torn else ""
+        return ", ".join(filter(None, (text, spent))) + torn
+
+
+def _about(seconds: float) -> str:
+    """In one unit, because it is an estimate: "40 s", "30 min", "5 h"."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def what_is_lost(state: RunState, now: float) -> Loss:
+    """If the worker group ended at `now`, unix time by the clock of the state."""
+    attempt = state.attempts[-1] if state.attempts else None
+    if attempt is None or not state.ranks:
+        return Loss()
+    until = state.ended if state.phase.ended and state.ended is not None else now
+    if all(rank.phase not in (RankPhase.RUNNING, RankPhase.STARTING) for rank in state.ranks.values()):
+        until = min(until, attempt.ended or until)  # they ended before: nothing more is at stake
+    saved = state.checkpoint
+    begun = attempt.began if saved is None else max(attempt.began, saved.at)
+    line = progress(state, now)
+    steps = line.step
+    if saved is not None:
+        comparable = line.sources.get("step") != STEPS_SOURCE or (
+            saved.at >= attempt.began and attempt.number == 1
+        )
+        known = steps is not None and saved.step is not None and comparable and steps >= saved.step
+        steps = steps - saved.step if known and steps is not None and saved.step is not None else None
+    elif line.sources.get("step") != STEPS_SOURCE and attempt.number > 1:
+        steps = None  # where this attempt began is not known
+    return Loss(
+        steps=steps,
+        seconds=max(0.0, until - begun),
+        units=_units(state),
+        saved_step=None if saved is None else saved.step,
+        saved_ago=None if saved is None else max(0.0, until - saved.at),
+        torn=saved is not None and bool(state.checkpoints) and state.checkpoints[-1] is not saved,
+    )
+
+
+def _units(state: RunState) -> str:
+    gpus = set()
+    for rank in state.ranks.values():
+        gpu = rank.sample.gpu if rank.sample is not None and rank.sample.gpu is not None else rank.place.gpu
+        if gpu is None:
+            return plural(len(state.ranks), "rank")
+        gpus.add((rank.place.node, str(gpu)))
+    return plural(len(gpus), "GPU")

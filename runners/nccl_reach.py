@@ -1,0 +1,145 @@
+"""Which ranks can obey a change of NCCL_DEBUG, and how; when a restart for it would change nothing.
+
+Pure. Screen, command line and agent decide by it, and so refuse in the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..presets.nccl import DEFAULT_SUBSYS, NcclError, parse_subsys
+from .formatting import agreeing, spans_text
+from .model import SetNccl
+from .state import Attempt, RunState
+
+STANDARD = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": DEFAULT_SUBSYS}
+"""What holds where neither the plan nor a restart says anything else."""
+
+UNUSED = "NCCL is not in use (gloo)"
+
+
+def standing(plan: Mapping[str, str], attempts: Sequence[Attempt]) -> dict[str, str]:
+    """Level and subsystems in the environment that the newest attempt started with."""
+    env = {name: plan.get(name, value) for name, value in STANDARD.items()}
+    for attempt in attempts:
+        env |= {name: attempt.env_diff[name] or STANDARD[name] for name in env if name in attempt.env_diff}
+    return env
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The ranks by what can change their NCCL_DEBUG."""
+
+    live: tuple[int, ...] = ()
+    """Their NCCL changes it at once."""
+    later: tuple[int, ...] = ()
+    """They have the hook, and NCCL is not loaded: the level counts from its first use."""
+    restart: tuple[int, ...] = ()
+    """Their NCCL cannot change it live."""
+    hookless: tuple[int, ...] = ()
+    """They have no hook: the level is in the environment of their next start alone."""
+    versions: tuple[str, ...] = ()
+
+    @property
+    def now(self) -> bool:
+        """Whether a change without a restart reaches every rank."""
+        return bool(self.live or self.later) and not self.restart and not self.hookless
+
+    @property
+    def some(self) -> bool:
+        """Whether it reaches any."""
+        return bool(self.live or self.later)
+
+
+def reach(state: RunState, ranks: Iterable[int] = ()) -> Reach:
+    """Of these ranks; () means all."""
+    live, later, restart, hookless = list[int](), list[int](), list[int](), list[int]()
+    versions = set[str]()
+    for number in sorted(set(ranks) or state.ranks):
+        rank = state.ranks.get(number)
+        if rank is None:
+            continue
+        if rank.nccl_version:
+            versions.add(rank.nccl_version)
+        if rank.nccl_live is False:
+            restart.append(number)
+        elif rank.nccl_live:
+            live.append(number)
+        elif rank.hook:
+            later.append(number)
+        else:
+            hookless.append(number)
+    return Reach(tuple(live), tuple(later), tuple(restart), tuple(hookless), tuple(sorted(versions)))
+
+
+def uses_gloo(state: RunState) -> bool:
+    """Whether the ranks communicate without NCCL: by the plan, unless a rank has NCCL and no group of torch's."""
+    if state.plan is None or state.plan.backend != "gloo":
+        return False
+    groups = {number: rank.pulse.groups if rank.pulse else () for number, rank in state.ranks.items()}
+    return not any(rank.nccl_version and not groups[number] for number, rank in state.ranks.items())
+
+
+def how(state: RunState, ranks: Iterable[int] = ()) -> str:
+    """Which ranks can obey, and how, in one sentence."""
+    if uses_gloo(state):
+        return f"{UNUSED}: NCCL_DEBUG changes nothing in this run"
+    if not state.ranks:
+        return "no rank has started yet"
+    reached = reach(state, ranks)
+    nccl = f"NCCL {', '.join(reached.versions)}" if reached.versions else "this NCCL"
+    parts = []
+    if reached.live:
+        parts.append(f"{spans_text('rank', reached.live)} live ({nccl})")
+    if reached.later:
+        parts.append(
+            f"{spans_text('rank', reached.later)} from the first use of NCCL, which is not loaded yet"
+        )
+    if reached.restart:
+        parts.append(
+            f"{spans_text('rank', reached.restart)} by a restart alone ({nccl} cannot change it live, 2.24 or newer can)"
+        )
+    if reached.hookless:
+        verb = agreeing(reached.hookless, "has", "have")
+        parts.append(f"{spans_text('rank', reached.hookless)} by a restart alone ({verb} no hook)")
+    return "; ".join(parts)
+
+
+def refusal(state: RunState, command: SetNccl, planned: Mapping[str, str] | None = None) -> str:
+    """Why a change is refused before anything is done, in a sentence; "" where it is not.
+
+    `planned`: the environment of the plan, where it is known. A restart costs work, so it has to change something.
+    """
+    if not command.restart:
+        reached = reach(state, command.ranks)
+        if reached.hookless and not reached.some and not reached.restart and not uses_gloo(state):
+            return "no rank has a hook that could change NCCL_DEBUG live: only a restart sets it"
+        return ""
+    if uses_gloo(state):
+        return f"{UNUSED}: a restart would change nothing, so nothing was restarted"
+    level = _unchanged(state, command, planned)
+    if level:
+        return f"NCCL_DEBUG is {level} already: a restart would change nothing, so nothing was restarted"
+    return ""
+
+
+def _unchanged(state: RunState, command: SetNccl, planned: Mapping[str, str] | None) -> str:
+    """The level that the ranks began with and still have, where the command asks for the same; else ""."""
+    try:
+        subsys = parse_subsys(command.subsys)
+    except NcclError:
+        return ""
+    if not state.attempts:
+        return ""
+    env = standing(planned or {}, state.attempts)
+    if planned is None and not any("NCCL_DEBUG" in attempt.env_diff for attempt in state.attempts):
+        levels = {rank.nccl_debug for rank in state.ranks.values()}
+        if state.nccl is not None or len(levels) != 1 or None in levels:
+            return ""  # what they began with is not known here
+        env["NCCL_DEBUG"] = str(levels.pop())
+        env["NCCL_DEBUG_SUBSYS"] = DEFAULT_SUBSYS
+    now = {rank.nccl_debug for rank in state.ranks.values()} - {None}
+    wanted = command.level.strip().upper()
+    same = env["NCCL_DEBUG"] == wanted and now <= {wanted} and env["NCCL_DEBUG_SUBSYS"] == subsys
+    return wanted if same else ""

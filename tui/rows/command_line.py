@@ -1,0 +1,292 @@
+"""The `:` command line of the cockpit: what a line asks for, its usage, and its completion. Pure."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal as signals
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import get_args
+
+from ...presets.finding import did_you_mean
+from ...presets.nccl import LEVELS, SUBSYSTEMS, NcclError, parse_level, parse_subsys
+from ...runners import environment
+from ...runners.model import Action, Command, Down, Dump, Restart, SetAutostop, SetNccl, Signal, Stop
+
+
+class CommandError(Exception):
+    """What was typed is no command; the text is one sentence with what to type."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypedCommand:
+    """What was typed: a command for the run, or an action of the screen."""
+
+    command: Command | None = None
+    action: str = ""
+
+
+ACTIONS = {
+    "quit": "leave",
+    "q": "leave",
+    "detach": "leave",
+    "help": "help",
+    "launch": "launch",
+    "runs": "runs",
+    "overview": "pane('overview')",
+    "ranks": "pane('ranks')",
+    "logs": "pane('log')",
+    "curves": "pane('curves')",
+    "events": "pane('events')",
+    "diagnose": "pane('findings')",
+    "pause": "pause",
+    "theme": "theme",
+}
+"""Verbs that only change what is shown."""
+
+VERBS = tuple(command.verb for command in get_args(Action))
+"""Verbs that become commands for the run."""
+
+
+WORDS = tuple(sorted({*VERBS, *ACTIONS}))
+"""Every first word."""
+
+USAGE = {
+    "restart": "restart [env NAME=VALUE …] [unset NAME …]   the worker group, with a changed environment",
+    "nccl": "nccl LEVEL [SUBSYS,…] [rank N] [for SECONDS] [restart]   NCCL_DEBUG, live where NCCL can",
+    "stop": "stop   end the run",
+    "signal": "signal NAME|NUMBER [RANK …]   to the named ranks, else the marked ones, else all",
+    "dump": "dump stacks|flight|memory [RANK …]   what the ranks do",
+    "down": "down   tear the run's cluster down",
+    "autostop": "autostop MINUTES|off   when SkyPilot tears the idle cluster down",
+    "logs": "logs [RANK]   the log, of one rank",
+}
+"""A line of help by verb; the other verbs take nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What completion knows of the run."""
+
+    ranks: tuple[int, ...] = ()
+    variables: tuple[str, ...] = ()
+
+
+def help_line(text: str, names: Names) -> str:
+    """One line while a command is typed: the usage of its verb, or the words that it may become."""
+    verb, blank, _ = text.lstrip().partition(" ")
+    if verb in USAGE:
+        return USAGE[verb]
+    if verb in WORDS:
+        return f"{verb}   takes nothing after it"
+    fitting = candidates(text, names) if not blank else []
+    if fitting:
+        return "  ".join(fitting)
+    return f"no command {verb!r}: {did_you_mean(verb, WORDS) or 'Tab on an empty line lists them'}"
+
+
+def candidates(text: str, names: Names) -> list[str]:
+    """What the last word may be, whole words; [] where anything or nothing fits."""
+    head, _, last = text.rpartition(" ")
+    words = head.split()
+    return [word for word in _choices(words, names) if _piece(word, last)]
+
+
+def _piece(word: str, last: str) -> bool:
+    """Whether a word goes on with what is typed: of a list by commas with its last part."""
+    return word.upper().startswith(last.rpartition(",")[2].upper())
+
+
+def _choices(words: list[str], names: Names) -> list[str]:
+    """The words that may follow these."""
+    if not words:
+        return list(WORDS)
+    verb, rest = words[0], words[1:]
+    ranks = [str(rank) for rank in names.ranks]
+    heads = [word for word in rest if word in _HEADS]
+    match verb:
+        case "restart" if heads:
+            ends = "=" if heads[-1].endswith("env") else ""
+            return [*(name + ends for name in names.variables), "env", "unset"]
+        case "restart":
+            return ["env", "unset"]
+        case "nccl" if not rest:
+            return list(LEVELS)
+        case "nccl" if rest[-1] == "rank":
+            return ranks
+        case "nccl" if rest[-1] == "for":
+            return ["10", "30", "60"]
+        case "nccl":
+            return ["rank", "for", "restart", *(each.name for each in SUBSYSTEMS)]
+        case "signal" if not rest:
+            return ["USR1", "USR2", "TERM", "INT", "HUP", "KILL", "CONT", "STOP"]
+        case "dump" if not rest:
+            return ["stacks", "flight", "memory"]
+        case "signal" | "dump" | "logs":
+            return [rank for rank in ranks if rank not in rest]
+        case "autostop":
+            return ["off"]
+    return []
+
+
+def completed(text: str, names: Names) -> str:
+    """The line after Tab: as far as all candidates agree, with a blank behind the only one."""
+    fitting = candidates(text, names)
+    if not fitting:
+        return text
+    head, blank, last = text.rpartition(" ")
+    before = last.rpartition(",")
+    first, last_of_all = min(fitting), max(fitting)
+    common = first[
+        : next(
+            (at for at, (a, b) in enumerate(zip(first, last_of_all, strict=False)) if a != b), len(first)
+        )
+    ]
+    if len(fitting) == 1 and not common.endswith("="):
+        common += " "
+    return f"{head}{blank}{before[0]}{before[1]}{common}"
+
+
+def parse(text: str, new_id: Callable[[], str], marked: frozenset[int] = frozenset()) -> TypedCommand:
+    """What the line asks for. Raises CommandError.
+
+    `marked` are the ranks that a command goes to when it names none.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise CommandError(f"cannot read {text!r}: {str(error).lower()}") from error
+    if not words:
+        return TypedCommand()
+    verb, rest = words[0], words[1:]
+    if verb == "logs" and rest:
+        return TypedCommand(action=f"rank_log({_rank(rest[-1])})")
+    if verb in ACTIONS:
+        return TypedCommand(action=ACTIONS[verb])
+    if verb not in VERBS:
+        meant = did_you_mean(verb, WORDS)
+        raise CommandError(f"no command {verb!r}: {meant or 'Tab lists them'}")
+    return TypedCommand(command=_command(verb, rest, new_id(), tuple(sorted(marked))))
+
+
+def _command(verb: str, words: list[str], new: str, marked: tuple[int, ...]) -> Command:
+    match verb:
+        case "restart":
+            return _restart(words, new)
+        case "nccl":
+            return _nccl(words, new, marked)
+        case "stop":
+            if words:
+                raise CommandError(f"stop takes nothing after it, got {' '.join(words)!r}")
+            return Stop(id=new)
+        case "signal":
+            if not words:
+                raise CommandError("signal needs a name: type signal SIGUSR1 [RANK …]")
+            return Signal(id=new, signal=_signal(words[0]), ranks=_ranks(words[1:]) or marked)
+        case "dump":
+            if not words or words[0] not in ("stacks", "flight", "memory"):
+                raise CommandError("dump needs what: type dump stacks, dump flight or dump memory")
+            return Dump(id=new, what=words[0], ranks=_ranks(words[1:]) or marked)
+        case "down":
+            if words:
+                raise CommandError("down takes nothing after it: it asks for the cluster's name")
+            return Down(id=new, cluster="")
+    if words == ["off"]:
+        return SetAutostop(id=new, minutes=None)
+    if not re.fullmatch(r"0*[1-9][0-9]{0,5}", " ".join(words)):
+        raise CommandError("autostop needs minutes without a job: type autostop 30, or autostop off")
+    return SetAutostop(id=new, minutes=int(words[0]))
+
+
+def _restart(words: list[str], new: str) -> Command:
+    env: dict[str, str] = {}
+    unset: list[str] = []
+    taking = env_words = "env"
+    for at, word in enumerate(words):
+        if word in _HEADS:
+            taking = word.removeprefix("--")
+            if at + 1 == len(words) or words[at + 1] in _HEADS:
+                wanted = "NAME=VALUE" if taking == env_words else "NAME"
+                raise CommandError(
+                    f"nothing follows {word!r}: type restart {taking} {wanted}, or restart alone"
+                )
+        elif taking == env_words:
+            name, sign, value = word.partition("=")
+            if not sign or not name:
+                raise CommandError(f"{word!r} is not K=V: type restart env NAME=VALUE … [unset NAME …]")
+            env[name] = value
+        else:
+            unset.append(word)
+    if refused := environment.refusal({**env, **dict.fromkeys(unset)}):
+        raise CommandError(refused)
+    return Restart(id=new, env=env, unset=tuple(unset))
+
+
+_HEADS = ("env", "unset", "--env", "--unset")
+
+
+def number_of(text: str) -> signals.Signals | None:
+    """The signal that a name, with or without SIG, or a number means; None where there is none."""
+    word = text.strip().upper().removeprefix("SIG")
+    try:
+        number = int(word) if word.isascii() and word.isdecimal() and len(word) < 4 else None
+        return signals.Signals(number) if number is not None else signals.Signals[f"SIG{word}"]
+    except (KeyError, ValueError):
+        return None
+
+
+def _signal(word: str) -> str:
+    number = number_of(word)
+    if number is None:
+        meant = did_you_mean(word.upper().removeprefix("SIG"), [each.name[3:] for each in signals.Signals])
+        raise CommandError(f"no signal {word!r}: {meant or 'type one as in USR1, TERM or 10'}")
+    return number.name
+
+
+def _rank(word: str) -> int:
+    if not word.isdecimal():
+        raise CommandError(f"{word!r} is not a rank: give its number")
+    return int(word)
+
+
+def _ranks(words: list[str]) -> tuple[int, ...]:
+    return tuple(_rank(word) for word in words if word != "rank")
+
+
+def _seconds(word: str) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e7:
+        raise CommandError(f"{word!r} is not a number of seconds above 0")
+    return value
+
+
+def _nccl(words: list[str], new: str, marked: tuple[int, ...]) -> Command:
+    usage = "type nccl LEVEL [SUBSYS,…] [rank N] [for SECONDS] [restart]"
+    if not words:
+        raise CommandError(f"a level is missing: {usage}")
+    level, rest = words[0], words[1:]
+    subsys, ranks, seconds, again = "", list[int](), None, False
+    while rest:
+        word = rest.pop(0)
+        if word in ("rank", "for") and not rest:
+            raise CommandError(f"a number is missing after {word!r}: {usage}")
+        if word == "restart":
+            again = True
+        elif word == "rank":
+            ranks.append(_rank(rest.pop(0)))
+        elif word == "for":
+            seconds = _seconds(rest.pop(0))
+        elif not subsys:
+            subsys = word
+        else:
+            raise CommandError(f"cannot read {word!r}: {usage}")
+    try:
+        level, subsys = parse_level(level), parse_subsys(subsys) if subsys else ""
+    except NcclError as error:
+        raise CommandError(str(error)) from error
+    chosen = tuple(ranks) or marked
+    return SetNccl(id=new, level=level, subsys=subsys, ranks=chosen, seconds=seconds, restart=again)
