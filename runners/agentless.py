@@ -54,6 +54,7 @@ from .model import (
 from .run_directories import AGENT_FILE, AGENT_LOCK, MANIFEST, RUNNER_FILE, Entry
 from .state import RunState
 from .status import DAMAGED
+from .telemetry import curves
 from .wire.client import Link, LinkError, SocketLink, Window, new_id, sweep_sockets
 
 GRACE_S = 30.0
@@ -279,7 +280,7 @@ class DiskLink:
 
     async def read_metrics(self, ask: ReadMetrics) -> MetricsWindow:
         """See Link.read_metrics."""
-        return MetricsWindow(ask.id, error="no metrics of this run are kept here")
+        return await curves.ask_curves(curves.kept(self._entry), ask)
 
     async def close(self) -> None:
         return

@@ -41,7 +41,8 @@ from .logs.log_files import parse_file_id
 from .model import HUB, Event, RankSample, RankTick, RunEnded, RunPhase, Stamped
 from .state import RunState
 from .status import standing_json, status_json
-from .telemetry.metrics import LEVELS, Row
+from .telemetry.curves import directories
+from .telemetry.metrics_files import FOLDER, LEVELS, gathered
 from .wire.client import Link, LinkError
 
 HEAD = 256 << 10
@@ -92,10 +93,11 @@ def joined(pieces: list[tuple[int, bytes]], size: int) -> tuple[bytes, bool]:
 
 WINDOW = 1 << 20
 """Bytes of one request."""
-_ROW = msgspec.json.Decoder(Row)
 MANIFEST = run_directories.MANIFEST
 FORMAT = 1
 MOST_FILE = 256 << 20
+MOST_CURVES = 64 << 20
+"""Bytes of one level's curves of one node; the newest are taken."""
 MOST_BYTES = 8 << 30
 MOST_FILES = 200_000
 MOST_RATIO, FREE_OF_RATIO = 500, 64 << 20
@@ -106,7 +108,7 @@ BLOCK = 512
 _TOP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _FIXED = re.compile(
     r"plan\.json|run\.json|journal\.jsonl|status\.json|findings\.json|diagnose\.json|MANIFEST\.json"
-    r"|(?:node-\d{1,6}/)?metrics/(?:1|10|60)s\.jsonl(?:\.1)?"
+    r"|(?:node-\d{1,6}/)?metrics/(?:1|10|60|600)s\.jsonl(?:\.1)?"
 )
 
 
@@ -510,21 +512,18 @@ class Gathering:
         self._writer.add(name, json.dumps(value, indent=1).encode() + b"\n")
 
     def _metrics(self) -> None:
-        """Curves of this run, and of those of its parts that are on this machine."""
+        """Curves of this run, and of those of its parts that are on this machine: a file a level, not packed twice."""
         hub = self._entry.record.kind == "hub"
-        parts = run_directories.parts(self._entry.record.run) if hub else []
-        places = (
-            {f"node-{part.record.node}/": part.path for part in parts} if hub else {"": self._entry.path}
-        )
-        for before, path in places.items():
+        by_node = directories(self._entry)
+        for node, path in by_node.items():
+            before = f"node-{node}/" if hub else ""
             for level in LEVELS:
-                for name in (f"metrics/{level.name}", f"metrics/{level.name}.1"):
-                    data = self._file(path / name, before + name, optional=True)
-                    if data is not None:
-                        self._writer.add(before + name, data)
-                        self._lacks(*([f"{before}{name} has lines that are damaged"] * (not curves(data))))
-        here = {part.record.node for part in parts}
-        absent = sorted(node for node in self._state.nodes if hub and node != HUB and node not in here)
+                name = f"{FOLDER}/{level.name}"
+                data, damaged = gathered(path, level, MOST_CURVES)
+                if data or damaged:
+                    self._writer.add(before + name, data)
+                    self._lacks(*([f"{before}{name} has lines that are damaged"] * damaged))
+        absent = sorted(node for node in self._state.nodes if hub and node != HUB and node not in by_node)
         if absent:
             self.missing.append(f"the curves of {spans_text('node', absent)} are on other machines")
 
@@ -567,12 +566,6 @@ def numbered(events: Iterable[Stamped]) -> Iterator[Stamped]:
     for event in events:
         last = max(event.seq, last + 1)
         yield structs.replace(event, seq=last)
-
-
-def curves(data: bytes) -> bool:
-    """Whether every whole line is a row of curves. Pure."""
-    lines = (data.rpartition(b"\n")[0] or data).splitlines()
-    return all(file_io.decoded(_ROW, line) is not None for line in lines if line)
 
 
 def secrets_of(entry: run_directories.Entry, state: RunState) -> set[str]:

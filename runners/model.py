@@ -1010,6 +1010,8 @@ class ReadMetrics(Struct, frozen=True, tag=True):
     """"each" GPU or rank a series, one series a "node", or one of "all"."""
     indexes: tuple[int, ...] = ()
     """Only these ranks or GPUs; () means all."""
+    counts: bool = False
+    """Whether the series are to carry `samples`: a hub needs them to fold nodes."""
 
 
 Action = Restart | Stop | SetNccl | Signal | Dump | Down | SetAutostop
@@ -1032,6 +1034,8 @@ class Series(Struct, frozen=True, omit_defaults=True):
     low: tuple[float | None, ...] = ()
     """The smallest sample of each bucket; () where every bucket equals its mean."""
     high: tuple[float | None, ...] = ()
+    samples: tuple[int, ...] = ()
+    """How many samples each bucket has, where that was asked for."""
 
 
 class MetricsWindow(Struct, frozen=True, tag=True):

@@ -68,6 +68,7 @@ class Agent:
             self.commands.execute,
             partial(ask_window, run.run_dir),
             self.sampling.attend,
+            curves=self.sampling.curves,
         )
         run.chronicle.publish = self.server.publish
         if self.relay is not None:

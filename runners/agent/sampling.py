@@ -22,14 +22,18 @@ from ..model import (
     Host,
     HostTick,
     LogGrew,
+    MetricsWindow,
     RankPhase,
     RankSample,
     RankTick,
+    ReadMetrics,
 )
 from ..state import Rank
+from ..telemetry import curves
 from ..telemetry.gpus import GpuSource
 from ..telemetry.host import HostSampler
 from ..telemetry.metrics import MetricsStore
+from ..telemetry.metrics_files import FOLDER
 from ..telemetry.rank_samples import Launched, Placement, RankSampler, place, witness
 from .hook_clients import Hooks
 from .processes import environ_of
@@ -212,6 +216,8 @@ class Placing:
 INTERVAL_S = 1.0
 LATE_S = 0.3
 """Extra seconds to wait for the GPU sampler, which drives the sampling cadence when present."""
+STALE_S = 2.5
+"""After so long values of GPUs are not kept again."""
 DISK_LOW = 0.05
 """Share of the file system under which a warning is shown."""
 DISK_FULL_BYTES = 1 << 20
@@ -226,10 +232,12 @@ class Sampling:
         self._host = HostSampler(run.run_dir)
         self._ranks = RankSampler()
         self._growing = Growing(run.run_dir, lambda sizes: run.emit(LogGrew(sizes)))
-        self._metrics = MetricsStore(run.run_dir / "metrics")
+        self._metrics = MetricsStore(run.run_dir / FOLDER)
         self._gpus = GpuSource(INTERVAL_S, self._gpu_event, node=run.node)
         self._placing = Placing(run.node)
         self._newest: tuple[Gpu, ...] = ()
+        self._heard = float("-inf")
+        """When that was, by the monotonic clock."""
         self._held: GpuTick | None = None
         """What came from the GPU sampler and is emitted with the sample that it sets off."""
         self._began = float("-inf")
@@ -284,6 +292,8 @@ class Sampling:
             self._run.emit(event)
             return
         self._newest = event.gpus
+        if event.problem is None:
+            self._heard = time.monotonic()
         if event.problem is None and time.monotonic() - self._began > INTERVAL_S / 2:
             self._held = event
             self._due.set()
@@ -294,6 +304,11 @@ class Sampling:
         held, self._held = self._held, None
         if held is not None:
             self._run.emit(held)
+
+    async def curves(self, ask: ReadMetrics) -> MetricsWindow:
+        """The answer to a viewer that asks for metrics, the newest second included."""
+        store = curves.Store(self._run.run_dir / FOLDER, self._metrics.open_row())
+        return await curves.ask_curves({self._run.node: store}, ask)
 
     def grown(self) -> None:
         """Tell which log files grew; also right before the end, so that nobody misses the last lines."""
@@ -326,7 +341,9 @@ class Sampling:
 
     def _keep(self, host: Host, ticks: tuple[RankSample, ...]) -> None:
         """Write to disk what belongs there, and say when that cannot be."""
-        self._metrics.append(time.time(), self._newest, ticks, host)
+        # A driver that does not answer leaves old values behind, which are none of this second.
+        gpus = self._newest if time.monotonic() - self._heard < STALE_S else ()
+        self._metrics.append(time.time(), gpus, ticks, host, self._run.state.training.values())
         self._run.journal.flush()
         refused = self._metrics.problem is not None or self._run.journal.blocked
         self._check_disk(host.disk_free, host.disk_total, refused)

@@ -1,54 +1,68 @@
-"""The curves of a run on disk: means over 1, 10 and 60 seconds, each level bounded.
+"""The curves of a run on disk: smallest, mean and largest value of each bucket of 1, 10, 60 and 600 seconds.
 
-`metrics/{1s,10s,60s}.jsonl` hold one row a line; a full file becomes `….jsonl.1`, replacing the one before.
-So a level keeps between one and two files' worth: 1 s for 10 to 20 minutes, 10 s for 2 to 4 hours, 60 s for
-7 to 14 days. A row of 8 GPUs and 8 ranks takes about 0.6 KB: at most 0.7, 0.9 and 12 MB.
+`metrics/1s.jsonl` (10s, 60s, 600s) holds one row a line; a full file becomes `1s-<unix time of its first row>.jsonl`,
+of the coarser levels packed (`.jsonl.gz`), and the oldest of them goes. Buckets begin at multiples of their length in
+unix time. A row: `{"t": begin, "s": seconds, "n": samples, "i": {source: indexes}, "m": {metric: columns}}`, where
+columns are `[mean]`, `[mean, low, high]` or `[mean, low, high, samples]`, and a column is one number for all indexes or
+a list beside them, null where nothing is known. Rows of versions before (means alone, of fewer metrics) are read, too.
+
+Coarse rows are made of finer ones, so nothing is lost when a process dies between two of them: a reader goes on with the
+finer rows where a coarse level ends, and the next writer catches up from them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import gzip
+import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
-from ..model import Gpu, Host, RankSample
+from ...presets.sanitize import clean_line
+from ..model import Gpu, Host, RankSample, TrainingSample
+from .metric_names import HOST, METRICS, source_of
+from .metrics_files import (
+    COUNTS,
+    LEVELS,
+    Cell,
+    Cells,
+    Resolution,
+    Row,
+    cells_of,
+    decode_row,
+    end_of,
+    pieces,
+    read_rows,
+)
 
+MOST_OWN = 64
+"""Names of a script's own that are kept."""
+MOST_NAME = 64
+"""Characters of one."""
 
-class Resolution(msgspec.Struct, frozen=True):
-    """One resolution of the store."""
-
-    seconds: int
-    rows: int
-    """Rows a file; at most twice as many are kept."""
-
-    @property
-    def name(self) -> str:
-        """File name."""
-        return f"{self.seconds}s.jsonl"
-
-
-LEVELS = (Resolution(1, 600), Resolution(10, 720), Resolution(60, 10080))
-
-Values = tuple[float | None, ...]
-
-
-class Row(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Means over one bucket. None: not known at any time in it."""
-
-    time: float
-    """Unix seconds at which the bucket begins."""
-    seconds: int = 1
-    """Length of the bucket."""
-    gpus: dict[int, tuple[float | None, float | None, float | None, float | None]] = {}
-    """NVML index → util (percent), memory used (bytes), power (W), temperature (°C)."""
-    ranks: dict[int, tuple[float | None, float | None, float | None]] = {}
-    """Rank → cpu (percent of a core), rss (bytes), step (seconds)."""
-    host: tuple[float | None, float | None] = (None, None)
-    """Cpu (percent of all cores), memory used (bytes)."""
+_GPU = (
+    ("gpu.util", "util"), ("gpu.mem", "mem_used"), ("gpu.power", "power_w"), ("gpu.temp", "temp_c"),
+    ("gpu.sm_mhz", "sm_mhz"), ("gpu.throttled", "throttled_percent"), ("gpu.pcie_rx", "pcie_rx_bps"),
+    ("gpu.pcie_tx", "pcie_tx_bps"), ("gpu.nvlink_rx", "nvlink_rx_bps"), ("gpu.nvlink_tx", "nvlink_tx_bps"),
+    ("gpu.sm_active", "sm_active"), ("gpu.tensor_active", "tensor_active"), ("gpu.dram_active", "dram_active"),
+)  # fmt: skip
+_RANK = (
+    ("rank.cpu", "cpu_percent"), ("rank.rss", "rss_bytes"), ("rank.read", "read_bps"), ("rank.write", "write_bps"),
+    ("rank.gpu_mem", "gpu_mem"), ("rank.step", "step"), ("rank.step_s", "step_s"), ("rank.wait", "wait_percent"),
+)  # fmt: skip
+_HOST = (
+    ("host.cpu", "cpu_percent"), ("host.mem", "mem_used"), ("host.net_rx", "net_rx_bps"),
+    ("host.net_tx", "net_tx_bps"), ("host.ib_rx", "ib_rx_bps"), ("host.ib_tx", "ib_tx_bps"),
+    ("host.disk_free", "disk_free"), ("host.shm", "shm_used"),
+)  # fmt: skip
+_TRAIN = tuple(
+    (f"train.{field}", field)
+    for field in ("loss", "lr", "grad_norm", "tokens_s", "samples_s", "mfu", "step", "step_s")
+)
 
 
 class MetricsStore:
@@ -61,7 +75,11 @@ class MetricsStore:
         self._directory = Path(directory)
         self._levels = levels
         self._buckets = [_Bucket(level.seconds) for level in levels]
-        self._files = [_File(self._directory / level.name, level.rows) for level in levels]
+        self._files = [_File(self._directory, level) for level in levels]
+        self._reported: dict[int, float] = {}
+        """Rank → time of the training signals that were taken last."""
+        self._own: set[str] = set()
+        self._resumed = False
         self.problem: str | None = None
         """Why the newest rows are not on disk, as a sentence; None when they are."""
 
@@ -71,51 +89,222 @@ class MetricsStore:
         gpus: Iterable[Gpu] = (),
         ranks: Iterable[RankSample] = (),
         host: Host | None = None,
+        training: Iterable[TrainingSample] = (),
     ) -> bool:
         """Take one sample of `time` (unix seconds); rows are written as their buckets end.
 
         False when a row that was due could not be written; it is then lost, the store goes on.
         """
-        values = _flat(gpus, ranks, host)
-        ended = [bucket.add(time, values) for bucket in self._buckets]
-        return self._write(ended)
+        if not self._resumed:
+            self._resumed = True
+            self._resume()
+        cells: Cells = {}
+        for gpu in gpus:
+            _take(cells, _GPU, gpu.index, gpu)
+        for rank in ranks:
+            _take(cells, _RANK, rank.rank, rank)
+        if host is not None:
+            _take(cells, _HOST, HOST, host)
+        for signals in training:
+            self._take_training(cells, signals)
+        return self._add(0, time, cells)
 
     def flush(self) -> bool:
-        """Write the buckets that are still open; for the end of a run. False as in `append`."""
-        return self._write([bucket.end() for bucket in self._buckets])
+        """Write the newest second; for the end of a run. Coarser rows that are due later are made by readers."""
+        ended = self._buckets[0].end()
+        return ended is None or self._ended(0, *ended)
 
-    def _write(self, rows: list[Row | None]) -> bool:
-        done = True
-        for file, row in zip(self._files, rows, strict=True):
-            if row is None:
+    def open_row(self) -> Row | None:
+        """The second that is not written yet; for readers in this process."""
+        bucket = self._buckets[0]
+        if bucket.number is None:
+            return None
+        copied: Cells = {
+            name: {index: [*cell] for index, cell in held.items()} for name, held in bucket.cells.items()
+        }
+        return Row(bucket.begin, self._levels[0].seconds, 1, {}, {"": copied})
+
+    def _take_training(self, cells: Cells, signals: TrainingSample) -> None:
+        """Signals are what a script reports now and then: each report counts once."""
+        if self._reported.get(signals.rank) == signals.at:
+            return
+        self._reported[signals.rank] = signals.at
+        _take(cells, _TRAIN, signals.rank, signals)
+        for own, value in signals.values.items():
+            name = "train." + clean_line(own.encode(errors="replace"))[:MOST_NAME]
+            if name in METRICS or (name not in self._own and len(self._own) >= MOST_OWN):
                 continue
-            try:
-                file.write(msgspec.json.encode(row))
-            except OSError as error:
-                done = False
-                self.problem = _sentence(error, self._directory)
-        if done and any(row is not None for row in rows):
+            self._own.add(name)
+            _set(cells, name, signals.rank, value)
+
+    def _add(self, level: int, time: float, cells: Cells) -> bool:
+        """Into a level's bucket; what that ends is written, and goes into the next level."""
+        ended = self._buckets[level].add(time, cells)
+        return ended is None or self._ended(level, *ended)
+
+    def _ended(self, level: int, begin: int, cells: Cells) -> bool:
+        done = True
+        try:
+            self._files[level].write(encoded(begin, self._levels[level].seconds, cells), begin)
+        except OSError as error:
+            done = False
+            self.problem = _sentence(error, self._directory)
+        if level + 1 < len(self._levels):
+            done = self._add(level + 1, begin, cells) and done
+        if done and level == 0:
             self.problem = None
         return done
 
+    def _resume(self) -> None:
+        """Take into the coarse buckets what an earlier writer had put into finer rows alone."""
+        for level in range(1, len(self._levels)):
+            newest = end_of(self._directory, self._levels[level])
+            for row in read_rows(self._directory, self._levels[level - 1], newest):
+                self._add(level, row.time, cells_of(row))
+
+
+class _Bucket:
+    """What falls into one stretch of time."""
+
+    def __init__(self, seconds: int) -> None:
+        self._seconds = seconds
+        self.number: int | None = None
+        self.cells: Cells = {}
+
+    @property
+    def begin(self) -> int:
+        return (self.number or 0) * self._seconds
+
+    def add(self, time: float, cells: Cells) -> tuple[int, Cells] | None:
+        """Take values of `time`; begin and content of the bucket before it when these begin a new one."""
+        number = int(time // self._seconds)
+        ended = self.end() if self.number is not None and number != self.number else None
+        self.number = number
+        merge(self.cells, cells)
+        return ended
+
+    def end(self) -> tuple[int, Cells] | None:
+        """Begin and content so far, and begin anew; None when there was nothing."""
+        if self.number is None:
+            return None
+        ended = (self.begin, self.cells)
+        self.number, self.cells = None, {}
+        return ended
+
+
+def merge(into: Cells, cells: Cells) -> None:
+    """Add newer cells to older ones, exactly."""
+    for name, by_index in cells.items():
+        held = into.get(name)
+        if held is None:
+            into[name] = {index: [*cell] for index, cell in by_index.items()}
+            continue
+        last = name in COUNTS
+        for index, cell in by_index.items():
+            mine = held.get(index)
+            if mine is None:
+                held[index] = [*cell]
+                continue
+            if last:
+                mine[0] = cell[0]
+            else:
+                mine[0] += cell[0]
+                mine[1] += cell[1]
+            if cell[2] < mine[2]:
+                mine[2] = cell[2]
+            if cell[3] > mine[3]:
+                mine[3] = cell[3]
+
+
+def _take(cells: Cells, fields: tuple[tuple[str, str], ...], index: int, sample: object) -> None:
+    for name, field in fields:
+        _set(cells, name, index, getattr(sample, field))
+
+
+def _set(cells: Cells, name: str, index: int, value: float | None) -> None:
+    if value is None or not math.isfinite(value):
+        return
+    held = cells.get(name)
+    if held is None:
+        held = cells[name] = {}
+    held[index] = [value, 1, value, value]
+
+
+def encoded(begin: int, seconds: int, cells: Cells) -> bytes:
+    """One row as a line. Four digits, six of training signals; counts are whole."""
+    indexes: dict[str, list[int]] = {}
+    samples = 1.0
+    for name, held in cells.items():
+        source = source_of(name)
+        order = indexes.get(source)
+        if order is None:
+            indexes[source] = [*held]
+        elif order != [*held]:
+            indexes[source] = [*dict.fromkeys((*order, *held))]
+        for cell in held.values():
+            if cell[1] > samples:
+                samples = cell[1]
+    columns = ",".join(
+        f"{_quoted(name)}:[{_columns(name, held, indexes[source_of(name)], samples)}]"
+        for name, held in cells.items()
+    )
+    parts = ",".join(f"{_quoted(source)}:{held}" for source, held in indexes.items()).replace(" ", "")
+    return f'{{"t":{begin},"s":{seconds},"n":{samples:.0f},"i":{{{parts}}},"m":{{{columns}}}}}\n'.encode()
+
+
+def _columns(name: str, held: Mapping[int, Cell], indexes: list[int], samples: float) -> str:
+    digits = "%.15g" if name in COUNTS else "%.6g" if name.startswith("train.") else "%.4g"
+    of_row = [held.get(index) for index in indexes]
+    mean = [None if cell is None else digits % (cell[0] / cell[1]) for cell in of_row]
+    low = [None if cell is None else digits % cell[2] for cell in of_row]
+    high = [None if cell is None else digits % cell[3] for cell in of_row]
+    counted = name in COUNTS or all(cell is None or cell[1] == samples for cell in of_row)
+    if counted and low == high == mean:
+        return _column(mean)
+    columns = f"{_column(mean)},{_column(low)},{_column(high)}"
+    if counted:
+        return columns
+    samples_of = [None if cell is None else f"{cell[1]:.0f}" for cell in of_row]
+    return f"{columns},{_column(samples_of)}"
+
+
+def _column(texts: list[str | None]) -> str:
+    first = texts[0]
+    if first is not None and texts.count(first) == len(texts):
+        return first
+    return f"[{','.join(text or 'null' for text in texts)}]"
+
+
+_NAMES: dict[str, str] = {}
+
+
+def _quoted(name: str) -> str:
+    text = _NAMES.get(name)
+    if text is None:
+        text = msgspec.json.encode(name).decode()
+        if len(_NAMES) < 4 * (len(METRICS) + MOST_OWN):
+            _NAMES[name] = text
+    return text
+
 
 class _File:
-    """One level's file: appends lines, and begins a new file after `rows` of them."""
+    """One level's files: appends lines, and begins a new file after `rows` of them."""
 
-    def __init__(self, path: Path, rows: int) -> None:
-        self._path = path
-        self._limit = rows
+    def __init__(self, directory: Path, level: Resolution) -> None:
+        self._directory, self._level = directory, level
+        self._path = directory / level.name
         self._rows: int | None = None
+        self._first = 0
+        """Unix time of the first row in the file."""
         self._whole = True
 
-    def write(self, line: bytes) -> None:
+    def write(self, line: bytes, begin: int) -> None:
         """Append one line; raises OSError, after which the next line still begins on a line of its own."""
         if self._rows is None:
             self._rows, self._whole = self._existing()
-        if self._rows >= self._limit:
-            os.replace(self._path, self._path.with_name(self._path.name + ".1"))
-            self._rows, self._whole = 0, True
-        data = (b"" if self._whole else b"\n") + line + b"\n"
+        if self._rows >= self._level.rows:
+            self._turn()
+        data = (b"" if self._whole else b"\n") + line
         handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             self._whole = False
@@ -124,77 +313,57 @@ class _File:
             self._whole = True
         finally:
             os.close(handle)
+        if not self._rows:
+            self._first = begin
         self._rows += 1
 
     def _existing(self) -> tuple[int, bool]:
         """Lines that an earlier agent left, and whether the last one is whole."""
         with contextlib.suppress(FileExistsError):
-            os.mkdir(self._path.parent, 0o700)  # alone: a run directory that was removed is not made again
+            os.mkdir(self._directory, 0o700)  # alone: a run directory that was removed is not made again
+        with contextlib.suppress(OSError):
+            for left in self._directory.glob(f"{self._level.seconds}s-*.tmp"):
+                left.unlink()
         try:
             data = self._path.read_bytes() if self._path.is_file() else b""
         except FileNotFoundError:
             data = b""
+        row = next(map(decode_row, data.splitlines()[:8]), None)
+        self._first = 0 if row is None else row.time
         return data.count(b"\n"), not data or data.endswith(b"\n")
 
-
-class _Bucket:
-    """Sums of the samples that fall into one stretch of time."""
-
-    def __init__(self, seconds: int) -> None:
-        self._seconds = seconds
-        self._number: int | None = None
-        self._sums: dict[tuple[str, int], list[list[float]]] = {}
-
-    def add(self, time: float, values: Mapping[tuple[str, int], Values]) -> Row | None:
-        """Take one sample; the row of the bucket before it when this sample begins a new one."""
-        number = int(time // self._seconds)
-        row = self.end() if self._number is not None and number != self._number else None
-        self._number = number
-        for key, fields in values.items():
-            sums = self._sums.setdefault(key, [[0.0, 0] for _ in fields])
-            for pair, value in zip(sums, fields, strict=True):
-                if value is not None:
-                    pair[0] += value
-                    pair[1] += 1
-        return row
-
-    def end(self) -> Row | None:
-        """The row so far, and begin anew; None when there was no sample."""
-        if self._number is None:
-            return None
-        begin, means = float(self._number * self._seconds), _means(self._sums)
-        self._number, self._sums = None, {}
-        return msgspec.convert(
-            {
-                "time": begin,
-                "seconds": self._seconds,
-                "gpus": {number: fields for (kind, number), fields in means.items() if kind == "gpu"},
-                "ranks": {number: fields for (kind, number), fields in means.items() if kind == "rank"},
-                "host": means.get(("host", 0), (None, None)),
-            },
-            Row,
-        )
+    def _turn(self) -> None:
+        """Begin a new file, pack the full ones, and let the oldest go. Raises OSError where it cannot begin one."""
+        level, begin = self._level, self._first
+        while (piece := self._directory / f"{level.seconds}s-{begin}.jsonl").exists() or piece.with_name(
+            piece.name + ".gz"
+        ).exists():
+            begin += 1
+        os.replace(self._path, piece)
+        self._rows, self._whole = 0, True
+        with contextlib.suppress(OSError):
+            full = pieces(self._directory, level)
+            for _, path in full[: -level.pieces]:
+                path.unlink(missing_ok=True)
+            for _, path in full[-level.pieces :] if level.packed else ():
+                if path.suffix != ".gz":
+                    _pack(path)
 
 
-def _means(sums: Mapping[tuple[str, int], list[list[float]]]) -> dict[tuple[str, int], Values]:
-    """Six digits, which is finer than any of the sources."""
-    return {
-        key: tuple(float(f"{total / count:.6g}") if count else None for total, count in fields)
-        for key, fields in sums.items()
-    }
-
-
-def _flat(
-    gpus: Iterable[Gpu], ranks: Iterable[RankSample], host: Host | None
-) -> dict[tuple[str, int], Values]:
-    flat: dict[tuple[str, int], Values] = {}
-    for gpu in gpus:
-        flat["gpu", gpu.index] = (gpu.util, gpu.mem_used, gpu.power_w, gpu.temp_c)
-    for rank in ranks:
-        flat["rank", rank.rank] = (rank.cpu_percent, rank.rss_bytes, rank.step_s)
-    if host is not None:
-        flat["host", 0] = (host.cpu_percent, host.mem_used)
-    return flat
+def _pack(path: Path) -> None:
+    """Compress a file; at every moment it is there whole, once or twice. Raises OSError."""
+    packed = path.with_name(path.name + ".gz")
+    new = path.with_name(path.name + ".tmp")
+    data = gzip.compress(path.read_bytes(), compresslevel=1, mtime=0)
+    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        with open(handle, "wb") as file:
+            file.write(data)
+        os.replace(new, packed)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
+    path.unlink(missing_ok=True)
 
 
 def _sentence(error: OSError, directory: Path) -> str:

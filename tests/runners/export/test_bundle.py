@@ -15,7 +15,7 @@ import pytest
 
 from distui.runners import export
 from distui.runners.errors import RunError
-from distui.runners.export import BundleWriter, File, Manifest, curves, is_bundle, numbered, unpack
+from distui.runners.export import BundleWriter, File, Manifest, is_bundle, numbered, unpack
 from distui.runners.model import RunEnded, RunPhase, Stamped
 
 TOP = "20260101-000000-job-0a1b2c3d"
@@ -204,20 +204,6 @@ def test_what_no_journal_held_is_numbered() -> None:
     ended = RunEnded(RunPhase.SUCCEEDED, 0, "")
     events = [Stamped(1.0, ended, seq) for seq in (0, 4, 7, 0, 0)]
     assert [one.seq for one in numbered(events)] == [1, 4, 7, 8, 9]
-
-
-@pytest.mark.parametrize(
-    ("data", "whole"),
-    [
-        (b"", True),
-        (b'{"time":1.0}\n', True),
-        (b'{"time":1.0}\n{"ti', True),
-        (b'{"time":1.0}\n\xff\n', False),
-        (b"\xff", False),
-    ],
-)
-def test_whether_curves_are_whole(data: bytes, whole: bool) -> None:
-    assert curves(data) is whole
 
 
 def test_a_folder_that_no_bundle_holds(tmp_path: Path) -> None:

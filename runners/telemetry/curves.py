@@ -1,0 +1,340 @@
+"""Curves of a window of time from the metrics on disk: `ReadMetrics` → `MetricsWindow`.
+
+A window is cut into buckets of equal length (`NICE_S`) that begin at multiples of it in unix time, so that a window
+that moves on keeps its inner buckets. Rows come from the coarsest level whose rows make up a bucket, or from a coarser
+one where that level has forgotten the window's beginning; where a level ends the finer ones go on. Smallest and largest
+values and means (by number of samples) are folded exactly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from ..model import HUB, MetricsWindow, ReadMetrics, Series
+from ..run_directories import Entry, parts
+from .metric_names import HOST, METRICS, SOURCES, metric, selected, unknown
+from .metrics_files import FOLDER, LEVELS, Resolution, Row, columns_of, end_of, names_of, oldest, read_rows
+
+DAY_S = 86400
+NICE_S = (
+    1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 3 * 3600, 6 * 3600, 12 * 3600,
+    DAY_S, 2 * DAY_S, 7 * DAY_S, 28 * DAY_S, 364 * DAY_S,
+)  # fmt: skip
+"""Lengths of buckets; each is made of whole rows of some level."""
+MOST_BUCKETS = 1000
+MOST_VALUES = 200_000
+"""Numbers in one answer, which stays below MAX_LINE with them."""
+FOLDS = ("each", "node", "all")
+BEFORE_ALL = 0.0
+"""A window that begins here or earlier begins with the run."""
+AHEAD_S = 3600.0
+"""A window that ends further in the future ends now."""
+
+_READERS = ThreadPoolExecutor(
+    max_workers=1, thread_name_prefix="curves"
+)  # no viewer takes more than one core
+
+
+class Bins(NamedTuple):
+    """Buckets of a window, from `begin` on, each of `seconds`."""
+
+    begin: int
+    seconds: int
+    buckets: int
+
+    @property
+    def end(self) -> int:
+        return self.begin + self.seconds * self.buckets
+
+
+@dataclass(slots=True)
+class Points:
+    """One series while it is gathered, a place a bucket."""
+
+    total: list[float]
+    samples: list[float]
+    low: list[float]
+    high: list[float]
+
+
+Gathered = dict[tuple[str, int], Points]
+"""By metric and index."""
+
+
+def refusal(ask: ReadMetrics) -> str:
+    """Why a window cannot be given; "" where it can. A sentence."""
+    if not (math.isfinite(ask.begin) and math.isfinite(ask.end)):
+        return "a window of metrics needs a begin and an end in unix seconds"
+    if ask.begin >= ask.end:
+        return (
+            f"the window ends ({ask.end:.15g}) before it begins ({ask.begin:.15g}): give an earlier begin"
+        )
+    if ask.buckets < 1:
+        return f"a window of metrics has at least 1 bucket, not {ask.buckets}"
+    if ask.fold not in FOLDS:
+        return f"fold is one of {', '.join(FOLDS)}, not {ask.fold[:40]!r}"
+    if strange := unknown(ask.metrics):
+        return f"there is no metric {strange[0][:60]!r}: `distui metrics --list` lists all"
+    return ""
+
+
+def bins_of(begin: float, end: float, buckets: int, least_s: int = 1) -> Bins:
+    """The shortest buckets of at least `least_s` of which at most `buckets` cover the window. Pure."""
+    for seconds in NICE_S:
+        first, last = math.floor(begin / seconds), math.ceil(end / seconds)
+        if seconds >= least_s and last - first <= buckets:
+            break
+    return Bins(first * seconds, seconds, min(last - first, buckets))
+
+
+def level_for(seconds: int, levels: Sequence[Resolution] = LEVELS) -> int:
+    """The coarsest level whose rows make up buckets of that length. Pure."""
+    return max(place for place, level in enumerate(levels) if seconds % level.seconds == 0)
+
+
+class Store:
+    """The metrics of one node on disk, and the second that its writer has not written yet."""
+
+    def __init__(
+        self, directory: Path, open_row: Row | None = None, levels: Sequence[Resolution] = LEVELS
+    ) -> None:
+        self._directory, self._open, self._levels = directory, open_row, levels
+
+    def span(self) -> tuple[float, float] | None:
+        """Unix times between which there are rows; None where there are none."""
+        begins = [at for level in self._levels if (at := oldest(self._directory, level)) is not None]
+        ends = [end_of(self._directory, level) for level in self._levels]
+        if self._open is not None:
+            begins.append(self._open.time)
+            ends.append(self._open.end)
+        return (min(begins), max(ends)) if begins else None
+
+    def fit(self, begin: float, end: float, buckets: int) -> tuple[Bins, int]:
+        """Buckets for a window, and the level that they are read of."""
+        bins = bins_of(begin, end, buckets)
+        level = level_for(bins.seconds, self._levels)
+        begins = [oldest(self._directory, each) for each in self._levels]
+        for coarser in range(level + 1, len(self._levels)):
+            mine, other, seconds = begins[level], begins[coarser], self._levels[coarser].seconds
+            reached = math.inf if mine is None else mine
+            if other is not None and reached > begin and other + seconds <= reached:
+                level, bins = coarser, bins_of(begin, end, buckets, seconds)
+        return bins, level
+
+    def rows(self, level: int, begin: float, end: float) -> Iterator[Row]:
+        """Rows of a level in [begin, end), and of finer ones from where it ends."""
+        reached = begin
+        for finer in range(level, -1, -1):
+            newest = reached
+            for row in read_rows(self._directory, self._levels[finer], reached, end):
+                newest = max(newest, row.end)
+                yield row
+            reached = newest if newest > reached else max(reached, self._until(finer))
+        if self._open is not None and begin <= self._open.time < end:
+            yield self._open
+
+    def _until(self, level: int) -> float:
+        return end_of(self._directory, self._levels[level])
+
+
+Stores = Mapping[int, Store]
+"""By node."""
+
+
+def kept(entry: Entry) -> dict[int, Store]:
+    """The metrics of a run that are on this machine."""
+    return {node: Store(path) for node, path in directories(entry).items()}
+
+
+def directories(entry: Entry) -> dict[int, Path]:
+    """By node: where its metrics are on this machine: the run's own, of its parts, and what a hub kept of others."""
+    by_node: dict[int, Path] = {}
+    for path in entry.path.glob(f"node-*/{FOLDER}"):
+        number = path.parent.name.removeprefix("node-")
+        if number.isdecimal() and len(number) < 7:
+            by_node[int(number)] = path
+    if entry.record.kind == "hub":
+        by_node |= {part.record.node: part.path / FOLDER for part in parts(entry.record.run)}
+    else:
+        by_node[entry.record.node] = entry.path / FOLDER
+    return {node: path for node, path in sorted(by_node.items()) if path.is_dir()}
+
+
+def read(stores: Stores, ask: ReadMetrics, now: float | None = None) -> MetricsWindow:
+    """The curves of one node or several. Reads files; raises nothing."""
+    if why := refusal(ask):
+        return MetricsWindow(ask.id, error=why)
+    window = resolved(ask, [span for store in stores.values() if (span := store.span())], now)
+    if window is None:
+        return MetricsWindow(ask.id, error="no metrics of this run are kept here")
+    buckets = min(ask.buckets, MOST_BUCKETS)
+    fits = {node: store.fit(*window, buckets) for node, store in stores.items()}
+    least = max(bins.seconds for bins, _ in fits.values())
+    bins = bins_of(*window, buckets, least)
+    gathered = {
+        node: gather(stores[node].rows(level, bins.begin, bins.end), bins, ask.metrics, ask.indexes)
+        for node, (_, level) in fits.items()
+    }
+    return answer(ask, bins, folded(gathered, ask.fold, ask.counts))
+
+
+def resolved(
+    ask: ReadMetrics, spans: Sequence[tuple[float, float]], now: float | None = None
+) -> tuple[float, float] | None:
+    """Begin and end in unix seconds; None where there is nothing. `spans`: of what there is. Pure but for the clock."""
+    if not spans:
+        return None
+    begin, end = ask.begin, ask.end
+    if begin <= BEFORE_ALL:
+        begin = min(span[0] for span in spans)
+    if end > (time.time() if now is None else now) + AHEAD_S:
+        end = max(span[1] for span in spans)
+    return begin, max(end, begin + 1)
+
+
+async def ask_curves(stores: Stores, ask: ReadMetrics) -> MetricsWindow:
+    """`read`, off the event loop."""
+    return await asyncio.get_running_loop().run_in_executor(_READERS, read, stores, ask)
+
+
+def answer(ask: ReadMetrics, bins: Bins, series: Sequence[Series]) -> MetricsWindow:
+    """The window, or a sentence where it is too large to be sent."""
+    values = sum(len(each.mean) + len(each.low) + len(each.high) + len(each.samples) for each in series)
+    if values > MOST_VALUES:
+        return MetricsWindow(
+            ask.id,
+            error=f"the window holds {values:,} values, and an answer at most {MOST_VALUES:,}: "
+            "ask for fewer buckets or metrics, or fold them",
+        )
+    return MetricsWindow(ask.id, float(bins.begin), float(bins.seconds), bins.buckets, tuple(series))
+
+
+# --- gathering: pure ---------------------------------------------------------------------------------------------
+
+
+def gather(
+    rows: Iterable[Row], bins: Bins, metrics: Sequence[str] = (), indexes: Sequence[int] = ()
+) -> Gathered:
+    """Rows into buckets."""
+    gathered: Gathered = {}
+    only, chosen = frozenset(indexes), dict[str, bool]()
+    for row in rows:
+        place = (row.time - bins.begin) // bins.seconds
+        if not 0 <= place < bins.buckets:
+            continue
+        for name in names_of(row):
+            wanted = chosen.get(name)
+            if wanted is None:
+                wanted = chosen[name] = selected(name, metrics)
+            if wanted:
+                _put(gathered, bins, place, name, row, only)
+    if bins.seconds == 1:
+        _bridge(gathered)
+    return gathered
+
+
+def _put(gathered: Gathered, bins: Bins, place: int, name: str, row: Row, only: frozenset[int]) -> None:
+    columns = columns_of(row, name)
+    if columns is None:
+        return
+    last = metric(name).last
+    for index, mean, low, high, count in zip(*columns, strict=True):
+        if mean is None or low is None or high is None or not count:
+            continue
+        if only and index not in only and index != HOST:
+            continue
+        points = gathered.get((name, index))
+        if points is None:
+            size = bins.buckets
+            points = gathered[name, index] = Points(
+                [0.0] * size, [0] * size, [math.inf] * size, [-math.inf] * size
+            )
+        if last:
+            points.total[place], points.samples[place] = mean, 1
+        else:
+            points.total[place] += mean * count
+            points.samples[place] += count
+        if low < points.low[place]:
+            points.low[place] = low
+        if high > points.high[place]:
+            points.high[place] = high
+
+
+def _bridge(gathered: Gathered) -> None:
+    """Samples come a little less often than once a second: an empty second takes the next one's, which covers it."""
+    for (name, _), points in gathered.items():
+        if metric(name).sparse:
+            continue
+        samples = points.samples
+        for place in range(1, len(samples) - 1):
+            if not samples[place] and samples[place - 1] and samples[place + 1]:
+                for values in (points.total, samples, points.low, points.high):
+                    values[place] = values[place + 1]
+
+
+def folded(gathered: Mapping[int, Gathered], fold: str, counts: bool = False) -> list[Series]:
+    """Series of several nodes, in the order of the table of metrics."""
+    by_metric: dict[str, dict[tuple[int, int], Points]] = {}
+    for node, of_node in gathered.items():
+        for (name, index), points in of_node.items():
+            by_metric.setdefault(name, {})[node, index] = points
+    series = []
+    for name in sorted(by_metric, key=_order):
+        groups: dict[tuple[int, int], list[Points]] = {}
+        for (node, index), points in sorted(by_metric[name].items()):
+            group = (node, index) if fold == "each" else (node, HOST) if fold == "node" else (HUB, HOST)
+            groups.setdefault(group, []).append(points)
+        for (node, index), several in groups.items():
+            place = next(iter(gathered)) if node == HUB and len(gathered) == 1 else node
+            series.append(_series(name, place, None if index == HOST else index, several, counts))
+    return series
+
+
+def _order(name: str) -> tuple[int, int, str]:
+    source = name.partition(".")[0]
+    return (
+        SOURCES.index(source) if source in SOURCES else len(SOURCES),
+        _PLACES.get(name, len(_PLACES)),
+        name,
+    )
+
+
+_PLACES = {name: place for place, name in enumerate(METRICS)}
+
+
+def _sum(several: Sequence[Points]) -> Points:
+    if len(several) == 1:
+        return several[0]
+    return Points(
+        [*map(sum, zip(*(each.total for each in several), strict=True))],
+        [*map(sum, zip(*(each.samples for each in several), strict=True))],
+        [*map(min, zip(*(each.low for each in several), strict=True))],
+        [*map(max, zip(*(each.high for each in several), strict=True))],
+    )
+
+
+def _series(name: str, node: int, index: int | None, several: Sequence[Points], counts: bool) -> Series:
+    points = _sum(several)
+    mean = tuple(
+        _short(total / count) if count else None
+        for total, count in zip(points.total, points.samples, strict=True)
+    )
+    low = tuple(_short(value) if value != math.inf else None for value in points.low)
+    high = tuple(_short(value) if value != -math.inf else None for value in points.high)
+    if low == high == mean:
+        low = high = ()
+    samples = tuple(int(count) for count in points.samples) if counts else ()
+    return Series(name, node, index, len(several), mean, low, high, samples)
+
+
+def _short(value: float) -> float:
+    """Six digits; whole numbers without a point, which are shorter on their way."""
+    value = value if value.__class__ is int else float(f"{value:.6g}")
+    return int(value) if value == int(value) else value

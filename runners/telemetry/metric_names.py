@@ -1,0 +1,107 @@
+"""The metrics that a run keeps: name, title, unit and domain of each. Pure data, for writers and viewers alike.
+
+A name is `<source>.<what>`. The source says what a series belongs to: "gpu" one GPU (by NVML index), "rank" and "train"
+one rank, "host" the node. Beside the names here there is `train.<name>` for each value that a script reports by a name
+of its own ("train.eval/loss").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Metric(NamedTuple):
+    """One metric."""
+
+    title: str
+    unit: str
+    """"%", "B", "B/s", "W", "°C", "MHz", "s", "/s", "core %" (percent of one core), "" for plain numbers."""
+    low: float | None = None
+    """Where its axis begins; None: with the smallest value."""
+    high: float | None = None
+    """Where its axis ends; None: with the largest value."""
+    last: bool = False
+    """A count: the value of a bucket is the newest in it, not the mean."""
+    sparse: bool = False
+    """Reported every so often: a bucket without a value is no gap, and points are to be connected."""
+
+
+def _training(title: str, unit: str = "", low: float | None = None, last: bool = False) -> Metric:
+    return Metric(title, unit, low, None, last, sparse=True)
+
+
+METRICS: dict[str, Metric] = {
+    "gpu.util": Metric("GPU utilisation", "%", 0, 100),
+    "gpu.mem": Metric("GPU memory", "B", 0),
+    "gpu.power": Metric("GPU power", "W", 0),
+    "gpu.temp": Metric("GPU temperature", "°C"),
+    "gpu.sm_mhz": Metric("SM clock", "MHz", 0),
+    "gpu.throttled": Metric("clocks held back", "%", 0, 100),
+    "gpu.pcie_rx": Metric("PCIe received", "B/s", 0),
+    "gpu.pcie_tx": Metric("PCIe sent", "B/s", 0),
+    "gpu.nvlink_rx": Metric("NVLink received", "B/s", 0),
+    "gpu.nvlink_tx": Metric("NVLink sent", "B/s", 0),
+    "gpu.sm_active": Metric("SM activity", "%", 0, 100),
+    "gpu.tensor_active": Metric("tensor core activity", "%", 0, 100),
+    "gpu.dram_active": Metric("GPU memory bandwidth", "%", 0, 100),
+    "rank.cpu": Metric("rank CPU", "core %", 0),
+    "rank.rss": Metric("rank memory (RSS)", "B", 0),
+    "rank.read": Metric("rank disk reads", "B/s", 0),
+    "rank.write": Metric("rank disk writes", "B/s", 0),
+    "rank.gpu_mem": Metric("rank GPU memory", "B", 0),
+    "rank.step": Metric("step", "", None, None, last=True),
+    "rank.step_s": Metric("step time", "s", 0),
+    "rank.wait": Metric("waiting in collectives", "%", 0, 100),
+    "host.cpu": Metric("host CPU", "%", 0, 100),
+    "host.mem": Metric("host memory", "B", 0),
+    "host.net_rx": Metric("network received", "B/s", 0),
+    "host.net_tx": Metric("network sent", "B/s", 0),
+    "host.ib_rx": Metric("InfiniBand received", "B/s", 0),
+    "host.ib_tx": Metric("InfiniBand sent", "B/s", 0),
+    "host.disk_free": Metric("disk free", "B", 0),
+    "host.shm": Metric("shared memory", "B", 0),
+    "train.loss": _training("loss"),
+    "train.lr": _training("learning rate", low=0),
+    "train.grad_norm": _training("gradient norm", low=0),
+    "train.tokens_s": _training("tokens/s", "/s", 0),
+    "train.samples_s": _training("samples/s", "/s", 0),
+    "train.mfu": _training("MFU", "%", 0),
+    "train.step": _training("training step", last=True),
+    "train.step_s": _training("step time (script)", "s", 0),
+}
+
+SOURCES = ("gpu", "rank", "host", "train")
+"""What stands before the dot."""
+HOST = -1
+"""Index of what belongs to no GPU and no rank."""
+
+
+def source_of(name: str) -> str:
+    """The part before the dot."""
+    return name.partition(".")[0]
+
+
+def metric(name: str) -> Metric:
+    """What is known of a metric; of a script's own name, or of a newer distui's metric, only the name."""
+    listed = METRICS.get(name)
+    if listed is not None:
+        return listed
+    source, _, own = name.partition(".")
+    return Metric(own or name, "", sparse=source == "train")
+
+
+def selected(name: str, wanted: Iterable[str]) -> bool:
+    """Whether `wanted` names this metric: in full, by the part before the dot, or () for all."""
+    wanted = tuple(wanted)
+    return not wanted or name in wanted or source_of(name) in wanted
+
+
+def unknown(wanted: Iterable[str]) -> list[str]:
+    """Those that name nothing; a script's own names cannot be known before they were reported."""
+    return [name for name in wanted if name not in METRICS and name not in SOURCES and not _own(name)]
+
+
+def _own(name: str) -> bool:
+    source, dot, own = name.partition(".")
+    return source == "train" and bool(dot) and bool(own)

@@ -1,0 +1,316 @@
+"""The files of metrics: levels, rows, and how they are read, whatever version wrote them and however it ended.
+
+See `metrics.py` for what a file holds. Nothing here writes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from .metric_names import HOST, METRICS, source_of
+
+
+class Resolution(msgspec.Struct, frozen=True):
+    """One resolution of the store."""
+
+    seconds: int
+    rows: int
+    """Rows a file."""
+    pieces: int
+    """Full files that are kept beside the one that is written."""
+    packed: bool = True
+    """Whether full files are compressed."""
+
+    @property
+    def name(self) -> str:
+        """Name of the file that is written."""
+        return f"{self.seconds}s.jsonl"
+
+
+LEVELS = (
+    Resolution(1, 300, 3, packed=False),  # 15 to 20 minutes
+    Resolution(10, 360, 3),  # 3 to 4 hours
+    Resolution(60, 360, 28),  # 7 days
+    Resolution(600, 1008, 4),  # 4 to 5 weeks
+)
+FOLDER = "metrics"
+"""Below a run directory."""
+MOST_BYTES = 256 << 20
+"""Of one file that is read, unpacked."""
+Cell = list[float]
+"""[sum, samples, low, high] of one series in one bucket; of a count [newest value, 1, low, high]."""
+Cells = dict[str, dict[int, Cell]]
+"""Metric → index → cell."""
+
+COUNTS = frozenset(name for name, kept in METRICS.items() if kept.last)
+
+
+class Row(NamedTuple):
+    """One bucket as it was read."""
+
+    time: int
+    """Unix seconds at which it begins."""
+    seconds: int
+    samples: int
+    """Of each series, where its columns do not say otherwise."""
+    indexes: Mapping[str, list[int]]
+    """By source."""
+    columns: Mapping[str, msgspec.Raw | Cells]
+    """By metric; see `cells`."""
+
+    @property
+    def end(self) -> int:
+        return self.time + self.seconds
+
+
+_PIECE = re.compile(r"(\d{1,5})s-(\d{1,18})\.jsonl(?:\.gz)?")
+
+
+def pieces(directory: Path, level: Resolution) -> list[tuple[int, Path]]:
+    """The full files of a level, each with the unix time at which it begins, the oldest first. Raises OSError."""
+    by_begin: dict[int, Path] = {}
+    for name in sorted(os.listdir(directory)):  # a packed file comes after, and instead of, one that is not
+        match = _PIECE.fullmatch(name)
+        if match is not None and int(match[1]) == level.seconds:
+            by_begin[int(match[2])] = directory / name
+        elif name == level.name + ".1":  # of versions before
+            by_begin[0] = directory / name
+    return sorted(by_begin.items())
+
+
+def read_rows(
+    directory: str | Path, level: Resolution, begin: float = -math.inf, end: float = math.inf
+) -> Iterator[Row]:
+    """The rows of one level whose buckets begin in [begin, end), in the order in which they were written.
+
+    Lines that do not decode (torn by a crash) and files that cannot be read are passed over.
+    """
+    for path in _files(Path(directory), level, begin, end):
+        for line in _lines(path):
+            at = _time(line)
+            if at is not None and not begin <= at < end:
+                continue
+            row = decode_row(line)
+            if row is not None and begin <= row.time < end:
+                yield row
+
+
+def oldest(directory: str | Path, level: Resolution) -> int | None:
+    """Unix time at which a level's rows begin; None where there are none."""
+    for begin, path in [*_pieces_or_none(Path(directory), level), (0, Path(directory) / level.name)]:
+        if begin:
+            return begin
+        row = next((row for line in _lines(path) if (row := decode_row(line)) is not None), None)
+        if row is not None:
+            return row.time
+    return None
+
+
+def end_of(directory: str | Path, level: Resolution) -> float:
+    """Unix time at which a level's rows end; -inf where there are none."""
+    for path in reversed([*_files(Path(directory), level, -math.inf, math.inf)]):
+        ends = [row.end for line in _lines(path)[-64:] if (row := decode_row(line)) is not None]
+        if ends:
+            return max(ends)
+    return -math.inf
+
+
+def _pieces_or_none(directory: Path, level: Resolution) -> list[tuple[int, Path]]:
+    try:
+        return pieces(directory, level)
+    except OSError:
+        return []
+
+
+def _files(directory: Path, level: Resolution, begin: float, end: float) -> list[Path]:
+    """Those that may hold rows of that time, the one that is written last."""
+    full = _pieces_or_none(directory, level)
+    until = [at for at, _ in full[1:]]  # where the next one begins; the last one's end is not known
+    wanted = [
+        path
+        for place, (at, path) in enumerate(full)
+        if at < end and (place >= len(until) or until[place] > begin)
+    ]
+    return [*wanted, directory / level.name]
+
+
+def _lines(path: Path) -> list[bytes]:
+    return _content(path).splitlines()
+
+
+def _content(path: Path) -> bytes:
+    """What can be read of a file."""
+    try:
+        with open(path, "rb", opener=_regular) as file:
+            if path.suffix == ".gz":
+                return gzip.GzipFile(fileobj=file).read(MOST_BYTES)
+            return file.read(MOST_BYTES)
+    except FileNotFoundError:
+        packed = path.with_name(path.name + ".gz")  # packed since the folder was listed
+        return _content(packed) if path.suffix != ".gz" and packed.exists() else b""
+    except (OSError, EOFError, zlib.error):
+        return b""
+
+
+def _regular(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe without a writer is not waited for
+
+
+class _Line(msgspec.Struct):
+    t: int
+    m: dict[str, msgspec.Raw]
+    i: dict[str, list[int]]
+    s: int = 1
+    n: int = 1
+
+
+class _OldLine(msgspec.Struct):
+    """A row of versions before: means of four values of a GPU, three of a rank, two of the node."""
+
+    time: float
+    seconds: int = 1
+    gpus: dict[int, list[float | None]] = {}
+    ranks: dict[int, list[float | None]] = {}
+    host: list[float | None] = []
+
+
+_OLD = (
+    ("gpus", ("gpu.util", "gpu.mem", "gpu.power", "gpu.temp")),
+    ("ranks", ("rank.cpu", "rank.rss", "rank.step_s")),
+)
+_line = msgspec.json.Decoder(_Line)
+_old_line = msgspec.json.Decoder(_OldLine)
+_Column = float | None | list[float | None]
+_columns_of = msgspec.json.Decoder(list[_Column])
+
+
+def _time(line: bytes) -> int | None:
+    """The time of a row of today, without decoding it; None of others."""
+    if not line.startswith(b'{"t":'):
+        return None
+    text = line[5:25].partition(b",")[0]
+    return int(text) if text.isdigit() else None
+
+
+def decode_row(line: bytes) -> Row | None:
+    """One line as a row; None where it is none."""
+    try:
+        if line.startswith(b'{"t":'):
+            row = _line.decode(line)
+            return Row(row.t, row.s, row.n, row.i, row.m) if row.s > 0 else None
+        return _from_old(_old_line.decode(line))
+    except (msgspec.MsgspecError, RecursionError, ValueError, OverflowError):
+        return None
+
+
+def _from_old(old: _OldLine) -> Row | None:
+    if old.seconds <= 0:
+        return None
+    cells: Cells = {}
+    for kind, names in _OLD:
+        for index, values in getattr(old, kind).items():
+            for name, value in zip(names, values, strict=False):
+                _set_mean(cells, name, index, value, old.seconds)
+    for name, value in zip(("host.cpu", "host.mem"), old.host, strict=False):
+        _set_mean(cells, name, HOST, value, old.seconds)
+    return Row(int(old.time), old.seconds, old.seconds, {}, {"": cells})
+
+
+def _set_mean(cells: Cells, name: str, index: int, value: float | None, samples: int) -> None:
+    if value is not None:
+        cells.setdefault(name, {})[index] = [value * samples, samples, value, value]
+
+
+def gathered(directory: Path, level: Resolution, most: int) -> tuple[bytes, bool]:
+    """All rows of a level as one file, of more than `most` bytes the newest; and whether lines are damaged."""
+    damaged, size = False, 0
+    kept: list[bytes] = []
+    for path in reversed(_files(directory, level, -math.inf, math.inf)):
+        data = _content(path)
+        torn = b"" if data.endswith(b"\n") else data.rpartition(b"\n")[2]  # about to be written
+        for line in reversed(data.splitlines()):
+            if decode_row(line) is None:
+                damaged = damaged or (bool(line) and line != torn)
+            elif (size := size + len(line) + 1) <= most:
+                kept.append(line)
+    return b"".join(line + b"\n" for line in reversed(kept)), damaged
+
+
+def names_of(row: Row) -> Iterable[str]:
+    """The metrics of a row."""
+    whole = row.columns.get("")
+    return whole if isinstance(whole, dict) else row.columns
+
+
+def cells_of(row: Row) -> Cells:
+    """All that a row holds."""
+    whole = row.columns.get("")
+    if isinstance(whole, dict):
+        return whole
+    cells: Cells = {}
+    for name in row.columns:
+        columns = columns_of(row, name)
+        if columns is None:
+            continue
+        held: dict[int, Cell] = {}
+        for index, mean, low, high, count in zip(*columns, strict=True):
+            if mean is not None and low is not None and high is not None and count:
+                held[index] = [mean if name in COUNTS else mean * count, count, low, high]
+        if held:
+            cells[name] = held
+    return cells
+
+
+class Columns(NamedTuple):
+    """One metric of a row, by index: lists of one length."""
+
+    indexes: list[int]
+    mean: list[float | None]
+    low: list[float | None]
+    high: list[float | None]
+    samples: list[float | None]
+
+
+def columns_of(row: Row, name: str) -> Columns | None:
+    """One metric of a row; None where it has none that can be read."""
+    whole = row.columns.get("")
+    if isinstance(whole, dict):
+        held = whole.get(name)
+        if not held:
+            return None
+        cells = held.values()
+        means = [cell[0] / cell[1] for cell in cells]
+        return Columns(
+            [*held],
+            [*means],
+            [cell[2] for cell in cells],
+            [cell[3] for cell in cells],
+            [cell[1] for cell in cells],
+        )
+    raw = row.columns.get(name)
+    indexes = row.indexes.get(source_of(name))
+    if raw is None or not indexes or isinstance(raw, dict):
+        return None
+    try:
+        columns = _columns_of.decode(raw)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    size = len(indexes)
+    lists = [column if isinstance(column, list) else [column] * size for column in columns]
+    if len(lists) not in (1, 3, 4) or any(len(each) != size for each in lists):
+        return None
+    mean = lists[0]
+    low, high = (mean, mean) if len(lists) == 1 else lists[1:3]
+    samples: list[float | None] = (
+        lists[3] if len(lists) == 4 else [1.0 if name in COUNTS else float(row.samples)] * size
+    )
+    return Columns(indexes, mean, low, high, samples)
