@@ -64,7 +64,7 @@ class _Counted(msgspec.Struct):
     last: float = 0.0
     """Unix time of the newest step; 0 before the first."""
     faulthandler: bool | None = None
-    signals: msgspec.Raw | None = None
+    signals: msgspec.Raw = msgspec.Raw()  # not `| None`: msgspec takes no union with it
     error: str | None = None
 
 
@@ -160,7 +160,7 @@ class HookClient:
         if answer.error is None:
             self._steps = answer.count, answer.last
             self.hello["faulthandler"] = answer.faulthandler
-            if answer.signals is not None:
+            if bytes(answer.signals):
                 self._take_signals(answer.signals)
         self._has_counted()
         return True

@@ -17,17 +17,21 @@ from ...presets.plan import Plan
 from ..finding_ledger import FindingLedger, Key, by_key, report_bug
 from ..model import Event, FindingRaised, Pulse, RankPhase, RunPhase
 from ..state import RunState
-from . import died, expectations, hang, out_of_memory, starting, straggler
+from . import died, expectations, hang, out_of_memory, starting, straggler, training_health
 from .out_of_memory import memory_limit
 from .view import KEPT, Arrivals, Curve, Detector, Point, View
 
 AGAIN_S = 20.0
 """Seconds with pulses of every running rank after which an inherited finding that no detector raises is dropped."""
-LONGER_S = {"straggler": 60.0, "input-bound": 60.0, "mem-creep": 360.0}
+LONGER_S = {
+    "straggler": 60.0, "input-bound": 60.0, "mem-creep": 360.0, "loss-diverges": 360.0, "throughput-drop": 360.0
+}  # fmt: skip
 """The same for findings that need more data."""
 SILENT_S = 120.0
 """Seconds after which a rank without pulses is not waited for."""
-_WATCHED = re.compile(r"(hang|start|expect)-.*|straggler|input-bound|mem-creep|oom-near|version-mismatch")
+_WATCHED = re.compile(
+    r"(hang|start|expect)-.*|straggler|input-bound|mem-creep|oom-near|version-mismatch|loss-.*|throughput-drop"
+)
 """Raised from samples of what runs; all others from events, which the journal has at once."""
 _VERDICT = re.compile(r"hang|start")
 """Of these a new finding replaces an inherited one."""
@@ -104,7 +108,9 @@ EVERY_S = 2.0
 FAILED = "detectors-failed"
 AT_ONCE = 450
 """Pulses whose collectives are compared in one pass; those of more ranks follow in the next passes."""
-_OWN = re.compile(r"(hang|start|died|oom|expect|acted|checkpoint)-.*|straggler|input-bound|mem-creep")
+_OWN = re.compile(
+    r"(hang|start|died|oom|expect|acted|checkpoint|loss)-.*|straggler|input-bound|mem-creep|throughput-drop"
+)
 
 
 _SHARED = "version-mismatch"
@@ -136,7 +142,11 @@ class Judging:
         self._attempt = 0
         self._ledger = FindingLedger(emit)
         self._inherited = Inherited((), 0)
-        self._detectors = (*DETECTORS, expectations.Expectations().find)
+        self._detectors = (
+            *DETECTORS,
+            expectations.Expectations().find,
+            training_health.TrainingHealth().find,
+        )
 
     def resume(self) -> None:
         """After a replay: take over the findings of an earlier process, to clear them once they can be judged."""

@@ -72,13 +72,14 @@ class RankSignals:
     def output(self, signals: Iterable[Signal], at: float) -> None:
         """Signals of lines that were read at a unix time, oldest first."""
         fresh = [each._replace(at=at) for each in signals]
+        step: int | None = None
         for each in fresh:
             if each.field == "step":
                 self._watch_cycle(each)
+                step = int(each.value)
             if each.field and math.isfinite(each.value):
                 self._bad.pop(each.field, None)
             elif each.field:
-                step = next((int(other.value) for other in fresh if other.field == "step"), None)
                 self._bad.setdefault(each.field, step)
         self._output.put(_in_order(fresh))
 

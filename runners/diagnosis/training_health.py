@@ -1,0 +1,286 @@
+"""Findings from what a script reports of its training: a loss that is NaN, one that diverges, a throughput that dropped.
+
+Fed once a round; keeps what earlier reports were. Conservative: a warm-up, a spike, a restart from a checkpoint, and
+losses that go up and down by design (GAN, reinforcement learning) raise nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from ...presets.finding import Finding
+from ..formatting import spans_text
+from ..model import TrainingSample
+from ..progress import current, rate_text
+from .view import View
+
+NOT_FINITE, DIVERGES, SLOWER = "loss-not-finite", "loss-diverges", "throughput-drop"
+
+STEADY_REPORTS = 3
+"""Reports in a row that must say so where one alone may be an accident: inf, and a NaN before any finite loss."""
+
+WINDOW = 20
+"""Reports of which a level is the median."""
+MATURE = 3 * WINDOW
+"""Reports before which nothing diverges."""
+RAISE, CLEAR = 0.5, 0.25
+"""Of the way from its lowest level back to where the loss began."""
+PROGRESS = 0.2
+"""Share of its first level that a loss must have lost before it can diverge."""
+NOISE = 6.0
+"""Times the spread of the lowest level that the present one must be above it."""
+HOLDS_S = 60.0
+"""For so long."""
+UP_AND_DOWN = re.compile(
+    r"(?:^|[^a-z])(?:d|g|disc\w*|gen\w*|adv\w*|gan)[_ /]?loss|reward|return|advantage|kl\b|entropy", re.I
+)
+"""Own values of scripts whose loss says little: adversarial and reinforcement learning."""
+
+WARM_UP = 10
+"""Reports of an attempt whose throughput does not count."""
+ENOUGH = 20
+"""Reports after those, of both attempts."""
+DROP, BACK = 0.8, 0.9
+"""Share of the attempt before that is a drop, and from which it is none any more."""
+
+
+@dataclass(slots=True)
+class _Losses:
+    """The losses of one rank, report by report; of the earliest attempt on where they begin."""
+
+    seen: float = 0.0
+    """`at` of the newest report."""
+    values: list[float] = field(default_factory=list)
+    """The newest WINDOW."""
+    count: int = 0
+    first: float | None = None
+    lowest: float | None = None
+    spread: float = 0.0
+    since: float | None = None
+    """Unix time from which the loss has been high."""
+    finding: Finding | None = None
+
+
+@dataclass(slots=True)
+class _Speed:
+    """The throughput of one attempt."""
+
+    number: int
+    world: int
+    source: str = ""
+    seen: float = 0.0
+    count: int = 0
+    values: list[float] = field(default_factory=list)
+
+
+class TrainingHealth:
+    """What was reported so far."""
+
+    def __init__(self) -> None:
+        self._bad: dict[int, tuple[float, int]] = {}
+        """Rank → time of its newest report of a loss that is not finite, and how many there were in a row."""
+        self._finite: set[int] = set()
+        """Ranks that have reported a finite loss in this attempt."""
+        self._raised: Finding | None = None
+        """Of a loss that is not finite: as it was raised, so that its evidence stays."""
+        self._losses: dict[int, _Losses] = {}
+        self._speed: _Speed | None = None
+        self._before: _Speed | None = None
+        self._slower: Finding | None = None
+        self._attempt = 0
+
+    def find(self, view: View) -> Iterable[Finding]:
+        """See the module."""
+        if view.attempt is None:
+            return []
+        if view.state.attempt != self._attempt:
+            self._begin(view)
+        samples = [sample for sample in current(view.state) if sample.at >= view.attempt.began]
+        findings = [*self._not_finite(view, samples)]
+        if not findings:
+            findings += self._diverging(view, samples[:1])
+        return [*findings, *self._slowed(view, samples)]
+
+    def _begin(self, view: View) -> None:
+        self._attempt = view.state.attempt
+        self._bad, self._finite, self._slower = {}, set(), None
+        if self._speed is not None:
+            self._before = self._speed
+        assert view.attempt is not None
+        self._speed = _Speed(self._attempt, view.attempt.world_size)
+        for losses in self._losses.values():  # what was read of the step after the checkpoint is read again
+            losses.values, losses.since, losses.finding = [], None, None
+
+    # --- NaN and Inf ---
+
+    def _not_finite(self, view: View, samples: Sequence[TrainingSample]) -> Iterable[Finding]:
+        bad = [sample for sample in samples if self._is_bad(sample)]
+        if not bad:
+            self._raised = None
+            return
+        ranks = tuple(sample.rank for sample in bad)
+        lead = bad[0]
+        steps = [step for sample in bad if (step := sample.not_finite_since.get("loss")) is not None]
+        word = {"nan": "NaN"}.get(lead.not_finite.get("loss", "nan"), lead.not_finite.get("loss", "NaN"))
+        since = f" since step {min(steps):,}" if steps else ""
+        losses = self._losses.get(lead.rank)
+        evidence = [f"{lead.sources.get('loss', '')}: loss {word} at step {lead.step}"]
+        if losses is not None and losses.values:
+            evidence.append(f"the last finite loss was {losses.values[-1]:.4g}")
+        if lead.lr is not None or "grad_norm" in lead.not_finite:
+            norm = lead.not_finite.get("grad_norm", lead.grad_norm)
+            evidence.append(f"learning rate {lead.lr}, gradient norm {norm}")
+        text = f"the loss is {word}{since}: {spans_text('rank', ranks)}"
+        if self._raised is None or self._raised.text != text:
+            self._raised = self._finding_of(view, ranks, text, evidence)
+        yield self._raised
+
+    def _finding_of(self, view: View, ranks: tuple[int, ...], text: str, evidence: list[str]) -> Finding:
+        return Finding(
+            id=NOT_FINITE,
+            severity="error",
+            text=text,
+            remedy="restart from a checkpoint before that step, with a lower learning rate, gradient clipping, or "
+            "without the batch; torch.autograd.set_detect_anomaly(True) names the operation",
+            evidence=tuple(evidence),
+            since=view.now,
+            **view.about(ranks),
+        )
+
+    def _is_bad(self, sample: TrainingSample) -> bool:
+        word = sample.not_finite.get("loss")
+        # transformers shows a loss of 0 in place of one that is NaN
+        hidden = sample.loss == 0.0 and sample.not_finite.get("grad_norm") == "nan"
+        if word is None and not hidden:
+            if sample.loss is not None:
+                self._finite.add(sample.rank)
+                self._bad.pop(sample.rank, None)
+            return False
+        at, count = self._bad.get(sample.rank, (0.0, 0))
+        if sample.at > at:
+            at, count = sample.at, count + 1
+            self._bad[sample.rank] = at, count
+        return count >= STEADY_REPORTS or (word == "nan" and sample.rank in self._finite)
+
+    # --- divergence ---
+
+    def _diverging(self, view: View, samples: Sequence[TrainingSample]) -> Iterable[Finding]:
+        for sample in samples:
+            losses = self._losses.setdefault(sample.rank, _Losses())
+            if sample.loss is not None and sample.at > losses.seen and not _swings(sample):
+                losses.seen = sample.at
+                self._add(losses, sample, view.now)
+            if losses.finding is not None:
+                yield losses.finding
+
+    def _add(self, losses: _Losses, sample: TrainingSample, now: float) -> None:
+        assert sample.loss is not None
+        losses.values = [*losses.values, sample.loss][-WINDOW:]
+        losses.count += 1
+        if len(losses.values) < WINDOW:
+            return
+        level = median(losses.values)
+        if losses.first is None:
+            losses.first = level
+        if losses.lowest is None or level < losses.lowest:
+            losses.lowest = level
+            losses.spread = median(abs(value - level) for value in losses.values)
+        way = losses.first - losses.lowest
+        if losses.finding is not None:
+            if level < losses.lowest + CLEAR * way:
+                losses.since, losses.finding = None, None
+            return
+        limit = max(losses.lowest + RAISE * way, losses.lowest + NOISE * losses.spread)
+        moved = losses.count >= MATURE and way > PROGRESS * abs(losses.first)
+        if not moved or min(losses.values) <= limit:
+            losses.since = None
+            return
+        losses.since = now if losses.since is None else losses.since
+        if now - losses.since >= HOLDS_S:
+            losses.finding = _diverged(sample, losses, level)
+
+    # --- throughput ---
+
+    def _slowed(self, view: View, samples: Sequence[TrainingSample]) -> Iterable[Finding]:
+        speed = self._speed
+        sample = next((each for each in samples if _rate(each) is not None), None)
+        if speed is None or sample is None:
+            return
+        rate = _rate(sample)
+        if rate is not None and sample.at > speed.seen:
+            value, name = rate
+            source = f"{name} by {sample.sources.get(name, '')}"
+            if speed.source not in ("", source):
+                speed.count, speed.values = 0, []
+            speed.source, speed.seen, speed.count = source, sample.at, speed.count + 1
+            if speed.count > WARM_UP:
+                speed.values = [*speed.values, value][-10 * ENOUGH :]
+        self._compare(speed, view)
+        if self._slower is not None:
+            yield self._slower
+
+    def _compare(self, speed: _Speed, view: View) -> None:
+        before = self._before
+        if before is None or before.world != speed.world or before.source != speed.source:
+            return
+        if len(before.values) < ENOUGH or len(speed.values) < ENOUGH:
+            return
+        share = median(speed.values[-ENOUGH:]) / median(before.values)
+        if self._slower is not None:
+            self._slower = None if share > BACK else self._slower
+        elif share < DROP:
+            self._slower = _slower(before, speed, view)
+
+
+def _swings(sample: TrainingSample) -> bool:
+    """Whether the script has losses or rewards that go up and down by design."""
+    return any(UP_AND_DOWN.search(name) for name in sample.values)
+
+
+def _diverged(sample: TrainingSample, losses: _Losses, level: float) -> Finding:
+    step = f" at step {sample.step:,}" if sample.step is not None else ""
+    return Finding(
+        id=DIVERGES,
+        severity="warning",
+        text=f"the loss has risen from {losses.lowest:.4g} to {level:.4g}{step}, and stays there",
+        remedy="compare learning rate and data with those before the rise; a restart from a checkpoint before it, "
+        "with a lower learning rate, is the usual way out",
+        rank=sample.rank,
+        evidence=(
+            f"median of {WINDOW} reports; it began at {losses.first:.4g}",
+            f"learning rate {sample.lr}, gradient norm {sample.grad_norm}",
+        ),
+        since=losses.since,
+    )
+
+
+def _rate(sample: TrainingSample) -> tuple[float, str] | None:
+    """Throughput, and the name of its field."""
+    for name in ("tokens_s", "samples_s"):
+        value = getattr(sample, name)
+        if value is not None and math.isfinite(value) and value > 0:
+            return value, name
+    return (1 / sample.step_s, "step_s") if sample.step_s else None
+
+
+def _slower(before: _Speed, speed: _Speed, view: View) -> Finding:
+    was, now = median(before.values), median(speed.values[-ENOUGH:])
+    unit = {"tokens_s": "tok/s", "samples_s": "samples/s"}.get(speed.source.partition(" ")[0], "steps/s")
+    changes = ", ".join(
+        f"{name}={value}" for name, value in (view.attempt.env_diff if view.attempt else {}).items()
+    )
+    return Finding(
+        id=SLOWER,
+        severity="warning",
+        text=f"attempt {speed.number} runs at {rate_text(now)} {unit}, {100 * (1 - now / was):.0f} % less than attempt "
+        f"{before.number} on as many ranks ({rate_text(was)})",
+        remedy="compare the nodes, clocks and NCCL settings of both attempts; a slow rank shows as a straggler",
+        role="symptom",
+        evidence=(f"medians of {len(speed.values)} and {len(before.values)} reports, {speed.source}",)
+        + ((f"changed with the restart: {changes}",) if changes else ()),
+        since=view.now,
+    )
