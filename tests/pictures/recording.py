@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw, ImageFont
 from pyte.screens import Char
 
 from .stage import DISTUI, Stage
-from .svg import LEFT, LOWER, PAPER, look
+from .svg import LEFT, LOWER, PAPER, dots_of, is_braille, look
 from .terminal import _UNKNOWN, Terminal
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "pictures"
@@ -138,6 +138,10 @@ def draw(cells: list[list[Char]], fonts: Mapping[bool, Any]) -> Image.Image:
             elif cell.data in LEFT and cell.data:
                 share = max(1, width * (LEFT.index(cell.data) + 1) // 8)
                 pen.rectangle((left, top, left + share - 1, top + height - 1), fill=shown.ink)
+            elif is_braille(cell.data):
+                for across, down in dots_of(cell.data):
+                    x0, y0 = left + 1 + across * width // 2, top + 1 + down * height // 4
+                    pen.rectangle((x0, y0, x0 + 1, y0 + 1), fill=shown.ink)
             elif cell.data.strip():
                 pen.text((left, top + 1), cell.data, font=fonts[shown.bold], fill=shown.ink)
     return image

@@ -23,6 +23,12 @@ LEFT = "▏▎▍▌▋▊▉"
 """Filled from the left, by eighths."""
 
 
+BRAILLE = range(0x2800, 0x2900)
+"""Drawn too: many fonts lack it."""
+DOTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3))
+"""Column and row of each of a glyph's bits (Unicode, Braille Patterns)."""
+
+
 class Look(NamedTuple):
     """How a run of cells looks."""
 
@@ -76,11 +82,28 @@ def _line(line: Sequence[Char], top: int) -> Iterator[str]:
         yield from _run([(column, line[column].data) for column in columns], shown, top)
 
 
+def is_braille(letter: str) -> bool:
+    return len(letter) == 1 and ord(letter) in BRAILLE
+
+
+def dots_of(letter: str) -> list[tuple[int, int]]:
+    """Column (0, 1) and row (0 to 3) of each dot of a braille glyph."""
+    return [place for bit, place in enumerate(DOTS) if ord(letter) - BRAILLE.start >> bit & 1]
+
+
+def _kind(cell: tuple[int, str]) -> str:
+    if is_braille(cell[1]):
+        return "braille"
+    return "block" if cell[1] and cell[1] in LOWER + LEFT else "text"
+
+
 def _run(cells: list[tuple[int, str]], shown: Look, top: int) -> Iterator[str]:
-    """One look: blocks as boxes, the rest as text of a fixed length."""
-    for blocks, group in groupby(cells, lambda cell: cell[1] in LOWER + LEFT and cell[1] != ""):
+    """One look: blocks as boxes, braille as dots, the rest as text of a fixed length."""
+    for kind, group in groupby(cells, _kind):
         part = list(group)
-        if blocks:
+        if kind == "braille":
+            yield _braille(part, shown.ink, top)
+        elif kind == "block":
             for same, twins in groupby(part, lambda cell: cell[1]):
                 columns = [column for column, _ in twins]
                 yield _block(same, columns[0], len(columns), shown.ink, top)
@@ -100,6 +123,17 @@ def _text(cells: list[tuple[int, str]], shown: Look, top: int) -> Iterator[str]:
     style += ' text-decoration="underline"' * shown.underlined
     x, length = (cells[0][0] + lead) * WIDTH, len(said) * WIDTH
     yield f'<text x="{x:g}" y="{top + 13}" textLength="{length:g}"{style}>{escape(said, quote=False)}</text>'
+
+
+def _braille(cells: list[tuple[int, str]], ink: str, top: int) -> str:
+    """One path of small squares."""
+    size = 2
+    squares = [
+        f"M{column * WIDTH + 1.2 + across * WIDTH / 2:.1f} {top + 1.5 + down * HEIGHT / 4:.1f}h{size}v{size}h-{size}z"
+        for column, letter in cells
+        for across, down in dots_of(letter)
+    ]
+    return f'<path fill="{ink}" d="{"".join(squares)}"/>' if squares else ""
 
 
 def _block(letter: str, column: int, count: int, ink: str, top: int) -> str:
