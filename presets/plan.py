@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
-from . import accelerate, deepspeed, nccl, script_support, torchrun, worker_group
+from . import accelerate, deepspeed, nccl, script_support, signal_patterns, torchrun, worker_group
 from .finding import PlanError
 from .model import MESH_OPTIONS, Loaded, Preset, RestartPolicy, Topology
 from .script_support import Obeys
@@ -41,6 +41,8 @@ class Request:
     hosts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Pattern of host names → variables of those nodes alone."""
     hook: bool | None = None
+    signals: tuple[str, ...] = ()
+    """Regular expressions that read training signals in the output of the ranks."""
     grace_s: float | None = None
     restart_limit: int | None = None
 
@@ -129,6 +131,8 @@ class Plan:
     """Seconds between SIGTERM and SIGKILL."""
     hook: bool = True
     """Whether the hook is injected into the ranks."""
+    signals: tuple[str, ...] = ()
+    """Patterns of training signals in the output: see `signal_patterns`."""
     notes: tuple[str, ...] = ()
     """What the user should know before the start, a sentence each."""
     passed: tuple[str, ...] = ()
@@ -176,6 +180,7 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
         restart=preset.restart,
         grace_s=preset.launcher.grace_s,
         hook=preset.hook,
+        signals=signal_patterns.checked(request.signals),
         notes=(
             *loaded.notes, *ranks.notes, *notes, *_node_notes(preset.topology, place.port), *wired.notes, obeyed.why
         ),
@@ -311,6 +316,7 @@ def command_plan(command: tuple[str, ...], request: Request, place: Place) -> Pl
         restart=RestartPolicy(limit=request.restart_limit or 0),
         grace_s=30.0 if request.grace_s is None else request.grace_s,
         hook=request.hook is not False,
+        signals=signal_patterns.checked(request.signals),
         notes=(*notes, *_secret_notes(command)),
         origins=_origins(Loaded(preset=Preset(name="")), request, place, env),
     )

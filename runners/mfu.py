@@ -8,6 +8,8 @@ unknown: size of the model, tokens of the whole job, or a GPU.
 
 from __future__ import annotations
 
+import re
+
 from .model import TrainingSample
 from .state import RunState
 from .telemetry.output_signals import JOB_RATES
@@ -22,13 +24,15 @@ PEAKS = (
 )  # fmt: skip
 """Part of NVML's name → dense bf16 FLOP/s of the tensor cores: NVIDIA's datasheets, those with sparsity halved. The
 first that fits, as whole words."""
+SLOWER = re.compile(r"MIG|Laptop|Max-Q")
+"""Names of parts of a GPU, and of those with lower limits of power."""
 CAP = 100.0
 
 
 def peak(name: str) -> float | None:
-    """Of a GPU by NVML's name; None for one that is not in the table, or a part of one (MIG)."""
+    """Of a GPU by NVML's name; None for one that is not in the table."""
     words = f" {name.replace('-', ' ')} "
-    if "MIG" in name:
+    if SLOWER.search(name):
         return None
     return next((flops for part, flops in PEAKS if f" {part.replace('-', ' ')} " in words), None)
 

@@ -282,6 +282,7 @@ class Sampling:
         task.cancel()
         await asyncio.wait({task})
         await self._gpus.stop()
+        await self.training.close()
         self._ended = True
         self.grown()
         self._growing.attend(False)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from msgspec import structs
 
+from ...presets.finding import Finding
 from ...presets.plan import Plan
 from ..mfu import computed
 from ..model import TrainingSample, TrainingTick
@@ -14,6 +15,7 @@ from ..telemetry import output_signals, step_totals
 from ..telemetry.rank_signals import RankSignals
 from ..telemetry.signal_names import Signal
 from .hook_clients import Hooks
+from .pattern_process import SignalPatterns
 from .runner_process import ServedRun
 
 MOST_LINES = 12
@@ -34,15 +36,35 @@ class Training:
         self._ranks: dict[int, RankSignals] = {}
         self._emitted: dict[int, TrainingSample] = {}
         self._sources: dict[str, _Output] = {}
+        self._patterns = SignalPatterns(run.plan.signals, self._matched, self._too_slow)
+
+    async def close(self) -> None:
+        """No more lines come."""
+        await self._patterns.close()
+
+    def _matched(self, rank: int, signals: list[Signal], at: float) -> None:
+        if signals:
+            self._of(rank).output(signals, at)
+
+    def _too_slow(self) -> None:
+        text = "a pattern of --signal takes more than 2 s for a few lines: none of them is read any more"
+        remedy = "write it without nested repetition, as (a+)+ is"
+        finding = Finding(
+            "signal-pattern-slow", "warning", text, node=self._run.node, remedy=remedy, role="fact"
+        )
+        self._run.findings.raise_finding(finding)
 
     def heard(self, file: str, rank: int | None, tail: bytes, now: float | None = None) -> None:
         """The end of what a rank (None: a command) has written since the last call."""
         now = time.time() if now is None else now
         self._follow_attempt()
         source = self._sources.setdefault(file, _Output(now))
+        who = self._lead() if rank is None else rank
+        if self._run.plan.signals:
+            self._patterns.put(who, [line.decode("utf-8", "replace") for line in last_lines(tail)], now)
         signals = source.read(tail, now)
         if signals:
-            self._of(self._lead() if rank is None else rank).output(signals, now)
+            self._of(who).output(signals, now)
 
     def collect(self) -> None:
         """Once a second: emit what is new."""
@@ -107,13 +129,16 @@ class _Output:
         if now < self._next or tail == self._before:
             return []
         self._before = tail
-        lines = tail.rstrip(b"\n").rsplit(b"\n", MOST_LINES)[-MOST_LINES:]
-        signals = list(_signals(lines))
+        signals = list(_signals(last_lines(tail)))
         if signals:
             self._useful = now
         elif now - self._useful > TRIES_S:
             self._next = now + AGAIN_S
         return signals
+
+
+def last_lines(tail: bytes) -> list[bytes]:
+    return tail.rstrip(b"\n").rsplit(b"\n", MOST_LINES)[-MOST_LINES:]
 
 
 def _signals(lines: Iterable[bytes]) -> Iterable[Signal]:

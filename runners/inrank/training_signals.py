@@ -168,7 +168,7 @@ class TrainingSignals:
         wrap_result(getattr(module, "_WandbInit", None), "make_disabled_run", made)
 
     def _tensorboard(self, module: ModuleType) -> None:
-        def one(args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        def scalar(args: tuple[Any, ...], named: dict[str, Any]) -> None:
             tag, value, step = _words(args[1:], named, ("tag", "scalar_value", "global_step"))
             self.put("tensorboard", {tag: value}, step, synchronous=True)
 
@@ -177,7 +177,7 @@ class TrainingSignals:
             flat = {"%s/%s" % (main, tag): value for tag, value in list(values.items())}
             self.put("tensorboard", flat, step, synchronous=True)
 
-        wrap(module.SummaryWriter, "add_scalar", one)
+        wrap(module.SummaryWriter, "add_scalar", scalar)
         wrap(module.SummaryWriter, "add_scalars", several)
 
     def _mlflow(self, module: ModuleType) -> None:
@@ -189,12 +189,12 @@ class TrainingSignals:
     def _mlflow_client(self, module: ModuleType) -> None:
         """What `mlflow.log_metric` calls, too."""
 
-        def one(args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        def scalar(args: tuple[Any, ...], named: dict[str, Any]) -> None:
             names = ("run_id", "key", "value", "timestamp", "step")
             _, key, value, _, step = _words(args[1:], named, names)
             self.put("mlflow", {key: value}, step, synchronous=True)
 
-        wrap(module.MlflowClient, "log_metric", one)
+        wrap(module.MlflowClient, "log_metric", scalar)
 
     def _trackio(self, module: ModuleType) -> None:
         def read(args: tuple[Any, ...], named: dict[str, Any]) -> None:

@@ -114,6 +114,10 @@ OPTIONS: tuple[LaunchOption, ...] = (
         flags=("--no-hook",), help="do not load distui's hook into the ranks",
         more="No steps, no live `NCCL_DEBUG`, no dumps."
     ),
+    LaunchOption(
+        flags=("--signal",), takes="REGEX", repeat=True, help="read training signals in the output with a pattern",
+        more="Its named groups say what it reads: [training.md](training.md#a-pattern-of-your-own).",
+    ),
     LaunchOption(flags=("--grace",), takes="SECONDS", parse="seconds", help="time between SIGTERM and SIGKILL"),
     LaunchOption(
         flags=("--restarts",), takes="N", parse="count", help="failures in a row after which the ranks restart",

@@ -310,7 +310,7 @@ def _within_epoch(fields: list[tuple[str, str | None]]) -> bool:
 
 def _style(pairs: list[_Pair]) -> str:
     seps = [pair.sep for pair in pairs if pair.label and meaning(pair.label).field]
-    sep = max(("", ":", "="), key=seps.count) if seps else ""
+    sep = max((":", "=", ""), key=seps.count) if seps else ""
     return {"": "key value", ":": "key: value", "=": "key=value"}[sep]
 
 

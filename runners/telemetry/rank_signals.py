@@ -23,6 +23,7 @@ OFTEN = 3
 """How many times more often the output must report a field to be believed before a tracker."""
 PACE_S, PACE_LEAST_S = 60.0, 4.0
 """Over which the time of a step is measured, and how much is needed at least."""
+OWN_PATTERN = "output: --signal"
 PACED = "computed: steps over time"
 AXIS_FACTOR, AXIS_MARGIN = 0.5, 10
 """A tracker's axis that stays below this share of the optimizer's steps counts something else: epochs, evaluations."""
@@ -45,7 +46,8 @@ class _Kind:
                 self.updates[name] = self.updates.get(name, 0) + 1
             self.fields[name] = each
         for each in every:
-            if not each.field and (each.name in self.values or len(self.values) < 2 * MOST_VALUES):
+            most = (4 if EVALUATED.search(each.name.lower()) else 2) * MOST_VALUES
+            if not each.field and (each.name in self.values or len(self.values) < most):
                 self.values[each.name] = each
 
 
@@ -60,6 +62,8 @@ class RankSignals:
         self._bad: dict[str, int | None] = {}
         """Of the output: field → step of the first of its values that are not finite."""
         self._paced: deque[tuple[float, int]] = deque()
+        self._own_pattern: set[str] = set()
+        """Fields that a pattern of the user's reads: no other pattern does then."""
         self._cyclic: set[str] = set()
         """Sources whose steps begin anew: they count within an epoch."""
 
@@ -72,6 +76,10 @@ class RankSignals:
     def output(self, signals: Iterable[Signal], at: float) -> None:
         """Signals of lines that were read at a unix time, oldest first."""
         fresh = [each._replace(at=at) for each in signals]
+        self._own_pattern |= {each.field for each in fresh if each.source == OWN_PATTERN and each.field}
+        fresh = [
+            each for each in fresh if each.source == OWN_PATTERN or each.field not in self._own_pattern
+        ]
         step: int | None = None
         for each in fresh:
             if each.field == "step":
@@ -125,6 +133,8 @@ class RankSignals:
             printed = None
         if tracked is None or printed is None:
             return tracked or printed
+        if name in self._own_pattern:
+            return printed
         often = self._output.updates.get(name, 0) > OFTEN * self._trackers.updates.get(name, 0)
         return printed if often and printed.at > tracked.at else tracked
 

@@ -152,6 +152,7 @@ def request_of(options: argparse.Namespace, about: dict[str, object]) -> Request
         nccl_presets=tuple(options.nccl_preset),
         hosts=host_pairs(options.env_on),
         hook=False if options.no_hook else None,
+        signals=tuple(options.signal),
         grace_s=options.grace,
         restart_limit=options.restarts,
         **about,  # type: ignore[arg-type]

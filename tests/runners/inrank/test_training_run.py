@@ -111,3 +111,18 @@ async def test_a_progress_bar_of_a_command(tmp_path: Path) -> None:
         assert (sample.total, sample.sources["loss"]) == (60, "output: tqdm")
         assert sample.loss == pytest.approx(3 - (sample.step or 0) / 60, abs=1e-3)
         await run.until(lambda s: s.phase.ended, 60)
+
+
+async def test_a_pattern_of_the_users_own_and_one_that_never_ends(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import time\nfor at in range(60):\n"
+        "    print(f'#{at} nll {3 - at / 60:.2f} ' + 'a' * 40 + '!', flush=True); time.sleep(0.1)\n"
+    )
+    signals = (r"#(?P<step>\d+) nll (?P<loss>\S+)",)
+    async with driven(execute(sys.executable, str(script), signals=signals)) as run:
+        await run.until(lambda s: 0 in s.training, 60)
+        assert run.state.training[0].sources["loss"] == "output: --signal"
+    async with driven(execute(sys.executable, str(script), signals=(r"(?P<loss>(a+)+)$",))) as run:
+        await run.until(lambda s: ("signal-pattern-slow", None, 0) in s.findings, 60)
+        await run.until(lambda s: s.phase.ended, 60)

@@ -1,0 +1,27 @@
+"""Patterns of training signals that a user gives: what is refused before a start. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from .finding import PlanError
+
+FIELDS = ("step", "total", "epoch", "loss", "lr", "grad_norm", "tokens_s", "samples_s", "step_s", "mfu")
+"""Groups that mean something; any other name is a value of the script's own."""
+
+
+def checked(patterns: Iterable[str]) -> tuple[str, ...]:
+    """The same. Raises PlanError for what is no regular expression, or names no group."""
+    kept = tuple(patterns)
+    for text in kept:
+        try:
+            groups = re.compile(text).groupindex
+        except (re.error, RecursionError, OverflowError) as error:
+            raise PlanError(f"--signal {text!r} is not a regular expression: {error}") from error
+        if not groups:
+            raise PlanError(
+                f"--signal {text!r} names no group: write what it reads, as in 'loss=(?P<loss>[0-9.]+)'; "
+                f"groups are {', '.join(FIELDS)}, or names of your own"
+            )
+    return kept

@@ -1,0 +1,105 @@
+"""A user's patterns of training signals, matched in a process of their own that is ended when it takes too long."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ...presets.signal_patterns import FIELDS
+from ..telemetry import match_signals
+from ..telemetry.rank_signals import OWN_PATTERN
+from ..telemetry.signal_names import Signal, plausible
+
+PATIENCE_S = 2.0
+"""For the lines of one reading; they are matched in microseconds otherwise."""
+ANSWER = 1 << 20
+_SCALES = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "%": 1.0}
+
+Matched = Callable[[int, list[Signal], float], None]
+"""Rank, signals oldest first, and when their lines were read."""
+
+
+class SignalPatterns:
+    """The patterns of one run. One batch of lines is matched at a time; of what comes meanwhile the newest of a rank."""
+
+    def __init__(self, patterns: Sequence[str], matched: Matched, failed: Callable[[], None]) -> None:
+        """`failed`: called once, when a pattern took too long and none is matched any more."""
+        self._patterns, self._matched, self._failed = patterns, matched, failed
+        self._waiting: dict[int, tuple[list[str], float]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._ended = not patterns
+
+    def put(self, rank: int, lines: list[str], at: float) -> None:
+        """Lines that a rank has written, read at a unix time."""
+        if self._ended:
+            return
+        self._waiting[rank] = lines, at
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        """End the process."""
+        self._ended = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        self._kill()
+
+    async def _run(self) -> None:
+        while self._waiting and not self._ended:
+            rank = next(iter(self._waiting))
+            lines, at = self._waiting.pop(rank)
+            try:
+                matches = await asyncio.wait_for(self._ask(lines), PATIENCE_S)
+            except (TimeoutError, OSError, ValueError):
+                self._ended = True
+                self._kill()
+                self._failed()
+                return
+            self._matched(rank, [signal for match in matches for signal in _signals(match)], at)
+
+    async def _ask(self, lines: list[str]) -> list[dict[str, str]]:
+        if self._process is None:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-I", "-S", str(Path(match_signals.__file__)), *self._patterns,
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=ANSWER,
+            )  # fmt: skip
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(lines).encode() + b"\n")
+        await process.stdin.drain()
+        matches: list[dict[str, str]] = json.loads(await process.stdout.readline())
+        return matches
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            self._process = None
+
+
+def _signals(match: dict[str, str]) -> list[Signal]:
+    """The groups of one match that are numbers; step first, as in lines."""
+    signals = []
+    for name in sorted(match, key=lambda name: name != "step"):
+        value = _number(match[name])
+        if value is not None:
+            field = name if name in FIELDS and plausible(name, value) else ""
+            signals.append(Signal(field, name, value, OWN_PATTERN))
+    return signals
+
+
+def _number(text: str) -> float | None:
+    """ "1,234", "91.2k", "3e-4", "nan"; None for what is none."""
+    plain = text.strip().replace(",", "").replace("_", "")
+    scale = _SCALES.get(plain[-1:], 1.0)
+    try:
+        return float(plain.rstrip("kKMG% ")) * scale
+    except ValueError:
+        return None
