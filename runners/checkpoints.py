@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec import structs
 
+from .formatting import duration_exact, duration_text, elapsed, size_text, time_of_day
 from .model import Checkpoint
 
 # --- the report of a save, as inrank/checkpoint_saves.py writes it ---
@@ -152,6 +153,30 @@ def words_of(command: str) -> list[str]:
         return shlex.split(command)
     except ValueError:
         return []
+
+
+# --- as texts ---
+
+
+def checkpoint_text(checkpoint: Checkpoint, now: float) -> str:
+    """ "12 min ago (step 18,000)"; `now`: unix time by the clock of the checkpoint."""
+    age = elapsed(checkpoint.at, now)
+    ago = f"{duration_text(age)} ago" if age is not None else f"at {time_of_day(checkpoint.at)}"
+    return ago if checkpoint.step is None else f"{ago} (step {checkpoint.step:,})"
+
+
+def checkpoint_line(checkpoint: Checkpoint, now: float) -> str:
+    """All that is known of it, on one line."""
+    took = "" if checkpoint.duration_s is None else f"in {duration_exact(checkpoint.duration_s)}"
+    size = "" if checkpoint.size is None else size_text(checkpoint.size)
+    parts = (
+        "" if checkpoint.complete else "incomplete",
+        size,
+        took,
+        f"by {checkpoint.source}",
+        checkpoint.path,
+    )
+    return f"{checkpoint_text(checkpoint, now)}: {', '.join(part for part in parts if part)}"
 
 
 # --- a folder that is watched ---

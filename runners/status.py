@@ -12,7 +12,7 @@ import msgspec
 
 from ..presets import worker_group
 from ..presets.finding import Finding, worst_first
-from .formatting import spans_text
+from .formatting import elapsed, spans_text
 from .model import HUB, LinkState, PlanSummary, RankPhase, RunPhase, Wrapped
 from .progress import progress, progress_json
 from .state import Attempt, Node, Rank, RunState, StageProgress
@@ -39,6 +39,7 @@ def status_json(state: RunState, now: float | None = None) -> dict[str, Any]:
         else msgspec.to_builtins(plan, builtin_types=()) | _plan_defaults(plan),
         "applied": None if acted is None else {"state": acted.state, "text": acted.text},
         "training": progress_json(progress(state, now)),
+        "checkpoint": _checkpoint(state, now),
         "nodes": [_node(node, now) for _, node in sorted(state.nodes.items())],
         "ranks": [
             _rank(number, rank) | {"mesh": coordinates(arranged, number)}
@@ -51,6 +52,14 @@ def status_json(state: RunState, now: float | None = None) -> dict[str, Any]:
         "agent_pid": state.agent_pid,
         "runner_pid": state.runner_pid,
     }
+
+
+def _checkpoint(state: RunState, now: float) -> dict[str, Any] | None:
+    """The newest one that is complete, with its age, and how many the run has saved."""
+    newest = state.checkpoint
+    if newest is None:
+        return None
+    return _whole(newest) | {"age_s": elapsed(newest.at, now), "saved": len(state.checkpoints)}
 
 
 def hidden(state: RunState, damaged: bool = False) -> bool:

@@ -98,6 +98,10 @@ def test_saves_are_reported_with_step_and_size(world: World) -> None:
         sum(path.stat().st_size for path in world.work.glob("shard-*.pt")),
     )
     assert all(each.get("complete", True) for each in saved.values())
+    newest = run.status()["checkpoint"]
+    assert (newest["path"], newest["saved"], newest["complete"]) == (str(world.work), 3, True)
+    assert 0 <= newest["age_s"] < 120
+    assert f"by torch.save, {world.work}" in run.distui("status").out
 
 
 def test_a_save_that_its_rank_did_not_survive_is_torn(world: World) -> None:

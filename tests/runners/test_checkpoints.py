@@ -7,7 +7,9 @@ import pytest
 from distui.runners.checkpoints import (
     SaveReport,
     Seen,
+    checkpoint_line,
     checkpoint_of,
+    checkpoint_text,
     common_path,
     folder_option,
     grouped,
@@ -118,6 +120,17 @@ def test_what_still_grows_is_not_reported() -> None:
     (saved,) = settled([now], [now], [])
     assert (saved.path, saved.step, saved.size, saved.at) == ("/c/step-5.pt", 5, 200, 12.0)
     assert settled([now], [now], [saved]) == []
+
+
+def test_a_checkpoint_in_words() -> None:
+    saved = Checkpoint("/c/step-18000", 1000.0, "dcp", 18_000, duration_s=3.2, size=3 << 30)
+    assert checkpoint_text(saved, 1720.0) == "12 min ago (step 18,000)"
+    assert (
+        checkpoint_line(saved, 1720.0) == "12 min ago (step 18,000): 3.0 GiB, in 3 s, by dcp, /c/step-18000"
+    )
+    assert checkpoint_text(Checkpoint("/c/a.pt", 1000.0, "folder"), 900.0).startswith(
+        "at "
+    )  # clocks disagree
 
 
 def test_two_nodes_report_one_save() -> None:

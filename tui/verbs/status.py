@@ -14,6 +14,7 @@ from ...presets.finding import worst_first
 from ...presets.sanitize import LONGEST, clean_text
 from ...runners import run_directories
 from ...runners.agentless import DiskLink, FilesLink, damage
+from ...runners.checkpoints import checkpoint_line
 from ...runners.foreign_jobs import WatchedJob, find_job, scan
 from ...runners.formatting import NA, duration_text, plural, size_text, time_of_day
 from ...runners.local_agent import open_link, snapshot, with_link
@@ -93,6 +94,8 @@ def describe(state: RunState, now: float | None = None) -> str:
     if acted is not None:
         lines.append(f"preset {acted.state}: {acted.text}")
     lines += training(state, frame.now)
+    if state.checkpoints:
+        lines.append(f"checkpoint: {checkpoint_line(state.checkpoint or state.checkpoints[-1], frame.now)}")
     lines += cluster(state, frame.now)
     if state.stages and not state.ranks:
         lines += ["", *plain(stage_rows(frame, WIDTH))]
