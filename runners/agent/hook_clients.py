@@ -60,7 +60,8 @@ class _Numbered(msgspec.Struct):
 class _Counted(msgspec.Struct):
     """What is wanted of the answer to ASK_STEPS."""
 
-    count: int = 0
+    count: int | None = 0
+    """None where the script has made no optimizer so far."""
     last: float = 0.0
     """Unix time of the newest step; 0 before the first."""
     faulthandler: bool | None = None
@@ -97,7 +98,7 @@ class HookClient:
         """SIGUSR2 sent to the hook's thread so far."""
         self.counts = False
         """Whether an ASK_STEPS is open."""
-        self._steps: tuple[int, float] | None = None
+        self._steps: tuple[int | None, float] | None = None
         self.signals_version = 0
         self.reported: Reported | None = None
         """The newest training signals of its script."""
@@ -230,7 +231,7 @@ class HookClient:
             self.counts = True
             self._writer.write(ASK_STEPS % self.signals_version)
 
-    def take_steps(self) -> tuple[int, float] | None:
+    def take_steps(self) -> tuple[int | None, float] | None:
         """Steps and unix time of the newest, if it has answered since the last call."""
         steps, self._steps = self._steps, None
         return steps
@@ -345,7 +346,7 @@ class Hooks:
             hook.ask_steps()
         self._counted()
 
-    async def steps(self) -> dict[int, tuple[int, float]]:
+    async def steps(self) -> dict[int, tuple[int | None, float]]:
         """Optimizer steps so far and unix time of the last one, of every rank that has answered by now or soon does."""
         if not self._all_counted.is_set():
             late = asyncio.get_running_loop().call_later(ROUND_S, self._all_counted.set)

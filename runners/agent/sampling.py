@@ -137,20 +137,22 @@ class Paces:
         self._by_rank: dict[int, _StepCount] = {}
 
     def add(
-        self, rank: int, pid: int | None, counted: tuple[int, float] | None
+        self, rank: int, pid: int | None, counted: tuple[int | None, float] | None
     ) -> tuple[int | None, float | None]:
         """Steps so far, and mean seconds a step since the last sample that saw one.
 
         `counted` is (steps, unix time of the last one); None where the hook did not answer in time: the count
-        known last still holds, a pace does not. Another pid is another process: nothing is known of it.
+        known last still holds, a pace does not. Steps are None while the script has no optimizer. Another pid is another
+        process: nothing is known of it.
         """
         before = self._by_rank.get(rank)
         if before is not None and before.pid != pid:
             before = None
             del self._by_rank[rank]
-        if counted is None:
+        steps, at = counted or (None, 0.0)
+        if steps is None:
             return (None if before is None else before.count), None
-        fresh = _StepCount(pid, *counted)
+        fresh = _StepCount(pid, steps, at)
         if before is not None and fresh.count > before.count and before.last > 0:
             fresh.step_s = (fresh.last - before.last) / (fresh.count - before.count)
         elif before is not None and fresh.count == before.count:
@@ -351,7 +353,7 @@ class Sampling:
         if self._run.findings.holds("disk-full", node=self._run.node):
             self._host.doubt_disks()  # else the next sample might clear it by what is remembered from before
 
-    def _with_steps(self, sample: RankSample, counted: tuple[int, float] | None) -> RankSample:
+    def _with_steps(self, sample: RankSample, counted: tuple[int | None, float] | None) -> RankSample:
         step, step_s = self.paces.add(sample.rank, sample.pid, counted)
         return structs.replace(sample, step=step, step_s=step_s)
 

@@ -1,4 +1,4 @@
-"""What a rank does: the place that its stack names, and whether it gets on, works for others or idles."""
+"""What a rank does: the place that its stack names, and whether it works, has others work for it, or idles."""
 
 from __future__ import annotations
 
@@ -209,6 +209,8 @@ class Activity(enum.StrEnum):
     SILENT_BUSY = "silent-busy"
     ASLEEP = "asleep"
     """At one place, without CPU time, for at least ASLEEP_S."""
+    GPU_ALONE = "gpu-alone"
+    """As ASLEEP, but its GPU is in use: by a long kernel of its own, or by a process of anybody."""
     LOOPS = "loops"
     """Busy in one function of the user's own code, calling nothing."""
     WORKS = "works"
@@ -229,6 +231,8 @@ class Doing(NamedTuple):
     """Of a rank whose hook is silent: where its stack comes from, and its wait in the kernel; for the evidence."""
     stale: bool = False
     """Whether the stack is of the time before its hook fell silent."""
+    sign: str = ""
+    """WORKS and GPU_ALONE: what shows it, as a sentence for the evidence."""
 
 
 def doing(
@@ -250,13 +254,39 @@ def doing(
         return Doing(Activity.UNKNOWN)
     still = _asleep(pulses)
     if still >= ASLEEP_S:
-        helped = (
-            _others(pulses) > OTHERS_SHARE or (tree or 0.0) > TREE_PERCENT or (gpu or 0.0) > GPU_PERCENT
-        )
-        return Doing(Activity.WORKS if helped else Activity.ASLEEP, where, stack, helped, _deep(pulses))
+        sure = _deep(pulses)
+        if sign := _helpers(pulses, tree):
+            return Doing(Activity.WORKS, where, stack, helped=True, sure=sure, sign=sign)
+        busy = (gpu or 0.0) > GPU_PERCENT
+        sign = f"its GPU is {gpu:.0f} % in use, by it or by another process" if busy else ""
+        return Doing(Activity.GPU_ALONE if busy else Activity.ASLEEP, where, stack, busy, sure, sign=sign)
     if gpu is not None and gpu > GPU_PERCENT:
-        return Doing(Activity.WORKS, where, stack)
-    return Doing(Activity.LOOPS if _loops(pulses) else Activity.WORKS, where, stack)
+        return Doing(Activity.WORKS, where, stack, sign=_moving(pulses))
+    loops = _loops(pulses)
+    return Doing(
+        Activity.LOOPS if loops else Activity.WORKS, where, stack, sign="" if loops else _moving(pulses)
+    )
+
+
+def _helpers(pulses: Sequence[Pulse], tree: float | None) -> str:
+    """Who works for a rank whose main thread sleeps; "" for nobody."""
+    if _others(pulses) > OTHERS_SHARE:
+        return "its main thread sleeps; other threads of it use CPU time"
+    return (
+        "its main thread sleeps; its child processes use CPU time" if (tree or 0.0) > TREE_PERCENT else ""
+    )
+
+
+def _moving(pulses: Sequence[Pulse]) -> str:
+    """What moved while these pulses were taken, as far as they show it."""
+    first, last = pulses[0], pulses[-1]
+    if (first.step or 0) < (last.step or 0) or _called(first) < _called(last):
+        return "its steps or collectives go on"
+    if works(first, last):
+        return "it reads or writes"
+    if any(pulse.stack and pulse.stack != last.stack for pulse in pulses) or (last.sites or 1) > 1:
+        return "its stack changes; it has made no step and called no collective meanwhile"
+    return "it uses CPU time; it has made no step and called no collective meanwhile"
 
 
 _SOURCES = {

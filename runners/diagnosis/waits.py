@@ -313,6 +313,10 @@ def _circles(after: Mapping[WaitPoint, Sequence[WaitPoint]]) -> list[tuple[WaitP
 
 LONG_S, WORKS_S, LOADER_S = 20.0, 30.0, 120.0
 """How long others must wait before less certain signs count: a loop or slow I/O, work, a loader whose workers work."""
+GPU_S = 45.0
+"""How long a busy GPU excuses a rank that sleeps at one place: a kernel may be long, and the GPU is not its alone."""
+TOO_LONG_S = 300.0
+"""From when on a wait is an alarm even if the rank works: half of the time after which torch's NCCL groups give up."""
 MOST = 3
 """Collectives that the evidence names one by one."""
 
@@ -337,6 +341,11 @@ _REMEDIES = {
     "hang-gone": "restart the group; its log says why the rank ended",
     "hang-mismatch": "make every rank call the same collectives in the same order, with no rank left out",
 }
+_BUSY = "if it should not take so long, check its stack: `w`, or `distui dump RUN stacks`"
+_TOO_LONG = (
+    "check its stack; torch ends a group whose collective waits too long (NCCL: after 10 min), so give "
+    "init_process_group a longer timeout if this work may take that long"
+)
 UNEVEN = (
     "give every rank the same number of batches: drop_last=True with a DistributedSampler, or torch's Join; "
     "or let every rank take part in the last collectives"
@@ -377,7 +386,7 @@ def judge(view: View, rank: int, blocked: Sequence[Pending]) -> Culprit | None:
     if not pulses or pulses[-1].at < since + FRESH_S:
         return None
     does = doing(view, rank)
-    if does.mode is Activity.WORKS:
+    if does.mode is Activity.WORKS or (does.mode is Activity.GPU_ALONE and age < GPU_S):
         return _works(does, age, blocked)
     return _stuck(does, age)
 
@@ -432,7 +441,7 @@ def _stuck(does: Doing, age: float) -> Culprit | None:
             "hang-python", does, f"loops{_at(does)}",
             "it uses CPU time, but every sample shows this one function, which calls no other", "warning",
         )  # fmt: skip
-    if does.mode is Activity.ASLEEP:
+    if does.mode in (Activity.ASLEEP, Activity.GPU_ALONE):
         return _asleep(does, age)
     return None
 
@@ -442,6 +451,7 @@ def _asleep(does: Doing, age: float) -> Culprit | None:
     if kind is Kind.COMPILE or (age < LONG_S and (not does.sure or kind is Kind.NETWORK)):
         return None
     still = f"it uses {'no' if does.sure else 'hardly any'} CPU time; every sample shows the same frame"
+    still += f"; {does.sign}" if does.sign else ""
     if kind in (Kind.STORE, Kind.COLLECTIVE):
         return _verdict("hang-mismatch", does, f"is in {does.place.op}{_at(does)}", still)
     name = {Kind.LOADER: "hang-loader", Kind.CHECKPOINT: "hang-checkpoint"}.get(kind, "hang-not-joined")
@@ -459,10 +469,16 @@ def _works(does: Doing, age: float, blocked: Sequence[Pending]) -> Culprit | Non
         )
     if age < WORKS_S:
         return None
-    where = f" in {does.place.site.name}()" if does.helped and does.place.site else _within(does, blocked)
+    late = age >= TOO_LONG_S
+    action = f"works{_within(does, blocked)}"
+    if does.mode is Activity.GPU_ALONE:
+        action = f"sleeps{_at(does)} while its GPU is in use"
+    elif does.helped and does.place.site:
+        named = not does.place.site.name.startswith("<")
+        action = f"works in {does.place.site.name}()" if named else f"works{_at(does)}"
     return Culprit(
-        id="hang-not-joined", severity="note", does=f"works{where}",
-        remedy="nothing, if that may take so long; else check its stack", proof="it makes progress",
+        id="hang-not-joined", severity="warning" if late else "note", does=action,
+        remedy=_TOO_LONG if late else _BUSY, proof=does.sign, stack=does.stack if late else (),
     )  # fmt: skip
 
 

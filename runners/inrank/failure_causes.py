@@ -336,7 +336,9 @@ class Failure(NamedTuple):
     key: str = ""
     """Equal for failures of the same kind at the same place; "" where that is unknown."""
     step: int | None = None
-    """Optimizer steps that the rank had made; None: unknown."""
+    """Optimizer steps that the rank had made; 0 also for a script without an optimizer; None: unknown."""
+    untrained: bool = False
+    """Whether there was an optimizer, and it had made no step."""
 
 
 def first_of(failures: Sequence[Failure]) -> Failure | None:
@@ -391,6 +393,7 @@ def _failure_of(case: _FailureClass, death: Death, raised: Mapping[str, Any]) ->
         at=at,
         key="" if case.symptom or not raised else _key(raised, where),
         step=step if isinstance(step, int) else None,
+        untrained=bool(raised.get("untrained")),
     )
 
 

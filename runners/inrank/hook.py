@@ -97,6 +97,11 @@ class Steps:
 
         kind.__init__ = counted
 
+    @property
+    def counted(self) -> int | None:
+        """Steps so far; None while there has been no optimizer: a loop without one may be far."""
+        return self.count if self.count or self.optimizers else None
+
     def note(self) -> dict[str, Any]:
         """How far training is, for the note of an exception. Untrained: there is an optimizer without any step.
 
@@ -371,7 +376,7 @@ class Hook:
         """Steps; with "signals", the version of training signals that the asker has, also those where newer."""
         steps = self.steps
         answer: dict[str, Any] = {
-            "count": steps.count,
+            "count": steps.counted,
             "last": steps.last,
             "first": steps.first,
             "faulthandler": owns_signal(),

@@ -63,8 +63,9 @@ def hopeless(
         return ""
     if earlier is None or failure.step != earlier.step:
         return ""
-    when = "at the same step (%d)" % failure.step if failure.step else "before the first step"
-    return "gave up: failed in the same way twice, %s: %s" % (when, failure.text)
+    when = ", at the same step (%d)" % failure.step if failure.step else ""
+    when = ", before the first step" if failure.untrained else when  # else steps are not counted
+    return "gave up: failed in the same way twice%s: %s" % (when, failure.text)
 
 
 def how_it_ended(exit_code: int | None, asked: bool, after_failure_of_another: bool) -> str:

@@ -35,3 +35,9 @@ def test_another_process_is_another_count() -> None:
     paces.add(0, 1, (10, 100.0))
     assert paces.add(0, 2, None) == (None, None)
     assert paces.add(0, 2, (1, 200.0)) == (1, None)
+
+
+def test_steps_of_a_script_without_an_optimizer_are_unknown() -> None:
+    paces = Paces()
+    assert paces.add(0, 1, (None, 0.0)) == (None, None)
+    assert paces.add(0, 1, (1, 105.0)) == (1, None), "it made one later"

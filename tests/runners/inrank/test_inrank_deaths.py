@@ -56,13 +56,11 @@ async def test_a_missing_module_is_tried_once(script: Path) -> None:
 
 
 @pytest.mark.torch
-async def test_the_same_exception_before_the_first_step_is_tried_twice(script: Path) -> None:
+async def test_the_same_exception_of_a_script_without_steps_is_tried_twice(script: Path) -> None:
     script.write_text(RAISES)
     run = await ended(script)
     assert len(run.state.attempts) == 2
-    assert run.state.end_text.startswith(
-        "gave up: failed in the same way twice, before the first step: rank 1 raised"
-    )
+    assert run.state.end_text.startswith("gave up: failed in the same way twice: rank 1 raised")
     cause = run.state.attempts[1].first_cause
     assert cause is not None
     assert (cause.rank, cause.kind) == (1, "exception")

@@ -45,7 +45,7 @@ def test_it_answers_what_the_agent_asks(place: Path, python: str) -> None:
         nccl = {"loaded": False, "live": None, "version": None, "debug": "WARN", "backend": None}
         assert hello["nccl"] == nccl
         steps = asking.ask("steps")
-        assert (steps["count"], steps["last"], steps["faulthandler"]) == (0, 0.0, True)
+        assert (steps["count"], steps["last"], steps["faulthandler"]) == (None, 0.0, True)
         eventually(lambda: "script.py" in asking.ask("stacks")["text"])
         assert "max_rss_bytes" in asking.ask("memory")["text"]
         assert "flight recorder" in asking.ask("flight")["error"]

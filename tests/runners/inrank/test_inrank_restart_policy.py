@@ -64,8 +64,14 @@ def test_how_a_rank_ended(exit_code: int | None, asked: bool, after_another: boo
     assert how_it_ended(exit_code, asked, after_another) == name
 
 
-def failed(retry: str = "maybe", key: str = "ValueError|x|train.py:88", step: int | None = 7) -> Failure:
-    return Failure(3, "exception", "rank 3 raised ValueError: x", "", retry, key=key, step=step)
+def failed(
+    retry: str = "maybe",
+    key: str = "ValueError|x|train.py:88",
+    step: int | None = 7,
+    untrained: bool = False,
+) -> Failure:
+    text = "rank 3 raised ValueError: x"
+    return Failure(3, "exception", text, "", retry, key=key, step=step, untrained=untrained)
 
 
 def test_what_would_come_again_is_not_tried_again() -> None:
@@ -80,7 +86,13 @@ def test_what_would_come_again_is_not_tried_again() -> None:
     [
         (failed(), None, 1.0, ""),
         (failed(), failed(), 1.0, "at the same step (7)"),
-        (failed(step=0), failed(step=0), 1.0, "before the first step"),
+        (failed(step=0, untrained=True), failed(step=0), 1.0, "twice, before the first step: rank 3"),
+        (
+            failed(step=0),
+            failed(step=0),
+            1.0,
+            "in the same way twice: rank 3",
+        ),  # no optimizer: steps unknown
         (failed(), failed(step=6), 1.0, ""),  # from a checkpoint it may come further each time
         (failed(step=6), failed(), 1.0, ""),
         (failed(step=None), failed(step=None), 1.0, ""),

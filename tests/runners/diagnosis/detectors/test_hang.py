@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from distui.presets.finding import Finding
 from distui.runners.model import ProcessGroup, RankPhase, RunPhase, Site
 
 from .hang_rig import (
@@ -269,6 +270,53 @@ def test_a_rank_that_works_is_told_without_alarm() -> None:
     found = only(Made().wait([1, 2, 3], call(42, age=31)).add(busy).hang())
     assert (found.id, found.severity) == ("hang-not-joined", "note")
     assert found.text == "rank 0 works in validate(); ranks 1-3 wait for it in all_reduce #42"
+
+
+def test_a_busy_gpu_excuses_a_sleeping_rank_only_for_a_while() -> None:
+    def found(age: float) -> Finding:
+        made = Made().wait([0, 1, 3], call(42, age=age)).add(series(2, LOAD, enqueued=41))
+        return only(made.gpu(2, 90.0, 500.0).hang())
+
+    early = found(35)
+    assert (early.severity, early.alarm) == ("note", False)
+    assert early.text.startswith(
+        "rank 2 sleeps at train.py:33 load while its GPU is in use; ranks 0, 1, 3 wait"
+    )
+    late = found(50)
+    assert (late.id, late.severity, late.rank) == ("hang-not-joined", "error", 2)
+    assert late.text.startswith(
+        "rank 2 sleeps at train.py:33 load; ranks 0, 1, 3 wait for it in all_reduce #42"
+    )
+    proof = (
+        "it uses no CPU time; every sample shows the same frame; "
+        "its GPU is 90 % in use, by it or by another process"
+    )
+    assert proof in late.evidence
+
+
+def test_a_wait_without_end_becomes_an_alarm_whatever_the_rank_does() -> None:
+    within = (Site("/job/train.py", 91, "evaluate"), Site("/job/train.py", 88, "validate"), *STEP[1:])
+    busy = series(0, within, share=0.9, sites=5, enqueued=41)
+    before, after = (only(Made().wait([1, 2, 3], call(42, age=age)).add(busy).hang()) for age in (290, 301))
+    assert (before.severity, after.severity) == ("note", "warning")
+    assert (
+        before.text == after.text == "rank 0 works in validate(); ranks 1-3 wait for it in all_reduce #42"
+    )
+    assert "its stack changes; it has made no step and called no collective meanwhile" in after.evidence
+    assert "init_process_group a longer timeout" in after.remedy
+
+
+def test_what_shows_that_a_rank_works_is_what_was_seen_of_it() -> None:
+    module = (Site("/job/train.py", 91, "<module>"),)
+    writes = series(0, module, share=0.9, bytes_s=1 << 20, enqueued=41)
+    helped = series(0, module, others=0.9, enqueued=41)
+    for pulses, text, proof in (
+        (writes, "rank 0 works; ", "it reads or writes"),
+        (helped, "rank 0 works at train.py:91 <module>; ", "other threads of it use CPU time"),
+    ):
+        found = only(Made().wait([1, 2, 3], call(42, age=31)).add(pulses).hang())
+        assert found.text.startswith(text)
+        assert any(proof in line for line in found.evidence)
 
 
 def test_nothing_is_said_of_a_run_that_ends() -> None:
