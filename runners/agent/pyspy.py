@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..model import Site
+from ..model import Clause, Site
 from ..telemetry.proc import read_once, read_stat
 from .hook_clients import HookClient, HookError
 from .processes import environ_of, send_signal, state_of
@@ -267,6 +267,19 @@ def spoken(failed: Sequence[HookError]) -> list[str]:
         return [str(err) for err in failed]
     last = next(err for err in reversed(failed) if isinstance(err, Unseen))
     return [err.hook_why if isinstance(err, Unseen) and err is not last else str(err) for err in failed]
+
+
+_OF_RANK = re.compile(r"rank (\d+)(?=[: ])(.*)", re.DOTALL)
+
+
+def alike(texts: Iterable[str]) -> list[Clause]:
+    """Sentences that begin with a rank; those that say the same of several ranks are one."""
+    clauses: dict[str, list[int]] = {}
+    for text in texts:
+        match = _OF_RANK.fullmatch(text) if "{" not in text else None
+        said = f"{{ranks}}{match[2]}" if match and match[2].startswith(":") else text
+        clauses.setdefault(said, []).extend([int(match[1])] if match and said != text else [])
+    return [Clause(text, tuple(ranks)) for text, ranks in clauses.items()]
 
 
 async def _dump(pid: int) -> StackDump:

@@ -391,11 +391,22 @@ class StackGroup:
     """How many of the outermost frames are those of the first group; the one further in is where the ways part."""
 
 
+_IMPORTING = re.compile(r"<frozen (?:importlib|zipimport)\b")
+
+
 def merged_stacks(texts: Mapping[int, str]) -> list[StackGroup]:
-    """Groups of equal main threads out of faulthandler's text of each rank: the largest first, then by rank."""
-    frames = {rank: main_frames(text) for rank, text in texts.items()}
+    """Groups of equal main threads out of faulthandler's text of each rank: the largest first, then by rank.
+
+    Frames of Python's own import system, which are five to each module, are left out; an import that begins with them
+    keeps the innermost.
+    """
+    frames = {rank: _without_imports(main_frames(text)) for rank, text in texts.items()}
     groups = alike({rank: tuple(map(_short, own)) for rank, own in frames.items()})
     return [StackGroup(ranks, frames[ranks[0]], _shared(key, groups[0][0])) for key, ranks in groups]
+
+
+def _without_imports(frames: tuple[str, ...]) -> tuple[str, ...]:
+    return frames[:1] + tuple(frame for frame in frames[1:] if not _IMPORTING.match(frame))
 
 
 def main_frames(text: str) -> tuple[str, ...]:

@@ -448,7 +448,7 @@ def _clock(node: ExaminedNode) -> Iterator[Finding]:
     if node.ahead_s is not None and abs(node.ahead_s) - node.doubt_s > CLOCK_S:
         way = "ahead of" if node.ahead_s > 0 else "behind"
         text = f"Its clock is {abs(node.ahead_s):.1f} s {way} this machine's: times of events cannot be compared."
-        shown = f"{node.ahead_s:+.3f} s ± {node.doubt_s:.3f} s"
+        shown = f"{round(node.ahead_s, 3) + 0.0:+.3f} s ± {node.doubt_s:.3f} s"
         yield node.finding("D-CLOCK", "warning", text, shown, "Start chrony or systemd-timesyncd there.")
     elif node.several and node.get("clock_synchronised") is False:
         text = "Nothing keeps its clock in time, as far as its kernel knows."

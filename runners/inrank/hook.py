@@ -400,6 +400,8 @@ class Hook:
             return {"error": "unknown request %r" % (op,)}
         try:
             return asked(request)
+        except rank_pulse.NotReady as error:
+            return {"error": str(error)}
         except MISTAKES as error:
             return {"error": "%s: %s" % (type(error).__name__, error)}
 

@@ -402,19 +402,23 @@ class Collectives:
                 self._mixed.append(name)
 
 
+class NotReady(RuntimeError):
+    """What is asked for is not there now; the text is a sentence for the user."""
+
+
 def flight(newest: int = 128) -> str:
     """torch's flight recorders as JSON text: "recorders", each in torch's own layout, and "members" of the groups.
 
     Of 2,000 entries the `newest` ones, with the last 8 of each group and all that have not completed; of their stacks
-    the frames outside torch, innermost first. Raises RuntimeError without a recorder or a process group.
+    the frames outside torch, innermost first. Raises NotReady without a recorder or a process group.
     """
     dumps = recorders()
     if not dumps:
-        raise RuntimeError("this torch has no flight recorder, or is not imported yet")
+        raise NotReady("this torch has no flight recorder, or is not imported yet")
     distributed = sys.modules.get("torch.distributed")
     # a dump would fix the recorder's settings before the script has made its own
     if not getattr(distributed, "is_initialized", bool)():
-        raise RuntimeError("there is no process group yet, and so no flight recorder")
+        raise NotReady("there is no process group yet, and so no flight recorder")
     dumped_recorders: list[dict[str, Any]] = []
     ranks_of = {name: ranks for name, ranks, _ in members()}
     for kind, dump in dumps.items():
@@ -495,13 +499,13 @@ _recording = False
 def record(entries: int = 100_000) -> str:
     """Have torch keep its last `entries` allocations, so that the next snapshot holds their curve; what came of it.
 
-    Costs some microseconds an allocation, and goes on until the process ends. Raises RuntimeError without CUDA.
+    Costs some microseconds an allocation, and goes on until the process ends. Raises NotReady without CUDA.
     """
     global _recording
     cuda = _cuda()
     start = getattr(getattr(cuda, "memory", None), "_record_memory_history", None)
     if start is None:
-        raise RuntimeError(NO_CUDA)
+        raise NotReady(NO_CUDA)
     start(max_entries=entries)
     _recording = True
     return "allocations are recorded from now on: the next dump of memory has their curve"

@@ -20,7 +20,7 @@ from distui.runners.agent import pulses, pyspy
 from distui.runners.agent.hook_clients import HookClient, HookError, Hooks
 from distui.runners.agent.processes import state_of
 from distui.runners.agent.pulses import Pulses
-from distui.runners.agent.pyspy import PySpy, PySpyError, Unseen, find, read, spoken, stacks
+from distui.runners.agent.pyspy import PySpy, PySpyError, Unseen, alike, find, read, spoken, stacks
 from distui.runners.diagnosis.rank_dumps import main_frames, threads
 from distui.runners.model import RankChanged, RankPhase, Site
 from distui.runners.state import RunState
@@ -297,3 +297,17 @@ async def test_who_works_is_left_alone(start: Start, monkeypatch: pytest.MonkeyP
     assert taking.spy.sites(pid, False) == ()
     assert taking.spy.sites(pid, True) == ()  # what it did before it moved is no answer
     await taking.spy.close()
+
+
+def test_what_several_ranks_answer_alike_is_one_sentence() -> None:
+    texts = [
+        "rank 0: there is no group",
+        "rank 1: there is no group",
+        "rank 2 is gone",
+        "rank 3: has {ranks}",
+    ]
+    assert [clause.words() for clause in alike(texts)] == [
+        "ranks 0, 1: there is no group",
+        "rank 2 is gone",
+        "rank 3: has {ranks}",
+    ]

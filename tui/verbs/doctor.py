@@ -165,7 +165,7 @@ def _row(node: ExaminedNode) -> tuple[str, ...]:
         node.ports or NA,
         NA if face is None else f"{face['name']} MTU {face['mtu'] or NA}",
         NA if shm is None else size_text(shm["total"]),
-        NA if node.ahead_s is None else f"{node.ahead_s:+.3f} s",
+        NA if node.ahead_s is None else f"{round(node.ahead_s, 3) + 0.0:+.3f} s",
     )
 
 

@@ -115,3 +115,23 @@ def test_a_signal_finds_the_main_thread_among_younger_ones(tmp_path: Path) -> No
     said = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, timeout=30)
     frames = rank_dumps.main_frames(said.stdout)
     assert [frame.rsplit(" ", 1)[1] for frame in frames] == ["here", "<module>"]
+
+
+def test_frames_of_the_import_system_are_left_out() -> None:
+    frozen = "".join(
+        f'  File "<frozen importlib._bootstrap{end}>", line {line} in {name}\n'
+        for end, line, name in (
+            ("_external", 1130, "get_data"),
+            ("", 690, "_load_unlocked"),
+            ("", 1147, "_find"),
+        )
+    )
+    inner = "Thread 0x00007f03 (most recent call first):\n" + frozen + TRAIN.format(line=3, name="<module>")
+    whole = inner + frozen + MAIN
+    (group,) = rank_dumps.merged_stacks({0: whole, 1: whole})
+    assert group.frames == (
+        "<frozen importlib._bootstrap_external>:1130 get_data",
+        "/srv/job/train.py:3 <module>",
+        "/srv/job/train.py:90 <module>",
+    )
+    assert len(rank_dumps.main_frames(whole)) == 8, "each rank's own text has them all"
