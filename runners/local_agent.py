@@ -161,6 +161,8 @@ def _script(request: Request) -> tuple[bool, bytes | None]:
     if request.no_python:
         return True, None  # whether it can be executed depends on the plan's environment: see `refusal`
     path = Path(request.script)
+    if path.is_dir() and not request.module:
+        raise RunError(f"{request.script} is a directory: give the path of a script in it")
     if request.module:
         path = Path(*request.script.split("."))
         path = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")

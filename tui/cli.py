@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from typing import NoReturn
 
@@ -13,8 +14,8 @@ from ..presets.finding import PresetError
 from ..presets.sanitize import quoted
 from ..presets.trusted_files import ignored
 from ..runners.errors import RunError
-from . import terminal
-from .arguments import add_verbs
+from . import command_words, terminal
+from .arguments import CHANGES, add_verbs
 
 EPILOG = """\
 RUN is a run's name, id or unique prefix. Default: the only live run, else the newest run.
@@ -28,8 +29,20 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Wrong usage ends with exit status 2."""
-        terminal.complain(f"{message}; `{self.prog} --help` lists what it takes")
+        sentence = command_words.choice_refusal(message, self.prog)
+        terminal.complain(sentence or f"{message}; `{self.prog} --help` lists what it takes")
         self.exit(2)
+
+
+class TopParser(Parser):
+    """distui's own: `--help` has the verbs by what they are for."""
+
+    verbs: Mapping[str, argparse.ArgumentParser]
+
+    def format_help(self) -> str:
+        """Usage, options, the verbs in groups, examples, the exit codes."""
+        head, _, _ = super().format_help().partition(EPILOG)
+        return f"{head}{command_words.grouped_help(self.verbs)}\n{command_words.EXAMPLES}\n\n{EPILOG}\n"
 
 
 class ShowVersion(argparse.Action):
@@ -42,19 +55,22 @@ class ShowVersion(argparse.Action):
         parser.exit()
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> TopParser:
     """The whole command line."""
-    top = Parser(
+    top = TopParser(
         prog="distui",
+        usage="distui [options] [VERB …]",
         description="The cockpit for distributed PyTorch training. Without a verb: the only live run, or the list.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    top.add_argument("--version", action=ShowVersion, nargs=0, help="print the version and exit")
+    top.add_argument("-V", "--version", action=ShowVersion, nargs=0, help="print the version and exit")
     top.add_argument("--readonly", action="store_true", help="allow nothing that changes a run")
     top.add_argument("--ascii", action="store_true", help="draw with ASCII characters only")
     top.set_defaults(verb="runs:open_cockpit", rest=None)
-    add_verbs(top.add_subparsers(metavar="VERB", title="verbs"))
+    verbs = top.add_subparsers(metavar="VERB", help=argparse.SUPPRESS, parser_class=Parser)
+    add_verbs(verbs)
+    top.verbs = verbs.choices
     return top
 
 
@@ -64,6 +80,24 @@ def split_rest(argv: list[str]) -> tuple[list[str], list[str] | None]:
         return argv, None
     at = argv.index("--")
     return argv[:at], argv[at + 1 :]
+
+
+def parsed(words: list[str]) -> argparse.Namespace:
+    """What the words mean. Raises WrongUsage."""
+    top = parser()
+    verb = next((word for word in words if not word.startswith("-")), None)
+    if verb is not None and verb not in top.verbs:
+        raise command_words.WrongUsage(command_words.verb_refusal(verb, top.verbs))
+    options, unknown = top.parse_known_args(words)
+    if unknown:
+        used = top if verb is None else top.verbs[verb]
+        prog = used.prog
+        raise command_words.WrongUsage(command_words.option_refusal(unknown, prog, used.format_help()))
+    if options.readonly and verb in CHANGES:
+        raise command_words.WrongUsage(
+            f"--readonly allows nothing that changes a run, as `distui {verb}` does: leave out one"
+        )
+    return options
 
 
 def refused(words: list[str], rest: list[str]) -> str:
@@ -96,7 +130,8 @@ def _run(words: list[str], rest: list[str] | None) -> int:
     try:
         if refusal := refused(words, rest or []):
             raise RunError(refusal)
-        options = parser().parse_args(words)
+        words, rest = command_words.understood(words, rest, os.path.isfile)
+        options = parsed(words)
         options.rest = rest
         if rest is not None and not getattr(options, "takes_rest", False):
             raise RunError(f"`{' '.join(('distui', *words[:1]))}` takes nothing behind --")
@@ -105,7 +140,7 @@ def _run(words: list[str], rest: list[str] | None) -> int:
     except RunError as error:
         terminal.complain(error.sentence, error.details)
         return error.code
-    except PresetError as error:
+    except (PresetError, command_words.WrongUsage) as error:
         terminal.complain(str(error))
         return 2
     except KeyboardInterrupt:

@@ -44,7 +44,7 @@ from ..model import (
 from ..wire.client import MAX_LINE
 from .hook_clients import Environment, HookError, Hooks
 from .processes import marked, resume, send_signal, sweep, unmarked
-from .pyspy import EVERY_S, PySpy, alike, spoken, stacks
+from .pyspy import EVERY_S, PySpy, alike, stacks
 from .runner_process import Runner, ServedRun, ask_once
 
 RUNNER_SECONDS = 20.0
@@ -306,7 +306,7 @@ class AgentCommands(CommandExecutor):
                 failed.append(answer)
             else:
                 raise answer
-        also = alike(spoken(failed))
+        also = alike(failed)
         if old:
             which = agreeing(old, "the stack of {ranks} is", "the stacks of {ranks} are up to")
             age = f"{max(old.values()):.0f} s old: py-spy looks at a rank every {EVERY_S:.0f} s at most"

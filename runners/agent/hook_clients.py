@@ -77,6 +77,14 @@ class HookError(Exception):
     """A rank did not answer; the text says why."""
 
 
+class HookRefusal(HookError):
+    """A rank answered that it cannot; `why` without the rank."""
+
+    def __init__(self, rank: int, why: str) -> None:
+        super().__init__(f"rank {rank}: {why}")
+        self.rank, self.why = rank, why
+
+
 class HookClient:
     """The hook of one rank's process."""
 
@@ -197,7 +205,7 @@ class HookClient:
         with self._question(op, fields) as question:
             answer = await self._answer(question, seconds)
         if "error" in answer:
-            raise HookError(f"rank {self.rank}: {answer['error']}")
+            raise HookRefusal(self.rank, str(answer["error"]))
         return answer
 
     def _question(self, op: str, fields: dict[str, Any]) -> rpc.OpenRequest[dict[str, Any]]:

@@ -17,7 +17,7 @@ import msgspec
 
 from ..model import Clause, Site
 from ..telemetry.proc import read_once, read_stat
-from .hook_clients import HookClient, HookError
+from .hook_clients import HookClient, HookError, HookRefusal
 from .processes import environ_of, send_signal, state_of
 
 LIMIT_S = 5.0
@@ -269,16 +269,14 @@ def spoken(failed: Sequence[HookError]) -> list[str]:
     return [err.hook_why if isinstance(err, Unseen) and err is not last else str(err) for err in failed]
 
 
-_OF_RANK = re.compile(r"rank (\d+)(?=[: ])(.*)", re.DOTALL)
-
-
-def alike(texts: Iterable[str]) -> list[Clause]:
-    """Sentences that begin with a rank; those that say the same of several ranks are one."""
+def alike(failed: Sequence[HookError]) -> list[Clause]:
+    """What failed as the clauses of an answer: what several ranks answered alike is one."""
     clauses: dict[str, list[int]] = {}
-    for text in texts:
-        match = _OF_RANK.fullmatch(text) if "{" not in text else None
-        said = f"{{ranks}}{match[2]}" if match and match[2].startswith(":") else text
-        clauses.setdefault(said, []).extend([int(match[1])] if match and said != text else [])
+    for error, text in zip(failed, spoken(failed), strict=True):
+        if isinstance(error, HookRefusal):
+            clauses.setdefault(f"{{ranks}}: {error.why}", []).append(error.rank)
+        else:
+            clauses.setdefault(text, [])
     return [Clause(text, tuple(ranks)) for text, ranks in clauses.items()]
 
 

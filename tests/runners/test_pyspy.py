@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from distui.runners.agent import pulses, pyspy
-from distui.runners.agent.hook_clients import HookClient, HookError, Hooks
+from distui.runners.agent.hook_clients import HookClient, HookError, HookRefusal, Hooks
 from distui.runners.agent.processes import state_of
 from distui.runners.agent.pulses import Pulses
 from distui.runners.agent.pyspy import PySpy, PySpyError, Unseen, alike, find, read, spoken, stacks
@@ -300,14 +300,6 @@ async def test_who_works_is_left_alone(start: Start, monkeypatch: pytest.MonkeyP
 
 
 def test_what_several_ranks_answer_alike_is_one_sentence() -> None:
-    texts = [
-        "rank 0: there is no group",
-        "rank 1: there is no group",
-        "rank 2 is gone",
-        "rank 3: has {ranks}",
-    ]
-    assert [clause.words() for clause in alike(texts)] == [
-        "ranks 0, 1: there is no group",
-        "rank 2 is gone",
-        "rank 3: has {ranks}",
-    ]
+    refused = [HookRefusal(rank, "there is no {group}") for rank in (0, 1)]
+    clauses = alike([*refused, HookError("rank 2 is gone")])
+    assert [clause.words() for clause in clauses] == ["ranks 0, 1: there is no {group}", "rank 2 is gone"]

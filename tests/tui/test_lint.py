@@ -102,7 +102,7 @@ def test_launches_and_commands(
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        ("", 2, "No PRESET"),
+        ("", 2, "Nothing to check: `distui lint PRESET -- SCRIPT` checks a launch"),
         ("ddp", 2, "No script"),
         ("nope.yaml", 2, "nope.yaml cannot be read: No such file or directory"),
         (".", 2, "There is no preset '.'"),

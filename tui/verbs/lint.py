@@ -53,7 +53,12 @@ def _checked(options: argparse.Namespace) -> list[Finding]:
         return worst_first(finding for file in files for finding in _file(file, presets))
     if not words and rest:
         return lint_text(shlex.join(rest), _exists(Path.cwd()))
-    options.preset = words[0] if words else None
+    if not words:
+        raise RunError(
+            "nothing to check: `distui lint PRESET -- SCRIPT` checks a launch, `distui lint FILE…` configuration files, "
+            "`distui lint -- COMMAND…` a command line"
+        )
+    options.preset = words[0]
     return _launch(options)
 
 

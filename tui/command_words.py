@@ -1,0 +1,234 @@
+"""What people type that is nearly right: another tool's spelling, a script without --, a verb with a slip. Pure.
+
+torchrun, docker, kubectl and git have taught their users forms that mean one thing here, too; these are understood. What
+may mean two things is refused by a sentence with the command line that says which.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from ..presets.sanitize import quoted
+from ..runners.launch.options import options as launch_options
+
+GLOBAL = ("--ascii", "--readonly")
+"""Options of distui itself, which may stand behind the verb as well."""
+PLANS = ("launch", "plan")
+"""Verbs whose second word is the script."""
+SCRIPTS = (".py", ".sh", ".pyz")
+
+ELSEWHERE = {
+    "--max-restarts": "--restarts N is the option for it",
+    "--nnode": "--nnodes N is the option for it",
+    "--standalone": "leave it out: a launch on this machine always is",
+    "--run-path": "leave it out",
+    "--master-port": "--port PORT is the option for it",
+    "--master-addr": "--hosts A,B names the nodes, the head first",
+    "--node-rank": "--hosts A,B starts all nodes at once",
+    "--rdzv-endpoint": "--hosts A,B starts all nodes at once, and --port PORT sets the port",
+    "--rdzv-backend": "leave it out: distui brings its own rendezvous",
+    "--rdzv-id": "leave it out: distui brings its own rendezvous",
+    "--log-dir": "leave it out: `distui logs` prints the logs, and `status --json` has their directory",
+    "--tee": "leave it out: `distui logs` prints the logs, and a launch without a terminal prints them at once",
+    "--redirects": "leave it out: the logs of each rank are kept in files",
+    "--num-processes": "--nproc-per-node N is the option for it",
+    "--num-gpus": "--nproc-per-node N is the option for it",
+    "--num-machines": "--nnodes N is the option for it",
+    "--tail": "`distui logs RUN --help` lists what it takes",
+}
+"""Options of torchrun, accelerate and deepspeed that have another name here, or none."""
+
+
+class WrongUsage(Exception):
+    """What was typed may mean two things, or nothing; the text is the sentence."""
+
+
+class CommandWords(NamedTuple):
+    """A command line as the parser takes it."""
+
+    words: list[str]
+    """What distui is told."""
+    rest: list[str] | None
+    """The user's own command; None where there is none."""
+
+
+def understood(
+    words: Sequence[str], rest: Sequence[str] | None, is_file: Callable[[str], bool]
+) -> CommandWords:
+    """The same in distui's own spelling. `is_file`: whether there is such a file. Raises WrongUsage."""
+    own, behind = list(words), None if rest is None else list(rest)
+    if own and own[0] in (*PLANS, "exec"):
+        own, behind = _with_script(own, behind, is_file)
+    own = [_dashed(word) for word in own]
+    first = [word for word in GLOBAL if word in own]
+    own = [*first, *(word for word in own if word not in GLOBAL)]
+    at = len(first)
+    if own[at : at + 1] == ["help"]:
+        own = [*first, *own[at + 1 : at + 2], "--help"]
+    elif own[at:] in (["version"], ["-V"]):
+        own = ["--version"]
+    return CommandWords(own, behind)
+
+
+def _dashed(word: str) -> str:
+    """torchrun takes --nproc_per_node as well as --nproc-per-node; no option of ours has an underscore."""
+    name, equals, value = word.partition("=")
+    return f"{name.replace('_', '-')}{equals}{value}" if re.fullmatch(r"--[a-z]\w*", name) else word
+
+
+def _with_script(
+    words: list[str], rest: list[str] | None, is_file: Callable[[str], bool]
+) -> tuple[list[str], list[str] | None]:
+    """Words up to the script, and the script with its arguments, also where no -- stands between them."""
+    verb, switches = words[0], _options(words[0])
+    places = _positions(words, switches)
+    if places is None:
+        return words, rest
+    before = 0 if verb == "exec" else 1
+    if verb in PLANS and len(places) == 1 and _is_script(words[places[0]], is_file):
+        script = words[places[0]]
+        preset = f"distui {verb} PRESET -- {shlex.quote(script)}"
+        raise WrongUsage(f"no PRESET before {quoted(script)}: `{preset}`; `distui presets` lists them")
+    if len(places) <= before:
+        return words, rest
+    at = places[before]
+    command = words[at:]
+    if rest is not None:
+        corrected = shlex.join([*words[:at], "--", *command, *rest])
+        raise WrongUsage(f"{quoted(command[0])} stands before --: `distui {corrected}`")
+    free = {"-m", "--module", "--no-python"}.intersection(words[:at])
+    if verb in PLANS and not free and not _is_script(command[0], is_file):
+        corrected = shlex.join([*words[:at], "--", *command])
+        raise WrongUsage(
+            f"{quoted(command[0])} is no script that is there: `distui {corrected}` if it is one"
+        )
+    own = [word for word in command[1:] if _dashed(word).partition("=")[0] in switches.keys() | set(GLOBAL)]
+    if own:
+        corrected = shlex.join([*words[:at], "--", *command])
+        raise WrongUsage(
+            f"{own[0]} behind {quoted(command[0])} may be its own option or distui's: `distui {corrected}` gives it to "
+            "the script; write distui's options before --"
+        )
+    return words[:at], command
+
+
+def _options(verb: str) -> dict[str, bool]:
+    """The options of a verb, and whether a value follows."""
+    about = {flag: bool(each.takes) for each in launch_options(verb) for flag in each.flags}
+    return {"-h": False, "--help": False, **dict.fromkeys(GLOBAL, False), **about}
+
+
+def _positions(words: Sequence[str], switches: Mapping[str, bool]) -> list[int] | None:
+    """Where the words stand that are neither options nor their values; the verb is none of them.
+
+    None where an unknown option stands before the script: whether a value follows it is not known.
+    """
+    places: list[int] = []
+    at = 1
+    while at < len(words):
+        word = words[at]
+        name, equals, _ = _dashed(word).partition("=")
+        if word.startswith("-") and word != "-":
+            full = [name] if name in switches else [flag for flag in switches if flag.startswith(name)]
+            if not full and len(places) < 2:
+                return None
+            at += 1 + (not equals and bool(full) and all(switches[flag] for flag in full))
+            continue
+        places.append(at)
+        at += 1
+    return places
+
+
+def _is_script(word: str, is_file: Callable[[str], bool]) -> bool:
+    return word.endswith(SCRIPTS) or ("/" in word and is_file(word))
+
+
+def verb_refusal(word: str, verbs: Collection[str]) -> str:
+    """Why a word is no verb, with the one that may be meant."""
+    near = _near(word, verbs)
+    hint = f"did you mean `distui {near}`? " if near else ""
+    return f"there is no verb {quoted(word)}: {hint}`distui --help` lists the verbs"
+
+
+def option_refusal(unknown: Sequence[str], prog: str, help_text: str) -> str:
+    """Why the first of these words is not taken; `help_text` is what `--help` of the verb prints."""
+    word = next((word for word in unknown if word.startswith("-")), unknown[0])
+    listed = f"`{prog} --help` lists what it takes"
+    if not word.startswith("-"):
+        return f"{quoted(word)}: one word too many; {listed}"
+    name = word.partition("=")[0]
+    if name in ELSEWHERE:
+        return f"{prog} has no option {name}: {ELSEWHERE[name]}"
+    near = _near(name, set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", help_text)))
+    return f"{prog} has no option {quoted(name)}: {f'did you mean {near}? ' if near else ''}{listed}"
+
+
+def _near(word: str, candidates: Iterable[str]) -> str:
+    return next(iter(get_close_matches(word, sorted(candidates), 1, 0.65)), "")
+
+
+_CHOICE = re.compile(
+    r"argument (?P<name>\S+): invalid choice: (?P<value>'.*?'|\".*?\").*?\(choose from (?P<choices>.*)\)$"
+)
+
+
+def choice_refusal(message: str, prog: str) -> str:
+    """argparse's message about a word that is none of a few, as a sentence; "" where it is about something else."""
+    match = _CHOICE.match(message)
+    if match is None:
+        return ""
+    value = match["value"][1:-1]
+    choices = [choice.strip(" '\"") for choice in match["choices"].split(",")]
+    near = _near(value, choices)
+    named = (
+        f"{match['name']} {value}" if match["name"].startswith("-") else f"`{prog}` has no {quoted(value)}"
+    )
+    hint = f"did you mean {near}? " if near else ""
+    return f"{named}: {hint}take {', '.join(choices[:-1])} or {choices[-1]}"
+
+
+# -----------------------------------------------------------------------------------------------------------
+# `distui --help`: the verbs by what they are for.
+
+
+GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("start", ("launch", "exec", "demo", "relaunch", "plan", "lint")),
+    ("look at runs", ("ls", "attach", "status", "logs", "metrics", "events", "wait", "watch")),
+    ("change a run", ("nccl", "restart", "signal", "stop", "rm", "prune")),
+    ("find what is wrong", ("diagnose", "dump", "doctor", "export", "replay")),
+    ("presets and memory", ("presets", "advise", "trust")),
+    ("SkyPilot's clusters", ("candidates", "autostop", "down")),
+)
+
+EXAMPLES = """\
+examples:
+  distui demo                                          a small training to look at
+  distui launch ddp -- train.py --lr 1e-3              start a script on all GPUs of this machine
+  distui launch fsdp2 --hosts gpu1,gpu2 -- train.py    on two machines, via ssh
+  distui attach night                                  open the cockpit on a run; q leaves it running
+  distui diagnose night                                why it hangs, or failed
+  distui nccl night INFO --for 30                      NCCL_DEBUG=INFO for 30 s, without a restart"""
+
+
+def grouped_help(verbs: Mapping[str, argparse.ArgumentParser]) -> str:
+    """The verbs under their headings, those that no group names last."""
+    named = {name for _, names in GROUPS for name in names}
+    aliases = {name for name, verb in verbs.items() if not verb.prog.endswith(f" {name}")}
+    rest = tuple(name for name in verbs if name not in named | aliases)
+    lines: list[str] = []
+    for heading, names in (*GROUPS, *([("others", rest)] if rest else [])):
+        there = [name for name in names if name in verbs]
+        lines += (
+            [f"{heading}:", *(f"  {name:<11} {_about(verbs[name])}" for name in there), ""] if there else []
+        )
+    return "\n".join(lines)
+
+
+def _about(verb: argparse.ArgumentParser) -> str:
+    text = verb.description or ""
+    return text[:1].lower() + text[1:] if text[1:2].islower() else text
