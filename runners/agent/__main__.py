@@ -51,7 +51,7 @@ class Agent:
         restarts = Restarts(run, Environment(run, hooks))
         self.relay = self._make_relay()
         self.pulses = Pulses(run.state, hooks, run.emit)
-        self.sampling = Sampling(run, hooks, viewers=lambda: self.server.viewers)
+        self.sampling = Sampling(run, hooks, lambda: self.server.viewers, self.pulses.shares)
         self.nccl = NcclSwitch(run, hooks, restarts)
         self.nccl_logs = NcclLogs(run, lower=self.nccl.lower, heard=self.sampling.training.heard)
         self.commands = AgentCommands(run, hooks, self.pulses.spy, restarts, self.nccl.switch)

@@ -24,6 +24,7 @@ from ..telemetry.proc import read_io, read_once, read_stat
 from .hook_clients import HookClient, HookError, Hooks
 from .processes import environ_of
 from .pyspy import PySpy
+from .wait_shares import WaitShares
 
 MOST_PROCESSES = 256
 """Processes of one rank that are looked at."""
@@ -218,6 +219,7 @@ class Pulses:
     def __init__(self, state: RunState, hooks: Hooks, emit: Callable[[Event], None]) -> None:
         self._state, self._hooks, self._emit = state, hooks, emit
         self.spy = PySpy()
+        self.shares = WaitShares()
         self._ranks: dict[int, _PulseState] = {}
         self._attentive = self._waiting = False
         """Whether to look often; whether a rank waits for others, or is silent."""
@@ -234,6 +236,7 @@ class Pulses:
                     if rank.phase is RankPhase.RUNNING and rank.pid is not None
                 }
                 pulses = await self.take(ranks)
+                self.shares.take(pulses)
                 if pulses:
                     self._emit(PulseTick(pulses))
         finally:

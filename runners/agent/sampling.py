@@ -39,6 +39,7 @@ from .hook_clients import Hooks
 from .processes import environ_of
 from .runner_process import ServedRun
 from .training import Training
+from .wait_shares import WaitShares
 
 SHORTEST_S = 0.1
 """Between two looks at the files: ranks that write all the time are looked at this often."""
@@ -228,9 +229,12 @@ DISK_FULL_BYTES = 1 << 20
 class Sampling:
     """Samples for as long as the run lives."""
 
-    def __init__(self, run: ServedRun, hooks: Hooks, viewers: Callable[[], int]) -> None:
-        """`viewers`: how many are connected now."""
+    def __init__(
+        self, run: ServedRun, hooks: Hooks, viewers: Callable[[], int], shares: WaitShares | None = None
+    ) -> None:
+        """`viewers`: how many are connected now; `shares`: how much the ranks wait."""
         self._run, self._hooks, self._viewers = run, hooks, viewers
+        self._shares = shares or WaitShares()
         self._host = HostSampler(run.run_dir)
         self._ranks = RankSampler()
         self._growing = Growing(run.run_dir, lambda sizes: run.emit(LogGrew(sizes)))
@@ -355,7 +359,8 @@ class Sampling:
 
     def _with_steps(self, sample: RankSample, counted: tuple[int | None, float] | None) -> RankSample:
         step, step_s = self.paces.add(sample.rank, sample.pid, counted)
-        return structs.replace(sample, step=step, step_s=step_s)
+        waits = self._shares.percent(sample.rank, sample.pid, time.time())
+        return structs.replace(sample, step=step, step_s=step_s, wait_percent=waits)
 
     # --- findings of the sampler's own -----------------------------------------------------------------------
 

@@ -32,9 +32,10 @@ from ..model import (
     Stop,
 )
 from ..run_directories import Entry
-from ..wire.client import new_id, stem, sweep_sockets
+from ..wire.client import Link, new_id, stem, sweep_sockets
 from . import routes as routes_file
 from .commands import HubCommands
+from .kept_curves import NodeCurves
 from .links import Links
 from .merged_run import (
     AT_ONCE,
@@ -75,8 +76,14 @@ class Hub:
             self._commands.execute,
             partial(self.logs.read, self.links.up),
             windows=AT_ONCE,
+            curves=NodeCurves(self.run, self._reached).read,
         )
         self.run.chronicle.publish = self._server.publish
+
+    def _reached(self, node: int) -> tuple[Link, float] | None:
+        """The link to a node that answers, and the seconds to add to its times."""
+        link = self.links.up(node)
+        return None if link is None else (link, self.links.by_node[node].shift)
 
     def _set_routes(self, routes: list[Route]) -> None:
         """See SetRoutes."""

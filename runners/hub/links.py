@@ -47,6 +47,7 @@ from ..model import (
 )
 from ..wire.client import Link, LinkError, LinkFollower, SocketLink, paced, stem
 from ..wire.ssh import SshLink
+from .kept_curves import KeptCurves
 from .merged_run import MergedRun, NodeLogs
 from .routes import Route
 
@@ -197,6 +198,7 @@ class NodeLink(LinkFollower):
         self,
         run: MergedRun,
         logs: NodeLogs,
+        curves: KeptCurves,
         connected: Callable[[int], None],
         route: Route,
         gate: asyncio.Semaphore,
@@ -204,6 +206,7 @@ class NodeLink(LinkFollower):
         super().__init__()
         self.route = route
         self._run, self._logs, self._connected, self._gate = run, logs, connected, gate
+        self._curves = curves
         self._shift = 0.0
         self._reported: tuple[LinkState, str] | None = None
         self.reached = False
@@ -216,6 +219,11 @@ class NodeLink(LinkFollower):
     @property
     def node(self) -> int:
         return self.route.node
+
+    @property
+    def shift(self) -> float:
+        """Seconds to add to the node's times."""
+        return self._shift
 
     def hurry(self) -> None:
         """Do not wait for the back-off to pass, and begin it anew."""
@@ -299,6 +307,8 @@ class NodeLink(LinkFollower):
         if self.link is not None:
             with contextlib.suppress(LinkError, OSError, TimeoutError):
                 await self._logs.keep_tails(self.node, self.link)
+            with contextlib.suppress(LinkError, OSError, TimeoutError):
+                await self._curves.keep(self.node, self.link, self._shift)
         await self.drop()
         self._report(LinkState.ENDED)
 
@@ -313,6 +323,7 @@ class Links:
     def __init__(self, run: MergedRun, logs: NodeLogs, connected: Callable[[int], None]) -> None:
         """`connected`: called with each node that answers."""
         self._run, self._logs, self._connected = run, logs, connected
+        self._curves = KeptCurves(run)
         self._gate = asyncio.Semaphore(AT_ONCE)
         self.by_node: dict[int, NodeLink] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -334,7 +345,7 @@ class Links:
             # A part that came to its end before is followed again where it is somewhere else now: it was recovered.
             if node_link is not None or not self._run.nodes.read_to_the_end(route.node):
                 self.by_node[route.node] = NodeLink(
-                    self._run, self._logs, self._connected, route, self._gate
+                    self._run, self._logs, self._curves, self._connected, route, self._gate
                 )
 
     def _close(self, link: NodeLink) -> None:

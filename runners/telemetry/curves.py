@@ -34,6 +34,8 @@ MOST_VALUES = 200_000
 FOLDS = ("each", "node", "all")
 BEFORE_ALL = 0.0
 """A window that begins here or earlier begins with the run."""
+DISTANT = 1e12
+"""An end after all others."""
 AHEAD_S = 3600.0
 """A window that ends further in the future ends now."""
 
@@ -62,6 +64,13 @@ class Points:
     samples: list[float]
     low: list[float]
     high: list[float]
+    of: int = 1
+    """How many GPUs or ranks are in it."""
+
+
+def no_points(size: int) -> Points:
+    """A series of which nothing is known."""
+    return Points([0.0] * size, [0] * size, [math.inf] * size, [-math.inf] * size)
 
 
 Gathered = dict[tuple[str, int], Points]
@@ -216,6 +225,44 @@ def answer(ask: ReadMetrics, bins: Bins, series: Sequence[Series]) -> MetricsWin
     return MetricsWindow(ask.id, float(bins.begin), float(bins.seconds), bins.buckets, tuple(series))
 
 
+def merged(ask: ReadMetrics, windows: Mapping[int, tuple[MetricsWindow, float]]) -> MetricsWindow:
+    """The windows of several nodes, which were asked with `counts`, as one. Pure.
+
+    Beside each the seconds to add to its times; buckets keep their alignment, so they count to the nearest bucket.
+    """
+    usable = {node: pair for node, pair in windows.items() if not pair[0].error and pair[0].count > 0}
+    if not usable:
+        errors = [window.error for window, _ in windows.values() if window.error]
+        return MetricsWindow(ask.id, error=errors[0] if errors else "no node of this run answers")
+    seconds = int(max(window.seconds for window, _ in usable.values()))
+    begins = {node: _moved(window, shift) for node, (window, shift) in usable.items()}
+    begin = min(begins.values()) // seconds * seconds
+    end = max(begins[node] + window.seconds * window.count for node, (window, _) in usable.items())
+    bins = Bins(begin, seconds, min(MOST_BUCKETS, math.ceil((end - begin) / seconds)))
+    gathered = {node: _regathered(window, begins[node], bins) for node, (window, _) in usable.items()}
+    return answer(ask, bins, folded(gathered, ask.fold, ask.counts))
+
+
+def _moved(window: MetricsWindow, shift: float) -> int:
+    return int(window.begin) + round(shift / window.seconds) * int(window.seconds)
+
+
+def _regathered(window: MetricsWindow, begin: int, bins: Bins) -> Gathered:
+    gathered: Gathered = {}
+    for series in window.series:
+        index = HOST if series.index is None else series.index
+        points = gathered[series.metric, index] = no_points(bins.buckets)
+        points.of = series.of
+        last = metric(series.metric).last
+        low, high = series.low or series.mean, series.high or series.mean
+        columns = zip(series.mean, low, high, series.samples or (1,) * len(series.mean), strict=False)
+        for number, (mean, least, most, samples) in enumerate(columns):
+            place = (begin + number * int(window.seconds) - bins.begin) // bins.seconds
+            if mean is not None and least is not None and most is not None and 0 <= place < bins.buckets:
+                _add(points, place, last, mean, samples, least, most)
+    return gathered
+
+
 # --- gathering: pure ---------------------------------------------------------------------------------------------
 
 
@@ -252,19 +299,22 @@ def _put(gathered: Gathered, bins: Bins, place: int, name: str, row: Row, only: 
             continue
         points = gathered.get((name, index))
         if points is None:
-            size = bins.buckets
-            points = gathered[name, index] = Points(
-                [0.0] * size, [0] * size, [math.inf] * size, [-math.inf] * size
-            )
-        if last:
-            points.total[place], points.samples[place] = mean, 1
-        else:
-            points.total[place] += mean * count
-            points.samples[place] += count
-        if low < points.low[place]:
-            points.low[place] = low
-        if high > points.high[place]:
-            points.high[place] = high
+            points = gathered[name, index] = no_points(bins.buckets)
+        _add(points, place, last, mean, count, low, high)
+
+
+def _add(
+    points: Points, place: int, last: bool, mean: float, samples: float, low: float, high: float
+) -> None:
+    if last:
+        points.total[place], points.samples[place] = mean * samples, samples
+    else:
+        points.total[place] += mean * samples
+        points.samples[place] += samples
+    if low < points.low[place]:
+        points.low[place] = low
+    if high > points.high[place]:
+        points.high[place] = high
 
 
 def _bridge(gathered: Gathered) -> None:
@@ -317,6 +367,7 @@ def _sum(several: Sequence[Points]) -> Points:
         [*map(sum, zip(*(each.samples for each in several), strict=True))],
         [*map(min, zip(*(each.low for each in several), strict=True))],
         [*map(max, zip(*(each.high for each in several), strict=True))],
+        sum(each.of for each in several),
     )
 
 
@@ -331,7 +382,7 @@ def _series(name: str, node: int, index: int | None, several: Sequence[Points], 
     if low == high == mean:
         low = high = ()
     samples = tuple(int(count) for count in points.samples) if counts else ()
-    return Series(name, node, index, len(several), mean, low, high, samples)
+    return Series(name, node, index, points.of, mean, low, high, samples)
 
 
 def _short(value: float) -> float:

@@ -1,0 +1,153 @@
+"""Metrics of a run on several nodes: of nodes that answer, else what was kept of them when their parts ended."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+
+from msgspec import structs
+
+from ...presets.trusted_files import private_folder
+from .. import file_io
+from ..model import MetricsWindow, ReadMetrics
+from ..run_directories import Entry
+from ..telemetry.curves import (
+    AHEAD_S,
+    BEFORE_ALL,
+    DISTANT,
+    MOST_BUCKETS,
+    ask_curves,
+    directories,
+    kept,
+    merged,
+    refusal,
+)  # fmt: skip
+from ..telemetry.metric_names import HOST
+from ..telemetry.metrics import encoded
+from ..telemetry.metrics_files import COUNTS, FOLDER, Cells
+from ..wire.client import Link, LinkError, new_id
+from .merged_run import MergedRun
+
+READ_SECONDS = 10.0
+"""How long a node may take to answer."""
+KEEP_SECONDS = 60.0
+"""The most that keeping one node's metrics may take."""
+PAGE = 120
+"""Buckets that are asked for at once, of every GPU and rank of a node."""
+FEW_NODES = 8
+FULL = ((600, 1008), (60, 720), (10, 360), (1, 240))
+"""Length and number of the buckets that are kept of each of a few nodes: a week, 12 h, 1 h, 4 min; about 4 MB."""
+SHORT = ((600, 480), (60, 120), (10, 120))
+"""The same of many nodes; about 1 MB."""
+
+Up = Callable[[int], tuple[Link, float] | None]
+"""The link to a node that answers, and the seconds to add to its times."""
+
+
+class NodeCurves:
+    """Answers viewers."""
+
+    def __init__(self, run: MergedRun, up: Up) -> None:
+        self._run, self._up = run, up
+
+    async def read(self, ask: ReadMetrics) -> MetricsWindow:
+        """The window of all nodes that have one; a node that does not answer is left out."""
+        if why := refusal(ask):
+            return MetricsWindow(ask.id, error=why)
+        now = time.time()
+        begin = self._run.record.created if ask.begin <= BEFORE_ALL else ask.begin
+        end = now if ask.end > now + AHEAD_S else ask.end
+        fold = "each" if ask.fold == "each" else "node"
+        buckets = min(ask.buckets, MOST_BUCKETS)
+        part = structs.replace(
+            ask, begin=begin, end=max(end, begin + 1), fold=fold, counts=True, buckets=buckets
+        )
+        nodes = self._run.nodes.numbers()
+        windows = await asyncio.gather(*(self._read_node(node, part) for node in nodes))
+        return merged(
+            ask, {node: pair for node, pair in zip(nodes, windows, strict=True) if pair is not None}
+        )
+
+    async def _read_node(self, node: int, part: ReadMetrics) -> tuple[MetricsWindow, float] | None:
+        reached = self._up(node)
+        if reached is not None:
+            link, shift = reached
+            own = structs.replace(part, id=new_id(), begin=part.begin - shift, end=part.end - shift)
+            try:
+                async with asyncio.timeout(READ_SECONDS):
+                    return await link.read_metrics(own), shift
+            except (LinkError, OSError, TimeoutError):
+                pass  # what was kept is better than nothing
+        store = kept(Entry(self._run.run_dir, self._run.record)).get(node)
+        return None if store is None else (await ask_curves({node: store}, part), 0.0)
+
+
+class KeptCurves:
+    """Fetches the metrics of parts that have ended, and keeps them in the hub's run directory."""
+
+    def __init__(self, run: MergedRun) -> None:
+        self._run = run
+
+    async def keep(self, node: int, link: Link, shift: float) -> None:
+        """Those of one node, unless they are on this machine; `shift`: seconds to add to its times.
+
+        Raises LinkError, TimeoutError and OSError.
+        """
+        if node in directories(Entry(self._run.run_dir, self._run.record)):
+            return
+        spans = FULL if len(self._run.nodes.numbers()) <= FEW_NODES else SHORT
+        async with asyncio.timeout(KEEP_SECONDS):
+            whole = await link.read_metrics(ReadMetrics(new_id(), BEFORE_ALL, DISTANT, metrics=("host",)))
+            times = [
+                whole.begin + place * whole.seconds
+                for series in whole.series
+                for place, value in enumerate(series.mean)
+                if value is not None
+            ]
+            if not times:
+                return
+            first, end = min(times), max(times) + whole.seconds
+            for seconds, buckets in spans:
+                rows = [row async for row in self._pages(link, seconds, buckets, first, end)]
+                if rows:
+                    await asyncio.to_thread(self._write, node, seconds, rows, shift)
+
+    async def _pages(
+        self, link: Link, seconds: int, buckets: int, first: float, end: float
+    ) -> AsyncIterator[tuple[int, Cells]]:
+        last = math.ceil(end / seconds) * seconds
+        begin = max(last - seconds * buckets, int(first // seconds) * seconds)
+        for at in range(begin, last, PAGE * seconds):
+            until = min(at + PAGE * seconds, last)
+            ask = ReadMetrics(new_id(), at, until, (until - at) // seconds, counts=True)
+            window = await link.read_metrics(ask)
+            if window.seconds == seconds:
+                for row in rows_of(window):
+                    yield row
+
+    def _write(self, node: int, seconds: int, rows: list[tuple[int, Cells]], shift: float) -> None:
+        folder = self._run.run_dir / f"node-{node}" / FOLDER
+        private_folder(folder)
+        later = round(shift / seconds) * seconds
+        lines = b"".join(encoded(at + later, seconds, cells) for at, cells in rows)
+        data = gzip.compress(lines, compresslevel=6, mtime=0)
+        file_io.write_atomically(folder / f"{seconds}s-{rows[0][0] + later}.jsonl.gz", data)
+
+
+def rows_of(window: MetricsWindow) -> Iterator[tuple[int, Cells]]:
+    """A window of every GPU and rank of a node, asked with `counts`, as rows: unix time and content. Pure."""
+    for place in range(window.count):
+        cells: Cells = {}
+        for series in window.series:
+            mean = series.mean[place]
+            low, high = (series.low or series.mean)[place], (series.high or series.mean)[place]
+            samples = series.samples[place] if series.samples else 1
+            if mean is not None and low is not None and high is not None and samples:
+                total = mean if series.metric in COUNTS else mean * samples
+                index = HOST if series.index is None else series.index
+                cells.setdefault(series.metric, {})[index] = [total, samples, low, high]
+        if cells:
+            yield int(window.begin + place * window.seconds), cells

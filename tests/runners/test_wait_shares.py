@@ -1,0 +1,78 @@
+"""How much a rank waits: from collectives that are old, from stacks, and unknown where neither says."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import structs
+
+from distui.runners.agent.wait_shares import WaitShares, waited
+from distui.runners.model import Collective, Pulse, Site
+
+COLLECTIVE = (
+    Site("/x/torch/distributed/distributed_c10d.py", 2800, "all_reduce"),
+    Site("/home/me/train.py", 10, "<module>"),
+)
+WORK = (Site("/home/me/train.py", 12, "forward"), Site("/home/me/train.py", 40, "<module>"))
+
+
+def pulse(at: float, stack: tuple[Site, ...] = WORK, pid: int = 7, **more: object) -> Pulse:
+    return structs.replace(Pulse(0, at, pid=pid, hook=True, torch=True, stack=stack), **more)
+
+
+def call(created: float) -> Collective:
+    return Collective("0", 9, "all_reduce", created=created)
+
+
+def test_the_share_of_looks_that_found_it_in_a_collective() -> None:
+    shares = WaitShares()
+    for number in range(13):
+        shares.take([pulse(100.0 + 5 * number, COLLECTIVE if number % 4 == 0 else WORK)])
+    assert shares.percent(0, 7, 160.0) == 25.0
+
+
+def test_a_collective_older_than_the_look_before_took_all_of_the_time() -> None:
+    assert waited(pulse(100.0, WORK, active=(call(94.0),)), 5.0) == 1.0
+    assert waited(pulse(100.0, WORK, active=(call(99.9),)), 5.0) == 0.0
+    assert waited(pulse(100.0, COLLECTIVE, active=(call(99.9),)), 5.0) == 1.0
+    assert waited(pulse(100.0, WORK, active=(structs.replace(call(1.0), done=True),)), 5.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    "silent",
+    [
+        {
+            "hook": False
+        },  # the hook is off: py-spy's stack of a stalled rank says nothing of the time between
+        {"torch": None},
+        {"torch": False},
+        {"stack": ()},
+    ],
+)
+def test_unknown_is_unknown(silent: dict[str, object]) -> None:
+    shares = WaitShares()
+    for number in range(13):
+        shares.take([structs.replace(pulse(100.0 + 5 * number, COLLECTIVE), **silent)])
+    assert shares.percent(0, 7, 160.0) is None
+
+
+def test_another_process_begins_anew_and_old_looks_are_dropped() -> None:
+    shares = WaitShares()
+    for number in range(13):
+        shares.take([pulse(100.0 + 5 * number, COLLECTIVE)])
+    assert shares.percent(0, 7, 160.0) == 100.0
+    assert shares.percent(0, 8, 160.0) is None
+    assert shares.percent(0, 7, 176.0) is None  # no look for 16 s
+    shares.take([pulse(165.0, WORK, pid=8)])
+    assert shares.percent(0, 8, 165.0) is None
+    for number in range(5):
+        shares.take([pulse(170.0 + 5 * number, WORK, pid=8)])
+    assert shares.percent(0, 8, 190.0) == 0.0  # known: five looks, none in a collective
+    shares.take([])
+    assert shares.percent(0, 8, 190.0) is None
+
+
+def test_a_minute_ago_does_not_count() -> None:
+    shares = WaitShares()
+    for number in range(30):
+        shares.take([pulse(100.0 + 5 * number, COLLECTIVE if number < 15 else WORK)])
+    assert shares.percent(0, 7, 245.0) == 0.0
