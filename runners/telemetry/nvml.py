@@ -10,10 +10,12 @@ last user leaves. NVML state must not be carried over a fork.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import math
 import os
 import time
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import pynvml
@@ -148,6 +150,96 @@ class NvmlDevice:
             elif value.nvmlReturn in _NEVER:
                 self._unsupported.add(field)
         return served
+
+
+GPM_LEAST_S = 0.12
+"""Two samples have to be 100 ms apart."""
+GPM_FAILURES = 3
+"""Reads in a row that may fail before no more are made."""
+
+
+class GpmMetrics:
+    """Activity of one GPU by NVML's GPM, which Hopper and newer GPUs have: means between two reads."""
+
+    def __init__(self, device: NvmlDevice) -> None:
+        self._device = device
+        self._samples: list[Any] = []
+        """The sample of the read before, and the one that is free."""
+        self._taken = self._off = False
+        self._failures = 0
+        self._at = -math.inf
+        self._values: dict[int, float] = {}
+
+    def read(self, ids: Sequence[int]) -> dict[int, float]:
+        """Metric id → value since the read before, at least GPM_LEAST_S ago; empty where there is none.
+
+        Raises GpuLost.
+        """
+        if self._off or not (self._samples or self._begin()):
+            return {}
+        if time.monotonic() - self._at < GPM_LEAST_S:
+            return self._values
+        self._at = time.monotonic()
+        self._values = self._newest(ids)
+        return self._values
+
+    def _newest(self, ids: Sequence[int]) -> dict[int, float]:
+        before, newest = self._samples
+        if not self._done(pynvml.nvmlGpmSampleGet, self._device.handle, newest):
+            return {}
+        self._samples = [newest, before]
+        has_before, self._taken = self._taken, True
+        return self._between(before, newest, ids) if has_before else {}
+
+    def close(self) -> None:
+        """Give the samples back."""
+        samples, self._samples, self._off = self._samples, [], True
+        for sample in samples:
+            with contextlib.suppress(pynvml.NVMLError):
+                pynvml.nvmlGpmSampleFree(sample)
+
+    def _begin(self) -> bool:
+        support = self._device.ask("nvmlGpmQueryDeviceSupport")
+        if support is None or not support.isSupportedDevice:
+            self._off = True
+            return False
+        try:
+            for _ in range(2):
+                self._samples.append(pynvml.nvmlGpmSampleAlloc())
+        except pynvml.NVMLError:
+            self.close()
+            return False
+        return True
+
+    def _between(self, before: Any, newest: Any, ids: Sequence[int]) -> dict[int, float]:
+        request = pynvml.c_nvmlGpmMetricsGet_t()
+        request.version, request.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, len(ids)
+        request.sample1, request.sample2 = before, newest
+        for place, metric in enumerate(ids):
+            request.metrics[place].metricId = metric
+        if not self._done(pynvml.nvmlGpmMetricsGet, request):
+            return {}
+        self._failures = 0
+        values = [request.metrics[place] for place in range(len(ids))]
+        return {
+            int(each.metricId): float(each.value)
+            for each in values
+            if each.nvmlReturn == pynvml.NVML_SUCCESS and math.isfinite(each.value)
+        }
+
+    def _done(self, call: Callable[..., Any], *args: Any) -> bool:
+        """Make a call; others may hold the counters for a while, but without permission none will ever work."""
+        try:
+            call(*args)
+        except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
+                raise GpuLost(str(error)) from None
+            self._failures += 1
+            self._taken = False
+            if self._failures >= GPM_FAILURES or error.value in _NEVER:
+                self.close()
+            return False
+        return True
 
 
 class Xids:

@@ -22,18 +22,42 @@ import msgspec
 from ..model import Event, FindingRaised, Gpu, GpuTick
 from .gpus import NO_DRIVER, SHORTEST_S, recovery_words, throttle_words, xid_finding
 from .host import Counter
-from .nvml import ALL_LINKS, MEMORY_V2, Driver, DriverFailed, GpuLost, NoDriver, NvmlDevice, Xids
+from .nvml import (
+    ALL_LINKS,
+    MEMORY_V2,
+    Driver,
+    DriverFailed,
+    GpmMetrics,
+    GpuLost,
+    NoDriver,
+    NvmlDevice,
+    Xids,
+)
 
 # Field ids, clocks and sensors by their numbers in nvml.h: older nvidia-ml-py do not name all of them.
 MEMORY_TEMP, ENERGY_MJ, PCIE_TX, PCIE_RX, RECOVERY = 82, 83, 197, 198, 230
 NVLINK_TX, NVLINK_RX = 138, 139
-FAST_FIELDS = (MEMORY_TEMP, ENERGY_MJ, (NVLINK_TX, ALL_LINKS), (NVLINK_RX, ALL_LINKS), PCIE_TX, PCIE_RX)
+# Nanoseconds for which power or heat held the clocks back; of newer drivers also which heat, and the power brake.
+HELD_POWER, HELD_THERMAL, HELD_SW_THERMAL, HELD_HW_THERMAL, HELD_BRAKE = 74, 75, 269, 270, 271
+HELD_FIELDS = (HELD_POWER, HELD_THERMAL, HELD_SW_THERMAL, HELD_HW_THERMAL, HELD_BRAKE)
+GPM_SM_UTIL, GPM_ANY_TENSOR_UTIL, GPM_DRAM_BW_UTIL = 2, 5, 10
+GPM_METRICS = {
+    GPM_SM_UTIL: "sm_active",
+    GPM_ANY_TENSOR_UTIL: "tensor_active",
+    GPM_DRAM_BW_UTIL: "dram_active",
+}
+GPM_VARIABLE = "DISTUI_GPM"
+"""0 in it: the hardware's counters are left to others, as to DCGM; only one reader at a time gets true values."""
+FAST_FIELDS = (MEMORY_TEMP, ENERGY_MJ, (NVLINK_TX, ALL_LINKS), (NVLINK_RX, ALL_LINKS), PCIE_TX, PCIE_RX,
+               *HELD_FIELDS)  # fmt: skip
 CLOCK_SM, CLOCK_MEM = 1, 2
 SENSOR_GPU = 0
 UNCORRECTED, VOLATILE = 1, 0
 
 PCIE_CEILING = 130e9
 """Bytes a second that no PCIe link of today exceeds (generation 6, 16 lanes)."""
+HELD_CEILING = 5e9
+"""Nanoseconds a second that a reason cannot hold the clocks back."""
 NVLINK_CEILING = 2e12 / 1024
 """KiB a second that no GPU's NVLinks together exceed."""
 
@@ -70,6 +94,7 @@ class _SampledGpu:
         self._driver = driver
         self.index = index
         self.device: NvmlDevice | None = None
+        self._gpm: GpmMetrics | None = None
         self._fixed: dict[str, Any] = {"uuid": "", "name": "GPU"}
         self._values: dict[str, Any] = {}
         self._forget()
@@ -82,6 +107,10 @@ class _SampledGpu:
             "nvlink_tx_bps": Counter(NVLINK_CEILING),
             "nvlink_rx_bps": Counter(NVLINK_CEILING),
         }
+        self._held = {field: Counter(HELD_CEILING) for field in HELD_FIELDS}
+        if self._gpm is not None:
+            self._gpm.close()
+            self._gpm = None
         self._complete = False
 
     def sample(self, tiers: frozenset[Tier], now: float) -> Gpu:
@@ -102,7 +131,9 @@ class _SampledGpu:
         device = self.device
         device.error = None
         if Tier.FAST in tiers:
-            self._values |= _fast(device) | self._rates(device.fields(FAST_FIELDS), now)
+            fields = device.fields(FAST_FIELDS)
+            self._values |= _fast(device) | self._rates(fields, now) | self._activity(device)
+            self._values["throttled_percent"] = self._throttled(fields, now)
         if Tier.PROCS in tiers:
             self._values |= _procs(device)
         if Tier.SLOW in tiers:
@@ -123,6 +154,26 @@ class _SampledGpu:
             value, bits = fields.get(field, (None, 64))
             rates[name] = _scaled(self._counters[name].rate(value, now, bits=bits), unit)
         return rates
+
+    def _throttled(self, fields: dict[int, tuple[int, int]], now: float) -> float | None:
+        """Percent of the time since the sample before; several reasons may hold at once."""
+        shares = {
+            field: rate
+            for field, counter in self._held.items()
+            if (rate := counter.rate(_whole(fields.get(field)), now)) is not None
+        }
+        heat = shares.get(HELD_THERMAL, 0.0)
+        heat = max(heat, shares.get(HELD_SW_THERMAL, 0.0) + shares.get(HELD_HW_THERMAL, 0.0))
+        together = shares.get(HELD_POWER, 0.0) + heat + shares.get(HELD_BRAKE, 0.0)
+        return round(min(100.0, together / 1e7), 1) if shares else None
+
+    def _activity(self, device: NvmlDevice) -> dict[str, Any]:
+        if os.environ.get(GPM_VARIABLE) == "0":
+            return {}
+        if self._gpm is None:
+            self._gpm = GpmMetrics(device)
+        values = self._gpm.read([*GPM_METRICS])
+        return {name: _scaled(values.get(metric), 1.0) for metric, name in GPM_METRICS.items()}
 
 
 def _fixed(device: NvmlDevice) -> dict[str, Any]:

@@ -7,6 +7,8 @@
  *   * util 93                       0 util wave:40:99:20       a value; a sine from 40 to 99 in 20 s
  *   * energy_mj grow:300000:700000:20                          a counter that grows by such a sine a second
  *   3 proc 4711 1073741824                                     a compute process and its bytes
+ *   * gpm 1    * gpm.2 71.5                                    has GPM; its metric 2 (SM activity) in percent
+ *   * held_power_ns grow:0:200000000:30                        nanoseconds for which power held the clocks back
  *   3 xid 1 79                                                 an Xid event; a higher first number is a new one
  *   7 lost 1                                                   every call says GPU_IS_LOST
  *   * ret.nvmlDeviceGetName 3                                  a function answers this nvmlReturn_t
@@ -268,7 +270,8 @@ EXPORT int nvmlDeviceGetPcieThroughput(Handle h, unsigned counter, unsigned *out
 
 static const struct { unsigned field; const char *key; } FIELDS[] = {
     {82, "mem_temp"}, {83, "energy_mj"}, {94, "pcie_replays"}, {138, "nvlink_tx_kib"}, {139, "nvlink_rx_kib"},
-    {144, "remap_pending"}, {145, "remap_failed"}, {197, "pcie_tx_bytes"}, {198, "pcie_rx_bytes"}, {230, "recovery"},
+    {74, "held_power_ns"}, {75, "held_thermal_ns"}, {269, "held_sw_thermal_ns"}, {270, "held_hw_thermal_ns"},
+    {271, "held_brake_ns"}, {144, "remap_pending"}, {145, "remap_failed"}, {197, "pcie_tx_bytes"}, {198, "pcie_rx_bytes"}, {230, "recovery"},
 };
 
 EXPORT int nvmlDeviceGetFieldValues(Handle h, int n, FieldValue *values) {
@@ -307,6 +310,68 @@ static int processes(int gpu, unsigned *n, Process *out) {
 
 EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(Handle h, unsigned *n, Process *out) { ENTER(h->index); return processes(h->index, n, out); }
 EXPORT int nvmlDeviceGetComputeRunningProcesses_v2(Handle h, unsigned *n, Process *out) { ENTER(h->index); return processes(h->index, n, out); }
+
+/* Each process of a GPU with its share of `util`, as of now; with no process NOT_FOUND, as the driver answers. */
+typedef struct { unsigned pid; unsigned long long at; unsigned sm, mem, enc, dec; } ProcessUse;
+
+EXPORT int nvmlDeviceGetProcessUtilization(Handle h, ProcessUse *out, unsigned *n, unsigned long long since) {
+    Process found[256];
+    unsigned there = 256, util = 0, room = *n;
+    struct timespec now;
+    ENTER(h->index);
+    if (processes(h->index, &there, found) || there > 256) return UNSUPPORTED;
+    *n = there;
+    if (!there) return NOT_FOUND;
+    if (!out || room < there) return TOO_SMALL;
+    clock_gettime(CLOCK_REALTIME, &now);
+    unsigned long long at = now.tv_sec * 1000000ull + now.tv_nsec / 1000;
+    whole(h->index, "util", &util);
+    for (unsigned i = 0; i < there; i++) out[i] = (ProcessUse){found[i].pid, at > since ? at : since, util / there, 0, 0, 0};
+    return OK;
+}
+
+/* GPM: a sample is a moment of one GPU; `gpm 1` says that a GPU has it, `gpm.2`, `gpm.5` … what a metric is. */
+enum { GPM_MOST = 512 };
+typedef struct { int gpu; double at; } GpmSample;
+typedef struct { unsigned version, supported; } GpmSupport;
+typedef struct { unsigned id; int result; double value; const char *info[3]; } GpmMetric;
+typedef struct { unsigned version, n; GpmSample *before, *after; GpmMetric metrics[GPM_MOST]; } GpmRequest;
+
+EXPORT int nvmlGpmQueryDeviceSupport(Handle h, GpmSupport *out) {
+    double value = 0;
+    ENTER(h->index);
+    if (out->version != 1) return VERSION;
+    number(h->index, "gpm", &value);
+    out->supported = value > 0;
+    return OK;
+}
+
+EXPORT int nvmlGpmSampleAlloc(GpmSample **out) { ENTER(SYS); *out = calloc(1, sizeof **out); (*out)->gpu = ALL; return OK; }
+EXPORT int nvmlGpmSampleFree(GpmSample *sample) { ENTER(SYS); free(sample); return OK; }
+
+EXPORT int nvmlGpmSampleGet(Handle h, GpmSample *sample) {
+    double value = 0;
+    struct timespec now;
+    ENTER(h->index);
+    if (number(h->index, "gpm", &value) || value <= 0) return UNSUPPORTED;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    sample->gpu = h->index, sample->at = now.tv_sec + now.tv_nsec / 1e9;
+    return OK;
+}
+
+EXPORT int nvmlGpmMetricsGet(GpmRequest *request) {
+    GpmSample *before = request->before, *after = request->after;
+    if (request->version != 1) return VERSION;
+    if (request->n > GPM_MOST || !before || !after || before->gpu == ALL || before->gpu != after->gpu) return INVALID;
+    ENTER(after->gpu);
+    if (after->at - before->at < 0.1) return INVALID; /* the driver needs 100 ms between the two */
+    for (unsigned i = 0; i < request->n; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "gpm.%u", request->metrics[i].id);
+        request->metrics[i].result = number(after->gpu, key, &request->metrics[i].value);
+    }
+    return OK;
+}
 
 /* The oldest Xid of one GPU after number `after`; its number goes to `seq`. */
 static int next_xid(int gpu, long long after, long long *seq, unsigned long long *code) {

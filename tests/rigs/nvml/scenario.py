@@ -46,6 +46,12 @@ _BUSY = """\
 * pcie_rx_bytes grow:300000000:1900000000:19
 * nvlink_tx_kib grow:60000000:180000000:11
 * nvlink_rx_kib grow:60000000:180000000:11
+* gpm 1
+* gpm.2 wave:70:92:17
+* gpm.5 wave:30:55:17
+* gpm.10 wave:35:60:13
+* held_power_ns grow:0:120000000:31
+* held_thermal_ns 0
 """
 
 
@@ -72,7 +78,9 @@ def process(gpu: int, pid: int, size: int) -> str:
 
 def throttled(gpu: int, reasons: int = 0x48) -> str:
     """Lines: the clocks of `gpu` are held down (by default by heat, in hardware)."""
-    return f"{gpu} reasons {reasons}\n{gpu} sm_mhz 1005\n{gpu} temp 91\n"
+    return (
+        f"{gpu} reasons {reasons}\n{gpu} sm_mhz 1005\n{gpu} temp 91\n{gpu} held_thermal_ns grow:1e9:1e9:9\n"
+    )
 
 
 def xid(gpu: int, number: int, code: int) -> str:

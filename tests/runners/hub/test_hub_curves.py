@@ -98,9 +98,11 @@ def test_what_is_kept_of_a_node_is_what_the_node_had(
         await KeptCurves(run).keep(1, source, 0.0)  # type: ignore[arg-type]
         link = DiskLink(Entry(run.run_dir, run.record))
         asked = ask("gpu", "rank", begin=begin, end=begin + 4000)
+        hour = ask("gpu", "rank", begin=begin + 1000, end=begin + 4000)
         recent = ask("gpu", begin=begin + 3900, end=begin + 4000)
         return (
             await source.read_metrics(asked), await link.read_metrics(asked),
+            await source.read_metrics(hour), await link.read_metrics(hour),
             await source.read_metrics(recent), await link.read_metrics(recent),
         )  # fmt: skip
 

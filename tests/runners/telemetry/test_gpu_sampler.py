@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes.util
+import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -226,3 +229,75 @@ def test_it_ends_with_its_parent_although_the_driver_hangs(tmp_path: Path) -> No
 def test_wrong_arguments_get_a_sentence() -> None:
     with sampler({}, interval=0.0) as child:
         assert child.wait(5) == 2
+
+
+def test_activity_comes_from_two_samples_that_are_given_back(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, STEADY + "* gpm 1\n* gpm.2 71.5\n* gpm.5 40.25\n")
+    with rig.sampling() as events:
+        ticks = [tick_of(events) for _ in range(8)]
+        first, later = ticks[0][0], ticks[-1][1]
+        assert (first.sm_active, first.tensor_active) == (None, None)  # one sample says nothing
+        assert (later.sm_active, later.tensor_active, later.dram_active) == (71.5, 40.25, None)
+        rig.set(STEADY + "1 lost 1\n* gpm 1\n* gpm.2 50\n")
+        while not tick_of(events)[1].lost:
+            pass
+        while tick_of(events)[0].sm_active != 50:
+            pass
+    calls = rig.calls()
+    assert calls.count("nvmlGpmSampleAlloc") == 4
+    assert calls.count("nvmlGpmSampleFree") == 2  # of the GPU that is lost
+    assert calls.count("nvmlGpmQueryDeviceSupport") == 2
+
+
+@pytest.mark.parametrize(
+    ("lines", "absent", "most"),
+    [
+        ("", (), {"nvmlGpmQueryDeviceSupport": 2, "nvmlGpmSampleGet": 0}),  # older than Hopper
+        ("* gpm 1\n* ret.nvmlGpmSampleGet 4\n", (), {"nvmlGpmSampleGet": 2}),  # no permission
+        ("* gpm 1\n* ret.nvmlGpmSampleGet 999\n", (), {"nvmlGpmSampleGet": 6, "nvmlGpmSampleFree": 4}),
+        ("* gpm 1\n* ret.nvmlGpmMetricsGet 3\n", (), {"nvmlGpmMetricsGet": 2, "nvmlGpmSampleFree": 4}),
+        ("* gpm 1\n* ret.nvmlGpmMetricsGet 999\n", (), {"nvmlGpmMetricsGet": 6, "nvmlGpmSampleFree": 4}),
+        ("* gpm 1\n", ("nvmlGpmQueryDeviceSupport",), {"nvmlGpmSampleAlloc": 0}),
+    ],
+)
+def test_activity_that_is_not_to_be_had_is_none_and_not_asked_for_ever(
+    tmp_path: Path, lines: str, absent: tuple[str, ...], most: dict[str, int]
+) -> None:
+    rig = Rig(tmp_path, STEADY + lines, absent)
+    gpu = rig.tick(14)[0]
+    assert (gpu.sm_active, gpu.tensor_active, gpu.dram_active, gpu.util) == (None, None, None, 93.0)
+    calls = rig.calls()
+    assert {name: calls.count(name) for name in most} == most
+
+
+def test_the_time_in_which_the_clocks_were_held_back(tmp_path: Path) -> None:
+    rig = Rig(
+        tmp_path,
+        STEADY + "0 held_power_ns grow:250000000:250000000:9\n0 held_thermal_ns 5\n1 held_power_ns 7\n",
+    )
+    held, free = rig.tick(6)
+    assert held.throttled_percent == pytest.approx(25, abs=8)
+    assert free.throttled_percent == 0
+    assert Rig(tmp_path, STEADY).tick(3)[0].throttled_percent is None
+    over = STEADY + "* held_power_ns grow:9e8:9e8:9\n* held_sw_thermal_ns grow:9e8:9e8:9\n"
+    assert Rig(tmp_path, over).tick(4)[0].throttled_percent == 100.0
+
+
+def test_the_simulated_driver_reports_what_processes_use(tmp_path: Path) -> None:
+    """As nvitop asks for it, by nvidia-ml-py's own call."""
+    rig = Rig(tmp_path, STEADY + scenario.process(0, 4711, 9) + scenario.process(0, 4712, 9))
+    code = (
+        "import ctypes, os, pynvml as n; ctypes.CDLL(os.environ['DISTUI_NVML_LIBRARY']); n.nvmlInit()\n"
+        "print([(s.pid, s.smUtil, s.timeStamp > 1e15) for s in"
+        " n.nvmlDeviceGetProcessUtilization(n.nvmlDeviceGetHandleByIndex(0), 0)])\n"
+        "try: n.nvmlDeviceGetProcessUtilization(n.nvmlDeviceGetHandleByIndex(1), 0)\n"
+        "except n.NVMLError_NotFound: print('none')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | rig.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "[(4711, 46, True), (4712, 46, True)]\nnone\n"
