@@ -14,6 +14,7 @@ from ...runners.formatting import (
     duration_exact,
     elapsed,
     plural,
+    time_of_day,
 )
 from ...runners.model import (
     Gpu,
@@ -73,6 +74,30 @@ class ViewOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Moment:
+    """The time in the past that the whole cockpit shows."""
+
+    at: float
+    """Unix seconds."""
+    latest: float
+    """Where time goes on: now, or the end of the run."""
+    step: int | None = None
+    playing: bool = False
+    speed: float = 1.0
+
+    def text(self) -> str:
+        """`PAST 14:32:07 · step 1210 · 4× · playing`."""
+        parts = [f"PAST {time_of_day(self.at)}"]
+        if self.step is not None:
+            parts.append(f"step {self.step}")
+        if self.playing or self.speed != 1.0:
+            parts.append(f"{self.speed:g}×")
+        if self.playing:
+            parts.append("playing")
+        return " · ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
 class Frame:
     """All that widgets need for one paint."""
 
@@ -83,6 +108,8 @@ class Frame:
     heard: float
     """When the last event arrived, by this machine's clock; 0.0 before the first."""
     view: ViewOptions = field(default_factory=ViewOptions)
+    moment: Moment | None = None
+    """Of a state of the past; None: live."""
 
     @property
     def silence(self) -> float:

@@ -1,0 +1,354 @@
+"""A run as it was at a moment: its state folded from the journal up to there, and the samples of that second. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping
+from copy import copy
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar
+
+from msgspec import Struct, structs
+
+from ..runners.model import (
+    AttemptEnded,
+    AttemptStarted,
+    CaughtUp,
+    Checkpoint,
+    CheckpointSaved,
+    FindingRaised,
+    Gpu,
+    Host,
+    MetricsWindow,
+    NcclChanged,
+    RankSample,
+    Series,
+    Stamped,
+    TrainingSample,
+)
+from ..runners.state import RunState
+from .rows.charts import METRICS
+from .rows.plot import Mark
+
+KEEP_EVERY = 2000
+"""Events from one kept state to the next: what going back costs at most."""
+
+MOST_EVENTS = 200_000
+"""That are kept; of a longer journal the beginning can only be reached as a whole."""
+
+
+def copied(state: RunState) -> RunState:
+    """The same state, which does not change with the first: values are shared, what is changed in place is not."""
+    fresh = RunState()
+    for each in fields(RunState):
+        if not each.name.startswith("_"):
+            setattr(fresh, each.name, _copied(getattr(state, each.name)))
+    return fresh
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _own(entry) for key, entry in value.items()}
+    return [_own(entry) for entry in value] if isinstance(value, list) else value
+
+
+def _own(value: Any) -> Any:
+    return copy(value) if is_dataclass(value) or isinstance(value, dict | list | set) else value
+
+
+class Timeline:
+    """All events of a run, in the order of its journal."""
+
+    def __init__(self, events: Iterable[Stamped] = ()) -> None:
+        self._events: list[Stamped] = []
+        self._times: list[float] = []
+        """Of each event, never falling: clocks are set back, journals are not."""
+        self._base = RunState()
+        """What was folded of events that are not kept."""
+        self._kept: dict[int, RunState] = {}
+        self.seq = 0
+        """The newest event."""
+        self.add(events)
+
+    def add(self, events: Iterable[Stamped]) -> None:
+        """Take further events; those that no journal keeps are left out."""
+        for stamped in events:
+            if isinstance(stamped.event, CaughtUp) or (stamped.seq and stamped.seq <= self.seq):
+                continue
+            last = self._times[-1] if self._times else 0.0
+            at = stamped.time if math.isfinite(stamped.time) else last
+            self._events.append(stamped)
+            self._times.append(max(at, last))
+            self.seq = max(self.seq, stamped.seq)
+        over = len(self._events) - MOST_EVENTS
+        if over > 0:
+            self._base.apply_all(self._events[:over])
+            del self._events[:over], self._times[:over]
+            self._kept.clear()
+
+    @property
+    def begin(self) -> float:
+        """Unix time of the first event; 0.0 where there is none."""
+        return self._times[0] if self._times else 0.0
+
+    @property
+    def end(self) -> float:
+        """Unix time of the last event."""
+        return self._times[-1] if self._times else 0.0
+
+    def state_at(self, when: float) -> RunState:
+        """What was true then; the caller may change it."""
+        count = bisect_right(self._times, when)
+        at = max((each for each in self._kept if each <= count), default=0)
+        state = copied(self._kept[at] if at else self._base)
+        for begin in range(at, count, KEEP_EVERY):
+            end = min(begin + KEEP_EVERY, count)
+            state.apply_all(self._events[begin:end])
+            if end - begin == KEEP_EVERY:
+                self._kept[end] = copied(state)
+        state.live = True
+        return state
+
+    def marks(self) -> tuple[Mark, ...]:
+        """Restarts, findings, checkpoints and changes of NCCL_DEBUG, also those that are over."""
+        return tuple(
+            mark
+            for at, stamped in zip(self._times, self._events, strict=True)
+            if (mark := _mark(at, stamped.event)) is not None
+        )
+
+    def first_cause(self) -> float | None:
+        """When the rank failed that failed first in the newest attempt that failed."""
+        for at, stamped in zip(reversed(self._times), reversed(self._events), strict=True):
+            event = stamped.event
+            if isinstance(event, AttemptEnded) and event.first_cause is not None:
+                return event.first_cause.at or at
+        return None
+
+    def checkpoint_of(self, step: int) -> Checkpoint | None:
+        """The first checkpoint at or after a step."""
+        for stamped in self._events:
+            if isinstance(stamped.event, CheckpointSaved):
+                checkpoint = stamped.event.checkpoint
+                if checkpoint.step is not None and checkpoint.step >= step:
+                    return checkpoint
+        return None
+
+
+def _mark(at: float, event: object) -> Mark | None:
+    if isinstance(event, AttemptStarted) and event.attempt > 1:
+        return Mark(at, "restart", f"attempt {event.attempt}")
+    if isinstance(event, FindingRaised) and event.finding.alarm:
+        return Mark(event.finding.since or at, "finding", event.finding.text)
+    if isinstance(event, CheckpointSaved):
+        return Mark(event.checkpoint.at, "checkpoint", event.checkpoint.path)
+    if isinstance(event, NcclChanged):
+        return Mark(at, "nccl", event.text)
+    return None
+
+
+# --- the samples of a moment ---
+
+HOLD_S = 120.0
+"""How old a training signal may be and still be the newest of that moment."""
+
+_FIELDS: dict[str, dict[str, str]] = {}
+for _metric in METRICS:
+    _FIELDS.setdefault(_metric.kind, {})[_metric.name] = _metric.field
+_WHOLE = frozenset(("mem_used", "sm_mhz", "rss_bytes", "gpu_mem", "step", "shm_used", "disk_free"))
+"""Fields that are whole numbers."""
+
+Sample = TypeVar("Sample", bound=Struct)
+
+
+def value_at(series: Series, window: MetricsWindow, at: float) -> float | None:
+    """The mean of the bucket in which a time lies; of a training signal the newest until then."""
+    if not window.seconds > 0:
+        return None
+    number = math.floor((at - window.begin) / window.seconds)
+    back = int(HOLD_S / window.seconds) if series.metric.startswith("train.") else 0
+    for place in range(min(number, len(series.mean) - 1 if back else number), number - back - 1, -1):
+        value = series.mean[place] if 0 <= place < len(series.mean) else None
+        if isinstance(value, int | float) and math.isfinite(value):
+            return float(value)
+    return None
+
+
+def put_samples(state: RunState, windows: Iterable[MetricsWindow], at: float, now: RunState) -> None:
+    """Put the samples of a moment into its state; `now` knows what no curve has: names and sizes of the GPUs."""
+    found: dict[tuple[str, int, int], dict[str, float]] = {}
+    for window in windows:
+        for series in window.series:
+            kind = series.metric.partition(".")[0]
+            name = _FIELDS.get(kind, {}).get(series.metric)
+            value = value_at(series, window, at)
+            if value is not None:
+                index = -1 if series.index is None else series.index
+                found.setdefault((kind, series.node, index), {})[name or series.metric] = value
+    for node in state.nodes.values():
+        node.heard = node.gpu_sampled = at
+    state.log_sizes = dict(now.log_sizes)
+    _put_gpus(state, found, now)
+    _put_ranks(state, found, now, at)
+    for (kind, number, _), values in found.items():
+        if kind == "host" and number in state.nodes:
+            state.nodes[number].metrics = _with(_blank_host(now, number), values)
+
+
+def _with(sample: Sample, values: Mapping[str, float]) -> Sample:
+    names = {each.name for each in structs.fields(sample)}
+    changes = {
+        name: round(value) if name in _WHOLE else value for name, value in values.items() if name in names
+    }
+    return structs.replace(sample, **changes)
+
+
+def _put_gpus(
+    state: RunState, found: Mapping[tuple[str, int, int], Mapping[str, float]], now: RunState
+) -> None:
+    for number, node in state.nodes.items():
+        live = now.nodes.get(number)
+        known = {gpu.index: gpu for gpu in live.gpus} if live is not None else {}
+        sampled = {
+            index: values for (kind, on, index), values in found.items() if (kind, on) == ("gpu", number)
+        }
+        node.gpus = tuple(
+            _with(_blank_gpu(known.get(index), index), sampled.get(index, {}))
+            for index in sorted(known.keys() | sampled.keys())
+        )
+        if live is not None:
+            node.driver, node.gpu_problem = live.driver, live.gpu_problem if not sampled else None
+
+
+def _blank_gpu(known: Gpu | None, index: int) -> Gpu:
+    """What stays as it is: name and sizes."""
+    if known is None:
+        return Gpu(index=index, uuid="", name="GPU")
+    return Gpu(
+        index=index, uuid=known.uuid, name=known.name, mem_total=known.mem_total,
+        power_limit_w=known.power_limit_w, max_sm_mhz=known.max_sm_mhz,
+    )  # fmt: skip
+
+
+def _blank_host(now: RunState, number: int) -> Host:
+    live = now.nodes.get(number)
+    if live is None or live.metrics is None:
+        return Host()
+    metrics = live.metrics
+    return Host(
+        cores=metrics.cores,
+        mem_total=metrics.mem_total,
+        shm_total=metrics.shm_total,
+        disk_total=metrics.disk_total,
+    )
+
+
+def _put_ranks(
+    state: RunState, found: Mapping[tuple[str, int, int], Mapping[str, float]], now: RunState, at: float
+) -> None:
+    state.training = {}
+    for (kind, node, index), values in found.items():
+        if kind == "train":
+            own = {
+                name.removeprefix("train."): value
+                for name, value in values.items()
+                if name.startswith("train.")
+            }
+            fresh = TrainingSample(rank=index, at=at, values=own)
+            live = now.training.get(index)
+            if live is not None:
+                fresh = structs.replace(fresh, total=live.total, sources=live.sources)
+            state.training[index] = _with(fresh, values)
+        rank = state.ranks.get(index) if kind == "rank" else None
+        if rank is not None and rank.place.node == node:
+            live_rank = now.ranks.get(index)
+            gpu = None
+            if live_rank is not None and live_rank.sample is not None and now.attempt == state.attempt:
+                gpu = live_rank.sample.gpu
+            rank.sample = _with(RankSample(rank=index, pid=rank.pid, gpu=gpu), values)
+            rank.sampled = at
+
+
+def step_of(state: RunState) -> int | None:
+    """The step that a moment was at: the script's own count, else the slowest rank's."""
+    own = [sample.step for sample in state.training.values() if sample.step is not None]
+    steps = [
+        rank.sample.step for rank in state.ranks.values() if rank.sample and rank.sample.step is not None
+    ]
+    return max(own) if own else min(steps, default=None)
+
+
+# --- a moment that was typed ---
+
+
+class MomentError(Exception):
+    """What was typed is no moment of the run; the text is one sentence."""
+
+
+_CLOCK = re.compile(r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2}))?")
+_AGO = re.compile(r"-(?P<count>\d+(?:\.\d+)?)(?P<unit>[smhd])")
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+HINT = "type at 14:32:07, at -5m, at step 1200, at first-cause or at start"
+
+
+def moment_of(
+    text: str, timeline: Timeline, end: float, step_time: Callable[[int], float | None] = lambda step: None
+) -> float:
+    """The unix time that `14:32:07`, `-5m`, `step 1200`, `first-cause`, `start` or `end` means. Raises MomentError.
+
+    A time of day is the last such before `end`; `step_time` knows when a step was made.
+    """
+    words = text.split()
+    word = words[0].lower() if words else ""
+    if word == "step" and len(words) == 2 and words[1].isdecimal():
+        return _of_step(int(words[1]), timeline, step_time)
+    if len(words) != 1:
+        raise MomentError(HINT)
+    if word in ("start", "end"):
+        return timeline.begin if word == "start" else end
+    if word in ("first-cause", "cause"):
+        at = timeline.first_cause()
+        if at is None:
+            raise MomentError("no attempt of this run has failed: there is no first cause")
+        return at
+    ago = _AGO.fullmatch(word)
+    if ago is not None:
+        return _inside(end - float(ago["count"]) * _UNITS[ago["unit"]], word, timeline, end)
+    clock = _CLOCK.fullmatch(word)
+    if clock is None:
+        raise MomentError(f"{text!r} is no time: {HINT}")
+    return _inside(_of_clock(clock, word, timeline.begin, end), word, timeline, end)
+
+
+def _of_step(step: int, timeline: Timeline, step_time: Callable[[int], float | None]) -> float:
+    at = step_time(step)
+    if at is None and (checkpoint := timeline.checkpoint_of(step)) is not None:
+        at = checkpoint.at
+    if at is None:
+        raise MomentError(
+            f"no sample has step {step}: the run is not there yet, or its curve is no longer kept"
+        )
+    return at
+
+
+def _of_clock(clock: re.Match[str], word: str, begin: float, end: float) -> float:
+    hour, minute, second = (int(clock[name] or 0) for name in ("hour", "minute", "second"))
+    if hour > 23 or minute > 59 or second > 59:
+        raise MomentError(f"{word} is no time of day")
+    day = time.localtime(end)
+    for back in range(400):
+        parts = (day.tm_year, day.tm_mon, day.tm_mday - back, hour, minute, second, 0, 0, -1)
+        at = time.mktime(parts)
+        if at <= end + 1:
+            return max(at, begin) if begin - 1 <= at else at
+    raise MomentError(f"{word} is no time of day")
+
+
+def _inside(at: float, word: str, timeline: Timeline, end: float) -> float:
+    if at < timeline.begin - 60:
+        began = time.strftime("%H:%M:%S", time.localtime(timeline.begin))
+        raise MomentError(f"{word} lies before this run, which began at {began}")
+    return min(max(at, timeline.begin), end)

@@ -1,0 +1,295 @@
+"""Which time the cockpit shows: live, or a moment of the past that goes where its user puts it, or plays on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing, suppress
+
+from textual.timer import Timer
+
+from ..runners.errors import RunError
+from ..runners.model import CaughtUp, MetricsWindow, ReadMetrics, Stamped
+from ..runners.state import RunState
+from ..runners.wire.client import Link, LinkError, new_id, paced
+from .cockpit_commands import CommandingApp
+from .history import time_of
+from .past import HINT, MomentError, Timeline, moment_of, put_samples, step_of
+from .rows.frame import Frame, LinkPhase, LinkStatus, Moment
+from .rows.plot import Mark
+
+PLAY_S = 0.5
+"""From one picture to the next while time plays."""
+SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 60.0)
+MOST_VALUES = 4000
+"""Of one question for the samples around a moment: some 20 kB."""
+METRICS_OF_ALL = 30
+"""Of a rank, its GPU and its node together, about."""
+LEAD_S = 5.0
+"""Before the moment: a training signal may be that old and more."""
+
+
+class Travel:
+    """The time that is shown. All of its methods are for the thread of the app."""
+
+    def __init__(self, app: CommandingApp) -> None:
+        self._app = app
+        self._timeline = Timeline()
+        self._at: float | None = None
+        self._state = RunState()
+        self._window: tuple[float, float, MetricsWindow] | None = None
+        """From when to when samples were asked for, and the answer."""
+        self._asked: tuple[float, float] | None = None
+        self._timer: Timer | None = None
+        self._speed = 1.0
+        self._loading = False
+
+    # --- where it is
+
+    @property
+    def active(self) -> bool:
+        """Whether a moment of the past is shown."""
+        return self._at is not None
+
+    @property
+    def at(self) -> float | None:
+        """Unix time of the moment; None: live."""
+        return self._at
+
+    @property
+    def playing(self) -> bool:
+        """Whether the moment goes on by itself."""
+        return self._timer is not None
+
+    def refusal(self) -> str:
+        """Why the run cannot be changed from here, a sentence; "" where it can."""
+        if self._at is None:
+            return ""
+        return "the screen shows the past: esc goes back to live, and then this key acts"
+
+    def frame(self, frame: Frame) -> Frame:
+        """The frame as it is now, or that of the moment."""
+        if self._at is None:
+            return frame
+        moment = Moment(self._at, time_of(frame), step_of(self._state), self.playing, self._speed)
+        link = LinkStatus(LinkPhase.FOLLOWING, self._at)
+        return Frame(self._state, link, self._at, self._at, frame.view, moment)
+
+    def marks(self) -> tuple[Mark, ...]:
+        """What happened, as far as the journal was read."""
+        return self._timeline.marks()
+
+    # --- going there
+
+    def step(self, seconds: float) -> None:
+        """So many seconds on, or back; from live only back."""
+        begin = self._at if self._at is not None else self._latest()
+        if self._at is None and seconds > 0:
+            self._app.notify("this is live: [ goes back in time")
+            return
+        self.go(begin + seconds)
+
+    def go(self, at: float) -> None:
+        """Show the moment; at or behind the newest, live."""
+        if at >= self._latest():
+            self.live()
+            return
+        if self._at is None:
+            self._app.run_worker(self._enter(at), group="travel", exclusive=True)
+        else:
+            self._show(at)
+
+    def go_to(self, text: str) -> None:
+        """Show the moment that was typed."""
+        self._app.run_worker(self._go_to(text), group="travel", exclusive=True)
+
+    async def _go_to(self, text: str) -> None:
+        if not await self._load():
+            return
+        try:
+            at = moment_of(text, self._timeline, self._latest())
+        except MomentError as error:
+            step = text.split()
+            found = await self._time_of_step(int(step[1])) if _names_step(step) else None
+            if found is None:
+                self._app.notify(str(error), severity="error", markup=False)
+                return
+            at = found
+        self._show(at)
+
+    async def _enter(self, at: float) -> None:
+        if await self._load():
+            self._show(at)
+
+    def live(self) -> None:
+        """Back to now."""
+        self.pause()
+        if self._at is not None:
+            self._at, self._window, self._asked = None, None, None
+            self._app.publish()
+
+    def _latest(self) -> float:
+        follower = self._app.follower
+        if follower is None:
+            return self._app.clock()
+        return time_of(
+            Frame(follower.state, follower.status, self._app.clock(), follower.heard, self._app.view)
+        )
+
+    def _show(self, at: float) -> None:
+        follower = self._app.follower
+        if follower is None:
+            return
+        self._at = max(self._timeline.begin, min(at, self._latest()))
+        self._state = self._timeline.state_at(self._at)
+        if self._window is not None and self._window[0] <= self._at < self._window[1]:
+            put_samples(self._state, (self._window[2],), self._at, follower.state)
+        else:
+            put_samples(self._state, (), self._at, follower.state)
+            self._ask()
+        self._app.publish()
+
+    # --- what the node is asked
+
+    async def _load(self) -> bool:
+        """Read what the journal has beyond what is known; False where that fails."""
+        try:
+            link = await self._app.source.open(self._app.run_id)
+        except (LinkError, RunError) as error:
+            self._app.notify(f"the past cannot be read: {error}", severity="error", markup=False)
+            return False
+        try:
+            async with aclosing(_history(link, self._timeline.seq)) as events:
+                self._timeline.add([stamped async for stamped in events])
+        except LinkError as error:
+            self._app.notify(f"the past cannot be read: {error}", severity="error", markup=False)
+            return False
+        finally:
+            with suppress(LinkError, OSError):
+                await link.close()
+        if not self._timeline.begin:
+            self._app.notify("this run has no past yet")
+            return False
+        return True
+
+    def _ask(self) -> None:
+        at, follower = self._at, self._app.follower
+        if at is None or follower is None or (self._asked and self._asked[0] <= at < self._asked[1]):
+            return
+        size = max(1, len(follower.state.ranks)) * METRICS_OF_ALL
+        ahead = max(2.0, min(120.0, MOST_VALUES / size))
+        begin = float(int(at - LEAD_S))
+        end = float(int(at + ahead) + 1)
+        self._asked = (begin + LEAD_S, end)
+        ask = ReadMetrics(new_id(), begin, end, buckets=int(end - begin), fold="each")
+        self._app.run_worker(self._answer(ask, self._asked), group="samples", exclusive=True)
+
+    async def _answer(self, ask: ReadMetrics, asked: tuple[float, float]) -> None:
+        follower = self._app.follower
+        if follower is None:
+            return
+        try:
+            window = await follower.read_metrics(ask)
+        except LinkError as error:
+            window = MetricsWindow(ask.id, error=str(error))
+        if asked != self._asked:
+            return
+        self._window = (asked[0], asked[1], window)
+        if self._at is not None:
+            put_samples(self._state, (window,), self._at, follower.state)
+            self._app.publish()
+
+    async def _time_of_step(self, step: int) -> float | None:
+        """When a step was made, by the curves."""
+        follower = self._app.follower
+        begin, end = self._timeline.begin, self._latest()
+        for _ in range(3):  # coarse, and twice finer
+            if follower is None or end <= begin:
+                return None
+            names = ("train.step", "rank.step")
+            try:
+                window = await follower.read_metrics(
+                    ReadMetrics(new_id(), begin, end, buckets=240, metrics=names, fold="all")
+                )
+            except LinkError:
+                return None
+            place = _first_at(window, step)
+            if place is None or window.seconds <= 1:
+                return place
+            begin, end = place, min(end, place + window.seconds)
+        return begin
+
+    # --- playing
+
+    def toggle(self) -> None:
+        """Play on, or hold."""
+        if self.playing:
+            self.pause()
+            self._app.publish()
+        else:
+            self.play(self._speed)
+
+    def play(self, speed: float) -> None:
+        """Let time go on at this speed: from the moment, else from the beginning of the run."""
+        self._speed = speed
+        if self._timer is None:
+            self._timer = self._app.set_interval(PLAY_S, self._beat)
+        if self._at is None:
+            self._app.run_worker(self._play_from_start(), group="travel", exclusive=True)
+        else:
+            self._app.publish()
+
+    async def _play_from_start(self) -> None:
+        if await self._load():
+            self._show(self._timeline.begin)
+        else:
+            self.pause()
+
+    def faster(self, by: int) -> None:
+        """The next speed, or the one before."""
+        at = min(range(len(SPEEDS)), key=lambda place: abs(SPEEDS[place] - self._speed))
+        self._speed = SPEEDS[max(0, min(len(SPEEDS) - 1, at + by))]
+        if self._at is not None:
+            self._app.publish()
+        else:
+            self._app.notify(f"speed {self._speed:g}×: space plays")
+
+    def pause(self) -> None:
+        """Hold the moment."""
+        if self._timer is not None:
+            self._timer.stop()
+            self._timer = None
+
+    def _beat(self) -> None:
+        if self._at is None:
+            return
+        at = self._at + PLAY_S * self._speed
+        if at >= self._latest():
+            self.live()
+        else:
+            self._show(at)
+
+
+def _names_step(words: list[str]) -> bool:
+    return len(words) == 2 and words[0] == "step" and words[1].isdecimal()
+
+
+def _first_at(window: MetricsWindow, step: int) -> float | None:
+    """When the first bucket begins whose largest value is this step or more."""
+    places = [
+        at
+        for series in window.series
+        for at, value in enumerate(series.high or series.mean)
+        if isinstance(value, int | float) and value >= step
+    ]
+    return window.begin + min(places) * window.seconds if places else None
+
+
+async def _history(link: Link, after: int) -> AsyncIterator[Stamped]:
+    """The events that a link has of the past."""
+    async for stamped in paced(link.events(after)):
+        if isinstance(stamped.event, CaughtUp):
+            return
+        yield stamped
+
+
+__all__ = ["HINT", "Travel"]
