@@ -22,12 +22,14 @@ from .cockpit_commands import CommandingApp
 from .keys import ACTIONS, MUTATING, bindings, help_rows, key_text, keymap_path, load_keymap
 from .paint import NAMES, THEMES, Beat, CalmDriver, PacedApp
 from .rows.frame import Frame, LinkPhase, ViewOptions
+from .rows.plot import Mark
 from .rows.run_status import launching
 from .rows.runs import RunEntry
 from .screens.modal import TextScreen
 from .screens.run import RunScreen
 from .screens.runs import RunList, RunsScreen
 from .source import WATCH, Follower, LocalSource
+from .travel import Travel
 
 GARBAGE_AFTER_S = 2.0
 """When a start is over."""
@@ -52,6 +54,7 @@ class CockpitApp(CommandingApp, PacedApp):
         ascii_only: bool = False,
         clock: Callable[[], float] = time.time,
         keys: Path | None = None,
+        replay: bool = False,
     ) -> None:
         super().__init__()
         self.source = source
@@ -64,6 +67,9 @@ class CockpitApp(CommandingApp, PacedApp):
         """Whether signals and a hang-up of the terminal end the app."""
         self.beat = Beat(lambda: self.call_next(self.tick))
         self.grown: Signal[None] = Signal(self, "grown")
+        self.travel = Travel(self)
+        self.replay = replay
+        """Whether the run is played: the space key plays and holds."""
         self._first = run_id
         self._forced_readonly = readonly
         self._keys = keys if keys is not None else keymap_path()
@@ -121,6 +127,8 @@ class CockpitApp(CommandingApp, PacedApp):
         self.follower = Follower(lambda: source.open(run), clock=self.clock, notify=self._schedule_paint)
         self.view = ViewOptions(ascii=self.view.ascii, readonly=self._forced_readonly)
         self._painted = None
+        self.travel.pause()
+        self.travel = Travel(self)
         self.run_worker(self.follower.run(), group="follow", exclusive=True)
         self._show(RunScreen(self))
         self.tick()
@@ -149,7 +157,7 @@ class CockpitApp(CommandingApp, PacedApp):
         self.beat.beaten()
         self.write_question()
         follower = self.follower
-        if follower is None or self.view.paused:
+        if follower is None or self.view.paused or self.travel.active:
             self.pacer.pump()
             return
         sampled = (follower.state.telemetry_version, int(self.clock()))
@@ -171,14 +179,69 @@ class CockpitApp(CommandingApp, PacedApp):
             self._can = can
             self.refresh_bindings()
         with self.pacer.together():
-            self.frames.publish(
-                Frame(follower.state, follower.status, self.clock(), follower.heard, self.view)
-            )
+            frame = Frame(follower.state, follower.status, self.clock(), follower.heard, self.view)
+            self.frames.publish(self.travel.frame(frame))
+
+    # --- which time is shown
+
+    def travel_to(self, at: float) -> None:
+        """See CommandingApp.travel_to."""
+        self.travel.go(at)
+
+    def travel_by(self, seconds: float) -> None:
+        """See CommandingApp.travel_by."""
+        self.travel.step(seconds)
+
+    def go_live(self) -> bool:
+        """See CommandingApp.go_live."""
+        was = self.travel.active
+        self.travel.live()
+        return was
+
+    def past_marks(self) -> tuple[Mark, ...]:
+        """See CommandingApp.past_marks."""
+        return self.travel.marks()
+
+    def in_past(self) -> bool:
+        """See CommandingApp.in_past."""
+        if why := self.travel.refusal():
+            self.notify(why, severity="warning", markup=False)
+        return bool(why)
+
+    def action_at(self, text: str) -> None:
+        self.travel.go_to(text)
+
+    def action_play(self) -> None:
+        """The key: play, and hold."""
+        self.travel.toggle()
+
+    def action_pace(self, text: str) -> None:
+        """`:play`: at this speed, or as it was."""
+        speed = text.strip().removesuffix("x").removesuffix("×")
+        if not speed:
+            self.travel.toggle()
+            return
+        try:
+            number = float(speed)
+        except ValueError:
+            number = 0.0
+        if 0.01 <= number <= 3600:
+            self.travel.play(number)
+        else:
+            self.notify(f"{text!r} is no speed: type play 4", severity="error", markup=False)
+
+    def action_speed(self, by: int) -> None:
+        self.travel.faster(by)
+
+    def action_live(self) -> None:
+        self.travel.live()
 
     # --- what is allowed
 
     def allowed(self, action: str) -> bool | None:
         """Whether a key works now: `--readonly`, and a run that has ended, take away what changes it."""
+        if action == "play":
+            return self.replay
         if action not in MUTATING:
             return True
         if self.view.readonly if action != "launch" else self._forced_readonly:

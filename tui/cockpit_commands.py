@@ -27,6 +27,7 @@ from ..runners.wire.client import LinkError, Window, new_id
 from .rows.command_line import CommandError, Names, parse
 from .rows.confirm import Confirmation, Target, changed_since, confirmation, env_now, target
 from .rows.frame import Frame, LinkPhase, ViewOptions
+from .rows.plot import Mark
 from .rows.run_status import no_cluster
 from .screens.command_prompt import CommandPrompt
 from .screens.modal import ConfirmScreen, NcclScreen, TextScreen, TypedScreen
@@ -126,7 +127,7 @@ class CommandingApp(LendingApp):
 
     def ask(self, command: Command) -> None:
         """Ask before a command that changes the run; send the others at once."""
-        if self.follower is None:
+        if self.follower is None or self.in_past():
             return
         if isinstance(command, Down | SetAutostop):
             self._ask_of_cluster(command, self.follower)
@@ -142,6 +143,26 @@ class CommandingApp(LendingApp):
             self.notify(why, severity="error", markup=False)
             return
         self._confirm(question)
+
+    def travel_to(self, at: float) -> None:
+        """Show the whole screen as it was at a unix time."""
+        raise NotImplementedError
+
+    def travel_by(self, seconds: float) -> None:
+        """So many seconds later, or earlier."""
+        raise NotImplementedError
+
+    def go_live(self) -> bool:
+        """Back to now; False where that is shown already."""
+        raise NotImplementedError
+
+    def past_marks(self) -> tuple[Mark, ...]:
+        """What happened in the whole run, as far as it was read."""
+        return ()
+
+    def in_past(self) -> bool:
+        """Whether the screen shows the past, where nothing can be changed; then it says so."""
+        return False
 
     def _now(self) -> float:
         """Unix time by the clock of the run's node."""
@@ -279,7 +300,7 @@ class CommandingApp(LendingApp):
     def ask_nccl(self) -> None:
         """The NCCL_DEBUG dialog, or why there is nothing to set."""
         follower = self.follower
-        if follower is None:
+        if follower is None or self.in_past():
             return
         if uses_gloo(follower.state):
             text = (

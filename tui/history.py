@@ -179,6 +179,10 @@ class MetricHistory:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._tracks: dict[tuple[Want, int], _Track] = {}
+        self.dot = 1.0
+        """Seconds of a dot of the curves that were painted last: the step of the time cursor."""
+        self.edge: float | None = None
+        """Where the time axis ends while the past is shown; None: at the newest."""
         self._turn = 0
         self._sampled: dict[tuple[Want, int], tuple[int, int]] = {}
         self._due: dict[tuple[str, tuple[int, ...], int, int, int], list[_Track]] = {}
@@ -200,7 +204,7 @@ class MetricHistory:
             track = self._tracks[key] = _Track(want, seconds)
         track.used = self._turn
         first = int(begin // seconds)
-        newest = int(time_of(frame) // seconds)
+        newest = int((time_of(frame) if frame.moment is None else frame.moment.latest) // seconds)
         last = first + size - 1
         if live and first <= newest <= last + 1:
             self._follow(frame, track, newest)

@@ -59,7 +59,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("diagnose", "6,i", "pane('findings')", "findings, worst first, with their evidence and remedies", "run"),
     Action("pane.events", "7", "pane('events')", "attempts, notices and commands, newest first", "run"),
     Action("stacks", "w", "stacks", "where the marked ranks, or all, are: equal stacks together", "run"),
-    Action("back", "escape", "back", "back: where a line was opened, filter off, all ranks, overview", "run"),
+    Action("back", "escape", "back", "back: live, where a line was opened, filter off, all ranks, overview", "run"),
     Action("restart", "r", "restart", "restart the worker group, or reconnect now", "run", "restart",
            mutates=True),
     Action("stop", "x", "stop", "stop the run", "run", "stop", mutates=True),
@@ -78,7 +78,15 @@ ACTIONS: tuple[Action, ...] = (
     Action("metric", "m", "metric", "heat map: util, mem, power, temp, step time", "run", "metric"),
     Action("window.longer", "minus", "window(1)", "curves: a longer time", "run"),
     Action("window.shorter", "plus", "window(-1)", "curves: a shorter time", "run"),
-    Action("live", "equals_sign", "window(0)", "curves: back to live", "run"),
+    Action("live", "equals_sign", "window(0)", "back to live, and the window as at first", "run"),
+    Action("time.back", "left_square_bracket", "time(-1)", "time: a dot of the curves back, for the whole screen",
+           "run"),
+    Action("time.on", "right_square_bracket", "time(1)", "time: a dot on", "run"),
+    Action("time.far_back", "left_curly_bracket", "time(-10)", "time: ten dots back", "run"),
+    Action("time.far_on", "right_curly_bracket", "time(10)", "time: ten dots on", "run"),
+    Action("play", "space", "app.play", "play, and hold", "replay", "play"),
+    Action("play.slower", "less_than_sign", "app.speed(-1)", "play slower", "run"),
+    Action("play.faster", "greater_than_sign", "app.speed(1)", "play faster", "run"),
     Action("log_scale", "L", "log_scale", "curves: logarithmic scale on and off", "run"),
     Action("pause", "p", "pause", "hold the screen still; the run goes on", "run"),
     Action("shell", "exclamation_mark", "shell", "shell on the rank's node", "run"),
@@ -97,6 +105,7 @@ ACTIONS: tuple[Action, ...] = (
 SCOPES = {
     "app": "everywhere",
     "run": "on a run",
+    "replay": "in a replay",
     "list": "in the rank table, the log and the run list",
     "findings": "in the findings",
     "statements": "on the NCCL screen",
@@ -110,6 +119,8 @@ MUTATING = frozenset(action.action.partition("(")[0] for action in ACTIONS if ac
 _NAMES = {
     "question_mark": "?", "colon": ":", "slash": "/", "exclamation_mark": "!", "escape": "esc",
     "pageup": "PgUp", "pagedown": "PgDn", "minus": "-", "plus": "+", "equals_sign": "=",
+    "left_square_bracket": "[", "right_square_bracket": "]", "left_curly_bracket": "{", "right_curly_bracket": "}",
+    "less_than_sign": "<", "greater_than_sign": ">",
 }  # fmt: skip
 
 

@@ -179,7 +179,7 @@ def value_at(series: Series, window: MetricsWindow, at: float) -> float | None:
 
 def put_samples(state: RunState, windows: Iterable[MetricsWindow], at: float, now: RunState) -> None:
     """Put the samples of a moment into its state; `now` knows what no curve has: names and sizes of the GPUs."""
-    found: dict[tuple[str, int, int], dict[str, float]] = {}
+    taken: dict[tuple[str, int, int], dict[str, float]] = {}
     for window in windows:
         for series in window.series:
             kind = series.metric.partition(".")[0]
@@ -187,13 +187,13 @@ def put_samples(state: RunState, windows: Iterable[MetricsWindow], at: float, no
             value = value_at(series, window, at)
             if value is not None:
                 index = -1 if series.index is None else series.index
-                found.setdefault((kind, series.node, index), {})[name or series.metric] = value
+                taken.setdefault((kind, series.node, index), {})[name or series.metric] = value
     for node in state.nodes.values():
         node.heard = node.gpu_sampled = at
     state.log_sizes = dict(now.log_sizes)
-    _put_gpus(state, found, now)
-    _put_ranks(state, found, now, at)
-    for (kind, number, _), values in found.items():
+    _put_gpus(state, taken, now)
+    _put_ranks(state, taken, now, at)
+    for (kind, number, _), values in taken.items():
         if kind == "host" and number in state.nodes:
             state.nodes[number].metrics = _with(_blank_host(now, number), values)
 
@@ -207,29 +207,29 @@ def _with(sample: Sample, values: Mapping[str, float]) -> Sample:
 
 
 def _put_gpus(
-    state: RunState, found: Mapping[tuple[str, int, int], Mapping[str, float]], now: RunState
+    state: RunState, taken: Mapping[tuple[str, int, int], Mapping[str, float]], now: RunState
 ) -> None:
     for number, node in state.nodes.items():
         live = now.nodes.get(number)
-        known = {gpu.index: gpu for gpu in live.gpus} if live is not None else {}
+        standing = {gpu.index: gpu for gpu in live.gpus} if live is not None else {}
         sampled = {
-            index: values for (kind, on, index), values in found.items() if (kind, on) == ("gpu", number)
+            index: values for (kind, on, index), values in taken.items() if (kind, on) == ("gpu", number)
         }
         node.gpus = tuple(
-            _with(_blank_gpu(known.get(index), index), sampled.get(index, {}))
-            for index in sorted(known.keys() | sampled.keys())
+            _with(_blank_gpu(standing.get(index), index), sampled.get(index, {}))
+            for index in sorted(standing.keys() | sampled.keys())
         )
         if live is not None:
             node.driver, node.gpu_problem = live.driver, live.gpu_problem if not sampled else None
 
 
-def _blank_gpu(known: Gpu | None, index: int) -> Gpu:
+def _blank_gpu(live: Gpu | None, index: int) -> Gpu:
     """What stays as it is: name and sizes."""
-    if known is None:
+    if live is None:
         return Gpu(index=index, uuid="", name="GPU")
     return Gpu(
-        index=index, uuid=known.uuid, name=known.name, mem_total=known.mem_total,
-        power_limit_w=known.power_limit_w, max_sm_mhz=known.max_sm_mhz,
+        index=index, uuid=live.uuid, name=live.name, mem_total=live.mem_total,
+        power_limit_w=live.power_limit_w, max_sm_mhz=live.max_sm_mhz,
     )  # fmt: skip
 
 
@@ -247,10 +247,10 @@ def _blank_host(now: RunState, number: int) -> Host:
 
 
 def _put_ranks(
-    state: RunState, found: Mapping[tuple[str, int, int], Mapping[str, float]], now: RunState, at: float
+    state: RunState, taken: Mapping[tuple[str, int, int], Mapping[str, float]], now: RunState, at: float
 ) -> None:
     state.training = {}
-    for (kind, node, index), values in found.items():
+    for (kind, node, index), values in taken.items():
         if kind == "train":
             own = {
                 name.removeprefix("train."): value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 
 from textual.timer import Timer
@@ -109,11 +109,11 @@ class Travel:
             at = moment_of(text, self._timeline, self._latest())
         except MomentError as error:
             step = text.split()
-            found = await self._time_of_step(int(step[1])) if _names_step(step) else None
-            if found is None:
+            made = await self._time_of_step(int(step[1])) if _names_step(step) else None
+            if made is None:
                 self._app.notify(str(error), severity="error", markup=False)
                 return
-            at = found
+            at = made
         self._show(at)
 
     async def _enter(self, at: float) -> None:
@@ -284,7 +284,7 @@ def _first_at(window: MetricsWindow, step: int) -> float | None:
     return window.begin + min(places) * window.seconds if places else None
 
 
-async def _history(link: Link, after: int) -> AsyncIterator[Stamped]:
+async def _history(link: Link, after: int) -> AsyncGenerator[Stamped]:
     """The events that a link has of the past."""
     async for stamped in paced(link.events(after)):
         if isinstance(stamped.event, CaughtUp):

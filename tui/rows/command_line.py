@@ -49,7 +49,10 @@ VERBS = tuple(command.verb for command in get_args(Action))
 """Verbs that become commands for the run."""
 
 
-WORDS = tuple(sorted({*VERBS, *ACTIONS}))
+TIMES = {"at": "at", "play": "pace", "live": "live"}
+"""Verbs that change which time is shown, and their actions."""
+
+WORDS = tuple(sorted({*VERBS, *ACTIONS, *TIMES}))
 """Every first word."""
 
 USAGE = {
@@ -60,6 +63,8 @@ USAGE = {
     "dump": "dump stacks|flight|memory [RANK …]   what the ranks do",
     "down": "down   tear the run's cluster down",
     "autostop": "autostop MINUTES|off   when SkyPilot tears the idle cluster down",
+    "at": "at 14:32:07 | -5m | step 1200 | first-cause | start   the whole screen as it was then; esc goes back",
+    "play": "play [SPEED]   let the past go on from there, 4 times as fast: play 4",
     "logs": "logs [RANK]   the log, of one rank",
 }
 """A line of help by verb; the other verbs take nothing."""
@@ -127,6 +132,8 @@ def _choices(words: list[str], names: Names) -> list[str]:
             return [rank for rank in ranks if rank not in rest]
         case "autostop":
             return ["off"]
+        case "at" if not rest:
+            return ["first-cause", "start", "step"]
     return []
 
 
@@ -162,6 +169,8 @@ def parse(text: str, new_id: Callable[[], str], marked: frozenset[int] = frozens
     verb, rest = words[0], words[1:]
     if verb == "logs" and rest:
         return TypedCommand(action=f"rank_log({_rank(rest[-1])})")
+    if verb in TIMES:
+        return TypedCommand(action=f"{TIMES[verb]}({' '.join(rest)!r})" if verb != "live" else "live")
     if verb in ACTIONS:
         return TypedCommand(action=ACTIONS[verb])
     if verb not in VERBS:

@@ -18,6 +18,7 @@ from ...runners.formatting import (
     elapsed,
     plural,
     step_short,
+    time_of_day,
     usage_short,
 )
 from ...runners.model import (
@@ -249,8 +250,10 @@ def _nccl(frame: Frame) -> Row:
 def _link_cell(frame: Frame) -> Row:
     if frame.lost:
         return ((f"{glyphs.BAD} agent lost" if frame.heard else f"{glyphs.BAD} no agent", "bad"),)
+    if frame.moment is not None:
+        return ((frame.moment.text(), "hit"),)
     if frame.view.paused:
-        return (("PAUSED", "warn"),)
+        return ((f"HELD {time_of_day(frame.now)}", "hit"),)
     if not frame.state.live and not frame.state.phase.ended:
         return ((f"{glyphs.STALE} connecting", "warn"),)
     if frame.quiet:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from textual.signal import Signal
 
 from ...runners.formatting import duration_short
 from ...runners.wire.client import LinkError
+from ..cockpit_commands import CommandingApp
 from ..history import Ask, MetricHistory, Want, time_of
 from ..rows.charts import (
     STRIP,
@@ -28,7 +29,7 @@ from ..rows.charts import (
 )
 from ..rows.frame import Frame, names
 from ..rows.glyphs import Row
-from ..rows.plot import Line, Mode, TimeSpan, Values
+from ..rows.plot import Line, Mark, Mode, TimeSpan, Values
 from ..rows.rank_time import RankSeries, rank_time_rows
 from .panes import Pane
 
@@ -57,13 +58,33 @@ class HistoryPane(Pane):
         super().__init__(frames, id=id)
         self.history = history
 
+    def placed(self, frame: Frame, end: float, span_to: Callable[[float], TimeSpan]) -> TimeSpan:
+        """The newest span; of a moment in the past the one that was shown, or one with the moment in its middle."""
+        if frame.moment is None:
+            self.history.edge = None
+            return span_to(end)
+        if self.history.edge is None:
+            self.history.edge = end
+        span = span_to(self.history.edge)
+        at = frame.moment.at
+        if not span.begin <= at < span.end:
+            self.history.edge = min(end, at + (span.end - span.begin) / 2)
+            span = span_to(self.history.edge)
+        return span
+
+    def marks(self, frame: Frame) -> tuple[Mark, ...]:
+        """What happened, also after the moment that is shown."""
+        app = self.app
+        kept = app.past_marks() if frame.moment is not None and isinstance(app, CommandingApp) else ()
+        return kept or marks_of(frame.state)
+
     def run_asks(self) -> None:
         """Ask the node for what charts miss; the answer is painted when it comes."""
         for ask in self.history.due():
             self.run_worker(self._answer(ask), group="curves")
 
     async def _answer(self, ask: Ask) -> None:
-        follower = getattr(self.app, "follower", None)
+        follower = self.app.follower if isinstance(self.app, CommandingApp) else None
         try:
             if follower is None:
                 raise LinkError("no run is shown")
@@ -75,22 +96,24 @@ class HistoryPane(Pane):
 
 def is_live(frame: Frame) -> bool:
     """Whether samples of the frame are those of now."""
-    return not frame.state.phase.ended
+    return frame.moment is None and not frame.state.phase.ended
 
 
 def latest(frame: Frame) -> float:
     """Where the time axis ends: now, or the end of the run."""
-    return time_of(frame)
+    return frame.moment.latest if frame.moment is not None else time_of(frame)
 
 
 def time_word(frame: Frame) -> str:
     """Which time charts show."""
+    if frame.moment is not None:
+        return "past"
     return "ended" if frame.state.phase.ended else "live"
 
 
 def moment_at(frame: Frame) -> float | None:
     """Where the hairline is."""
-    return None
+    return frame.moment.at if frame.moment is not None else None
 
 
 def window_seconds(frame: Frame, end: float) -> float:
@@ -136,10 +159,12 @@ class CurveStrip(HistoryPane):
         end = latest(frame)
         seconds = window_seconds(frame, end)
         bucket, wide = scale(seconds, cells * mode.across)
-        span = span_ending(end, cells, bucket, wide, mode)
+        span = self.placed(frame, end, lambda edge: span_ending(edge, cells, bucket, wide, mode))
+        self.history.dot = float(bucket)
         return ChartView(
             span=span, bucket=bucket, wide=wide, mode=mode, log=frame.view.log_scale,
-            window=window_text(time_word(frame), span), marks=marks_of(frame.state),
+            window=window_text(time_word(frame), span), marks=self.marks(frame),
+            cursor=moment_at(frame),
         )  # fmt: skip
 
     def panel(self, frame: Frame, name: str, view: ChartView) -> Panel:
@@ -176,7 +201,7 @@ class RankStrip(HistoryPane):
         seconds = window_seconds(frame, end)
         cells = max(1, width - 8)
         bucket, _ = scale(seconds, cells)
-        span = span_ending(end, cells, bucket, 1, Mode.ASCII)  # a cell a bucket
+        span = self.placed(frame, end, lambda edge: span_ending(edge, cells, bucket, 1, Mode.ASCII))
         by_node = len(frame.state.ranks) > MOST_RANKS
         series = self._series(frame, span, bucket, by_node)
         self.run_asks()

@@ -252,6 +252,10 @@ class RowsView(ScrollView):
 
     # --- moving
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """In a replay the key that marks plays."""
+        return not (action == "mark" and getattr(self.app, "replay", False))
+
     def move_to(self, index: int) -> None:
         """Put the cursor on a row and make that row visible."""
         old, self.cursor = self.cursor, max(0, min(index, len(self.rows) - 1))

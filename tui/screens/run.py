@@ -73,7 +73,7 @@ class RunScreen(Screen[None]):
     """One run. The keys of `keys.py` with scope "run" act here; what changes the run goes to the app."""
 
     app: CommandingApp
-    BINDINGS: ClassVar[list[Binding]] = bindings("run")  # type: ignore[assignment]
+    BINDINGS: ClassVar[list[Binding]] = bindings("run", "replay")  # type: ignore[assignment]
 
     def __init__(self, app: CommandingApp) -> None:
         super().__init__()
@@ -234,6 +234,8 @@ class RunScreen(Screen[None]):
 
     def action_back(self) -> None:
         chosen = self.log_view.selection
+        if self.app.go_live():
+            return
         if self.went_back():
             return
         if chosen.pattern:
@@ -258,7 +260,13 @@ class RunScreen(Screen[None]):
         """Charts show a longer or a shorter time; 0: live, and as long as at first."""
         names = [name for name, _ in WINDOWS]
         at = max(0, min(len(names) - 1, names.index(self.app.view.window) + step))
+        if not step:
+            self.app.go_live()
         self.app.change_view(window=names[at] if step else LIVE_WINDOW)
+
+    def action_time(self, dots: int) -> None:
+        """The whole screen so many dots of the curves earlier or later."""
+        self.app.travel_by(dots * self.history.dot)
 
     def action_log_scale(self) -> None:
         self.app.change_view(log_scale=not self.app.view.log_scale)

@@ -1,0 +1,299 @@
+"""The whole cockpit at a moment of the past: state, samples, findings, keys that act, and the way back."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+import scripted as play
+from conftest import Rig, Start, shown
+
+from distui.presets.finding import Finding
+from distui.runners.model import (
+    AttemptEnded,
+    AttemptStarted,
+    CaughtUp,
+    Checkpoint,
+    CheckpointSaved,
+    Event,
+    FindingCleared,
+    FindingRaised,
+    MetricsWindow,
+    NcclChanged,
+    Outcome,
+    RankChanged,
+    RankPhase,
+    ReadMetrics,
+    Series,
+)
+from distui.runners.state import RunState
+from distui.tui.past import MomentError, Timeline, copied, moment_of, put_samples, step_of
+
+SLOW = Finding("slow", "warning", "rank 4 is the straggler", rank=4, since=play.BEGAN + 40)
+
+
+def eventful() -> list[tuple[float, Event]]:
+    """A failure after 30 s, a second attempt, a finding that came and went, a checkpoint."""
+    head = play.running()
+    ended = [
+        (30.0, RankChanged(1, 3, RankPhase.FAILED, 3, 4714, 1)),
+        (31.0, AttemptEnded(1, Outcome.FAILED, play.cause(), "rank 3 failed")),
+    ]
+    again: list[tuple[float, Event]] = [(32.0, AttemptStarted(2, "failure", 8, play.places(8)))]
+    again += [(33.0, RankChanged(2, rank, RankPhase.RUNNING, rank, 5000 + rank)) for rank in range(8)]
+    later: list[tuple[float, Event]] = [
+        (40.0, FindingRaised(SLOW)),
+        (60.0, CheckpointSaved(2, Checkpoint("/c/step-900", play.BEGAN + 60, "torch.save", 900))),
+        (70.0, FindingCleared("slow", rank=4)),
+        (80.0, NcclChanged("INFO", "", (0, 1), True, "NCCL_DEBUG=INFO on ranks 0, 1")),
+    ]
+    telemetry = [item for item in head if item[0] >= 124]
+    return [*[item for item in head if item[0] < 30], *ended, *again, *later, *telemetry]
+
+
+def timeline() -> Timeline:
+    return Timeline(play.stamped(eventful()))
+
+
+def at(after: float) -> RunState:
+    return timeline().state_at(play.BEGAN + after)
+
+
+def test_the_state_is_that_of_the_moment() -> None:
+    assert at(10).attempt == 1
+    assert at(30.5).ranks[3].phase is RankPhase.FAILED
+    assert at(50).attempt == 2
+    assert [finding.id for finding in at(50).findings.values()] == ["slow"]
+    assert at(75).findings == {}
+    assert at(50).checkpoint is None
+    assert at(61).checkpoint is not None
+    assert at(-5).attempts == []
+
+
+def test_going_back_and_forth_gives_the_same() -> None:
+    line = timeline()
+    once = [line.state_at(play.BEGAN + second).attempt for second in range(100)]
+    again = [line.state_at(play.BEGAN + second).attempt for second in reversed(range(100))]
+    assert once == again[::-1]
+
+
+def test_a_long_journal_is_folded_from_kept_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("distui.tui.past.KEEP_EVERY", 7)
+    monkeypatch.setattr("distui.tui.past.MOST_EVENTS", 30)
+    line, whole = timeline(), play.stamped(eventful())
+    assert line._base.attempt == 1
+    for second in (90, 33, 60, 90, 41):
+        told = RunState().apply_all(
+            each
+            for each in whole
+            if each.time <= play.BEGAN + second and not isinstance(each.event, CaughtUp)
+        )
+        state = line.state_at(play.BEGAN + second)
+        assert (state.attempt, state.findings, state.checkpoints) == (
+            told.attempt,
+            told.findings,
+            told.checkpoints,
+        )
+        assert {n: r.phase for n, r in state.ranks.items()} == {n: r.phase for n, r in told.ranks.items()}
+
+
+def test_a_copy_does_not_change_with_the_state() -> None:
+    state = RunState().apply_all(play.stamped(play.running()))
+    other = copied(state)
+    assert other == state
+    state.apply_all(play.stamped(play.failed()))
+    assert other.ranks[3].phase is RankPhase.RUNNING
+    assert other.attempts[0].outcome is None
+    assert other.ranks_of(0)[3].phase is RankPhase.RUNNING
+
+
+def test_clocks_that_go_back_do_not_hide_events() -> None:
+    events = play.stamped(eventful())
+    events[-5] = msgspec.structs.replace(events[-5], time=1.0)
+    line = Timeline(events)
+    assert line.state_at(line.end).seq == max(each.seq for each in events)
+
+
+def window(**curves: float | None) -> MetricsWindow:
+    series = [
+        Series(name.replace("__", "."), 0, None if name.startswith("host") else 3, 1, (value,) * 10)
+        for name, value in curves.items()
+    ]
+    return MetricsWindow("", play.BEGAN + 45, 1.0, 10, tuple(series))
+
+
+def test_samples_of_the_moment_are_put_in() -> None:
+    now = RunState().apply_all(play.stamped(eventful()))
+    state = at(50)
+    put_samples(
+        state,
+        [
+            window(
+                gpu__util=31.0,
+                gpu__mem=2.0**30,
+                rank__step=120.0,
+                rank__step_s=0.5,
+                host__cpu=12.0,
+                train__loss=2.5,
+                train__step=700.0,
+            )
+        ],
+        play.BEGAN + 50,
+        now,
+    )
+    gpu = state.nodes[0].gpus[3]
+    assert (gpu.util, gpu.mem_used, gpu.name, gpu.mem_total) == (
+        31.0,
+        2**30,
+        "NVIDIA H100 80GB HBM3",
+        80 << 30,
+    )
+    assert state.nodes[0].gpus[2].util is None
+    sample = state.ranks[3].sample
+    assert sample is not None
+    assert (sample.step, sample.step_s) == (120, 0.5)
+    assert state.nodes[0].metrics is not None
+    assert (state.nodes[0].metrics.cpu_percent, state.nodes[0].metrics.cores) == (12.0, 64)
+    assert state.training[3].loss == 2.5
+    assert step_of(state) == 700
+
+
+def test_a_moment_outside_the_window_has_no_samples() -> None:
+    now = RunState().apply_all(play.stamped(eventful()))
+    state = at(90)
+    put_samples(state, [window(gpu__util=31.0, train__loss=2.5)], play.BEGAN + 90, now)
+    assert all(gpu.util is None for gpu in state.nodes[0].gpus)
+    assert state.training[3].loss == 2.5  # the newest report until then
+
+
+@pytest.mark.parametrize(
+    ("text", "after"),
+    [
+        ("22:14:00", 40),
+        ("22:14", 40),
+        ("-10s", 110),
+        ("-1m", 60),
+        ("start", 0),
+        ("end", 120),
+        ("first-cause", 31),
+        ("step 800", 60),
+    ],
+)
+def test_a_moment_that_was_typed(utc: None, text: str, after: float) -> None:
+    assert moment_of(text, timeline(), play.BEGAN + 120) == pytest.approx(play.BEGAN + after)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "noon", "25:00:00", "12:61", "step", "step x", "step 5000", "-5", "03:00:00", "1 2 3"]
+)
+def test_what_is_no_moment_is_a_sentence(utc: None, text: str) -> None:
+    with pytest.raises(MomentError) as caught:
+        moment_of(text, timeline(), play.BEGAN + 120)
+    assert len(str(caught.value)) > 10
+
+
+# --- on the screen
+
+
+class Kept(play.ScriptedLink):
+    """Has curves: GPU utilisation is the seconds since the beginning."""
+
+    async def read_metrics(self, ask: ReadMetrics) -> MetricsWindow:
+        count = int(ask.end - ask.begin)
+        values = tuple(ask.begin + second - play.BEGAN for second in range(count))
+        indexes = [None] if ask.fold != "each" else [0, 1, 2]
+        names = [name for name in ("gpu.util", "rank.step") if not ask.metrics or name in ask.metrics]
+        series = tuple(Series(name, 0, index, 1, values) for name in names for index in indexes)
+        return MetricsWindow(ask.id, ask.begin, 1.0, count, series)
+
+
+def travelling(rig: Start, **more: object) -> Rig:
+    it = rig(eventful(), **more)
+    old = it.link
+    it.source.link = Kept(old.run_dir, old.script, old.readonly)
+    return it
+
+
+async def started(it: Rig) -> None:
+    await it.until(lambda: "RUNNING" in it.screen())
+
+
+async def test_brackets_move_the_whole_cockpit_and_escape_comes_back(rig: Start) -> None:
+    async with shown(travelling(rig), 140, 40) as it:
+        await started(it)
+        assert "attempt 2" in it.screen()
+        await it.press("4", "left_square_bracket")
+        await it.until(lambda: "PAST 22:15" in it.screen())
+        for _ in range(12):
+            await it.press("left_curly_bracket")
+        await it.until(lambda: "PAST 22:13:20" in it.screen())
+        await it.press("1")
+        await it.until(lambda: "STARTING" in it.screen())
+        await it.press("escape")
+        await it.until(lambda: "PAST" not in it.screen() and "attempt 2" in it.screen())
+
+
+async def test_the_tables_show_the_samples_of_that_second(rig: Start) -> None:
+    async with shown(travelling(rig), 140, 40) as it:
+        await started(it)
+        it.app.action_at("22:14:05")
+        await it.until(lambda: "PAST 22:14:05 · step 45" in it.screen())
+        await it.until(lambda: "45%" in it.screen())
+
+
+async def test_findings_of_that_time_are_seen_again(rig: Start) -> None:
+    async with shown(travelling(rig), 140, 40) as it:
+        await started(it)
+        assert "straggler" not in it.screen()
+        it.app.action_at("22:14:05")
+        await it.until(lambda: "rank 4 is the straggler" in it.screen())
+
+
+@pytest.mark.parametrize("key", ["r", "x", "d"])
+async def test_keys_that_act_are_refused_in_the_past(rig: Start, key: str) -> None:
+    async with shown(travelling(rig), 140, 40) as it:
+        await started(it)
+        it.app.action_at("-30s")
+        await it.until(lambda: "PAST" in it.screen())
+        await it.press(key)
+        await it.until(lambda: "the screen shows the past" in it.told().lower())
+        assert it.link.commands == []
+        assert len(it.app.screen_stack) == 2
+
+
+async def test_a_line_of_commands_goes_there_and_complains(rig: Start) -> None:
+    async with shown(travelling(rig), 140, 40) as it:
+        await started(it)
+        it.app.run_line("at first-cause")
+        await it.until(lambda: "PAST 22:13:51" in it.screen())
+        it.app.run_line("at step 60")
+        await it.until(lambda: "PAST 22:14:20" in it.screen())
+        it.app.run_line("at noon")
+        await it.until(lambda: "is no time" in it.told())
+        it.app.run_line("stop")
+        await it.until(lambda: "shows the past" in it.told())
+        it.app.run_line("live")
+        await it.until(lambda: "PAST" not in it.screen())
+
+
+async def test_play_goes_on_and_ends_live(rig: Start) -> None:
+    async with shown(travelling(rig), 140, 40) as it:
+        await started(it)
+        it.app.run_line("play 60")
+        await it.until(lambda: "60× · playing" in it.screen())
+        await it.until(lambda: "PAST" not in it.screen())
+        assert not it.app.travel.playing
+
+
+async def test_what_comes_live_does_not_move_the_past(rig: Start) -> None:
+    async with shown(travelling(rig), 140, 40) as it:
+        await started(it)
+        it.app.action_at("22:14:05")
+        await it.until(lambda: "45%" in it.screen())
+        before = it.screen()
+        it.link.play(RankChanged(2, 5, RankPhase.FAILED, 5, 5005, 1), seq=500)
+        follower = it.app.follower
+        assert follower is not None
+        await it.until(lambda: follower.state.ranks[5].phase is RankPhase.FAILED)
+        assert it.screen() == before
+        await it.press("equals_sign")
+        await it.until(lambda: "✖ failed" in it.screen())
