@@ -305,7 +305,7 @@ class MetricHistory:
 
 
 def fitted_to(seconds: int, window: MetricsWindow, series: Series) -> tuple[int, Series | None]:
-    """First bucket and the series in buckets of `seconds`: folded from shorter ones, repeated from none."""
+    """First bucket and the series in buckets of `seconds`: folded from shorter ones, repeated from a longer one."""
     begin, length = window.begin, window.seconds
     if not series.mean or not length or not math.isfinite(begin) or not math.isfinite(length):
         return 0, None
@@ -318,7 +318,11 @@ def fitted_to(seconds: int, window: MetricsWindow, series: Series) -> tuple[int,
     folded: dict[int, list[int]] = {}
     for at in range(len(mean)):
         if mean[at] is not None:
-            folded.setdefault(int((begin + at * length) // seconds), []).append(at)
+            since = begin + at * length
+            for number in range(
+                int(since // seconds), max(int(since // seconds) + 1, int((since + length) // seconds))
+            ):
+                folded.setdefault(number, []).append(at)
     if not folded:
         return first, Series(series.metric)
     start, end = min(folded), max(folded)

@@ -319,7 +319,7 @@ async def test_pause_holds_the_screen_and_not_the_run(rig: Start) -> None:
     async with shown(rig(play.running())) as it:
         await it.until(lambda: "RUNNING" in it.screen())
         await it.press("p")
-        assert "PAUSED" in it.screen()
+        assert "HELD" in it.screen()
         it.link.play(RankChanged(1, 3, RankPhase.FAILED, 3, 4714, 1), seq=90)
         follower = it.app.follower
         assert follower is not None

@@ -171,3 +171,11 @@ def test_memory_is_bounded() -> None:
     for seconds in range(1, 3 * MOST_TRACKS):
         run.mean(seconds=seconds)
     assert len(run.history._tracks) <= MOST_TRACKS + 1
+
+
+def test_longer_buckets_fill_all_that_they_cover() -> None:
+    series = Series("x", mean=(1.0, None, 9.0))
+    first, spread = fitted_to(2, MetricsWindow("", 100.0, 10.0, 3), series)
+    assert first == 50
+    assert spread is not None
+    assert spread.mean == (1.0,) * 5 + (None,) * 5 + (9.0,) * 5

@@ -368,7 +368,7 @@ WINDOWS: tuple[tuple[str, float], ...] = (
 
 LIVE_WINDOW = "5m"
 
-BUCKETS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400)
+BUCKETS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 """Seconds of a dot: those that the store of metrics has, or that divide into them."""
 
 
