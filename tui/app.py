@@ -93,7 +93,8 @@ class CockpitApp(CommandingApp, PacedApp):
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGHUP):
                 loop.add_signal_handler(number, self._signalled, number)
-            self.pacer.active = True
+            self.pacer.greet()
+        self.app_resume_signal.subscribe(self, lambda _: self.paint_anew(), immediate=True)
         self.set_class(self.view.ascii, "-ascii")
         self.beat.beaten()
         self.set_timer(GARBAGE_AFTER_S, self._collect_from_now)
@@ -155,7 +156,7 @@ class CockpitApp(CommandingApp, PacedApp):
         if self.owns_terminal:
             terminal.end_if_hung_up(128 + signal.SIGHUP)
         self.beat.beaten()
-        self.write_question()
+        self.picture.hurried = False
         follower = self.follower
         if follower is None or self.view.paused or self.travel.active:
             self.pacer.pump()

@@ -7,21 +7,28 @@ import os
 import select
 import time
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Protocol
 
+from rich.color import ColorSystem
+from rich.console import RenderableType
 from rich.style import Style
+from textual._ansi_sequences import SYNC_END, SYNC_START
+from textual._compositor import ChopsUpdate, LayoutUpdate
 from textual._xterm_parser import XTermParser
 from textual.app import App
 from textual.constants import ESCAPE_DELAY
 from textual.drivers.linux_driver import LinuxDriver
-from textual.events import CursorPosition
+from textual.events import CursorPosition, Event, Key, MouseDown, MouseScrollDown, MouseScrollUp, Paste
+from textual.events import Resize as ResizeEvent
 from textual.geometry import Region
 from textual.screen import Screen
 from textual.strip import Strip
 from textual.theme import BUILTIN_THEMES, Theme
+
+from .picture import Picture
 
 # Status colours are Okabe and Ito's, the heat ramp is cividis-like with rising lightness, so that both stay
 # apart for colour-blind eyes; glyphs repeat everything that a colour says.
@@ -206,11 +213,10 @@ class LinePane(Protocol):
     @property
     def content_region(self) -> Region: ...
     def drawn(self, lines: Sequence[int]) -> list[Strip]: ...
-    def leave_to_textual(self, lines: Set[int]) -> None: ...
 
 
 class Painter:
-    """Collects lines of panes and writes them straight to the terminal, in one piece.
+    """Puts lines of panes straight into the picture of the terminal.
 
     Textual paints by widget, through a message and a timer for each and a composition of all that overlaps: most of
     what a cockpit costs that changes thirty rows a second. Rows of a pane that nothing can stand in front of need none
@@ -220,43 +226,18 @@ class Painter:
 
     def __init__(self, app: PacedApp) -> None:
         self._app = app
-        self._lines: dict[LinePane, set[int]] = {}
 
     def take(self, pane: LinePane, lines: Iterable[int]) -> bool:
         """These lines of the pane, counted from its top, are to be painted; False when Textual has to do it."""
         if not self._reaches(pane):
             return False
-        self._lines.setdefault(pane, set()).update(lines)
-        if not self._app.pacer.held:
-            self.flush()
-        return True
-
-    @property
-    def wet(self) -> bool:
-        """Whether something is still to be written."""
-        return bool(self._lines)
-
-    def flush(self, after: str = "") -> None:
-        """Write what was collected, and `after` it."""
-        if not self._lines:
-            return
-        taken, self._lines = self._lines, {}
-        pieces: list[str] = []
-        for pane, lines in taken.items():
-            if self._reaches(pane):
-                pieces += self._sequences(pane, sorted(lines))
-            else:
-                pane.leave_to_textual(lines)
-        x, y = self._app.cursor_position
-        self._app.write("".join([*pieces, f"\x1b[{y + 1};{x + 1}H", after]))
-
-    def _sequences(self, pane: LinePane, lines: list[int]) -> list[str]:
+        app = self._app
         left, top = pane.content_region.offset
-        console = self._app.console
-        return [
-            f"\x1b[{top + y + 1};{left + 1}H{strip.render(console)}"
-            for y, strip in zip(lines, pane.drawn(lines), strict=True)
-        ]
+        these = sorted(lines)
+        for y, strip in zip(these, pane.drawn(these), strict=True):
+            app.picture.put(left, top + y, strip, app.colours)
+        app.pacer.pump()
+        return True
 
     def _reaches(self, pane: LinePane) -> bool:
         """Whether the terminal is ours, and no dialog, notification or change of the layout is in the way."""
@@ -328,56 +309,53 @@ class CalmDriver(LinuxDriver):
 ASK = "\x1b[6n"
 """Device status report 6 (ECMA-48): the terminal answers with the cursor's position."""
 
-FEWEST, FIRST, MOST = 1, 64, 64
-"""Rows in a batch; the first one is large, because most links are fast."""
+FEWEST, FIRST, MOST = 256, 4096, 1 << 16
+"""Bytes in a batch; of the first one, too: a slow link is not to be filled before it is known to be slow."""
 
-FAST_S, SLOW_S = 0.1, 0.25
-"""Answers faster than this double the batch, slower ones halve it."""
+FAST_S, SLOW_S = 0.05, 0.15
+"""Batches that take so much longer than the fastest answer double the next batch, or make it smaller."""
 
-PATIENCE_S = 10.0
-"""A terminal that has not answered by then never will: batches go on unasked."""
+PATIENCE_S, MOST_PATIENCE_S = 10.0, 320.0
+"""A terminal that has not answered by then gets one batch more; the next one after twice the time."""
 
+GREETING_S = 1.0
+"""The same for the first question of all: most terminals answer in milliseconds, and some never."""
 
-class Paintable(Protocol):
-    """A widget that can paint some of its rows."""
-
-    def paint_rows(self, rows: list[int]) -> None: ...
+DEAF_S = 3.0
+"""A key that comes so long after a question shows that its answer was lost."""
 
 
 class Pacer:
-    """Paints no faster than the terminal takes it: one batch of rows in flight, its size set by how long it took.
+    """Writes no faster than the terminal takes it: one batch in flight, its size set by how long it took.
 
     Without this a slow link fills with old frames, and every key waits behind them. After each batch the terminal is
-    asked where its cursor is (`ESC[6n`); its answer says that all before it has arrived.
+    asked where its cursor is (`ESC[6n`); its answer says that all before it has arrived. One that has never answered
+    within PATIENCE_S gets everything at once, until it does answer; one that stopped to answer is not written to.
     """
 
     def __init__(
         self,
-        ask: Callable[[], None],
+        take: Callable[[int], str],
+        write: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
-        flush: Callable[[], None] = lambda: None,
     ) -> None:
-        """`ask` writes what was painted and then the question; `flush` writes what was painted."""
+        """`take` gives at most so many bytes of what is to be written; `write` writes them."""
         self.active = False
-        """False paints at once: no terminal of our own, or one that does not answer."""
+        """Whether there is a terminal of our own."""
         self.budget = FIRST
         self.rtt: float | None = None
         """Seconds that the last batch took to arrive."""
-        self._ask = ask
+        self.mute = False
+        """Whether the terminal has never answered, although there was time."""
+        self._least: float | None = None
+        """The fastest answer."""
+        self._take = take
+        self._write = write
         self._clock = clock
-        self._flush = flush
         self._depth = 0
-        self._painted = False
         self._asked: float | None = None
-        self._dirty: dict[Paintable, set[int]] = {}
-
-    def add(self, widget: Paintable, rows: list[int]) -> None:
-        """These rows changed; they are painted as soon as the batch before has arrived."""
-        if not self.active:
-            widget.paint_rows(rows)
-            return
-        self._dirty.setdefault(widget, set()).update(rows)
-        self.pump()
+        self._patience = GREETING_S
+        self._begun = False
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -390,88 +368,122 @@ class Pacer:
             self.pump()
 
     @property
-    def held(self) -> bool:
-        """Whether more of the same batch is to come."""
-        return self._depth > 0
+    def busy(self) -> bool:
+        """Whether a batch is still on its way."""
+        return self._asked is not None and not self.mute
+
+    def greet(self) -> None:
+        """Begin: ask before anything is written, so that the first answer tells how far away the terminal is."""
+        self.active = True
+        self._ask("")
 
     def pump(self) -> None:
         """Let the next batch go, unless one is still on its way."""
-        if self.held:
+        if self._depth or not self.active:
             return
-        if self._asked is not None and self._clock() - self._asked >= PATIENCE_S:
-            self.active, self._asked = False, None
-        if self._asked is None:
-            self._depth += 1
-            try:
-                self._paint_some(self.budget if self.active else MOST * 100)
-            finally:
-                self._depth -= 1
-        if self._painted:
-            self._painted = False
-            self.sent()
-        self._flush()
+        overdue = self._asked is not None and self._clock() - self._asked >= self._patience
+        if overdue:
+            self.mute = self.mute or self._least is None
+            self._patience = min(max(PATIENCE_S, 2 * self._patience), MOST_PATIENCE_S)
+            self.budget = FEWEST
+            self._asked = None
+        if self.mute or not self._begun:  # the very first batch waits for no answer
+            if text := self._take(MOST if self.mute else self.budget):
+                self._begun = True
+                self._ask(text) if self._asked is None else self._write(text)
+        elif self._asked is None and (text := self._take(self.budget)):
+            self._ask(text)
 
-    def _paint_some(self, left: int) -> None:
-        """At most `left` of the rows that are to be painted."""
-        while self._dirty and left > 0:
-            widget, rows = next(iter(self._dirty.items()))
-            batch = sorted(rows)[:left]
-            rows.difference_update(batch)
-            if not rows:
-                del self._dirty[widget]
-            widget.paint_rows(batch)
-            left -= len(batch)
-            self._painted = True
-
-    @property
-    def busy(self) -> bool:
-        """Whether a batch is still on its way."""
-        return self.active and self._asked is not None
-
-    def sent(self) -> None:
-        """Something was painted: ask when it has arrived."""
-        if self.held:
-            self._painted = True
-        elif self.active and self._asked is None:
-            self._asked = self._clock()
-            self._ask()
+    def _ask(self, text: str) -> None:
+        self._asked = self._clock()
+        self._write(text + ASK)
 
     def answered(self) -> None:
         """The terminal has taken the batch."""
         if self._asked is None:
             return
-        self.rtt = self._clock() - self._asked
-        self._asked = None
-        if self.rtt < FAST_S:
+        took = self.rtt = self._clock() - self._asked
+        self._least = took if self._least is None else min(self._least, took)
+        self._asked, self.mute, self._patience = None, False, PATIENCE_S
+        if took - self._least < FAST_S:
             self.budget = min(MOST, self.budget * 2)
-        elif self.rtt > SLOW_S:
-            self.budget = max(FEWEST, self.budget // 2)
+        elif took - self._least > SLOW_S:
+            self.budget = max(FEWEST, self.budget // 2, round(self.budget * FAST_S / took))
         self.pump()
+
+    def typed(self) -> None:
+        """A key came: somebody sits at the terminal."""
+        if self._asked is not None and self._clock() - self._asked >= DEAF_S:
+            self._asked = None
+            self.pump()
 
 
 class PacedApp(App[None]):
-    """Paints rows of its panes itself, and no faster than its terminal takes them."""
+    """Keeps a picture of its terminal, and writes what changed in it no faster than the terminal takes it."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.picture = Picture()
         self.painter = Painter(self)
-        self.pacer = Pacer(self._ask_cursor, flush=self.painter.flush)
-        self._asking = False
-        """Whether the pacer's question is still to be written."""
+        self.pacer = Pacer(self._taken, self.write)
 
-    def _ask_cursor(self) -> None:
-        """Ask once the batch has been written; the answer is `on_cursor_position`."""
-        if self.painter.wet:
-            self.painter.flush(ASK)
+    def paint_anew(self) -> None:
+        """Somebody else has written to the terminal."""
+        self.picture.forget()
+        self.pacer.pump()
+
+    @property
+    def colours(self) -> ColorSystem:
+        """What the terminal knows of colours."""
+        return self.console._color_system or ColorSystem.TRUECOLOR
+
+    def _taken(self, budget: int) -> str:
+        """A batch, with the cursor where it belongs."""
+        text = self.picture.take(budget)
+        if not text:
+            return ""
+        x, y = self.screen.outer_size.clamp_offset(self.cursor_position)
+        text = f"{text}\x1b[{y + 1};{x + 1}H"
+        return f"{SYNC_START}{text}{SYNC_END}" if getattr(self, "_sync_available", False) else text
+
+    def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
+        """What Textual has composed goes into the picture; see `App._display`."""
+        if not self.pacer.active or not isinstance(renderable, LayoutUpdate | ChopsUpdate):
+            super()._display(screen, renderable)
+            return
+        if self._batch_count or not self._running:
+            return
+        self.picture.resize(*self.size)
+        if isinstance(renderable, LayoutUpdate):
+            self._put_layout(renderable)
         else:
-            self._asking = True
-            self.call_after_refresh(self.write_question)
+            self._put_chops(renderable)
+        self.pacer.pump()
+        self.post_display_hook()
 
-    def write_question(self) -> None:
-        """Write what waits for a refresh: a covered screen never calls back after its own."""
-        if self._asking:
-            self._asking = False
-            self.write(ASK)
+    def _put_layout(self, update: LayoutUpdate) -> None:
+        for y, line in enumerate(update.strips, update.region.y):
+            segments = [segment for strip in line for segment in strip]
+            self.picture.put(update.region.x, y, segments, self.colours)
+
+    def _put_chops(self, update: ChopsUpdate) -> None:
+        """As ChopsUpdate.render_segments writes it."""
+        for y, begin, end in update.spans:
+            for to, (x, strip) in zip(update.chop_ends[y], update.chops[y].items(), strict=False):
+                if strip is not None and x <= end and to > begin:
+                    inside = x >= begin and to <= end
+                    self.picture.put(
+                        x, y, strip if inside else strip.crop(0, min(to, end) - x), self.colours
+                    )
+
+    async def on_event(self, event: Event) -> None:
+        """What a key causes is written first, until the next frame that it did not cause."""
+        if isinstance(event, Key | MouseDown | MouseScrollDown | MouseScrollUp | Paste):
+            self.picture.hurried = True
+            self.pacer.typed()
+        elif isinstance(event, ResizeEvent):
+            self.picture.forget()
+        await super().on_event(event)
 
     def write(self, text: str) -> None:
         """To the terminal, after what was written before."""

@@ -1,105 +1,159 @@
-"""Paint no faster than the terminal takes it."""
+"""Write no faster than the terminal takes it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-from distui.tui.paint import FEWEST, MOST, PATIENCE_S, Pacer
-
-
-@dataclass(eq=False)
-class Canvas:
-    painted: list[list[int]] = field(default_factory=list)
-
-    def paint_rows(self, rows: list[int]) -> None:
-        self.painted.append(rows)
+from distui.tui.paint import ASK, DEAF_S, FEWEST, FIRST, GREETING_S, MOST, Pacer
 
 
 class Bench:
-    """A pacer with a clock that the test moves."""
+    """A pacer with a clock that the test moves, and text that waits to be written."""
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.asked = 0
-        self.pacer = Pacer(self._ask, lambda: self.now)
-        self.pacer.active = True
+        self.due = ""
+        self.written: list[str] = []
+        self.pacer = Pacer(self._take, self.written.append, lambda: self.now)
+        self.pacer.greet()
 
-    def _ask(self) -> None:
-        self.asked += 1
+    def _take(self, budget: int) -> str:
+        text, self.due = self.due[:budget], self.due[budget:]
+        return text
+
+    def add(self, text: str) -> None:
+        self.due += text
+        self.pacer.pump()
 
     def answer(self, after: float) -> None:
         self.now += after
         self.pacer.answered()
 
+    @property
+    def asked(self) -> int:
+        return "".join(self.written).count(ASK)
 
-def test_without_a_terminal_of_our_own_rows_are_painted_at_once() -> None:
-    bench, canvas = Bench(), Canvas()
+    @property
+    def text(self) -> str:
+        return "".join(self.written).replace(ASK, "")
+
+
+def test_without_a_terminal_of_our_own_nothing_is_written() -> None:
+    bench = Bench()
     bench.pacer.active = False
-    bench.pacer.add(canvas, [1, 2])
-    bench.pacer.add(canvas, [3])
-    assert canvas.painted == [[1, 2], [3]]
-    assert bench.asked == 0
+    bench.add("abc")
+    assert bench.written == [ASK]
 
 
 def test_only_one_batch_is_on_its_way_and_changes_meanwhile_are_one() -> None:
-    bench, canvas = Bench(), Canvas()
-    bench.pacer.add(canvas, [1])
-    for _ in range(5):
-        bench.pacer.add(canvas, [2, 3])
-    assert canvas.painted == [[1]]
+    bench = Bench()
     bench.answer(0.01)
-    assert canvas.painted == [[1], [2, 3]]
-    assert bench.asked == 2
+    for text in "abcd":
+        bench.add(text)
+    assert bench.written == [ASK, "a" + ASK]
+    bench.answer(0.01)
+    assert bench.written[2:] == ["bcd" + ASK]
+    assert bench.pacer.busy
+    bench.answer(0.01)
+    assert not bench.pacer.busy
 
 
-def test_a_slow_answer_halves_the_batch_and_a_fast_one_doubles_it() -> None:
-    bench, canvas = Bench(), Canvas()
+def test_a_slow_answer_makes_the_batch_smaller_and_a_fast_one_doubles_it() -> None:
+    bench = Bench()
+    bench.answer(0.01)
     sizes = []
     for _ in range(8):
-        bench.pacer.add(canvas, list(range(100)))
+        bench.add("x" * MOST)
         bench.answer(0.5)
         sizes.append(bench.pacer.budget)
-    assert sizes[:3] == [32, 16, 8]
+        bench.due = ""
+    assert sizes[0] <= FIRST
+    assert sizes == sorted(sizes, reverse=True)
     assert sizes[-1] == FEWEST
-    for _ in range(8):
+    for _ in range(12):
+        bench.add("x" * MOST)
         bench.answer(0.01)
-        bench.pacer.add(canvas, list(range(100)))
+        bench.due = ""
     assert bench.pacer.budget == MOST
 
 
-def test_no_row_is_forgotten() -> None:
-    bench, one, two = Bench(), Canvas(), Canvas()
-    bench.pacer.budget = 4
-    bench.pacer.add(one, list(range(10)))
-    bench.pacer.add(two, list(range(10)))
+def test_a_far_terminal_is_no_slow_one() -> None:
+    bench = Bench()
+    bench.answer(0.4)
+    for _ in range(8):
+        bench.add("x" * MOST)
+        bench.answer(0.42)
+        bench.due = ""
+    assert bench.pacer.budget == MOST
+
+
+def test_nothing_is_forgotten() -> None:
+    bench = Bench()
+    wanted = "".join(map(str, range(3000)))
+    bench.add(wanted)
     while bench.pacer.busy:
-        bench.answer(0.2)
-    assert sorted(row for batch in one.painted for row in batch) == list(range(10))
-    assert sorted(row for batch in two.painted for row in batch) == list(range(10))
+        bench.answer(0.6)
+    assert bench.text == wanted
 
 
-def test_a_terminal_that_never_answers_is_not_waited_for() -> None:
-    bench, canvas = Bench(), Canvas()
-    bench.pacer.add(canvas, [1])
-    bench.pacer.add(canvas, [2])
-    bench.now += PATIENCE_S + 1
-    bench.pacer.pump()
-    assert canvas.painted == [[1], [2]]
-    assert not bench.pacer.active
-    bench.pacer.add(canvas, [3])
-    assert canvas.painted[-1] == [3]
+def test_a_terminal_that_has_never_answered_gets_everything_until_it_does() -> None:
+    bench = Bench()
+    bench.add("")
+    bench.add("a")
+    bench.add("-")
+    assert bench.text == "a", "the first batch of all waits for no answer"
+    bench.now += GREETING_S
+    bench.add("b")
+    assert bench.text == "a-b"
+    bench.add("c")
+    assert bench.text == "a-bc"
+    assert bench.asked == 2, "the question is not asked with each batch"
+    assert not bench.pacer.busy
+    bench.answer(1.0)
+    bench.add("d")
+    bench.add("e")
+    assert bench.text == "a-bcd", "it is paced again"
+    bench.answer(0.1)
+    assert bench.text == "a-bcde"
+
+
+def test_a_terminal_that_stopped_to_answer_is_hardly_written_to_and_paced_as_before_when_it_answers() -> (
+    None
+):
+    bench = Bench()
+    bench.answer(0.01)
+    for _ in range(60):
+        bench.due = "x" * 50_000
+        bench.now += 1.0
+        bench.pacer.pump()
+    assert bench.asked <= 5
+    assert len(bench.text) <= FIRST * 2 + 4 * FEWEST
+    bench.answer(0.1)
+    assert bench.pacer.active
+    assert not bench.pacer.mute
+    for _ in range(12):
+        bench.answer(0.01)
+        bench.add("x" * MOST)
+    assert bench.pacer.budget == MOST
+
+
+def test_a_key_shows_that_an_answer_was_lost() -> None:
+    bench = Bench()
+    bench.answer(0.01)
+    bench.add("a")
+    bench.add("b")
+    bench.pacer.typed()
+    assert bench.text == "a"
+    bench.now += DEAF_S
+    bench.pacer.typed()
+    assert bench.text == "ab"
 
 
 def test_what_is_painted_together_is_one_batch_and_one_question() -> None:
-    bench, one, two = Bench(), Canvas(), Canvas()
+    bench = Bench()
+    bench.answer(0.01)
     with bench.pacer.together():
-        bench.pacer.add(one, [1])
+        bench.add("a")
         with bench.pacer.together():
-            bench.pacer.add(two, [2])
-        bench.pacer.add(one, [3])
-        bench.pacer.sent()
-        assert one.painted == two.painted == []
-        assert bench.asked == 0
-    assert one.painted == [[1, 3]]
-    assert two.painted == [[2]]
-    assert bench.asked == 1
+            bench.add("b")
+        bench.add("c")
+        assert bench.text == ""
+    assert bench.written[1:] == ["abc" + ASK]

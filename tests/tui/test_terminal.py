@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyte
 import pytest
 import scripted as play
 
@@ -38,12 +39,13 @@ class Terminal:
             os.execv(sys.executable, [sys.executable, str(STAGE), str(run_dir)])
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
         self.output = b""
+        self.screen = pyte.Screen(width, height)
+        self._stream = pyte.ByteStream(self.screen)
 
     def read_until(self, wanted: bytes, seconds: float = 20.0) -> float:
-        """Read until `wanted` has been written; returns the seconds that took."""
+        """Read until `wanted` is on the screen; returns the seconds that took."""
         began = time.monotonic()
-        seen = len(self.output)
-        while wanted not in self.output[max(0, seen - len(wanted)) :]:
+        while wanted.decode() not in "\n".join(self.screen.display):
             assert time.monotonic() - began < seconds, self.output[-2000:]
             self.read(0.05)
         return time.monotonic() - began
@@ -58,6 +60,7 @@ class Terminal:
                 except OSError:
                     return count
                 self.output += data
+                self._stream.feed(data)
                 count += len(data)
         return count
 

@@ -393,8 +393,6 @@ class LogView(Pane):
             elif gone:
                 self.cursor = max(0, self.cursor - gone)
             self.paint_rows(sorted(changed | {self.cursor}))
-            if self.pacer is not None:
-                self.pacer.sent()
 
     def _hold_end(self) -> None:
         """A pane of another size has another last row at its bottom."""

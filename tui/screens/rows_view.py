@@ -126,13 +126,9 @@ class RowsView(ScrollView):
         return max(0, self.size.height - self._head_rows)
 
     def _refresh_rows(self, changed: Sequence[int]) -> None:
-        """These rows changed, -1 is the head: paint those on the screen as soon as the terminal takes them."""
-        if not changed:
-            return
-        if self.pacer is None:
+        """These rows changed, -1 is the head: paint those on the screen."""
+        if changed:
             self.paint_rows(list(changed))
-        else:
-            self.pacer.add(self, list(changed))
 
     @property
     def pacer(self) -> Pacer | None:

@@ -1,0 +1,176 @@
+"""What the terminal shows is what Textual would have painted, whoever painted it, and nothing covers a dialog."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import product
+
+import msgspec
+import pyte
+import pytest
+import scripted as play
+from conftest import Rig, Start, shown
+from textual.scrollbar import ScrollBar
+
+from distui.runners.model import GpuTick, LogGrew, RankTick
+from distui.tui.paint import ASK, NAMES, Pacer
+from distui.tui.screens.rows_view import thumb
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class Paper:
+    """A terminal that says at once that what was written has arrived."""
+
+    def __init__(self, it: Rig) -> None:
+        self._it = it
+        self.screen = pyte.Screen(*it.app.size)
+        self.stream = pyte.Stream(self.screen)
+        self.received = 0
+
+    def take(self, text: str) -> None:
+        self.received += len(text)
+        self.stream.feed(text)
+        if text.endswith(ASK):
+            asyncio.get_running_loop().call_soon(self._it.app.pacer.answered)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.screen.display)
+
+    async def settled(self) -> None:
+        """Until nothing is to be written any more."""
+        await self._it.pilot.pause()
+        async with asyncio.timeout(10):
+            while self._it.app.picture.due or self._it.app.pacer.busy:
+                await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def papered(it: Rig) -> AsyncIterator[Paper]:
+    """From here on the app believes that it has a terminal that answers at once."""
+    paper = Paper(it)
+    app = it.app
+    app.pacer = Pacer(app._taken, paper.take)
+    app.pacer.greet()
+    app.screen.refresh()
+    await it.until(lambda: "step 29" in paper.text)
+    await paper.settled()
+    yield paper
+    app.pacer.active = False
+
+
+def differences(it: Rig, paper: Paper) -> list[tuple[int, int, object, object]]:
+    """Cells that are not as Textual alone would have painted the whole screen now."""
+    whole = pyte.Screen(*it.app.size)
+    stream = pyte.Stream(whole)
+    for y, strip in enumerate(it.app.screen._compositor.render_strips()):
+        stream.feed(f"\x1b[{y + 1};1H{strip.render(it.app.console)}")
+    found: list[tuple[int, int, object, object]] = []
+    for y, x in product(range(whole.lines), range(whole.columns)):
+        ours, theirs = paper.screen.buffer[y][x], whole.buffer[y][x]
+        same = ours == theirs or (ours.data == theirs.data == " " and ours.bg == theirs.bg)
+        if not same and not isinstance(
+            it.app.screen.get_widget_at(x, y)[0], ScrollBar
+        ):  # see RowsView.slide
+            found.append((y, x, ours, theirs))
+    return found
+
+
+def news(it: Rig, step: int) -> None:
+    """Other values for every GPU and rank, and one more line in the log."""
+    gpus = tuple(msgspec.structs.replace(gpu, util=float(step % 100)) for gpu in play.gpus())
+    ranks = tuple(msgspec.structs.replace(one, step=step, cpu_percent=step / 10) for one in play.samples(8))
+    out = it.run_dir / "node-0/attempt-001/rank-0.out"
+    with out.open("a") as file:
+        file.write(f"step {step} written later\n")
+    it.link.play(GpuTick(gpus, 2.0), time=it.now)
+    it.link.play(RankTick(ranks), time=it.now)
+    it.link.play(LogGrew({str(out.relative_to(it.run_dir)): out.stat().st_size}), time=it.now)
+
+
+@pytest.mark.parametrize("theme", NAMES)
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+async def test_the_terminal_shows_what_textual_would(rig: Start, size: tuple[int, int], theme: str) -> None:
+    async with shown(rig(play.running()), *size) as it:
+        await it.until(lambda: "step 29" in it.screen())
+        async with papered(it) as paper:
+            it.app.theme = theme
+            for step in (612, 787, 934):
+                news(it, step)
+                await it.until(lambda step=step: f"step {step} written" in paper.text)  # type: ignore[misc]
+            await paper.settled()
+            assert differences(it, paper) == []
+            for key in ("m", "2", "3", "5", "1", "j", "question_mark", "escape", "d", "escape"):
+                await it.press(key)
+                await paper.settled()
+                assert differences(it, paper) == [], key
+
+
+async def test_a_sample_changes_few_bytes(rig: Start) -> None:
+    async with shown(rig(play.running()), 120, 40) as it:
+        await it.until(lambda: "step 29" in it.screen())
+        async with papered(it) as paper:
+            news(it, 612)
+            await it.until(lambda: "step 612 written" in paper.text)
+            await paper.settled()
+            before = paper.received
+            news(it, 613)
+            await it.until(lambda: "step 613 written" in paper.text)
+            await paper.settled()
+            assert differences(it, paper) == []
+            assert paper.received - before < 2500, "rows as they stood took 7,000"
+
+
+async def test_nothing_is_painted_over_a_dialog_or_a_notification(rig: Start) -> None:
+    async with shown(rig(play.running()), 120, 40) as it:
+        await it.until(lambda: "step 29" in it.screen())
+        async with papered(it) as paper:
+            await it.press("r")
+            for step in (612, 613, 614):
+                await shown_by_textual(it, step)
+                await paper.settled()
+                assert differences(it, paper) == []
+            await it.press("escape")
+            it.app.notify("in front of the rows", timeout=60)
+            await it.pilot.pause()
+            for step in (787, 788, 789):
+                await shown_by_textual(it, step)
+                await paper.settled()
+                assert differences(it, paper) == []
+            await it.until(lambda: "step 789" in it.screen())
+            assert "In front of the rows" in it.told()
+
+
+async def shown_by_textual(it: Rig, step: int) -> None:
+    """News that have been published to the panes."""
+    news(it, step)
+    ranks = it.app.follower.state.ranks if it.app.follower is not None else {}
+    await it.until(lambda: (sample := ranks[0].sample) is not None and sample.step == step)
+    it.app.publish()
+    await it.pilot.pause()
+
+
+async def test_another_size_and_a_shell_in_between_are_painted_whole(rig: Start) -> None:
+    async with shown(rig(play.running()), 120, 40) as it:
+        await it.until(lambda: "step 29" in it.screen())
+        async with papered(it) as paper:
+            paper.screen.resize(50, 150)
+            paper.screen.reset()
+            await it.pilot.resize_terminal(150, 50)
+            await paper.settled()
+            assert differences(it, paper) == []
+            paper.screen.reset()
+            it.app._resume_signal()
+            it.app.refresh(layout=True)
+            await paper.settled()
+            assert differences(it, paper) == []
+
+
+def test_a_thumb_is_as_long_as_the_share_that_is_shown() -> None:
+    assert thumb(20, 10, 0) == (0, 0)
+    assert thumb(20, 40, 0) == (0, 10)
+    assert thumb(20, 40, 20) == (10, 20)
+    assert thumb(20, 100_000, 99_980) == (19, 20)

@@ -1,0 +1,271 @@
+"""What the terminal shows and what it is to show: the difference is written, in pieces, what a key has caused first.
+
+Lines are kept cell by cell. A cell is a character with its ink; the second half of a wide character has no text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import repeat
+from typing import NamedTuple
+
+from rich.cells import cell_len
+from rich.color import ColorSystem
+from rich.segment import Segment
+from rich.style import Style
+from textual.strip import SGR_STYLES
+
+GAP = 5
+"""Cells between two changes that are written again rather than jumped over: a jump takes as many bytes."""
+
+PIECE = 48
+"""Most cells that are written before the bytes are counted again."""
+
+
+class Ink(NamedTuple):
+    """How a cell is drawn: parameters of SGR (ECMA-48, 8.3.117)."""
+
+    fore: str = "39"
+    back: str = "49"
+    marks: str = ""
+    """Bold, underlined, …; only a reset takes them away."""
+
+
+Cell = tuple[str, Ink]
+PLAIN = Ink()
+_BLANK: Cell = (" ", PLAIN)
+_UNKNOWN: Cell = ("\0", PLAIN)
+"""What no cell is: nobody knows what the terminal shows there."""
+_inks: dict[Ink, Ink] = {}
+"""Each ink once, so that comparing cells is comparing identities."""
+_BLANK_MARKS = (3, 6, 8, 9, 12)
+"""Bits of marks that are seen on a blank: underlined, reverse, struck through, underlined twice, overlined."""
+
+
+@lru_cache(4096)
+def inks(style: Style | None, colours: ColorSystem) -> tuple[Ink, Ink]:
+    """How a style draws letters, and how it draws blanks, of which the colour is not seen."""
+    if style is None:
+        return PLAIN, PLAIN
+    attributes = style._attributes & style._set_attributes
+    marks = [code for bit, code in enumerate(SGR_STYLES) if attributes & (1 << bit)]
+    fore, back = style.color, style.bgcolor
+    ink = Ink(
+        ";".join(fore.downgrade(colours).get_ansi_codes()) if fore is not None else "39",
+        ";".join(back.downgrade(colours).get_ansi_codes(False)) if back is not None else "49",
+        ";".join(marks),
+    )
+    seen = any(attributes & (1 << bit) for bit in _BLANK_MARKS)
+    blank = ink if seen else Ink(back=ink.back)
+    return _inks.setdefault(ink, ink), _inks.setdefault(blank, blank)
+
+
+def cells_of(segment: Segment, colours: ColorSystem) -> Sequence[Cell]:
+    """A segment cell by cell; as many as it is wide."""
+    text = segment.text
+    if segment.control:
+        return ()
+    ink, blank = inks(segment.style, colours)
+    if text.isascii() and text.isprintable():
+        if ink is blank:
+            return list(zip(text, repeat(ink)))
+        space = (" ", blank)
+        return [(char, ink) if char != " " else space for char in text]
+    cells: list[Cell] = []
+    for char in text:
+        width = cell_len(char)
+        if width and char >= " ":
+            cells.append((char, blank if char == " " else ink))
+            cells += [("", ink)] * (width - 1)
+        elif cells and char > "\x7f":  # a mark on the letter before
+            at = len(cells) - 1
+            while not cells[at][0]:
+                at -= 1
+            cells[at] = (cells[at][0] + char, cells[at][1])
+    width = cell_len(text)
+    if len(cells) != width:  # joined characters: one cell has them all
+        cells = [(text, ink), *[("", ink)] * (width - 1)] if width else []
+    return cells
+
+
+class Picture:
+    """The screen of a terminal, as it is to be and as it is."""
+
+    def __init__(self) -> None:
+        self.size = (0, 0)
+        """Columns and lines."""
+        self.hurried = False
+        """Whether what is put now was caused by a key: it is written before all that was not."""
+        self._wanted: list[list[Cell]] = []
+        self._shown: list[list[Cell]] = []
+        self._dirty: dict[int, None] = {}
+        """Lines that may differ; the oldest first."""
+        self._urgent: set[int] = set()
+        """Those of them that a key has caused."""
+
+    def resize(self, width: int, height: int) -> None:
+        """Another size: nobody knows what the terminal shows."""
+        if (width, height) != self.size:
+            self.size = (width, height)
+            self._wanted = [[_BLANK] * width for _ in range(height)]
+            self.forget()
+
+    def forget(self) -> None:
+        """Somebody else may have written to the terminal: all of it is written again."""
+        width, height = self.size
+        self._shown = [[_UNKNOWN] * width for _ in range(height)]
+        self._dirty = dict.fromkeys(range(height))
+        self._urgent = set()
+
+    @property
+    def due(self) -> bool:
+        """Whether something may still be to be written."""
+        return bool(self._dirty)
+
+    def put(self, x: int, y: int, segments: Iterable[Segment], colours: ColorSystem) -> None:
+        """These are to stand from column `x` of line `y` on; what lies outside is left out."""
+        width, height = self.size
+        if not 0 <= y < height or x >= width:
+            return
+        cells: list[Cell] = []
+        for segment in segments:
+            cells += cells_of(segment, colours)
+        if x < 0 or len(cells) > width - x:
+            cells, x = _cut(cells, max(0, -x), width - x), max(0, x)
+        line, end = self._wanted[y], x + len(cells)
+        if line[x:end] == cells:
+            if self.hurried and y in self._dirty:
+                self._urgent.add(y)
+            return
+        _part(line, x)
+        _part(line, end)
+        line[x:end] = cells
+        self._dirty.setdefault(y)
+        if self.hurried:
+            self._urgent.add(y)
+
+    def take(self, budget: int) -> str:
+        """At most about so many characters that make the terminal show more of what it is to show; "" when it does.
+
+        The terminal's ink is plain before and after.
+        """
+        pieces: list[str] = []
+        pen = _Pen(pieces)
+        for y in [*sorted(self._urgent), *(y for y in list(self._dirty) if y not in self._urgent)]:
+            if not self._write_line(y, pen, budget):
+                break
+            self._dirty.pop(y, None)
+            self._urgent.discard(y)
+        pen.ink(PLAIN)
+        return "".join(pieces)
+
+    def _write_line(self, y: int, pen: _Pen, budget: int) -> bool:
+        """Write what differs in a line; False where the budget came to its end before."""
+        wanted, shown = self._wanted[y], self._shown[y]
+        for begin, end in _changes(wanted, shown):
+            at = begin
+            while at < end:
+                if pen.bytes >= budget:
+                    return False
+                to = _whole(wanted, shown, min(end, at + PIECE))
+                pen.write(at, y, wanted[at:to])
+                shown[at:to] = wanted[at:to]
+                at = to
+        return True
+
+
+def _changes(wanted: list[Cell], shown: list[Cell]) -> list[tuple[int, int]]:
+    """Runs of cells that are to be written: first column, and that after the last."""
+    if wanted == shown:
+        return []
+    runs: list[tuple[int, int]] = []
+    for x, (is_to_be, is_now) in enumerate(zip(wanted, shown, strict=True)):
+        if is_to_be is is_now or is_to_be == is_now:
+            continue
+        if runs and x - runs[-1][1] <= GAP:
+            runs[-1] = (runs[-1][0], x + 1)
+        else:
+            runs.append((x, x + 1))
+    whole: list[tuple[int, int]] = []
+    for begin, end in runs:
+        while begin and not (wanted[begin][0] and shown[begin][0]):
+            begin -= 1
+        end = _whole(wanted, shown, end)
+        if whole and begin <= whole[-1][1]:
+            whole[-1] = (whole[-1][0], max(end, whole[-1][1]))
+        else:
+            whole.append((begin, end))
+    return whole
+
+
+def _whole(wanted: list[Cell], shown: list[Cell], end: int) -> int:
+    """The first column from `end` on where neither what is to be nor what is has a second half of a character."""
+    while end < len(wanted) and not (wanted[end][0] and shown[end][0]):
+        end += 1
+    return end
+
+
+def _part(line: list[Cell], at: int) -> None:
+    """A character that is cut at this column is gone: blanks stand where its halves stood."""
+    if not 0 < at < len(line) or line[at][0]:
+        return
+    begin, end = at, at
+    while not line[begin][0]:
+        begin -= 1
+    while end < len(line) and not line[end][0]:
+        end += 1
+    back = _inks.setdefault(Ink(back=line[begin][1].back), Ink(back=line[begin][1].back))
+    line[begin:end] = [(" ", back)] * (end - begin)
+
+
+def _cut(cells: list[Cell], start: int, end: int) -> list[Cell]:
+    """Cells from `start` to `end`; halves of characters that are cut are blank."""
+    _part(cells, start)
+    _part(cells, end)
+    return cells[start:end]
+
+
+class _Pen:
+    """Writes cells with as few bytes as possible."""
+
+    def __init__(self, pieces: list[str]) -> None:
+        self._pieces = pieces
+        self._ink = PLAIN
+        self._at = (-1, -1)
+        self.bytes = 0
+
+    def write(self, x: int, y: int, cells: Sequence[Cell]) -> None:
+        if self._at != (x, y):
+            self._put(f"\x1b[{x + 1}G" if self._at[1] == y else f"\x1b[{y + 1};{x + 1}H")
+        start, count = 0, len(cells)
+        while start < count:
+            ink = cells[start][1]
+            end = start + 1
+            while end < count and cells[end][1] is ink:
+                end += 1
+            self.ink(ink)
+            self._put("".join([text for text, _ in cells[start:end]]))
+            start = end
+        self._at = (x + count, y)
+
+    def ink(self, ink: Ink) -> None:
+        """Draw with it from here on."""
+        old, self._ink = self._ink, ink
+        if old is ink or old == ink:
+            return
+        if ink == PLAIN:
+            self._put("\x1b[m")
+            return
+        codes: list[str] = []
+        if old.marks != ink.marks and old.marks:
+            codes.append("0")
+            old = PLAIN
+        codes += [ink.marks] if old.marks != ink.marks else []
+        codes += [ink.fore] if old.fore != ink.fore else []
+        codes += [ink.back] if old.back != ink.back else []
+        self._put(f"\x1b[{';'.join(codes)}m")
+
+    def _put(self, text: str) -> None:
+        self._pieces.append(text)
+        self.bytes += len(text) if text.isascii() else len(text.encode(errors="replace"))
