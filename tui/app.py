@@ -325,16 +325,22 @@ def _only(runs: list[RunEntry]) -> str | None:
 
 
 def run_cockpit(
-    source: LocalSource, run_id: str | None, readonly: bool = False, ascii: bool = False
+    source: LocalSource,
+    run_id: str | None,
+    readonly: bool = False,
+    ascii: bool = False,
+    replay: bool = False,
 ) -> int:
     """Show the cockpit until the user leaves it and return the process's exit status.
+
+    With `replay` the run can be played.
 
     `run_id` None shows the run list, or the only live run. Refuses without a terminal, in one sentence.
     """
     if problem := terminal.complaint():
         terminal.complain(problem)
         return 2
-    app = CockpitApp(source, run_id, readonly=readonly, ascii_only=ascii)
+    app = CockpitApp(source, run_id, readonly=readonly, ascii_only=ascii, replay=replay)
     app.owns_terminal = True
     app.driver_class = CalmDriver
     app.run()

@@ -22,6 +22,8 @@ MOST_BUCKETS = 2000
 """Of one series."""
 MOST_TRACKS = 256
 """Series at once; those that were not shown for longest go first."""
+MOST_LETTERS = 4
+"""Ranks that a chart shows by themselves."""
 AGAIN_S = 10.0
 """After an ask that was not answered."""
 HOLE_S = 4.0
@@ -183,9 +185,18 @@ class MetricHistory:
         """Seconds of a dot of the curves that were painted last: the step of the time cursor."""
         self.edge: float | None = None
         """Where the time axis ends while the past is shown; None: at the newest."""
+        self._letters: dict[int, int] = {}
         self._turn = 0
         self._sampled: dict[tuple[Want, int], tuple[int, int]] = {}
         self._due: dict[tuple[str, tuple[int, ...], int, int, int], list[_Track]] = {}
+
+    def letters_of(self, marked: Iterable[int]) -> dict[int, int]:
+        """By marked rank the number of its letter, which it keeps while it is marked; the first four have one."""
+        chosen = set(marked)
+        self._letters = {rank: at for rank, at in self._letters.items() if rank in chosen}
+        free = [at for at in range(MOST_LETTERS) if at not in self._letters.values()]
+        self._letters |= dict(zip(sorted(chosen - self._letters.keys()), free, strict=False))
+        return self._letters
 
     # --- what charts show
 

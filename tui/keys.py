@@ -47,6 +47,13 @@ ACTIONS: tuple[Action, ...] = (
     Action("finding", "enter", "zoom", "the line of the log that it rests on, else the rank's log", "findings",
            "log"),
     Action("statement", "enter", "zoom", "the line of the log that says it", "statements", "line"),
+    Action("event", "enter", "zoom", "the whole screen as it was at that time; esc goes back to live", "events",
+           "that time"),
+    Action("curves.log", "enter", "zoom", "the log at the time of the cursor", "curves", "log"),
+    Action("curves.choose", "a", "choose", "choose what is drawn: type to search the metrics", "curves", "metrics"),
+    Action("curves.form", "b", "form", "as one band, a line a node, or ranks × time", "curves", "form"),
+    Action("curves.mark", "e", "mark(1)", "to the next restart, finding, checkpoint or NCCL_DEBUG change", "curves"),
+    Action("curves.mark_back", "E", "mark(-1)", "to the one before", "curves"),
     Action("communicator", "c", "screen.communicator(1)", "the next communicator", "statements", "next"),
     Action("communicator.back", "C", "screen.communicator(-1)", "the communicator before", "statements"),
     Action("runs", "R", "runs", "list of runs; esc goes back to the run", "app"),
@@ -109,6 +116,8 @@ SCOPES = {
     "list": "in the rank table, the log and the run list",
     "findings": "in the findings",
     "statements": "on the NCCL screen",
+    "events": "in the events",
+    "curves": "in the curves (← → and home move the time, end is live)",
     "move": "moving (tab and shift+tab change the pane)",
 }
 """Headings of the help, in its order."""

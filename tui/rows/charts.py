@@ -15,6 +15,7 @@ from .plot import (
     Mark,
     Mode,
     TimeSpan,
+    Values,
     axis_for,
     draw,
     finite,
@@ -234,13 +235,14 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def at_cursor(curve: Line, view: ChartView) -> float | None:
+def at_cursor(curve: Line, view: ChartView, sparse: bool = False) -> float | None:
     """The value at the hairline, else the newest one, where it is not older than two buckets."""
     values = curve.mean
     if view.cursor is not None:
         back = int((view.span.end - view.cursor) / view.bucket) if view.bucket else 0
         return values[-1 - back] if 0 <= back < len(values) else None
-    return next((value for value in reversed(values[-3:]) if value is not None), None)
+    newest = values if sparse else values[-3:]
+    return next((value for value in reversed(newest) if value is not None), None)
 
 
 def title_row(panel: Panel, view: ChartView, width: int) -> Row:
@@ -250,7 +252,7 @@ def title_row(panel: Panel, view: ChartView, width: int) -> Row:
     if panel.empty:
         return clip((*head, (f"  {NA}", "stale")), width)
     main = panel.curves[0]
-    row: Row = (*head, (f" {metric.text(at_cursor(main, view))}", "accent"))
+    row: Row = (*head, (f" {metric.text(at_cursor(main, view, metric.sparse))}", "accent"))
     parts: list[Row] = []
     tops = finite(main.high) or finite(main.mean)
     parts.append(
@@ -287,6 +289,20 @@ def chart(panel: Panel, view: ChartView, width: int, height: int) -> list[Row]:
     drawn = draw(panel.curves, cells, body, axis, view.mode, wide=view.wide, cursor=cursor)
     bottom = panel.metric.edge_text(axis.low) if body > 1 else ""
     return rows + with_labels(drawn, panel.metric.edge_text(axis.high), bottom, edge)
+
+
+def held(values: Values) -> list[float | None]:
+    """What is reported every so often: a value holds until the next, and no longer."""
+    kept: list[float | None] = []
+    last: float | None = None
+    for value in values:
+        last = value if value is not None else last
+        kept.append(last)
+    for at in range(len(values) - 1, -1, -1):
+        if values[at] is not None:
+            break
+        kept[at] = None
+    return kept
 
 
 # --- several charts ---

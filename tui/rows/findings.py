@@ -463,14 +463,22 @@ def wrong_rows(frame: Frame, width: int) -> list[Row]:
 
 def event_rows(frame: Frame, width: int) -> list[Row]:
     """The events screen: the ledger of attempts, then notices and commands, newest first."""
+    return timed_event_rows(frame, width)[0]
+
+
+def timed_event_rows(frame: Frame, width: int) -> tuple[list[Row], list[float | None]]:
+    """The same, and by row when that was, unix seconds; None for headings."""
     state = frame.state
     rows = ledger_rows(state, width)
+    times: list[float | None] = [None, *(attempt.began for attempt in state.attempts)]
     if not state.attempts:
         rows.append((("   none has started yet", "dim"),))
     cause = _last_cause(state)
     if cause is not None:
         rows += [(), *cause_rows(cause, width)]
     rows += [(), ((" notices and commands, newest first", "dim"),)]
+    times += [None] * (len(rows) - len(times))
     for at, text in reversed(state.notices):
         rows += wrap(clean_text(text), width - 1, first=f"   {time_of_day(at)}  ", then=" " * 13)
-    return rows
+        times += [at] * (len(rows) - len(times))
+    return rows, times

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
+from textual.binding import Binding
+from textual.message import Message
 from textual.signal import Signal
 
 from ...runners.formatting import duration_short
 from ...runners.wire.client import LinkError
 from ..cockpit_commands import CommandingApp
-from ..history import Ask, MetricHistory, Want, time_of
+from ..history import Ask, MetricHistory, Shown, Want, time_of
+from ..keys import bindings
 from ..rows.charts import (
+    BY_NAME,
     STRIP,
     WINDOWS,
+    ChartMetric,
     ChartView,
     Panel,
     chosen,
     gutter,
+    held,
     limit_of,
     marks_of,
     metric_of,
@@ -31,6 +38,7 @@ from ..rows.frame import Frame, names
 from ..rows.glyphs import Row
 from ..rows.plot import Line, Mark, Mode, TimeSpan, Values
 from ..rows.rank_time import RankSeries, rank_time_rows
+from .metric_picker import MetricPicker
 from .panes import Pane
 
 TWO_COLUMNS = 150
@@ -49,6 +57,26 @@ def title(view: ChartView) -> str:
 def chart_mode(frame: Frame) -> Mode:
     """What curves are drawn with."""
     return Mode.ASCII if frame.view.ascii else Mode.BRAILLE
+
+
+MOST_RANKS = 64
+"""That are asked for one by one; of more the nodes are rows."""
+
+LETTERS = (("A", "ok"), ("B", "warn"), ("C", "bad"), ("D", "head"))
+"""Of marked ranks, and their styles; a rank keeps its letter while it is marked."""
+
+FORMS = ("band", "nodes", "ranks")
+"""All as one band, a line a node, ranks × time."""
+
+
+def label_width(frame: Frame, height: int) -> int:
+    """Columns before ranks × time."""
+    ranks = frame.state.ranks
+    if len(ranks) > MOST_RANKS:
+        longest = max(map(len, names(frame.state).values()), default=0)
+        return 2 + (longest if len(frame.state.nodes) <= height - 2 else 2 * longest + 1)
+    digits = len(str(max(ranks, default=0)))
+    return digits + 2 if len(ranks) <= height - 2 else 2 * digits + 3
 
 
 class HistoryPane(Pane):
@@ -71,6 +99,43 @@ class HistoryPane(Pane):
             self.history.edge = min(end, at + (span.end - span.begin) / 2)
             span = span_to(self.history.edge)
         return span
+
+    def rank_time(self, frame: Frame, width: int, height: int) -> list[Row]:
+        """Ranks × time in this room; what it is called stands in the title."""
+        cells = max(1, width - label_width(frame, height))
+        end = latest(frame)
+        bucket, _ = scale(window_seconds(frame, end), cells)
+        span = self.placed(frame, end, lambda edge: span_ending(edge, cells, bucket, 1, Mode.ASCII))
+        by_node = len(frame.state.ranks) > MOST_RANKS
+        series = self._rank_series(frame, span, bucket, by_node)
+        self.run_asks()
+        noun = "nodes" if by_node else "ranks"
+        self.entitle(f"{noun} × time · {window_text(time_word(frame), span)}")
+        if not series:
+            return [(("no sample of a rank yet", "stale"),)]
+        return rank_time_rows(
+            series, span, bucket, width, height, chart_mode(frame),
+            names=names(frame.state) if by_node else None, cursor=moment_at(frame),
+        )  # fmt: skip
+
+    def _rank_series(
+        self, frame: Frame, span: TimeSpan, bucket: int, by_node: bool
+    ) -> dict[int, RankSeries]:
+        fold = "node" if by_node else "each"
+        parts: dict[str, dict[int, Values]] = {}
+        for metric in ("rank.step", "rank.step_s", "rank.wait"):
+            shown = self.history.show(
+                frame, Want(metric, fold), bucket, span.begin, span.cells, is_live(frame)
+            )
+            parts[metric] = {
+                number: each.low if metric == "rank.step" else each.mean
+                for each in shown
+                if (number := each.node if by_node else each.index) is not None
+            }
+        numbers = sorted(set().union(*parts.values()))
+        return {
+            number: RankSeries(*(part.get(number, ()) for part in parts.values())) for number in numbers
+        }
 
     def marks(self, frame: Frame) -> tuple[Mark, ...]:
         """What happened, also after the moment that is shown."""
@@ -134,9 +199,12 @@ class CurveStrip(HistoryPane):
     ) -> None:
         super().__init__(frames, history, id=id)
         self.metrics = tuple(metrics)
+        self.form = FORMS[0]
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
         height = max(1, self.size.height)
+        if self.form == "ranks":
+            return self.rank_time(frame, width, height)
         two = width >= TWO_COLUMNS and height >= 2 * ROWS
         inner = (width - 2) // 2 if two else width
         view = self.view_of(frame, inner)
@@ -173,17 +241,110 @@ class CurveStrip(HistoryPane):
         size = -(-view.span.cells * view.mode.across // view.wide)
         seconds = int(view.bucket)
         begin = view.span.end - size * seconds
-        series = self.history.show(frame, want, seconds, begin, size, is_live(frame))
-        curves = tuple(
-            Line(each.mean, each.low, each.high) if each.of > 1 or seconds > 1 else Line(each.mean)
-            for each in series
-        )
+        live = is_live(frame)
+        lines = [
+            _line(metric, each, seconds)
+            for each in self.history.show(frame, want, seconds, begin, size, live)
+        ]
+        for more, called, style in self._apart(frame, metric):
+            for each in self.history.show(frame, more, seconds, begin, size, live):
+                letter, ink = called.get(each.index if more.fold == "each" else each.node, ("", style))
+                if letter:
+                    lines.append(replace(_line(metric, each, 1), style=ink, letter=letter))
         note = "reading …" if self.history.waiting(want, seconds) else self.history.error(want, seconds)
-        return Panel(metric, curves, limit_of(frame.state, metric), note)
+        return Panel(metric, tuple(lines), limit_of(frame.state, metric), note)
+
+    def _apart(
+        self, frame: Frame, metric: ChartMetric
+    ) -> list[tuple[Want, Mapping[int | None, tuple[str, str]], str]]:
+        """What is drawn over the band: marked ranks, and nodes; by rank, GPU or node its letter and style."""
+        parts: list[tuple[Want, Mapping[int | None, tuple[str, str]], str]] = []
+        letters = self.history.letters_of(frame.view.marked & set(frame.state.ranks))
+        called: dict[int | None, tuple[str, str]] = {rank: LETTERS[at] for rank, at in letters.items()}
+        if called and metric.kind in ("rank", "train"):
+            parts.append((Want(metric.name, "each", tuple(sorted(letters))), called, "ok"))
+        if called and metric.kind == "gpu" and len(frame.state.nodes) == 1:
+            gpus: dict[int | None, tuple[str, str]] = {
+                rank.sample.gpu: called[number]
+                for number, rank in frame.state.ranks.items()
+                if number in called and rank.sample is not None and rank.sample.gpu is not None
+            }
+            if gpus:
+                indexes = tuple(sorted(index for index in gpus if index is not None))
+                parts.append((Want(metric.name, "each", indexes), gpus, "ok"))
+        nodes = sorted(frame.state.nodes)[: len(LETTERS)]
+        if self.form == "nodes" and len(nodes) > 1:
+            parts.append(
+                (Want(metric.name, "node"), {node: LETTERS[at] for at, node in enumerate(nodes)}, "ok")
+            )
+        return parts
+
+    # --- keys
+
+    BINDINGS: ClassVar[list[Binding]] = bindings("curves")  # type: ignore[assignment]
+
+    class LogWanted(Message):
+        """The user wants the log of the time that is shown."""
+
+    def action_zoom(self) -> None:
+        self.post_message(self.LogWanted())
+
+    def action_form(self) -> None:
+        """The next form; a line a node only where there are several."""
+        forms = [
+            form for form in FORMS if form != "nodes" or (self.frame and len(self.frame.state.nodes) > 1)
+        ]
+        self.form = forms[(forms.index(self.form) + 1) % len(forms)] if self.form in forms else forms[0]
+        self.again()
+
+    def action_choose(self) -> None:
+        """Ask which metrics are drawn."""
+        state = self.frame.state if self.frame is not None else None
+        own = (
+            {f"train.{name}" for sample in state.training.values() for name in sample.values}
+            if state
+            else set()
+        )
+        picker = MetricPicker(self.metrics, sorted(own - set(BY_NAME)), self.ascii_only)
+        self.app.push_screen(picker, self._draw_these)
+
+    def _draw_these(self, chosen_names: tuple[str, ...] | None) -> None:
+        self.metrics = chosen_names or STRIP
+        self.again()
+
+    def action_mark(self, by: int) -> None:
+        """Show the whole screen at the next mark, or the one before."""
+        frame = self.frame
+        if frame is None or not isinstance(self.app, CommandingApp):
+            return
+        now = moment_at(frame) or latest(frame)
+        times = [mark.at for mark in self.marks(frame) if (mark.at - now) * by > 0.5]
+        if times:
+            self.app.travel_to(min(times) if by > 0 else max(times))
+        else:
+            self.app.notify(f"nothing is marked {'after' if by > 0 else 'before'} this time")
+
+    def action_sideways(self, by: int) -> None:
+        """Move the time instead of the rows: all of a chart is on the screen."""
+        if isinstance(self.app, CommandingApp):
+            self.app.travel_by(self.history.dot * (1 if by > 0 else -1))
+
+    def action_end(self, bottom: bool) -> None:
+        """To the oldest time of the window, or live."""
+        if not isinstance(self.app, CommandingApp):
+            return
+        if bottom:
+            self.app.go_live()
+        elif self.frame is not None:
+            self.app.travel_to(self.view_of(self.frame, max(1, self.size.width)).span.begin)
 
 
-MOST_RANKS = 64
-"""That are asked for one by one; of more the nodes are rows."""
+def _line(metric: ChartMetric, shown: Shown, seconds: int) -> Line:
+    """A series as it is drawn."""
+    mean = held(shown.mean) if metric.sparse else shown.mean
+    if shown.of > 1 or seconds > 1:
+        return Line(mean, shown.low, shown.high)
+    return Line(mean)
 
 
 class RankStrip(HistoryPane):
@@ -195,40 +356,4 @@ class RankStrip(HistoryPane):
         super().__init__(frames, history, id=id)
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
-        height = max(1, self.size.height)
-        mode = chart_mode(frame)
-        end = latest(frame)
-        seconds = window_seconds(frame, end)
-        cells = max(1, width - 8)
-        bucket, _ = scale(seconds, cells)
-        span = self.placed(frame, end, lambda edge: span_ending(edge, cells, bucket, 1, Mode.ASCII))
-        by_node = len(frame.state.ranks) > MOST_RANKS
-        series = self._series(frame, span, bucket, by_node)
-        self.run_asks()
-        noun = "nodes" if by_node else "ranks"
-        self.entitle(f"{noun} × time · {window_text(time_word(frame), span)}")
-        if not series:
-            return [(("no sample of a rank yet", "stale"),)]
-        return rank_time_rows(
-            series, span, bucket, width, height, mode,
-            names=names(frame.state) if by_node else None, cursor=moment_at(frame),
-        )  # fmt: skip
-
-    def _series(self, frame: Frame, span: TimeSpan, bucket: int, by_node: bool) -> dict[int, RankSeries]:
-        parts: dict[str, dict[int, Values]] = {}
-        fold = "node" if by_node else "each"
-        for metric in ("rank.step", "rank.step_s", "rank.wait"):
-            shown = self.history.show(
-                frame, Want(metric, fold), bucket, span.begin, span.cells, is_live(frame)
-            )
-            slowest = metric == "rank.step"
-            parts[metric] = {
-                number: each.low if slowest else each.mean
-                for each in shown
-                if (number := each.node if by_node else each.index) is not None
-            }
-        numbers = set().union(*parts.values())
-        return {
-            number: RankSeries(*(part.get(number, ()) for part in parts.values()))
-            for number in sorted(numbers)
-        }
+        return self.rank_time(frame, width, max(1, self.size.height))

@@ -24,10 +24,10 @@ from ..rows.findings import (
     coverage_rows,
     detail_rows,
     end_rows,
-    event_rows,
     item_row,
     items,
     no_findings,
+    timed_event_rows,
     wrong_rows,
 )
 from ..rows.frame import Frame
@@ -119,10 +119,29 @@ class HeatMap(Pane):
 
 
 class Events(Pane):
-    """Attempts, notices, commands."""
+    """Attempts, notices, commands; Enter shows the whole screen as it was then."""
+
+    BINDINGS: ClassVar[list[Binding]] = bindings("events")  # type: ignore[assignment]
+
+    class Chosen(Message):
+        """The user wants to see that time."""
+
+        def __init__(self, at: float) -> None:
+            super().__init__()
+            self.at = at
+
+    def __init__(self, frames: Signal[Frame], *, id: str) -> None:
+        super().__init__(frames, id=id, cursor=True)
+        self._times: list[float | None] = []
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
-        return event_rows(frame, width)
+        rows, self._times = timed_event_rows(frame, width - 1)
+        return rows
+
+    def action_zoom(self) -> None:
+        at = self._times[self.cursor] if self.cursor < len(self._times) else None
+        if at is not None:
+            self.post_message(self.Chosen(at))
 
 
 class Wrong(Pane):

@@ -274,6 +274,13 @@ class RunScreen(Screen[None]):
     def action_pause(self) -> None:
         self.app.change_view(paused=not self.app.view.paused)
 
+    def on_curve_strip_log_wanted(self) -> None:
+        self.action_pane("log")
+
+    @on(Events.Chosen)
+    def _show_time(self, event: Events.Chosen) -> None:
+        self.app.travel_to(event.at)
+
     @on(RankTable.Marked)
     def _mark(self, event: RankTable.Marked) -> None:
         self.app.change_view(marked=self.app.view.marked ^ {event.rank})

@@ -243,11 +243,11 @@ def replay(options: argparse.Namespace) -> int:
     if options.run is not None and os.path.isfile(options.run):
         check_terminal()
         with _opened(options.run) as manifest:
-            return show(manifest.run, True, options.ascii)
+            return show(manifest.run, True, options.ascii, replay=True)
     entry = run_directories.resolve(options.run)
     if not run_directories.ended(entry):
         raise RunError(f"run {entry.record.name} is live: `distui attach {entry.record.name}` opens it")
-    return show(entry.record.run, True, options.ascii)
+    return show(entry.record.run, True, options.ascii, replay=True)
 
 
 def check_terminal() -> None:
@@ -256,14 +256,14 @@ def check_terminal() -> None:
         raise RunError(problem)
 
 
-def show(run: str | None, readonly: bool, ascii_only: bool) -> int:
+def show(run: str | None, readonly: bool, ascii_only: bool, replay: bool = False) -> int:
     """Run the cockpit and return its exit status."""
     check_terminal()
     gc.disable()  # nothing of what a start makes is garbage; the app turns it on again
     from ..app import run_cockpit
     from ..source import LocalSource
 
-    return run_cockpit(LocalSource(readonly), run, readonly, ascii_only)
+    return run_cockpit(LocalSource(readonly), run, readonly, ascii_only, replay)
 
 
 # -----------------------------------------------------------------------------------------------------------

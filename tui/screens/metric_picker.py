@@ -1,0 +1,104 @@
+"""Which metrics are drawn: a list that is searched by typing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.events import Resize
+from textual.screen import ModalScreen
+from textual.widgets import Input, Static
+
+from ...presets.sanitize import clean_text
+from ..rows.charts import METRICS, metric_of
+from ..rows.glyphs import Row, fit, key_row
+from .rows_view import RowsView
+
+
+def matching(text: str, names: Sequence[str]) -> list[str]:
+    """The metrics whose name or title has every word that was typed."""
+    words = text.lower().split()
+    return [
+        name for name in names if all(word in f"{name} {metric_of(name).title}".lower() for word in words)
+    ]
+
+
+def picker_row(name: str, shown: Sequence[str], width: int) -> Row:
+    """One metric: its place among the charts, its title, its name."""
+    metric = metric_of(name)
+    place = f"{shown.index(name) + 1:>3} " if name in shown else "    "
+    return (
+        (place, "accent"),
+        (fit(clean_text(metric.title), 26) + " ", "head" if name in shown else "text"),
+        (fit(clean_text(name), max(8, width - 32)), "dim"),
+    )
+
+
+class MetricPicker(ModalScreen[tuple[str, ...]]):
+    """Returns the names of the metrics to draw, in their order."""
+
+    BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
+        Binding("escape", "close", "done", id="picker.close"),
+        Binding("up", "move(-1)", "up", id="picker.up", priority=True),
+        Binding("down", "move(1)", "down", id="picker.down", priority=True),
+    ]
+
+    def __init__(self, shown: Sequence[str], own: Sequence[str] = (), ascii_only: bool = False) -> None:
+        """`own`: metrics under names of the script's."""
+        super().__init__()
+        self._shown = list(shown)
+        self._names = [*(metric.name for metric in METRICS), *own]
+        self._fitting = self._names
+        self.list = RowsView(id="modal-rows", cursor=True)
+        self.foot = RowsView(id="modal-keys")
+        self.foot.can_focus = self.list.can_focus = False
+        self.list.ascii_only = self.foot.ascii_only = ascii_only
+        self.foot.set_rows(
+            [key_row(("Enter", " draw it or not   "), ("↑ ↓", " move   "), ("esc", " done"))]
+        )
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="box"):
+            yield Static("What the curves show", id="modal-title", markup=False)
+            yield Input(placeholder="type to search", compact=True, id="picker-input")
+            yield self.list
+            yield self.foot
+
+    def on_mount(self) -> None:
+        self.query_one(Input).focus()
+        self._paint()
+
+    def on_resize(self, event: Resize) -> None:
+        self.list.styles.height = max(3, min(len(self._names), event.size.height - 11))
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self._fitting = matching(event.value, self._names)
+        self.list.cursor = 0
+        self._paint()
+
+    def on_input_submitted(self) -> None:
+        if self.list.cursor < len(self._fitting):
+            name = self._fitting[self.list.cursor]
+            if name in self._shown:
+                self._shown.remove(name)
+            else:
+                self._shown.append(name)
+            self._paint()
+
+    def action_move(self, by: int) -> None:
+        self.list.move_to(self.list.cursor + by)
+        self._paint()
+
+    def action_close(self) -> None:
+        self.dismiss(tuple(self._shown))
+
+    def _paint(self) -> None:
+        width = max(40, self.list.size.width - 2)
+        rows = [
+            ((("›" if at == self.list.cursor else " ") + " ", "key"), *picker_row(name, self._shown, width))
+            for at, name in enumerate(self._fitting)
+        ]
+        self.list.set_rows(rows or [(("no metric has these words in its name", "stale"),)])
