@@ -167,7 +167,7 @@ def _disk(path: Path) -> tuple[int | None, int | None]:
     return disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
 
 
-RECENT = 8 << 10
+RECENT = 64 << 10
 """Bytes of a file's end that are kept for who reads training signals in it."""
 BLOCK = 64 << 10
 """Bytes that are looked at in one go: some milliseconds."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from msgspec import structs
 
@@ -18,8 +19,14 @@ from .hook_clients import Hooks
 from .pattern_process import SignalPatterns
 from .runner_process import ServedRun
 
-MOST_LINES = 12
-"""Newest lines of one rank's output that are read in one go: what it prints in a second or two."""
+NEEDLES = ((b"oss", b"OSS"), (b"step", b"Step", b"iter", b"Iter", b"poch", b"tok", b"/s"))
+"""What lines with signals hold: those with a loss, and others."""
+MOST_LINES = 6
+"""Newest lines with each of them that are read in one go, whatever stands between."""
+PATTERN_LINES = 64
+"""Newest lines that a user's patterns are matched against in one go."""
+ENOUGH = 2
+"""Lines of the same kind in a row that are read of those."""
 TRIES_S = 300.0
 """Output without a signal for so long is read rarely from then on."""
 AGAIN_S = 60.0
@@ -61,7 +68,9 @@ class Training:
         source = self._sources.setdefault(file, _Output(now))
         who = self._lead() if rank is None else rank
         if self._run.plan.signals:
-            self._patterns.put(who, [line.decode("utf-8", "replace") for line in last_lines(tail)], now)
+            self._patterns.put(
+                who, [line.decode("utf-8", "replace") for line in last_lines(tail, PATTERN_LINES)], now
+            )
         signals = source.read(tail, now)
         if signals:
             self._of(who).output(signals, now)
@@ -129,7 +138,7 @@ class _Output:
         if now < self._next or tail == self._before:
             return []
         self._before = tail
-        signals = list(_signals(last_lines(tail)))
+        signals = _signals(candidates(tail))
         if signals:
             self._useful = now
         elif now - self._useful > TRIES_S:
@@ -137,15 +146,42 @@ class _Output:
         return signals
 
 
-def last_lines(tail: bytes) -> list[bytes]:
-    return tail.rstrip(b"\n").rsplit(b"\n", MOST_LINES)[-MOST_LINES:]
+def last_lines(tail: bytes, most: int) -> list[bytes]:
+    return tail.rstrip(b"\n").rsplit(b"\n", most)[-most:]
 
 
-def _signals(lines: Iterable[bytes]) -> Iterable[Signal]:
-    for line in lines:
+def candidates(tail: bytes) -> list[bytes]:
+    """The newest lines that may have a signal, oldest first; found from the end, so that other output costs little."""
+    lines: dict[int, bytes] = {}
+    for needles in NEEDLES:
+        for needle in needles:
+            before = len(tail)
+            for _ in range(MOST_LINES):
+                at = tail.rfind(needle, 0, before)
+                if at < 0:
+                    break
+                begin, end = tail.rfind(b"\n", 0, at) + 1, tail.find(b"\n", at)
+                lines[begin] = tail[begin : end if end >= 0 else len(tail)]
+                before = begin
+    return [line for _, line in sorted(lines.items())]
+
+
+def _signals(lines: Sequence[bytes]) -> list[Signal]:
+    """Of the newest lines, oldest first; once ENOUGH of them in a row say nothing further, older ones are left out."""
+    read: list[list[Signal]] = []
+    fields: set[str] = set()
+    repeated = 0
+    for line in reversed(lines):
         text = line.decode("utf-8", "replace")
-        if output_signals.is_candidate(text):
-            yield from output_signals.signals(text)
+        signals = output_signals.signals(text) if output_signals.is_candidate(text) else []
+        read.append(signals)
+        names = {each.field or each.name for each in signals}
+        bad = any(not math.isfinite(each.value) for each in signals)  # the first such line is wanted
+        repeated = repeated + 1 if signals and names <= fields and not bad else 0
+        fields |= names
+        if repeated == ENOUGH:
+            break
+    return [each for signals in reversed(read) for each in signals]
 
 
 def _words(plan: Plan) -> tuple[str, ...]:

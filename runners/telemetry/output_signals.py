@@ -17,6 +17,8 @@ from .signal_names import OWN, SECONDS, Name, Signal, meaning, plausible
 
 LONGEST = 1000
 """Characters of a line that are read."""
+LONGEST_LABEL = 48
+"""Characters before a number in which its name is."""
 MOST_PAIRS = 60
 """A line with more pairs shows a configuration."""
 FEW = 6
@@ -81,6 +83,8 @@ class Signature(NamedTuple):
     """How lines of a framework are known, and what names mean on them."""
 
     name: str
+    word: str
+    """In each such line: asked first, since it costs next to nothing."""
     pattern: re.Pattern[str]
     names: Mapping[str, Name] = {}
     complete: bool = False
@@ -88,16 +92,18 @@ class Signature(NamedTuple):
 
 
 SIGNATURES = (
-    Signature("torchtitan", re.compile(r"\bloss: .*\bmemory: .*\btps: "), {"tps": Name("tokens_s", per_gpu=True)}),
-    Signature("Megatron-LM", re.compile(r"\biteration\s+\d+/\s*\d+ \|"), complete=True),
-    Signature("nanoGPT", re.compile(r"\biter \d+: loss \S+, time "), {"time": Name("step_s")}),
-    Signature("nanochat", re.compile(r"\| lrm: "), {"dt": Name("step_s")}),
-    Signature("llm.c", re.compile(r"\bstep +\d+/\d+ \| loss .*tok/s"), {"norm": Name("grad_norm")}),
-    Signature("DeepSpeed", re.compile(r"\bstep=\d+, skipped=\d+|SamplesPerSec="), {
+    Signature("torchtitan", " tps: ", re.compile(r"\bloss: .*\bmemory: .*\btps: "), {
+        "tps": Name("tokens_s", per_gpu=True),
+    }),
+    Signature("Megatron-LM", "iteration ", re.compile(r"\biteration\s+\d+/\s*\d+ \|"), complete=True),
+    Signature("nanoGPT", ", time ", re.compile(r"\biter \d+: loss \S+, time "), {"time": Name("step_s")}),
+    Signature("nanochat", " lrm: ", re.compile(r"\| lrm: "), {"dt": Name("step_s")}),
+    Signature("llm.c", "tok/s", re.compile(r"\bstep +\d+/\d+ \| loss .*tok/s"), {"norm": Name("grad_norm")}),
+    Signature("DeepSpeed", "=", re.compile(r"\bstep=\d+, skipped=\d+|SamplesPerSec="), {
         "currsamplespersec": Name("samples_s"), "samplespersec": Name("samples_s", order=1),
     }, complete=True),
-    Signature("HF dict", re.compile(r"\{'(?:loss|eval_loss|grad_norm|train_runtime|learning_rate)': ")),
-    Signature("Keras bar", re.compile(r"\[=*>?\.*\] - ")),
+    Signature("HF dict", "{'", re.compile(r"\{'(?:loss|eval_loss|grad_norm|train_runtime|learning_rate)': ")),
+    Signature("Keras bar", "] - ", re.compile(r"\[=*>?\.*\] - ")),
 )  # fmt: skip
 """In this order; the first that fits."""
 JOB_RATES = frozenset(("output: torchtitan", "output: nanochat", "output: llm.c", "output: --signal"))
@@ -125,7 +131,7 @@ def signals(line: str) -> list[Signal]:
 
 
 def _segment(text: str) -> list[Signal]:
-    bar = BAR.search(text)
+    bar = BAR.search(text) if "%|" in text or "% |" in text else None
     if bar is None:
         return _line(text)
     return [*_bar(bar), *_line(text[bar.end() :])]
@@ -197,6 +203,7 @@ def _pairs(text: str) -> Iterator[_Pair]:
 
 def _label_part(before: str) -> str:
     """The end of a text that can be the name of the number after it."""
+    before = before[-LONGEST_LABEL:]
     plain = before.rstrip()
     ended = plain.rstrip(":= \"'[({")
     cut = _CUT.match(ended + " " if ended.endswith("]") else ended)
@@ -281,7 +288,7 @@ def _means(pair: _Pair, names: Mapping[str, Name]) -> Name:
 
 
 def _line(text: str) -> list[Signal]:
-    signature = next((each for each in SIGNATURES if each.pattern.search(text)), None)
+    signature = next((each for each in SIGNATURES if each.word in text and each.pattern.search(text)), None)
     names = signature.names if signature is not None else {}
     pairs = list(_pairs(text))
     source = f"output: {signature.name if signature is not None else _style(pairs)}"

@@ -11,6 +11,7 @@ import pytest
 from distui.presets.finding import PlanError
 from distui.presets.signal_patterns import checked
 from distui.runners.agent.pattern_process import SignalPatterns
+from distui.runners.agent.training import _signals, candidates
 from distui.runners.mfu import computed, peak
 from distui.runners.model import Gpu, RankPhase, RankPlace, RankSample, TrainingSample, Wrapped
 from distui.runners.state import Attempt, Node, Rank, RunState
@@ -309,3 +310,30 @@ def test_a_field_of_a_users_pattern_is_read_by_no_other() -> None:
     rank.output(signals("step 10 loss 7.0"), 3.0)
     told = sample(rank)
     assert (told.loss, told.sources["loss"], told.step) == (1.5, "output: --signal", 9)
+
+
+# --- which lines are read ---
+
+
+def test_lines_with_a_loss_are_found_among_thousands_of_others() -> None:
+    noise = b"".join(b"DEBUG step iter tok/s %d\n" % at for at in range(900))
+    tail = b"step 1 loss 2.5\n" + noise + b"step 2 loss 2.4\n" + noise
+    assert [line for line in candidates(tail) if b"loss" in line] == [
+        b"step 1 loss 2.5",
+        b"step 2 loss 2.4",
+    ]
+    assert len(candidates(tail)) < 40
+
+
+def test_a_line_of_64_kib_and_no_line_at_all() -> None:
+    assert candidates(b"") == []
+    assert candidates(b"\n\n") == []
+    assert len(candidates(b"loss" * 16_000)) == 1
+
+
+def test_of_equal_lines_the_newest_are_read_and_the_first_nan() -> None:
+    lines = [b"step %d loss %s" % (at, b"nan" if at > 3 else b"1.0") for at in range(12)]
+    steps = [each.value for each in _signals(lines) if each.field == "step"]
+    assert steps[-1] == 11
+    assert 4 in steps
+    assert len(_signals([b"step %d loss 1.0" % at for at in range(12)])) == 2 * 3
