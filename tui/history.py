@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..runners.model import Gpu, MetricsWindow, ReadMetrics, Series
+from ..runners.model import MetricsWindow, ReadMetrics, Series
 from ..runners.state import RunState
 from ..runners.wire.client import new_id
 from .rows.charts import metric_of
@@ -408,9 +408,14 @@ def own_gpus(state: RunState) -> set[tuple[int, int]]:
     """Node and index of the GPUs that the run's ranks use; empty where that is not known."""
     pairs: set[tuple[int, int]] = set()
     for rank in state.ranks.values():
-        gpu: Gpu | None = gpu_of(rank, state.nodes.get(rank.place.node))
-        if gpu is not None:
-            pairs.add((rank.place.node, gpu.index))
+        index = rank.sample.gpu if rank.sample is not None else None
+        if index is None and rank.place.gpu is not None and rank.place.gpu.isdecimal():
+            index = int(rank.place.gpu)
+        if index is None:
+            gpu = gpu_of(rank, state.nodes.get(rank.place.node))
+            index = gpu.index if gpu is not None else None
+        if index is not None:
+            pairs.add((rank.place.node, index))
     return pairs
 
 

@@ -10,7 +10,16 @@ import scripted as play
 
 from distui.runners.model import Event, GpuTick, MetricsWindow, RankTick, Series, Stamped
 from distui.runners.state import RunState
-from distui.tui.history import MOST_BUCKETS, MOST_TRACKS, Ask, Buckets, MetricHistory, Want, fitted_to
+from distui.tui.history import (
+    MOST_BUCKETS,
+    MOST_TRACKS,
+    Ask,
+    Buckets,
+    MetricHistory,
+    Want,
+    fitted_to,
+    own_gpus,
+)
 from distui.tui.rows.frame import Frame, LinkPhase, LinkStatus
 
 UTIL = Want("gpu.util")
@@ -179,3 +188,10 @@ def test_longer_buckets_fill_all_that_they_cover() -> None:
     assert first == 50
     assert spread is not None
     assert spread.mean == (1.0,) * 5 + (None,) * 5 + (9.0,) * 5
+
+
+def test_the_gpus_of_a_replay_are_known_without_samples_of_gpus() -> None:
+    run = Moving()
+    run.state.nodes[0].gpus = ()
+    run.state.ranks = {rank: run.state.ranks[rank] for rank in (0, 5)}
+    assert own_gpus(run.state) == {(0, 0), (0, 5)}

@@ -13,7 +13,7 @@ from textual.signal import Signal
 from ...runners.formatting import duration_short
 from ...runners.wire.client import LinkError
 from ..cockpit_commands import CommandingApp
-from ..history import Ask, MetricHistory, Shown, Want, time_of
+from ..history import Ask, MetricHistory, Shown, Want, own_gpus, time_of
 from ..keys import bindings
 from ..rows.charts import (
     BY_NAME,
@@ -181,6 +181,13 @@ def moment_at(frame: Frame) -> float | None:
     return frame.moment.at if frame.moment is not None else None
 
 
+def own_indexes(frame: Frame) -> tuple[int, ...]:
+    """The run's GPUs by their index on their nodes; () where all are, or nobody knows."""
+    own = own_gpus(frame.state)
+    every = sum(len(node.gpus) for node in frame.state.nodes.values())
+    return tuple(sorted({index for _, index in own})) if own and len(own) != every else ()
+
+
 def window_seconds(frame: Frame, end: float) -> float:
     """How much time charts show at least."""
     return dict(WINDOWS).get(frame.view.window, 300.0) or max(60.0, end - frame.state.began)
@@ -237,7 +244,8 @@ class CurveStrip(HistoryPane):
 
     def panel(self, frame: Frame, name: str, view: ChartView) -> Panel:
         """One chart's data, as far as it is known."""
-        metric, want = metric_of(name), Want(name)
+        metric = metric_of(name)
+        want = Want(name, indexes=own_indexes(frame) if metric.kind == "gpu" else ())
         size = -(-view.span.cells * view.mode.across // view.wide)
         seconds = int(view.bucket)
         begin = view.span.end - size * seconds
