@@ -169,20 +169,23 @@ DTYPES = {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "f
 
 def describe(optimizer: Any) -> dict[str, Any]:
     """What the model in this process is wrapped with and divided by; `optimizer` made its first step."""
-    objects = _objects()
+    items = gc.get_objects()
+    objects = _objects(items)
+    size = _size(objects, optimizer, items)
+    del items
     named = sorted(objects.keys() - {"pipeline"})
     return {
         "strategies": named,
         "zero_stage": _zero_stage(objects.get("deepspeed")),
         "dims": dict(_dimensions(objects.get("pipeline"), optimizer)),
         "param": _computes_in(objects, optimizer),
-        "params": _size(objects, optimizer),
+        "params": size,
     }
 
 
-def _size(objects: dict[str, Any], optimizer: Any) -> int | None:
+def _size(objects: dict[str, Any], optimizer: Any, items: list[Any]) -> int | None:
     try:
-        return parameters_of(objects, optimizer)
+        return parameters_of(objects, optimizer, items)
     except MISTAKES:
         return None
 
@@ -208,13 +211,13 @@ def _class(module: str, name: str) -> Any:
     return value if isinstance(value, type) else None
 
 
-def _objects() -> dict[str, Any]:
-    """An object of each kind in this process; of wrappers within wrappers any."""
+def _objects(items: list[Any]) -> dict[str, Any]:
+    """An object of each kind among those of this process; of wrappers within wrappers any."""
     kinds = [(name, _class(module, kind)) for name, module, kind in KINDS]
     wanted = [(name, kind) for name, kind in kinds if kind is not None]
     of_type: dict[type, str | None] = {}
     objects: dict[str, Any] = {}
-    for item in gc.get_objects():
+    for item in items:
         kind = type(item)
         if kind not in of_type:
             of_type[kind] = next((name for name, base in wanted if issubclass(kind, base)), None)

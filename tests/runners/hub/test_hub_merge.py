@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from distui.presets.finding import Finding
 from distui.runners.diagnosis import nccl_facts
@@ -30,6 +30,8 @@ from distui.runners.model import (
     RankPlace,
     RunCreated,
     Stamped,
+    TrainingSample,
+    TrainingTick,
 )
 
 
@@ -72,6 +74,16 @@ def test_every_time_of_an_event_is_moved_to_our_clock() -> None:
     assert merged(change, shift=-10.0).event.at == 89.0  # type: ignore[union-attr]
     assert merged(ended, shift=-10.0).event.first_cause.at == 88.0  # type: ignore[union-attr]
     assert merged(level, shift=-10.0).event.until == 150.0  # type: ignore[union-attr]
+
+
+def test_training_signals_are_moved_and_keep_their_values() -> None:
+    sample = TrainingSample(9, 50.0, step=7, loss=2.5, sources={"loss": "wandb"})
+    tick = merged(TrainingTick((sample,)), shift=3.0).event
+    assert isinstance(tick, TrainingTick)
+    assert tick.ranks == (structs.replace(sample, at=53.0),)
+    ended = merged(AttemptEnded(1, Outcome.SUCCEEDED, training=(sample,)), shift=3.0).event
+    assert isinstance(ended, AttemptEnded)
+    assert ended.training == (structs.replace(sample, at=53.0),)
 
 
 def test_the_times_of_findings_and_of_what_nccl_says_are_moved_too() -> None:
