@@ -45,7 +45,7 @@ _THINGS = r"(?:tok(?:en)?s?|samples?|images?|imgs?|examples?|seqs?|sequences?)"
 _UNIT = (
     r"\s?%\s?(?:(?:bf16|fp16|fp8)\s)?MFU|\s?%"
     rf"|\s?[kKMG]?\s?{_THINGS}\s?(?:/|per )\s?s(?:ec(?:ond)?)?(?:/(?:gpu|GPU|device))?\b"
-    r"|\s?it/s\b|\s?s/it\b|\s?(?:ms|s|sec)/(?:step|iter(?:ation)?)\b|\s?ms\b|s\b|\s?sec(?:onds?)?\b|[kKM]\b"
+    r"|\s?it/s\b|\s?s/it\b|\s?(?:ms|s|sec)/(?:step|iter(?:ation)?)\b|\s?ms\b|s\b|\s?sec(?:onds?)?\b|[kKM]\b|/s\b"
 )
 _NUMBER = re.compile(rf"(?<![\w.])(?P<value>{NUMBER})(?P<unit>{_UNIT})?(?(unit)(?!\w|\s*[:=])|(?!\w))")
 _LABEL = re.compile(

@@ -27,6 +27,7 @@ from distui.runners.model import (
     Signal,
     Stamped,
 )
+from distui.runners.progress import progress
 from distui.runners.state import RunState
 from distui.runners.wire.client import new_id
 
@@ -83,6 +84,29 @@ async def test_two_nodes_are_one_run(site: Site) -> None:
     assert (state.phase, state.end_text) == (RunPhase.STOPPED, "stopped")
     assert {node.link for node in state.nodes.values()} == {LinkState.ENDED}
     assert [told_twice_or_not_at_all(run, node) for node in (0, 1)] == ["", ""]
+
+
+REPORTS = """
+import os, time
+node = os.environ["DISTUI_NODE"]
+for step in range(1000):
+    print(f"step {step} loss {2 + int(node) - step / 1000} lr 0.1", flush=True)
+    time.sleep(0.1)
+"""
+
+
+async def test_training_signals_of_every_node(site: Site) -> None:
+    run = Whole(site, site.script(REPORTS))
+    run.start()
+    async with run.viewer() as viewer:
+        state = await viewer.until(lambda state: sorted(state.training) == [0, 1])
+        assert [2 <= (state.training[rank].loss or 0) - rank + 1 <= 3 for rank in (0, 1)] == [True, True]
+        line = progress(state, time.time())
+        assert (line.sources["loss"], line.lr) == ("output: key value", 0.1)
+        await stopped(viewer, site)
+    ended = run.entry.state()
+    assert sorted(ended.training) == [0, 1]
+    assert progress(ended, time.time()).step is not None
 
 
 async def test_a_restart_is_of_all_nodes(site: Site) -> None:
