@@ -29,6 +29,7 @@ from textual.strip import Strip
 from textual.theme import BUILTIN_THEMES, Theme
 
 from .picture import Picture
+from .terminal import take_answers
 
 # Status colours are Okabe and Ito's, the heat ramp is cividis-like with rising lightness, so that both stay
 # apart for colour-blind eyes; glyphs repeat everything that a colour says.
@@ -253,6 +254,10 @@ class Painter:
         return bool(region) and app.screen.region.contains_region(region)
 
 
+LEAVE_S, LEAVE_MOST_S = 0.5, 3.0
+"""How long the end waits for answers of a terminal that is fast, and of one that is slow."""
+
+
 class CalmDriver(LinuxDriver):
     """Textual's driver with an input thread that sleeps until there is input, or, after input, an escape is due.
 
@@ -274,6 +279,16 @@ class CalmDriver(LinuxDriver):
             os.write(self._bell[1], b"\0")
         super().disable_input()
         self._close_bell()
+        self._take_answers()
+
+    def _take_answers(self) -> None:
+        """Wait for what the terminal still has to answer: later it would be typed into the shell."""
+        pacer = getattr(self._app, "pacer", None)
+        if pacer is None or not (pacer.owes or pacer.rtt is not None):
+            return
+        self.write(ASK)  # answered last, so that nothing else is on its way
+        patience = min(LEAVE_MOST_S, max(LEAVE_S, 4 * (pacer.rtt or 0.0)))
+        take_answers(self.fileno, 1 + pacer.owes, patience)
 
     def _close_bell(self) -> None:
         ends, self._bell = self._bell or (), None
@@ -366,6 +381,11 @@ class Pacer:
         finally:
             self._depth -= 1
             self.pump()
+
+    @property
+    def owes(self) -> bool:
+        """Whether the terminal may still answer."""
+        return self._asked is not None
 
     @property
     def busy(self) -> bool:

@@ -6,13 +6,16 @@ traceback.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
+import re
 import select
 import signal
 import sys
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
 
 from ..presets.sanitize import LONGEST, as_message, clean_text
 
@@ -105,6 +108,37 @@ def complaint() -> str | None:
         term = os.environ.get("TERM") or "not set"
         return f"the cockpit needs a terminal that can draw, and TERM is {term}: set TERM, or use `distui status`"
     return None
+
+
+def draws_ascii_alone(env: Mapping[str, str]) -> bool:
+    """Whether the locale names a character set that is not UTF-8. One that is not set at all says nothing.
+
+    The `env` of this process has a LC_CTYPE that Python sets by itself where the locale is C (PEP 538).
+    """
+    named = [env.get(name, "") for name in ("LC_ALL", "LC_CTYPE", "LANG")]
+    if not named[0] and named[1] in ("C.UTF-8", "C.utf8", "UTF-8") and named[2] in ("C", "POSIX"):
+        named[1] = ""
+    locale = next(filter(None, named), "")
+    return locale in ("C", "POSIX") or (
+        "." in locale and not re.search(r"\.utf-?8\b", locale, re.IGNORECASE)
+    )
+
+
+_POSITION = re.compile(rb"\x1b\[\d+;\d+R")
+
+
+def take_answers(descriptor: int, number: int, seconds: float) -> int:
+    """Read what a terminal sends until it has answered so often where its cursor is; how many answers came.
+
+    What is not read by the end of a program is typed into the shell behind it.
+    """
+    deadline, data = time.monotonic() + seconds, b""
+    with contextlib.suppress(OSError):
+        while len(_POSITION.findall(data)) < number and (left := deadline - time.monotonic()) > 0:
+            if not select.select([descriptor], [], [], left)[0] or not (read := os.read(descriptor, 4096)):
+                break
+            data += read
+    return len(_POSITION.findall(data))
 
 
 def hung_up(descriptor: int) -> bool:

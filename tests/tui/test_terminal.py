@@ -21,6 +21,7 @@ import pytest
 import scripted as play
 
 from distui.tui import cockpit_commands
+from distui.tui.terminal import draws_ascii_alone
 
 STAGE = Path(__file__).with_name("stage.py")
 ENTER_SCREEN, LEAVE_SCREEN = b"\x1b[?1049h", b"\x1b[?1049l"
@@ -31,12 +32,14 @@ pytestmark = pytest.mark.timeout(90)
 class Terminal:
     """A child in a pty of its own, as its session's controlling terminal."""
 
-    def __init__(self, run_dir: Path, width: int = 120, height: int = 40) -> None:
+    def __init__(
+        self, run_dir: Path, width: int = 120, height: int = 40, shell: tuple[str, ...] = ()
+    ) -> None:
         self.began = time.monotonic()
         self.pid, self.master = pty.fork()
         if self.pid == 0:
             os.environ.update(TERM="xterm-256color", COLORTERM="truecolor", TEXTUAL_ANIMATIONS="none")
-            os.execv(sys.executable, [sys.executable, str(STAGE), str(run_dir)])
+            os.execv(sys.executable, [sys.executable, *shell, str(STAGE), str(run_dir)])
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
         self.output = b""
         self.screen = pyte.Screen(width, height)
@@ -91,9 +94,9 @@ class Terminal:
 
 
 @contextmanager
-def on_stage(tmp_path: Path) -> Iterator[Terminal]:
+def on_stage(tmp_path: Path, shell: tuple[str, ...] = ()) -> Iterator[Terminal]:
     play.write_logs(tmp_path)
-    stage = Terminal(tmp_path)
+    stage = Terminal(tmp_path, shell=shell)
     try:
         yield stage
     finally:
@@ -118,6 +121,51 @@ def test_leaving_restores_the_terminal_and_says_that_the_run_goes_on(tmp_path: P
         assert stage.wait() == 0
         after = stage.output.rpartition(LEAVE_SCREEN)[2]
         assert b"minigpt goes on" in after
+
+
+ASK, ANSWER, LATE_S = b"\x1b[6n", b"\x1b[7;1R", 0.3
+SHELL = """
+import os, select, subprocess, sys, time, tty
+subprocess.call([sys.executable, *sys.argv[1:]])
+tty.setcbreak(0)
+time.sleep(0.6)
+print("TYPED", os.read(0, 100) if select.select([0], [], [], 0)[0] else "nothing", flush=True)
+"""
+"""What is left in the terminal's input once the program has ended."""
+
+
+def test_a_late_answer_of_the_terminal_is_not_typed_into_the_shell(tmp_path: Path) -> None:
+    with on_stage(tmp_path, ("-c", SHELL)) as stage:
+        due: list[float] = []
+        asked = answered = 0
+        end, left = time.monotonic() + 30, False
+        while b"TYPED" not in stage.output:
+            assert time.monotonic() < end, stage.output[-500:]
+            stage.read(0.02)
+            due.extend([time.monotonic() + LATE_S] * (stage.output.count(ASK) - asked))
+            asked = stage.output.count(ASK)
+            while due and due[0] <= time.monotonic():
+                os.write(stage.master, ANSWER)
+                due.pop(0)
+                answered += 1
+            if answered and due and b"RUNNING" in stage.output and not left:
+                os.write(stage.master, b"q")
+                left = True
+        assert b"TYPED nothing" in stage.output
+
+
+def test_the_locale_decides_between_ascii_and_utf_8() -> None:
+    def plain(**env: str) -> bool:
+        return draws_ascii_alone(env)
+
+    assert plain(LC_ALL="C")
+    assert plain(LANG="C", LC_CTYPE="C.UTF-8"), "Python's own, where the locale is C"
+    assert plain(LANG="POSIX")
+    assert plain(LANG="de_DE.ISO-8859-1")
+    assert not plain(LANG="C.UTF-8")
+    assert not plain(LC_ALL="", LANG="en_US.utf8")
+    assert not plain(LANG="C", LC_ALL="en_US.UTF-8")
+    assert not plain(), "a container, whose terminal is UTF-8 nevertheless"
 
 
 def test_a_terminal_that_goes_away_ends_the_cockpit(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from ...runners.status import DAMAGED, hidden
 from ...runners.wire.client import Link
 from ...runners.wire.ssh import HostError, Way
 from ..rows.glyphs import ago, table
-from ..terminal import complain, complaint
+from ..terminal import complain, complaint, draws_ascii_alone
 
 if TYPE_CHECKING:
     from ...runners.export import Manifest
@@ -263,7 +263,8 @@ def show(run: str | None, readonly: bool, ascii_only: bool, replay: bool = False
     from ..app import run_cockpit
     from ..source import LocalSource
 
-    return run_cockpit(LocalSource(readonly), run, readonly, ascii_only, replay)
+    plain = ascii_only or draws_ascii_alone(os.environ)
+    return run_cockpit(LocalSource(readonly), run, readonly, plain, replay)
 
 
 # -----------------------------------------------------------------------------------------------------------
