@@ -17,6 +17,15 @@ from .model import HUB, LinkState, PlanSummary, RankPhase, RunPhase, Wrapped
 from .progress import progress, progress_json
 from .state import Attempt, Node, Rank, RunState, StageProgress
 
+FOREIGN = "watch-"
+"""How the ids of jobs begin that distui did not start."""
+
+
+def foreign(state: RunState) -> bool:
+    """Whether distui did not start it: it is only watched."""
+    return state.run.startswith(FOREIGN)
+
+
 DAMAGED = "damaged"
 """Id of the finding that files of the run are."""
 
@@ -267,6 +276,12 @@ def short(dims: Mapping[str, int], rank: int) -> str:
 
 
 # --- standing findings, and which data a verdict lacks ---
+
+
+def state_words(state: RunState) -> str:
+    """The state of a run, with the hang in it."""
+    hangs = any(finding.alarm and finding.id.startswith("hang-") for finding in state.findings.values())
+    return f"{state.phase.words}, hangs" if hangs and not state.phase.ended else state.phase.words
 
 
 def standing(state: RunState) -> list[Finding]:

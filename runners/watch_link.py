@@ -11,16 +11,20 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from .agent.pyspy import PySpy, PySpyError
 from .finding_ledger import FindingLedger
 from .foreign_jobs import RankProcess, Scan, WatchedJob, command_of, name_of, scan
+from .formatting import plural
 from .logs.follow import ask_window
 from .logs.log_files import command_id, file_id, parse_file_id
 from .model import (
     AttemptEnded,
     AttemptStarted,
     CaughtUp,
+    Clause,
     Command,
     CommandDone,
+    Dump,
     Event,
     FindingCleared,
     FindingRaised,
@@ -45,7 +49,9 @@ from .model import (
     RunPhase,
     Stamped,
     Via,
+    sentence,
 )
+from .status import FOREIGN
 from .telemetry.gpus import GpuSource
 from .telemetry.host import HostSampler
 from .telemetry.rank_samples import Launched, RankSampler, place, witness
@@ -117,7 +123,7 @@ def advance(watched: Watched, seen: Scan) -> tuple[Watched, list[Stamped]]:
 def run_id(job: WatchedJob) -> str:
     """Id of the watched job: that of distui's own run, else by its oldest process."""
     oldest = min([(f.started, f.pid) for f in job.ranks.values()] + [(t, pid) for pid, t in job.launchers])
-    return job.run or f"watch-{oldest[1]}"
+    return job.run or f"{FOREIGN}{oldest[1]}"
 
 
 def plan_of(job: WatchedJob) -> PlanSummary:
@@ -343,6 +349,7 @@ class WatchLink:
         self._newest: tuple[Gpu, ...] = ()
         self._gpus = GpuSource(interval, self._heard, node=0) if gpus else None
         self._closed = asyncio.Event()
+        self._spy = PySpy()
         self._paths: dict[str, str] = {}
         self._sizes: dict[str, int] = {}
         self._watched, events = begin(job, Scan(time.time()), platform.node())
@@ -374,10 +381,34 @@ class WatchLink:
                 await self._gpus.stop()
 
     async def send(self, command: Command) -> CommandDone:
-        """Refuses."""
+        """Stacks, by py-spy, are all that is answered: it reads a process and leaves it as it is."""
+        if isinstance(command, Dump) and command.what == "stacks":
+            return await self._stacks(command)
         return CommandDone(
             id="" if isinstance(command, Hello | Via) else command.id, ok=False, text=REFUSAL
         )
+
+    async def _stacks(self, command: Dump) -> CommandDone:
+        """One rank after the other, as py-spy is a process of its own."""
+        ranks = self._watched.job.ranks
+        living = sorted(ranks.keys() - self._watched.gone)
+        data: dict[str, str] = {}
+        clauses: dict[str, list[int]] = {}
+        for rank in [rank for rank in living if rank in (command.ranks or living)]:
+            try:
+                data[str(rank)] = (await self._spy.dump(ranks[rank].pid)).text()
+            except PySpyError as error:
+                clauses.setdefault(f"{{ranks}}: {error}", []).append(rank)
+        failed = sentence(Clause(text, tuple(of)) for text, of in clauses.items())
+        if data:
+            return CommandDone(
+                command.id,
+                True,
+                f"stacks of {plural(len(data), 'rank')}{'; ' * bool(failed)}{failed}",
+                data,
+            )
+        why = failed or "no rank of it runs"
+        return CommandDone(command.id, False, f"no stacks of a job that distui did not start: {why}")
 
     async def read_log(self, file: str, offset: int, limit: int = 65536, grep: str = "") -> Window:
         """One window of an output file; file ids are those of `LogGrew`."""
@@ -396,6 +427,7 @@ class WatchLink:
     async def close(self) -> None:
         """Stop watching; the job goes on."""
         self._closed.set()
+        await self._spy.close()
 
     async def _step(self) -> list[Stamped]:
         """One scan, off the event loop: what changed, then samples."""

@@ -132,6 +132,9 @@ def test_what_verdicts_rest_on_says_what_is_missing() -> None:
     assert "hooks: stacks, steps, collectives: all 8 ranks" in shown
     assert "flight recorder of torch: 0 of 8 ranks" in shown
     assert "need INFO: d raises the level" in shown
+    watched = frame_of(play.running())
+    watched.state.run = "watch-4711"
+    assert "not read of a job that distui did not start" in text_of(coverage_rows(watched.state))
     pulses = tuple(Pulse(rank=rank, at=1.0, recorder=rank != 5) for rank in range(8))
     some = frame_of([*play.running(), (124, PulseTick(pulses))])
     assert "flight recorder of torch: 7 of 8 ranks" in text_of(coverage_rows(some.state))

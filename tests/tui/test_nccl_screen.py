@@ -288,6 +288,12 @@ def test_facts_are_read_again_only_when_a_node_says_something_new() -> None:
     assert again.lines == 7
 
 
+def test_a_job_that_is_only_watched_is_not_asked_to_raise_its_level() -> None:
+    state = frame_of(play.running()).state
+    state.run = "watch-4711"
+    assert why_empty(state).startswith("distui did not start this job: ")
+
+
 @pytest.mark.parametrize(
     ("events", "wanted"),
     [

@@ -22,8 +22,10 @@ from distui.runners.model import (
     Stamped,
 )
 from distui.runners.state import RunState
+from distui.runners.status import state_words
 from distui.tui.rows.run_status import cost
-from distui.tui.verbs.status import describe, unsaid
+from distui.tui.screens.panes import too_small
+from distui.tui.verbs.status import describe, headline, unsaid
 
 PLAN = PlanSummary(preset="ddp", strategy="ddp", launcher="torchrun", command="train.py", nnodes=2)
 SLURM = Cluster(
@@ -112,3 +114,25 @@ def test_gpus_and_findings_are_the_rows_of_the_cockpit() -> None:
         ["▲", "hint", "r1", "it", "crawls"],
         ["▲", "hint", "r2", "it", "creeps"],
     ]
+
+
+def test_a_hang_is_in_the_state() -> None:
+    state = RunState()
+    for stamped in play.stamped(play.running()):
+        state.apply(stamped)
+    state.findings[("hang-not-joined", 1, None)] = Finding(
+        "hang-not-joined", "note", "rank 1 works", rank=1
+    )
+    assert state_words(state) == "running"
+    state.findings[("hang-not-joined", 1, None)] = Finding(
+        "hang-not-joined", "error", "rank 1 sleeps", rank=1
+    )
+    assert state_words(state) == "running, hangs"
+    assert "  running, hangs  attempt " in headline(state)
+
+
+def test_what_a_small_terminal_is_told_fits() -> None:
+    for width in range(16, 80):
+        assert len(too_small(width)) < width
+    assert too_small(40) == " enlarge the terminal to 60×15"
+    assert too_small(50).endswith("; keys work")

@@ -21,7 +21,7 @@ from ...runners.formatting import (
 )
 from ...runners.model import FirstCause, LinkState, Outcome, RunPhase
 from ...runners.state import Attempt, RunState
-from ...runners.status import standing, untimed
+from ...runners.status import foreign, standing, untimed
 from . import glyphs
 from .frame import Frame, LinkPhase, names, silent
 from .glyphs import Cell, Row, clip, fit, labelled, wrap
@@ -233,6 +233,12 @@ def _nccl_covered(state: RunState) -> Row:
     what = "NCCL's statements"
     if state.plan is not None and state.plan.backend == "gloo":
         return ((f" {glyphs.MISSING} ", "dim"), (f"{what}: ", "text"), ("gloo: NCCL is not used", "dim"))
+    if foreign(state):
+        return (
+            (f" {glyphs.MISSING} ", "dim"),
+            (f"{what}: ", "text"),
+            ("not read of a job that distui did not start", "dim"),
+        )
     quiet = {rank.nccl_debug for rank in state.ranks.values()} <= QUIET
     heard = sum(node.nccl is not None for node in state.nodes.values())
     if quiet:

@@ -14,6 +14,7 @@ from ...presets.secrets import mask
 from ...runners.diagnosis.nccl_facts import STAGES, Communicator, FactLine, Init, NcclFacts, NcclNode
 from ...runners.formatting import NA, agreeing, listed, plural, size_short, spans, spans_text
 from ...runners.state import RunState
+from ...runners.status import foreign
 from . import glyphs
 from .findings import QUIET, item_row, items
 from .frame import Frame, short_host
@@ -307,6 +308,8 @@ def why_empty(state: RunState, reading: str = "") -> str:
         return "No rank has started yet: NCCL speaks when the ranks meet."
     if state.phase.ended:
         return "Nothing of NCCL is in the logs of this run."
+    if foreign(state):
+        return "distui did not start this job: it reads no NCCL statements of it, and cannot change its NCCL_DEBUG."
     levels = {rank.nccl_debug for rank in state.ranks.values()}
     if levels <= QUIET:
         level = next((level for level in levels if level), "WARN")

@@ -85,13 +85,23 @@ class StatusLine(Pane):
         return [status_row(frame, width)]
 
 
+def too_small(width: int) -> str:
+    """What a terminal is told that has no room for the panes, as much of it as fits."""
+    texts = (
+        " enlarge the terminal to 60×15; keys work",
+        " enlarge the terminal to 60×15",
+        " 60×15 or more",
+    )
+    return next((text for text in texts if len(text) < width), texts[-1])
+
+
 class Summary(Pane):
     """All that fits on a terminal that is too small."""
 
     can_focus = False
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
-        return [status_row(frame, width), ((" enlarge the terminal to 60×15; keys work", "dim"),)]
+        return [status_row(frame, width), ((too_small(width), "dim"),)]
 
 
 class Banner(Pane):

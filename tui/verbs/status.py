@@ -32,7 +32,7 @@ from ...runners.model import (
 )
 from ...runners.progress import parts, progress, source_text
 from ...runners.state import Node, RunState
-from ...runners.status import DAMAGED, applied, hidden, missing, status_json
+from ...runners.status import DAMAGED, applied, hidden, missing, state_words, status_json
 from ...runners.wire.client import Link, LinkError
 from ..rows.findings import Item, cause_rows, item_row, ledger_rows
 from ..rows.frame import Frame, LinkPhase, LinkStatus
@@ -57,7 +57,7 @@ def headline(state: RunState, now: float | None = None) -> str:
     frame, unseen = _frame(state, now), hidden(state)
     parts = [
         state.name,
-        state.phase.words,
+        state_words(state),
         f"attempt {NA if unseen else state.attempt}",
         f"{NA} ranks" if unseen else plural(len(state.ranks), "rank"),
         *plain(row for _, row in steps(frame) if row),

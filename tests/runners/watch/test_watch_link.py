@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from watch_jobs import Jobs, kill
 
+from distui.runners.agent import pyspy
+from distui.runners.diagnosis.rank_dumps import merged_stacks
 from distui.runners.foreign_jobs import find_job, scan
-from distui.runners.model import CaughtUp, GpuTick, RankPhase, RunPhase, Stamped, Stop
+from distui.runners.model import CaughtUp, Dump, GpuTick, RankPhase, RunPhase, Stamped, Stop
 from distui.runners.state import RunState
 from distui.runners.watch_link import WatchLink
 from distui.runners.wire.client import Link
@@ -64,6 +66,12 @@ async def test_a_job_is_watched_and_cannot_be_commanded(jobs: Jobs) -> None:
     answer = await link.send(Stop(id="7"))
     assert (answer.id, answer.ok) == ("7", False)
     assert "did not start this job" in answer.text
+    assert child.poll() is None
+    stacks = await link.send(Dump(id="8", what="stacks"))
+    assert (stacks.id, stacks.ok, stacks.text) == ("8", True, "stacks of 1 rank")
+    assert merged_stacks({0: stacks.data["0"]})[0].frames
+    nobody = await link.send(Dump(id="9", what="stacks", ranks=(5,)))
+    assert (nobody.ok, nobody.data) == (False, {})
     assert child.poll() is None
     await link.close()
     async with asyncio.timeout(5):
@@ -145,3 +153,14 @@ async def test_torchrun_with_a_restart_and_then_its_end(jobs: Jobs, tmp_path: Pa
     assert state.phase is RunPhase.LOST
     assert {at.phase for at in state.ranks.values()} == {RankPhase.LOST}
     assert {stamped.seq async for stamped in events} <= {0}  # the last samples, and no more history
+
+
+async def test_why_there_are_no_stacks_is_a_sentence(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyspy, "find", lambda pid: None)
+    child = jobs.rank(WORLD_SIZE="1")
+    jobs.await_ranks(1)
+    link = WatchLink(find_job(scan(), child.pid), gpus=False)
+    answer = await link.send(Dump(id="1", what="stacks"))
+    assert not answer.ok
+    assert answer.text == f"no stacks of a job that distui did not start: rank 0: {pyspy.MISSING}"
+    await link.close()
