@@ -72,8 +72,8 @@ def what_is_lost(state: RunState, now: float) -> Loss:
         comparable = line.sources.get("step") != STEPS_SOURCE or (
             saved.at >= attempt.began and attempt.number == 1
         )
-        known = steps is not None and saved.step is not None and comparable and steps >= saved.step
-        steps = steps - saved.step if known and steps is not None and saved.step is not None else None
+        certain = steps is not None and saved.step is not None and comparable and steps >= saved.step
+        steps = steps - saved.step if certain and steps is not None and saved.step is not None else None
     elif line.sources.get("step") != STEPS_SOURCE and attempt.number > 1:
         steps = None  # where this attempt began is not known
     return Loss(

@@ -199,7 +199,7 @@ def _entries() -> Iterator[Entry]:
             f"cannot read {runs_dir()} ({error.strerror}): set XDG_STATE_HOME to a directory you can read"
         ) from None
     for path in paths:
-        entry = served(path)
+        entry = None if path.name.startswith(".") else served(path)  # a dot: it is being removed
         if entry is not None:
             yield entry
 

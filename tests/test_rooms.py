@@ -254,7 +254,8 @@ LATE_IMPORTS = {
     "tui/cockpit_commands.py": {"tui.rows.dumps"},
     "tui/keys.py": {"presets.load"},
     "tui/source.py": {
-        "runners.hub.routes", "runners.hub.sky_cloud", "runners.launch.launch_form", "runners.watch_link",
+        "runners.hub.routes", "runners.hub.sky_cloud", "runners.launch.launch_form", "runners.launch.recent",
+        "runners.run_removal", "runners.watch_link",
         "runners.diagnosis.reading",
     },
     # The rules of diagnosis take a while to load.

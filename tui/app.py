@@ -21,7 +21,9 @@ from . import terminal
 from .cockpit_commands import CommandingApp
 from .keys import ACTIONS, MUTATING, bindings, help_rows, key_text, keymap_path, load_keymap
 from .paint import NAMES, THEMES, Beat, CalmDriver, PacedApp
+from .rows import glyphs
 from .rows.frame import Frame, LinkPhase, ViewOptions
+from .rows.glyphs import Row
 from .rows.plot import Mark
 from .rows.run_status import launching
 from .rows.runs import RunEntry
@@ -30,6 +32,9 @@ from .screens.run import RunScreen
 from .screens.runs import RunList, RunsScreen
 from .source import WATCH, Follower, LocalSource
 from .travel import Travel
+
+BESIDE = ("launch", "rerun", "remove")
+"""What changes no run that is being looked at: only `--readonly` takes it away."""
 
 GARBAGE_AFTER_S = 2.0
 """When a start is over."""
@@ -88,7 +93,7 @@ class CockpitApp(CommandingApp, PacedApp):
         self.set_keymap(keymap)
         self.keys = {id: key_text(key.partition(",")[0]) for id, key in keymap.items()}
         for problem in problems:
-            self.notify(problem, severity="warning", markup=False, timeout=10)
+            self.notify(problem, severity="warning", markup=False, timeout=20)
         if self.owns_terminal:
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGHUP):
@@ -239,15 +244,25 @@ class CockpitApp(CommandingApp, PacedApp):
 
     # --- what is allowed
 
+    def _ended(self) -> bool:
+        """Whether the run on the screen is a run of distui's that has ended: it can be launched again."""
+        return (
+            self.follower is not None
+            and self.follower.state.phase.ended
+            and not self.run_id.startswith(WATCH)
+        )
+
     def allowed(self, action: str) -> bool | None:
         """Whether a key works now: `--readonly`, and a run that has ended, take away what changes it."""
         if action == "play":
             return self.replay
         if action not in MUTATING:
             return True
-        if self.view.readonly if action != "launch" else self._forced_readonly:
+        if action in BESIDE or self._ended():
+            return not self._forced_readonly if action in (*BESIDE, "restart") else False
+        if self.view.readonly:
             return False
-        if self.follower is None or action == "launch":
+        if self.follower is None:
             return True
         state, lost = self.follower.state, self.follower.status.phase is LinkPhase.LOST
         early = launching(state) and not lost and action in ("restart", "nccl")
@@ -262,18 +277,46 @@ class CockpitApp(CommandingApp, PacedApp):
         self.exit(return_code=0)
 
     def action_help(self) -> None:
-        keymap, _ = load_keymap(self._keys)
-        self.push_screen(TextScreen("Keys", help_rows(self.view.readonly, keymap), self.view.ascii))
+        keymap, problems = load_keymap(self._keys)
+        wrong: list[Row] = [((f"{glyphs.WARN} ", "warn"), (problem, "text")) for problem in problems]
+        rows = [*wrong, *[()] * bool(wrong), *help_rows(self.view.readonly, keymap)]
+        self.push_screen(TextScreen("Keys", rows, self.view.ascii))
+
+    def action_help_quit(self) -> None:
+        """Ctrl-C, which Textual binds, ends nothing here."""
+        self.notify("q leaves the cockpit; the run goes on (x stops a run)", timeout=8)
+
+    def action_suspend_cockpit(self) -> None:
+        """To the shell, where there is one that can bring us back."""
+        if terminal.has_job_control():
+            self.action_suspend_process()
+        else:
+            text = (
+                "no shell could bring the cockpit back here: q leaves, `distui attach` shows the run again"
+            )
+            self.notify(text, severity="warning", markup=False)
 
     def action_launch(self) -> None:
         from .screens.launch import LaunchScreen
 
         if not isinstance(self.screen, LaunchScreen):
-            self.push_screen(LaunchScreen())
+            self.push_screen(LaunchScreen(self._run_at_hand()))
+
+    def _run_at_hand(self) -> str:
+        """The run under the cursor of the list, or the one on the screen; "" where there is none."""
+        if isinstance(self.screen, RunsScreen):
+            return self.screen.list.current.id if self.screen.list.current else ""
+        return self.run_id
+
+    def rerun(self, run: str) -> None:
+        """The launch form, filled from a run."""
+        from .screens.launch import LaunchScreen
+
+        self.push_screen(LaunchScreen(run, True))
 
     def action_runs(self) -> None:
         if not isinstance(self.screen, RunsScreen):
-            self.push_screen(RunsScreen(self.source.runs, self.view.ascii))
+            self.push_screen(RunsScreen(self.view.ascii))
 
     def action_leave_place(self) -> None:
         """From a place beside the run to where one came from; from the first place there is no way back."""

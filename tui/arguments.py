@@ -15,7 +15,7 @@ READS = frozenset(
 )
 """Start, end, signal and restart nothing, in whatever state the run is: `dump` asks ranks that answer by themselves."""
 
-CHANGES = frozenset(["autostop", "down", "nccl", "restart", "signal", "stop"])
+CHANGES = frozenset(["autostop", "down", "nccl", "prune", "restart", "rm", "signal", "stop"])
 """Change a run that is there."""
 
 STARTS = frozenset(["demo", "exec", "launch", "relaunch", "rerun"])
@@ -56,6 +56,15 @@ def count(text: str) -> int:
     return int(text)
 
 
+def days(text: str) -> float:
+    """A time of an option in seconds: "30d", "12h", "45m", "90s". Raises ArgumentTypeError."""
+    units = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+    refusal = "is no time: write a number and d, h, m or s, as in 30d"
+    if text[-1:] not in units:
+        raise argparse.ArgumentTypeError(f"{text!r} {refusal}")
+    return _real(text[:-1], lambda number: 0 <= number < 1e6, refusal) * units[text[-1]]
+
+
 def minutes(text: str) -> int | None:
     """Minutes of an option, None for "off". Raises ArgumentTypeError."""
     if text == "off":
@@ -76,6 +85,7 @@ def add_verbs(verbs: Verbs) -> None:
     verb.set_defaults(takes_rest=True)
     _reading(verbs)
     _changing(verbs)
+    _removing(verbs)
     _clusters(verbs)
     _presets(verbs)
     _advise(verbs)
@@ -238,6 +248,20 @@ def _changing(verbs: Verbs) -> None:
     )
     _run(verb)
     verb.add_argument("--grace", type=seconds, metavar="SECONDS", help="(default: the preset's)")
+    _sure(verb)
+
+
+def _removing(verbs: Verbs) -> None:
+    verb = _verb(verbs, "rm", "removal:rm", help="remove runs that have ended, with their logs")
+    verb.add_argument("runs", nargs="+", metavar="RUN", help="name, id or unique prefix")
+    _sure(verb)
+    verb = _verb(verbs, "prune", "removal:prune", help="remove ended runs by age, number or outcome")
+    verb.add_argument(
+        "--older-than", type=days, metavar="TIME", help="that ended so long ago: 30d, 12h, 45m"
+    )
+    verb.add_argument("--keep", type=count, metavar="N", help="except the newest N ended runs")
+    verb.add_argument("--failed", action="store_true", help="only runs that failed or are lost")
+    verb.add_argument("--dry-run", action="store_true", help="print what would be removed")
     _sure(verb)
 
 

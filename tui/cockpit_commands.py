@@ -110,6 +110,10 @@ class CommandingApp(LendingApp):
         """Follow this run, and no other."""
         raise NotImplementedError
 
+    def rerun(self, run: str) -> None:
+        """The launch form, filled from a run."""
+        raise NotImplementedError
+
     def publish(self) -> None:
         """Hand the state as it is now to every widget that subscribed."""
         raise NotImplementedError
@@ -287,8 +291,10 @@ class CommandingApp(LendingApp):
         return done
 
     def restart(self) -> None:
-        """Restart the worker group; while the agent is lost, reconnect instead."""
-        if self.follower is not None and self.follower.status.phase is LinkPhase.LOST:
+        """Restart the worker group; while the agent is lost, reconnect instead; launch an ended run again."""
+        if self.follower is not None and self.follower.state.phase.ended:
+            self.rerun(self.run_id)
+        elif self.follower is not None and self.follower.status.phase is LinkPhase.LOST:
             self.follower.hurry()
         else:
             self.ask(Restart(id=new_id()))

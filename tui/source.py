@@ -8,13 +8,13 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..presets.finding import PlanError, PresetError
+from ..presets.finding import PlanError, PresetError, worst_first
 from ..presets.sanitize import clean_text
 from ..runners import run_directories
 from ..runners.agentless import stop_run
@@ -30,10 +30,13 @@ from ..runners.model import (
     Event,
     MetricsWindow,
     ReadMetrics,
+    RunPhase,
     SetAutostop,
     Stop,
 )
+from ..runners.progress import progress
 from ..runners.state import RunState
+from ..runners.status import hidden
 from ..runners.wire.client import BACKOFF_S, Link, LinkError, LinkFollower, Window, paced
 from .rows.frame import LinkPhase, LinkStatus
 from .rows.runs import RunEntry
@@ -46,6 +49,12 @@ if TYPE_CHECKING:
 
 WATCH = "watch:"
 """Before the pid in the id of a job that distui did not start."""
+
+
+MEASURED_S = 30.0
+"""How old the size of a live run may be."""
+MEASURING_S = 0.3
+"""How long sizes are measured before the list is shown again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +137,17 @@ class Follower(LinkFollower):
         self._notify(None)
 
 
+def _worst(state: RunState) -> str:
+    """The worst finding of a run, else how it ended; "" where it goes on without one."""
+    findings = worst_first(state.findings.values())
+    cause = next((attempt.first_cause for attempt in reversed(state.attempts) if attempt.first_cause), None)
+    if state.phase is RunPhase.FAILED and cause is not None:
+        return clean_text(cause.text)
+    if findings and findings[0].alarm:
+        return clean_text(findings[0].text)
+    return clean_text(state.end_text) if state.end_text != str(state.phase) else ""
+
+
 def first_pid(job: WatchedJob) -> int:
     """By which the user may name a job that distui did not start."""
     return min(rank.pid for rank in job.ranks.values())
@@ -144,8 +164,10 @@ class LocalSource:
     def __init__(self, readonly: bool = False) -> None:
         self._readonly = readonly
         self._library: PresetLibrary | None = None
-        self._ended: dict[str, RunEntry] = {}
-        """Runs that have ended do not change any more: their journals are read once."""
+        self._ended: dict[str, tuple[RunEntry, float]] = {}
+        """Runs that have ended do not change any more: their journals are read once. With when they began."""
+        self._sizes: dict[str, tuple[float, int]] = {}
+        """Id → when its directory was measured, and its bytes."""
 
     def runs(self) -> list[RunEntry]:
         """Every run of this user here, newest first, then the jobs that can be watched.
@@ -157,8 +179,8 @@ class LocalSource:
         watched = [
             RunEntry(
                 id=f"{WATCH}{first_pid(job)}", name=job_name(job), phase="watched",
-                age_s=max(0.0, now - job.began), live=True, readonly=True,
-                preset=f"not started by distui ({job.launcher})",
+                age_s=max(0.0, now - job.began), lasted_s=max(0.0, now - job.began), live=True, readonly=True,
+                preset=job.launcher, ranks=len(job.ranks), finding="not started by distui",
             )
             for job in scan().jobs.values()
             if job.run is None
@@ -166,18 +188,54 @@ class LocalSource:
         return recorded + watched
 
     def _entry(self, entry: run_directories.Entry, now: float) -> RunEntry:
-        if entry.record.run in self._ended:
-            return self._ended[entry.record.run]
+        kept = self._ended.get(entry.record.run)
+        if kept is not None:
+            listed, began = kept
+            return replace(listed, age_s=elapsed(began, now), size=self._size(entry.record.run))
         history = entry.history()
         phase, state = run_directories.phase(entry, history), history.state
-        shown = RunEntry(
+        line = progress(state, now)
+        unseen = hidden(state, bool(history.problems))
+        listed = RunEntry(
             id=entry.record.run, name=entry.record.name, phase=str(phase), age_s=elapsed(entry.record.created, now),
             live=not phase.ended, readonly=phase.ended, preset=state.plan.preset if state.plan else "",
             problem=clean_text(f"damaged: {history.problems[0]}") if history.problems else "",
+            lasted_s=None if phase is RunPhase.LOST or not state.began else state.lasted(now),
+            nodes=None if unseen else max(1, len({rank.place.node for rank in state.ranks.values()})),
+            ranks=None if unseen else len(state.ranks), step=line.step, total=line.total, exit_code=state.exit_code,
+            finding=_worst(state), size=self._size(entry.record.run), path=str(entry.path),
         )  # fmt: skip
         if state.phase.ended:  # a lost run may be restarted
-            self._ended[entry.record.run] = shown
-        return shown
+            self._ended[entry.record.run] = listed, entry.record.created
+        return listed
+
+    def _size(self, run: str) -> int | None:
+        return self._sizes[run][1] if run in self._sizes else None
+
+    def measured_runs(self) -> list[RunEntry]:
+        """The same with sizes, as far as they can be measured in a moment; called in a thread."""
+        from ..runners.run_removal import size_of
+
+        began = time.monotonic()
+        for listed in self.runs():
+            when, _ = self._sizes.get(listed.id, (0.0, 0))
+            stale = not when or (listed.live and began - when > MEASURED_S)
+            if listed.path and stale and time.monotonic() - began < MEASURING_S:
+                self._sizes[listed.id] = time.monotonic(), size_of(Path(listed.path))
+        return self.runs()
+
+    def remove(self, runs: Sequence[str]) -> tuple[int, list[str]]:
+        """Remove runs that have ended, by their ids; bytes that were freed, and a sentence for each that stays."""
+        from ..runners import run_removal
+
+        freed, problems = 0, list[str]()
+        for run in runs:
+            try:
+                freed += run_removal.remove(run_removal.entry_of(run))
+                self._ended.pop(run, None)
+            except RunError as error:
+                problems.append(str(error))
+        return freed, problems
 
     async def open(self, run_id: str) -> Link:
         """A link to the run, starting an agent for it if none is there. Raises LinkError."""
@@ -227,6 +285,27 @@ class LocalSource:
             return launch_form.preview(form, ask)
         except (RunError, PresetError, PlanError) as error:
             return launch_form.LaunchPreview(text="", problems=(str(error),))
+
+    def form_of(self, run_id: str) -> LaunchForm:
+        """The launch form of a run. Raises LaunchError."""
+        from ..runners.launch import recent
+
+        with _raised_as(LaunchError):
+            if run_id.startswith(WATCH):
+                raise RunError("distui did not start this job, so no form is known of it")
+            return recent.form_of(run_directories.resolve(run_id), os.getcwd())
+
+    def recent_forms(self) -> list[LaunchForm]:
+        """The last launches, the newest first."""
+        from ..runners.launch import recent
+
+        return recent.read()
+
+    def remember(self, form: LaunchForm) -> None:
+        """Keep a launch for the next form, without its secrets."""
+        from ..runners.launch import recent
+
+        recent.remember(form)
 
     async def candidates(self, form: LaunchForm) -> list[Candidate]:
         """The nodes that SkyPilot would take for this form. Raises LaunchError."""

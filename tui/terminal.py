@@ -159,3 +159,12 @@ def end_if_hung_up(status: int) -> None:
     """
     if sys.__stdin__ is not None and hung_up(sys.__stdin__.fileno()):
         os._exit(status)
+
+
+def has_job_control() -> bool:
+    """Whether the parent is a shell that continues a stopped job: one of this session, in a group of its own."""
+    try:
+        parent = os.getppid()
+        return os.getsid(parent) == os.getsid(0) and os.getpgid(parent) != os.getpgrp()
+    except OSError:
+        return False

@@ -38,6 +38,7 @@ from .hosts import Named, OnHosts, from_words
 from .options import option
 from .prepare import Here, LaunchRequest, Prepared, nccl_pairs, prepare, shell_words
 from .sky import OnSky
+from .syntax_check import syntax_problem
 
 LOCAL, SKY, HOSTS = "local", "sky", "hosts"
 FIELDS = {flag: option(flag).label for flag in ("--on", "--gpus", "--cpus")}
@@ -126,8 +127,10 @@ def preview(form: LaunchForm, ask: bool = False) -> LaunchPreview:
     if open_:
         return LaunchPreview(text=open_, asks=open_)
     launch = prepared(form)
+    problem = syntax_problem(launch.plan) if launch.order is None else ""
     return LaunchPreview(
         text=launch.text(),
+        problems=(problem,) if problem else (),
         preset=named(launch.plan),
         yaml=launch.yaml,
         findings=_findings(launch, form),

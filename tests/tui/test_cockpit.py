@@ -216,8 +216,10 @@ async def test_readonly_takes_away_every_key_that_changes_a_run(rig: Start, how:
 async def test_an_ended_run_offers_no_restart(rig: Start) -> None:
     async with shown(rig(play.failed())) as it:
         await it.until(lambda: "FAILED" in it.screen())
-        await it.press("r", "x", "d")
+        await it.press("x", "d")
         assert isinstance(it.app.screen, RunScreen)
+        await it.press("r")
+        assert isinstance(it.app.screen, LaunchScreen), "r launches it again"
 
 
 async def test_enter_shows_the_log_of_one_rank_and_esc_all_again(rig: Start) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 import scripted as play
@@ -362,3 +364,23 @@ def test_a_plan_without_a_backend_is_not_taken_for_gloo() -> None:
 
 def replace_level(level: str) -> SetNccl:
     return asked(level=level, restart=True)
+
+
+async def test_ctrl_c_says_how_to_leave_and_ctrl_z_whether_it_can(
+    rig: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("ctrl+c")
+        await it.until(lambda: "Q leaves the cockpit" in it.told() or "q leaves the cockpit" in it.told())
+        monkeypatch.setattr("distui.tui.terminal.has_job_control", lambda: False)
+        await it.press("ctrl+z")
+        await it.until(lambda: "could bring the cockpit back" in it.told())
+
+
+async def test_mistakes_in_the_keys_stand_in_the_help(rig: Start, tmp_path: Path) -> None:
+    (tmp_path / "keys.toml").write_text('stopp = "X"\n')
+    async with shown(rig(play.running()), 100, 40) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("?")
+        assert "there is no action 'stopp'" in it.screen()

@@ -85,7 +85,7 @@ async def test_what_the_check_finds_is_counted_told_and_asked_about(rig: Start) 
     it.source.__class__ = Checked
     async with shown(it, 120, 40):
         await scripted(it)
-        await it.until(lambda: "3 lint: 1 error, 1 warning, 1 note" in it.screen())
+        await it.until(lambda: "F4 lint: 1 error, 1 warning, 1 note" in it.screen())
         await it.press("f4")
         lines = it.screen()
         assert "✖ error L1 nnodes 2" in lines
@@ -178,7 +178,7 @@ async def test_the_guide_asks_and_takes_its_preset_into_the_form(here: Here) -> 
         assert (form.nproc, form.nodes, form.params, form.hardware) == ("8", "2", "8B", "8xA10")
         assert (form.seq, form.format, form.recompute) == ("4096", "bf16", "true")
         await planned(it, screen, "2 nodes need a place")
-        assert "[4 memory]" in it.screen()
+        assert "[F5 memory]" in it.screen()
 
 
 async def test_the_guide_can_be_left(here: Here) -> None:

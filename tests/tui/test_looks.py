@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable
 import pytest
 import scripted as play
 from conftest import Rig, Start
+from test_runs_list import several_runs
 from textual.pilot import Pilot
 
 from distui.presets.finding import Finding
 from distui.runners.model import AttemptEnded, Event, FindingRaised, Outcome, RestartDelayed
-from distui.tui.rows.runs import RunEntry
 
 Compare = Callable[..., bool]
 Script = Iterable[tuple[float, Event]]
@@ -93,18 +93,24 @@ def test_empty(snap_compare: Compare, rig: Start) -> None:
     assert look(snap_compare, rig(run=None), SMALL, "No run yet.", then="q leave")
 
 
-def test_runs(snap_compare: Compare, rig: Start) -> None:
-    def entry(name: str, phase: str, age_s: float, live: bool, readonly: bool = False) -> RunEntry:
-        return RunEntry(
-            id=f"r-{name}", name=name, phase=phase, age_s=age_s, live=live, readonly=readonly, preset="ddp"
-        )
+@pytest.mark.parametrize("size", [SMALL, MIDDLE, LARGE], ids=["80x24", "120x40", "200x60"])
+def test_runs(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
+    assert look(snap_compare, rig(runs=several_runs(), run=None), size, "✖ failed", then="q leave")
 
-    runs = [
-        entry("minigpt", "running", 125, True),
-        entry("train.py", "watched", 4000, True, True),
-        entry("gpt2", "failed", 90000, False),
-    ]
-    assert look(snap_compare, rig(runs=runs, run=None), SMALL, "✖ failed", then="q leave")
+
+def test_runs_in_light(snap_compare: Compare, rig: Start) -> None:
+    press = ["space", "t", "slash", *"train"]
+    assert look(snap_compare, rig(runs=several_runs(), run=None), MIDDLE, "✖ failed", press, then="3 of 4")
+
+
+def test_runs_without_colour(snap_compare: Compare, rig: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert look(snap_compare, rig(runs=several_runs(), run=None), MIDDLE, "✖ failed", ["s"], then="state▾")
+
+
+def test_removal(snap_compare: Compare, rig: Start) -> None:
+    it = rig(runs=several_runs(), run=None)
+    assert look(snap_compare, it, SMALL, "✖ failed", ["down", "X"], then="Remove run train0")
 
 
 @pytest.mark.parametrize("size", [SMALL, MIDDLE], ids=["80x24", "120x40"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import textwrap
 import types
@@ -35,6 +36,17 @@ def matching(entries: Sequence[PresetEntry], words: str) -> list[PresetEntry]:
     """Those with every word, in any order: in name, title, summary, strategy or origin."""
     wanted = words.lower().split()
     return [entry for entry in entries if all(word in _text(entry) for word in wanted)]
+
+
+def best_match(entries: Sequence[PresetEntry], words: str, kept: str) -> str:
+    """The preset to put the cursor on: one with exactly this name, one whose name begins so, `kept`, or the first."""
+    names = [entry.name for entry in matching(entries, words)]
+    word = words.strip().lower()
+    exact = [name for name in names if name.lower() == word]
+    begun = [name for name in names if word and name.lower().startswith(word)]
+    if exact or (begun and kept not in begun):
+        return (exact or begun)[0]
+    return kept
 
 
 def _text(item: PresetEntry) -> str:
@@ -269,6 +281,11 @@ def launch_form(preset: str, given: Sequence[Field], typed: Typed) -> LaunchForm
     )
 
 
+def typed_of(form: LaunchForm) -> dict[str, str]:
+    """What is typed in a form that means this launch."""
+    return {name: text for name, *_ in _OWN if (text := getattr(form, name))}
+
+
 def kind_override(typed: Typed) -> tuple[str, ...]:
     """The changed kind of strategy, if it was: other fields act then."""
     kind = typed.get(KIND, "")
@@ -295,7 +312,7 @@ def begun_with(field: Field, text: str, letter: str) -> str:
     return text
 
 
-LABEL = 25
+LABEL = 26
 """Columns of the labels."""
 
 CARET = "▏"
@@ -367,7 +384,7 @@ def _field(field: Field, text: str, here: bool, caret: int, width: int) -> Row:
             (box, "head" if text or here else "text"),
             (fit(field.value, width - LABEL + 1).rstrip(), "dim"),
         )
-    label: Cell = (fit(field.label, LABEL - 2), "head" if here else "text")
+    label: Cell = (f"{fit(field.label, LABEL - 3)} ", "head" if here else "text")
     return (mark, label, *_value(field, text, here, caret, max(4, width - LABEL - 1)))
 
 
@@ -399,7 +416,8 @@ def _edited(text: str, caret: int, width: int) -> Row:
 
 
 _KEYS = (
-    ("Enter", "start, asks first", "start"), ("tab", "next pane", "next"), ("/", "search", "search"),
+    ("Enter", "start, asks first", "start"), ("tab", "complete, next pane", "next"), ("/", "search", "search"),
+    ("^r", "recent", "recent"),
     ("^g", "guide", "guide"), ("^s", "save", "save"), ("F2-F5", "plan … memory", "panes"), ("esc", "back", "back"),
 )  # fmt: skip
 """Key, what it does, and the same where there is little room."""
@@ -419,6 +437,28 @@ def plan_rows(preview: LaunchPreview, width: int | None = None) -> list[Row]:
     if preview.problems and preview.text:
         rows.append(())
     return [*rows, *text_rows(preview.text, width)]
+
+
+_SECTION = re.compile(r"(environment|each rank also gets) \((\d+) variables?.*")
+_OURS = ("# distui", "# torch", "# shell")
+
+
+def folded_plan(text: str) -> list[Row]:
+    """The plan with what distui and torch set counted, not listed: what the user chose stays in sight."""
+    kept: list[str] = []
+    section = ""
+    for line in text.splitlines():
+        if line and not line[0].isspace():
+            match = _SECTION.fullmatch(line)
+            section = "variables" if match else "written" if line == "written" else ""
+            if match:
+                line = f"{match[1]}: {match[2]} variables, e shows them"
+        folded = section == "written" or (
+            section and line[:1].isspace() and any(mark in line for mark in _OURS)
+        )
+        if not folded and (line or (kept and kept[-1])):
+            kept.append(line)
+    return text_rows("\n".join(kept))
 
 
 def problem_rows(problems: Sequence[str], width: int | None = None) -> list[Row]:

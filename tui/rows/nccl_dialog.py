@@ -161,7 +161,7 @@ def change(form: NcclForm, row: int, step: int) -> NcclForm:
 _LABEL = 7
 
 
-def _one_of(choices: list[tuple[str, bool]], width: int) -> str:
+def _choices(choices: list[tuple[str, bool]], width: int) -> str:
     """All choices where they fit, with a mark at what is chosen; else the chosen one and its place among them."""
     whole = "  ".join(f"({'x' if on else ' '}) {name}" for name, on in choices)
     if len(whole) <= width:
@@ -172,13 +172,13 @@ def _one_of(choices: list[tuple[str, bool]], width: int) -> str:
 
 def form_rows(form: NcclForm, width: int) -> list[Row]:
     """One row a choice, none wider than `width`; brackets mark what is chosen, not colour."""
-    level = _one_of([(name, name == form.level) for name in LEVELS], width - _LABEL)
+    level = _choices([(name, name == form.level) for name in LEVELS], width - _LABEL)
     spans = [("until changed" if end is None else f"{end:g} s", end == form.seconds) for end in SECONDS]
     way = [("live", not form.restart), ("restart", form.restart)]
-    chosen = _one_of(way, width - _LABEL) if form.ways.live else "(x) restart of the worker group"
+    chosen = _choices(way, width - _LABEL) if form.ways.live else "(x) restart of the worker group"
     rows: list[Row] = [
         ((fit("level", _LABEL), "dim"), (level, "text")),
-        ((fit("for", _LABEL), "dim"), (_one_of(spans, width - _LABEL), "text")),
+        ((fit("for", _LABEL), "dim"), (_choices(spans, width - _LABEL), "text")),
         ((fit("how", _LABEL), "dim"), (chosen, "text")),
     ]
     for flag in form.offered:

@@ -31,12 +31,14 @@ from ..rows.form import (
     check_title,
     fields,
     finding_rows,
+    folded_plan,
     keys_row,
     kind_override,
     launch_form,
     plan_rows,
     problem_rows,
     title_row,
+    typed_of,
     why_rows,
     yaml_rows,
 )
@@ -148,14 +150,17 @@ class LaunchScreen(Screen[None]):
         Binding("ctrl+l", "start", "start", id="launch.start"),
         Binding("ctrl+s", "save", "save", id="launch.save"),
         Binding("ctrl+g", "guide", "guide", id="launch.guide"),
+        Binding("ctrl+r", "recent", "recent", id="launch.recent"),
         *(
             Binding(f"f{number + 1}", f"pane({number})", name, id=f"launch.{name.lower()}")
             for number, name in enumerate(PANES, 1)
         ),
     ]
 
-    def __init__(self) -> None:
+    def __init__(self, run: str = "", again: bool = False) -> None:
+        """`run`: id of the run from which the form is filled; "": the last launch. `again`: the user asked for it."""
         super().__init__()
+        self._from, self._again = run, again
         self.presets, self.form_view, self.details = PresetList(), FormView(), Details()
         self.top, self.why, self.foot = RowsView(id="title"), RowsView(id="why"), RowsView(id="launch-keys")
         self.top.can_focus = self.why.can_focus = self.foot.can_focus = False
@@ -163,6 +168,8 @@ class LaunchScreen(Screen[None]):
         self.preview: LaunchPreview | None = None
         self.loaded: Loaded | None = None
         """The preset as the form shows it: with another kind of strategy, if one was chosen."""
+        self._recents: list[LaunchForm] = []
+        self._recent = -1
         self._hardware = ""
         self._soon: Timer | None = None
         self._shown: tuple[str, tuple[str, ...]] | None = None
@@ -190,8 +197,45 @@ class LaunchScreen(Screen[None]):
         self.form_view.entitle("form")
         self.candidates.border_title = "nodes that SkyPilot would take · Enter takes their place"
         self.presets.set_entries(self.app.source.presets())
+        self._begin()
         self._open()
         self.form_view.focus()
+
+    def _begin(self) -> None:
+        """With the run at hand, else with the last launch."""
+        source = self.app.source
+        if self._from:
+            try:
+                self._fill(source.form_of(self._from))
+            except LaunchError as error:
+                if self._again:
+                    self.notify(str(error), severity="error", markup=False)
+            else:
+                self.form_view.border_subtitle = "as the run at hand, without what --set changed"
+                return
+        self._recents = source.recent_forms()
+        if self._recents:
+            self._recent = 0
+            self._fill(self._recents[0])
+            self.form_view.border_subtitle = "as the last launch: ^r goes back further"
+
+    def _fill(self, form: LaunchForm) -> None:
+        """Show a launch of before."""
+        if form.preset in [entry.name for entry in self.presets.entries]:
+            self.presets.go(form.preset)
+        self.form_view.fill(typed_of(form))
+
+    def action_recent(self) -> None:
+        """The launch before the one that is shown."""
+        self._recents = self._recents or self.app.source.recent_forms()
+        if not self._recents:
+            self.notify("no launch of before is remembered")
+            return
+        self._recent = (self._recent + 1) % len(self._recents)
+        self._fill(self._recents[self._recent])
+        self.form_view.border_subtitle = f"launch {self._recent + 1} of {len(self._recents)}: ^r goes on"
+        self._open()
+        self._renew()
 
     def on_resize(self, event: Resize) -> None:
         width, height = event.size
@@ -397,8 +441,10 @@ class LaunchScreen(Screen[None]):
             findings = [row for row in finding_rows(preview, 86) if preview.findings]
             name = preview.preset or form.preset
             title = clean_text(f"Start {form.name or form.script} with preset {name}?")
-            rows = [*findings, *[()] * bool(findings), *plan_rows(preview)]
-            question = ConfirmScreen(title, rows, "start", self.app.view.ascii)
+            above = [*findings, *[()] * bool(findings)]
+            rows, more = [*above, *folded_plan(preview.text)], [*above, *plan_rows(preview)]
+            all_ = more if len(rows) < len(more) else ()
+            question = ConfirmScreen(title, rows, "start", self.app.view.ascii, more=all_)
             self.app.push_screen(question, lambda yes: self._answered(yes, form))
 
     def _answered(self, yes: str | None, form: LaunchForm) -> None:
@@ -411,4 +457,5 @@ class LaunchScreen(Screen[None]):
         except LaunchError as error:
             self.notify(str(error), severity="error", markup=False)
             return
+        await asyncio.to_thread(self.app.source.remember, form)
         self.app.open_run(run)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding
@@ -14,11 +14,13 @@ from textual.strip import Strip
 from ...runners.errors import LaunchError
 from ...runners.launch.launch_form import LaunchForm, PresetEntry
 from ..keys import bindings
+from ..path_completion import completed_path
 from ..rows import glyphs
 from ..rows.form import (
     Field,
     FormRows,
     begun_with,
+    best_match,
     candidate_rows,
     form_rows,
     head_row,
@@ -28,6 +30,7 @@ from ..rows.form import (
 )
 from ..rows.glyphs import Row, wrap
 from .rows_view import RowsView
+from .searchable import SearchableRows
 
 if TYPE_CHECKING:
     from ...runners.hub.sky_process import Candidate
@@ -74,7 +77,7 @@ class Details(RowsView):
         self._draw()
 
     def _rename(self) -> None:
-        names = (f"{number} {self._titles[name]}" for number, name in enumerate(PANES, 1))
+        names = (f"F{number} {self._titles[name]}" for number, name in enumerate(PANES, 2))
         self.entitle(
             " · ".join(f"[{text}]" if PANES[at] == self.pane else text for at, text in enumerate(names))
         )
@@ -156,7 +159,7 @@ class Candidates(RowsView):
             self.post_message(self.Taken(self._candidates[self.cursor].infra))
 
 
-class PresetList(RowsView):
+class PresetList(SearchableRows):
     """One row a preset; `/` searches in names, titles, summaries and strategies."""
 
     class Highlighted(Message):
@@ -170,11 +173,9 @@ class PresetList(RowsView):
         """Enter: on to the form."""
 
     def __init__(self) -> None:
-        super().__init__(id="presets", cursor=True)
+        super().__init__(id="presets")
         self.entries: list[PresetEntry] = []
         self.listed: list[PresetEntry] = []
-        self.words = ""
-        self.searching = False
         self._highlighted: str | None = None
 
     @property
@@ -204,14 +205,7 @@ class PresetList(RowsView):
     def _draw(self) -> None:
         count = f"{len(self.listed)} of {len(self.entries)}" if self.words else str(len(self.entries))
         self.entitle(f"presets {count}")
-        self.set_rows(preset_rows(self.listed, self.scrollable_content_region.width - 1), self._head())
-
-    def _head(self) -> Row:
-        if self.searching:
-            return ((" / ", "key"), (self.words, "head"), ("▏", "accent"))
-        if self.words:
-            return ((" / ", "key"), (self.words, "head"))
-        return ((" / ", "key"), ("search", "dim"))
+        self.set_rows(preset_rows(self.listed, self.scrollable_content_region.width - 1), self.search_row())
 
     def cursor_moved(self) -> None:
         entry = self.current
@@ -220,45 +214,12 @@ class PresetList(RowsView):
             self._highlighted = name
             self.post_message(self.Highlighted(entry))
 
-    async def _on_key(self, event: Key) -> None:
-        """No bindings, which would take `/` after the letters that come with it over a slow link."""
-        if event.key == "escape" and (self.searching or self.words):
-            self._search("", searching=False)
-        elif event.key == "enter" or (event.key == "slash" and not self.searching):
-            self._enter() if event.key == "enter" else self._search(self.words)
-        elif not self.searching:
-            return
-        elif event.key == "backspace":
-            self._search(self.words[:-1])
-        elif event.key == "ctrl+u":
-            self._search("")
-        elif event.character is not None and event.is_printable:
-            self._search(self.words + event.character)
-        else:
-            return
-        event.stop()
-        event.prevent_default()
-
-    def _on_paste(self, event: Paste) -> None:
-        if self.searching and event.text:
-            self._search(self.words + event.text.splitlines()[0])
-        event.stop()
-
-    def _enter(self) -> None:
-        """The search is done; or on to the form."""
-        if self.searching:
-            self._search(self.words, searching=False)
-        elif self.listed:
+    def entered(self) -> None:
+        if self.listed:
             self.post_message(self.Chosen())
 
-    def _search(self, words: str, searching: bool = True) -> None:
-        kept = self.current.name if self.current else ""
-        self.words, self.searching = words, searching
-        self._list(kept)
-
-    def check_consume_key(self, key: str, character: str | None) -> bool:
-        """While searching, letters are words."""
-        return self.searching and character is not None and character.isprintable()
+    def searched(self) -> None:
+        self._list(best_match(self.entries, self.words, self.current.name if self.current else ""))
 
     def on_resize(self, event: Resize) -> None:
         self._draw()
@@ -278,11 +239,6 @@ class PresetList(RowsView):
         ):
             return self._strip(self.rows[self.cursor], True)
         return super().render_line(y)
-
-    def on_blur(self) -> None:
-        super().on_blur()
-        self.searching = False
-        self._draw()
 
 
 PAGE = 8
@@ -329,6 +285,12 @@ class FormView(RowsView, inherit_bindings=False):
         self._draw()
         self.post_message(self.Changed(name))
 
+    def fill(self, typed: Mapping[str, str]) -> None:
+        """In place of all that was typed."""
+        self.typed = dict(typed)
+        self._caret = len(self.text)
+        self._draw()
+
     def forget(self, names: Sequence[str]) -> None:
         """As if nothing had been typed there."""
         for name in names:
@@ -360,6 +322,8 @@ class FormView(RowsView, inherit_bindings=False):
             self._to(self._index + _MOVES[key])
         elif key == "enter":
             self.post_message(self.Submitted())
+        elif key == "tab" and self.current.name == "script" and self._complete():
+            pass
         elif key in ("backspace", "delete", "ctrl+u", "ctrl+w") and self._picked:
             self._put("")
         elif key in ("left", "right") and self._picked:
@@ -394,6 +358,19 @@ class FormView(RowsView, inherit_bindings=False):
             self._put(stepped(self.current, self.text, 1))
         elif self.current.choices:
             self._put(begun_with(self.current, self.text, letter))
+
+    def _complete(self) -> bool:
+        """Go on with the path as far as it is clear, and show what fits; False where it is complete."""
+        text = self.text
+        further, paths = completed_path(text, ".py")
+        self.border_subtitle = (
+            "  ".join(path.rstrip("/").rpartition("/")[2] for path in paths[:8]) if len(paths) > 1 else ""
+        )
+        if not paths or (further == text and (len(paths) == 1 or text in paths)):
+            return False
+        if further != text:
+            self._put(further, len(further))
+        return True
 
     def _edit(self, key: str) -> bool:
         """Keys of a line editor; False for any other."""
@@ -440,6 +417,7 @@ class FormView(RowsView, inherit_bindings=False):
     # --- the cursor
 
     def _to(self, index: int) -> None:
+        self.border_subtitle = ""
         self._index = max(0, min(index, len(self.fields) - 1))
         self._caret = len(self.text)
         self._draw()

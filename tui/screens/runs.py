@@ -1,30 +1,50 @@
-"""The list of runs."""
+"""The list of runs: filter, order, marks, and what is done with runs that have ended."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding
+from textual.events import Click, Resize
 from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Static
 
+from ...runners.formatting import plural, size_short
+from ..cockpit_commands import CommandingApp
 from ..keys import bindings
-from ..rows.runs import EMPTY, RunEntry, head_row, run_row
+from ..rows.glyphs import fit
+from ..rows.runs import (
+    EMPTY,
+    PlacedColumn,
+    RunEntry,
+    at_column,
+    fitting,
+    head_row,
+    next_sort,
+    ordered,
+    placed,
+    removal_rows,
+    run_row,
+)
+from .modal import ConfirmScreen
 from .panes import KeyFooter
 from .rows_view import RowsView
+from .searchable import SearchableRows
 
 REFRESH_S = 1.0
 """How often the list is read again while it is shown."""
 
 
-class RunList(RowsView):
+class RunList(SearchableRows):
     """One row a run."""
 
-    BINDINGS: ClassVar[list[Binding]] = [binding for binding in bindings("list") if binding.id == "zoom"]
+    HINT = "filter: words, or state:failed preset:fsdp2"
+    BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
+        binding for binding in bindings("list") if binding.id == "mark"
+    ]
 
     class Opened(Message):
         """The user wants to see a run."""
@@ -33,46 +53,199 @@ class RunList(RowsView):
             super().__init__()
             self.run = run
 
+    class Listed(Message):
+        """Other runs are shown, or in another order."""
+
     def __init__(self) -> None:
-        super().__init__(id="run-list", cursor=True)
-        self._runs: list[RunEntry] = []
+        super().__init__(id="run-list")
+        self.all: list[RunEntry] = []
+        self.listed: list[RunEntry] = []
+        self.marked: set[str] = set()
+        self.sort, self.reverse = "", False
+        self._places: list[PlacedColumn] = []
 
     def show(self, runs: list[RunEntry]) -> None:
         """Show these; the cursor stays on its run."""
-        current = self._runs[self.cursor].id if self.cursor < len(self._runs) else None
-        self._runs = runs
-        self.has_cursor = bool(runs)
-        if runs:
-            self.set_rows([run_row(run) for run in runs], head_row())
-            ids = [run.id for run in runs]
-            self.cursor = ids.index(current) if current in ids else self.cursor
+        self.all = runs
+        self.marked &= {run.id for run in runs}
+        self.searched()
+
+    def searched(self) -> None:
+        current = self.current.id if self.current else None
+        self.listed = ordered(fitting(self.all, self.words), self.sort, self.reverse)
+        self.has_cursor = bool(self.listed)
+        if self.listed:
+            self._places = placed(self.listed, self.size.width - 1)
+            ids = [run.id for run in self.listed]
+            if current in ids:
+                self.cursor = ids.index(current)
+            self.set_rows(
+                [run_row(run, self._places, run.id in self.marked) for run in self.listed],
+                head_row(self._places, self.sort, self.reverse),
+            )
+        elif self.all:
+            self.set_rows([((" no run has all of these words: esc shows them all", "warn"),)])
         else:
             self.set_rows(EMPTY)
+        self.post_message(self.Listed())
+
+    @property
+    def current(self) -> RunEntry | None:
+        """The run under the cursor."""
+        return self.listed[self.cursor] if self.cursor < len(self.listed) else None
+
+    @property
+    def chosen(self) -> list[RunEntry]:
+        """The marked runs, else the one under the cursor."""
+        marked = [run for run in self.all if run.id in self.marked]
+        return marked or ([self.current] if self.current else [])
+
+    def entered(self) -> None:
+        if self.current is not None:
+            self.post_message(self.Opened(self.current.id))
 
     def action_zoom(self) -> None:
-        if self._runs:
-            self.post_message(self.Opened(self._runs[self.cursor].id))
+        """A double click opens."""
+        self.entered()
+
+    def action_mark(self) -> None:
+        """Mark the run, and go on to the next."""
+        if self.current is not None:
+            self.marked ^= {self.current.id}
+            self.searched()
+            self.move_to(self.cursor + 1)
+
+    def order(self, sort: str, reverse: bool) -> None:
+        """Order the list by a column."""
+        self.sort, self.reverse = sort, reverse
+        self.searched()
+
+    def order_by_next(self) -> None:
+        """The next column that is on the screen."""
+        self.order(next_sort(self.sort, self._places), False)
+
+    def on_click(self, event: Click) -> None:
+        """On the head: order by that column; the other way round at the second click."""
+        inside = event.get_content_offset(self)
+        if inside is not None and inside.y == 0 and self.head is not None:
+            if name := at_column(self._places, inside.x - 1):  # the cursor has a column of its own
+                self.order(name, name == self.sort and not self.reverse)
+            return
+        super().on_click(event)
+
+    def on_resize(self, event: Resize) -> None:
+        self.searched()
 
 
 class RunsScreen(Screen[None]):
     """All runs that are known here."""
 
-    def __init__(self, runs: Callable[[], list[RunEntry]], ascii_only: bool = False) -> None:
+    app: CommandingApp
+    BINDINGS: ClassVar[list[Binding]] = bindings("runs")  # type: ignore[assignment]
+
+    def __init__(self, ascii_only: bool = False) -> None:
         super().__init__()
-        self._runs = runs
         self.list = RunList()
-        self.list.ascii_only = ascii_only
+        self.search_line = RowsView(id="run-search")
+        self.search_line.can_focus = False
+        self.list.ascii_only = self.search_line.ascii_only = ascii_only
 
     def compose(self) -> ComposeResult:
         yield Static(" distui · runs", id="title", markup=False)
+        yield self.search_line
         yield self.list
         yield KeyFooter(id="footer")
 
     def on_mount(self) -> None:
-        self.list.show(self._runs())
+        self.list.show(self.app.source.runs())
         self.set_interval(REFRESH_S, self._refresh)
         self.list.focus()
 
     async def _refresh(self) -> None:
         if self.is_active:
-            self.list.show(await asyncio.to_thread(self._runs))
+            self.list.show(await asyncio.to_thread(self.app.source.measured_runs))
+
+    def on_run_list_listed(self) -> None:
+        shown, total = len(self.list.listed), len(self.list.all)
+        marked = f"   {len(self.list.marked)} marked" if self.list.marked else ""
+        note = f"   {shown} of {total}{marked}" if self.list.words or marked else ""
+        self.search_line.set_rows([self.list.search_row(note)])
+
+    # --- keys
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return self.app.allowed(action)
+
+    def action_filter_runs(self) -> None:
+        """From the footer or the palette; the list itself takes the key."""
+        self.list.focus()
+        self.list.search(self.list.words)
+
+    def action_sort_runs(self) -> None:
+        self.list.order_by_next()
+
+    def action_reverse_runs(self) -> None:
+        self.list.order(self.list.sort, not self.list.reverse)
+
+    def action_rerun(self) -> None:
+        """The launch form, filled from the run under the cursor."""
+        run = self.list.current
+        if run is not None:
+            self.app.rerun(run.id)
+
+    def action_remove(self) -> None:
+        """Ask before ended runs are removed; live ones are refused."""
+        runs = self.list.chosen
+        refused = [run for run in runs if run.live or not run.path]
+        if refused:
+            run = refused[0]
+            why = (
+                "is live: x on it stops it"
+                if run.live and not run.host and run.path
+                else "is not kept here"
+            )
+            self.notify(
+                f"run {run.name} {why}, and only ended runs are removed", severity="error", markup=False
+            )
+        elif runs:
+            self._ask_removal(runs)
+
+    def action_prune(self) -> None:
+        """Mark what `distui prune --older-than 30d --keep 20` would remove."""
+        old = [run for run in self.list.all if not run.live and run.path]
+        keep = sorted(old, key=_ended_ago)[20:]
+        self.list.marked = {run.id for run in keep if _ended_ago(run) >= 30 * 86400.0}
+        self.list.searched()
+        count = len(self.list.marked)
+        text = f"{plural(count, 'run')} marked: ended 30 days ago or more, and not among the newest 20; X removes them"
+        self.notify(text if count else "no run ended 30 days ago or more, besides the newest 20")
+
+    def _ask_removal(self, runs: list[RunEntry]) -> None:
+        sizes = [run.size for run in runs if run.size is not None]
+        size = f", {size_short(sum(sizes))}" if len(sizes) == len(runs) else ""
+        title = (
+            f"Remove {plural(len(runs), 'run')}{size}?"
+            if len(runs) > 1
+            else f"Remove run {runs[0].name}{size}?"
+        )
+        screen = ConfirmScreen(title, removal_rows(runs), "remove", self.app.view.ascii)
+        self.app.push_screen(screen, lambda answer: self._removed(answer, [run.id for run in runs]))
+
+    def _removed(self, answer: str | None, runs: list[str]) -> None:
+        if answer:
+            self.run_worker(self._remove(runs), group="remove")
+
+    async def _remove(self, runs: list[str]) -> None:
+        freed, problems = await asyncio.to_thread(self.app.source.remove, runs)
+        done = len(runs) - len(problems)
+        if done:
+            self.notify(f"removed {plural(done, 'run')}, {fit(size_short(freed), 6).strip()} freed")
+        for problem in problems:
+            self.notify(problem, severity="error", markup=False)
+        self.list.marked.clear()
+        self.list.show(await asyncio.to_thread(self.app.source.measured_runs))
+
+
+def _ended_ago(run: RunEntry) -> float:
+    """Seconds since its end, by what the list knows."""
+    return max(0.0, (run.age_s or 0.0) - (run.lasted_s or 0.0))

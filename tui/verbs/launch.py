@@ -31,6 +31,7 @@ from ...runners.launch import sky
 from ...runners.launch.hosts import OnHosts, of_options, ssh_options
 from ...runners.launch.prepare import LaunchRequest, Prepared, host_pairs, nccl_pairs, prepare
 from ...runners.launch.sky import OnSky
+from ...runners.launch.syntax_check import syntax_problem
 from ...runners.local_agent import with_link
 from ...runners.model import (
     Cluster,
@@ -56,6 +57,8 @@ def launch(options: argparse.Namespace) -> int:
         return show(ready, options, _findings(ready, options))
     for note in ready.plan.passed:
         complain(note)
+    if ready.order is None and (problem := syntax_problem(ready.plan)):
+        raise RunError(problem)
     if options.on != "local" or names_hosts(options):
         for finding in _findings(ready, options):
             if finding.severity == "error":  # of nodes that cost money from now on

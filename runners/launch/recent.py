@@ -1,0 +1,126 @@
+"""Launch forms of before: the last launches, kept in a small file, and the form that an earlier run means.
+
+No secret is kept: variables with a secret's name or value are left out, and arguments that hold one.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ...presets import trusted_files
+from ...presets.secrets import MASK, holds_secret, mask_words
+from ...presets.trusted_files import private_folder
+from ...presets.worker_group import COMMAND_LINE
+from .. import daemon, file_io
+from ..errors import RunError
+from ..run_directories import Entry
+from .launch_form import LaunchForm
+from .prepare import shell_words
+
+MOST = 20
+"""Launches that are remembered."""
+MOST_BYTES = 1 << 16
+FILE = "recent.json"
+FIELDS = ("preset", "script", "args", "nproc", "name", "env", "nccl", "place", "nodes", "gpus", "cpus")
+"""What is remembered of a form."""
+
+
+def path(environ: Mapping[str, str] = os.environ) -> Path:
+    """`${XDG_STATE_HOME:-~/.local/state}/distui/recent.json`."""
+    return trusted_files.base("XDG_STATE_HOME", environ) / "distui" / FILE
+
+
+def read(environ: Mapping[str, str] = os.environ) -> list[LaunchForm]:
+    """The remembered launches, the newest first; none where the file is missing or damaged."""
+    try:
+        data = file_io.content(path(environ), MOST_BYTES)
+        listed = msgspec.json.decode(data, type=list[dict[str, str]])
+    except (OSError, file_io.FileError, msgspec.DecodeError, RunError):
+        return []
+    forms: list[dict[str, Any]] = [
+        {name: text for name, text in each.items() if name in FIELDS} for each in listed[:MOST]
+    ]
+    return [LaunchForm(**form) for form in forms if form.get("preset") and form.get("script")]
+
+
+def remember(form: LaunchForm, environ: Mapping[str, str] = os.environ) -> None:
+    """Put a launch first; where that cannot be written, it is not remembered."""
+    kept = without_secrets(form)
+    forms = [kept, *(each for each in read(environ) if each != kept)][:MOST]
+    listed = [{name: getattr(each, name) for name in FIELDS if getattr(each, name)} for each in forms]
+    try:
+        target = path(environ)
+        private_folder(target.parent)
+        file_io.write_atomically(target, msgspec.json.encode(listed))
+    except (OSError, RunError):
+        return
+
+
+def without_secrets(form: LaunchForm) -> LaunchForm:
+    """What may be written down of a form, and what is remembered of it alone."""
+    fields: dict[str, Any] = {name: getattr(form, name) for name in FIELDS}
+    plain = LaunchForm(**fields)
+    return replace(plain, args=_args(form.args), env=_env(form.env))
+
+
+def _args(text: str) -> str:
+    try:
+        words = shell_words(text, "arguments")
+    except RunError:
+        return ""
+    return text if mask_words(words) == words else ""
+
+
+def _env(text: str) -> str:
+    try:
+        pairs = [word.partition("=") for word in shell_words(text, "environment")]
+    except RunError:
+        return ""
+    return _pairs((name, value) for name, _, value in pairs)
+
+
+def _pairs(variables: Iterable[tuple[str, str]]) -> str:
+    return shlex.join(
+        f"{name}={value}"
+        for name, value in variables
+        if MASK not in value and not holds_secret(name, value)
+    )
+
+
+def form_of(entry: Entry, cwd: str) -> LaunchForm:
+    """The form that launches a run anew from `cwd`, as far as its plan says: not what `--set` changed.
+
+    Raises RunError for a run that no form can mean.
+    """
+    plan, name = daemon.load(entry), entry.record.name
+    if plan.launcher != "torchrun" or not plan.command or not plan.preset:
+        raise RunError(
+            f"run {name} is no launch of a script under a preset: `distui relaunch {name}` repeats it"
+        )
+    if plan.command[0] == "-m":
+        raise RunError(
+            f"run {name} runs a module, which the form cannot: `distui relaunch {name}` repeats it"
+        )
+    script, args = plan.command[0], list(plan.command[1:])
+    if os.path.abspath(plan.cwd) != os.path.abspath(cwd) and not os.path.isabs(script):
+        script = os.path.join(plan.cwd, script)
+    asked = {name: value for name, value in plan.env.items() if plan.origins.get(name) == COMMAND_LINE}
+    level = asked.pop("NCCL_DEBUG", "")
+    hub = entry.record.kind == "hub"
+    return LaunchForm(
+        preset=plan.preset,
+        script=script,
+        args="" if any(MASK in word for word in args) else shlex.join(args),
+        nproc="" if plan.nproc_per_node is None else str(plan.nproc_per_node),
+        name=name,
+        env=_pairs(sorted(asked.items())),
+        nccl=level,
+        nodes=str(plan.nnodes) if hub and plan.nnodes > 1 else "",
+    )

@@ -1,0 +1,65 @@
+"""Whether the training's interpreter can read the script: what cannot be compiled is not launched."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import warnings
+
+from ...presets.plan import Plan
+from ...presets.sanitize import clean_text
+from ..local_agent import MOST_SOURCE
+
+SECONDS = 20.0
+_CODE = """
+import sys, warnings
+warnings.simplefilter("ignore")
+try:
+    compile(open(sys.argv[1], "rb").read(), sys.argv[1], "exec", dont_inherit=True)
+except SyntaxError as error:
+    print(error.lineno or 1, error.msg)
+"""
+
+
+def syntax_problem(plan: Plan) -> str:
+    """Where the script of a plan for this machine is not valid Python, in a sentence; "" where it is, or is no Python.
+
+    distui's own parser is asked first; what that refuses, the training's interpreter decides, which may be newer.
+    """
+    script = _script(plan)
+    if not script:
+        return ""
+    try:
+        with open(script, "rb") as file:
+            source = file.read(MOST_SOURCE)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(source)
+    except SyntaxError:
+        return _by_interpreter(plan, script)
+    except (OSError, ValueError, RecursionError, MemoryError):
+        return ""
+    return ""
+
+
+def _script(plan: Plan) -> str:
+    """The path of the Python script; "" where there is none."""
+    if plan.launcher != "torchrun" or not plan.python or not plan.command or "--no-python" in plan.argv:
+        return ""
+    script = os.path.join(plan.cwd, plan.command[0])
+    return script if plan.command[0].endswith(".py") and os.path.isfile(script) else ""
+
+
+def _by_interpreter(plan: Plan, script: str) -> str:
+    try:
+        asked = subprocess.run(
+            [plan.python, "-I", "-S", "-c", _CODE, script],
+            capture_output=True, text=True, errors="replace", timeout=SECONDS, stdin=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    line, _, message = asked.stdout.strip().partition(" ")
+    if asked.returncode or not line.isdecimal():
+        return ""
+    return clean_text(f"{plan.command[0]}:{line}: syntax error ({message}): the script cannot run")

@@ -1,0 +1,182 @@
+"""The end of a run's files: how large they are, which runs may be removed, and their removal.
+
+Only directories below the runs' own are removed, only those of this user, and only where nothing of the run lives.
+No link is followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import file_io, host_processes, run_directories
+from .errors import RunError
+from .formatting import plural
+from .model import RunPhase
+from .run_directories import AGENT_LOCK, RUNNER_LOCK, Entry
+from .wire.client import stem
+
+TRASH = ".removed-"
+"""How the name of a directory begins while it is being removed: no list shows it."""
+
+FAILED = (RunPhase.FAILED, RunPhase.LOST)
+
+
+def size_of(path: Path) -> int:
+    """Bytes on disk of a directory and all in it; what cannot be read counts nothing."""
+    total, folders = 0, [path]
+    while folders:
+        folder = folders.pop()
+        with contextlib.suppress(OSError):
+            total += folder.lstat().st_blocks * 512
+            with os.scandir(folder) as items:
+                for item in items:
+                    if item.is_dir(follow_symlinks=False):
+                        folders.append(Path(item.path))
+                    else:
+                        total += item.stat(follow_symlinks=False).st_blocks * 512
+    return total
+
+
+def refusal(entry: Entry) -> str:
+    """Why a run cannot be removed now, in a sentence; "" where it can."""
+    name = entry.record.name
+    phase = run_directories.phase(entry)
+    if not phase.ended:
+        return f"run {name} is live ({phase}): `distui stop {name}` ends it, and only an ended run can be removed"
+    if elsewhere := run_directories.elsewhere(entry):
+        return f"{elsewhere}, and remove it there"
+    if left := run_directories.orphans(entry):
+        pids = ", ".join(map(str, left[:8]))
+        return f"{plural(len(left), 'process')} of run {name} still live (pid {pids}): `distui stop {name}` ends them"
+    if any(host_processes.locked(entry.path / lock) for lock in (AGENT_LOCK, RUNNER_LOCK)):
+        return f"a process still serves run {name}: close the cockpits on it, and try again in some seconds"
+    return ""
+
+
+def remove(entry: Entry) -> int:
+    """Remove a run's directory, those of its parts here, and its sockets; bytes that were freed. Raises RunError."""
+    if why := refusal(entry):
+        raise RunError(why)
+    whole = entry.record.whole or entry.record.run
+    parts = [part for part in run_directories.parts(whole) if part.path != entry.path]
+    for part in parts:
+        if why := refusal(part):
+            raise RunError(why)
+    freed = 0
+    for each in (*parts, entry):
+        freed += _remove(each)
+        for socket in Path(stem(each.record.run8)).parent.glob(f"{each.record.run8}.*"):
+            with contextlib.suppress(OSError):
+                if socket.is_socket():
+                    socket.unlink()
+    return freed
+
+
+def _remove(entry: Entry) -> int:
+    """The directory itself: first renamed, so that nobody meets half a run. Raises RunError."""
+    base, name = run_directories.runs_dir(), entry.path.name
+    file_io.check_owner(base)
+    size = size_of(entry.path)
+    try:
+        folder = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise RunError(f"cannot open {base} ({error.strerror})") from None
+    try:
+        _check(folder, base, name)
+        gone = f"{TRASH}{name}-{secrets.token_hex(4)}"
+        os.rename(name, gone, src_dir_fd=folder, dst_dir_fd=folder)
+        shutil.rmtree(gone, dir_fd=folder)
+    except OSError as error:
+        raise RunError(f"cannot remove {base / name} ({error.strerror or error})") from None
+    finally:
+        os.close(folder)
+    return size
+
+
+def _check(folder: int, base: Path, name: str) -> None:
+    """Whether `name` is a directory of this user in the runs' own. Raises RunError and OSError."""
+    if not name or "/" in name or name in (".", ".."):
+        raise RunError(f"{name!r} is no run directory")
+    info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    if stat.S_ISLNK(info.st_mode):
+        raise RunError(f"{base / name} is a link: distui removes only directories; remove the link by hand")
+    if not stat.S_ISDIR(info.st_mode):
+        raise RunError(f"{base / name} is no directory: remove it by hand")
+    if info.st_uid != os.geteuid():
+        raise RunError(f"{base / name} belongs to another user (uid {info.st_uid})")
+
+
+def sweep() -> None:
+    """Finish removals that were cut off."""
+    base = run_directories.runs_dir()
+    with contextlib.suppress(OSError):
+        for path in base.iterdir():
+            if path.name.startswith(TRASH) and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Removable:
+    """A run as pruning sees it."""
+
+    entry: Entry
+    phase: RunPhase
+    ended: float
+    """Unix time of its end; of a run whose end is not known, of its beginning."""
+    size: int
+    """Bytes on disk."""
+
+
+def removable(entries: Iterable[Entry]) -> list[Removable]:
+    """The runs that have ended, the newest first; those that cannot be removed are left out."""
+    runs = []
+    for entry in entries:
+        history = entry.history()
+        phase = run_directories.phase(entry, history)
+        if not phase.ended or refusal(entry):
+            continue
+        state = history.state
+        ended = state.ended if state.ended is not None else entry.record.created
+        runs.append(Removable(entry, phase, ended, size_of(entry.path)))
+    return sorted(runs, key=lambda run: -run.ended)
+
+
+def pruned(
+    runs: Sequence[Removable],
+    now: float,
+    *,
+    older_than_s: float | None = None,
+    keep: int | None = None,
+    failed: bool = False,
+) -> list[Removable]:
+    """Which of these to remove: all that every given condition names. Pure.
+
+    `older_than_s`: ended so long ago; `keep`: not among the newest so many ended runs, of whatever outcome;
+    `failed`: failed or lost.
+    """
+    ordered = sorted(runs, key=lambda run: -run.ended)
+    rest = ordered if keep is None else ordered[keep:]
+    if older_than_s is not None:
+        rest = [run for run in rest if now - run.ended >= older_than_s]
+    return [run for run in rest if not failed or run.phase in FAILED]
+
+
+def entry_of(run: str) -> Entry:
+    """The run of exactly this id, read anew. Raises RunError."""
+    entry = run_directories.served(run_directories.runs_dir() / run)
+    if entry is None or not entry.path.is_dir():
+        raise RunError(f"no run {run!r} is here any more")
+    return entry
+
+
+def age(run: Removable, now: float | None = None) -> float:
+    """Seconds since its end."""
+    return max(0.0, (time.time() if now is None else now) - run.ended)

@@ -1,0 +1,178 @@
+"""Removal of runs: only ended ones, only below the runs' own directory, through no link."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from distui.runners import journal, run_directories, run_removal
+from distui.runners.errors import RunError
+from distui.runners.model import PlanSummary, RunCreated, RunEnded, RunPhase, Stamped
+from distui.runners.run_directories import Entry
+from distui.runners.run_removal import Removable, pruned
+from distui.tui.cli import main
+
+NOW = time.time()
+
+
+@pytest.fixture(autouse=True)
+def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("DISTUI_SOCKET_DIR", str(tmp_path / "sockets"))
+    return tmp_path
+
+
+def made(name: str, ended: float | None = 60.0, phase: RunPhase = RunPhase.SUCCEEDED) -> Entry:
+    """A run that ended so many seconds ago; None: its files do not say that it has ended."""
+    record = run_directories.new_record(name)
+    path = run_directories.runs_dir() / record.run
+    path.mkdir(parents=True, mode=0o700)
+    for folder in (path.parent, path.parent.parent):
+        folder.chmod(0o700)
+    (path / "run.json").write_bytes(msgspec.json.encode(record))
+    (path / "node-0").mkdir()
+    (path / "node-0/rank-0.out").write_text("step\n" * 5000)
+    plan = {"run": record.run, "launcher": "torchrun", "cwd": "/", "argv": [], "env": {}}
+    (path / "plan.json").write_text(json.dumps(plan))
+    created = RunCreated(record.run, name, record.host, PlanSummary("ddp", "ddp", "torchrun", "train.py"))
+    events = [Stamped(time=NOW - 1000, event=created, seq=1)]
+    if ended is not None:
+        events.append(Stamped(time=NOW - ended, event=RunEnded(phase, 0, str(phase)), seq=2))
+    (path / journal.NAME).write_bytes(b"".join(msgspec.json.encode(event) + b"\n" for event in events))
+    entry = run_directories.at(path)
+    assert entry is not None
+    return entry
+
+
+def left() -> list[str]:
+    return sorted(os.listdir(run_directories.runs_dir()))
+
+
+def test_an_ended_run_is_removed_whole(state_home: Path) -> None:
+    gone, stays = made("gone"), made("stays")
+    socket = state_home / "sockets" / f"{gone.record.run8}.sock"
+    socket.parent.mkdir(mode=0o700)
+    socket.write_text("no socket: it stays")
+    assert run_removal.remove(gone) >= 20_000
+    assert left() == [stays.record.run]
+    assert socket.exists()
+
+
+def test_a_live_run_is_refused_with_what_to_type() -> None:
+    live = made("live")
+    lock = os.open(live.path / "agent.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        with pytest.raises(RunError, match=r"still serves run live|is live"):
+            run_removal.remove(live)
+    finally:
+        os.close(lock)
+    assert left() == [live.record.run]
+
+
+def test_what_a_link_points_at_stays(state_home: Path) -> None:
+    outside = state_home / "precious"
+    outside.mkdir()
+    (outside / "model.pt").write_text("weights")
+    entry = made("linked")
+    (entry.path / "checkpoints").symlink_to(outside)
+    run_removal.remove(entry)
+    assert (outside / "model.pt").read_text() == "weights"
+    kept = made("moved")
+    elsewhere = state_home / "elsewhere"
+    kept.path.rename(elsewhere)
+    kept.path.symlink_to(elsewhere)
+    with pytest.raises(RunError, match="is a link"):
+        run_removal.remove(kept)
+    assert (elsewhere / "run.json").exists()
+
+
+def test_a_size_counts_no_link(state_home: Path) -> None:
+    big = state_home / "big"
+    big.write_bytes(b"x" * 1_000_000)
+    entry = made("small")
+    (entry.path / "link").symlink_to(big)
+    (entry.path / "loop").symlink_to(entry.path)
+    assert run_removal.size_of(entry.path) < 500_000
+
+
+def test_a_removal_that_was_cut_off_is_no_run_and_is_finished() -> None:
+    entry = made("half")
+    (run_directories.runs_dir() / f".removed-{entry.path.name}-1").mkdir()
+    entry.path.rename(run_directories.runs_dir() / f".removed-{entry.path.name}")
+    assert run_directories.entries() == []
+    run_removal.sweep()
+    assert left() == []
+
+
+def test_pruning_takes_what_every_condition_names() -> None:
+    day = 86400.0
+    entry = made("any")
+    runs = [
+        Removable(entry, phase, NOW - age * day, 1)
+        for age, phase in (
+            (1, RunPhase.FAILED), (5, RunPhase.SUCCEEDED), (40, RunPhase.FAILED), (50, RunPhase.LOST),
+            (60, RunPhase.STOPPED),
+        )
+    ]  # fmt: skip
+
+    def ages(**conditions: object) -> list[int]:
+        return [round((NOW - run.ended) / day) for run in pruned(runs, NOW, **conditions)]  # type: ignore[arg-type]
+
+    assert ages(older_than_s=30 * day) == [40, 50, 60]
+    assert ages(keep=3) == [50, 60]
+    assert ages(failed=True) == [1, 40, 50]
+    assert ages(older_than_s=30 * day, keep=3, failed=True) == [50]
+    assert ages(keep=0) == [1, 5, 40, 50, 60]
+    assert ages(keep=99) == []
+
+
+def test_rm_and_prune_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    made("old", 40 * 86400.0, RunPhase.FAILED)
+    made("new", 60.0)
+    assert main(["rm", "old"]) != 0
+    assert "add --yes" in capsys.readouterr().err
+    assert main(["prune"]) == 2
+    assert "add --older-than 30d, --keep 20 or --failed" in capsys.readouterr().err
+    assert main(["prune", "--older-than", "30d", "--dry-run"]) == 0
+    text = capsys.readouterr().out
+    assert "would remove 1 run" in text
+    assert "old" in text
+    assert len(left()) == 2
+    assert main(["prune", "--older-than", "30d", "--yes", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [run["name"] for run in document["removed"]] == ["old"]
+    assert document["freed_bytes"] > 20_000
+    assert main(["rm", "new", "--yes"]) == 0
+    assert left() == []
+    assert main(["rm", "new", "--yes"]) == 3
+    for wrong in ("30", "d", "-1d", "30x", "nand"):
+        with pytest.raises(SystemExit):
+            main(["prune", f"--older-than={wrong}"])
+
+
+def test_one_live_run_keeps_all_that_were_named(capsys: pytest.CaptureFixture[str]) -> None:
+    ended, live = made("ended"), made("live")
+    lock = os.open(live.path / "runner.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        assert main(["rm", "ended", "live", "--yes"]) == 2
+    finally:
+        os.close(lock)
+    assert "run live" in capsys.readouterr().err
+    assert ended.record.run in left()
+
+
+def test_a_damaged_run_is_listed_and_can_be_removed(capsys: pytest.CaptureFixture[str]) -> None:
+    entry = made("damaged")
+    (entry.path / "run.json").write_bytes(b"\xff\x00garbage")
+    assert main(["ls"]) == 0
+    assert "damaged" in capsys.readouterr().out
+    assert main(["rm", entry.record.run, "--yes"]) == 0
+    assert left() == []

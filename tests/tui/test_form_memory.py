@@ -1,0 +1,208 @@
+"""The launch form: filled from a run or the last launch, paths completed, scripts that cannot run refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import scripted as play
+from conftest import Start, shown
+
+from distui.presets.load import load
+from distui.presets.plan import Place, Plan, Request, make_plan
+from distui.presets.render import plan_to_json
+from distui.runners import run_directories
+from distui.runners.errors import RunError
+from distui.runners.launch import recent
+from distui.runners.launch.launch_form import LaunchForm, PresetEntry
+from distui.runners.launch.syntax_check import syntax_problem
+from distui.tui.path_completion import completed_path
+from distui.tui.rows.form import Field, best_match, folded_plan, form_rows
+from distui.tui.rows.glyphs import plain
+from distui.tui.screens.launch import LaunchScreen
+from distui.tui.screens.modal import ConfirmScreen
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def presets(*names: str) -> list[PresetEntry]:
+    return [PresetEntry(name=name, title="", summary="as fsdp2, but not") for name in names]
+
+
+def test_a_preset_of_exactly_that_name_wins() -> None:
+    entries = presets("single", "zero1", "fsdp2", "fsdp2-hybrid")
+    assert best_match(entries, "fsdp2", "zero1") == "fsdp2"
+    assert best_match(entries, "FSDP2 ", "fsdp2-hybrid") == "fsdp2"
+    assert best_match(entries, "fsdp", "single") == "fsdp2"
+    assert best_match(entries, "fsdp", "fsdp2-hybrid") == "fsdp2-hybrid", "the cursor stays where it fits"
+    assert best_match(entries, "but", "zero1") == "zero1"
+
+
+@pytest.mark.parametrize("label", ["gradient_as_bucket_view", "x" * 40, "a"])
+def test_no_label_runs_into_its_value(label: str) -> None:
+    field = Field(name="f", label=label, table="run", help="", value="true", choices=("true", "false"))
+    (row,) = [line for line in plain(form_rows([field], {}, 0, 0, 80, False).rows) if line.endswith("true")]
+    assert row.endswith(" true")
+
+
+def test_paths_complete_as_far_as_they_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("train.py", "train_big.py", "notes.txt", ".hidden.py", "odd\x1b.py"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools/run.py").write_text("")
+    assert completed_path("tr", ".py") == ("train", ["train.py", "train_big.py"])
+    assert completed_path("train.", ".py") == ("train.py", ["train.py"])
+    assert completed_path("to", ".py") == ("tools/", ["tools/"])
+    assert completed_path("tools/", ".py") == ("tools/run.py", ["tools/run.py"])
+    assert completed_path(f"{tmp_path}/no", ".py")[0] == f"{tmp_path}/notes.txt"
+    assert completed_path("nothing/", ".py") == ("nothing/", [])
+    assert completed_path("odd", ".py") == ("odd", [])
+
+
+def test_launches_are_remembered_without_their_secrets(tmp_path: Path) -> None:
+    env = {"XDG_STATE_HOME": str(tmp_path)}
+    for at in range(recent.MOST + 5):
+        recent.remember(LaunchForm(preset="ddp", script=f"t{at}.py"), env)
+    form = LaunchForm(preset="ddp", script="train.py", args="--lr 1 --api-key sk-live-1234567890abcdef",
+                      env="LR=1 HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz012345", params="7B")  # fmt: skip
+    recent.remember(form, env)
+    recent.remember(form, env)
+    forms = recent.read(env)
+    assert len(forms) == recent.MOST
+    assert forms[0] == LaunchForm(preset="ddp", script="train.py", env="LR=1")
+    assert [each.script for each in forms].count("train.py") == 1
+    text = recent.path(env).read_text()
+    assert "hf_abc" not in text
+    assert "sk-live" not in text
+    assert recent.path(env).stat().st_mode & 0o077 == 0
+    for damage in (
+        "",
+        "[1]",
+        "{",
+        '[{"preset": 1}]',
+        '[{"preset": "ddp", "script": "a", "evil": "b"}]',
+        "[" * 9999,
+    ):
+        recent.path(env).write_text(damage)
+        assert all(each.script == "a" for each in recent.read(env))
+
+
+def test_the_question_counts_what_distui_sets_and_shows_what_was_chosen() -> None:
+    text = "run  x\n\nenvironment (3 variables beside what is inherited)\n  A=1  # distui\n  LR=1  # command line\n"
+    rows = plain(folded_plan(f"{text}\nwritten\n  /path/*.json\n"))
+    assert [row.strip() for row in rows if row.strip()] == [
+        "run  x", "environment: 3 variables, e shows them", "LR=1  # command line",
+    ]  # fmt: skip
+
+
+def planned(tmp_path: Path, text: str, run: str = "r", **request: Any) -> Plan:
+    (tmp_path / "train.py").write_text(text)
+    place = Place(
+        run=run, run_dir=str(tmp_path / "r"), cwd=str(tmp_path), python=sys.executable, gpus=0, cores=2, port=29400,
+        ras_port=29401,
+    )  # fmt: skip
+    return make_plan(load("ddp"), Request(script="train.py", nproc_per_node=2, **request), place)
+
+
+def test_a_script_that_is_no_python_is_named_with_its_line(tmp_path: Path) -> None:
+    problem = syntax_problem(planned(tmp_path, "import torch\ndef x(:\n"))
+    assert problem.startswith("train.py:2: syntax error (")
+    assert syntax_problem(planned(tmp_path, "import torch\n")) == ""
+
+
+def test_a_syntax_that_only_the_trainings_python_knows_is_launched(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "def x(:\n")
+    newer = tmp_path / "python"
+    newer.write_text("#!/bin/sh\nexit 0\n")
+    newer.chmod(0o755)
+    assert syntax_problem(replace(plan, python=str(newer))) == ""
+    assert syntax_problem(replace(plan, python=str(tmp_path / "missing"))) == ""
+
+
+async def test_the_form_begins_with_the_run_at_hand(rig: Start) -> None:
+    it = rig(play.running())
+    form = LaunchForm(preset="fsdp2", script="train.py", args="--lr 1", nproc="4", env="LR=1")
+    it.source.form_of = lambda run: form  # type: ignore[method-assign]
+    async with shown(it, 120, 40):
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("ctrl+n")
+        screen = it.app.screen
+        assert isinstance(screen, LaunchScreen)
+        assert screen.form == form
+        await it.until(lambda: screen.preview)
+        await it.press("enter")
+        assert isinstance(it.app.screen, ConfirmScreen)
+
+
+async def test_the_last_launch_comes_back_and_recent_ones_by_a_key(rig: Start) -> None:
+    it = rig(play.running(), run=None)
+    for script in ("old.py", "new.py"):
+        recent.remember(LaunchForm(preset="ddp", script=script))
+    async with shown(it, 120, 40):
+        await it.press("ctrl+n")
+        screen = it.app.screen
+        assert isinstance(screen, LaunchScreen)
+        assert screen.form.script == "new.py"
+        await it.press("ctrl+r")
+        assert screen.form.script == "old.py"
+
+
+async def test_tab_completes_the_script_and_then_moves_on(
+    rig: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    (folder / "train.py").write_text("")
+    (folder / "train_big.py").write_text("")
+    async with shown(rig(play.running(), run=None), 120, 40) as it:
+        await it.press("ctrl+n", *"tr", "tab")
+        screen = it.app.screen
+        assert isinstance(screen, LaunchScreen)
+        assert screen.form_view.text == "train"
+        assert "train_big.py" in it.screen()
+        await it.press(".", "tab")
+        assert screen.form_view.text == "train.py"
+        assert screen.form_view.has_focus
+        await it.press("tab")
+        assert not screen.form_view.has_focus
+
+
+async def test_digits_typed_into_a_field_stay_there(rig: Start) -> None:
+    async with shown(rig(play.running()), 120, 40) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("ctrl+n", *"4567")
+        screen = it.app.screen
+        assert isinstance(screen, LaunchScreen)
+        assert screen.form_view.text == "4567"
+        await it.press("escape")
+        assert it.app.view.pane == "overview"
+
+
+def test_the_form_of_a_run_is_what_was_launched(tmp_path: Path) -> None:
+    record = run_directories.new_record("mine")
+    asked = {"LR": "1", "HF_TOKEN": "hf_secret"}
+    plan = planned(
+        tmp_path,
+        "import torch\n",
+        record.run,
+        args=("--lr", "3e-4"),
+        env=asked,
+        nccl={"NCCL_DEBUG": "INFO"},
+    )
+    path = run_directories.create(record, json.dumps(plan_to_json(plan, masked=True)).encode(), {})
+    entry = run_directories.at(path)
+    assert entry is not None
+    form = recent.form_of(entry, str(tmp_path))
+    assert form == LaunchForm(
+        preset="ddp", script="train.py", args="--lr 3e-4", nproc="2", name="mine", env="LR=1", nccl="INFO"
+    )
+    assert recent.form_of(entry, "/").script == str(tmp_path / "train.py")
+    (path / "plan.json").write_text("{}")
+    with pytest.raises(RunError):
+        recent.form_of(entry, str(tmp_path))

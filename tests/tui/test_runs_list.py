@@ -1,0 +1,174 @@
+"""The runs list: columns, filter, order, marks, and what is done with ended runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import scripted as play
+from conftest import Rig, Start, shown
+from test_cockpit import entry
+
+from distui.tui.rows.glyphs import row_width
+from distui.tui.rows.runs import RunEntry, fitting, head_row, ordered, placed, run_row
+from distui.tui.screens.launch import LaunchScreen
+from distui.tui.screens.modal import ConfirmScreen
+from distui.tui.screens.run import RunScreen
+from distui.tui.screens.runs import RunsScreen
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def several_runs() -> list[RunEntry]:
+    return [
+        entry(id="20260101-000000-llama-aaaaaaaa", name="llama", preset="fsdp2", ranks=16, nodes=2, step=18_420,
+              total=50_000, age_s=4000.0, lasted_s=4000.0, path="/runs/llama"),
+        entry(id="20260101-000000-train0-bbbbbbbb", name="train0", phase="failed", live=False, preset="ddp", ranks=2,
+              nodes=1, age_s=90_000.0, lasted_s=61.0, exit_code=1, finding="rank 1 ran out of GPU memory",
+              size=36 << 20, path="/runs/train0"),
+        entry(id="20260101-000000-train3-cccccccc", name="train3", phase="succeeded", live=False, preset="ddp",
+              ranks=2, nodes=1, step=2000, total=2000, age_s=1000.0, lasted_s=600.0, exit_code=0, size=1 << 20,
+              path="/runs/train3"),
+        entry(id="watch:4711", name="train.py", phase="watched", readonly=True, preset="torchrun", ranks=2),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [58, 78, 118, 198])
+def test_columns_fill_the_width_and_never_more(width: int) -> None:
+    runs = several_runs()
+    places = placed(runs, width)
+    assert {place.column.name for place in places} >= {"state", "name"}
+    for row in (head_row(places, "age"), *(run_row(run, places) for run in runs)):
+        assert width - 2 <= row_width(row) <= width + 2
+    shown_columns = {place.column.name for place in places}
+    if width >= 198:
+        assert shown_columns >= {
+            "preset",
+            "ranks",
+            "step",
+            "done",
+            "age",
+            "took",
+            "exit",
+            "size",
+            "finding",
+            "id",
+        }
+        assert any(runs[0].id in text for text, _ in run_row(runs[0], places)), (
+            "an id is not cut beside blanks"
+        )
+
+
+def test_ages_count_from_now_and_durations_to_the_end() -> None:
+    text = "".join(cell for cell, _ in run_row(several_runs()[1], placed(several_runs(), 200)))
+    assert "25h" in text or "1d" in text
+    assert "61s" in text
+
+
+def test_a_filter_reads_words_and_fields() -> None:
+    def names(words: str) -> list[str]:
+        return [run.name for run in fitting(several_runs(), words)]
+
+    assert names("train3") == ["train3"]
+    assert names("state:failed preset:ddp") == ["train0"]
+    assert names("TRAIN ddp") == ["train0", "train3"]
+    assert names("finding:memory") == ["train0"]
+    assert names("exit:0") == ["train3"]
+    assert names("ranks:2 state:watched") == ["train.py"]
+    assert names("nothing:like") == []
+    assert len(names("")) == 4
+
+
+def test_unknown_values_come_last_in_either_order() -> None:
+    runs = several_runs()
+    assert [run.name for run in ordered(runs, "size")] == ["train0", "train3", "llama", "train.py"]
+    assert [run.name for run in ordered(runs, "size", True)] == ["train3", "train0", "llama", "train.py"]
+    assert [run.name for run in ordered(runs, "name")] == ["llama", "train.py", "train0", "train3"]
+    assert ordered(runs, "") == runs
+
+
+def screen_of(it: Rig) -> RunsScreen:
+    assert isinstance(it.app.screen, RunsScreen)
+    return it.app.screen
+
+
+async def test_typed_words_filter_and_do_nothing_else(rig: Start) -> None:
+    it = rig(play.running(), runs=several_runs(), run=None)
+    it.source.measured_runs = it.source.runs  # type: ignore[method-assign]
+    async with shown(it, 120, 30) as it:
+        await it.until(lambda: isinstance(it.app.screen, RunsScreen))
+        theme = it.app.theme
+        await it.press("slash", *"train3")
+        assert it.app.theme == theme
+        assert [run.name for run in screen_of(it).list.listed] == ["train3"]
+        assert "1 of 4" in it.screen()
+        await it.press("enter", "enter")
+        assert it.source.opened[0] == "20260101-000000-train3-cccccccc"
+
+
+async def test_esc_ends_the_filter_first_and_then_goes_back(rig: Start) -> None:
+    async with shown(rig(play.running(), runs=several_runs()), 120, 30) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("R", "slash", *"llama", "enter", "escape")
+        assert len(screen_of(it).list.listed) == 4
+        await it.press("escape")
+        assert isinstance(it.app.screen, RunScreen)
+
+
+async def test_s_and_a_click_on_the_head_order(rig: Start) -> None:
+    async with shown(rig(play.running(), runs=several_runs()), 160, 30) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("R", "s", "s")
+        runs = screen_of(it).list
+        assert runs.sort == "name"
+        at = next(place for place in runs._places if place.column.name == "size")
+        await it.pilot.click(runs, offset=(at.first + 2, 0))
+        assert (runs.sort, runs.reverse, runs.listed[0].name) == ("size", False, "train0")
+        await it.pilot.click(runs, offset=(at.first + 2, 0))
+        assert (runs.reverse, runs.listed[0].name) == (True, "train3")
+
+
+async def test_only_ended_runs_are_removed_and_the_question_has_size_and_path(rig: Start) -> None:
+    it = rig(play.running(), runs=several_runs())
+    removed: list[str] = []
+
+    def remove(runs: list[str]) -> tuple[int, list[str]]:
+        removed.extend(runs)
+        return 37 << 20, []
+
+    it.source.remove = remove  # type: ignore[method-assign, assignment]
+    async with shown(it, 120, 30):
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("R", "X")
+        await it.until(lambda: "only ended runs are removed" in it.told())
+        await it.press("down", "space", "space", "X")
+        assert isinstance(it.app.screen, ConfirmScreen)
+        text = it.screen()
+        assert "Remove 2 runs, 37" in text
+        assert "/runs/train0" in text
+        await it.press("enter")
+        assert removed == []
+        await it.press("X", "y")
+        await it.until(lambda: removed)
+        assert len(removed) == 2
+
+
+async def test_readonly_removes_and_launches_nothing(rig: Start) -> None:
+    async with shown(rig(play.running(), runs=several_runs(), readonly=True), 120, 30) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("R", "down", "X", "r", "delete")
+        assert isinstance(it.app.screen, RunsScreen)
+
+
+async def test_r_opens_the_form_of_the_run(rig: Start) -> None:
+    async with shown(rig(play.running(), runs=several_runs()), 120, 40) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("R", "down", "r")
+        assert isinstance(it.app.screen, LaunchScreen)
+
+
+def test_a_foreign_job_fits_its_cells() -> None:
+    runs = [replace(several_runs()[3], finding="not started by distui")]
+    text = "".join(cell for cell, _ in run_row(runs[0], placed(runs, 120)))
+    assert "torchrun" in text
+    assert "not started by distui" in text
