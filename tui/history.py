@@ -185,6 +185,8 @@ class MetricHistory:
         """Seconds of a dot of the curves that were painted last: the step of the time cursor."""
         self.edge: float | None = None
         """Where the time axis ends while the past is shown; None: at the newest."""
+        self.own: set[tuple[int, int]] = set()
+        """Node and index of the run's GPUs, as they were known last."""
         self._letters: dict[int, int] = {}
         self._turn = 0
         self._sampled: dict[tuple[Want, int], tuple[int, int]] = {}

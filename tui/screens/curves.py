@@ -181,9 +181,12 @@ def moment_at(frame: Frame) -> float | None:
     return frame.moment.at if frame.moment is not None else None
 
 
-def own_indexes(frame: Frame) -> tuple[int, ...]:
-    """The run's GPUs by their index on their nodes; () where all are, or nobody knows."""
-    own = own_gpus(frame.state)
+def own_indexes(frame: Frame, history: MetricHistory) -> tuple[int, ...]:
+    """The run's GPUs by their index on their nodes; () where all are, or nobody knows.
+
+    What was known once stays: at a moment before the first sample nothing says which they are.
+    """
+    own = history.own = own_gpus(frame.state) or history.own
     every = sum(len(node.gpus) for node in frame.state.nodes.values())
     return tuple(sorted({index for _, index in own})) if own and len(own) != every else ()
 
@@ -245,7 +248,7 @@ class CurveStrip(HistoryPane):
     def panel(self, frame: Frame, name: str, view: ChartView) -> Panel:
         """One chart's data, as far as it is known."""
         metric = metric_of(name)
-        want = Want(name, indexes=own_indexes(frame) if metric.kind == "gpu" else ())
+        want = Want(name, indexes=own_indexes(frame, self.history) if metric.kind == "gpu" else ())
         size = -(-view.span.cells * view.mode.across // view.wide)
         seconds = int(view.bucket)
         begin = view.span.end - size * seconds
