@@ -11,7 +11,20 @@ from ..runners.launch.options import options as launch_options
 
 # What each verb may do to runs; a verb that is in none of these sets is refused by the tests.
 READS = frozenset(
-    ["attach", "diagnose", "dump", "events", "export", "logs", "ls", "replay", "status", "wait", "watch"]
+    [
+        "attach",
+        "diagnose",
+        "dump",
+        "events",
+        "export",
+        "logs",
+        "ls",
+        "metrics",
+        "replay",
+        "status",
+        "wait",
+        "watch",
+    ]
 )
 """Start, end, signal and restart nothing, in whatever state the run is: `dump` asks ranks that answer by themselves."""
 
@@ -214,6 +227,29 @@ def _reading(verbs: Verbs) -> None:
     _follow(verb)
     verb.add_argument("--grep", default="", metavar="RE", help="only lines that match")
     verb.add_argument("--attempt", type=count, metavar="N", help="(default: the newest)")
+    _metrics(verbs)
+
+
+def _metrics(verbs: Verbs) -> None:
+    verb = _verb(verbs, "metrics", "metrics:metrics", help="print metrics of a run over time")
+    _run(verb)
+    verb.add_argument(
+        "metric", nargs="*", metavar="METRIC", help="gpu.util, rank.step_s, train, … (default: all)"
+    )
+    verb.add_argument("--list", action="store_true", help="list the metrics; of RUN, those that it has")
+    verb.add_argument(
+        "--last", metavar="TIME", help="only this long before now, or before the run's end: 10m, 2h"
+    )
+    verb.add_argument("--since", metavar="TIME", help="10m (ago), 12:40, 2026-01-31T12:40 or unix seconds")
+    verb.add_argument("--until", metavar="TIME", help="the same (default: now)")
+    _ranks(verb)
+    verb.add_argument(
+        "--gpu", type=count, action="append", default=[], metavar="N", help="only this GPU; repeatable"
+    )
+    verb.add_argument(
+        "--fold", action="store_true", help="one row a metric, of all ranks and GPUs together"
+    )
+    _json(verb)
 
 
 def _changing(verbs: Verbs) -> None:

@@ -29,6 +29,8 @@ NICE_S = (
 )  # fmt: skip
 """Lengths of buckets; each is made of whole rows of some level."""
 MOST_BUCKETS = 1000
+FEW = 8
+"""Metrics that are picked out of rows; of more, rows are decoded whole."""
 MOST_VALUES = 200_000
 """Numbers in one answer, which stays below MAX_LINE with them."""
 FOLDS = ("each", "node", "all")
@@ -116,6 +118,11 @@ class Store:
     ) -> None:
         self._directory, self._open, self._levels = directory, open_row, levels
 
+    @property
+    def there(self) -> bool:
+        """Whether metrics may be here."""
+        return self._open is not None or self._directory.is_dir()
+
     def span(self) -> tuple[float, float] | None:
         """Unix times between which there are rows; None where there are none."""
         begins = [at for level in self._levels if (at := oldest(self._directory, level)) is not None]
@@ -129,20 +136,23 @@ class Store:
         """Buckets for a window, and the level that they are read of."""
         bins = bins_of(begin, end, buckets)
         level = level_for(bins.seconds, self._levels)
-        begins = [oldest(self._directory, each) for each in self._levels]
+        mine = oldest(self._directory, self._levels[level])
         for coarser in range(level + 1, len(self._levels)):
-            mine, other, seconds = begins[level], begins[coarser], self._levels[coarser].seconds
             reached = math.inf if mine is None else mine
-            if other is not None and reached > begin and other + seconds <= reached:
-                level, bins = coarser, bins_of(begin, end, buckets, seconds)
+            if reached <= begin:
+                break
+            other, seconds = oldest(self._directory, self._levels[coarser]), self._levels[coarser].seconds
+            if other is not None and other + seconds <= reached:
+                level, mine, bins = coarser, other, bins_of(begin, end, buckets, seconds)
         return bins, level
 
-    def rows(self, level: int, begin: float, end: float) -> Iterator[Row]:
+    def rows(self, level: int, begin: float, end: float, metrics: Sequence[str] = ()) -> Iterator[Row]:
         """Rows of a level in [begin, end), and of finer ones from where it ends."""
+        few = metrics if len(metrics) <= FEW and not {*metrics} & {*SOURCES} else ()
         reached = begin
         for finer in range(level, -1, -1):
             newest = reached
-            for row in read_rows(self._directory, self._levels[finer], reached, end):
+            for row in read_rows(self._directory, self._levels[finer], reached, end, few):
                 newest = max(newest, row.end)
                 yield row
             reached = newest if newest > reached else max(reached, self._until(finer))
@@ -180,30 +190,35 @@ def read(stores: Stores, ask: ReadMetrics, now: float | None = None) -> MetricsW
     """The curves of one node or several. Reads files; raises nothing."""
     if why := refusal(ask):
         return MetricsWindow(ask.id, error=why)
-    window = resolved(ask, [span for store in stores.values() if (span := store.span())], now)
-    if window is None:
+    now = time.time() if now is None else now
+    window: tuple[float, float] | None = (ask.begin, ask.end)
+    if ask.begin <= BEFORE_ALL or ask.end > now + AHEAD_S:
+        window = resolved(ask, [span for store in stores.values() if (span := store.span())], now)
+    if window is None or not any(store.there for store in stores.values()):
         return MetricsWindow(ask.id, error="no metrics of this run are kept here")
     buckets = min(ask.buckets, MOST_BUCKETS)
     fits = {node: store.fit(*window, buckets) for node, store in stores.items()}
     least = max(bins.seconds for bins, _ in fits.values())
     bins = bins_of(*window, buckets, least)
     gathered = {
-        node: gather(stores[node].rows(level, bins.begin, bins.end), bins, ask.metrics, ask.indexes)
+        node: gather(
+            stores[node].rows(level, bins.begin, bins.end, ask.metrics), bins, ask.metrics, ask.indexes
+        )
         for node, (_, level) in fits.items()
     }
     return answer(ask, bins, folded(gathered, ask.fold, ask.counts))
 
 
 def resolved(
-    ask: ReadMetrics, spans: Sequence[tuple[float, float]], now: float | None = None
+    ask: ReadMetrics, spans: Sequence[tuple[float, float]], now: float
 ) -> tuple[float, float] | None:
-    """Begin and end in unix seconds; None where there is nothing. `spans`: of what there is. Pure but for the clock."""
+    """Begin and end in unix seconds; None where there is nothing. `spans`: of what there is. Pure."""
     if not spans:
         return None
     begin, end = ask.begin, ask.end
     if begin <= BEFORE_ALL:
         begin = min(span[0] for span in spans)
-    if end > (time.time() if now is None else now) + AHEAD_S:
+    if end > now + AHEAD_S:
         end = max(span[1] for span in spans)
     return begin, max(end, begin + 1)
 
@@ -300,7 +315,15 @@ def _put(gathered: Gathered, bins: Bins, place: int, name: str, row: Row, only: 
         points = gathered.get((name, index))
         if points is None:
             points = gathered[name, index] = no_points(bins.buckets)
-        _add(points, place, last, mean, count, low, high)
+        if last:
+            points.total[place], points.samples[place] = mean, 1
+        else:
+            points.total[place] += mean * count
+            points.samples[place] += count
+        if low < points.low[place]:
+            points.low[place] = low
+        if high > points.high[place]:
+            points.high[place] = high
 
 
 def _add(

@@ -10,7 +10,7 @@ import math
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,6 +44,9 @@ LEVELS = (
 )
 FOLDER = "metrics"
 """Below a run directory."""
+TRIES = 3
+NEAR = 1 << 18
+"""Bytes in which the first rows of a file are, or the last."""
 MOST_BYTES = 256 << 20
 """Of one file that is read, unpacked."""
 Cell = list[float]
@@ -64,7 +67,7 @@ class Row(NamedTuple):
     """Of each series, where its columns do not say otherwise."""
     indexes: Mapping[str, list[int]]
     """By source."""
-    columns: Mapping[str, msgspec.Raw | Cells]
+    columns: Mapping[str, msgspec.Raw | bytes | Cells]
     """By metric; see `cells`."""
 
     @property
@@ -88,28 +91,43 @@ def pieces(directory: Path, level: Resolution) -> list[tuple[int, Path]]:
 
 
 def read_rows(
-    directory: str | Path, level: Resolution, begin: float = -math.inf, end: float = math.inf
+    directory: str | Path,
+    level: Resolution,
+    begin: float = -math.inf,
+    end: float = math.inf,
+    names: Sequence[str] = (),
 ) -> Iterator[Row]:
     """The rows of one level whose buckets begin in [begin, end), in the order in which they were written.
 
+    With `names` only these metrics of them, which is cheaper.
+
     Lines that do not decode (torn by a crash) and files that cannot be read are passed over.
     """
-    for path in _files(Path(directory), level, begin, end):
-        for line in _lines(path):
+    keys = [(name, msgspec.json.encode(name) + b":") for name in names]
+    for lines in _contents(Path(directory), level, begin, end):
+        for line in lines:
             at = _time(line)
             if at is not None and not begin <= at < end:
                 continue
-            row = decode_row(line)
+            row = _picked(line, keys) if keys and at is not None else decode_row(line)
             if row is not None and begin <= row.time < end:
                 yield row
 
 
 def oldest(directory: str | Path, level: Resolution) -> int | None:
     """Unix time at which a level's rows begin; None where there are none."""
+    begin = _oldest(directory, level)
+    return _oldest(directory, level) if begin is None else begin  # a writer may have begun a new file
+
+
+def _oldest(directory: str | Path, level: Resolution) -> int | None:
     for begin, path in [*_pieces_or_none(Path(directory), level), (0, Path(directory) / level.name)]:
         if begin:
             return begin
-        row = next((row for line in _lines(path) if (row := decode_row(line)) is not None), None)
+        row = next(
+            (row for line in _content(path, NEAR).splitlines() if (row := decode_row(line)) is not None),
+            None,
+        )
         if row is not None:
             return row.time
     return None
@@ -118,7 +136,11 @@ def oldest(directory: str | Path, level: Resolution) -> int | None:
 def end_of(directory: str | Path, level: Resolution) -> float:
     """Unix time at which a level's rows end; -inf where there are none."""
     for path in reversed([*_files(Path(directory), level, -math.inf, math.inf)]):
-        ends = [row.end for line in _lines(path)[-64:] if (row := decode_row(line)) is not None]
+        ends = [
+            row.end
+            for line in _content(path, -NEAR).splitlines()[-64:]
+            if (row := decode_row(line)) is not None
+        ]
         if ends:
             return max(ends)
     return -math.inf
@@ -143,20 +165,32 @@ def _files(directory: Path, level: Resolution, begin: float, end: float) -> list
     return [*wanted, directory / level.name]
 
 
+def _contents(directory: Path, level: Resolution, begin: float, end: float) -> list[list[bytes]]:
+    """The lines of the files of that time; a writer may begin a new file meanwhile, and then they are read again."""
+    for _ in range(TRIES):
+        files = _files(directory, level, begin, end)
+        contents = [_lines(path) for path in files]
+        if _files(directory, level, begin, end) == files:
+            break
+    return contents
+
+
 def _lines(path: Path) -> list[bytes]:
     return _content(path).splitlines()
 
 
-def _content(path: Path) -> bytes:
-    """What can be read of a file."""
+def _content(path: Path, most: int = MOST_BYTES) -> bytes:
+    """What can be read of a file: `most` bytes from its beginning, or of one that is not packed -`most` from its end."""
     try:
         with open(path, "rb", opener=_regular) as file:
             if path.suffix == ".gz":
-                return gzip.GzipFile(fileobj=file).read(MOST_BYTES)
-            return file.read(MOST_BYTES)
+                return gzip.GzipFile(fileobj=file).read(most if most > 0 else MOST_BYTES)
+            if most < 0:
+                file.seek(max(0, os.fstat(file.fileno()).st_size + most))
+            return file.read(abs(most))
     except FileNotFoundError:
         packed = path.with_name(path.name + ".gz")  # packed since the folder was listed
-        return _content(packed) if path.suffix != ".gz" and packed.exists() else b""
+        return _content(packed, most) if path.suffix != ".gz" and packed.exists() else b""
     except (OSError, EOFError, zlib.error):
         return b""
 
@@ -210,6 +244,45 @@ def decode_row(line: bytes) -> Row | None:
         return _from_old(_old_line.decode(line))
     except (msgspec.MsgspecError, RecursionError, ValueError, OverflowError):
         return None
+
+
+class _Head(msgspec.Struct):
+    t: int
+    s: int = 1
+    n: int = 1
+
+
+_head = msgspec.json.Decoder(_Head)
+_indexes = msgspec.json.Decoder(dict[str, list[int]])
+_INDEXES: dict[bytes, dict[str, list[int]]] = {}
+"""What was decoded of the indexes of rows, which mostly are the same."""
+
+
+def _picked(line: bytes, keys: Sequence[tuple[str, bytes]]) -> Row | None:
+    """A few metrics of a line as `encoded` writes it, without decoding the others; None where it is torn."""
+    end, begin = line.find(b',"i":{'), line.find(b'},"m":{')
+    if not 0 < end < begin or not line.endswith(b"}}"):
+        return decode_row(line)
+    try:
+        head = _head.decode(line[:end] + b"}")
+        text = line[end + 5 : begin + 1]
+        indexes = _INDEXES.get(text)
+        if indexes is None:
+            indexes = _indexes.decode(text)
+            if len(_INDEXES) >= 64:
+                _INDEXES.clear()
+            _INDEXES[text] = indexes
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    if head.s <= 0:
+        return None
+    columns: dict[str, msgspec.Raw | bytes | Cells] = {}
+    for name, key in keys:
+        at = line.find(key, begin)
+        if at >= 0:
+            until = line.find(b'],"', at)
+            columns[name] = line[at + len(key) : until + 1 if until >= 0 else -2]
+    return Row(head.t, head.s, head.n, indexes, columns)
 
 
 def _from_old(old: _OldLine) -> Row | None:
@@ -305,12 +378,13 @@ def columns_of(row: Row, name: str) -> Columns | None:
     except (msgspec.MsgspecError, RecursionError):
         return None
     size = len(indexes)
+    usual = 1.0 if name in COUNTS else float(row.samples)
+    if len(columns) == 1 and isinstance(only := columns[0], list) and len(only) == size:
+        return Columns(indexes, only, only, only, [usual] * size)
     lists = [column if isinstance(column, list) else [column] * size for column in columns]
     if len(lists) not in (1, 3, 4) or any(len(each) != size for each in lists):
         return None
     mean = lists[0]
     low, high = (mean, mean) if len(lists) == 1 else lists[1:3]
-    samples: list[float | None] = (
-        lists[3] if len(lists) == 4 else [1.0 if name in COUNTS else float(row.samples)] * size
-    )
+    samples: list[float | None] = lists[3] if len(lists) == 4 else [usual] * size
     return Columns(indexes, mean, low, high, samples)

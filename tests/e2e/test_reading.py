@@ -154,6 +154,11 @@ def commands(run: Run) -> dict[str, list[list[str]]]:
         "dump": [["dump", name, "stacks"]],
         "diagnose": [["diagnose", name]],
         "events": [["events", name], ["events", name, "--json"]],
+        "metrics": [
+            ["metrics", name],
+            ["metrics", name, "--list"],
+            ["metrics", name, "--last", "5m", "--json"],
+        ],
         "ls": [["ls"], ["ls", "--json"]],
         "watch": [["watch", "--json"]],
         "attach": screen,

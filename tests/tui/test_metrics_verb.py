@@ -1,0 +1,86 @@
+"""The table of `distui metrics`: numbers, owners, small curves, times that people type."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from distui.runners.errors import RunError
+from distui.runners.model import HUB, Series
+from distui.tui.verbs.metrics import Summary, chosen, duration, lines, moment, small_curve, value_text
+
+NOW = time.mktime((2026, 5, 4, 12, 0, 0, 0, 0, -1))
+
+
+def test_a_mean_counts_samples_and_a_spike_is_the_maximum() -> None:
+    summary = Summary(
+        Series("gpu.util", 0, 3, 1, (10, None, 40), (5, None, 40), (100, None, 40), (30, 0, 10))
+    )
+    assert (summary.last, summary.low, summary.mean, summary.high) == (40, 5, 17.5, 100)
+    nothing = Summary(Series("gpu.util", 0, 3, 1, (None, None)))
+    assert (nothing.last, nothing.low, nothing.mean, nothing.high) == (None, None, None, None)
+
+
+def test_a_row_a_series() -> None:
+    shown = [
+        Series("gpu.util", 0, 3, 1, (0, 50, 100)),
+        Series("rank.rss", 1, 12, 1, (1 << 30,)),
+        Series("host.cpu", HUB, None, 2, (None,)),
+    ]
+    assert [" ".join(line.split()) for line in lines(shown, 1.0, utf8=False)] == [
+        "METRIC OF LAST MIN MEAN MAX",
+        "gpu.util node 0 gpu 3 100 % 0 % 50 % 100 %",
+        "rank.rss node 1 rank 12 1.0 GiB 1.0 GiB 1.0 GiB 1.0 GiB",
+        "host.cpu 2 nodes n/a n/a n/a n/a",
+    ]
+    assert lines(shown[:1], 1.0, utf8=True)[1].endswith("▁▁▁▁▁▁▁▁▅▅▅▅▅▅▅▅████████")
+
+
+def test_small_curves() -> None:
+    assert small_curve(Series("gpu.util", mean=tuple(range(0, 101, 4))[:24]), 4) == "▂▃▅▇"
+    assert small_curve(Series("rank.rss", mean=(5, 5, None, 5)), 4) == "▁▁ ▁"
+    assert small_curve(Series("rank.rss", mean=(None, None)), 4) == ""
+    assert len(small_curve(Series("rank.rss", mean=tuple(range(240))))) == 24
+
+
+def test_values_have_units_and_unknown_is_not_0() -> None:
+    assert value_text(None, "%") == "n/a"
+    assert value_text(0, "%") == "0 %"
+    assert value_text(0.84321, "s") == "0.8432 s"
+    assert value_text(3 << 30, "B/s") == "3.0 GiB/s"
+    assert value_text(18_420, "") == "18420"
+
+
+def test_ranks_and_gpus_are_chosen_apart() -> None:
+    series = [
+        Series("gpu.util", index=1),
+        Series("rank.cpu", index=1),
+        Series("rank.cpu", index=2),
+        Series("host.cpu"),
+    ]
+    assert [(s.metric, s.index) for s in chosen(series, [1], [], named=False)] == [("rank.cpu", 1)]
+    assert [(s.metric, s.index) for s in chosen(series, [], [1], named=False)] == [("gpu.util", 1)]
+    assert (
+        len(chosen(series, [1], [], named=True)) == 3
+    )  # what was named stays, unless it is another rank's
+    assert len(chosen(series, [], [], named=False)) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [("10m", NOW - 600), ("90", NOW - 90), ("1.5h", NOW - 5400), ("11:30", NOW - 1800), ("11:30:30", NOW - 1770),
+     ("13:00", NOW - 23 * 3600), ("1777888800.5", 1777888800.5), ("2026-05-04T11:00", NOW - 3600)],
+)  # fmt: skip
+def test_times(text: str, at: float) -> None:
+    assert moment(text, NOW, "--since") == pytest.approx(at)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "-5m", "1e9", "99:99", "0", "nan", "9" * 400, "10 m", "2026-13-45"]
+)
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(RunError):
+        moment(text, NOW, "--since")
+    with pytest.raises(RunError):
+        duration(text, "--last")

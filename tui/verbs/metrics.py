@@ -1,0 +1,269 @@
+"""metrics: the curves of a run as numbers: newest, smallest, mean and largest value of each series in a window."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+import sys
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from ...runners import run_directories
+from ...runners.errors import RunError
+from ...runners.formatting import NA, plural, size_text
+from ...runners.local_agent import with_link
+from ...runners.model import HUB, MetricsWindow, ReadMetrics, Series
+from ...runners.telemetry.metric_names import METRICS, SOURCES, metric, source_of, unknown
+from ...runners.wire.client import Link, new_id
+from ..rows.glyphs import table
+from ..terminal import complain
+from .runs import run_or_bundle
+
+WIDTH = 24
+"""Columns of a small curve."""
+DISTANT = 1e12
+"""An end after all others."""
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|min|h|d)?")
+_CLOCK = re.compile(r"(\d\d?):(\d\d)(?::(\d\d))?")
+
+
+@run_or_bundle
+def metrics(options: argparse.Namespace) -> int:
+    """Print the metrics of a window, or which there are."""
+    names: list[str] = list(options.metric)
+    if options.run is not None and (options.run in METRICS or options.run in SOURCES):
+        names.insert(0, options.run)  # RUN was left out
+        options.run = None
+    if strange := unknown(names):
+        raise RunError(f"there is no metric {strange[0]!r}: `distui metrics --list` lists all")
+    if options.list and options.run is None:
+        return _print_names(list(METRICS), options.json)
+
+    async def use(entry: run_directories.Entry, link: Link) -> tuple[str, MetricsWindow]:
+        begin, end = window_of(options, time.time(), _ended(entry))
+        fold = "all" if options.fold else "each"
+        ask = ReadMetrics(new_id(), begin, end, 240, tuple(names), fold, counts=True)
+        return entry.record.run, await link.read_metrics(ask)
+
+    run, window = asyncio.run(with_link(options.run, use))
+    if window.error:
+        complain(window.error)
+        return 1
+    if options.list:
+        return _print_names([*dict.fromkeys(series.metric for series in window.series)], options.json)
+    shown = chosen(window.series, options.rank, options.gpu, bool(names))
+    if options.json:
+        sys.stdout.write(json.dumps(document(run, window, shown)) + "\n")
+        return 0
+    if not shown:
+        complain(
+            "there are no values in this window: `distui metrics RUN --list` lists the metrics of a run"
+        )
+        return 1
+    utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8" and not options.ascii
+    sys.stdout.write("\n".join(lines(shown, window.seconds, utf8)) + "\n")
+    return 0
+
+
+def _ended(entry: run_directories.Entry) -> float | None:
+    """Unix time of the last event of a run that has ended; None of a live one."""
+    if not run_directories.phase(entry).ended:
+        return None
+    history = entry.history()
+    return max((stamped.time for stamped in history.events), default=None)
+
+
+# --- the window: pure --------------------------------------------------------------------------------------------
+
+
+def window_of(options: argparse.Namespace, now: float, ended: float | None) -> tuple[float, float]:
+    """Begin and end in unix seconds; the last minutes of a run that has `ended` are those before. Raises RunError."""
+    if options.last is not None and (options.since is not None or options.until is not None):
+        raise RunError("--last goes without --since and --until: give one or the other")
+    newest = now if ended is None else ended + 1
+    if options.last is not None:
+        return newest - duration(options.last, "--last"), newest
+    begin = 0.0 if options.since is None else moment(options.since, now, "--since")
+    end = (
+        (DISTANT if ended is not None else now)
+        if options.until is None
+        else moment(options.until, now, "--until")
+    )
+    if begin >= end:
+        raise RunError("--since has to be before --until")
+    return begin, end
+
+
+def duration(text: str, option: str) -> float:
+    """Seconds in "90", "90s", "10m", "2h", "1d". Raises RunError."""
+    match = _DURATION.fullmatch(text)
+    seconds = float(match[1]) * _UNITS[match[2] or ""] if match else 0.0
+    if not 0 < seconds < 1e9:
+        raise RunError(f"{option} {text!r} is no duration: write one as in 90s, 10m, 2h or 1d")
+    return seconds
+
+
+def moment(text: str, now: float, option: str) -> float:
+    """Unix time of "10m" (ago), "12:40" (the last time it was), an ISO date or unix seconds. Raises RunError."""
+    try:
+        if (clock := _CLOCK.fullmatch(text)) is not None:
+            day = datetime.fromtimestamp(now)
+            at = day.replace(
+                hour=int(clock[1]), minute=int(clock[2]), second=int(clock[3] or 0), microsecond=0
+            ).timestamp()
+            return at if at <= now else at - 86400
+        number = float(text) if text.replace(".", "", 1).isdigit() else None
+        if _DURATION.fullmatch(text) and (number is None or number < 1e9):
+            return now - duration(text, option)
+        at = datetime.fromisoformat(text).timestamp() if number is None else number
+    except (ValueError, OverflowError, OSError):
+        at = -1.0
+    if not 0 < at < DISTANT:
+        raise RunError(
+            f"{option} {text!r} is no time: write 10m (ago), 12:40, 2026-01-31T12:40 or unix seconds"
+        )
+    return at
+
+
+# --- output: pure ------------------------------------------------------------------------------------------------
+
+
+def chosen(
+    series: Sequence[Series], ranks: Sequence[int], gpus: Sequence[int], named: bool
+) -> list[Series]:
+    """Those of these ranks and GPUs; where no metric was named, of nothing else."""
+    if not ranks and not gpus:
+        return [*series]
+    wanted = {"rank": ranks, "train": ranks, "gpu": gpus}
+    shown = []
+    for each in series:
+        indexes = wanted.get(source_of(each.metric), ())
+        if each.index in indexes or (named and not indexes):
+            shown.append(each)
+    return shown
+
+
+class Summary:
+    """The numbers of one series."""
+
+    def __init__(self, series: Series) -> None:
+        means = [value for value in series.mean if value is not None]
+        lows = [value for value in (series.low or series.mean) if value is not None]
+        highs = [value for value in (series.high or series.mean) if value is not None]
+        counts = series.samples or tuple(int(value is not None) for value in series.mean)
+        total = sum(
+            value * count for value, count in zip(series.mean, counts, strict=False) if value is not None
+        )
+        self.last = means[-1] if means else None
+        self.low, self.high = min(lows, default=None), max(highs, default=None)
+        self.mean = total / sum(counts) if sum(counts) else None
+
+
+def lines(shown: Sequence[Series], seconds: float, utf8: bool) -> list[str]:
+    """A table, a row a series."""
+    rows = [("METRIC", "OF", "LAST", "MIN", "MEAN", "MAX", *(("CURVE",) if utf8 else ()))]
+    several = len({series.node for series in shown}) > 1
+    for series in shown:
+        summary, unit = Summary(series), metric(series.metric).unit
+        values = (summary.last, summary.low, summary.mean, summary.high)
+        curve = (small_curve(series),) if utf8 else ()
+        rows.append(
+            (series.metric, _owner(series, several), *(value_text(value, unit) for value in values), *curve)
+        )
+    return table(rows, frozenset({2, 3, 4, 5}))
+
+
+def _owner(series: Series, several: bool) -> str:
+    source = source_of(series.metric)
+    if series.index is not None:
+        text = f"{'rank' if source == 'train' else source} {series.index}"
+    elif source == "host":
+        text = f"node {series.node}" if series.node != HUB else plural(series.of, "node")
+    else:
+        text = plural(series.of, "GPU" if source == "gpu" else "rank")
+    return f"node {series.node} {text}" if several and source != "host" else text
+
+
+def value_text(value: float | None, unit: str) -> str:
+    """A value with its unit."""
+    if value is None:
+        return NA
+    if unit in ("B", "B/s"):
+        return size_text(value) + unit[1:]
+    number = f"{value:.0f}" if value == int(value) and abs(value) < 1e15 else f"{value:.4g}"
+    return f"{number} {unit}".rstrip() if unit not in ("%", "core %") else f"{number} %"
+
+
+def small_curve(series: Series, width: int = WIDTH) -> str:
+    """Means as blocks, a space where there was no sample."""
+    size = len(series.mean)
+    about = metric(series.metric)
+    groups = [
+        [value for value in series.mean[size * k // width : max(size * (k + 1) // width, size * k // width + 1)]
+         if value is not None]
+        for k in range(width if size else 0)
+    ]  # fmt: skip
+    values = [sum(group) / len(group) if group else None for group in groups]
+    there = [value for value in values if value is not None]
+    if not there:
+        return ""
+    low, high = about.low, about.high
+    if low is None or high is None:
+        low, high = min(there), max(there)
+    span = high - low
+    steps = len(_BLOCKS) - 1
+    return "".join(
+        " "
+        if value is None
+        else _BLOCKS[0 if span <= 0 else max(0, min(steps, round((value - low) / span * steps)))]
+        for value in values
+    )
+
+
+def document(run: str, window: MetricsWindow, shown: Sequence[Series]) -> dict[str, Any]:
+    """For --json."""
+    return {
+        "run": run,
+        "begin": window.begin,
+        "seconds": window.seconds,
+        "count": window.count,
+        "series": [_series(series) for series in shown],
+    }
+
+
+def _series(series: Series) -> dict[str, Any]:
+    summary, about = Summary(series), metric(series.metric)
+    return {
+        "metric": series.metric,
+        "title": about.title,
+        "unit": about.unit,
+        "node": None if series.node == HUB else series.node,
+        "index": series.index,
+        "of": series.of,
+        "last": summary.last,
+        "min": summary.low,
+        "mean": summary.mean,
+        "max": summary.high,
+        "means": series.mean,
+        "lows": series.low or series.mean,
+        "highs": series.high or series.mean,
+        "samples": series.samples,
+    }
+
+
+def _print_names(names: Sequence[str], as_json: bool) -> int:
+    if as_json:
+        listed = [
+            {"metric": name, "title": metric(name).title, "unit": metric(name).unit} for name in names
+        ]
+        sys.stdout.write(json.dumps(listed) + "\n")
+    else:
+        rows = [(name, metric(name).unit, metric(name).title) for name in names]
+        sys.stdout.write("\n".join(table([("METRIC", "UNIT", "TITLE"), *rows])) + "\n")
+    return 0
