@@ -39,7 +39,7 @@ PAGE = 120
 """Buckets that are asked for at once, of every GPU and rank of a node."""
 FEW_NODES = 8
 FULL = ((600, 1008), (60, 720), (10, 360), (1, 240))
-"""Length and number of the buckets that are kept of each of a few nodes: a week, 12 h, 1 h, 4 min; about 4 MB."""
+"""Length and number of the buckets that are kept of each of a few nodes: a week, 12 h, 1 h, 4 min; about 3 MB."""
 SHORT = ((600, 480), (60, 120), (10, 120))
 """The same of many nodes; about 1 MB."""
 
