@@ -26,6 +26,9 @@ from .wire.client import stem
 TRASH = ".removed-"
 """How the name of a directory begins while it is being removed: no list shows it."""
 
+LEAVING_S = 5.0
+"""How long the agent of an ended run may take to leave."""
+
 FAILED = (RunPhase.FAILED, RunPhase.LOST)
 
 
@@ -56,9 +59,19 @@ def refusal(entry: Entry) -> str:
     if left := run_directories.orphans(entry):
         pids = ", ".join(map(str, left[:8]))
         return f"{plural(len(left), 'process')} of run {name} still live (pid {pids}): `distui stop {name}` ends them"
-    if any(host_processes.locked(entry.path / lock) for lock in (AGENT_LOCK, RUNNER_LOCK)):
+    if not _released(entry):
         return f"a process still serves run {name}: close the cockpits on it, and try again in some seconds"
     return ""
+
+
+def _released(entry: Entry) -> bool:
+    """Whether no process holds the run any more; the agent of one that has just ended gets a moment."""
+    until = time.monotonic() + LEAVING_S
+    while any(host_processes.locked(entry.path / lock) for lock in (AGENT_LOCK, RUNNER_LOCK)):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def remove(entry: Entry) -> int:

@@ -25,6 +25,7 @@ NOW = time.time()
 def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("DISTUI_SOCKET_DIR", str(tmp_path / "sockets"))
+    monkeypatch.setattr(run_removal, "LEAVING_S", 0.2)
     return tmp_path
 
 
