@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import stat
 import time
+import zlib
+from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -24,7 +27,7 @@ from msgspec import Struct, structs
 from ..presets.finding import PlanError
 from ..presets.sanitize import clean_text
 from ..presets.secrets import mask_value
-from . import file_io
+from . import file_io, snapshot
 from .formatting import plural
 from .inrank.control import FULL
 from .model import (
@@ -53,11 +56,16 @@ SYNCED = (AttemptStarted, AttemptEnded, RunEnded)
 _decoder = msgspec.json.Decoder(Stamped)
 
 
-def read(run_dir: Path, after: int = 0, problems: list[str] | None = None) -> Iterator[Stamped]:
-    """Events with seq greater than `after`, as far as the journal can be read; why not further is in `problems`."""
+def read(
+    run_dir: Path, after: int = 0, problems: list[str] | None = None, offset: int = 0
+) -> Iterator[Stamped]:
+    """Events with seq greater than `after`, as far as the journal can be read; why not further is in `problems`.
+
+    `offset`: the byte to begin at, that of a line.
+    """
     problems, strange = [] if problems is None else problems, 0
     try:
-        for _, line in file_io.lines(run_dir / NAME):
+        for _, line in file_io.lines(run_dir / NAME, offset):
             stamped = file_io.decoded(_decoder, line)
             if stamped is None:
                 strange += 1
@@ -69,6 +77,49 @@ def read(run_dir: Path, after: int = 0, problems: list[str] | None = None) -> It
         problems.append(
             f"{NAME} has {plural(strange, 'line')} that cannot be read: damaged, or of another version"
         )
+
+
+class Lines:
+    """The lines of a journal for viewers; all but the newest are packed, to a tenth of their size."""
+
+    BLOCK = 512
+
+    def __init__(self) -> None:
+        self._packed: list[bytes] = []
+        self._open: list[bytes] = []
+        self._numbers = array("q")
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @property
+    def seq(self) -> int:
+        """Of the last; 0 where there is none."""
+        return self._numbers[-1] if self._numbers else 0
+
+    @property
+    def last(self) -> bytes:
+        """The last line; b"" where there is none."""
+        return self.from_(len(self) - 1)[-1] if self._numbers else b""
+
+    def append(self, seq: int, line: bytes) -> None:
+        """One line more, with its newline."""
+        self._numbers.append(seq)
+        self._open.append(line)
+        if len(self._open) == self.BLOCK:
+            self._packed.append(zlib.compress(b"".join(self._open), 1))
+            self._open = []
+
+    def after(self, seq: int) -> int:
+        """Index of the first line with a greater number; how many there are where none has."""
+        return next((at for at, number in enumerate(self._numbers) if number > seq), len(self))
+
+    def from_(self, index: int) -> list[bytes]:
+        """Some lines from this one on, at least one where there is one."""
+        block, first = divmod(index, self.BLOCK)
+        if block >= len(self._packed):
+            return self._open[first:]
+        return zlib.decompress(self._packed[block]).splitlines(keepends=True)[first:]
 
 
 class Journal:
@@ -87,8 +138,10 @@ class Journal:
         self._reserve = self._path.with_name(NAME + ".reserve")
         """Given back to a full file system that keeps no room behind a file's end."""
         self._lay_by()
-        self.lines: list[tuple[int, bytes]] = []
-        """(seq, line) of everything written by this process or read at its start."""
+        self.lines = Lines()
+        """Everything written by this process or read at its start."""
+        self.sound = True
+        """Whether all that an earlier process wrote could be read, in order."""
 
     def _mend_torn_end(self) -> None:
         """A line cut off by a crash or a full disk would swallow the next one."""
@@ -118,13 +171,33 @@ class Journal:
 
     def replay(self) -> Iterator[Stamped]:
         """What an earlier agent wrote."""
-        for stamped in read(self._path.parent):
-            self.lines.append((stamped.seq, msgspec.json.encode(stamped) + b"\n"))
+        problems: list[str] = []
+        for stamped in read(self._path.parent, problems=problems):
+            self.sound = self.sound and stamped.seq > self.seq
+            self.lines.append(stamped.seq, msgspec.json.encode(stamped) + b"\n")
             yield stamped
+        self.sound = self.sound and not problems
 
     @property
     def seq(self) -> int:
-        return self.lines[-1][0] if self.lines else 0
+        return self.lines.seq
+
+    def sum(self, before: tuple[int, int] = (0, 0)) -> tuple[int, int] | None:
+        """How many bytes the file has, and their CRC-32; None while lines wait, and where it cannot be read.
+
+        `before`: the same as it was, of a file that has only grown since.
+        """
+        if self._waiting:
+            return None
+        try:
+            size = os.fstat(self._fd).st_size
+            last = self.lines.last
+            if os.pread(self._fd, len(last), max(0, size - len(last))) != last:
+                return None  # somebody else wrote to it
+            crc = snapshot.crc_of(self._fd, size, *before)
+        except OSError:
+            return None
+        return None if crc is None else (size, crc)
 
     @property
     def blocked(self) -> bool:
@@ -134,7 +207,7 @@ class Journal:
     def append(self, stamped: Stamped) -> None:
         """Keep one event whose seq is already set."""
         line = msgspec.json.encode(stamped) + b"\n"
-        self.lines.append((stamped.seq, line))
+        self.lines.append(stamped.seq, line)
         self._waiting += line
         self.flush()
         if isinstance(stamped.event, SYNCED):
@@ -228,7 +301,14 @@ class Chronicle:
 
     def __init__(self, run_dir: Path) -> None:
         self.state = RunState()
+        self.kept = RunState()
+        """The same of the journal alone, without telemetry."""
         self.journal = Journal(run_dir)
+        self._run_dir = run_dir
+        self._summed = (0, 0)
+        """Bytes of the journal, and their sum, at the newest snapshot."""
+        self._snapped = 0
+        """The newest event in it."""
         self.publish: Callable[[Stamped], None] = lambda stamped: None
         self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
 
@@ -237,7 +317,22 @@ class Chronicle:
         for stamped in self.journal.replay():
             self.state.apply(stamped)
             heard(stamped)
+        self.kept = snapshot.unpacked(snapshot.packed(self.state))
+        self._snap()
         return self.state.seq > 0
+
+    def _snap(self) -> None:
+        """Write the fold beside the journal where that has grown by much; on a full disk the old one stays."""
+        kept = self.kept
+        if kept.seq - self._snapped < snapshot.EVERY or not self.journal.sound or not snapshot.fold_id():
+            return
+        summed = self.journal.sum(self._summed)
+        if summed is None or kept.seq != self.journal.seq or not kept.run:
+            return
+        self._summed, self._snapped = summed, kept.seq
+        fold = snapshot.Snapshot(snapshot.fold_id(), kept.run, kept.seq, *summed, snapshot.packed(kept))
+        with contextlib.suppress(OSError):
+            snapshot.write(self._run_dir, fold)
 
     def emit(self, event: Event, *, node: int = 0, source: int = 0, at: float | None = None) -> None:
         """Journal an event (telemetry excepted), fold it, tell the viewers, wake who waits for it."""
@@ -249,6 +344,8 @@ class Chronicle:
             self.journal.append(stamped)
             if not self.state.of_part(stamped):
                 self.journal.keep_end(stamped)
+            self.kept.apply(stamped)
+            self._snap()
         self.state.apply(stamped)
         self.publish(stamped)
         for wanted, future in self._waiting:
@@ -296,9 +393,10 @@ class RunRecord(Struct, frozen=True):
 
 @dataclass(slots=True)
 class History:
-    """Events in order, and what is wrong with the files that they were read from."""
+    """What the files of a run say, folded, and what is wrong with them."""
 
-    events: list[Stamped] = field(default_factory=list)
+    node: int = 0
+    """Of its first event."""
     problems: list[str] = field(default_factory=list)
     """A sentence without its full stop each; every one names its file."""
     journaled: bool = False
@@ -307,15 +405,50 @@ class History:
     """Whether a journal that is otherwise whole lacks the end that the runner reported."""
     state: RunState = field(default_factory=RunState)
     """All of it, folded."""
+    _events: list[Stamped] = field(default_factory=list)
+    _rest: Callable[[], History] | None = None
+    """Reads all events, where `_events` are only those after a snapshot."""
+
+    @property
+    def events(self) -> list[Stamped]:
+        """All events in order."""
+        if self._rest is not None:
+            self._events, self._rest = self._rest().events, None
+        return self._events
 
     def add(self, stamped: Stamped) -> None:
         """One event more."""
-        self.events.append(stamped)
+        self._events.append(stamped)
         self.state.apply(stamped)
 
 
-def read_history(path: Path, record: RunRecord) -> History:
-    """Everything that the run directory `path` says of its run."""
+def read_history(path: Path, record: RunRecord, whole: bool = False) -> History:
+    """Everything that the run directory `path` says of its run; `whole`: folded anew from the first event on."""
+    history = None if whole else _from_snapshot(path, record)
+    if history is None:
+        history = _from_beginning(path, record)
+    if not history.state.phase.ended and record.kind != "hub":
+        _add_report(path, history)
+    if not history.state.phase.ended or history.unread:
+        _add_end(path, history)
+    return history
+
+
+def _from_snapshot(path: Path, record: RunRecord) -> History | None:
+    """The history by the fold beside the journal and what the journal has after that; None in every doubt."""
+    held = snapshot.load(path, record.run, path / NAME)
+    if held is None:
+        return None
+    history = History(HUB if record.kind == "hub" else record.node, journaled=True, state=held[0])
+    history._rest = functools.partial(read_history, path, record, whole=True)
+    for stamped in read(path, -1, history.problems, held[1]):
+        if stamped.seq <= history.state.seq:
+            return None
+        history.add(stamped)
+    return history
+
+
+def _from_beginning(path: Path, record: RunRecord) -> History:
     history = History()
     events = _journal(path, history.problems)
     history.journaled = any(isinstance(stamped.event, RunCreated) for stamped in events)
@@ -329,10 +462,7 @@ def read_history(path: Path, record: RunRecord) -> History:
         history.add(_created(path, record))
     for stamped in events:
         history.add(stamped)
-    if not history.state.phase.ended and record.kind != "hub":
-        _add_report(path, history)
-    if not history.state.phase.ended or history.unread:
-        _add_end(path, history)
+    history.node = history.events[0].node
     return history
 
 
@@ -388,8 +518,7 @@ def _add_report(path: Path, history: History) -> None:
                 history.unread = history.journaled
                 if stopping and event.phase is not RunPhase.SUCCEEDED:
                     event = RunEnded(RunPhase.STOPPED, event.exit_code, "stopped")
-            node = history.events[0].node
-            history.add(structs.replace(stamped, event=event, seq=0, source=offset, node=node))
+            history.add(structs.replace(stamped, event=event, seq=0, source=offset, node=history.node))
     except file_io.FileError as error:
         if not error.missing:
             history.problems.append(f"{error.name} {error.why}")

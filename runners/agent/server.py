@@ -138,9 +138,7 @@ class Client:
 
     def begin(self, hello: Hello) -> None:
         self.hello = hello
-        lines = self._journal.lines
-        while self._next < len(lines) and lines[self._next][0] <= hello.after:
-            self._next += 1
+        self._next = max(self._next, self._journal.lines.after(hello.after))
         self._wake.set()
 
     def offer(self, stamped: Stamped) -> None:
@@ -182,9 +180,9 @@ class Client:
     def _batch(self) -> bytes:
         parts, self._replies = self._replies, []
         if self.hello is not None:
-            lines = self._journal.lines[self._next : self._next + 512]
+            lines = self._journal.lines.from_(self._next)
             self._next += len(lines)
-            parts += [line for _, line in lines]
+            parts += lines
             level = self._next == len(self._journal.lines)
             if (self._caught_up or level) and self.hello.telemetry:
                 parts += [encode(stamped) for stamped in self._telemetry.values()]
