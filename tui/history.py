@@ -187,6 +187,7 @@ class MetricHistory:
         """Where the time axis ends while the past is shown; None: at the newest."""
         self.own: set[tuple[int, int]] = set()
         """Node and index of the run's GPUs, as they were known last."""
+        self.newest = NewestSamples()
         self._letters: dict[int, int] = {}
         self._turn = 0
         self._sampled: dict[tuple[Want, int], tuple[int, int]] = {}
@@ -246,7 +247,8 @@ class MetricHistory:
         if self._sampled.get(key) == stamp:
             return
         self._sampled[key] = stamp
-        for at, values in samples_now(frame, track.want).items():
+        samples = self.newest.of(frame, metric_of(track.want.metric).kind)
+        for at, values in samples_now(samples, track.want).items():
             mean = sum(values) / len(values)
             track.series.setdefault(at, Buckets()).put(number, mean, min(values), max(values))
             track.of[at] = len(values)
@@ -374,12 +376,48 @@ def time_of(frame: Frame) -> float:
     return frame.node_now(min(state.nodes))
 
 
-def samples_now(frame: Frame, want: Want) -> dict[Key, list[float]]:
-    """The fresh values of a metric, by series of the want."""
+class NewestSamples:
+    """The fresh samples of one frame, gathered once for all charts."""
+
+    def __init__(self) -> None:
+        self._stamp: object = None
+        self._kinds: dict[str, list[tuple[int, int | None, Any]]] = {}
+        self._own: tuple[object, set[tuple[int, int]]] = (None, set())
+
+    def of(self, frame: Frame, kind: str) -> list[tuple[int, int | None, Any]]:
+        """Node, index and sample of all that are fresh."""
+        state = frame.state
+        stamp = (id(state), state.telemetry_version, state.version, frame.now)
+        if stamp != self._stamp:
+            self._stamp, self._kinds = stamp, {}
+        if kind not in self._kinds:
+            gather = _SOURCES.get(kind)
+            self._kinds[kind] = (
+                [] if gather is None else list(gather(frame, self.own(state) if kind == "gpu" else set()))
+            )
+        return self._kinds[kind]
+
+    def own(self, state: RunState) -> set[tuple[int, int]]:
+        """See own_gpus; asked anew with a change of the run, and every 100 batches of samples."""
+        stamp = (
+            id(state),
+            state.version,
+            state.telemetry_version // 100 if len(state.ranks) > 64 else state.telemetry_version,
+        )
+        if stamp != self._own[0]:
+            self._own = stamp, own_gpus(state)
+        return self._own[1]
+
+
+def samples_now(samples: Iterable[tuple[int, int | None, Any]], want: Want) -> dict[Key, list[float]]:
+    """The values of a metric, by series of the want."""
     metric = metric_of(want.metric)
     kind, name = metric.kind, metric.field
+    if want.fold == "all" and not want.indexes and kind != "train":
+        values = [value for _, _, sample in samples if (value := getattr(sample, name, None)) is not None]
+        return {(None, None): values} if values else {}
     groups: dict[Key, list[float]] = {}
-    for node, index, sample in _SOURCES.get(kind, _none)(frame):
+    for node, index, sample in samples:
         if want.indexes and index is not None and index not in want.indexes:
             continue
         value = _finite(getattr(sample, name, None))
@@ -394,12 +432,7 @@ def samples_now(frame: Frame, want: Want) -> dict[Key, list[float]]:
 Samples = Iterable[tuple[int, int | None, Any]]
 
 
-def _none(frame: Frame) -> Samples:
-    return ()
-
-
-def _gpus(frame: Frame) -> Samples:
-    own = own_gpus(frame.state)
+def _gpus(frame: Frame, own: set[tuple[int, int]]) -> Samples:
     for number, node in frame.state.nodes.items():
         for gpu in frame.gpus(node):
             if not own or (number, gpu.index) in own:
@@ -421,19 +454,28 @@ def own_gpus(state: RunState) -> set[tuple[int, int]]:
     return pairs
 
 
-def _ranks(frame: Frame) -> Samples:
+def _ranks(frame: Frame, own: set[tuple[int, int]]) -> Samples:
+    seen: dict[tuple[int, float], bool] = {}
+    """Ranks of a node are sampled together: whether those of that time are fresh."""
     for number, rank in frame.state.ranks.items():
-        if rank.sample is not None and frame.fresh(rank.place.node, rank.sampled):
-            yield rank.place.node, number, rank.sample
+        sample = rank.sample
+        if sample is None:
+            continue
+        node, at = rank.place.node, rank.sampled
+        fresh = seen.get((node, at))
+        if fresh is None:
+            fresh = seen[node, at] = frame.fresh(node, at)
+        if fresh:
+            yield node, number, sample
 
 
-def _hosts(frame: Frame) -> Samples:
+def _hosts(frame: Frame, own: set[tuple[int, int]]) -> Samples:
     for number, node in frame.state.nodes.items():
         if node.metrics is not None and frame.fresh(number, node.heard):
             yield number, None, node.metrics
 
 
-def _training(frame: Frame) -> Samples:
+def _training(frame: Frame, own: set[tuple[int, int]]) -> Samples:
     """What was reported within the last bucket or two: a value that stays is no sample."""
     now = time_of(frame)
     for number, sample in frame.state.training.items():
@@ -444,7 +486,7 @@ def _training(frame: Frame) -> Samples:
 
 FRESH_TRAINING_S = 3.0
 
-_SOURCES: dict[str, Callable[[Frame], Samples]] = {
+_SOURCES: dict[str, Callable[[Frame, set[tuple[int, int]]], Samples]] = {
     "gpu": _gpus,
     "rank": _ranks,
     "host": _hosts,

@@ -13,7 +13,7 @@ from textual.signal import Signal
 from ...runners.formatting import duration_short
 from ...runners.wire.client import LinkError
 from ..cockpit_commands import CommandingApp
-from ..history import Ask, MetricHistory, Shown, Want, own_gpus, time_of
+from ..history import Ask, MetricHistory, Shown, Want, time_of
 from ..keys import bindings
 from ..rows.charts import (
     BY_NAME,
@@ -186,7 +186,7 @@ def own_indexes(frame: Frame, history: MetricHistory) -> tuple[int, ...]:
 
     What was known once stays: at a moment before the first sample nothing says which they are.
     """
-    own = history.own = own_gpus(frame.state) or history.own
+    own = history.own = history.newest.own(frame.state) or history.own
     every = sum(len(node.gpus) for node in frame.state.nodes.values())
     return tuple(sorted({index for _, index in own})) if own and len(own) != every else ()
 
