@@ -398,12 +398,9 @@ class NewestSamples:
         return self._kinds[kind]
 
     def own(self, state: RunState) -> set[tuple[int, int]]:
-        """See own_gpus; asked anew with a change of the run, and every 100 batches of samples."""
-        stamp = (
-            id(state),
-            state.version,
-            state.telemetry_version // 100 if len(state.ranks) > 64 else state.telemetry_version,
-        )
+        """See own_gpus; of many ranks asked anew with a change of the run, and every 100 batches of samples."""
+        batches = state.telemetry_version // (100 if len(state.ranks) > 64 else 1)
+        stamp = (id(state), state.version, batches)
         if stamp != self._own[0]:
             self._own = stamp, own_gpus(state)
         return self._own[1]

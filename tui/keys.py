@@ -50,7 +50,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("statement", "enter", "zoom", "the line of the log that says it", "statements", "line"),
     Action("event", "enter", "zoom", "the whole screen as it was at that time; esc goes back to live", "events",
            "that time"),
-    Action("curves.log", "enter", "zoom", "the log at the time of the cursor", "curves", "log"),
+    Action("curves.log", "enter", "zoom", "the log", "curves", "log"),
     Action("curves.choose", "a", "choose", "choose what is drawn: type to search the metrics", "curves", "metrics"),
     Action("curves.form", "b", "form", "as one band, a line a node, or ranks × time", "curves", "form"),
     Action("curves.mark", "e", "mark(1)", "to the next restart, finding, checkpoint or NCCL_DEBUG change", "curves"),
