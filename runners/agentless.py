@@ -274,9 +274,11 @@ class DiskLink:
         again = f"`distui relaunch {self._entry.record.name}` starts it anew"
         return CommandDone(command.id, False, f"the run has ended: {again}")
 
-    async def read_log(self, file: str, offset: int, limit: int = 65536, grep: str = "") -> Window:
+    async def read_log(
+        self, file: str, offset: int, limit: int = 65536, grep: str = "", *, line: int = 0, at: float = 0.0
+    ) -> Window:
         """See Link.read_log."""
-        return await self._ask(self._run_dir, file, offset, limit, grep)
+        return await self._ask(self._run_dir, file, offset, limit, grep, line=line, at=at)
 
     async def read_metrics(self, ask: ReadMetrics) -> MetricsWindow:
         """See Link.read_metrics."""

@@ -993,6 +993,10 @@ class ReadLog(Struct, frozen=True, tag=True):
     limit: int = 65536
     grep: str = ""
     """Only lines that match this regular expression."""
+    line: int = 0
+    """Where it is positive: from this line on, counted from 1, wherever `offset` is."""
+    at: float = 0.0
+    """Where it is positive: from the first line on that was written at this unix time or later."""
 
 
 class ReadMetrics(Struct, frozen=True, tag=True):
@@ -1065,8 +1069,10 @@ class LogWindow(Struct, frozen=True, tag=True):
     length: int
     error: str = ""
     times: tuple[tuple[int, float], ...] = ()
-    """When its lines were written, as far as the agent saw: (offset, unix time), both rising; what lies before that
-    offset was there by that time, and after the pair before."""
+    """When its lines were written, as far as the agent saw: (offset, unix time), no offset below the one before; what
+    lies before that offset was there by that time, and after the time of the pair before."""
+    starts: tuple[int, ...] = ()
+    """With a pattern: where each line of the data begins in the file."""
 
 
 class AgentHello(Struct, frozen=True, tag=True):

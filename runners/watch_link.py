@@ -410,14 +410,16 @@ class WatchLink:
         why = failed or "no rank of it runs"
         return CommandDone(command.id, False, f"no stacks of a job that distui did not start: {why}")
 
-    async def read_log(self, file: str, offset: int, limit: int = 65536, grep: str = "") -> Window:
+    async def read_log(
+        self, file: str, offset: int, limit: int = 65536, grep: str = "", *, line: int = 0, at: float = 0.0
+    ) -> Window:
         """One window of an output file; file ids are those of `LogGrew`."""
         path = self._paths.get(file)
         if path is None:
-            at = max(offset, 0)
-            return Window(file, at, at, 0, b"", self._no_log(file))
+            start = max(offset, 0)
+            return Window(file, start, start, 0, b"", self._no_log(file))
         below = path.removeprefix("/")
-        window = await ask_window("/", below, offset, limit, grep)
+        window = await ask_window("/", below, offset, limit, grep, line=line, at=at)
         return replace(window, file=file, error=window.error.replace(below, path, 1))
 
     async def read_metrics(self, ask: ReadMetrics) -> MetricsWindow:

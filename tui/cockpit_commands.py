@@ -123,11 +123,13 @@ class CommandingApp(LendingApp):
         self.view = replace(self.view, **changes)  # type: ignore[arg-type]
         self.publish()
 
-    async def read_log(self, file: str, offset: int, limit: int = 65536, grep: str = "") -> Window:
+    async def read_log(
+        self, file: str, offset: int, limit: int = 65536, grep: str = "", *, line: int = 0, at: float = 0.0
+    ) -> Window:
         """A window of the current run's log. Raises LinkError."""
         if self.follower is None:
             raise LinkError("no run is open")
-        return await self.follower.read_log(file, offset, limit, grep)
+        return await self.follower.read_log(file, offset, limit, grep, line=line, at=at)
 
     def ask(self, command: Command) -> None:
         """Ask before a command that changes the run; send the others at once."""

@@ -119,9 +119,11 @@ class Follower(LinkFollower):
         """Send a command and wait for its answer. Raises LinkError, also while not connected."""
         return await self._connected().send(command)
 
-    async def read_log(self, file: str, offset: int, limit: int = 65536, grep: str = "") -> Window:
+    async def read_log(
+        self, file: str, offset: int, limit: int = 65536, grep: str = "", *, line: int = 0, at: float = 0.0
+    ) -> Window:
         """One window of a log file. Raises LinkError, also while not connected."""
-        return await self._connected().read_log(file, offset, limit, grep)
+        return await self._connected().read_log(file, offset, limit, grep, line=line, at=at)
 
     async def read_metrics(self, ask: ReadMetrics) -> MetricsWindow:
         """Curves from the metrics on disk. Raises LinkError, also while not connected."""

@@ -6,7 +6,6 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ from ..logs.follow import ask_window
 from ..model import RunCreated
 from ..run_directories import AGENT_FILE, Entry
 from ..wire import client
-from ..wire.client import sweep_sockets
+from ..wire.client import Window, sweep_sockets
 from .checkpoint_watch import CheckpointWatch
 from .commands import AgentCommands, Restarts
 from .hook_clients import Environment, Hooks
@@ -66,7 +65,7 @@ class Agent:
             entry.record,
             run.journal,
             self.commands.execute,
-            partial(ask_window, run.run_dir),
+            self._window,
             self.sampling.attend,
             curves=self.sampling.curves,
         )
@@ -74,6 +73,13 @@ class Agent:
         if self.relay is not None:
             run.relaying = self.relay.busy
             self.server.pass_on = self.relay.pass_on
+
+    async def _window(
+        self, file: str, offset: int, limit: int, grep: str, *, line: int = 0, at: float = 0.0
+    ) -> Window:
+        """A piece of a log, with the times that were noted so far."""
+        self.sampling.flush_times(file)
+        return await ask_window(self.served.run_dir, file, offset, limit, grep, line=line, at=at)
 
     def _make_relay(self) -> AgentRelay | None:
         """The way to the other nodes; None where there are none, or no key to recognise them by."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from msgspec import structs
 from ...presets.finding import Finding
 from ..finding_ledger import FindingLedger, report_bug
 from ..formatting import size_text
+from ..logs.line_times import LineTimes
 from ..logs.log_files import GrowthWatch, Notifier
 from ..model import (
     Event,
@@ -43,12 +45,14 @@ from .wait_shares import WaitShares
 
 SHORTEST_S = 0.1
 """Between two looks at the files: ranks that write all the time are looked at this often."""
+QUIET_S = 0.25
+"""The same while no viewer is there: lines get their times all the same."""
 DEAF_S = 0.25
 """Between two looks where the kernel does not say that something was written."""
 
 
 class Growing:
-    """Sizes of a run's log files. Make it and use it in the event loop."""
+    """Sizes of a run's log files, and when they grew. Make it and use it in the event loop."""
 
     def __init__(self, run_dir: Path, report: Callable[[dict[str, int]], None]) -> None:
         self._watch = GrowthWatch(run_dir)
@@ -59,37 +63,66 @@ class Growing:
         """Folders in which a write will be heard."""
         self._due: asyncio.TimerHandle | None = None
         self._checked = float("-inf")
+        self._times = LineTimes(run_dir)
+        self._unreported: dict[str, int] = {}
 
     def check(self) -> None:
-        """Tell what grew since the last look; also right before the end, so that nobody misses the last lines."""
-        self._checked = time.monotonic()
-        sizes: dict[str, int] = {}
+        """Report what grew since the last look; also right before the end, so that nobody misses the last lines."""
+        self._look()
+        self.flush()
+        sizes, self._unreported = self._unreported, {}
+        if sizes:
+            self._report(sizes)
+
+    def flush(self, file: str | None = None) -> None:
+        """Write the times that were noted, of one log or of all."""
+        self._times.flush(file)
+
+    def _look(self) -> None:
+        before, self._checked = self._checked, time.monotonic()
+        sizes = self._unreported
         while True:
             folders = self._watch.folders
             # Listening begins before the look: what is written in between is heard, and what was before is seen.
             if self._notifier is not None and self._listened != folders:
                 self._notifier.listen(folders)
                 self._listened = folders
-            sizes |= self._watch.poll(self._checked)
+            grown = self._watch.poll(self._checked)
+            self._note(grown, before)
+            sizes |= grown
             if self._notifier is None or self._watch.folders == folders:
                 break
-        if sizes:
-            self._report(sizes)
+
+    def _note(self, grown: Mapping[str, int], before: float) -> None:
+        """`before`: when the sizes were looked at before, by the monotonic clock, which nobody sets."""
+        now = time.time()
+        then = now - (time.monotonic() - before) if before > 0 else None
+        for file, size in grown.items():
+            self._times.note(file, size, self._watch.written[file], then, now)
+
+    def begin(self) -> None:
+        """Hear of writes from now on, whether somebody looks or not."""
+        if self._notifier is not None:
+            return
+        with contextlib.suppress(OSError):
+            self._notifier = Notifier()
+            asyncio.get_running_loop().add_reader(self._notifier.fd, self._heard)
+
+    def end(self) -> None:
+        """Hear nothing any more."""
+        self._attended = False
+        self._rest()
 
     def attend(self, wanted: bool) -> None:
-        """Somebody looks, or nobody does any more: then it is enough to look with each sample."""
+        """Somebody looks: growth is reported at once. Nobody does any more: then with each sample."""
         if wanted == self._attended:
             return
         self._attended = wanted
         if not wanted:
-            self._rest()
             return
-        try:
-            self._notifier = Notifier()
-        except OSError:
+        self.begin()
+        if self._notifier is None and self._due is None:
             self._wait(DEAF_S)
-        else:
-            asyncio.get_running_loop().add_reader(self._notifier.fd, self._heard)
         self.check()
 
     def _heard(self) -> None:
@@ -97,19 +130,25 @@ class Growing:
         assert self._notifier is not None
         if self._notifier.heard():
             self._listened = ()
-            left = self._checked + SHORTEST_S - time.monotonic()
+            left = self._checked + (SHORTEST_S if self._attended else QUIET_S) - time.monotonic()
             if left <= 0:
-                self.check()
+                self._look_again()
             elif self._due is None:
                 self._wait(left)
+
+    def _look_again(self) -> None:
+        if self._attended:
+            self.check()
+        else:
+            self._look()
 
     def _wait(self, seconds: float) -> None:
         self._due = asyncio.get_running_loop().call_later(seconds, self._check_again)
 
     def _check_again(self) -> None:
         self._due = None
-        self.check()
-        if self._notifier is None:
+        self._look_again()
+        if self._notifier is None and self._attended:
             self._wait(DEAF_S)
 
     def _rest(self) -> None:
@@ -256,6 +295,7 @@ class Sampling:
     async def run(self) -> None:
         """Sample when the GPU sampler has, else at a pace of its own; a late sample is not made up for."""
         await self._gpus.start()
+        self._growing.begin()
         while True:
             self._began = time.monotonic()
             self._due.clear()
@@ -291,7 +331,7 @@ class Sampling:
         await self.training.close()
         self._ended = True
         self.grown()
-        self._growing.attend(False)
+        self._growing.end()
         self._metrics.flush()
 
     def _gpu_event(self, event: Event) -> None:
@@ -316,6 +356,10 @@ class Sampling:
         """The answer to a viewer that asks for metrics, the newest second included."""
         store = curves.Store(self._run.run_dir / FOLDER, self._metrics.open_row())
         return await curves.ask_curves({self._run.node: store}, ask)
+
+    def flush_times(self, file: str) -> None:
+        """Write what was noted of a log that is read now."""
+        self._growing.flush(file)
 
     def grown(self) -> None:
         """Tell which log files grew; also right before the end, so that nobody misses the last lines."""

@@ -55,7 +55,7 @@ from ..wire.client import (
     remove_stale,
 )
 
-CAPS = ("restart", "stop", "nccl", "signal", "dump", "log", "runner", "metrics")
+CAPS = ("restart", "stop", "nccl", "signal", "dump", "log", "runner", "metrics", "log-jumps")
 RESTORE_S = 2.0
 """Between two looks whether the socket is still there."""
 MOST_ASKED = 64
@@ -67,8 +67,8 @@ GATHER_S = 0.1
 Execute = Callable[[Action], Awaitable[CommandDone]]
 PassOn = Callable[[int, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[str]]
 """Carry a viewer's bytes to another node and back until the end; a sentence where that went wrong, else ""."""
-ReadWindow = Callable[[str, int, int, str], Awaitable[Window]]
-"""File, offset, limit and pattern of a requested window."""
+ReadWindow = Callable[..., Awaitable[Window]]
+"""File, offset, limit and pattern of a requested window; `line` and `at` by name: see ReadLog."""
 ReadCurves = Callable[[ReadMetrics], Awaitable[MetricsWindow]]
 
 
@@ -439,9 +439,11 @@ class AgentServer:
         client.reply(encode(Stamped(time.time(), done)))
 
     async def _window(self, ask: ReadLog) -> bytes:
-        window = await self._read_window(ask.file, ask.offset, ask.limit, ask.grep)
+        window = await self._read_window(
+            ask.file, ask.offset, ask.limit, ask.grep, line=ask.line, at=ask.at
+        )
         header = LogWindow(
             ask.id, window.file, window.offset, window.next, window.size, len(window.data), window.error,
-            window.times,
+            window.times, window.starts,
         )  # fmt: skip
         return msgspec.json.encode(header) + b"\n" + window.data

@@ -291,7 +291,7 @@ class NodeLink(LinkFollower):
 
     def _compare_clocks(self, reported: float) -> None:
         now = time.time()
-        self._shift = shift_of(reported, now)
+        self._shift = self._logs.shifts[self.node] = shift_of(reported, now)
         skewed = abs(self._shift) >= SKEW_S
         if skewed:
             way = "behind" if self._shift > 0 else "ahead"

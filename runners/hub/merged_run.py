@@ -17,7 +17,7 @@ from ...presets.trusted_files import private_folder
 from ..daemon import DaemonRun
 from ..errors import RunError
 from ..formatting import agreeing
-from ..logs import follow
+from ..logs import follow, line_times
 from ..logs.follow import ask_anywhere
 from ..logs.log_files import parse_file_id, part_of, whole_id
 from ..model import (
@@ -410,6 +410,8 @@ class NodeLogs:
     def __init__(self, run: MergedRun) -> None:
         self._run = run
         self._kept = Record(run.run_dir)
+        self.shifts: dict[int, float] = {}
+        """By node: seconds to add to its times."""
         self._reading = defaultdict[int, asyncio.Semaphore](lambda: asyncio.Semaphore(UNDER_WAY))
         """By node; held by each window that is on its way."""
 
@@ -420,28 +422,42 @@ class NodeLogs:
         offset: int,
         limit: int = TAIL_BYTES,
         grep: str = "",
+        *,
+        line: int = 0,
+        at: float = 0.0,
     ) -> Window:
         """One window, from the node that has the file; `up`: the link to a node that answers."""
         place = part_of(file)
         if place is None:
-            return await ask_anywhere(self._run.run_dir, file, offset, limit, grep)
+            return await ask_anywhere(self._run.run_dir, file, offset, limit, grep, line=line, at=at)
         node, name = place
+        shift = self.shifts.get(node, 0.0)
         link = up(node)
         if link is not None:
             try:
                 async with asyncio.timeout(READ_SECONDS), self._reading[node]:
-                    window = await link.read_log(name, offset, min(limit, TAIL_BYTES), grep)
+                    window = await link.read_log(
+                        name, offset, min(limit, TAIL_BYTES), grep, line=line, at=at - shift if at else 0.0
+                    )
             except (LinkError, OSError, TimeoutError):
                 pass  # what was kept is better than nothing
             else:
-                window = replace(window, file=whole_id(window.file, node))
+                window = self._ours(window, node, whole_id(window.file, node))
                 if not grep:
                     self._kept.keep(window)
                 return window
-        return await self._read_kept(node, file, offset, limit, grep)
+        return await self._read_kept(node, file, offset, limit, grep, line, at)
 
-    async def _read_kept(self, node: int, file: str, offset: int, limit: int, grep: str) -> Window:
-        window = await ask_anywhere(self._run.run_dir, file, offset, limit, grep)
+    def _ours(self, window: Window, node: int, file: str) -> Window:
+        """A window of a node by our clock, under the id that the file has here."""
+        shift = self.shifts.get(node, 0.0)
+        times = tuple((offset, at + shift) for offset, at in window.times) if shift else window.times
+        return replace(window, file=file, times=times)
+
+    async def _read_kept(
+        self, node: int, file: str, offset: int, limit: int, grep: str, line: int, at: float
+    ) -> Window:
+        window = await ask_anywhere(self._run.run_dir, file, offset, limit, grep, line=line, at=at)
         if not window.error or parse_file_id(file) is None:
             return window
         if self._empty(node, file):
@@ -465,7 +481,7 @@ class NodeLogs:
                 at = self._kept.missing(file, self._run.state.log_sizes[file], TAIL_BYTES)
                 while at is not None:
                     window = await link.read_log(name, at, TAIL_BYTES)
-                    self._kept.keep(replace(window, file=file))
+                    self._kept.keep(self._ours(window, node, file))
                     if window.error or window.next <= at:
                         return
                     at = window.next if window.next < window.size else None
@@ -495,6 +511,8 @@ class NodeLogs:
         return {node: LogGrew(grown) for node, grown in sizes.items()}
 
 
+MOST_TIMES = 4 << 20
+"""Bytes of the times of one log; then they are thinned out."""
 MOST_BYTES = 512 << 20
 """Of one run; what is read after that is shown and not kept."""
 
@@ -533,12 +551,26 @@ class Record:
             data = window.data[until - window.offset :]
             if data and self._bytes + len(data) <= MOST_BYTES:
                 self._append(self._path(window.file, begin), data)
+                self._keep_times(window)
                 held[begin] = until + len(data)
                 self._bytes += len(data)
         self._held[window.file] = dict(sorted(held.items()))
 
+    def _times_path(self, file: str) -> Path:
+        return self._root / line_times.FOLDER / file
+
     def _path(self, file: str, begin: int) -> Path:
         return self._root / f"{file}@{begin}"
+
+    def _keep_times(self, window: Window) -> None:
+        """What a window says of times, beside the pieces; in order only when it is read."""
+        if not window.times:
+            return
+        path = self._times_path(window.file)
+        self._append(path, line_times.packed(window.times))
+        if path.stat().st_size > MOST_TIMES:
+            records = line_times.kept(self._root, window.file)
+            path.write_bytes(line_times.packed(line_times.fitted(records, line_times.MOST_RECORDS)))
 
     @staticmethod
     def _append(path: Path, data: bytes) -> None:
@@ -556,3 +588,4 @@ class Record:
         for begin in list(held):
             self._path(file, begin).unlink(missing_ok=True)
             del held[begin]
+        self._times_path(file).unlink(missing_ok=True)

@@ -6,19 +6,18 @@ import asyncio
 import enum
 import os
 import re
-import subprocess
-import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from ...presets.sanitize import clean_line
 from ..errors import RunError
 from ..formatting import spans_text
 from ..state import RunState
 from ..wire.client import Window
+from . import line_times, search
 from .log_files import LogError, LogFile, file_sizes, opened, parse_file_id, part_of, whole_id
 
 # -----------------------------------------------------------------------------------------------------------
@@ -108,39 +107,41 @@ MAX_LIMIT = 1 << 20
 """Most bytes that one window holds."""
 REACH = 65536
 """How far, in bytes, a window searches for a line start."""
-SCAN_BYTES = 64 << 20
-"""Most bytes that one grep reads; the next one goes on from there."""
-SCAN_SECONDS = 1.0
-"""When a grep stops looking and gives what it has."""
-GREP_TIMEOUT = 3.0
-"""When a pattern that backtracks without end is killed."""
-
-_GREP = str(Path(__file__).with_name("grep.py"))
-# Searches wait for each other, so that no number of viewers can take the node's cores from the training.
-_SEARCHES = ThreadPoolExecutor(max_workers=2, thread_name_prefix="log-search")
 
 
 async def ask_window(
-    run_dir: str | Path, file: str, offset: int, limit: int = REACH, grep: str = ""
-) -> Window:
+    run_dir: str | Path, file: str, offset: int, limit: int = REACH, grep: str = "", *,
+    line: int = 0, at: float = 0.0,
+) -> Window:  # fmt: skip
     """`read_window` off the event loop, a LogError reported in `Window.error`: what agent and viewer call."""
-    return await _ask(read_window, run_dir, file, offset, limit, grep)
+    return await _ask(read_window, run_dir, file, offset, limit, grep, line, at)
+
+
+class _Read(Protocol):
+    """Reads a window. Raises LogError."""
+
+    def __call__(
+        self, run_dir: str | Path, file: str, offset: int, limit: int, grep: str, *, line: int, at: float
+    ) -> Window: ...
 
 
 async def _ask(
-    read: Callable[[str | Path, str, int, int, str], Window],
-    run_dir: str | Path, file: str, offset: int, limit: int, grep: str,
-) -> Window:  # fmt: skip
+    read: _Read, run_dir: str | Path, file: str, offset: int, limit: int, grep: str, line: int, at: float
+) -> Window:
     def answer() -> Window:
         try:
-            return read(run_dir, file, offset, limit, grep)
+            return read(run_dir, file, offset, limit, grep, line=line, at=at)
         except LogError as error:
             return Window(file, max(offset, 0), max(offset, 0), 0, b"", str(error))
 
-    return await asyncio.get_running_loop().run_in_executor(_SEARCHES if grep else None, answer)
+    executor = search.SEARCHES if grep or line > 1 else None
+    return await asyncio.get_running_loop().run_in_executor(executor, answer)
 
 
-def read_window(run_dir: str | Path, file: str, offset: int, limit: int = REACH, grep: str = "") -> Window:
+def read_window(
+    run_dir: str | Path, file: str, offset: int, limit: int = REACH, grep: str = "", *,
+    line: int = 0, at: float = 0.0,
+) -> Window:  # fmt: skip
     """At most `limit` bytes (and 1 MiB) of `file` from the line that holds byte `offset`.
 
     A negative `offset` counts from the end, and then the window begins at the first line start after it.
@@ -149,23 +150,39 @@ def read_window(run_dir: str | Path, file: str, offset: int, limit: int = REACH,
     more. A window whose `offset` is smaller than the one asked for repeats the beginning of a line; where
     it is smaller because `size` is, the file was truncated.
 
-    `grep` is a Python regular expression: `data` then holds only matching lines, from at most 64 MiB and
-    one second of search; with `limit=1`, `next` is the end of the first one. That search is a process of
+    `line` and `at` say in other words where to begin: see ReadLog. `times` are those of its index.
+
+    `grep` is a Python regular expression: `data` then holds only matching lines, as many as a search finds in a moment
+    (runners/logs/search.py); with `limit=1`, `next` is the end of the first one. That search is a process of
     its own, killed after 3 s: this call blocks at most that long, so an event loop uses `ask_window`.
     Raises LogError.
     """
     limit = min(max(limit, 1), MAX_LIMIT)
     with opened(run_dir, file) as descriptor:
-        return window_of(descriptor, file, offset, limit, grep)
+        if line > 0:
+            offset = line_start(descriptor, line)
+        elif at > 0:
+            first = line_times.first_at(run_dir, file, at)
+            if first is None:
+                raise LogError(
+                    f"no times of {file} were recorded: distui was not there when it was written"
+                )
+            offset = first
+        window = window_of(descriptor, file, offset, limit, grep)
+    if grep:
+        times = line_times.of_lines(run_dir, file, window.starts)
+    else:
+        times = line_times.of_window(run_dir, file, window.offset, window.next)
+    return replace(window, times=times) if times else window
 
 
 def window_of(descriptor: int, file: str, offset: int, limit: int, grep: str = "") -> Window:
-    """`read_window` of a file that is already open."""
+    """`read_window` of a file that is already open, without times."""
     size = os.fstat(descriptor).st_size
     if grep:
         start = _line_before(descriptor, max(size + offset, 0) if offset < 0 else min(offset, size))
-        matches, position = _search(descriptor, start, limit, grep)
-        return Window(file, start, position, max(size, position), matches)
+        matches, starts, position = search.search(descriptor, start, limit, grep)
+        return Window(file, start, position, max(size, position), matches, starts=starts)
     start = _tail_start(descriptor, size, -offset, limit) if offset < 0 else min(offset, size)
     if offset >= 0:
         before = _line_before(descriptor, start)
@@ -174,6 +191,31 @@ def window_of(descriptor: int, file: str, offset: int, limit: int, grep: str = "
             return Window(file, before, before + len(data), size, data)
     data = _whole_lines(os.pread(descriptor, limit, start), start, size)
     return Window(file, start, start + len(data), size, data)
+
+
+_CHUNK = 4 << 20
+_counted: dict[tuple[int, int], list[int]] = {}
+"""By device and inode: newlines before each chunk of a file, as far as they were counted; of the file asked last."""
+
+
+def line_start(descriptor: int, line: int) -> int:
+    """Offset of a line, counted from 1; the size of the file where it has fewer."""
+    about = os.fstat(descriptor)
+    whole = about.st_size // _CHUNK
+    counts = _counted.get((about.st_dev, about.st_ino), [0])
+    counts = counts if len(counts) <= whole + 1 else [0]  # truncated since
+    while counts[-1] < line - 1 and len(counts) <= whole:
+        data = os.pread(descriptor, _CHUNK, (len(counts) - 1) * _CHUNK)
+        counts.append(counts[-1] + data.count(b"\n"))
+    _counted.clear()
+    _counted[about.st_dev, about.st_ino] = counts
+    chunk = max(bisect_left(counts, line - 1) - 1, 0) if counts[-1] >= line - 1 else len(counts) - 1
+    data, at = os.pread(descriptor, _CHUNK, chunk * _CHUNK), -1
+    for _ in range(line - 1 - counts[chunk]):
+        at = data.find(b"\n", at + 1)
+        if at < 0:
+            return about.st_size
+    return chunk * _CHUNK + at + 1
 
 
 def _line_before(descriptor: int, offset: int) -> int:
@@ -201,31 +243,6 @@ def _whole_lines(data: bytes, start: int, size: int) -> bytes:
     """Without a last line that goes on after the window, unless it is all there is."""
     cut = data.rfind(b"\n") + 1
     return data[:cut] if cut and start + len(data) < size else data
-
-
-def _search(descriptor: int, start: int, limit: int, pattern: str) -> tuple[bytes, int]:
-    if "\0" in pattern:
-        raise LogError("the pattern holds a NUL character: write it as \\x00")
-    numbers = (str(value) for value in (start, limit, SCAN_BYTES, SCAN_SECONDS))
-    argv = [sys.executable, "-I", "-S", _GREP, *numbers, pattern]
-    try:
-        done = subprocess.run(
-            argv, stdin=descriptor, capture_output=True, timeout=GREP_TIMEOUT, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        raise LogError(
-            f"the pattern {pattern!r} was still searching after {GREP_TIMEOUT:.0f} s: "
-            "nested repeats such as (a+)+ never end, write a simpler one"
-        ) from error
-    except (OSError, ValueError) as error:
-        raise LogError(f"the search could not be started: {error}") from error
-    if done.returncode:
-        why = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise LogError(
-            f"the pattern {pattern!r} is not a regular expression: {why[-1] if why else 'it crashed'}"
-        )
-    head, _, matches = done.stdout.partition(b"\n")
-    return matches, int(head)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -269,19 +286,25 @@ def all_sizes(run_dir: str | Path) -> dict[str, int]:
     return by_file
 
 
-async def ask_anywhere(run_dir: str | Path, file: str, offset: int, limit: int, grep: str = "") -> Window:
+async def ask_anywhere(
+    run_dir: str | Path, file: str, offset: int, limit: int, grep: str = "", *,
+    line: int = 0, at: float = 0.0,
+) -> Window:  # fmt: skip
     """A window of a log of any node, or of the hub's own, as far as it can be read here."""
     place = part_of(file)
     if place is None:
-        return await ask_window(run_dir, file, offset, limit, grep)
+        return await ask_window(run_dir, file, offset, limit, grep, line=line, at=at)
     part = Path(f"{run_dir}.n{place[0]}")
     if part.is_dir():
-        window = await ask_window(part, place[1], offset, limit, grep)
+        window = await ask_window(part, place[1], offset, limit, grep, line=line, at=at)
         return replace(window, file=file)
-    return await _ask(read_piece, run_dir, file, offset, limit, grep)
+    return await _ask(read_piece, run_dir, file, offset, limit, grep, line, at)
 
 
-def read_piece(run_dir: str | Path, file: str, offset: int, limit: int = REACH, grep: str = "") -> Window:
+def read_piece(
+    run_dir: str | Path, file: str, offset: int, limit: int = REACH, grep: str = "", *,
+    line: int = 0, at: float = 0.0,
+) -> Window:  # fmt: skip
     """As `read_window`, of the pieces that are kept: in a gap the window begins with the next piece.
 
     Raises LogError.
@@ -290,6 +313,16 @@ def read_piece(run_dir: str | Path, file: str, offset: int, limit: int = REACH, 
     if not held:
         raise LogError(f"nothing of {file} was read while its node answered")
     size = max(held.values())
+    times = line_times.kept(Path(run_dir) / FOLDER, file)
+    if line > 1:
+        raise LogError(
+            f"only pieces of {file} were read while its node answered: its lines cannot be counted"
+        )
+    if line or at:
+        first = 0 if line else line_times.offset_at(times, at)
+        if first is None:
+            raise LogError(f"no times of {file} were kept")
+        offset = first
     start = max(size + offset, 0) if offset < 0 else offset
     begin = next((begin for begin, end in held.items() if end > start), None)
     if begin is None:
@@ -300,7 +333,12 @@ def read_piece(run_dir: str | Path, file: str, offset: int, limit: int = REACH, 
         inside = start - held[begin]  # from the end, so that the window begins with a whole line
     with opened(run_dir, f"{FOLDER}/{file}@{begin}") as descriptor:
         window = window_of(descriptor, file, inside, limit, grep)
-    return replace(window, offset=window.offset + begin, next=window.next + begin, size=size)
+    starts = tuple(start + begin for start in window.starts)
+    spans = [(at, at + 1) for at in starts] if grep else [(window.offset + begin, window.next + begin)]
+    return replace(
+        window, offset=window.offset + begin, next=window.next + begin, size=size, starts=starts,
+        times=line_times.within(times, spans),
+    )  # fmt: skip
 
 
 def pieces_of(run_dir: str | Path, file: str) -> dict[int, int]:

@@ -291,14 +291,15 @@ class _Folder:
             if entry.is_file(follow_symlinks=False) and parse_file_id(self._prefix + entry.name)
         ]
 
-    def sizes(self) -> dict[str, int]:
-        """Bytes of its log files, by id."""
+    def sizes(self) -> dict[str, tuple[int, float]]:
+        """Bytes of its log files, and the unix time of the last write, by id."""
         sizes = {}
         for name, path in self._logs:
             try:
-                sizes[name] = os.stat(path, follow_symlinks=False).st_size
+                about = os.stat(path, follow_symlinks=False)
             except OSError:
                 continue
+            sizes[name] = (about.st_size, about.st_mtime)
         return sizes
 
 
@@ -313,6 +314,8 @@ class GrowthWatch:
         self.run_dir = str(run_dir)
         self.sizes: dict[str, int] = {}
         """Bytes by file id, of every file seen so far."""
+        self.written: dict[str, float] = {}
+        """Unix times at which the files that the last `poll` gave were last written, by the file system's clock."""
         self._node = None if node is None else f"node-{node}"
         self._folders: dict[str, _Folder] = {}
         self._marks: dict[str, tuple[float, int]] = {}
@@ -329,9 +332,10 @@ class GrowthWatch:
         A size that went down (a truncated file) is a change too. Nothing when the run directory is gone.
         """
         changed: dict[str, int] = {}
-        for name, size in self._scan(now).items():
+        self.written = {}
+        for name, (size, written) in self._scan(now).items():
             if self.sizes.get(name) != size:
-                changed[name] = size
+                changed[name], self.written[name] = size, written
             self._rate(name, size, now)
         self.sizes.update(changed)
         return changed
@@ -346,7 +350,7 @@ class GrowthWatch:
             self._rates[name] = max(size - before, 0) / (now - then)
             self._marks[name] = (now, size)
 
-    def _scan(self, now: float) -> dict[str, int]:
+    def _scan(self, now: float) -> dict[str, tuple[int, float]]:
         seen = self._refreshed("", now)
         for node in self._below(seen[-1:], "node-"):
             if self._node not in (None, node):
@@ -356,7 +360,7 @@ class GrowthWatch:
             for attempt in sorted(self._below(below, "attempt-"), key=_number)[-2:]:
                 seen += self._refreshed(f"{node}/{attempt}/", now)
         self._folders = {prefix: folder for prefix, folder in self._folders.items() if folder in seen}
-        sizes: dict[str, int] = {}
+        sizes: dict[str, tuple[int, float]] = {}
         for folder in seen:
             sizes |= folder.sizes()
         for name in self._rates.keys() - sizes.keys():

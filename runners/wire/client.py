@@ -60,6 +60,8 @@ class Window:
     error: str = ""
     times: tuple[tuple[int, float], ...] = ()
     """See LogWindow.times."""
+    starts: tuple[int, ...] = ()
+    """See LogWindow.starts."""
 
 
 class LinkError(Exception):
@@ -97,8 +99,10 @@ class Link(Protocol):
         """Send a command and wait for its answer. Raises LinkError."""
         ...
 
-    async def read_log(self, file: str, offset: int, limit: int = 65536, grep: str = "") -> Window:
-        """One window of the log file `file` (path relative to the run directory). Raises LinkError."""
+    async def read_log(
+        self, file: str, offset: int, limit: int = 65536, grep: str = "", *, line: int = 0, at: float = 0.0
+    ) -> Window:
+        """One window of the log file `file` (path relative to the run directory); see ReadLog. Raises LinkError."""
         ...
 
     async def read_metrics(self, ask: ReadMetrics) -> MetricsWindow:
@@ -497,9 +501,14 @@ class SocketLink:
                 f"not known whether that was done: {why}; `distui status` shows what came of it"
             ) from None
 
-    async def read_log(self, file: str, offset: int, limit: int = 65536, grep: str = "") -> Window:
+    async def read_log(
+        self, file: str, offset: int, limit: int = 65536, grep: str = "", *, line: int = 0, at: float = 0.0
+    ) -> Window:
         """See Link.read_log."""
-        ask = ReadLog(new_id(), file, offset, limit, grep)
+        if (line or at) and self.hello is not None and "log-jumps" not in self.hello.caps:
+            why = "the agent of this run is of an older distui: it finds no line by its number or time"
+            return Window(file, 0, 0, 0, b"", why)
+        ask = ReadLog(new_id(), file, offset, limit, grep, line, at)
         return await self._answer(ask, self._windows.open(ask.id))
 
     async def read_metrics(self, ask: ReadMetrics) -> MetricsWindow:
@@ -569,7 +578,14 @@ class SocketLink:
     async def _take_window(self, header: LogWindow) -> None:
         data = await self._reader.readexactly(header.length)
         window = Window(
-            header.file, header.offset, header.next, header.size, data, header.error, header.times
+            header.file,
+            header.offset,
+            header.next,
+            header.size,
+            data,
+            header.error,
+            header.times,
+            header.starts,
         )
         self._windows.answer(header.id, window)
 

@@ -53,7 +53,7 @@ async def growing(run: Path) -> AsyncIterator[tuple[Growing, Told]]:
     try:
         yield found, told
     finally:
-        found.attend(False)
+        found.end()
 
 
 async def test_where_nobody_looks_only_a_look_tells(tmp_path: Path) -> None:

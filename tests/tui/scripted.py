@@ -95,9 +95,11 @@ class ScriptedLink:
         self.commands.append(command)
         return self.answers.get(type(command).__name__, CommandDone("", True, "done"))
 
-    async def read_log(self, file: str, offset: int, limit: int = 65536, grep: str = "") -> Window:
+    async def read_log(
+        self, file: str, offset: int, limit: int = 65536, grep: str = "", *, line: int = 0, at: float = 0.0
+    ) -> Window:
         self.reads.append((file, offset, grep))
-        return await ask_window(self.run_dir, file, offset, limit, grep)
+        return await ask_window(self.run_dir, file, offset, limit, grep, line=line, at=at)
 
     async def read_metrics(self, ask: ReadMetrics) -> MetricsWindow:
         return MetricsWindow(ask.id, error="no metrics of this run are kept here")

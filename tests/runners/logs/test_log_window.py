@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distui.runners.logs import follow as module
+from distui.runners.logs import search as module
 from distui.runners.logs.follow import MAX_LIMIT, ask_window, read_window
 from distui.runners.logs.log_files import LogError
 from distui.runners.wire.client import Window

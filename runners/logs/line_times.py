@@ -1,0 +1,317 @@
+"""When the lines of a log were written: an index for each log, kept by the agent and read with every window.
+
+`times/node-0/attempt-001/rank-0.out` holds records of 16 bytes, little endian: how many bytes the log had (u64), and
+when (u64, microseconds of unix time). So bytes below the offset of a record were there by its time, and bytes from the offset
+of the record before on were not there by the time of that one: where both times are near, the line has its time, and
+where the agent did not run in between, only bounds. Old records are thinned out, never moved.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from ...presets.trusted_files import private_folder
+from .log_files import LogError, opened
+
+FOLDER = "times"
+"""In a run directory; below it the path of each log. No folder of logs: a write there would be heard as a log's."""
+RECORD = struct.Struct("<QQ")
+MOST_RECORDS = 1 << 16
+"""Of one log on disk: 1 MiB."""
+MOST_SENT = 2048
+"""Of one window."""
+SHARP_S = 0.5
+"""A record after a longer silence has another before it, which says since when the log was still as long as before."""
+FINE_S = 0.2
+"""Records nearer than this to each other are the first to go."""
+AGE_SHARE = 8000
+"""A line that is so many seconds old may be a second uncertain, when there are too many records."""
+LATEST = 1e11
+"""Unix times beyond are of a damaged file."""
+
+Record = tuple[int, float]
+"""Bytes of the log, and unix time."""
+
+
+class Moment(NamedTuple):
+    """When a line was written."""
+
+    by: float | None
+    """Unix time by which it was there; None where nothing is known."""
+    after: float | None
+    """Unix time at which it was not there yet; None where nothing is known."""
+
+    @property
+    def slack(self) -> float:
+        """Seconds by which `by` may be late."""
+        return self.by - self.after if self.by is not None and self.after is not None else float("inf")
+
+
+UNKNOWN = Moment(None, None)
+
+
+class Timeline:
+    """The records of a window, to look lines up in."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self._records = records
+        self._offsets = [offset for offset, _ in records]
+
+    def of(self, offset: int) -> Moment:
+        """When the line was written that begins at this offset."""
+        place = bisect_right(self._offsets, offset)
+        if place == len(self._records):
+            return UNKNOWN
+        by = self._records[place][1]
+        before = self._records[place - 1][1] if place else None
+        return Moment(by, before if before is None or before <= by else None)
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def of_window(run_dir: str | Path, file: str, begin: int, end: int) -> tuple[Record, ...]:
+    """What is known of the bytes from `begin` to `end`; () where nothing is. Never raises."""
+    return tuple(_read(run_dir, file, [(begin, end)]))
+
+
+def of_lines(run_dir: str | Path, file: str, starts: Sequence[int]) -> tuple[Record, ...]:
+    """What is known of the lines that begin there, in order."""
+    return tuple(_read(run_dir, file, [(start, start + 1) for start in starts]))
+
+
+def _read(run_dir: str | Path, file: str, spans: Sequence[tuple[int, int]]) -> list[Record]:
+    try:
+        with opened(run_dir, f"{FOLDER}/{file}") as descriptor:
+            count = os.fstat(descriptor).st_size // RECORD.size
+            found: dict[int, Record] = {}
+            for begin, end in spans:
+                for place, record in _between(descriptor, count, begin, end):
+                    found[place] = record
+    except (LogError, OSError):
+        return []
+    records = sound(record for _, record in sorted(found.items()))
+    return fitted(records, MOST_SENT)
+
+
+def _between(descriptor: int, count: int, begin: int, end: int) -> Iterator[tuple[int, Record]]:
+    """The records that bound these bytes, with their places."""
+    first, last = 0, count
+    while first < last:  # the first record beyond `begin`
+        middle = (first + last) // 2
+        if _at(descriptor, middle)[0] > begin:
+            last = middle
+        else:
+            first = middle + 1
+    place = max(first - 1, 0)
+    while place < count:
+        data = os.pread(descriptor, 256 * RECORD.size, place * RECORD.size)
+        for offset, stamp in RECORD.iter_unpack(data[: len(data) // RECORD.size * RECORD.size]):
+            yield place, (offset, stamp / 1e6)
+            place += 1
+            if offset >= end:
+                return
+
+
+def _at(descriptor: int, place: int) -> tuple[int, int]:
+    data = os.pread(descriptor, RECORD.size, place * RECORD.size)
+    return RECORD.unpack(data) if len(data) == RECORD.size else (1 << 63, 0)
+
+
+def sound(records: Iterable[Record]) -> list[Record]:
+    """Without what a damaged file holds."""
+    kept: list[Record] = []
+    for offset, at in records:
+        if 0 < at < LATEST and (not kept or offset >= kept[-1][0]):
+            kept.append((offset, at))
+    return kept
+
+
+def fitted(records: list[Record], most: int) -> list[Record]:
+    """At most so many, what is sharp as long as possible."""
+    gap = FINE_S
+    while len(records) > most:
+        records = thinned(records, partial(_same, gap))
+        gap *= 2
+    return records
+
+
+def _same(gap: float, at: float) -> float:
+    return gap
+
+
+def _by_age(now: float, share: float, at: float) -> float:
+    return max(FINE_S, (now - at) / share)
+
+
+def thinned(records: Sequence[Record], allowed: Callable[[float], float]) -> list[Record]:
+    """Without the records whose neighbours are no more than `allowed(time)` seconds apart. Pure."""
+    kept: list[Record] = []
+    for place, record in enumerate(records):
+        if 0 < place < len(records) - 1:
+            gap = records[place + 1][1] - kept[-1][1]
+            if 0 <= gap <= allowed(record[1]):
+                continue
+        kept.append(record)
+    return kept
+
+
+def read_all(data: bytes) -> list[Record]:
+    """Every record of an index."""
+    whole = data[: len(data) // RECORD.size * RECORD.size]
+    return sound((offset, stamp / 1e6) for offset, stamp in RECORD.iter_unpack(whole))
+
+
+def packed(records: Iterable[Record]) -> bytes:
+    """As they stand on disk."""
+    return b"".join(RECORD.pack(offset, max(0, round(at * 1e6))) for offset, at in records)
+
+
+def offset_at(records: Sequence[Record], at: float) -> int | None:
+    """Where the lines begin that were written at this unix time or later; None where nothing is known. Pure."""
+    before = 0
+    for offset, when in records:
+        if when >= at:
+            return before
+        before = offset
+    return before if records else None
+
+
+def first_at(run_dir: str | Path, file: str, at: float) -> int | None:
+    """`offset_at` of a log on disk."""
+    try:
+        with opened(run_dir, f"{FOLDER}/{file}") as descriptor:
+            return offset_at(read_all(os.pread(descriptor, 4 << 20, 0)), at)
+    except (LogError, OSError):
+        return None
+
+
+def kept(run_dir: str | Path, file: str) -> list[Record]:
+    """What a hub has kept of a log of another node: records as they came, in order; [] where nothing is."""
+    try:
+        with opened(run_dir, f"{FOLDER}/{file}") as descriptor:
+            data = os.pread(descriptor, 8 << 20, 0)
+    except (LogError, OSError):
+        return []
+    whole = data[: len(data) // RECORD.size * RECORD.size]
+    return sound(sorted({(offset, stamp / 1e6) for offset, stamp in RECORD.iter_unpack(whole)}))
+
+
+def within(records: Sequence[Record], spans: Iterable[tuple[int, int]]) -> tuple[Record, ...]:
+    """The records that bound these bytes, in order. Pure."""
+    offsets, places = [offset for offset, _ in records], set[int]()
+    for begin, end in spans:
+        first = max(bisect_right(offsets, begin) - 1, 0)
+        places.update(range(first, min(bisect_left(offsets, end) + 1, len(records))))
+    return tuple(fitted([records[place] for place in sorted(places)], MOST_SENT))
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+
+
+class _Index:
+    """Of one log."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.pending = bytearray()
+        self.count = 0
+        self.last: Record | None = None
+        self.anew = False
+        """Whether what is on disk is of another file of that name."""
+
+    @classmethod
+    def resumed(cls, path: str) -> _Index:
+        """Go on with what is on disk."""
+        index = cls(path)
+        try:
+            with open(path, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                index.count = size // RECORD.size
+                index.anew = size % RECORD.size != 0
+                if index.count and not index.anew:
+                    file.seek((index.count - 1) * RECORD.size)
+                    offset, stamp = RECORD.unpack(file.read(RECORD.size))
+                    index.last = (offset, stamp / 1e6)
+        except OSError:
+            pass
+        return index
+
+    def add(self, *records: Record) -> None:
+        self.pending += packed(records)
+        self.last = records[-1]
+
+
+class LineTimes:
+    """Notes when logs grew. One for a run directory; `flush` writes."""
+
+    def __init__(self, run_dir: str | Path) -> None:
+        self._run_dir = str(run_dir)
+        self._indexes: dict[str, _Index] = {}
+
+    def note(self, file: str, size: int, written: float, before: float | None, now: float) -> None:
+        """The log has this size `now`; `written` is when the file system says it was last written.
+
+        `before`: when its size was looked at before; None where that was not by this agent. Unix times.
+        """
+        index = self._indexes.get(file)
+        if index is None:
+            index = self._indexes[file] = _Index.resumed(f"{self._run_dir}/{FOLDER}/{file}")
+        if index.last is not None and size < index.last[0]:  # truncated: what was known is of other bytes
+            index.pending.clear()
+            index.anew, index.last, index.count = True, None, 0
+        offset, last = index.last or (0, None)
+        if size == offset and last is not None:
+            return
+        earliest = before if before is not None else last if last is not None else 0.0
+        at = written if earliest <= written <= now else max(earliest, now) if written > now else now
+        at = max(earliest, min(written, now)) if before is not None else at
+        if before is not None and (last is None or not 0 <= before - last <= SHARP_S):
+            index.add((offset, before))
+        index.add((size, at))
+
+    def flush(self, file: str | None = None) -> None:
+        """Write what was noted, of one log or of all. What the disk refuses is lost: its lines have no time."""
+        for index in self._indexes.values() if file is None else filter(None, [self._indexes.get(file)]):
+            if index.pending or index.anew:
+                try:
+                    _append(index)
+                except OSError:
+                    index.pending.clear()
+
+
+def _append(index: _Index) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    private_folder(Path(index.path).parent)
+    descriptor = os.open(index.path, flags | (os.O_TRUNC if index.anew else 0), 0o600)
+    try:
+        if os.write(descriptor, index.pending) < len(index.pending):
+            os.ftruncate(descriptor, index.count * RECORD.size)  # no room: whole records only
+            return
+    finally:
+        os.close(descriptor)
+    index.anew = False
+    index.count += len(index.pending) // RECORD.size
+    index.pending.clear()
+    if index.count > MOST_RECORDS:
+        _thin(index)
+
+
+def _thin(index: _Index) -> None:
+    """Rewrite the index with fewer records: the older the lines, the less sharp their times."""
+    path = Path(index.path)
+    records, share = read_all(path.read_bytes()), float(AGE_SHARE)
+    now = records[-1][1] if records else 0.0
+    while len(records) > MOST_RECORDS * 3 // 4:
+        records = thinned(records, partial(_by_age, now, share))
+        share /= 2
+    other = path.with_name(path.name + "~")
+    other.write_bytes(packed(records))
+    os.replace(other, path)
+    index.count = len(records)

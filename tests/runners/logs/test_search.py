@@ -1,0 +1,94 @@
+"""Searching slices gives the lines that searching each line gives, whatever the pattern and the bytes."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from distui.runners.logs import grep
+
+PATTERNS = (
+    "a", "ab", "a.c", "^a", "c$", r"\Aa", r"c\Z", r"a\s+b", r"\bab\b", r"[^a]b", r"a[^,]*b", r"\W", r"\D+b", r"\S",
+    "a|c", "(?i)AB", "(?s)a.b", "(?m)^b$", r"a(?!b)", r"(?<!a)b", r"(?<=\s)b", "(a)\\1", "^$", "^", "$", "é", "(?i)É",
+    r"\n", "[\\n]", "x\ny", r"a\r", r"\x1b", "(?:a|b)+c", "a{2,}", r"[\s\S]b", r"[\W\d]", r"(?s:a.)(?-i:b)", "a??b",
+    r"(?>a+)b", r"a++b", "�", "\x1e", r"\s$", "(?i)k", "(?:)", r"[^\S]", r"[\D,]", r"(?=.*b)a", "\\d",
+)  # fmt: skip
+PIECES = (b"a", b"b", b"c", b"ab", b" ", b"\n", b"\n", b"\r", b"\r\n", b",", b"1", "é".encode(), b"\xff", b"\x1b[31m",
+          b"\x1b]0;t\x07", b"\x1b", b"\x00", b"\x1e", b"x\ny", b"K", "…".encode(), b"\xc2", b"\x85")  # fmt: skip
+TEXTS = st.lists(st.sampled_from(PIECES), max_size=24).map(b"".join)
+
+
+def lines(search: grep.Search, data: bytes) -> list[bytes]:
+    return [data[begin:end] for begin, end in search.lines(data)]
+
+
+def expected(pattern: str, data: bytes) -> list[bytes]:
+    return list(grep.each(pattern, data.removesuffix(b"\n"))) if data else []
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.sampled_from(PATTERNS), TEXTS)
+def test_a_slice_gives_what_each_of_its_lines_gives(pattern: str, data: bytes) -> None:
+    search = grep.Search(pattern)
+    for _ in range(2):
+        assert lines(search, data) == expected(pattern, data)
+        search._sparse = False  # the second time without the literal
+    search._within = None
+    assert lines(search, data) == expected(pattern, data)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text("ab.*+?[]()^$|\\sSdDwWnrbBAZ-,:=!<é ", max_size=8), TEXTS)
+def test_any_pattern_that_compiles_means_the_same(pattern: str, data: bytes) -> None:
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError):
+        assume(False)
+    search = grep.Search(pattern)
+    assert lines(search, data) == expected(pattern, data)
+    search._sparse = False
+    assert lines(search, data) == expected(pattern, data)
+
+
+def test_this_python_searches_slices() -> None:
+    """Else every search takes ten times as long, and nobody would see why."""
+    for pattern in ("needle", r"loss\s+[^ ]+", "(?i)nan|inf", "^$"):
+        assert grep.Search(pattern)._within is not None
+    assert grep.Search("needle").lines(b"a\nneedle\n") == [(2, 8)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(TEXTS, st.integers(1, 40), st.sampled_from(("a", "b$", r"\s", "é")))
+def test_every_line_is_given_once_with_its_place(data: bytes, limit: int, pattern: str) -> None:
+    with tempfile.TemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        at, starts = 0, list[int]()
+        while True:
+            _, more, reached = grep.scan(file.fileno(), at, limit, 1 << 20, (5, 5), grep.Search(pattern))
+            starts += more
+            if reached == at:
+                break
+            at = reached
+    ends = [data.find(b"\n", start) for start in starts]
+    shown = [data[start:end] if end >= 0 else data[start:] for start, end in zip(starts, ends, strict=True)]
+    assert shown == expected(pattern, data)
+    assert all(start == 0 or data[start - 1 : start] == b"\n" for start in starts)
+
+
+@pytest.mark.parametrize("pattern", ["needle", "n[e]edle", "(?i)NEEDLE", r"needle\s"])
+def test_a_dense_literal_and_a_long_file(tmp_path: Path, pattern: str) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"need less\n" * 300_000 + b"a needle \n" + b"need less\n" * 5)
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        matches, starts, _ = grep.scan(descriptor, 0, 100, 1 << 30, (60, 60), grep.Search(pattern))
+    finally:
+        os.close(descriptor)
+    assert (matches, starts) == (b"a needle \n", [3_000_000])
