@@ -1,9 +1,9 @@
 """When the lines of a log were written: an index for each log, kept by the agent and read with every window.
 
 `times/node-0/attempt-001/rank-0.out` holds records of 16 bytes, little endian: how many bytes the log had (u64), and
-when (u64, microseconds of unix time). So bytes below the offset of a record were there by its time, and bytes from the offset
-of the record before on were not there by the time of that one: where both times are near, the line has its time, and
-where the agent did not run in between, only bounds. Old records are thinned out, never moved.
+when (u64, microseconds of unix time). So bytes below the offset of a record were there by its time, and bytes from
+the offset of the record before on were not there by the time of that one: where both times are near, the line has its
+time, and where the agent did not run in between, only bounds. Old records are thinned out, never moved.
 """
 
 from __future__ import annotations

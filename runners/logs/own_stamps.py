@@ -113,7 +113,7 @@ def _readings(clock: Clock, by: float) -> list[float]:
         return [seconds]
     if clock.kind == "time":
         midnight = by - (by - time.timezone) % 86400
-        return [_local(timegm(time.localtime(by)[:3] + (0, 0, 0))) + seconds, midnight - 86400 + seconds]
+        return [_local(timegm((*time.localtime(by)[:3], 0, 0, 0))) + seconds, midnight - 86400 + seconds]
     if clock.kind == "year":
         month = time.gmtime(seconds)
         year = time.localtime(by).tm_year
@@ -134,6 +134,6 @@ def _local(seconds: float) -> float:
     """A time of day in this machine's zone, given as if it were UTC."""
     broken = time.gmtime(seconds)
     try:
-        return time.mktime(broken[:8] + (-1,)) + seconds % 1
+        return time.mktime((*broken[:8], -1)) + seconds % 1
     except (OverflowError, ValueError):
         return seconds

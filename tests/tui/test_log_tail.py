@@ -9,8 +9,8 @@ import pytest
 from distui.runners.logs.follow import ask_window
 from distui.runners.logs.log_files import LogFile, parse_file_id
 from distui.runners.wire.client import Window
-from distui.tui.screens import log_view
-from distui.tui.screens.log_view import LogTail
+from distui.tui import log_tail as log_view
+from distui.tui.log_tail import LogTail
 
 OUT = "node-0/attempt-001/rank-0.out"
 ERR = "node-0/attempt-001/rank-1.err"
@@ -23,8 +23,10 @@ def files(*names: str) -> list[LogFile]:
 
 
 def tail_of(run_dir: Path, *names: str, grep: str = "") -> LogTail:
-    async def read(file: str, offset: int, limit: int = 65536, grep: str = "") -> Window:
-        return await ask_window(run_dir, file, offset, limit, grep)
+    async def read(
+        file: str, offset: int, limit: int = 65536, grep: str = "", *, line: int = 0, at: float = 0.0
+    ) -> Window:
+        return await ask_window(run_dir, file, offset, limit, grep, line=line, at=at)
 
     return LogTail(read, files(*names), grep)
 
@@ -90,7 +92,13 @@ async def test_one_file_can_be_read_back_to_its_first_line(tmp_path: Path) -> No
         first = tail.lines[0].text
         came = await tail.earlier()
         assert tail.lines[came].text == first
-    assert texts(tail) == [f"line {number:06d}" for number in range(count)]
+    assert texts(tail) == [f"line {number:06d}" for number in range(log_view.KEPT)]
+    assert not tail.at_end
+    while tail.behind:
+        last = tail.lines[-1].text
+        came = await tail.later()
+        assert tail.lines[-came - 1].text == last
+    assert texts(tail) == [f"line {number:06d}" for number in range(count - log_view.KEPT, count)]
 
 
 async def test_a_reader_far_behind_jumps_and_says_how_much_it_left_out(tmp_path: Path) -> None:

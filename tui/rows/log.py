@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from rich.cells import cell_len
+
+from ...runners.formatting import spans_text
+from ...runners.logs.dating import Key
 from ...runners.logs.follow import Level
 from ...runners.logs.log_files import STREAMS, LogFile, command_id, file_id, parse_file_id
 from ...runners.state import RunState
 from . import glyphs
 from .frame import fit_name
-from .glyphs import Cell, Row, fit
+from .glyphs import Cell, Row, fit, row_width
 
 SERVICES = ("launch", "service")
 """Of a run on several nodes: the log of SkyPilot, and the logs of runners, agents and the hub."""
@@ -33,6 +38,13 @@ class LogLine(NamedTuple):
     label: str
     """Who wrote it, short: `r3 err`; "" for the screen's own lines."""
     level: Level
+    at: float | None = None
+    """Unix time at which it was written."""
+    own: bool = False
+    """Whether it has that time itself; else it is when the agent saw it."""
+    key: Key = (0.0, 0, 0, "", 0)
+    """Sorts lines by time."""
+    rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +143,69 @@ def _expected(state: RunState) -> list[LogFile]:
     return [file for name in names if (file := parse_file_id(name)) is not None]
 
 
-def log_row(line: LogLine, marked: bool, pattern: re.Pattern[str] | None, label_width: int) -> Row:
-    """One line: mark, level, who, text with hits."""
+TIMES = ("clock", "start", "step", "off")
+"""What the time key goes through: time of day, since the attempt began, since the line above, none."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeColumn:
+    """How the time of a line is shown."""
+
+    mode: str = "off"
+    began: float | None = None
+    """Unix time at which the attempt began."""
+    narrow: bool = False
+
+    @property
+    def width(self) -> int:
+        """Columns, without the blank behind."""
+        if self.mode == "off":
+            return 0
+        return 6 if self.narrow and self.mode == "clock" else 9
+
+    def text(self, line: LogLine, above: LogLine | None) -> str:
+        """The cell: `~` before a time that is not the line's own; blank where none is known."""
+        if line.at is None:
+            return " " * self.width
+        sign = " " if line.own else "~"
+        if self.mode == "clock":
+            return sign + time.strftime("%H:%M" if self.narrow else "%H:%M:%S", time.localtime(line.at))
+        if self.mode == "start":
+            since = None if self.began is None else line.at - self.began
+        else:
+            since = None if above is None or above.at is None else line.at - above.at
+        return fit(sign + _since(since), self.width, right=True)
+
+
+def _since(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    sign, seconds = ("-" if seconds < -0.05 else "+"), abs(seconds)
+    if seconds < 100:
+        return f"{sign}{seconds:.1f}s"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{sign}{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+def time_column(mode: str, width: int, began: float | None) -> TimeColumn:
+    """As much of a time as a pane of this width has room for."""
+    return TimeColumn("off" if width < 60 else mode, began, width < 100)
+
+
+def log_row(
+    line: LogLine,
+    marked: bool,
+    pattern: re.Pattern[str] | None,
+    label_width: int,
+    when: str = "",
+) -> Row:
+    """One line: mark, level, who, when, text with hits."""
     glyph, style = _LEVEL.get(line.level, (" ", "text"))
     cells: list[Cell] = [(glyphs.MARK if marked else glyph, "accent" if marked else style)]
     if label_width:
         cells.append((fit(line.label, label_width) + " ", "dim"))
+    if when:
+        cells.append((when + " ", "dim"))
     text = line.text if line.text.isascii() else line.text.translate(_SELECTORS)
     body = "text" if line.label else "dim"
     text_style = {Level.WARN: "warn", Level.ERROR: "bad"}.get(line.level, body)
@@ -154,6 +223,126 @@ def _with_hits(text: str, style: str, pattern: re.Pattern[str] | None) -> Sequen
         cells += [(text[at : match.start()], style), (match.group(), "hit")]
         at = match.end()
     return [cell for cell in (*cells, (text[at:], style)) if cell[0]] or [("", style)]
+
+
+def fixed_cells(label_width: int, when_width: int) -> int:
+    """How many cells of a row of the log stay when it is scrolled sideways."""
+    return 1 + bool(label_width) + bool(when_width)
+
+
+def wrapped(row: Row, fixed: int, width: int) -> list[Row]:
+    """A row over as many as its text needs; what does not belong to the text stands beside the first."""
+    head, body = row[:fixed], row[fixed:]
+    edge = row_width(head)
+    room = max(8, width - edge)
+    if row_width(body) <= room:
+        return [row]
+    rows, cells, left = list[Row](), list[Cell](), room
+    for text, style in body:
+        while text:
+            piece, text = _split(text, left)
+            if piece:
+                cells.append((piece, style))
+                left -= cell_len(piece)
+            if text:
+                rows.append(tuple(cells))
+                cells, left = [], room
+    rows.append(tuple(cells))
+    blank: Row = tuple((" " * row_width((cell,)), "text") for cell in head)
+    return [(*(head if not at else blank), *cells) for at, cells in enumerate(rows)]
+
+
+def _split(text: str, columns: int) -> tuple[str, str]:
+    """As much of a text as so many columns hold, and the rest."""
+    if text.isascii():
+        return text[:columns], text[columns:]
+    used = 0
+    for at, char in enumerate(text):
+        used += cell_len(char)
+        if used > columns:
+            return text[:at], text[at:]
+    return text, ""
+
+
+MANY = 3
+"""Equal lines of so many ranks are folded."""
+
+
+def folded(lines: Sequence[LogLine], held: dict[tuple[int, int], LogLine]) -> list[LogLine]:
+    """Equal lines of many ranks, one after the other, as one; `held`: those that were made before."""
+    shown: list[LogLine] = []
+    at = 0
+    while at < len(lines):
+        first, end = lines[at], at + 1
+        ranks = {first.rank}
+        while end < len(lines) and lines[end].text == first.text and lines[end].rank not in ranks:
+            ranks.add(lines[end].rank)
+            end += 1
+        if end - at < MANY or not first.text or None in ranks:
+            shown.append(first)
+            end = at + 1
+        else:
+            mark = (id(first), end - at)
+            if mark not in held:
+                held[mark] = _joined(first, sorted(rank for rank in ranks if rank is not None))
+            shown.append(held[mark])
+        at = end
+    return shown
+
+
+def _joined(first: LogLine, ranks: Sequence[int]) -> LogLine:
+    text = f"{first.text}   ({spans_text('rank', ranks)} ×{len(ranks)})"
+    return first._replace(label=f"×{len(ranks)}", text=text)
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """A place in the log that was typed."""
+
+    line: int = 0
+    at: float = 0.0
+    share: float | None = None
+
+
+class JumpError(ValueError):
+    """What was typed is no place; the text is one sentence."""
+
+
+_OF_DAY = re.compile(r"(?:(\d{4})-(\d\d)-(\d\d)[ T])?(\d\d?):(\d\d)(?::(\d\d))?")
+
+
+def jump_of(typed: str, now: float) -> Jump | None:
+    """`line 500`, `at 10:06:29`, `50%`, also `start` and `end`; None for another command. Raises JumpError."""
+    word, _, rest = typed.strip().partition(" ")
+    rest = rest.strip()
+    if word == "line":
+        if not (rest.isascii() and rest.isdecimal() and int(rest) > 0):
+            raise JumpError(f"no line {rest!r}: type a number from 1 on, as in `line 500`")
+        return Jump(line=int(rest))
+    if word == "at":
+        return Jump(at=clock_time(rest, now))
+    percent = word[:-1] if word.endswith("%") and not rest else ""
+    if percent.isascii() and percent.isdecimal():
+        if int(percent) > 100:
+            raise JumpError(f"{word} is beyond the end: type 0% to 100%")
+        return Jump(share=int(percent) / 100)
+    return None
+
+
+def clock_time(text: str, now: float) -> float:
+    """Unix time of a time of day, the last that there was, or of a date and a time. Raises JumpError."""
+    match = _OF_DAY.fullmatch(text)
+    if match is None:
+        raise JumpError(f"no time {text!r}: type 10:06, 10:06:29 or 2026-11-24 10:06:29")
+    today = time.localtime(now)
+    year, month, day = (int(part) for part in match.groups()[:3]) if match[1] else today[:3]
+    hour, minute, second = int(match[4]), int(match[5]), int(match[6] or 0)
+    if hour > 23 or minute > 59 or second > 59 or not 1 <= month <= 12 or not 1 <= day <= 31:
+        raise JumpError(f"no time {text!r}: hours go to 23, minutes and seconds to 59")
+    at = time.mktime((year, month, day, hour, minute, second, 0, 0, -1))
+    if at > now and not match[1]:
+        at = time.mktime((year, month, day - 1, hour, minute, second, 0, 0, -1))
+    return at
 
 
 def common(old: list[LogLine], new: list[LogLine]) -> int:

@@ -1,229 +1,68 @@
-"""The log pane: loading, filtering, marking, copying."""
+"""The log pane: what it shows of a LogTail, following, filtering, marking, copying, going somewhere."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import time
+from bisect import bisect_left
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
+from rich.segment import Segment
+from rich.style import Style
 from textual.binding import Binding
 from textual.events import Resize
 from textual.geometry import Size
 from textual.message import Message
 from textual.signal import Signal
+from textual.strip import Strip
 from textual.widget import Widget
 
-from ...presets.sanitize import clean_line, clean_lines
-from ...runners.formatting import size_short
-from ...runners.logs.follow import Level, Merge, level_of
+from ...runners.formatting import plural
+from ...runners.logs.follow import Level
 from ...runners.logs.log_files import LogFile
 from ...runners.state import RunState
-from ...runners.wire.client import LinkError, Window
+from ...runners.wire.client import LinkError
 from ..keys import bindings
+from ..log_tail import LogTail, Reader
 from ..rows.frame import Frame, names
-from ..rows.glyphs import Row
+from ..rows.glyphs import Row, row_width
 from ..rows.log import (
+    TIMES,
+    Jump,
     LogLine,
     Selection,
+    TimeColumn,
     choices,
     chosen_title,
     common,
     files_for,
+    fixed_cells,
+    folded,
     label_of,
     log_row,
     node_width,
+    time_column,
+    wrapped,
 )
 from ..rows.run_status import launching
 from .panes import Pane
 
-WINDOW = 65536
-"""Bytes of one request."""
-
-KEPT = 20_000
-"""Lines kept; the oldest go first."""
-
-BEHIND = 1 << 20
-"""A reader that is further behind than this jumps to the end and shows that."""
-
-WINDOWS_A_PULL = 8
-"""Windows of one file read before the screen gets a turn."""
-
-
-class Reader(Protocol):
-    """Reads one window of a log file. Raises LinkError."""
-
-    def __call__(
-        self, file: str, offset: int, limit: int = WINDOW, grep: str = ""
-    ) -> Awaitable[Window]: ...
-
-
-class LogTail:
-    """The lines of some files in the order in which they came in.
-
-    `grep` is applied where the file is: only matching lines travel.
-    """
-
-    def __init__(
-        self,
-        read: Reader,
-        files: Sequence[LogFile],
-        grep: str = "",
-        label: Callable[[LogFile], str] = label_of,
-    ) -> None:
-        self.lines: list[LogLine] = []
-        self.unfinished: dict[str, LogLine] = {}
-        """By file id: what stands after the last newline, such as a progress bar."""
-        self.dropped = 0
-        """Lines that went because there were too many."""
-        self.problem = ""
-        """Why a file could not be read, one sentence; a file that does not exist yet is no problem."""
-        self._read = read
-        self._grep = grep
-        self._label = label
-        self._merges: dict[str, Merge] = {}
-        self._files: dict[str, LogFile] = {}
-        self._sizes: dict[str, int] = {}
-        self._start: dict[str, int] = {}
-        self._opened: set[str] = set()
-        """Files read once; from then on only their growth, which is reported, makes them worth reading."""
-        self._new = list(files)
-
-    @property
-    def files(self) -> list[LogFile]:
-        """What is shown."""
-        return [*self._files.values(), *self._new]
-
-    @property
-    def beginning(self) -> bool:
-        """Whether nothing earlier can be loaded."""
-        return len(self._files) != 1 or bool(self._grep) or all(at <= 0 for at in self._start.values())
-
-    def add(self, files: Sequence[LogFile], separator: str = "") -> None:
-        """Files that came into being; they are read from their beginning."""
-        ids = {file.id for file in self.files}
-        fresh = [file for file in files if file.id not in ids]
-        if fresh and separator:
-            self.lines.append(LogLine(separator, "", Level.NONE))
-        for file in fresh:
-            self._follow(file, 0)
-
-    def _follow(self, file: LogFile, start: int) -> None:
-        self._files[file.id] = file
-        self._merges[file.id] = Merge([file])
-        self._merges[file.id].add(file, start)
-        self._sizes[file.id] = self._start[file.id] = start
-
-    async def begin(self) -> None:
-        """The ends of the files; rank 0's stdout comes last, because it is read first."""
-        files, self._new = self._new, []
-        if self._grep:
-            for file in files:
-                self._follow(file, 0)
-            return
-        back = WINDOW if len(files) == 1 else 4096
-        windows = await asyncio.gather(*(self._read(file.id, -back, WINDOW) for file in files))
-        keep = KEPT if len(files) == 1 else max(6, 200 // max(len(files), 1))
-        order = sorted(zip(files, windows, strict=True), key=lambda pair: _first_read_last(pair[0]))
-        for file, window in order:
-            self._follow(file, max(window.offset, 0) if not window.error else 0)
-            self._opened.add(file.id)
-            if window.error:
-                self._note(window)
-            else:
-                self._take(file, window, keep)
-
-    async def pull(self, sizes: Mapping[str, int]) -> int:
-        """What was written since; `sizes` are the sizes known now. Returns how many lines came."""
-        before = len(self.lines) + self.dropped
-        for file in list(self._files.values()):
-            for _ in range(WINDOWS_A_PULL):
-                at = self._merges[file.id].wants(file.id)
-                size = self._sizes[file.id] if file.id in self._opened else None
-                if at == self._sizes[file.id] == sizes.get(file.id, size):
-                    break
-                if not await self._advance(file, at):
-                    break
-        self._trim()
-        return len(self.lines) + self.dropped - before
-
-    @property
-    def behind(self) -> bool:
-        """Whether a file has more than was read."""
-        return any(merge.wants(name) < self._sizes[name] for name, merge in self._merges.items())
-
-    async def _advance(self, file: LogFile, at: int) -> bool:
-        window = await self._read(file.id, at, WINDOW, self._grep)
-        self._opened.add(file.id)
-        if window.error:
-            self._note(window)
-            return False
-        if not self._grep and window.size - at > BEHIND:
-            skipped = window.size - WINDOW - at
-            self.lines.append(LogLine(f"… {size_short(skipped)} not shown", self._label(file), Level.NONE))
-            self._follow(file, window.size - WINDOW)
-            return True
-        self._take(file, window, KEPT)
-        return window.next < window.size
-
-    def _take(self, file: LogFile, window: Window, keep: int) -> None:
-        label = self._label(file)
-        fresh = self._merges[file.id].feed(window)
-        self._sizes[file.id] = window.size
-        self.lines += [LogLine(text, label, level_of(text)) for text in fresh[-keep:]]
-        rest = window.data.rpartition(b"\n")[2]
-        self.unfinished.pop(file.id, None)
-        if rest and not self._grep:
-            text = clean_line(rest)
-            self.unfinished[file.id] = LogLine(text, label, level_of(text))
-
-    def _note(self, window: Window) -> None:
-        if "does not exist" not in window.error:
-            self.problem = window.error
-
-    def _trim(self) -> None:
-        over = len(self.lines) - KEPT
-        if over > 0:
-            del self.lines[:over]
-            self.dropped += over
-
-    async def earlier(self) -> int:
-        """One window of what stands before; returns how many lines were put in front."""
-        if self.beginning:
-            return 0
-        ((name, file),) = self._files.items()
-        end = self._start[name]
-        window = await self._read(name, max(0, end - WINDOW), WINDOW)
-        begin, data, reached = window.offset, window.data, window.next
-        while begin < reached < end and not window.error:
-            window = await self._read(name, reached, end - reached)
-            if window.next <= reached:
-                break
-            data, reached = data + window.data[reached - window.offset :], window.next
-        data = data[: max(0, end - begin)]
-        self._start[name] = begin if data else 0
-        label = self._label(file)
-        front = [LogLine(text, label, level_of(text)) for text in clean_lines(data)]
-        self.lines[:0] = front
-        return len(front)
-
-
-def _first_read_last(file: LogFile) -> tuple[int, int]:
-    order = ("log", "nccl", "err", "out")
-    return (-(file.rank if file.rank is not None else -1), order.index(file.stream))
-
-
 PAUSE_S = 0.5
 """Between two pulls of files that have more than was read: a flood costs no more than this."""
+
+SEARCH_S = 0.02
+"""The same while a search goes on, which the node paces."""
 
 HELD_S = 0.4
 """How long new lines wait for a frame to be painted with."""
 
 
 class LogView(Pane):
-    """Follows the chosen files by window; never holds more than KEPT lines."""
+    """Shows the chosen files by window, merged by time; never holds more than KEPT lines."""
 
     BINDINGS: ClassVar[list[Binding]] = bindings("list")  # type: ignore[assignment]
 
@@ -234,14 +73,26 @@ class LogView(Pane):
         super().__init__(frames, id=id, cursor=True)
         self.selection = Selection()
         self.follow = True
+        self.times = TIMES[0]
+        self.wrap = False
+        self.fold = True
         self._tail: LogTail | None = None
-        self._marks: set[int] = set()
+        self._marks: set[tuple[str, int]] = set()
+        """Marked lines, by file and offset."""
+        self._rules: list[LogLine] = []
+        """Rules that the user drew between lines."""
         self._lines: list[LogLine] = []
+        """What is shown, one for each line or group of equal lines."""
+        self._firsts: list[int] = []
+        """The row with which each of them begins."""
+        self._folds: dict[tuple[int, int], LogLine] = {}
         self._read = read
         self._growth = grown
         self._attempt = 0
         self._basis: tuple[int, ...] = ()
         """What the choice of files depends on, as it was when they were chosen."""
+        self._jump: Jump | None = None
+        """Where to begin next; None: at the end."""
         self._wake = asyncio.Event()
         self._asked = False
         """By what does not wait: keys, a new size, a new attempt."""
@@ -251,6 +102,8 @@ class LogView(Pane):
         self._sizes: dict[str, int] = {}
         self._reason = ""
         self._label_width = 0
+        self._column = TimeColumn()
+        self._pattern: tuple[str, re.Pattern[str] | None] = ("", None)
 
     def on_mount(self) -> None:
         self._growth.subscribe(self, lambda _: self._wake.set(), immediate=True)
@@ -262,9 +115,13 @@ class LogView(Pane):
         """Show something else."""
         if selection != self.selection:
             self.selection = selection
-            self._tail = None
+            self._left = 0
+            self._begin_anew()
             self._marks.clear()
-            self._ask()
+
+    def _begin_anew(self, jump: Jump | None = None) -> None:
+        self._tail, self._jump = None, jump
+        self._ask()
 
     def _ask(self) -> None:
         """Pull now, and show it now."""
@@ -287,13 +144,15 @@ class LogView(Pane):
             self._lay_out(self._tail)
 
     def on_resize(self, event: Resize) -> None:
+        if self._tail is not None and (self.wrap or self._time_column() != self._column):
+            self._lay_out(self._tail)
         self.call_after_refresh(self._hold_end)
         self._ask()
 
     async def _keep_pulling(self) -> None:
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(HELD_S if self._fresh else PAUSE_S if self._behind else None):
+                async with asyncio.timeout(self._patience()):
                     await self._wake.wait()
             if self.pacer is not None and self.pacer.busy:  # a flood must not outrun the terminal
                 await asyncio.sleep(PAUSE_S / 2)
@@ -308,6 +167,11 @@ class LogView(Pane):
             except LinkError as error:
                 self._reason = str(error)
                 self._name_it()
+
+    def _patience(self) -> float | None:
+        if self._tail is not None and self._tail.searching:
+            return SEARCH_S
+        return HELD_S if self._fresh else PAUSE_S if self._behind else None
 
     def _news(self) -> bool:
         """Whether there is something to pull."""
@@ -333,28 +197,51 @@ class LogView(Pane):
         self._add_files(tail, frame.state)
         if not self.follow and self.cursor <= 1 and not tail.beginning:
             await self._load_earlier(tail)
-        elif self.follow or self.cursor >= len(self.rows) - self.shown:
-            self._fresh = await tail.pull(self._sizes) > 0 or bool(tail.unfinished) or self._fresh
-            self._behind = tail.behind
+        elif self._wants_more(tail):
+            asked = await self._load_later(tail) or asked
         if tail is self._tail and asked:
             self._lay_out(tail)
-            self._name_it()
+        self._name_it()
+
+    def _wants_more(self, tail: LogTail) -> bool:
+        return tail.searching or self.follow or self.cursor >= len(self.rows) - self.shown
+
+    async def _load_later(self, tail: LogTail) -> bool:
+        """What follows; whether to show it now."""
+        if self.follow or tail.at_end:
+            searching = tail.searching
+            came = await tail.pull(self._sizes)
+            self._fresh = came > 0 or bool(tail.unfinished) or self._fresh
+            self._behind = tail.behind
+            return searching
+        await tail.later()
+        self._behind = False
+        return True
 
     async def _begin(self, frame: Frame) -> None:
-        chosen = self.selection
+        chosen, jump = self.selection, self._jump
         files = files_for(frame.state, chosen.rank, chosen.stream)
         if not files:
-            self._lines = []
+            self._lines, self._firsts = [], []
             self.set_rows([])  # what was chosen before is not what is chosen now
             self._name_it()
             return
-        tail = LogTail(self._read, files, chosen.pattern if chosen.only_hits else "", self._label)
-        await tail.begin()
-        if chosen == self.selection:
-            self._tail, self._attempt, self._lines = tail, frame.state.attempt, []
-            self._basis = ()
+        clock = getattr(self.app, "clock", time.time)
+        tail = LogTail(self._read, files, chosen.pattern if chosen.only_hits else "", self._label, clock)
+        if jump is None:
+            await tail.begin()
+        else:
+            await tail.begin_at(line=jump.line, at=jump.at, share=jump.share)
+        if chosen == self.selection and jump == self._jump:
+            self._tail, self._attempt = tail, frame.state.attempt
+            self._lines, self._firsts, self._basis, self._jump = [], [], (), None
+            self._folds.clear()
             self.set_rows([])  # also where the new ones will be fewer
             self.cursor = 0
+            if jump is not None:
+                self._lay_out(tail)
+                place = bisect_left(self._lines, jump.at, key=lambda line: line.key[0]) if jump.at else 0
+                self.move_to(self._row_of(min(place, len(self._lines) - 1)))
 
     def _add_files(self, tail: LogTail, state: RunState) -> None:
         """Files that have come into being since, and a line between attempts."""
@@ -366,33 +253,92 @@ class LogView(Pane):
             self._attempt, self._basis = state.attempt, basis
 
     async def _load_earlier(self, tail: LogTail) -> None:
+        current = self._current()
         came = await tail.earlier()
         if came and tail is self._tail:
             self._lay_out(tail)
-            self.move_to(self.cursor + came)
+            if current is not None and current in self._lines:
+                self.move_to(self._row_of(self._lines.index(current)))
+
+    # --- rows
 
     def _lay_out(self, tail: LogTail) -> None:
         """Rows for the lines that are new; all of them where the front changed."""
         self._fresh = False
-        lines = [*tail.lines, *tail.unfinished.values()]
-        if self._width_of_labels(tail) != self._label_width:
-            self._label_width, self._lines = self._width_of_labels(tail), []
+        lines = self._shown_lines(tail)
+        shape = (self._width_of_labels(tail), self._time_column())
+        if shape != (self._label_width, self._column):
+            (self._label_width, self._column), self._lines = shape, []
         same = common(self._lines, lines)
         if same == len(lines) == len(self._lines):
             return
-        gone = self._lines_gone(lines)
+        current, old_rows = self._current(), len(self.rows)
         self._lines = lines
-        fresh = [self._row(index, line) for index, line in enumerate(lines[same:], same)]
-        self.rows[same:] = fresh
-        changed = {self.cursor, *range(same, len(self.rows))}
+        cut = self._firsts[same] if same < len(self._firsts) else len(self.rows)
+        cut = cut if same else 0
+        del self._firsts[same:]
+        fresh: list[Row] = []
+        for index in range(same, len(lines)):
+            self._firsts.append(cut + len(fresh))
+            fresh += self._rows_of(index)
+        self.rows[cut:] = fresh
+        changed = {self.cursor, *range(cut, max(len(self.rows), old_rows))}
         with self.pacer.together() if self.pacer is not None else nullcontext():
             self._grown()
             if self.follow:
                 self.cursor = max(0, len(self.rows) - 1)
                 self._scroll_row(len(self.rows))
-            elif gone:
-                self.cursor = max(0, self.cursor - gone)
+            elif current is not None:
+                self._stay_on(current)
             self.paint_rows(sorted(changed | {self.cursor}))
+
+    def _shown_lines(self, tail: LogTail) -> list[LogLine]:
+        lines = list(tail.lines)
+        for rule in self._rules:
+            lines.insert(bisect_left(lines, rule.key, key=lambda line: line.key), rule)
+        if self.fold:
+            lines = folded(lines, self._folds)
+        return [*lines, *tail.unfinished.values()]
+
+    def _stay_on(self, line: LogLine) -> None:
+        """Lines were put before the current one, or went there."""
+        at = bisect_left(self._lines, line.key, key=lambda each: each.key)
+        before, self.cursor = self.cursor, max(0, min(self._row_of(at), len(self.rows) - 1))
+        if before != self.cursor:
+            self._scroll_row(max(0, self.scroll_offset.y + self.cursor - before))
+
+    def _rows_of(self, index: int) -> list[Row]:
+        line = self._lines[index]
+        above = self._lines[index - 1] if index else None
+        when = self._column.text(line, above)
+        row = log_row(line, self._mark_of(line) in self._marks, self._hits(), self._label_width, when)
+        if not self.wrap:
+            return [row]
+        return wrapped(row, self._fixed, self.size.width - 1)
+
+    @property
+    def _fixed(self) -> int:
+        return fixed_cells(self._label_width, self._column.width)
+
+    def _row_of(self, index: int) -> int:
+        """The first row of a line."""
+        return self._firsts[index] if 0 <= index < len(self._firsts) else len(self.rows)
+
+    def _index(self) -> int:
+        """The line under the cursor."""
+        at = bisect_left(self._firsts, self.cursor + 1) - 1
+        return max(0, min(at, len(self._lines) - 1))
+
+    def _current(self) -> LogLine | None:
+        return self._lines[self._index()] if self._lines else None
+
+    def _time_column(self) -> TimeColumn:
+        """As much as there is room for, where any line has a time."""
+        tail, mode = self._tail, self.times
+        if tail is None or not any(line.at is not None for line in tail.lines[-500:]):
+            mode = "off"
+        attempts = self.frame.state.attempts if self.frame is not None else []
+        return time_column(mode, self.size.width, attempts[-1].began if attempts else None)
 
     def _hold_end(self) -> None:
         """A pane of another size has another last row at its bottom."""
@@ -410,16 +356,6 @@ class LogView(Pane):
         if self.show_vertical_scrollbar and not self.follow:  # who follows scrolls, which moves the thumb
             self.slide(size.height, self.vertical_scrollbar.position)
 
-    def _lines_gone(self, lines: list[LogLine]) -> int:
-        """How many lines were dropped at the front to make room."""
-        if not self._lines or not lines or self._lines[0] is lines[0]:
-            return 0
-        first = lines[0]
-        return next((at for at, line in enumerate(self._lines) if line is first), 0)
-
-    def _row(self, index: int, line: LogLine) -> Row:
-        return log_row(line, self._number(index) in self._marks, self._hits(), self._label_width)
-
     def _label(self, file: LogFile) -> str:
         """Who wrote a line: also on which node, where there are several."""
         return label_of(file, self._named())
@@ -434,54 +370,128 @@ class LogView(Pane):
         nodes = self._named()
         return 7 if len(nodes) < 2 else 8 + node_width(nodes)
 
+    def _cut(self, segments: list[Segment], width: int, plain: Style) -> list[Segment]:
+        """Rank and time stay; `…` stands where text is left out."""
+        fixed = segments[: 1 + self._fixed]
+        room = max(1, width - sum(segment.cell_length for segment in fixed))
+        body = Strip(segments[1 + self._fixed :])
+        shown = body.crop(self._left, self._left + room)
+        if self._left and body.cell_length:
+            shown = Strip([Segment("…", plain), *shown.crop(1)])
+        if body.cell_length > self._left + room:
+            shown = Strip([*shown.crop(0, room - 1), Segment("…", plain)])
+        return [*fixed, *shown.adjust_cell_length(room, plain)]
+
+    def _farthest(self) -> int:
+        return max((row_width(row[self._fixed :]) for row in self.rows), default=0) - self._room()
+
+    def _room(self) -> int:
+        """Columns for text."""
+        labels = self._label_width + bool(self._label_width)
+        times = self._column.width + bool(self._column.width)
+        return max(1, self.size.width - 2 - labels - times)
+
+    # --- the title
+
     def _name_it(self) -> None:
         problem = self._reason or (self._tail.problem if self._tail is not None else "")
-        empty = "" if self.rows else "nothing written yet · "
-        how = problem or empty + ("FOLLOW" if self.follow else "paused, f follows")
         early = self.frame is not None and launching(self.frame.state)
-        self.entitle(f"log · {chosen_title(self.selection, early)} · {how}")
+        parts = ["log", chosen_title(self.selection, early), problem or self._state()]
+        self.entitle(" · ".join(part for part in parts if part))
+
+    def _state(self) -> str:
+        """How far a search is, and whether the end is followed."""
+        tail = self._tail
+        if tail is not None and self.selection.pattern and self.selection.only_hits:
+            count = len(tail.lines) + max(0, tail.dropped)
+            hits = f"{plural(count, 'line')} {'matches' if count == 1 else 'match'}" if count else ""
+            if tail.searching:
+                searching = f"searching {int(tail.searched * 100)} %"
+                return " · ".join(part for part in (searching, hits) if part)
+            hits = hits or "no line matches"
+            return f"{hits} · {self._where()}"
+        if not self.rows:
+            return f"nothing written yet · {self._where()}" if tail is not None else "reading"
+        return self._where()
+
+    def _where(self) -> str:
+        if self.follow:
+            return "FOLLOW"
+        line = self._current()
+        clock = time.strftime(" %H:%M:%S", time.localtime(line.at)) if line is not None and line.at else ""
+        return f"AT{clock or ' line'}, f follows"
 
     # --- hits, marks, text
 
-    def _number(self, index: int) -> int:
-        """A line's number that does not change when lines in front of it go."""
-        return index + (self._tail.dropped if self._tail is not None else 0)
+    @staticmethod
+    def _mark_of(line: LogLine) -> tuple[str, int]:
+        return (line.key[3], line.key[4])
 
     def _hits(self) -> re.Pattern[str] | None:
-        return re.compile(self.selection.pattern) if self.selection.pattern else None
+        text = self.selection.pattern
+        if self._pattern[0] != text:
+            self._pattern = (text, re.compile(text) if text else None)
+        return self._pattern[1]
 
     def to_hit(self, step: int) -> bool:
         """Move to the next (1) or previous (-1) hit; False when there is none."""
         hits = self._hits()
-        if hits is None:
+        if hits is None or not self._to(lambda line: bool(hits.search(line.text)), step):
             return False
-        return self._to(lambda line: bool(hits.search(line.text)), step)
+        self._show_hit(hits)
+        return True
+
+    def _show_hit(self, hits: re.Pattern[str]) -> None:
+        """Scroll sideways where the hit is not seen, and no farther."""
+        line, room = self._current(), self._room()
+        match = hits.search(line.text) if line is not None else None
+        if match is None or self.wrap:
+            return
+        left = self._left
+        if match.start() < left or match.end() > left + room - 1:
+            left = 0 if match.end() < room else max(0, match.start() - room // 3)
+        if left != self._left:
+            self._left = left
+            self.refresh()
 
     def to_error(self) -> bool:
-        """Move to the next error or warning, from the top again after the last."""
-        return self._to(lambda line: line.level >= Level.WARN, 1)
+        """Move to the next error or warning of the lines that are loaded, from the top again after the last."""
+        if not self._to(lambda line: line.level >= Level.WARN, 1):
+            return False
+        if self._left:
+            self._left = 0
+            self.refresh()
+        return True
+
+    def error_below(self) -> bool:
+        """Whether an error or warning is loaded below the cursor."""
+        return any(line.level >= Level.WARN for line in self._lines[self._index() + 1 :])
 
     def _to(self, wanted: Callable[[LogLine], bool], step: int) -> bool:
-        count = len(self._lines)
+        count, here = len(self._lines), self._index()
         for offset in range(1, count + 1):
-            at = (self.cursor + offset * step) % count
+            at = (here + offset * step) % count
             if wanted(self._lines[at]):
                 self.set_follow(False)
-                self.move_to(at)
+                self.move_to(self._row_of(at))
                 return True
         return False
 
     def chosen_text(self) -> str:
         """The marked lines, or the one under the cursor."""
-        marked = [line.text for at, line in enumerate(self._lines) if self._number(at) in self._marks]
+        marked = [self._copied(line) for line in self._lines if self._mark_of(line) in self._marks]
         if marked:
             return "\n".join(marked)
-        return self._lines[self.cursor].text if 0 <= self.cursor < len(self._lines) else ""
+        line = self._current()
+        return "" if line is None else self._copied(line)
+
+    def _copied(self, line: LogLine) -> str:
+        several = self._tail is not None and len(self._tail.files) > 1
+        return f"{line.label}  {line.text}" if several and line.label else line.text
 
     def whole_text(self) -> str:
         """Everything that is loaded."""
-        several = self._tail is not None and len(self._tail.files) > 1
-        return "".join(f"{line.label + '  ' if several else ''}{line.text}\n" for line in self._lines)
+        return "".join(f"{self._copied(line)}\n" for line in self._lines)
 
     # --- keys
 
@@ -497,16 +507,83 @@ class LogView(Pane):
             self.set_follow(False)
         if at_end or self.cursor <= 1:
             self._ask()
+        self._name_it()
 
     def set_follow(self, on: bool) -> None:
         """Follow the end, or hold still."""
         self.follow = on
         if on:
+            if self._tail is not None and (not self._tail.at_end or self._tail.far_behind):
+                self._begin_anew()
             self._ask()
             self.cursor = max(0, len(self.rows) - 1)
             self._scroll_row(len(self.rows))
             self.refresh()
         self._name_it()
+
+    def action_end(self, bottom: bool) -> None:
+        """To the end of the files, or to their first line, also where neither is loaded."""
+        tail = self._tail
+        if bottom and tail is not None and not tail.at_end:
+            self.set_follow(True)
+        elif not bottom and tail is not None and not tail.beginning:
+            self.go_to(Jump(line=1))
+        else:
+            super().action_end(bottom)
+
+    def go_to(self, jump: Jump) -> str:
+        """Show that place; "" or why it cannot be."""
+        tail = self._tail
+        if jump.line > 1 and tail is not None and len(tail.files) > 1:
+            return "lines are counted in one file: choose a rank with Enter and a stream with v first"
+        self.follow = False
+        if self.selection.pattern and self.selection.only_hits:
+            if not jump.at:
+                self.move_to(0 if jump.line else int(len(self.rows) * (jump.share or 0)))
+                return ""
+            at = bisect_left(self._lines, jump.at, key=lambda line: line.key[0])
+            self.move_to(self._row_of(min(at, len(self._lines) - 1)))
+            return ""
+        self._begin_anew(jump)
+        return ""
+
+    def next_times(self) -> str:
+        """Another form of the times; its name."""
+        self.times = TIMES[(TIMES.index(self.times) + 1) % len(TIMES)]
+        self._again()
+        return self.times
+
+    def toggle_wrap(self) -> bool:
+        """Long lines over several rows, or cut."""
+        self.wrap, self._left = not self.wrap, 0
+        self._again()
+        return self.wrap
+
+    def toggle_fold(self) -> bool:
+        """Equal lines of many ranks as one, or each."""
+        self.fold = not self.fold
+        self._again()
+        return self.fold
+
+    def _again(self) -> None:
+        """All rows anew; the cursor stays on its line."""
+        current, tail = self._current(), self._tail
+        self._lines, self._firsts = [], []
+        if tail is not None:
+            self._lay_out(tail)
+            if current is not None and not self.follow:
+                at = bisect_left(self._lines, current.key, key=lambda line: line.key)
+                self.move_to(self._row_of(min(at, len(self._lines) - 1)))
+        self.refresh()
+
+    def draw_rule(self) -> None:
+        """A rule with the time after the newest line, to see what comes from now on."""
+        last = self._lines[-1] if self._lines else None
+        now = getattr(self.app, "clock", time.time)()
+        text = f"── mark {time.strftime('%H:%M:%S', time.localtime(now))} " + "─" * 40
+        key = (last.key[0] if last is not None else 0.0, (1 << 30) + 1, len(self._rules), "", 0)
+        self._rules.append(LogLine(text, "", Level.NONE, key=key))
+        self._again()
 
     def next_stream(self) -> None:
         """The next of all, out, err, nccl."""
@@ -516,15 +593,23 @@ class LogView(Pane):
             self.select(replace(self.selection, stream=streams[(at + 1) % len(streams)]))
 
     def action_mark(self) -> None:
-        if 0 <= self.cursor < len(self._lines):
-            self._marks ^= {self._number(self.cursor)}
-            self.rows[self.cursor] = self._row(self.cursor, self._lines[self.cursor])
-            self._refresh_rows([self.cursor])
-            self.action_cursor(1)
+        line = self._current()
+        if line is not None:
+            self._marks ^= {self._mark_of(line)}
+            index = self._index()
+            row = self._row_of(index)
+            rows = self._rows_of(index)
+            self.rows[row : row + len(rows)] = rows
+            self._refresh_rows(range(row, row + len(rows)))
+            self.action_cursor(len(rows))
 
     def action_zoom(self) -> None:
         """With a pattern: show it in its context, and back. Without: the log on the whole screen."""
+        line = self._current()
         if self.selection.pattern:
             self.select(replace(self.selection, only_hits=not self.selection.only_hits))
+            if not self.selection.only_hits and line is not None and line.at is not None:
+                self.follow = False
+                self._jump = Jump(at=line.key[0] - 1.0)
         else:
             self.post_message(self.Zoomed())

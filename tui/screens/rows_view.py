@@ -217,10 +217,19 @@ class RowsView(ScrollView):
         base = self._ground + Style(bold=True) if current else self._ground
         over = row_width(tuple(cells)) - width
         if self._left or over > 0:
-            segments = list(Strip(segments).crop(self._left).adjust_cell_length(width, plain))
+            segments = self._cut(segments, width, plain)
         else:
             segments.append(Segment(" " * -over, plain))
         return Strip([Segment(text, base + style) for text, style, _ in merged(segments)], width)
+
+    def _cut(self, segments: list[Segment], width: int, plain: Style) -> list[Segment]:
+        """The columns that are shown of a row that is longer, or scrolled sideways."""
+        return list(Strip(segments).crop(self._left).adjust_cell_length(width, plain))
+
+    def _farthest(self) -> int:
+        """Columns by which the longest row is wider than the pane."""
+        rows = [*self.rows, *([self.head] if self.head is not None else [])]
+        return max(map(row_width, rows), default=0) + self.has_cursor - self.size.width
 
     @property
     def _ground(self) -> Style:
@@ -294,7 +303,7 @@ class RowsView(ScrollView):
 
     def action_sideways(self, by: int) -> None:
         """Left or right by columns."""
-        left = max(0, self._left + by)
+        left = max(0, min(self._left + by, self._farthest()))
         if left != self._left:
             self._left = left
             self.refresh()

@@ -1,0 +1,172 @@
+"""Windows of one log → its lines, each with its place in time among the lines of other logs. Pure.
+
+What decides is a line's own stamp where that is sound, else when the agent saw it come. Within a log lines stay as they
+stand: no line is earlier than the one above it. Lines of the same time are in the order of ranks. So the order is the
+same for everybody who reads the same bytes, whenever and in whichever pieces.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ...presets.sanitize import clean_line
+from ..wire.client import Window
+from .line_times import UNKNOWN, Moment, Timeline
+from .log_files import LogFile
+from .own_stamps import own_time
+
+CARRY = 1 << 20
+"""Bytes of an unfinished line that are kept; more are given as a line of their own."""
+SHARP_S = 2.0
+"""A line that is no more uncertain than this has its time."""
+
+Key = tuple[float, int, int, str, int]
+"""Time, rank, stream, file and offset: sorts lines. The time is 0.0 where nothing is known."""
+
+_STREAMS = ("log", "out", "err", "nccl")
+
+
+class Dated(NamedTuple):
+    """One line of a log, cleaned."""
+
+    text: str
+    key: Key
+    at: float | None = None
+    """Unix time to show; None where it is not known."""
+    own: bool = False
+    """Whether the line itself has that time."""
+
+    @property
+    def offset(self) -> int:
+        """Where it begins in its file."""
+        return self.key[4]
+
+
+def key_of(file: LogFile, when: float, offset: int) -> Key:
+    """Where a line stands among those of all logs; where no time is known, rank 0's stdout is the last."""
+    rank = -1 if file.rank is None else file.rank
+    stream = _STREAMS.index(file.stream)
+    return (when, rank, stream, file.id, offset) if when else (0.0, -rank, -stream, file.id, offset)
+
+
+class LogSpan:
+    """What is loaded of one file: from `begin` to `next`, without a gap where the file has none."""
+
+    def __init__(self, file: LogFile, begin: int = 0) -> None:
+        self.file = file
+        self.begin = self.next = begin
+        self.size = 0
+        """Of the file, when it was last read."""
+        self.carry = b""
+        """What stands after the last newline."""
+        self.carried = UNKNOWN
+        """When that began."""
+        self.skip = False
+        """Whether the line at `next` is loaded, and what follows it is not."""
+        self._floor = 0.0
+
+    @property
+    def behind(self) -> bool:
+        """Whether the file has more."""
+        return self.next < self.size
+
+    def feed(self, window: Window, now: float, came: float | None = None) -> list[Dated]:
+        """The lines that a window completes, which was asked from `next` on.
+
+        `came`: about when what is new in it was written, where a viewer saw the file grow.
+        """
+        if 0 <= window.size < self.next:
+            self.begin = self.next = self.size = 0
+            self.carry, self.carried = b"", UNKNOWN
+            self.size = window.size
+            return [self._note("(the file was truncated and begins anew)")]
+        self.size = window.size
+        if window.starts:
+            return self._hits(window, now)
+        lines: list[Dated] = []
+        if window.offset > self.next:
+            if self.begin == self.next:  # asked by a time or a line
+                self.begin = window.offset
+            else:  # of a node that is gone, only pieces may be there
+                lines += self._finished(now)
+                lines.append(self._note(f"({window.offset - self.next:,} bytes were not kept)"))
+            self.next = window.offset
+        elif window.offset < self.begin:
+            self.begin = self.next = window.offset
+        timeline = Timeline(window.times)
+        fresh = window.data[max(self.next - window.offset, 0) :]
+        data, offset = self.carry + fresh, self.next - len(self.carry)
+        pieces = data.split(b"\n")
+        moment = self.carried if self.carry else timeline.of(offset)
+        rest = pieces.pop()
+        if len(rest) > CARRY:
+            pieces.append(rest)
+            rest = b""
+        for piece in pieces:
+            lines.append(self._dated(piece, offset, moment, now, came))
+            offset += len(piece) + 1
+            moment = timeline.of(offset)
+        if rest and not (self.carry and not pieces):
+            self.carried = moment
+        self.carry, self.next = rest, max(window.next, self.next)
+        if self.skip and lines:
+            self.skip = False
+            return lines[1:]
+        return lines
+
+    def _hits(self, window: Window, now: float) -> list[Dated]:
+        timeline, lines = Timeline(window.times), list[Dated]()
+        pieces = window.data.removesuffix(b"\n").split(b"\n")
+        for piece, start in zip(pieces, window.starts, strict=False):
+            lines.append(self._dated(piece, start, timeline.of(start), now, None))
+        self.next = max(window.next, self.next)
+        return lines
+
+    def front(self, window: Window, now: float, first: Key | None) -> list[Dated]:
+        """The lines of a window before `begin`, which may reach beyond it; `first`: of the line that is there now."""
+        data = window.data[: max(0, self.begin - window.offset)]
+        timeline, offset, lines = Timeline(window.times), window.offset, list[Dated]()
+        floor, self._floor = self._floor, 0.0
+        for piece in data.removesuffix(b"\n").split(b"\n") if data else ():
+            lines.append(self._dated(piece, offset, timeline.of(offset), now, None))
+            offset += len(piece) + 1
+        self._floor = max(floor, self._floor)
+        if data:
+            self.begin = window.offset
+        if first is not None:
+            lines = [
+                line if line.key <= first else line._replace(key=key_of(self.file, first[0], line.offset))
+                for line in lines
+            ]
+        return lines
+
+    def unfinished(self, now: float) -> Dated | None:
+        """What stands after the last newline, such as a progress bar."""
+        if not self.carry:
+            return None
+        floor = self._floor
+        line = self._dated(self.carry, self.next - len(self.carry), self.carried, now, None)
+        self._floor = floor
+        return line
+
+    def _finished(self, now: float) -> list[Dated]:
+        line = self.unfinished(now)
+        self.carry, self.carried = b"", UNKNOWN
+        return [] if line is None else [line]
+
+    def last_words(self, now: float) -> list[Dated]:
+        """What stands without a newline, when nothing more will come."""
+        return self._finished(now)
+
+    def _note(self, text: str) -> Dated:
+        return Dated(text, key_of(self.file, self._floor, self.next))
+
+    def _dated(self, piece: bytes, offset: int, moment: Moment, now: float, came: float | None) -> Dated:
+        text = clean_line(piece)
+        if moment.by is None and came is not None:
+            moment = Moment(came, came)
+        own = own_time(text, moment, now)
+        at = own if own is not None else moment.by if moment.slack <= SHARP_S else None
+        when = own if own is not None else moment.by or 0.0
+        self._floor = max(self._floor, when)
+        return Dated(text, key_of(self.file, self._floor, offset), at, own is not None)

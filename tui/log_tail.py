@@ -1,0 +1,407 @@
+"""The lines of some logs around one place, merged by time: what the log pane holds, and what it loads next."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from ..runners.formatting import size_short
+from ..runners.logs.dating import Dated, Key, LogSpan
+from ..runners.logs.follow import Level, level_of
+from ..runners.logs.log_files import LogFile
+from ..runners.wire.client import Window
+from .rows.log import LogLine, label_of
+
+WINDOW = 65536
+"""Bytes of one request."""
+
+KEPT = 20_000
+"""Lines kept; those farthest from where one reads go first."""
+
+BEHIND = 1 << 20
+"""A reader that is further behind than this jumps to the end and shows that."""
+
+WINDOWS_A_PULL = 8
+"""Windows of one file read before the screen gets a turn."""
+
+TAIL = 4096
+"""Bytes of each of several files to begin with."""
+
+ENOUGH = 120
+"""Lines that are worth showing after a jump, where there are so many."""
+
+ROUNDS = 12
+"""Requests one after another for lines before or behind."""
+
+FIRST, LAST = (float("-inf"), 0, 0, "", 0), (float("inf"), 0, 0, "", 0)
+
+
+class Reader(Protocol):
+    """Reads one window of a log file. Raises LinkError."""
+
+    async def __call__(
+        self, file: str, offset: int, limit: int = WINDOW, grep: str = "", *, line: int = 0, at: float = 0.0
+    ) -> Window: ...
+
+
+class LogTail:
+    """The lines of some files, merged by time: of each file what is loaded around the place where one reads.
+
+    A file of which less is loaded than of the others limits what is shown: no line is missing in between.
+    `grep` is applied where the file is: only matching lines travel.
+    """
+
+    def __init__(
+        self,
+        read: Reader,
+        files: Sequence[LogFile],
+        grep: str = "",
+        label: Callable[[LogFile], str] = label_of,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.lines: list[LogLine] = []
+        """What is shown, in order."""
+        self.unfinished: dict[str, LogLine] = {}
+        """By file id: what stands after the last newline, such as a progress bar."""
+        self.dropped = 0
+        """Lines that went at the front because there were too many, less those that came there."""
+        self.problem = ""
+        """Why a file could not be read, one sentence; a file that does not exist yet is no problem."""
+        self.at_end = True
+        """Whether it was begun at the end: else nobody follows."""
+        self._read, self._grep, self._label, self._clock = read, grep, label, clock
+        self._all: list[LogLine] = []
+        self._ends: dict[str, tuple[Key, Key]] = {}
+        """By file: keys of its first and last loaded line."""
+        self._spans: dict[str, LogSpan] = {}
+        self._opened: set[str] = set()
+        """Files read once; from then on only their growth, which is reported, makes them worth reading."""
+        self._new = list(files)
+
+    # --- what is known
+
+    @property
+    def files(self) -> list[LogFile]:
+        """What is shown."""
+        return [*(span.file for span in self._spans.values()), *self._new]
+
+    @property
+    def beginning(self) -> bool:
+        """Whether nothing earlier can be loaded."""
+        return bool(self._grep) or all(span.begin <= 0 for span in self._spans.values())
+
+    @property
+    def behind(self) -> bool:
+        """Whether a file has more than was read."""
+        return any(span.behind for span in self._spans.values())
+
+    @property
+    def far_behind(self) -> bool:
+        """Whether who wants to follow begins anew at the end."""
+        return not self._grep and any(span.size - span.next > BEHIND for span in self._spans.values())
+
+    @property
+    def searched(self) -> float:
+        """Share of the bytes that were searched, 0 to 1."""
+        whole = sum(span.size for span in self._spans.values())
+        done = sum(min(span.next, span.size) for span in self._spans.values())
+        return done / whole if whole else float(len(self._opened) >= len(self._spans))
+
+    @property
+    def searching(self) -> bool:
+        """Whether there may be matching lines that were not reached yet."""
+        return bool(self._grep) and (self.behind or len(self._opened) < len(self._spans))
+
+    # --- beginning
+
+    def add(self, files: Sequence[LogFile], separator: str = "") -> None:
+        """Files that came into being; they are read from their beginning."""
+        ids = {file.id for file in self.files}
+        fresh = [file for file in files if file.id not in ids]
+        if fresh and separator:
+            last = self._all[-1].key if self._all else FIRST
+            self._insert([LogLine(separator, "", Level.NONE, key=(last[0], 1 << 30, 0, "", 0))])
+        for file in fresh:
+            self._spans[file.id] = LogSpan(file)
+
+    async def begin(self) -> None:
+        """The ends of the files; a search begins at their beginnings."""
+        files, self._new = self._new, []
+        for file in files:
+            self._spans[file.id] = LogSpan(file)
+        if self._grep:
+            return
+        back = WINDOW if len(files) == 1 else TAIL
+        windows = await asyncio.gather(*(self._read(file.id, -back, WINDOW) for file in files))
+        for file, window in zip(files, windows, strict=True):
+            self._begin_at(file, window)
+        self._show()
+        await self._more_in_front(min(ENOUGH, KEPT))
+
+    async def begin_at(self, *, line: int = 0, at: float = 0.0, share: float | None = None) -> None:
+        """The files from a line on, a time, or a share of their bytes, 0 to 1. Of a file that cannot be asked so
+        `problem` says why."""
+        files, self._new = self.files, []
+        self._spans = {file.id: LogSpan(file) for file in files}
+        self.at_end = False
+        if share is not None:
+            at = await self._time_of(files, share) if len(files) > 1 else 0.0
+            if not at:
+                sizes = await asyncio.gather(*(self._read(file.id, -1, 1) for file in files))
+                offsets = [int(window.size * share) for window in sizes]
+                asked = [self._read(file.id, to, WINDOW) for file, to in zip(files, offsets, strict=True)]
+        if share is None or at:
+            asked = [self._read(file.id, 0, WINDOW, line=line, at=at) for file in files]
+        for file, window in zip(files, await asyncio.gather(*asked), strict=True):
+            self._begin_at(file, window)
+        self._show()
+
+    async def _time_of(self, files: Sequence[LogFile], share: float) -> float:
+        """About when that share of the longest file was written; 0.0 where it has no times."""
+        windows = await asyncio.gather(*(self._read(file.id, -1, 1) for file in files))
+        longest = max(zip(files, windows, strict=True), key=lambda pair: pair[1].size)
+        window = await self._read(longest[0].id, int(longest[1].size * share), 4096)
+        lines = LogSpan(longest[0], window.offset).feed(window, self._clock())
+        return next((line.key[0] for line in lines if line.key[0]), 0.0)
+
+    def _begin_at(self, file: LogFile, window: Window) -> None:
+        span = self._spans[file.id]
+        span.begin = span.next = max(window.offset, 0) if not window.error else 0
+        self._opened.add(file.id)
+        if window.error:
+            self._note(window)
+        else:
+            self._take(span, window)
+
+    # --- going on
+
+    async def pull(self, sizes: Mapping[str, int]) -> int:
+        """What was written since; `sizes` are the sizes known now. Returns how many lines came."""
+        before = len(self.lines) + self.dropped
+        if self._grep:
+            await self._search(sizes)
+        else:
+            for span in list(self._spans.values()):
+                await self._pull(span, sizes)
+        self._show()
+        self._trim_front()
+        return len(self.lines) + self.dropped - before
+
+    async def _pull(self, span: LogSpan, sizes: Mapping[str, int]) -> None:
+        for _ in range(WINDOWS_A_PULL):
+            known = span.size if span.file.id in self._opened else None
+            if span.next == span.size == sizes.get(span.file.id, known):
+                break
+            if not await self._advance(span):
+                break
+
+    async def _search(self, sizes: Mapping[str, int]) -> None:
+        """One more piece of each of two files, which is as much as a node searches at a time."""
+        for name, span in self._spans.items():
+            span.size = max(span.size, sizes.get(name, 0))
+        left = [span for name, span in self._spans.items() if span.behind or name not in self._opened]
+        await asyncio.gather(*(self._advance(span) for span in left[:2]))
+
+    async def _advance(self, span: LogSpan) -> bool:
+        """One window; whether there is more."""
+        file, at = span.file, span.next
+        window = await self._read(file.id, at, WINDOW, self._grep)
+        self._opened.add(file.id)
+        if window.error:
+            self._note(window)
+            span.size = span.next  # nothing more is asked until it grows
+            return False
+        if not self._grep and self.at_end and window.size - at > BEHIND:
+            skipped = window.size - WINDOW - at
+            last = self._all[-1].key if self._all else FIRST
+            text = f"… {size_short(skipped)} not shown"
+            self._insert(
+                [LogLine(text, self._label(file), Level.NONE, key=(last[0], 1 << 30, 0, file.id, at))]
+            )
+            self._forget(file.id)
+            fresh = self._spans[file.id] = LogSpan(file, window.size - WINDOW)
+            fresh.size = window.size
+            return True
+        self._take(span, window, live=self.at_end)
+        return window.next < window.size
+
+    async def later(self) -> int:
+        """What follows behind, where one does not follow the end; returns how many lines came."""
+        before = len(self.lines)
+        for _ in range(ROUNDS):
+            left = [span for span in self._spans.values() if span.behind]
+            left.sort(key=lambda span: self._ends.get(span.file.id, (FIRST, FIRST))[1])
+            if not left or len(self.lines) >= before + ENOUGH:
+                break
+            await asyncio.gather(*(self._advance(span) for span in left[: max(1, len(left) // 2)]))
+            self._show()
+        came = len(self.lines) - before
+        self._trim_front()
+        return came
+
+    async def earlier(self) -> int:
+        """What stands before; returns how many lines were put in front."""
+        if self.beginning:
+            return 0
+        before = len(self.lines)
+        first = self.lines[0] if self.lines else None
+        await self._more_in_front(before + ENOUGH)
+        came = len(self.lines) - before if first is None else self._place(first)
+        self.dropped -= came
+        self._trim_back()
+        return came
+
+    def _place(self, line: LogLine) -> int:
+        at = bisect_left(self.lines, line.key, key=_key)
+        while at < len(self.lines) and self.lines[at] is not line:
+            at += 1
+        return at
+
+    async def _more_in_front(self, wanted: int) -> None:
+        for _ in range(ROUNDS):
+            left = [span for span in self._spans.values() if span.begin > 0]
+            if not left or len(self.lines) >= wanted:
+                break
+            left.sort(key=lambda span: self._ends.get(span.file.id, (LAST, LAST))[0], reverse=True)
+            chosen = left[: max(1, len(left) // 2)]
+            size = WINDOW if len(self._spans) <= 4 else WINDOW // 4
+            await asyncio.gather(*(self._load_front(span, size) for span in chosen))
+            self._show()
+
+    async def _load_front(self, span: LogSpan, size: int) -> None:
+        name, end = span.file.id, span.begin
+        window = await self._read(name, max(0, end - size), size)
+        begin, data, reached, times = window.offset, window.data, window.next, window.times
+        while begin < reached < end and not window.error:
+            window = await self._read(name, reached, end - reached)
+            if window.next <= reached:
+                break
+            data, reached = data + window.data[reached - window.offset :], window.next
+            times += window.times
+        if window.error or begin >= end:
+            span.begin = 0
+            return
+        whole = Window(name, begin, reached, window.size, data, times=_in_order(times))
+        first = self._ends.get(name, (None, None))[0]
+        lines = span.front(whole, self._clock(), first)
+        self._insert(self._shaped(span.file, lines))
+        if lines:
+            self._ends[name] = (lines[0].key, self._ends.get(name, (FIRST, lines[-1].key))[1])
+
+    # --- the lines
+
+    def _take(self, span: LogSpan, window: Window, live: bool = False) -> None:
+        now = self._clock()
+        near = window.size - span.next < WINDOW
+        lines = span.feed(window, now, now if live and near else None)
+        self._insert(self._shaped(span.file, lines))
+        name = span.file.id
+        if lines:
+            self._ends[name] = (self._ends.get(name, (lines[0].key, FIRST))[0], lines[-1].key)
+        self.unfinished.pop(name, None)
+        rest = span.unfinished(now) if not self._grep and not span.behind else None
+        if rest is not None:
+            self.unfinished[name] = self._shaped(span.file, [rest])[0]
+
+    def _shaped(self, file: LogFile, lines: Sequence[Dated]) -> list[LogLine]:
+        label, rank = self._label(file), file.rank
+        return [LogLine(text, label, level_of(text), at, own, key, rank) for text, key, at, own in lines]
+
+    def _insert(self, lines: Sequence[LogLine]) -> None:
+        """Put lines where they belong; those of one file come in order."""
+        held = self._all
+        if not lines:
+            return
+        if not held or held[-1].key <= lines[0].key:
+            held += lines
+        elif lines[-1].key < held[0].key:
+            held[:0] = lines
+        elif len(lines) < 8:
+            for line in lines:
+                insort(held, line, key=_key)
+        else:
+            at = bisect_left(held, lines[0].key, key=_key)
+            held[at:] = sorted([*held[at:], *lines], key=_key)
+
+    def _show(self) -> None:
+        """What is complete: between the latest first line and the earliest last line of files that have more."""
+        first = last = None
+        if not self._grep:
+            for name, span in self._spans.items():
+                ends = self._ends.get(name)
+                if ends is None:
+                    continue
+                if span.begin > 0 and (first is None or ends[0] > first):
+                    first = ends[0]
+                if span.behind and (last is None or ends[1] < last):
+                    last = ends[1]
+        begin = 0 if first is None else bisect_left(self._all, first, key=_key)
+        end = len(self._all) if last is None else bisect_right(self._all, last, key=_key)
+        self.lines = self._all[begin:end] if begin < end else self._all[begin:]
+
+    def _trim_front(self) -> None:
+        over = len(self.lines) - KEPT
+        if over > 0:
+            first = self.lines[over]
+            del self._all[: bisect_left(self._all, first.key, key=_key)]
+            self.dropped += over
+            self._keep_spans(front=True)
+            self._show()
+
+    def _trim_back(self) -> None:
+        if len(self.lines) > KEPT:
+            last = self.lines[KEPT - 1]
+            del self._all[bisect_right(self._all, last.key, key=_key) :]
+            self.at_end = False
+            self.unfinished.clear()
+            self._keep_spans(front=False)
+            self._show()
+
+    def _keep_spans(self, front: bool) -> None:
+        """Where each file's lines begin or end now."""
+        ends: dict[str, tuple[Key, Key]] = {}
+        for line in self._all:
+            if line.key[1] != 1 << 30:
+                name = line.key[3]
+                ends[name] = (ends[name][0] if name in ends else line.key, line.key)
+        for name, span in self._spans.items():
+            was = self._ends.pop(name, None)
+            if name in ends:
+                self._ends[name] = ends[name]
+                if front:
+                    span.begin = ends[name][0][4]
+                    continue
+            if was is None:
+                continue
+            if front:
+                span.begin = span.next - len(span.carry)
+            elif name not in ends or ends[name][1] != was[1]:
+                self._cut_back(span, ends.get(name))
+
+    def _cut_back(self, span: LogSpan, ends: tuple[Key, Key] | None) -> None:
+        """The last lines went: the file is read on behind the last one that stayed."""
+        fresh = LogSpan(span.file, span.begin)
+        fresh.size = span.size
+        if ends is not None:
+            fresh.next = ends[1][4]
+            fresh.skip = True
+        self._spans[span.file.id] = fresh
+
+    def _forget(self, name: str) -> None:
+        """The lines of a file are of another place than those that come: they limit nothing."""
+        self._ends.pop(name, None)
+
+    def _note(self, window: Window) -> None:
+        if "does not exist" not in window.error:
+            self.problem = window.error
+
+
+def _key(line: LogLine) -> Key:
+    return line.key
+
+
+def _in_order(times: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+    return tuple(sorted(set(times)))
