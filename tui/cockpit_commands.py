@@ -349,7 +349,7 @@ class CommandingApp(LendingApp):
         if asked.command is not None:
             self.ask(asked.command)
         elif asked.action:
-            of_screen = asked.action.startswith(("pane", "rank_log"))
+            of_screen = asked.action.startswith(("pane", "rank_log", "log_jump"))
             self.run_worker(self.run_action(asked.action, self.screen if of_screen else self))
 
     def shell(self, rank: int | None) -> None:

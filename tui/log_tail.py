@@ -13,7 +13,7 @@ from ..runners.logs.dating import Dated, Key, LogSpan
 from ..runners.logs.follow import Level, level_of
 from ..runners.logs.log_files import LogFile
 from ..runners.wire.client import Window
-from .rows.log import LogLine, label_of
+from .rows.log import Jump, LogLine, label_of
 
 WINDOW = 65536
 """Bytes of one request."""
@@ -141,12 +141,16 @@ class LogTail:
         self._show()
         await self._more_in_front(min(ENOUGH, KEPT))
 
-    async def begin_at(self, *, line: int = 0, at: float = 0.0, share: float | None = None) -> None:
-        """The files from a line on, a time, or a share of their bytes, 0 to 1. Of a file that cannot be asked so
-        `problem` says why."""
+    async def begin_at(self, jump: Jump) -> None:
+        """The files from a line on, a time, or a share of their bytes. Of a file that cannot be asked so `problem`
+        says why."""
         files, self._new = self.files, []
         self._spans = {file.id: LogSpan(file) for file in files}
         self.at_end = False
+        line, at, share = jump.line, jump.at, jump.share
+        if jump.file and (len(files) == 1 or not at):
+            await self._begin_around(files, jump)
+            return
         if share is not None:
             at = await self._time_of(files, share) if len(files) > 1 else 0.0
             if not at:
@@ -158,6 +162,45 @@ class LogTail:
         for file, window in zip(files, await asyncio.gather(*asked), strict=True):
             self._begin_at(file, window)
         self._show()
+
+    async def _begin_around(self, files: Sequence[LogFile], jump: Jump) -> None:
+        """A line of one file; without times, of the others what stands at the same share of the file."""
+        own = await self._read(jump.file, max(0, jump.offset - WINDOW // 2), WINDOW)
+        share = jump.offset / own.size if own.size else 0.0
+        for file in files:
+            if file.id == jump.file:
+                self._begin_at(file, own)
+                continue
+            size = (await self._read(file.id, -1, 1)).size
+            self._begin_at(file, await self._read(file.id, int(size * share), WINDOW))
+        self._show()
+
+    async def find(
+        self, pattern: str, wanted: Callable[[str], bool], before: bool, progress: Callable[[float], None]
+    ) -> LogLine | None:
+        """The first wanted line of those that match, behind what is loaded or `before` it. Raises LinkError."""
+        spans = [
+            (span.file, 0, span.begin) if before else (span.file, span.next, span.size)
+            for span in self._spans.values()
+        ]
+        spans = [(file, begin, end) for file, begin, end in spans if begin < end]
+        whole, done = sum(end - begin for _, begin, end in spans), 0
+        found: list[LogLine] = []
+        for file, begin, end in spans:
+            at = begin
+            while at < end:
+                window = await self._read(file.id, at, TAIL, pattern)
+                lines = LogSpan(file, at).feed(window, self._clock()) if window.starts else []
+                fitting = [
+                    line for line in self._shaped(file, lines) if wanted(line.text) and line.key[4] < end
+                ]
+                if fitting or window.error or window.next <= at:
+                    found += fitting[:1]
+                    break
+                at = window.next
+                progress((done + min(at, end) - begin) / whole)
+            done += end - begin
+        return min(found, key=_key, default=None)
 
     async def _time_of(self, files: Sequence[LogFile], share: float) -> float:
         """About when that share of the longest file was written; 0.0 where it has no times."""

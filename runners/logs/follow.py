@@ -84,6 +84,13 @@ RULES = (
 """The leftmost match of a line decides: a writer names the level before the message, so what NCCL or a
 logger calls INFO stays that, whatever it quotes. At one place the earlier rule wins."""
 
+ALARMS = "|".join(
+    f"(?:{rule.pattern.pattern})" if rule.words else f"^(?:{rule.pattern.pattern})"
+    for rule in RULES
+    if rule.level >= Level.WARN
+)
+"""Matches every line whose level is WARN or ERROR, and some others: `level_of` decides."""
+
 _BY_WORD = tuple((word, place) for place, rule in enumerate(RULES) for word in rule.words)
 _ALWAYS = frozenset(place for place, rule in enumerate(RULES) if not rule.words)
 

@@ -52,7 +52,10 @@ VERBS = tuple(command.verb for command in get_args(Action))
 TIMES = {"at": "at", "play": "pace", "live": "live"}
 """Verbs that change which time is shown, and their actions."""
 
-WORDS = tuple(sorted({*VERBS, *ACTIONS, *TIMES}))
+PLACES = ("line",)
+"""First words that go somewhere in the log; so do percents."""
+
+WORDS = tuple(sorted({*VERBS, *ACTIONS, *TIMES, *PLACES}))
 """Every first word."""
 
 USAGE = {
@@ -66,6 +69,7 @@ USAGE = {
     "at": "at 14:32:07 | -5m | step 1200 | first-cause | start   the whole screen as it was then; esc goes back",
     "play": "play [SPEED]   let the past go on from there, 4 times as fast: play 4",
     "logs": "logs [RANK]   the log, of one rank",
+    "line": "line N   go to a line of the log that is shown; 50% goes to its middle",
 }
 """A line of help by verb; the other verbs take nothing."""
 
@@ -83,6 +87,8 @@ def help_line(text: str, names: Names) -> str:
     verb, blank, _ = text.lstrip().partition(" ")
     if verb in USAGE:
         return USAGE[verb]
+    if verb.endswith("%"):
+        return "N%   go to that part of the log that is shown"
     if verb in WORDS:
         return f"{verb}   takes nothing after it"
     fitting = candidates(text, names) if not blank else []
@@ -171,6 +177,8 @@ def parse(text: str, new_id: Callable[[], str], marked: frozenset[int] = frozens
         return TypedCommand(action=f"rank_log({_rank(rest[-1])})")
     if verb in TIMES:
         return TypedCommand(action=f"{TIMES[verb]}({' '.join(rest)!r})" if verb != "live" else "live")
+    if verb in PLACES or re.fullmatch(r"\d+%", text.strip()):
+        return TypedCommand(action=f"log_jump({' '.join(words)!r})")
     if verb in ACTIONS:
         return TypedCommand(action=ACTIONS[verb])
     if verb not in VERBS:

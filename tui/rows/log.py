@@ -302,6 +302,9 @@ class Jump:
     line: int = 0
     at: float = 0.0
     share: float | None = None
+    file: str = ""
+    """Where it is known: file and offset of a line, and its time in `at`."""
+    offset: int = 0
 
 
 class JumpError(ValueError):

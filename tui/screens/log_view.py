@@ -22,7 +22,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from ...runners.formatting import plural
-from ...runners.logs.follow import Level
+from ...runners.logs.follow import ALARMS, Level, level_of
 from ...runners.logs.log_files import LogFile
 from ...runners.state import RunState
 from ...runners.wire.client import LinkError
@@ -101,6 +101,7 @@ class LogView(Pane):
         """Whether lines were read that are not laid out yet."""
         self._sizes: dict[str, int] = {}
         self._reason = ""
+        self._errand = ""
         self._label_width = 0
         self._column = TimeColumn()
         self._pattern: tuple[str, re.Pattern[str] | None] = ("", None)
@@ -231,7 +232,7 @@ class LogView(Pane):
         if jump is None:
             await tail.begin()
         else:
-            await tail.begin_at(line=jump.line, at=jump.at, share=jump.share)
+            await tail.begin_at(jump)
         if chosen == self.selection and jump == self._jump:
             self._tail, self._attempt = tail, frame.state.attempt
             self._lines, self._firsts, self._basis, self._jump = [], [], (), None
@@ -240,8 +241,17 @@ class LogView(Pane):
             self.cursor = 0
             if jump is not None:
                 self._lay_out(tail)
-                place = bisect_left(self._lines, jump.at, key=lambda line: line.key[0]) if jump.at else 0
-                self.move_to(self._row_of(min(place, len(self._lines) - 1)))
+                self.move_to(self._row_of(self._place_of(jump)))
+
+    def _place_of(self, jump: Jump) -> int:
+        """The line at which a jump lands, of those that are shown."""
+        for index, line in enumerate(self._lines):
+            if jump.file:
+                if line.key[3:] == (jump.file, jump.offset):
+                    return index
+            elif line.key[0] >= jump.at:
+                return index
+        return max(0, len(self._lines) - 1)
 
     def _add_files(self, tail: LogTail, state: RunState) -> None:
         """Files that have come into being since, and a line between attempts."""
@@ -396,8 +406,19 @@ class LogView(Pane):
     def _name_it(self) -> None:
         problem = self._reason or (self._tail.problem if self._tail is not None else "")
         early = self.frame is not None and launching(self.frame.state)
-        parts = ["log", chosen_title(self.selection, early), problem or self._state()]
+        state = problem or self._errand or self._state()
+        parts = ["log", chosen_title(self.selection, early), state]
         self.entitle(" · ".join(part for part in parts if part))
+
+    def name_search(self, text: str) -> None:
+        """Say in the title how far a search for an error is; "" when it is over."""
+        self._errand = text
+        self._name_it()
+
+    @property
+    def state_text(self) -> str:
+        """What the filter has found."""
+        return self._state()
 
     def _state(self) -> str:
         """How far a search is, and whether the end is followed."""
@@ -463,9 +484,26 @@ class LogView(Pane):
             self.refresh()
         return True
 
-    def error_below(self) -> bool:
-        """Whether an error or warning is loaded below the cursor."""
-        return any(line.level >= Level.WARN for line in self._lines[self._index() + 1 :])
+    async def next_error(self, progress: Callable[[float], None]) -> bool:
+        """Move to the next error or warning: below, then in what is not loaded, then from the top. Raises LinkError."""
+        below = any(line.level >= Level.WARN for line in self._lines[self._index() + 1 :])
+        tail = self._tail
+        if below or tail is None or (self.selection.pattern and self.selection.only_hits):
+            return self.to_error()
+        for before in (False, True):
+            found = await tail.find(ALARMS, lambda text: level_of(text) >= Level.WARN, before, progress)
+            if tail is not self._tail:
+                return True  # something else is shown by now
+            if found is not None:
+                self._show_found(found)
+                return True
+        return self.to_error()
+
+    def _show_found(self, found: LogLine) -> None:
+        """Load the lines around one that was found elsewhere; the cursor goes to it."""
+        self.follow = False
+        self._left = 0
+        self._begin_anew(Jump(offset=found.key[4], file=found.key[3], at=found.key[0]))
 
     def _to(self, wanted: Callable[[LogLine], bool], step: int) -> bool:
         count, here = len(self._lines), self._index()

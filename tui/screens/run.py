@@ -28,13 +28,14 @@ from ..rows.charts import LIVE_WINDOW, WINDOWS
 from ..rows.findings import banner_rows, end_rows
 from ..rows.frame import METRICS, Frame, PaneHeights, plan_layout, side_width
 from ..rows.glyphs import Row, wrap
-from ..rows.log import Selection, named
+from ..rows.log import JumpError, Selection, jump_of, named
 from ..rows.ranks import heat_rows, next_sort, shown_nodes
 from ..rows.run_status import launch_rows, launching
 from .bars import TabRow
 from .curves import CurveStrip
+from .filter_prompt import FilterPrompt
 from .log_view import LogView
-from .modal import PromptScreen, TextScreen
+from .modal import TextScreen
 from .panes import (
     Banner,
     Diagnosis,
@@ -97,6 +98,8 @@ class RunScreen(Screen[None]):
         self._shape: object = None
         """What the height of the map depends on, as it was when it was counted."""
         self._map_rows = 0
+        self._patterns: list[str] = []
+        """Filters of before, the newest last."""
         self._from: tuple[str, Selection] | None = None
         """The pane from which a line was opened, and what the log showed before."""
 
@@ -313,25 +316,79 @@ class RunScreen(Screen[None]):
             self.notify("no hit in the lines that are loaded")
 
     def action_error(self) -> None:
-        if not self.log_view.to_error():
-            self.notify("no error or warning in the lines that are loaded")
+        self.run_worker(self._to_error(), group="error", exclusive=True)
+
+    async def _to_error(self) -> None:
+        """The next one below; where none is loaded, what is not loaded is searched."""
+        log = self.log_view
+        late = self.set_timer(PATIENCE_S, lambda: self.notify("searching for an error", timeout=2))
+        try:
+            found = await log.next_error(lambda share: log.name_search(f"searching {int(share * 100)} %"))
+        except LinkError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        finally:
+            late.stop()
+            log.name_search("")
+        if not found:
+            self.notify("no error or warning in this log")
+
+    def action_log_times(self) -> None:
+        names = {"clock": "time of day", "start": "since the attempt began", "step": "since the line above"}
+        self.notify(f"times: {names.get(self.log_view.next_times(), 'off')}", timeout=2)
+
+    def action_log_wrap(self) -> None:
+        self.log_view.toggle_wrap()
+
+    def action_log_fold(self) -> None:
+        folds = self.log_view.toggle_fold()
+        self.notify(
+            "equal lines of many ranks: as one" if folds else "equal lines of many ranks: each", timeout=2
+        )
+
+    def action_log_rule(self) -> None:
+        self.log_view.draw_rule()
+
+    def action_log_jump(self, typed: str) -> None:
+        """Where `:line 500`, `:at 10:06:29` or `:50%` goes."""
+        try:
+            jump = jump_of(typed, self.app.clock())
+        except JumpError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        why = self.log_view.go_to(jump) if jump is not None else ""
+        if why:
+            self.notify(why, severity="error", markup=False)
+        elif not self.log_view.display:
+            self.action_pane("log")
 
     def action_filter(self) -> None:
-        prompt = PromptScreen(
-            "/", self.log_view.selection.pattern, "regular expression; empty shows all lines"
+        before = self.log_view.selection
+        prompt = FilterPrompt(
+            before.pattern,
+            self._patterns,
+            self._filter,
+            lambda: self.log_view.state_text,
+            self.app.view.ascii,
         )
-        self.app.push_screen(prompt, self._filter)
+        self.app.push_screen(prompt, lambda pattern: self._filtered(pattern, before))
 
-    def _filter(self, pattern: str | None) -> None:
+    def _filtered(self, pattern: str | None, before: Selection) -> None:
+        """The prompt is closed: what was typed stays, or what was there before comes back."""
         if pattern is None:
-            return
+            self.log_view.select(before)
+        elif pattern:
+            self._patterns = [*(each for each in self._patterns if each != pattern), pattern]
+
+    def _filter(self, pattern: str) -> str:
+        """Show the lines that match; "" or why that cannot be."""
         try:
             compile_grep(pattern)
         except LogError as error:
-            self.notify(str(error).removeprefix("--grep "), severity="error", markup=False)
-            return
+            return str(error).removeprefix("--grep ")
         self.log_view.select(replace(self.log_view.selection, pattern=pattern, only_hits=True))
         self.log_view.set_follow(True)
+        return ""
 
     def action_copy(self) -> None:
         self.app.keep(self.log_view.chosen_text())
