@@ -218,13 +218,27 @@ def _reading(verbs: Verbs) -> None:
     )
     verb = _verb(verbs, "logs", "logs:logs", help="print the logs of the ranks")
     _run(verb)
-    _ranks(verb)
+    verb.add_argument(
+        "-r",
+        "--rank",
+        type=count,
+        action="append",
+        default=[],
+        metavar="N",
+        help="only this rank; repeatable",
+    )
     verb.add_argument("--node", type=count, metavar="N", help="only this node")
     verb.add_argument(
         "--stream", action="append", choices=("out", "err", "nccl", "log"), default=[],
         help="repeatable (default: out and err; log: of runner and agent)",
     )  # fmt: skip
     _follow(verb)
+    verb.add_argument("-n", "--tail", type=count, metavar="N", help="only the last N lines")
+    verb.add_argument(
+        "--since", metavar="TIME", help="only lines since 10m ago (s, h, d), or since 10:06:29"
+    )
+    verb.add_argument("-t", "--timestamps", action="store_true", help="print the time of each line")
+    _json(verb)
     verb.add_argument("--grep", default="", metavar="RE", help="only lines that match")
     verb.add_argument("--attempt", type=count, metavar="N", help="(default: the newest)")
     _metrics(verbs)

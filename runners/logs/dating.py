@@ -52,7 +52,9 @@ def key_of(file: LogFile, when: float, offset: int) -> Key:
 class LogSpan:
     """What is loaded of one file: from `begin` to `next`, without a gap where the file has none."""
 
-    def __init__(self, file: LogFile, begin: int = 0) -> None:
+    def __init__(self, file: LogFile, begin: int = 0, dated: bool = True) -> None:
+        """`dated`: whether times matter; of a single file they may not."""
+        self._wanted = dated
         self.file = file
         self.begin = self.next = begin
         self.size = 0
@@ -163,6 +165,8 @@ class LogSpan:
 
     def _dated(self, piece: bytes, offset: int, moment: Moment, now: float, came: float | None) -> Dated:
         text = clean_line(piece)
+        if not self._wanted:
+            return Dated(text, (0.0, 0, 0, self.file.id, offset))
         if moment.by is None and came is not None:
             moment = Moment(came, came)
         own = own_time(text, moment, now)

@@ -9,24 +9,35 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import os
 import sys
+import time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
+from ...presets.sanitize import escaped_json
 from ...runners import run_directories
 from ...runners.errors import RunError
 from ...runners.hub import launch_order
 from ...runners.hub.merged_run import LOG_FILE
-from ...runners.local_agent import read_on, with_link
-from ...runners.logs.follow import Merge, check_there, choose
+from ...runners.local_agent import WINDOW, with_link
+from ...runners.logs.dating import Dated, LogSpan
+from ...runners.logs.follow import check_there, choose, compile_grep
 from ...runners.logs.log_files import LogError, LogFile, parse_file_id
 from ...runners.model import CaughtUp, LogGrew, RunEnded
 from ...runners.state import RunState
 from ...runners.wire.client import Link
+from ..rows.log import JumpError, clock_time
 from ..terminal import complain
 from .runs import run_or_bundle
 
 POLL_SECONDS = 0.5
+FEW = 4
+"""Of more files than this less is read at a time."""
 MOST_PROBLEMS = 8
 """Files that cannot be read which are named."""
 
@@ -34,6 +45,8 @@ MOST_PROBLEMS = 8
 @run_or_bundle
 def logs(options: argparse.Namespace) -> int:
     """Print the logs of the newest attempt, or the one asked for."""
+    if options.since is not None:
+        options.since = since_time(options.since, time.time())
 
     async def use(entry: run_directories.Entry, link: Link) -> int:
         launched = launch_order.read(entry.path)
@@ -48,16 +61,19 @@ def logs(options: argparse.Namespace) -> int:
 
 
 class FollowedLogs:
-    """Files chosen by the options, read as they grow."""
+    """Files chosen by the options, merged by time as in the cockpit, read as they grow."""
 
     def __init__(self, link: Link, options: argparse.Namespace, path: Path) -> None:
-        """`path`: the run's directory."""
+        """`path`: the run's directory. Raises LogError for a bad pattern."""
         self._link, self._options, self._path = link, options, path
+        compile_grep(options.grep)
         self._state = RunState()
-        self._merge: Merge | None = None
-        self._file_ids: set[str] = set()
+        self._spans: dict[str, LogSpan] = {}
+        self._waiting: dict[str, list[Dated]] = {}
+        """By file: lines that are read, and for which others may still have earlier ones."""
         self._problems: dict[str, str] = {}
         """By file: why it cannot be read."""
+        self._print = Printer(options)
 
     async def run(self) -> int:
         """Read what there is, and with --follow what comes, until the run has ended."""
@@ -67,11 +83,15 @@ class FollowedLogs:
                 asked = self._options
                 check_there(self._state, self._files(), asked.rank, asked.attempt, asked.node)
                 await self._read_new()
+                self._print.done()
                 if not self._options.follow:
                     break
-        if self._merge is not None:
-            _print(self._merge.flush())
-        if self._state.attempts and not self._file_ids:
+        if not self._options.grep:
+            now = time.time()
+            for span in self._spans.values():
+                self._print(span.last_words(now), span.file)
+            self._print.done()
+        if self._state.attempts and not self._spans:
             _check_readable(self._path)
         for file, why in list(self._problems.items())[:MOST_PROBLEMS]:
             complain(f"{file}: {why}")
@@ -86,21 +106,140 @@ class FollowedLogs:
 
     async def _read_new(self) -> None:
         chosen = self._chosen()
-        if self._merge is None:
-            self._merge = Merge(chosen, self._options.grep)
-            self._file_ids = {file.id for file in chosen}
+        fresh = [file for file in chosen if file.id not in self._spans]
+        if not self._spans:
+            self._print.about(chosen)
+            await asyncio.gather(*(self._begin(file) for file in fresh))
+        else:
+            self._spans |= {file.id: LogSpan(file, dated=self._print.dated) for file in fresh}
         for file in chosen:
-            if file.id not in self._file_ids:
-                self._file_ids.add(file.id)
-                self._merge.add(file)
-        for file in chosen:
-            await self._read(self._merge, file.id)
+            self._spans[file.id].size = self._state.log_sizes.get(file.id, 0)
+        while left := [name for name in self._spans if self._lacks(name)]:
+            await asyncio.gather(*(self._read(name) for name in left))
+            self._give()
+        self._give()
 
-    async def _read(self, merge: Merge, file: str) -> None:
-        async for lines, problem in read_on(self._link, merge, file, self._state.log_sizes.get(file, 0)):
-            if problem:
-                self._problems[file] = problem
-            _print(lines)
+    async def _begin(self, file: LogFile) -> None:
+        """Where the first line is that may be printed."""
+        asked, size = self._options, self._state.log_sizes.get(file.id, 0)
+        begin = 0
+        if asked.since is not None:
+            window = await self._link.read_log(file.id, 0, 1, at=asked.since)
+            begin = 0 if window.error else window.offset
+        elif asked.tail is not None and not asked.grep:
+            begin = await self._tail(file.id, size, asked.tail)
+        self._spans[file.id] = LogSpan(file, begin, dated=self._print.dated)
+
+    async def _tail(self, file: str, size: int, count: int) -> int:
+        """Where the last `count` lines of a file begin, or more of them."""
+        back = 1 << 14
+        while back < size:
+            window = await self._link.read_log(file, size - back, min(back, 1 << 20))
+            if window.error or window.data.count(b"\n") > count:
+                return window.offset
+            back *= 8
+        return 0
+
+    def _lacks(self, name: str) -> bool:
+        span = self._spans[name]
+        return span.behind and not self._waiting.get(name) and name not in self._problems
+
+    async def _read(self, name: str) -> None:
+        span = self._spans[name]
+        at, size = span.next, span.size
+        limit = WINDOW if len(self._spans) <= FEW else WINDOW // 4
+        window = await self._link.read_log(name, at, limit, self._options.grep)
+        if window.error:
+            self._problems[name] = window.error
+            return
+        lines = span.feed(window, time.time())
+        span.size = max(span.size, size) if window.next >= at else window.size
+        self._waiting.setdefault(name, []).extend(lines)
+        if window.next <= at and not lines:
+            span.size = span.next  # it has no more than that, whatever was reported
+
+    def _give(self) -> None:
+        """Print the lines before which nothing can come any more."""
+        open_files = [
+            name for name, span in self._spans.items() if span.behind and name not in self._problems
+        ]
+        bounds = [self._waiting[name][-1].key for name in open_files if self._waiting.get(name)]
+        if len(bounds) < len(open_files):
+            return
+        bound = min(bounds, default=None)
+        given: list[tuple[Dated, LogFile]] = []
+        for name, lines in self._waiting.items():
+            count = len(lines) if bound is None else bisect_right(lines, bound, key=lambda line: line.key)
+            given += [(line, self._spans[name].file) for line in lines[:count]]
+            del lines[:count]
+        if len(self._spans) > 1:
+            given.sort(key=lambda pair: pair[0].key)
+        for line, file in given:
+            self._print([line], file)
+
+
+class Printer:
+    """Lines as the options ask for them."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._prefixes = self._streams = False
+        self._held: deque[str] | None = deque(maxlen=options.tail) if options.tail is not None else None
+        self.dated = bool(options.timestamps or options.json or options.since is not None)
+        """Whether the times of lines are wanted."""
+
+    def about(self, files: Sequence[LogFile]) -> None:
+        """What is chosen: of several files each line says whose it is."""
+        self._prefixes = len(files) > 1
+        self._streams = len({file.stream for file in files}) > 1
+        self.dated = self.dated or self._prefixes
+
+    def __call__(self, lines: Sequence[Dated], file: LogFile) -> None:
+        since = self._options.since
+        shown = [self._shown(line, file) for line in lines if since is None or line.key[0] >= since]
+        if self._held is not None:
+            self._held.extend(shown)
+        else:
+            sys.stdout.writelines(shown)
+
+    def done(self) -> None:
+        """Everything there is was given."""
+        if self._held is not None:
+            sys.stdout.writelines(self._held)
+            self._held = None
+        sys.stdout.flush()
+
+    def _shown(self, line: Dated, file: LogFile) -> str:
+        if self._options.json:
+            fields = {
+                "time": None if line.at is None else round(line.at, 6), "own": line.own, "rank": file.rank,
+                "node": file.node, "stream": file.stream, "source": file.source, "text": line.text,
+            }  # fmt: skip
+            return escaped_json(json.dumps(fields, ensure_ascii=False)) + "\n"
+        inside = f"{file.label} {file.stream}" if self._streams else file.label
+        prefix = f"[{inside}] " if self._prefixes else ""
+        return f"{stamp(line) if self._options.timestamps else ''}{prefix}{line.text}\n"
+
+
+def stamp(line: Dated) -> str:
+    """`2026-11-24T10:06:29.123 `, with a `~` where the line itself has no time; as wide where none is known. Pure."""
+    if line.at is None:
+        return f"{'-':<25}"
+    text = datetime.fromtimestamp(line.at).isoformat(timespec="milliseconds")
+    return f"{text}{' ' if line.own else '~'} "
+
+
+def since_time(text: str, now: float) -> float:
+    """Unix time of `10m` (also s, h, d), `10:06`, `10:06:29` or `2026-11-24 10:06:29`. Raises RunError."""
+    number, unit = text[:-1], {"s": 1, "m": 60, "h": 3600, "d": 86400}.get(text[-1:])
+    if unit is not None and number.isascii() and number.isdecimal():
+        return now - int(number) * unit
+    try:
+        return clock_time(text, now)
+    except JumpError:
+        raise RunError(
+            f"--since {text!r} is no time: type 10m, 2h, 10:06:29 or '2026-11-24 10:06:29'"
+        ) from None
 
 
 def _check_readable(run_dir: Path) -> None:
@@ -132,9 +271,3 @@ async def _until_ended(link: Link) -> None:
     async for stamped in link.events():
         if isinstance(stamped.event, RunEnded):
             return
-
-
-def _print(lines: list[str]) -> None:
-    for line in lines:
-        sys.stdout.write(line + "\n")
-    sys.stdout.flush()
