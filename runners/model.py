@@ -996,7 +996,7 @@ class ReadLog(Struct, frozen=True, tag=True):
     line: int = 0
     """Where it is positive: from this line on, counted from 1, wherever `offset` is."""
     at: float = 0.0
-    """Where it is positive: from the first line on that was written at this unix time or later."""
+    """Where it is positive: from the line on that stands before the first one written at this unix time or later."""
 
 
 class ReadMetrics(Struct, frozen=True, tag=True):

@@ -216,6 +216,10 @@ def _reading(verbs: Verbs) -> None:
     verb.add_argument(
         "--timeout", type=seconds, metavar="SECONDS", help="give up after SECONDS (exit code 124)"
     )
+    _logs(verbs)
+
+
+def _logs(verbs: Verbs) -> None:
     verb = _verb(verbs, "logs", "logs:logs", help="print the logs of the ranks")
     _run(verb)
     verb.add_argument(

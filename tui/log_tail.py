@@ -185,7 +185,7 @@ class LogTail:
         ]
         spans = [(file, begin, end) for file, begin, end in spans if begin < end]
         whole, done = sum(end - begin for _, begin, end in spans), 0
-        found: list[LogLine] = []
+        hits = [line for line in self._hidden(before) if wanted(line.text)][:1]
         for file, begin, end in spans:
             at = begin
             while at < end:
@@ -195,12 +195,19 @@ class LogTail:
                     line for line in self._shaped(file, lines) if wanted(line.text) and line.key[4] < end
                 ]
                 if fitting or window.error or window.next <= at:
-                    found += fitting[:1]
+                    hits += fitting[:1]
                     break
                 at = window.next
                 progress((done + min(at, end) - begin) / whole)
             done += end - begin
-        return min(found, key=_key, default=None)
+        return min(hits, key=_key, default=None)
+
+    def _hidden(self, before: bool) -> list[LogLine]:
+        """Lines that are loaded and not shown, because others are not loaded so far."""
+        if not self.lines:
+            return []
+        first, last = self.lines[0].key, self.lines[-1].key
+        return [line for line in self._all if (line.key < first if before else line.key > last)]
 
     async def _time_of(self, files: Sequence[LogFile], share: float) -> float:
         """About when that share of the longest file was written; 0.0 where it has no times."""

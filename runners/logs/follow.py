@@ -174,7 +174,7 @@ def read_window(
                 raise LogError(
                     f"no times of {file} were recorded: distui was not there when it was written"
                 )
-            offset = first
+            offset = max(first - 1, 0)
         window = window_of(descriptor, file, offset, limit, grep)
     if grep:
         times = line_times.of_lines(run_dir, file, window.starts)
@@ -329,7 +329,7 @@ def read_piece(
         first = 0 if line else line_times.offset_at(times, at)
         if first is None:
             raise LogError(f"no times of {file} were kept")
-        offset = first
+        offset = max(first - 1, 0)
     start = max(size + offset, 0) if offset < 0 else offset
     begin = next((begin for begin, end in held.items() if end > start), None)
     if begin is None:

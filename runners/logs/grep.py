@@ -59,8 +59,11 @@ class Search:
         """Bytes that every match contains."""
         self._bare = False
         """Whether the pattern is the literal, and no more."""
+        self._folded = False
+        """Whether the literal is in small letters, and stands so in what is ASCII alone."""
         try:
             self._within, self._literal, self._bare = _prepared(pattern)
+            self._folded = bool(self.text.flags & re.IGNORECASE)
         except (AttributeError, ImportError, TypeError, ValueError, KeyError):
             pass  # inner parts of `re` changed: each line is searched alone
         self._sparse = bool(self._literal)
@@ -71,8 +74,10 @@ class Search:
         shown = _LINE_END.sub(b"", shown) if b"\r" in shown else shown
         if shown is not data and not data.endswith(b"\n"):
             shown += b"\n"  # a last line that shows nothing is a line
-        if self._sparse:
-            return _placed(self._by_literal(shown), shown, data)
+        if self._sparse and not self._folded:
+            return _placed(self._by_literal(shown, shown), shown, data)
+        if self._sparse and shown.isascii():
+            return _placed(self._by_literal(shown, shown.lower()), shown, data)
         if self._within is None:
             return _placed(self._one_by_one(shown), shown, data)
         if shown.isascii():
@@ -80,11 +85,11 @@ class Search:
         text = shown.decode("utf-8", "replace")  # "\n" is never part of a broken sequence
         return _placed(self._by_pattern(text, "\n"), text, data)
 
-    def _by_literal(self, data: bytes) -> list[tuple[int, int]]:
+    def _by_literal(self, data: bytes, folded: bytes) -> list[tuple[int, int]]:
         hits, misses, at, literal = [], 0, 0, self._literal
-        while (found := data.find(literal, at)) >= 0:
-            begin = max(data.rfind(b"\n", at, found) + 1, at)
-            end = _end(data, found, b"\n")
+        while (place := folded.find(literal, at)) >= 0:
+            begin = max(data.rfind(b"\n", at, place) + 1, at)
+            end = _end(data, place, b"\n")
             if self._bare or self.text.search(data[begin:end].decode("utf-8", "replace")):
                 hits.append((begin, end))
             else:
@@ -96,11 +101,11 @@ class Search:
     def _by_pattern(self, data: Any, newline: Any) -> list[tuple[int, int]]:
         hits, at, search = [], 0, self._within.search
         while at < len(data) and (match := search(data, at)):
-            found = match.start()
-            if found == len(data) and data.endswith(newline):
+            place = match.start()
+            if place == len(data) and data.endswith(newline):
                 break  # nothing follows the last newline
-            begin = max(data.rfind(newline, at, found) + 1, at)
-            end = _end(data, found, newline)
+            begin = max(data.rfind(newline, at, place) + 1, at)
+            end = _end(data, place, newline)
             hits.append((begin, end))
             at = end + 1
         return hits
@@ -147,11 +152,10 @@ def _prepared(pattern: str) -> tuple[Any, bytes, bool]:
     parser, compiler = re._parser, re._compiler  # type: ignore[attr-defined]
     tree = parser.parse(pattern)
     flags = tree.state.flags
-    literal, bare = b"", False
-    if not flags & re.IGNORECASE:
-        runs = _literals(tree, parser)
-        literal = max(runs, key=len, default="").encode("utf-8")
-        bare = all(op is parser.LITERAL for op, _ in tree)
+    literal = max(_literals(tree, parser), key=len, default="").encode("utf-8")
+    bare = all(op is parser.LITERAL for op, _ in tree)
+    if flags & re.IGNORECASE:
+        literal, bare = literal.lower() if literal.isascii() else b"", False
     if b"\n" in literal or b"\xef\xbf\xbd" in literal:
         literal = b""
     _keep_within(tree, parser)

@@ -90,13 +90,13 @@ def _read(run_dir: str | Path, file: str, spans: Sequence[tuple[int, int]]) -> l
     try:
         with opened(run_dir, f"{FOLDER}/{file}") as descriptor:
             count = os.fstat(descriptor).st_size // RECORD.size
-            found: dict[int, Record] = {}
+            by_place: dict[int, Record] = {}
             for begin, end in spans:
                 for place, record in _between(descriptor, count, begin, end):
-                    found[place] = record
+                    by_place[place] = record
     except (LogError, OSError):
         return []
-    records = sound(record for _, record in sorted(found.items()))
+    records = sound(record for _, record in sorted(by_place.items()))
     return fitted(records, MOST_SENT)
 
 

@@ -43,6 +43,7 @@ def test_a_slice_gives_what_each_of_its_lines_gives(pattern: str, data: bytes) -
     assert lines(search, data) == expected(pattern, data)
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")
 @settings(max_examples=300, deadline=None)
 @given(st.text("ab.*+?[]()^$|\\sSdDwWnrbBAZ-,:=!<é ", max_size=8), TEXTS)
 def test_any_pattern_that_compiles_means_the_same(pattern: str, data: bytes) -> None:

@@ -1,0 +1,255 @@
+"""Lines of several ranks in the order of time: while following, after every attach, and read back in pieces."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from distui.runners.logs.follow import ask_window
+from distui.runners.logs.line_times import LineTimes
+from distui.runners.logs.log_files import LogFile, file_id, parse_file_id
+from distui.runners.wire.client import Window
+from distui.tui import log_tail
+from distui.tui.log_tail import LogTail
+from distui.tui.rows.log import Jump, JumpError, LogLine, TimeColumn, folded, jump_of, log_row, wrapped
+
+T = 1_700_000_000.0
+pytestmark = pytest.mark.timeout(60)
+
+
+class Writer:
+    """Ranks that write, and an agent that notes when."""
+
+    def __init__(self, run: Path, ranks: int) -> None:
+        self.run, self.now = run, T
+        self.files = [file for rank in range(ranks) if (file := parse_file_id(file_id(0, 1, rank, "out")))]
+        self._times = LineTimes(run)
+        self.sizes: dict[str, int] = {}
+        for file in self.files:
+            (run / file.id).parent.mkdir(parents=True, exist_ok=True)
+            (run / file.id).touch()
+
+    def write(self, rank: int, text: str, seconds: float = 0.05) -> None:
+        file, before = self.files[rank], self.now
+        self.now += seconds
+        path = self.run / file.id
+        with path.open("ab") as log:
+            log.write(text.encode() + b"\n")
+        self.sizes[file.id] = path.stat().st_size
+        self._times.note(file.id, self.sizes[file.id], self.now, before, self.now)
+        self._times.flush(file.id)
+
+    def tail(self, *files: LogFile, grep: str = "") -> LogTail:
+        async def read(
+            file: str, offset: int, limit: int = 65536, grep: str = "", *, line: int = 0, at: float = 0.0
+        ) -> Window:
+            return await ask_window(self.run, file, offset, limit, grep, line=line, at=at)
+
+        return LogTail(read, files or self.files, grep, clock=lambda: self.now)
+
+
+def texts(tail: LogTail) -> list[str]:
+    return [line.text for line in tail.lines]
+
+
+async def test_the_cause_stands_before_its_effect_after_attach(tmp_path: Path) -> None:
+    """L2: rank 1 says that it goes to sleep, after step 29 of rank 0 and after nothing else."""
+    it = Writer(tmp_path, 2)
+    for step in range(30):
+        it.write(0, f"step {step}")
+    it.write(1, "rank 1 goes to sleep")
+    it.write(0, "step 30")
+    tail = it.tail()
+    await tail.begin()
+    assert texts(tail)[-3:] == ["step 29", "rank 1 goes to sleep", "step 30"]
+
+
+async def test_an_ended_run_has_the_culprit_before_its_victims(tmp_path: Path) -> None:
+    """L3: the order of what failed, whatever the order of files."""
+    it = Writer(tmp_path, 3)
+    for step in range(8):
+        for rank in (0, 1, 2):
+            it.write(rank, f"step {step}")
+    it.write(2, "Traceback: KeyError")
+    it.write(0, "Connection closed by peer")
+    it.write(1, "Connection closed by peer")
+    tail = it.tail()
+    await tail.begin()
+    assert [line.label for line in tail.lines[-3:]] == ["r2", "r0", "r1"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_everybody_sees_the_same_order(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dice, it = random.Random(seed), Writer(tmp_path, 5)
+    monkeypatch.setattr(log_tail, "TAIL", 500)
+    monkeypatch.setattr(log_tail, "WINDOW", 2000)
+    monkeypatch.setattr(log_tail, "ENOUGH", 20)
+    following = it.tail()
+    await following.begin()
+    written: list[str] = []
+    for count in range(1500):
+        rank = dice.choice((0, 0, 0, 1, 2, 3, 4) if count < 900 else (0, 0, 0, 1))
+        it.write(rank, f"{count} of rank {rank} {'x' * dice.randrange(40)}", dice.choice((0.01, 0.3, 5.0)))
+        written.append(f"{count}")
+        if dice.random() < 0.05:  # of some files it is heard later than of others
+            some = {file: size for file, size in it.sizes.items() if dice.random() < 0.7}
+            await following.pull(some)
+    await following.pull(it.sizes)
+    assert [text.split()[0] for text in texts(following)] == written
+    later = it.tail()
+    await later.begin()
+    shown = [text.split()[0] for text in texts(later)]
+    assert shown == written[-len(shown) :]  # no line is missing in between
+    while not later.beginning:
+        await later.earlier()
+    assert [text.split()[0] for text in texts(later)] == written
+    back = it.tail()
+    await back.begin_at(Jump(line=1))
+    assert texts(back)[0].startswith("0 ")
+    while back.behind:
+        await back.later()
+    assert [text.split()[0] for text in texts(back)] == written
+
+
+async def test_a_time_is_gone_to_with_several_files(tmp_path: Path) -> None:
+    it = Writer(tmp_path, 3)
+    for count in range(3000):
+        it.write(count % 3, f"{count}", 1.0)
+    tail = it.tail()
+    await tail.begin_at(Jump(at=T + 1500))
+    assert not tail.at_end
+    first = next(line for line in tail.lines if line.key[0] >= T + 1500)
+    assert int(first.text) == 1499
+    half = it.tail()
+    await half.begin_at(Jump(share=0.5))
+    assert 1200 < int(half.lines[0].text) < 1800
+
+
+async def test_a_search_reports_how_far_it_is_and_never_that_nothing_was_written(tmp_path: Path) -> None:
+    it = Writer(tmp_path, 2)
+    for count in range(50):
+        it.write(count % 2, f"line {count}")
+    tail = it.tail(grep="zzznothing")
+    await tail.begin()
+    assert tail.searching
+    assert tail.searched == 0.0
+    while tail.searching:
+        await tail.pull(it.sizes)
+    assert (texts(tail), tail.searched) == ([], 1.0)
+    hits = it.tail(grep="7$")
+    await hits.begin()
+    while hits.searching:
+        await hits.pull(it.sizes)
+    assert texts(hits) == [f"line {count}" for count in range(50) if count % 10 == 7]
+    it.write(0, "line 57")
+    await hits.pull(it.sizes)
+    assert texts(hits)[-1] == "line 57"
+
+
+async def test_an_error_beyond_what_is_loaded_is_reached(tmp_path: Path) -> None:
+    it = Writer(tmp_path, 2)
+    it.write(1, "RuntimeError: early")
+    for count in range(4000):
+        it.write(0, f"line {count} " + "x" * 60)
+        if count % 10 == 0:
+            it.write(1, "fine")
+    tail = it.tail()
+    await tail.begin()
+    assert not any("Error" in text for text in texts(tail))
+    seen: list[float] = []
+    hit = await tail.find("Error", lambda text: "early" in text, True, seen.append)
+    assert hit is not None
+    assert hit.text == "RuntimeError: early"
+    await tail.begin_at(Jump(file=hit.key[3], offset=hit.key[4], at=hit.key[0]))
+    assert texts(tail)[0] == "RuntimeError: early"
+
+
+@pytest.mark.parametrize(
+    "hostile", [b"x" * 3_000_000, b"\0" * 5000 + b"\n", b"10%\r20%\r30%", b"a\r\nb\r\n\r\n"]
+)
+async def test_hostile_logs_are_merged_too(tmp_path: Path, hostile: bytes) -> None:
+    it = Writer(tmp_path, 2)
+    it.write(0, "before")
+    with (tmp_path / it.files[1].id).open("ab") as log:
+        log.write(hostile)
+    sizes = {**it.sizes, it.files[1].id: len(hostile)}
+    tail = it.tail()
+    await tail.begin()
+    await tail.pull(sizes)
+    assert "before" in texts(tail)
+    (tmp_path / it.files[1].id).write_bytes(b"anew\n")  # truncated while it is read
+    sizes[it.files[1].id] = 5
+    for _ in range(3):
+        await tail.pull(sizes)
+    assert "anew" in texts(tail)
+
+
+def line(text: str, rank: int, at: float | None = None, own: bool = False) -> LogLine:
+    file = parse_file_id(file_id(0, 1, rank, "out"))
+    assert file is not None
+    from distui.runners.logs.dating import key_of
+    from distui.runners.logs.follow import Level
+
+    return LogLine(text, f"r{rank}", Level.NONE, at, own, key_of(file, at or 0.0, 0), rank)
+
+
+def test_equal_lines_of_many_ranks_are_one() -> None:
+    lines = [line("init done", rank, T) for rank in range(16)] + [line("x", 0, T), line("x", 0, T)]
+    held: dict[tuple[int, int], LogLine] = {}
+    (fold, *rest) = folded(lines, held)
+    assert "ranks 0–15" in fold.text or "ranks 0-15" in fold.text
+    assert fold.label == "×16"
+    assert [each.text for each in rest] == ["x", "x"]  # the same rank twice is no fold
+    assert folded(lines, held)[0] is fold
+    assert folded(lines[:2], held) == lines[:2]
+
+
+def test_times_are_marked_shortened_and_blank_where_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    clock = TimeColumn("clock")
+    assert clock.text(line("x", 0, T), None) == "~22:13:20"
+    assert clock.text(line("x", 0, T, True), None) == " 22:13:20"
+    assert clock.text(line("x", 0), None) == " " * 9
+    assert TimeColumn("clock", narrow=True).text(line("x", 0, T), None) == "~22:13"
+    assert TimeColumn("start", T - 3661).text(line("x", 0, T), None).strip() == "~+1:01:01"
+    assert TimeColumn("step").text(line("x", 0, T), line("y", 0, T - 1.5)).strip() == "~+1.5s"
+    assert TimeColumn().width == 0
+
+
+def test_a_long_line_is_wrapped_under_itself() -> None:
+    row = log_row(line("abcdefghij" * 3, 0), False, None, 5, "~22:13:20")
+    rows = wrapped(row, 3, 30)
+    assert ["".join(text for text, _ in each)[-14:] for each in rows] == [
+        "abcdefghijabcd",
+        "efghijabcdefgh",
+        "ij".rjust(14),
+    ] or len(rows) == 3
+
+
+@pytest.mark.parametrize(
+    ("typed", "jump"),
+    [
+        ("line 500", Jump(line=500)),
+        ("50%", Jump(share=0.5)),
+        ("at 22:13:19", Jump(at=T - 1)),
+        ("at 22:14", Jump(at=T - 86400 + 40)),
+        ("at 2023-11-14 22:00", Jump(at=T - 800)),
+        ("stop", None),
+    ],
+)
+def test_places_that_are_typed(typed: str, jump: Jump | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    assert jump_of(typed, T) == jump
+
+
+@pytest.mark.parametrize("typed", ["line", "line 0", "line x", "at", "at noon", "at 25:00", "101%"])
+def test_what_is_no_place_is_a_sentence(typed: str) -> None:
+    with pytest.raises(JumpError):
+        jump_of(typed, T)
