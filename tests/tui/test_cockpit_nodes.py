@@ -60,7 +60,7 @@ async def test_the_first_ranks_take_the_place_of_the_launch(rig: Start) -> None:
 
 async def test_lines_say_on_which_node_they_were_written(rig: Start) -> None:
     async with shown(rig(nodes=several.running()), 120, 40) as it:
-        await it.until(lambda: "c2 r4" in it.screen() and "c1 r0" in log_of(it))
+        await it.until(lambda: "c2 r4" in log_of(it) and "c1 r0" in it.screen())
         await it.press("v", "v", "v", "v")
         await it.until(lambda: "agents and runners · nothing written yet" in it.screen())
         assert log_of(it) == ""
