@@ -37,6 +37,7 @@ from .diagnosis.first_cause import document, judge
 from .diagnosis.reading import logs_of_run, read_run
 from .errors import RunError
 from .formatting import size_text, spans_text
+from .logs import line_times
 from .logs.log_files import parse_file_id
 from .model import HUB, Event, RankSample, RankTick, RunEnded, RunPhase, Stamped
 from .state import RunState
@@ -89,6 +90,14 @@ def joined(pieces: list[tuple[int, bytes]], size: int) -> tuple[bytes, bool]:
         text += data
         at = begin + len(data)
     return text, cut
+
+
+def placed(pieces: list[tuple[int, bytes]], size: int) -> list[line_times.Place]:
+    """Where each of the pieces that `joined` puts together stands. Pure."""
+    return [
+        line_times.Place(begin, begin + len(data), len(joined(pieces[:count], size)[0]))
+        for count, (begin, data) in enumerate(pieces, 1)
+    ]
 
 
 WINDOW = 1 << 20
@@ -354,7 +363,8 @@ def _header(block: bytes, path: Path) -> tarfile.TarInfo | None:
     except (tarfile.HeaderError, UnicodeDecodeError):
         raise RunError(_no_bundle(path, "it is no tar file")) from None
     top, _, name = info.name.partition("/")
-    belongs = _FIXED.fullmatch(name) is not None or parse_file_id(name) is not None
+    log = name.removeprefix(f"{line_times.FOLDER}/")
+    belongs = _FIXED.fullmatch(name) is not None or parse_file_id(log) is not None
     if (
         info.type not in (tarfile.REGTYPE, tarfile.AREGTYPE)
         or not _TOP.fullmatch(top)
@@ -530,6 +540,7 @@ class Gathering:
     async def _log(self, file: str, size: int) -> None:
         """One log, cut to size."""
         pieces: list[tuple[int, bytes]] = []
+        times: set[line_times.Record] = set()
         problem = ""
         for span in spans(size, self._tail):
             at = span.begin
@@ -542,6 +553,7 @@ class Gathering:
                 problem = window.error
                 if window.data:
                     pieces.append((window.offset, window.data))
+                    times.update(window.times)
                 if window.next <= at:
                     break
                 at = window.next
@@ -549,7 +561,11 @@ class Gathering:
         if problem:
             self.missing.append(f"{file}: {problem}")
         if pieces or not problem:
-            self._writer.add(file, self._masker.text(data), size if cut else None)
+            masked = self._masker.text(data)
+            self._writer.add(file, masked, size if cut else None)
+            records = line_times.moved(placed(pieces, size), sorted(times), data, masked)
+            if records:
+                self._writer.add(f"{line_times.FOLDER}/{file}", line_times.packed(records))
 
     def _diagnosis(self) -> None:
         """The output of `distui diagnose --json`, of the whole logs that are on this machine."""

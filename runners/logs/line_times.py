@@ -9,6 +9,7 @@ time, and where the agent did not run in between, only bounds. Old records are t
 from __future__ import annotations
 
 import os
+import re
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -210,6 +211,42 @@ def within(records: Sequence[Record], spans: Iterable[tuple[int, int]]) -> tuple
         first = max(bisect_right(offsets, begin) - 1, 0)
         places.update(range(first, min(bisect_left(offsets, end) + 1, len(records))))
     return tuple(fitted([records[place] for place in sorted(places)], MOST_SENT))
+
+
+class Place(NamedTuple):
+    """A piece of a file in another text."""
+
+    begin: int
+    end: int
+    """In the file."""
+    text_end: int
+    """Where it ends in the text."""
+
+
+def moved(places: Sequence[Place], records: Iterable[Record], text: bytes, masked: bytes) -> list[Record]:
+    """The records of a file for a text made of pieces of it, whose lines were masked since. Pure."""
+    there: list[Record] = []
+    for offset, at in records:
+        place = next((place for place in places if offset <= place.end), places[-1] if places else None)
+        if place is not None:
+            inside = min(max(offset, place.begin), place.end)
+            there.append((place.text_end - (place.end - inside), at))
+    if text == masked:
+        return sound(there)
+    old, new = _line_starts(text), _line_starts(masked)
+    if len(old) != len(new):
+        return []
+    return sound((_of_line(old, new, offset), at) for offset, at in there)
+
+
+def _line_starts(text: bytes) -> list[int]:
+    return [0, *(match.end() for match in re.finditer(b"\n", text))]
+
+
+def _of_line(old: Sequence[int], new: Sequence[int], offset: int) -> int:
+    """The same line's start, or one byte behind it where the offset is inside the line."""
+    line = bisect_right(old, offset) - 1
+    return new[line] + (offset > old[line])
 
 
 # --- writing --------------------------------------------------------------------------------------------------------

@@ -70,6 +70,8 @@ class LogView(LogRows):
         self._reason = ""
         self._errand = ""
         """What is searched for beside the filter."""
+        self._past: float | None = None
+        """The time in the past that is shown."""
         self._fileless = False
         """Whether there was no file of what is chosen."""
 
@@ -101,10 +103,22 @@ class LogView(LogRows):
         if self.ascii_only != frame.view.ascii:
             self.ascii_only = frame.view.ascii
             self.repaint()
+        self._go_with(frame)
         if self._tail is None or frame.state.attempt != self._attempt:
             self._ask()
         self._lay_out_fresh()
         self._name_it()
+
+    def _go_with(self, frame: Frame) -> None:
+        """To the time in the past that the whole cockpit shows, and back to the end."""
+        at = frame.moment.at if frame.moment is not None else None
+        if at == self._past:
+            return
+        self._past = at
+        if at is None:
+            self.set_follow(True)
+        else:
+            self.go_to(Jump(at=at))
 
     def _lay_out_fresh(self) -> None:
         """Lines that wait for a frame, unless the terminal is not ready for one."""

@@ -220,3 +220,13 @@ def test_the_index_of_a_link_is_not_read(tmp_path: Path) -> None:
         times.flush()
         (tmp_path / line_times.FOLDER).symlink_to(Path(elsewhere) / line_times.FOLDER)
         assert read_window(tmp_path, NAME, 0).times == ()
+
+
+def test_a_bundle_s_text_has_the_times_of_its_lines() -> None:
+    text = b"key=secret\nplain\n" + b"[left out]\n" + b"last\n"
+    masked = text.replace(b"secret", b"<masked 6 bytes>")
+    places = [line_times.Place(0, 17, 17), line_times.Place(1000, 1005, len(text))]
+    records = [(11, T), (17, T + 1), (990, T + 5), (1005, T + 6)]
+    shown = Timeline(line_times.moved(places, records, text, masked))
+    starts = [0, masked.index(b"plain"), masked.index(b"last")]
+    assert [shown.of(start).by for start in starts] == [T, T + 1, T + 6]
