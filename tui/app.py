@@ -22,7 +22,7 @@ from .cockpit_commands import CommandingApp
 from .keys import ACTIONS, MUTATING, bindings, help_rows, key_text, keymap_path, load_keymap
 from .paint import NAMES, THEMES, Beat, CalmDriver, PacedApp
 from .rows import glyphs
-from .rows.frame import Frame, LinkPhase, ViewOptions
+from .rows.frame import Frame, LinkPhase, ViewOptions, held
 from .rows.glyphs import Row
 from .rows.plot import Mark
 from .rows.run_status import launching
@@ -80,6 +80,8 @@ class CockpitApp(CommandingApp, PacedApp):
         self._keys = keys if keys is not None else keymap_path()
         self._painted: object = None
         self._sampled: object = None
+        self._held: Frame | None = None
+        """What is shown while the screen is held."""
         self._can: object = None
         """Which keys worked at the last paint."""
         for theme in THEMES:
@@ -132,7 +134,7 @@ class CockpitApp(CommandingApp, PacedApp):
             self.run_worker(old.drop())
         self.follower = Follower(lambda: source.open(run), clock=self.clock, notify=self._schedule_paint)
         self.view = ViewOptions(ascii=self.view.ascii, readonly=self._forced_readonly)
-        self._painted = None
+        self._painted = self._held = None
         self.travel.pause()
         self.travel = Travel(self)
         self.run_worker(self.follower.run(), group="follow", exclusive=True)
@@ -163,7 +165,7 @@ class CockpitApp(CommandingApp, PacedApp):
         self.beat.beaten()
         self.picture.hurried = False
         follower = self.follower
-        if follower is None or self.view.paused or self.travel.active:
+        if follower is None or self.travel.active:
             self.pacer.pump()
             return
         sampled = (follower.state.telemetry_version, int(self.clock()))
@@ -184,8 +186,14 @@ class CockpitApp(CommandingApp, PacedApp):
         if can != self._can:
             self._can = can
             self.refresh_bindings()
+        frame = Frame(follower.state, follower.status, self.clock(), follower.heard, self.view)
+        if not self.view.paused:
+            self._held = None
+        elif self._held is None:
+            self._held = replace(frame, state=held(frame.state))
+        if self._held is not None:
+            frame = replace(self._held, view=self.view, wall=frame.now)
         with self.pacer.together():
-            frame = Frame(follower.state, follower.status, self.clock(), follower.heard, self.view)
             self.frames.publish(self.travel.frame(frame))
 
     # --- which time is shown

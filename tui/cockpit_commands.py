@@ -29,6 +29,7 @@ from .rows.confirm import Confirmation, Target, changed_since, confirmation, env
 from .rows.frame import Frame, LinkPhase, ViewOptions
 from .rows.plot import Mark
 from .rows.run_status import no_cluster
+from .screens.bars import Flash
 from .screens.command_prompt import CommandPrompt
 from .screens.modal import ConfirmScreen, NcclScreen, TextScreen, TypedScreen
 from .source import WATCH, Follower, LocalSource
@@ -46,9 +47,18 @@ USUAL_VARIABLES = (
 class LendingApp(App[None]):
     """Lends the terminal, and gives text away."""
 
+    said: tuple[str, ...] = ()
+    """The newest messages."""
+
     def notify(self, message: str, **options: Any) -> None:
-        """Every notice is in the style of messages."""
-        super().notify(as_message(message), **options)
+        """Every notice is in the style of messages; it stands above the footer, where the screen has a place for it."""
+        text = as_message(message)
+        self.said = (*self.said[-49:], text)
+        flashes = self.screen.query(Flash) if self.screen_stack else None
+        if flashes:
+            flashes.first().say(text, options.get("severity", "information"), options.get("timeout"))
+        else:
+            super().notify(text, **options)
 
     def keep(self, text: str) -> None:
         """Copy to the terminal's clipboard, and to a file for terminals that do not let us."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -238,6 +239,19 @@ class LocalSource:
             except RunError as error:
                 problems.append(str(error))
         return freed, problems
+
+    def places(self, run_id: str) -> dict[str, str]:
+        """Folders of a run that are known here: "directory" it runs in, "records" that it writes; {} where none is."""
+        try:
+            path = run_directories.resolve(run_id).path
+        except RunError:
+            return {}
+        found = {"records": str(path)}
+        with suppress(OSError, ValueError):
+            plan = json.loads((path / "plan.json").read_bytes())
+            if isinstance(plan, dict) and isinstance(plan.get("cwd"), str):
+                found["directory"] = plan["cwd"]
+        return found
 
     async def open(self, run_id: str) -> Link:
         """A link to the run, starting an agent for it if none is there. Raises LinkError."""

@@ -49,7 +49,7 @@ class Rig:
 
     def told(self) -> str:
         """What notifications say, unwrapped."""
-        return "\n".join(note.message for note in self.app._notifications)
+        return "\n".join(self.app.said)
 
     def screen(self) -> str:
         """What the terminal shows now."""

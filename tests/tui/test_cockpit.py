@@ -61,7 +61,6 @@ async def test_a_run_is_shown_with_its_ranks_and_its_log(rig: Start) -> None:
         await it.until(lambda: "RUNNING" in it.screen() and "step 29" in it.screen())
         text = it.screen()
         assert "4718" in text
-        assert "r7" in text
         assert "[bold]" in run_screen(it.app).log_view.whole_text()
 
 
@@ -307,15 +306,65 @@ async def test_a_new_attempt_goes_on_in_the_same_log(rig: Start) -> None:
         assert "attempt 2" in run_screen(it.app).log_view.whole_text()
 
 
-async def test_marks_sort_and_metric(rig: Start) -> None:
+async def test_marks_and_sort(rig: Start) -> None:
     async with shown(rig(play.running())) as it:
         await it.until(lambda: "RUNNING" in it.screen())
-        await it.press("space", "space", "m")
+        await it.press("space", "space")
         assert it.app.view.marked == {0, 1}
-        assert "GPU memory" in it.screen()
         await it.press("s", "s", "S")
-        assert (it.app.view.sort, it.app.view.reverse) == ("util", True)
+        assert (it.app.view.sort, it.app.view.reverse) == ("state", True)
         assert run_screen(it.app).ranks.current is not None
+
+
+async def test_m_changes_the_map_and_says_where_there_is_none(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("m")
+        assert "No heat map here" in it.told()
+        assert it.app.view.metric == "util"
+    async with shown(rig(play.running()), 80, 45) as it:
+        await it.until(lambda: "GPU utilisation" in it.screen())
+        await it.press("m")
+        assert "GPU memory" in it.screen()
+
+
+async def test_a_click_on_a_title_sorts_and_a_second_one_turns_the_order(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        table = run_screen(it.app).ranks
+
+        async def click(title: str) -> None:
+            row = it.screen().splitlines()[table.content_region.y]
+            await it.pilot.click(offset=(row.index(title), table.content_region.y))
+            await it.pilot.pause()
+
+        await it.press("down", "down")
+        assert table.current == 2
+        await click("util")
+        assert (it.app.view.sort, it.app.view.reverse) == ("util", False)
+        assert "util▴" in it.screen(), "the mark stands beside the title"
+        assert table.current == 2, "the cursor stays on its rank"
+        await click("util")
+        assert "util▾" in it.screen()
+
+
+async def test_the_table_moves_sideways_only_where_columns_are_left_out(rig: Start) -> None:
+    async with shown(rig(play.running(2, gpu=False), ranks=2)) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        before = it.screen()
+        await it.press("l", "l")
+        assert it.screen() == before
+    async with shown(rig(play.running()), 60, 24) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        assert "l h: others" in it.screen()
+        await it.press("l", "l", "l")
+        table = run_screen(it.app).ranks
+        assert table.head is not None
+        titles = "".join(text for text, _ in table.head).split()
+        assert titles[0] == "rank"
+        assert titles[1] != "state"
+        await it.press("h", "h", "h", "h")
+        assert "rank state" in it.screen()
 
 
 async def test_pause_holds_the_screen_and_not_the_run(rig: Start) -> None:
@@ -327,6 +376,9 @@ async def test_pause_holds_the_screen_and_not_the_run(rig: Start) -> None:
         follower = it.app.follower
         assert follower is not None
         await it.until(lambda: follower.state.ranks[3].phase is RankPhase.FAILED)
+        it.now += 48
+        await it.until(lambda: "48 s behind" in it.screen())
+        await it.press("2", "1")
         assert "failed" not in it.screen()
         await it.press("p")
         await it.until(lambda: "✖ failed" in it.screen())
@@ -352,7 +404,7 @@ async def test_a_digit_shows_a_pane_and_escape_the_overview_again(
         await it.press(key)
         await it.until(lambda: wanted in it.screen() and "[1 Overview]" not in it.screen())
         await it.press("escape")
-        await it.until(lambda: "[1 Overview]" in it.screen() and "GPU utilisation" in it.screen())
+        await it.until(lambda: "[1 Overview]" in it.screen() and "rank state" in it.screen())
 
 
 async def test_from_the_runs_escape_goes_back_to_the_run(rig: Start) -> None:
@@ -507,7 +559,7 @@ async def test_a_lost_agent_is_a_banner_and_r_reconnects_from_where_it_was(rig: 
         it.link.script = play.stamped([*play.running(), (126, AgentStarted(200, "0.1.0", True))])
         await it.press("r")
         assert isinstance(it.app.screen, RunScreen)
-        await it.until(lambda: "agent lost" not in it.screen() and "adopted the run" in it.screen())
+        await it.until(lambda: "agent lost" not in it.screen() and "● RUNNING" in it.screen())
         assert it.link.asked[-1] > 0
 
 
@@ -516,6 +568,11 @@ async def test_what_is_old_is_dimmed_and_comes_back(rig: Start) -> None:
         await it.until(lambda: "97%" in it.screen())
         it.now += 12
         await it.until(lambda: "12s old" in it.screen())
+        dim = [style for text, style in run_screen(it.app).ranks.rows[0] if "97%" in text]
+        assert dim == ["stale"]
+        assert "util 97%" not in it.screen()
+        it.now += 30
+        await it.until(lambda: "42s old" in it.screen())
         assert "97%" not in it.screen()
         assert "0%" not in it.screen()
         it.link.play(
@@ -569,10 +626,10 @@ async def test_sorting_skips_columns_that_this_run_does_not_have(rig: Start) -> 
     async with shown(rig(play.running(2, gpu=False), ranks=2)) as it:
         await it.until(lambda: "RUNNING" in it.screen())
         seen = []
-        for _ in range(6):
+        for _ in range(9):
             await it.press("s")
             seen.append(it.app.view.sort)
-        assert seen == ["state", "CPU", "RSS", "step", "s/step", "rank"]
+        assert seen == ["rank", "state", "pid", "cpu", "rss", "step", "pace", "", "rank"]
 
 
 async def test_every_theme_paints_every_screen(rig: Start) -> None:
@@ -599,6 +656,8 @@ async def test_only_changed_rows_are_painted_again(rig: Start) -> None:
     async with shown(rig(play.running())) as it:
         await it.until(lambda: "step 29" in it.screen())
         screen = run_screen(it.app)
+        it.app.change_view(sort="rank")
+        await it.pilot.pause()
         painted: list[str] = []
         for pane in (screen.status, screen.heat, screen.ranks, screen.events, screen.banner):
             original = pane.render_line

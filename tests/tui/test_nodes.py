@@ -45,8 +45,9 @@ from distui.tui.rows.frame import (
     silent,
 )
 from distui.tui.rows.glyphs import row_width
+from distui.tui.rows.header import what_row
 from distui.tui.rows.log import LogLine, choices, files_for, label_of, log_row
-from distui.tui.rows.ranks import heat_rows, node_cells, table_rows
+from distui.tui.rows.ranks import heat_rows, node_cells
 from distui.tui.rows.run_status import (
     failure,
     launch_rows,
@@ -54,8 +55,8 @@ from distui.tui.rows.run_status import (
     launching,
     no_cluster,
     remains,
-    status_row,
 )
+from distui.tui.rows.tables import rank_table
 
 
 def frame_of(events: Iterable[several.Told], now: float = play.NOW, **view: object) -> Frame:
@@ -86,12 +87,11 @@ def test_a_lost_node_says_how_long_and_when_again_and_shows_no_old_values() -> N
     assert line_of(rows[2]).startswith("✖ c2      lost 12 s, again in 3 s")
     assert "%" not in line_of(rows[2])
     assert "r4" in line_of(rows[3])
-    table = text_of(table_rows(frame_of(several.lost()), 78)[0])
-    first, second = table.splitlines()[0], table.splitlines()[4]
-    assert "c1" in first
-    assert "97%" in first
-    assert "c2" in second
-    assert "%" not in second
+    table = rank_table(frame_of(several.lost()), 78).rows
+    assert "c1" in line_of(table[0])
+    assert any("97%" in text and style == "text" for text, style in table[0])
+    assert "c2" in line_of(table[4])
+    assert all(style == "stale" for text, style in table[4] if "%" in text), "the last values, dim"
 
 
 def test_a_node_that_is_lost_takes_no_more_rows_than_one_that_answers() -> None:
@@ -122,7 +122,7 @@ def test_only_one_row_counts_the_seconds_of_a_lost_node() -> None:
     before, after = (frame_of(several.lost(), now=play.NOW + more) for more in (0.0, 1.0))
     for old, new in (
         (heat_rows(before, 78), heat_rows(after, 78)),
-        (table_rows(before, 78)[0], table_rows(after, 78)[0]),
+        (rank_table(before, 78).rows, rank_table(after, 78).rows),
         (banner_rows(before, 78, 6), banner_rows(after, 78, 6)),
     ):
         changed = [line_of(row) for row, was in zip(new, old, strict=True) if row != was]
@@ -135,21 +135,21 @@ def test_the_banner_says_why_a_node_is_lost() -> None:
 
 
 def test_the_status_line_counts_nodes_and_dollars() -> None:
-    found = line_of(status_row(frame_of(several.lost()), 200))
-    assert "1/2 nodes" in found
+    found = line_of(what_row(frame_of(several.lost()), 200))
+    assert "1 of 2 nodes" in found
     assert "$196.64/h, $105.15" in found
     assert "so far" not in found
     assert "autostop 30 min" in found
     assert "cluster" not in found
     init = msgspec.structs.replace(several.CLUSTER, state="INIT", price_per_hour=None)
-    found = line_of(status_row(frame_of([*several.running(), (125, HUB, ClusterChanged(init))]), 200))
+    found = line_of(what_row(frame_of([*several.running(), (125, HUB, ClusterChanged(init))]), 200))
     assert "cluster INIT" in found
     assert "$" not in found
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
 def test_the_status_line_of_several_nodes_fits(width: int) -> None:
-    assert row_width(status_row(frame_of(several.lost()), width)) <= width
+    assert row_width(what_row(frame_of(several.lost()), width)) <= width
 
 
 def test_names_lose_what_all_hosts_share() -> None:
@@ -183,7 +183,7 @@ def test_a_hub_that_has_nothing_to_tell_is_not_old() -> None:
     frame = frame_of(early)
     frame = Frame(frame.state, frame.link, frame.now, frame.now - 60)
     assert "nothing heard" not in text_of(banner_rows(frame, 78, 6))
-    assert "old" not in line_of(status_row(frame, 200))
+    assert "old" not in line_of(what_row(frame, 200))
     talking = frame_of(several.running())
     talking = Frame(talking.state, talking.link, talking.now, talking.now - 60)
     assert "nothing heard" in text_of(banner_rows(talking, 78, 6))
@@ -226,7 +226,7 @@ def test_a_managed_job_says_what_is_not_seen() -> None:
     assert "ranks, GPUs, steps and restarts are not seen" in found
     assert "x cancels the managed job" in found
     assert "sync" not in found
-    assert "managed job RUNNING, logs only" in line_of(status_row(frame, 120))
+    assert "managed job RUNNING, logs only" in line_of(what_row(frame, 120))
 
 
 def test_hosts_of_ones_own_are_told_of_one_by_one() -> None:

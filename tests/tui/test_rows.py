@@ -23,6 +23,7 @@ from distui.runners.logs.log_files import parse_file_id
 from distui.runners.model import (
     AttemptEnded,
     AttemptStarted,
+    CommandDone,
     Event,
     FindingRaised,
     Gpu,
@@ -37,13 +38,15 @@ from distui.runners.model import (
 from distui.runners.state import RunState
 from distui.runners.status import status_json
 from distui.tui.rows import glyphs
-from distui.tui.rows.findings import banner_rows, end_rows, event_rows, wrong_rows
-from distui.tui.rows.frame import Frame, LinkPhase, LinkStatus, ViewOptions, plan_layout
+from distui.tui.rows.card import card_rows
+from distui.tui.rows.findings import banner_rows, detail_rows, end_rows, event_rows, items
+from distui.tui.rows.frame import Frame, LinkPhase, LinkStatus, ViewOptions
 from distui.tui.rows.glyphs import Row, clip, fit, hang, row_width
+from distui.tui.rows.header import header_rows
 from distui.tui.rows.log import LogLine, files_for, log_row
 from distui.tui.rows.nccl_dialog import begin, change, command, form_rows, ways
-from distui.tui.rows.ranks import columns, head_row, heat_rows, heat_title, lines, node_cells, table_rows
-from distui.tui.rows.run_status import status_row
+from distui.tui.rows.ranks import heat_rows, heat_title, node_cells
+from distui.tui.rows.tables import rank_columns, rank_lines, rank_table
 
 
 def line_of(row: Row) -> str:
@@ -131,10 +134,13 @@ def test_values_that_are_too_old_are_never_shown() -> None:
     frame = frame_of(play.running(), now=play.NOW + 60)
     cells = node_cells(frame, frame.state.nodes[0])
     assert [cell.value for cell in cells] == [None] * 8
-    shown = text_of(heat_rows(frame, 78)) + text_of(table_rows(frame, 100)[0])
+    shown = text_of(heat_rows(frame, 78)) + text_of(rank_table(frame, 100).rows)
     assert "%" not in shown
     assert glyphs.MISSING in shown
-    assert "step 120" not in line_of(status_row(frame, 200))
+    head = header_rows(frame, 200)
+    assert "60s old" in line_of(head[0])
+    assert ("step 120", "stale") in head[1]
+    assert not any(word in line_of(head[1]) for word in ("util", "/step"))
 
 
 def test_a_clock_that_is_wrong_on_the_node_does_not_make_values_old() -> None:
@@ -146,7 +152,7 @@ def test_a_value_that_the_driver_does_not_serve_is_not_zero() -> None:
     frame = frame_of([*play.running(), (124.8, GpuTick((Gpu(0, "GPU-0", "H100"),), 1.0))])
     (cell,) = node_cells(frame, frame.state.nodes[0])
     assert cell.value is None
-    assert line_of(table_rows(frame, 120)[0][0]).count("n/a") >= 2
+    assert line_of(rank_table(frame, 120).rows[0]).count("n/a") >= 2
 
 
 def test_a_lost_gpu_is_broken_in_words_and_glyph() -> None:
@@ -196,45 +202,32 @@ def test_glyph_ramp_rises_with_the_value_also_in_ascii() -> None:
 def test_the_table_drops_columns_before_it_cuts_them() -> None:
     frame = frame_of(play.running())
     for width in range(40, 130, 5):
-        rows, order = table_rows(frame, width)
-        assert order == list(range(8))
-        assert all(row_width(row) <= width for row in [*rows, head_row(frame, width)])
-    assert {"local", "node", "NCCL"} <= {column.name for column in columns(frame, 120)}
-    assert "state" in {column.name for column in columns(frame, 30)}
+        made = rank_table(frame, width)
+        assert made.order == list(range(8))
+        assert all(row_width(row) <= width for row in [*made.rows, made.head])
+        assert "state" in line_of(made.head)
+    assert {"temp", "NCCL"} <= set(line_of(rank_table(frame, 120).head).split())
 
 
 def test_sorting_puts_the_worst_first_and_the_unknown_last() -> None:
     frame = frame_of(play.running(), sort="util")
-    assert [line.util for line in lines(frame)] == [0, 31, 94, 95, 96, 96, 97, 98]
-    down = lines(frame_of(play.running(), sort="util", reverse=True))
+    assert [line.gpu and line.gpu.util for line in rank_lines(frame)] == [0, 31, 94, 95, 96, 96, 97, 98]
+    down = rank_lines(frame_of(play.running(), sort="util", reverse=True))
     assert [line.rank.place.rank for line in down][:2] == [3, 0]
     some = [*play.running(), (124.8, RankTick(()))]
-    state = frame_of(some, sort="RSS").state
+    state = frame_of(some, sort="rss").state
     state.ranks[0].sample = None
-    ordered = lines(
-        Frame(state, LinkStatus(LinkPhase.FOLLOWING, 0), play.NOW, play.NOW, ViewOptions(sort="RSS"))
+    ordered = rank_lines(
+        Frame(state, LinkStatus(LinkPhase.FOLLOWING, 0), play.NOW, play.NOW, ViewOptions(sort="rss"))
     )
     assert ordered[-1].rank.place.rank == 0
-    assert lines(frame_of(play.failed(), sort="state"))[0].rank.place.rank == 3
+    assert rank_lines(frame_of(play.failed(), sort="state"))[0].rank.place.rank == 3
 
 
 def test_the_exit_table_says_how_each_rank_ended() -> None:
-    rows, _ = table_rows(frame_of(play.failed()), 78)
-    assert "SIGTERM" in line_of(rows[0])
-    assert "failed" in line_of(rows[3])
-
-
-@pytest.mark.parametrize("width", [30, 60, 80, 120, 200])
-def test_the_status_line_fits_and_keeps_the_phase(width: int) -> None:
-    row = status_row(frame_of(play.running()), width)
-    assert row_width(row) <= width
-    assert "RUNNING" in line_of(row)
-
-
-def test_the_status_line_says_everything_where_there_is_room() -> None:
-    shown = line_of(status_row(frame_of(play.running()), 200))
-    for part in ("minigpt", "attempt 1", "1/1 node", "8 ranks", "util 76%", "516/640G", "step 120", "WARN"):
-        assert part in shown
+    rows = rank_table(frame_of(play.failed()), 78).rows
+    assert line_of(rows[0]).split()[:4] == ["3", "✖", "failed", "4714"], "the culprit first"
+    assert all("SIGTERM" in line_of(row) for row in rows[1:])
 
 
 def test_the_banner_counts_down_to_the_restart() -> None:
@@ -264,8 +257,35 @@ def test_findings_stand_worst_first_with_their_remedy() -> None:
     grave = Finding("sock", "error", "no route to n002", remedy="pin one interface")
     frame = frame_of([*play.running(), (125, FindingRaised(mild)), (125, FindingRaised(grave))])
     rows = banner_rows(frame, 120, 6)
-    assert "no route to n002 (pin one interface)" in line_of(rows[0])
-    assert "rank 4" in line_of(rows[1])
+    assert "no route to n002" in line_of(rows[0])
+    assert "→ pin one interface" in line_of(rows[1])
+    assert "rank 4" in line_of(rows[2])
+
+
+SLEEPER = Finding(
+    "hang-not-joined", "error", "rank 1 sleeps at hang.py:6 <module>; ranks 0, 2, 3 wait for it in all_reduce #31",
+    ranks=(1,), since=play.NOW - 41,
+    remedy="if that is not meant to take so long, look at the stack of rank 1 (w), end what it waits for, then restart",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
+@pytest.mark.parametrize("most", [2, 4, 6])
+def test_a_banner_is_never_cut_inside_a_remedy(width: int, most: int) -> None:
+    rows = banner_rows(frame_of([*play.running(), (124.65, FindingRaised(SLEEPER))]), width, most)
+    shown = " ".join(text_of(rows).split())
+    assert len(rows) <= most
+    assert all(row_width(row) <= width for row in rows)
+    assert ("then restart" in shown) or ("6 shows all of it, and what to do" in shown)
+    assert "…" not in shown
+    if most > 2:
+        assert "wait for it in all_reduce #31 · since 22:14:44, 41 s ago" in shown
+
+
+def test_nothing_is_said_where_nothing_needs_a_person() -> None:
+    noticed = [*play.running(), (125, CommandDone("x", True, "stacks of ranks 0, 1"))]
+    note = Finding("start-waiting", "note", "rank 3 is late")
+    assert banner_rows(frame_of([*noticed, (125, FindingRaised(note))]), 80, 4) == []
 
 
 def test_hidden_findings_are_counted() -> None:
@@ -299,26 +319,10 @@ def test_secrets_in_the_ledger_are_masked() -> None:
 
 def test_escapes_in_what_a_rank_wrote_do_not_reach_the_report() -> None:
     bad = Finding("x", "warning", "text", evidence=("a\x1b[2Jb",))
-    shown = text_of(wrong_rows(frame_of([*play.running(), (125, FindingRaised(bad))]), 120))
+    frame = frame_of([*play.running(), (125, FindingRaised(bad))])
+    shown = text_of(detail_rows(frame, items([bad])[0], 120))
     assert "\x1b" not in shown
     assert "ab" in shown
-
-
-@pytest.mark.parametrize("width", [60, 80, 120, 159, 160, 200])
-@pytest.mark.parametrize("height", [15, 24, 29, 30, 40, 60])
-@pytest.mark.parametrize("ended", [False, True])
-def test_panes_never_take_more_than_there_is(width: int, height: int, ended: bool) -> None:
-    for heat, ranks in ((1, 0), (2, 8), (40, 128)):
-        shared = plan_layout(width, height, "overview", heat, ranks, 1, ended)
-        log = 0 if shared.beside else 3
-        assert 3 + shared.banner + shared.heat + shared.table + shared.wrong + log <= height
-        assert shared.heat >= 2
-
-
-def test_a_terminal_that_is_too_small_gets_a_summary() -> None:
-    assert plan_layout(59, 40, "overview", 2, 8, 1).small
-    assert plan_layout(80, 14, "overview", 2, 8, 1).small
-    assert not plan_layout(60, 15, "overview", 2, 8, 1).small
 
 
 def test_files_of_a_finished_run_are_named_without_anyone_reporting_them() -> None:
@@ -384,15 +388,15 @@ def test_live_is_not_offered_where_nccl_cannot() -> None:
 
 
 def test_ranks_of_a_mesh_show_their_coordinates() -> None:
-    assert "mesh" not in [column.name for column in columns(frame_of(play.running()), 200)]
+    assert "mesh" not in [column.id for column in rank_columns(frame_of(play.running()))]
     events = play.running()
     created = events[0][1]
     assert isinstance(created, RunCreated)
     plan = replace(created.plan, mesh={"pp": 2, "dp_shard": 2, "tp": 2})
     events[0] = (0, replace(created, plan=plan))
     frame = frame_of(events)
-    assert "mesh" in line_of(head_row(frame, 200))
-    rows = table_rows(frame, 200)[0]
+    assert "mesh" in line_of(rank_table(frame, 200).head)
+    rows = rank_table(frame, 200).rows
     assert ["pp0 sh0 tp0" in line_of(row) for row in rows] == [True] + [False] * 7
     assert "pp1 sh0 tp1" in line_of(rows[5])
     assert [rank["mesh"] for rank in status_json(frame.state)["ranks"]][5] == {
@@ -412,10 +416,11 @@ def test_a_mesh_follows_an_elastic_run_and_is_silent_where_it_cannot() -> None:
         assert status.sizes(frame.state) == wanted
 
 
-def test_the_status_line_says_where_a_preset_does_not_reach() -> None:
-    assert "flags and env only" not in line_of(status_row(frame_of(play.running()), 200))
-    events = play.running()
-    created = events[0][1]
+def test_the_card_says_where_a_preset_does_not_reach() -> None:
+    before = play.running()[:4]
+    assert "it obeys strategy" in text_of(card_rows(frame_of(before), 100))
+    created = before[0][1]
     assert isinstance(created, RunCreated)
-    events[0] = (0, replace(created, plan=replace(created.plan, obeys=None)))
-    assert "flags and env only" in line_of(status_row(frame_of(events), 200))
+    before[0] = (0, replace(created, plan=replace(created.plan, obeys=None)))
+    shown = text_of(card_rows(frame_of(before), 100))
+    assert "sets launcher flags and environment only; the script applies the rest itself" in shown

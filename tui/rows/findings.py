@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from ...presets.finding import Finding, worst_first
 from ...presets.sanitize import clean_text
@@ -21,7 +21,7 @@ from ...runners.formatting import (
 )
 from ...runners.model import FirstCause, LinkState, Outcome, RunPhase
 from ...runners.state import Attempt, RunState
-from ...runners.status import foreign, standing, untimed
+from ...runners.status import foreign, untimed
 from . import glyphs
 from .frame import Frame, LinkPhase, names, silent
 from .glyphs import Cell, Row, clip, fit, labelled, wrap
@@ -254,40 +254,76 @@ SLOW_CONNECT_S = 5.0
 """After this long, connecting is worth a line of its own."""
 
 
-def banner_rows(frame: Frame, width: int, most: int) -> list[Row]:
-    """At most `most` rows, at least one."""
-    rows = [
-        *_link_rows(frame),
-        *_lost_nodes(frame),
-        *_failure(frame),
-        *_gpu_problems(frame),
-        *_findings(frame),
-    ]
-    rows = rows or _newest(frame)
-    if len(rows) > most > 1 and len(frame.state.findings) > 1:
-        hidden = len(rows) - most + 1
-        rows = [*rows[: most - 1], ((f"  … {hidden} more: i shows all", "dim"),)]
-    return [clip(row, width) for row in rows[:most]] or [()]
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One thing that a person must read: a sentence, and what to type or do."""
+
+    glyph: str
+    style: str
+    text: str
+    remedy: str = ""
 
 
-def _link_rows(frame: Frame) -> list[Row]:
+def banner_rows(frame: Frame, width: int, most: int, findings: bool = True) -> list[Row]:
+    """What needs a person, in at most `most` rows; none where nothing does.
+
+    The worst comes first and is shown whole; one whose remedy does not fit is shown without it, never cut inside it.
+    `findings` is False where a pane beside shows them.
+    """
+    return fitted(
+        [*_of_link(frame), *_failure(frame), *(_of_findings(frame) if findings else ())], width, most
+    )
+
+
+def fitted(statements: Sequence[Statement], width: int, most: int) -> list[Row]:
+    """As many statements as fit whole, and how many more there are; of the first as much as there is room for."""
+    rows: list[Row] = []
+    for at, statement in enumerate(statements):
+        others = len(statements) - at - 1
+        room = most - len(rows) - bool(others)
+        shown = statement_rows(statement, width)
+        if len(shown) > room and statement.remedy:
+            shown = [*statement_rows(replace(statement, remedy=""), width), _ELSEWHERE]
+        if len(shown) > room and rows:
+            return [*rows, ((f"   … {others + 1} more: 6 shows all", "dim"),)]
+        rows += shown if len(shown) <= room else [*shown[: max(1, room - 1)], _ELSEWHERE][:room]
+    return rows
+
+
+_ELSEWHERE: Row = (("   → 6 shows all of it, and what to do", "accent"),)
+
+
+def statement_rows(statement: Statement, width: int) -> list[Row]:
+    """A glyph, the sentence, and on rows of its own what to do."""
+    rows = labelled((f" {statement.glyph} ", statement.style), clean_text(statement.text), width - 1)
+    if statement.remedy:
+        rows += labelled(("   → ", "accent"), clean_text(statement.remedy), width - 1, "accent")
+    return rows
+
+
+def _of_link(frame: Frame) -> list[Statement]:
+    return [*_link(frame), *_lost_nodes(frame), *_gpu_problems(frame)]
+
+
+def _link(frame: Frame) -> list[Statement]:
     status = frame.link
     if status.phase is LinkPhase.LOST:
         wait = max(0.0, (status.retry_at or frame.now) - frame.now)
         what = "agent lost, the ranks go on" if frame.heard else "no agent reached"
-        text = f" {what}: {status.text}; next try in {wait:.0f} s, r tries now"
-        return [((f" {glyphs.BAD}", "bad"), (text, "text"))]
+        return [
+            Statement(glyphs.BAD, "bad", f"{what}: {status.text}; next try in {wait:.0f} s, r tries now")
+        ]
     if status.phase is LinkPhase.CONNECTING:
         waited = frame.now - status.since
         why = f": {status.text}" if status.text and waited > SLOW_CONNECT_S else ""
-        return [((f" {glyphs.STALE}", "warn"), (f" connecting to the agent, {waited:.0f} s{why}", "text"))]
+        return [Statement(glyphs.STALE, "warn", f"connecting to the agent, {waited:.0f} s{why}")]
     if frame.quiet:
-        text = f" nothing heard from the agent for {duration_short(frame.silence)}: what is shown is old"
-        return [((f" {glyphs.STALE}", "stale"), (text, "text"))]
+        text = f"nothing heard from the agent for {duration_short(frame.silence)}: what is shown is old"
+        return [Statement(glyphs.STALE, "stale", text)]
     return []
 
 
-def _lost_nodes(frame: Frame) -> list[Row]:
+def _lost_nodes(frame: Frame) -> list[Statement]:
     """Which nodes are lost, and why; for how long is shown beside the node."""
     state = frame.state
     lost = [node for node in silent(state) if state.nodes[node].link is LinkState.LOST]
@@ -301,7 +337,7 @@ def _lost_nodes(frame: Frame) -> list[Row]:
         text = f"{who}: {why}"
     else:
         text = f"{who} {verb} not answer{': ' + why if why else ''}"
-    return [((f" {glyphs.BAD}", "bad"), (f" {text}", "text"))]
+    return [Statement(glyphs.BAD, "bad", text)]
 
 
 def cause_text(cause: FirstCause) -> str:
@@ -312,58 +348,50 @@ def cause_text(cause: FirstCause) -> str:
     return f"rank {cause.rank} failed first ({how})"
 
 
-def _failure(frame: Frame) -> list[Row]:
+def _failure(frame: Frame) -> list[Statement]:
     """While a restart is pending or the first seconds after it: what made it necessary."""
     state = frame.state
     if state.phase.ended or not state.attempts:
         return []
-    rows: list[Row] = []
+    statements: list[Statement] = []
     last = state.attempts[-1]
+    if last.first_cause is not None:
+        victims = last.first_cause.victims
+        then = f"; then {spans_text('rank', victims)}" if victims else ""
+        statements.append(Statement(glyphs.BAD, "bad", f"{cause_text(last.first_cause)}{then}"))
     if state.delay is not None and last.ended is not None:
         wait = max(0.0, last.ended + state.delay.wait_s - frame.node_now(0))
         count = f"failure {state.delay.failures} of {state.delay.limit} allowed"
-        rows.append(((f" {glyphs.WARN}", "warn"), (f" restart in {wait:.0f} s ({count})", "text")))
-    if last.first_cause is not None:
-        victims = (
-            f"; then {spans_text('rank', last.first_cause.victims)}" if last.first_cause.victims else ""
-        )
-        rows.insert(0, ((f" {glyphs.BAD}", "bad"), (f" {cause_text(last.first_cause)}{victims}", "text")))
-    return rows
+        statements.append(Statement(glyphs.WARN, "warn", f"restart in {wait:.0f} s ({count})"))
+    return statements
 
 
-def _gpu_problems(frame: Frame) -> list[Row]:
+def _gpu_problems(frame: Frame) -> list[Statement]:
     return [
-        ((f" {glyphs.WARN}", "warn"), (f" {node.host or node.node}: {node.gpu_problem}", "text"))
+        Statement(glyphs.WARN, "warn", f"{node.host or node.node}: {node.gpu_problem}")
         for node in frame.state.nodes.values()
         if node.gpu_problem and node.gpus
     ]
 
 
-def _findings(frame: Frame) -> list[Row]:
-    """One row a kind, the worst first; symptoms of a cause that stands here are left to the pane of findings."""
-    rows: list[Row] = []
-    for item in items(frame.state.findings.values()):
-        if item.follows:
-            continue
-        finding = item.first
-        glyph, style = glyphs.severity(finding)
-        many = len(item.findings) > 1
-        named = finding.rank is None or f"rank {finding.rank}" in finding.text
-        where = f" {place(frame.state, item)}:" if many else "" if named else f" rank {finding.rank}:"
-        remedy = f" ({finding.remedy})" if finding.remedy else ""
-        rows.append(
-            ((f" {glyph}", style), (f"{where} {finding.text}{remedy}", "dim" if finding.quiet else "text"))
-        )
-    return rows
+def _of_findings(frame: Frame) -> list[Statement]:
+    """One a kind, the worst first; symptoms of a cause that stands here are left to the pane of findings."""
+    return [
+        of_item(frame, item)
+        for item in items(frame.state.findings.values())
+        if not item.follows and not item.first.quiet
+    ]
 
 
-def _newest(frame: Frame) -> list[Row]:
-    """The newest notice, or what runs, so that the line is never a blank to wonder about."""
-    plan = frame.state.plan
-    if not frame.state.notices or frame.state.phase.ended:
-        return [((f"   {plan.preset}  {plan.command}", "dim"),)] if plan is not None else []
-    at, text = frame.state.notices[-1]
-    return [((f"   {duration_short(elapsed(at, frame.node_now(0)))} ago: ", "dim"), (text, "dim"))]
+def of_item(frame: Frame, item: Item) -> Statement:
+    """A finding, or a kind of findings: sentence, since when, what to do."""
+    finding = item.first
+    glyph, style = glyphs.severity(finding)
+    many = len(item.findings) > 1
+    named = finding.rank is None or f"rank {finding.rank}" in finding.text
+    where = f"{place(frame.state, item)}: " if many else "" if named else f"rank {finding.rank}: "
+    since = "" if finding.since is None else f" · since {_since(frame, finding)}"
+    return Statement(glyph, style, f"{where}{finding.text}{since}", finding.remedy)
 
 
 _OUTCOME = {
@@ -391,8 +419,26 @@ def end_rows(frame: Frame, width: int) -> list[Row]:
     cause = _last_cause(state)
     if cause is not None and state.phase is not RunPhase.SUCCEEDED:
         rows += cause_rows(cause, width)
+    rows += _end_remedies(state, cause, width)
     if len(state.attempts) > 1:
         rows += ledger_rows(state, width)
+    return rows
+
+
+def _end_remedies(state: RunState, cause: FirstCause | None, width: int) -> list[Row]:
+    """What to do about it, by its findings; their sentences only where the cause does not say the same."""
+    rows: list[Row] = []
+    told = cause_text(cause) if cause is not None else ""
+    for item in items(state.findings.values()):
+        finding = item.first
+        if item.follows or finding.quiet:
+            continue
+        same = finding.role == "cause" and cause is not None and cause.rank in item.ranks
+        if not same and finding.text not in told:
+            glyph, style = glyphs.severity(finding)
+            rows += labelled((f" {glyph} ", style), clean_text(finding.text), width - 1)
+        if finding.remedy:
+            rows += labelled(("   → ", "accent"), clean_text(finding.remedy), width - 1, "accent")
     return rows
 
 
@@ -452,37 +498,34 @@ def _changes(attempt: Attempt) -> str:
 
 
 def wrong_rows(frame: Frame, width: int) -> list[Row]:
-    """What is wrong: findings with remedy and evidence."""
-    state = frame.state
+    """What is wrong, the worst first, each with what to do; or that nothing is known to be."""
     rows: list[Row] = []
-    for finding in standing(state):
-        glyph, style = glyphs.severity(finding)
-        numbers = (("rank", finding.rank), ("node", finding.node))
-        where = "".join(f"  {noun} {number}" for noun, number in numbers if number is not None)
-        rows.append(((f" {glyph} {finding.id}", style), (where, "dim")))
-        rows += wrap(finding.text, width - 1, first="   ")
-        if finding.remedy:
-            rows += wrap(f"do: {finding.remedy}", width - 1, "accent", first="   ")
-        rows += [((" │ ", "dim"), (clean_text(line), "dim")) for line in finding.evidence]
-    return rows or [((f" {no_findings(state)}", "dim"),)]
+    for item in items(frame.state.findings.values()):
+        rows += statement_rows(of_item(frame, item), width)
+    return rows or [((f" {no_findings(frame.state)}", "dim"),)]
 
 
-def event_rows(frame: Frame, width: int) -> list[Row]:
-    """The events screen: the ledger of attempts, then notices and commands, newest first."""
-    return timed_event_rows(frame, width)[0]
+def event_rows(frame: Frame, width: int, whole: bool = True) -> list[Row]:
+    """The events screen: the ledger of attempts, then notices and commands, newest first.
+
+    `whole`: also the first cause with its last lines, which the report of a run that has ended shows, too.
+    """
+    return timed_event_rows(frame, width, whole)[0]
 
 
-def timed_event_rows(frame: Frame, width: int) -> tuple[list[Row], list[float | None]]:
+def timed_event_rows(frame: Frame, width: int, whole: bool = True) -> tuple[list[Row], list[float | None]]:
     """The same, and by row when that was, unix seconds; None for headings."""
     state = frame.state
     rows = ledger_rows(state, width)
     times: list[float | None] = [None, *(attempt.began for attempt in state.attempts)]
     if not state.attempts:
         rows.append((("   none has started yet", "dim"),))
-    cause = _last_cause(state)
+    cause = _last_cause(state) if whole else None
     if cause is not None:
         rows += [(), *cause_rows(cause, width)]
     rows += [(), ((" notices and commands, newest first", "dim"),)]
+    if not state.notices:
+        rows.append((("   none yet", "dim"),))
     times += [None] * (len(rows) - len(times))
     for at, text in reversed(state.notices):
         rows += wrap(clean_text(text), width - 1, first=f"   {time_of_day(at)}  ", then=" " * 13)

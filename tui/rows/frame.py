@@ -8,7 +8,8 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 
 from ...runners.formatting import (
     duration_exact,
@@ -50,6 +51,9 @@ class LinkStatus:
 STALE_S = 3.0
 """Seconds without a sample after which values are shown as old: three times the sampling interval."""
 
+DIM_S = 30.0
+"""Seconds without a sample up to which the last values are shown dim; older ones are dots."""
+
 METRICS = ("util", "mem", "power", "temp", "step-time")
 """What the heat map can show, in the order of the key."""
 
@@ -61,8 +65,14 @@ class ViewOptions:
     pane: str = "overview"
     """"overview", "ranks", "log", "curves", "nccl", "findings" or "events"."""
     metric: str = "util"
-    sort: str = "rank"
+    sort: str = ""
+    """Column of the rank table; "": the worst first."""
     reverse: bool = False
+    columns: tuple[str, ...] = ()
+    """Of the rank table, by id, in their order; (): those that fit."""
+    gpu_sort: str = ""
+    gpu_reverse: bool = False
+    gpu_columns: tuple[str, ...] = ()
     marked: frozenset[int] = frozenset()
     paused: bool = False
     ascii: bool = False
@@ -110,6 +120,13 @@ class Frame:
     view: ViewOptions = field(default_factory=ViewOptions)
     moment: Moment | None = None
     """Of a state of the past; None: live."""
+    wall: float | None = None
+    """This machine's clock where `state` and `now` are held; None where they are of this moment."""
+
+    @property
+    def behind(self) -> float | None:
+        """How many seconds ago this was so; None where it is so now."""
+        return None if self.wall is None else max(0.0, self.wall - self.now)
 
     @property
     def silence(self) -> float:
@@ -147,6 +164,11 @@ class Frame:
         old = self.age(node, sampled)
         return old is not None and (self.state.phase.ended or (old <= STALE_S and self.answers(node)))
 
+    def known(self, node: int, sampled: float) -> bool:
+        """Whether a sample may be shown, dim where it is not fresh."""
+        old = self.age(node, sampled)
+        return old is not None and (self.state.phase.ended or old <= DIM_S)
+
     def answers(self, node: int) -> bool:
         """Whether a node is heard, by the state of the hub's link to it."""
         entry = self.state.nodes.get(node)
@@ -155,6 +177,23 @@ class Frame:
     def gpus(self, node: Node) -> tuple[Gpu, ...]:
         """The node's GPUs if their values are fresh, else ()."""
         return node.gpus if self.fresh(node.node, node.gpu_sampled) else ()
+
+
+def held(state: RunState) -> RunState:
+    """The state as it is now, for a screen that is held: events do not change it any more."""
+    return replace(
+        state,
+        nodes={key: copy(node) for key, node in state.nodes.items()},
+        ranks={key: copy(rank) for key, rank in state.ranks.items()},
+        attempts=[copy(attempt) for attempt in state.attempts],
+        stages={key: copy(progress) for key, progress in state.stages.items()},
+        findings=dict(state.findings),
+        training=dict(state.training),
+        checkpoints=list(state.checkpoints),
+        log_sizes=dict(state.log_sizes),
+        notices=list(state.notices),
+        open_commands=dict(state.open_commands),
+    )
 
 
 def gpu_of(rank: Rank, node: Node | None) -> Gpu | None:
@@ -168,6 +207,25 @@ def gpu_of(rank: Rank, node: Node | None) -> Gpu | None:
     if place is None:
         return None
     return next((gpu for gpu in node.gpus if place in (str(gpu.index), gpu.uuid)), None)
+
+
+def own_gpus(frame: Frame) -> list[Gpu]:
+    """The GPUs that ranks of the run use, those with fresh values; a rank that names none adds none."""
+    state = frame.state
+    used: dict[int, set[str]] = {}
+    for rank in state.ranks.values():
+        mine = used.setdefault(rank.place.node, set())
+        index = rank.sample.gpu if rank.sample is not None else None
+        if index is not None:
+            mine.add(str(index))
+        elif rank.place.gpu is not None:
+            mine.add(rank.place.gpu)
+    gpus: list[Gpu] = []
+    for number, node in state.nodes.items():
+        mine = used.get(number, set())
+        if mine and node.gpus and frame.fresh(number, node.gpu_sampled):
+            gpus += [gpu for gpu in node.gpus if str(gpu.index) in mine or gpu.uuid in mine]
+    return gpus
 
 
 def ranks_on(state: RunState, node: int) -> list[Rank]:
@@ -229,78 +287,3 @@ def link_state(frame: Frame, node: Node) -> tuple[str, str, str] | None:
     wait = (node.retry_at or 0.0) - frame.now
     again = f"again in {duration_exact(wait)}" if wait >= 1 else "trying now"
     return glyphs.BAD, "bad", f"lost {since}, {again}"
-
-
-SMALLEST = (60, 15)
-"""Columns and rows below which only a summary is shown."""
-
-TALL = 30
-"""From this many rows on, panes have a whole frame; below, only a title line."""
-
-WIDE = 160
-"""From this many columns on, the log stands beside the rest."""
-
-SIDE = 90
-"""Most columns of a log that stands beside."""
-
-
-@dataclass(frozen=True, slots=True)
-class PaneHeights:
-    """Heights in rows, frames included; 0 hides a pane. The log (or `main`) takes what is left."""
-
-    small: bool = False
-    framed: bool = False
-    beside: int = 0
-    """Columns of the log where it stands beside the rest; 0 where it stands below."""
-    banner: int = 1
-    heat: int = 0
-    table: int = 0
-    wrong: int = 0
-    main: str = "log"
-    """The pane that takes the rest: "log", "table", "curves", "nccl", "findings" or "events"."""
-
-
-def side_width(width: int) -> int:
-    """Columns of the log where it stands beside the rest."""
-    return min(SIDE, width * 9 // 20) if width >= WIDE else 0
-
-
-def plan_layout(
-    width: int,
-    height: int,
-    pane: str,
-    heat_rows: int,
-    ranks: int,
-    banner: int,
-    ended: bool = False,
-    launching: bool = False,
-) -> PaneHeights:
-    """What each pane gets; `heat_rows` and `ranks` are the rows that map and table would like.
-
-    After the end the map's place holds the report, and before the first rank the launch: both may take more.
-    """
-    if width < SMALLEST[0] or height < SMALLEST[1]:
-        return PaneHeights(small=True)
-    framed = height >= TALL
-    extra = 2 if framed else 1
-    shown = max(1, min(banner, 6 if framed else 2))
-    if pane in ("log", "curves", "nccl", "findings", "events"):
-        return PaneHeights(framed=framed, banner=1 if pane == "findings" else shown, main=pane)
-    if pane == "ranks":
-        return PaneHeights(framed=framed, banner=shown, main="table")
-    room = height - 3 - shown  # the status line, the tabs and the footer
-    if width >= WIDE:
-        heat = min(heat_rows + extra, room // 2)
-        table = 0 if launching else min(ranks + 1 + extra, room - heat)
-        wrong = room - heat - table
-        if wrong < 2 + extra:
-            table, wrong = table + wrong, 0
-        return PaneHeights(
-            framed=framed, beside=side_width(width), banner=shown, heat=heat, table=table, wrong=wrong
-        )
-    if launching:
-        return PaneHeights(framed=framed, banner=shown, heat=min(heat_rows + extra, max(3, room * 2 // 3)))
-    heat = min(heat_rows + extra, max(3, room // 2 if ended else room // 3))
-    least_log = max(5, room // 4 if ended else room // 3)
-    table = max(min(ranks + 1 + extra, room - heat - least_log), 0)
-    return PaneHeights(framed=framed, banner=shown, heat=heat, table=table)

@@ -1,4 +1,4 @@
-"""How a run stands, as rows: the status line, a launch in progress, what its cluster costs.
+"""How a run stands, as rows: a launch in progress, what its cluster costs.
 
 Pure.
 """
@@ -12,27 +12,21 @@ from typing import TYPE_CHECKING
 
 from ...presets.sanitize import clean_text
 from ...runners.formatting import (
-    NA,
     duration_exact,
-    duration_short,
     elapsed,
     plural,
     step_short,
-    time_of_day,
-    usage_short,
 )
 from ...runners.model import (
     HUB,
     Cluster,
     LinkState,
-    RunPhase,
     Stage,
 )
 from ...runners.state import Node, RunState, StageProgress
-from ...runners.status import applied
 from . import glyphs
 from .frame import Frame, fit_name, link_state, names
-from .glyphs import Cell, Row, clip, fit, join, labelled, percent, row_width, wrap
+from .glyphs import Cell, Row, clip, fit, labelled, wrap
 
 if TYPE_CHECKING:
     pass
@@ -111,116 +105,6 @@ def cost(cluster: Cluster, now: float | None = None) -> str:
     return f"{price}, ${cluster.price_per_hour * max(0.0, until - cluster.since) / 3600:.2f} so far"
 
 
-def status_row(frame: Frame, width: int) -> Row:
-    """As many parts as fit, the least important ones left out first."""
-    parts = [(order, part) for order, part in _parts(frame) if part]
-    while parts and row_width(join([part for _, part in parts])) > width - 1:
-        parts.remove(max(parts, key=lambda item: item[0]))
-    return ((" ", "text"), *join([part for _, part in parts]))
-
-
-def _parts(frame: Frame) -> list[tuple[int, Row]]:
-    """(order in which to keep, part); 0 is kept longest."""
-    state = frame.state
-    glyph, style = glyphs.RUN[state.phase]
-    return [
-        (8, (("distui", "dim"),)),
-        (1, ((state.name or state.run or "…", "head"),)),
-        (0, ((f"{glyph} {state.phase.words.upper()}", style),)),
-        (2, _link_cell(frame)),
-        (
-            6,
-            ((f"attempt {state.attempt}", "warn" if state.attempt > 1 else "text"),)
-            if state.attempt
-            else (),
-        ),
-        (5, _nodes_cell(frame)),
-        *_cluster(frame),
-        (7, ((plural(len(state.ranks), "rank"), "text"),) if state.ranks else ()),
-        *_load(frame),
-        *steps(frame),
-        (10, _nccl(frame)),
-        (11, _obeys(frame)),
-        (12, _age(frame)),
-    ]
-
-
-def _obeys(frame: Frame) -> Row:
-    """That the preset does not reach the script: by what the ranks report, before that by the plan."""
-    plan, acted = frame.state.plan, applied(frame.state)
-    if acted is not None and acted.state == "not applied":
-        return (("preset not applied", "warn" if plan is not None and plan.obeys else "dim"),)
-    if acted is not None and acted.state == "applied":
-        return ()
-    if plan is None or not plan.preset or plan.obeys or frame.state.phase.ended:
-        return ()
-    return (("flags and env only", "dim"),)
-
-
-def _nodes_cell(frame: Frame) -> Row:
-    state = frame.state
-    total = state.plan.nnodes if state.plan else len(state.nodes)
-    if not state.nodes or state.phase.ended:
-        return ()
-    if state.merged:
-        good = (LinkState.UP, LinkState.ENDED)
-        heard = sum(node.link in good for node in state.nodes.values())
-    else:
-        heard = sum(frame.fresh(node.node, node.heard) for node in state.nodes.values())
-    return ((f"{heard}/{plural(total, 'node')}", "text" if heard >= total else "warn"),)
-
-
-def _cluster(frame: Frame) -> list[tuple[int, Row]]:
-    """How the cluster stands where it is not simply up, what it costs, and when it goes by itself."""
-    cluster = frame.state.cluster
-    if cluster is None:
-        return []
-    price = cost(cluster, frame.now).removesuffix(" so far")
-    timed = cluster.autostop_min is not None and not cluster.down
-    return [
-        (3, _cluster_state(cluster)),
-        (6, ((price, "text"),) if price else ()),
-        (9, ((f"autostop {cluster.autostop_min} min", "dim"),) if timed else ()),
-    ]
-
-
-def _cluster_state(cluster: Cluster) -> Row:
-    """SkyPilot's word for a cluster that is not simply up, and what a managed job does not show."""
-    if cluster.managed:
-        parts = [f"managed job {cluster.state}".rstrip(), recovered(cluster), "logs only"]
-        return ((", ".join(part for part in parts if part), "warn"),)
-    if cluster.down:
-        return (("cluster down", "dim"),)
-    return ((f"cluster {cluster.state}", "warn"),) if cluster.state not in ("", "UP") else ()
-
-
-def _load(frame: Frame) -> list[tuple[int, Row]]:
-    if frame.state.phase.ended:
-        return []
-    gpus = [gpu for node in frame.state.nodes.values() for gpu in frame.gpus(node)]
-    utils = [gpu.util for gpu in gpus if gpu.util is not None]
-    used = [gpu.mem_used for gpu in gpus if gpu.mem_used is not None]
-    total = [gpu.mem_total for gpu in gpus if gpu.mem_total is not None]
-    if not gpus:
-        return [(3, _cpu(frame))]
-    util = percent(sum(utils) / len(utils)) if utils else NA
-    return [
-        (3, ((f"util {util}", "text"),)),
-        (9, ((f"mem {usage_short(sum(used), sum(total))}", "text"),) if used and total else ()),
-    ]
-
-
-def _cpu(frame: Frame) -> Row:
-    samples = [
-        rank.sample.cpu_percent
-        for rank in frame.state.ranks.values()
-        if rank.sample is not None
-        and rank.sample.cpu_percent is not None
-        and frame.fresh(rank.place.node, rank.sampled)
-    ]
-    return ((f"cpu {percent(sum(samples) / len(samples))} a rank", "text"),) if samples else ()
-
-
 def steps(frame: Frame) -> list[tuple[int, Row]]:
     """How far the slowest rank is and how fast, as parts of the status line."""
     samples = [
@@ -235,38 +119,6 @@ def steps(frame: Frame) -> list[tuple[int, Row]]:
         (4, ((f"step {min(reached)}", "text"),) if reached else ()),
         (11, ((f"{step_short(max(times))}/step", "text"),) if times and running else ()),
     ]
-
-
-def _nccl(frame: Frame) -> Row:
-    levels = {rank.nccl_debug for rank in frame.state.ranks.values() if rank.nccl_debug}
-    if frame.state.plan is not None and frame.state.plan.backend == "gloo":
-        return ()
-    if not levels or frame.state.phase.ended:
-        return ()
-    name = levels.pop() if len(levels) == 1 else "mixed"
-    return ((f"NCCL_DEBUG {name}", "text" if name in ("WARN", "VERSION") else "warn"),)
-
-
-def _link_cell(frame: Frame) -> Row:
-    if frame.lost:
-        return ((f"{glyphs.BAD} agent lost" if frame.heard else f"{glyphs.BAD} no agent", "bad"),)
-    if frame.moment is not None:
-        return ((frame.moment.text(), "hit"),)
-    if frame.view.paused:
-        return ((f"HELD {time_of_day(frame.now)}", "hit"),)
-    if not frame.state.live and not frame.state.phase.ended:
-        return ((f"{glyphs.STALE} connecting", "warn"),)
-    if frame.quiet:
-        return ((f"{glyphs.STALE} {duration_short(frame.silence)} old", "stale"),)
-    return (("read-only", "dim"),) if frame.view.readonly else ()
-
-
-def _age(frame: Frame) -> Row:
-    state = frame.state
-    if not state.began or state.phase is RunPhase.LOST:
-        return ()
-    word = "took" if state.phase in (RunPhase.SUCCEEDED, RunPhase.FAILED, RunPhase.STOPPED) else "for"
-    return ((f"{word} {duration_exact(state.lasted(frame.node_now(0)))}", "dim"),)
 
 
 _LABEL = 12

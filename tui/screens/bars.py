@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from textual.events import Click, Resize
 from textual.signal import Signal
 
+from ...presets.sanitize import clean_text
 from ..keys import ACTIONS, key_text
+from ..rows import glyphs
 from ..rows.frame import Frame
+from ..rows.glyphs import Row, labelled
 from ..rows.tabs import ClickableRow, ClickArea, tab_row
 from .rows_view import RowsView
 
@@ -62,6 +67,48 @@ class TabRow(ClickRow):
             alarms = sum(finding.alarm for finding in frame.state.findings.values())
             row, self.spans = tab_row(frame.view.pane, alarms, self.size.width, self.keys)
             self.set_rows([row])
+
+
+class Flash(RowsView):
+    """Messages above the footer, in rows of their own: nothing lies over what one reads."""
+
+    can_focus = False
+    MOST = 3
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        """`changed` is called when other rows are to be shown."""
+        super().__init__(id="flash")
+        self._changed = changed
+        self._said: list[tuple[str, str]] = []
+
+    def say(self, text: str, severity: str, seconds: float | None) -> None:
+        """Show a sentence for some seconds: longer if it is long, or an error."""
+        item = (clean_text(text), _STYLES.get(severity, _STYLES["information"]))
+        if item in self._said:
+            self._said.remove(item)
+        self._said.append(item)
+        del self._said[: -self.MOST]
+        least = max(3.0, len(text) / 12) * (1.5 if severity == "error" else 1.0)
+        self.set_timer(max(least, seconds or 0.0), lambda: self._forget(item))
+        self._changed()
+
+    def _forget(self, item: tuple[str, str]) -> None:
+        if item in self._said:
+            self._said.remove(item)
+            self._changed()
+
+    def wanted(self, width: int) -> int:
+        """How many rows it would fill; they are shown with that."""
+        rows: list[Row] = []
+        for text, style in self._said:
+            glyph = {"bad": glyphs.BAD, "warn": glyphs.WARN}.get(style, "»")
+            rows += labelled((f" {glyph} ", style), text, width - 1)
+        if rows != self.rows:
+            self.set_rows(rows[: self.MOST])
+        return min(len(rows), self.MOST)
+
+
+_STYLES = {"error": "bad", "warning": "warn", "information": "accent"}
 
 
 class KeyFooter(ClickRow):

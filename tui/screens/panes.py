@@ -1,42 +1,24 @@
-"""The panes of the run screen: those that only show, the findings, and the NCCL screen."""
+"""The panes of the run screen: header, banner, ranks, GPUs, the card of the run, its events."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Horizontal, Vertical
-from textual.events import Resize
+from textual.events import Click, Resize
 from textual.message import Message
 from textual.signal import Signal
 
-from ...runners.diagnosis.nccl_facts import Communicator, FactLine, NcclFacts
-from ...runners.errors import RunError
-from ...runners.formatting import plural
 from ..keys import bindings
-from ..rows.findings import (
-    Item,
-    banner_rows,
-    coverage_rows,
-    detail_rows,
-    end_rows,
-    item_row,
-    items,
-    no_findings,
-    timed_event_rows,
-    wrong_rows,
-)
+from ..rows.card import card_rows
+from ..rows.findings import banner_rows, end_rows, timed_event_rows, wrong_rows
 from ..rows.frame import Frame
-from ..rows.glyphs import Row, wrap
-from ..rows.nccl import StatementRow, by_size, chosen_of, statement_rows, title, why_empty
-from ..rows.nccl_map import map_rows, wanted_width
-from ..rows.ranks import head_row, heat_rows, heat_title, table_rows
-from ..rows.run_status import launch_rows, launch_title, launching, status_row
-from ..source import NodeFacts, read_run
+from ..rows.glyphs import Row
+from ..rows.header import header_rows
+from ..rows.ranks import heat_rows, heat_title
+from ..rows.run_status import launch_rows, launch_title, launching
+from ..rows.tables import Table, gpu_table, rank_table
 from .bars import KeyFooter as KeyFooter
 from .rows_view import RowsView
 
@@ -76,13 +58,13 @@ class Pane(RowsView):
         return None
 
 
-class StatusLine(Pane):
-    """How the run stands, in one row."""
+class Header(Pane):
+    """What runs, and how it stands: two rows, or one where there is no room."""
 
     can_focus = False
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
-        return [status_row(frame, width)]
+        return header_rows(frame, width)
 
 
 def too_small(width: int) -> str:
@@ -101,16 +83,18 @@ class Summary(Pane):
     can_focus = False
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
-        return [status_row(frame, width), ((too_small(width), "dim"),)]
+        return [*header_rows(frame, width), ((too_small(width), "dim"),)]
 
 
 class Banner(Pane):
     """What must be read now."""
 
     can_focus = False
+    findings = True
+    """False where a pane beside shows them."""
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
-        return banner_rows(frame, width, max(1, self.size.height))
+        return banner_rows(frame, width, max(1, self.size.height), self.findings)
 
 
 class HeatMap(Pane):
@@ -145,7 +129,8 @@ class Events(Pane):
         self._times: list[float | None] = []
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
-        rows, self._times = timed_event_rows(frame, width - 1)
+        self.entitle("attempts, notices, commands")
+        rows, self._times = timed_event_rows(frame, width - 1, frame.view.pane == "events")
         return rows
 
     def action_zoom(self) -> None:
@@ -162,10 +147,113 @@ class Wrong(Pane):
         return wrong_rows(frame, width)
 
 
-class RankTable(Pane):
-    """One row a rank."""
+class Card(Pane):
+    """What the run is, and where it runs and writes."""
+
+    def __init__(self, frames: Signal[Frame], *, id: str) -> None:
+        super().__init__(frames, id=id)
+        self.places: Mapping[str, str] = {}
+        """Folders that are known here."""
+
+    def build(self, frame: Frame, width: int) -> Sequence[Row]:
+        self.entitle("run")
+        return card_rows(frame, width, self.places)
+
+
+class TablePane(Pane):
+    """A table whose rows are made as they come into view; a click on its head sorts."""
 
     BINDINGS: ClassVar[list[Binding]] = bindings("list")  # type: ignore[assignment]
+
+    class Sorted(Message):
+        """The user wants another order."""
+
+        def __init__(self, table: str, column: str) -> None:
+            super().__init__()
+            self.table, self.column = table, column
+
+    name_: ClassVar[str] = ""
+    """In the settings file."""
+
+    def __init__(self, frames: Signal[Frame], *, id: str) -> None:
+        super().__init__(frames, id=id, cursor=True)
+        self.table = Table()
+        self._skip = 0
+        """Columns that are passed over."""
+
+    def make(self, frame: Frame, width: int, first: int, count: int, skip: int) -> Table:
+        """The table with these rows made."""
+        raise NotImplementedError
+
+    def heading(self, frame: Frame) -> str:
+        """The title without the count of columns."""
+        raise NotImplementedError
+
+    def build(self, frame: Frame, width: int) -> Sequence[Row]:
+        current = self.current
+        self.table = self.make(frame, width - 1, self.scroll_offset.y, self.size.height + 1, self._skip)
+        cut = self.table.shown < self.table.of
+        self.entitle(
+            self.heading(frame)
+            + (f" · {self.table.shown} of {self.table.of} columns, l h: others" if cut else "")
+        )
+        if current is not None and current in self.table.order:
+            self.cursor = self.table.order.index(current)
+        return self.table.rows
+
+    def build_head(self, frame: Frame, width: int) -> Row | None:
+        return self.table.head
+
+    @property
+    def current(self) -> int | None:
+        """What is under the cursor: a rank, or a place in the list of GPUs."""
+        return self.table.order[self.cursor] if 0 <= self.cursor < len(self.table.order) else None
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        if round(old_value) != round(new_value):
+            self.again()
+        super().watch_scroll_y(old_value, new_value)
+
+    def action_sideways(self, by: int) -> None:
+        """To the columns that do not fit; nothing where all do."""
+        if by > 0 and self.table.more:
+            self._skip += 1
+        elif by < 0 and self._skip:
+            self._skip -= 1
+        else:
+            return
+        self.again()
+
+    def on_click(self, event: Click) -> None:
+        """On the head: sort by that column."""
+        inside = event.get_content_offset(self)
+        if inside is None or inside.y > 0:
+            super().on_click(event)
+            return
+        at = inside.x - 1  # the column of the cursor
+        for first, after, column in self.table.areas:
+            if first <= at < after:
+                self.post_message(self.Sorted(self.name_, column))
+
+
+class GpuTable(TablePane):
+    """One row a GPU of the run."""
+
+    name_ = "gpus"
+
+    def make(self, frame: Frame, width: int, first: int, count: int, skip: int) -> Table:
+        return gpu_table(frame, width, first, count, skip)
+
+    def heading(self, frame: Frame) -> str:
+        return "GPUs"
+
+
+class RankTable(TablePane):
+    """One row a rank."""
+
+    name_ = "ranks"
+    beside_gpus = False
+    """Whether the GPU table is on the screen."""
 
     class Zoomed(Message):
         """The user wants the log of one rank."""
@@ -181,27 +269,24 @@ class RankTable(Pane):
             super().__init__()
             self.rank = rank
 
-    def __init__(self, frames: Signal[Frame], *, id: str) -> None:
-        super().__init__(frames, id=id, cursor=True)
-        self._order: list[int] = []
+    class Moved(Message):
+        """The user put the cursor on another rank."""
 
-    def build(self, frame: Frame, width: int) -> Sequence[Row]:
-        current = self.current
-        rows, self._order = table_rows(frame, width - 1)
-        if current in self._order:
-            self.cursor = self._order.index(current)
+        def __init__(self, rank: int) -> None:
+            super().__init__()
+            self.rank = rank
+
+    def make(self, frame: Frame, width: int, first: int, count: int, skip: int) -> Table:
+        return rank_table(frame, width, first, count, skip, self.beside_gpus)
+
+    def heading(self, frame: Frame) -> str:
         title = "how the ranks ended" if frame.state.phase.ended else "ranks"
         marked = f" · {len(frame.view.marked)} marked" if frame.view.marked else ""
-        self.entitle(f"{title}{marked}")
-        return rows
+        return f"{title}{marked}"
 
-    def build_head(self, frame: Frame, width: int) -> Row | None:
-        return head_row(frame, width - 1)
-
-    @property
-    def current(self) -> int | None:
-        """The rank under the cursor."""
-        return self._order[self.cursor] if 0 <= self.cursor < len(self._order) else None
+    def cursor_moved(self) -> None:
+        if self.current is not None:
+            self.post_message(self.Moved(self.current))
 
     def action_mark(self) -> None:
         if self.current is not None:
@@ -211,279 +296,3 @@ class RankTable(Pane):
     def action_zoom(self) -> None:
         if self.current is not None:
             self.post_message(self.Zoomed(self.current))
-
-
-class FindingList(Pane):
-    """One row a finding, or a kind of findings."""
-
-    BINDINGS: ClassVar[list[Binding]] = bindings("findings")  # type: ignore[assignment]
-
-    class Moved(Message):
-        """Another finding is under the cursor."""
-
-    class Zoomed(Message):
-        """The user wants the log that a finding is about."""
-
-        def __init__(self, item: Item) -> None:
-            super().__init__()
-            self.item = item
-
-    def __init__(self, frames: Signal[Frame]) -> None:
-        super().__init__(frames, id="findings", cursor=True)
-        self._items: list[Item] = []
-
-    def build(self, frame: Frame, width: int) -> Sequence[Row]:
-        key = self.current.key if self.current is not None else ""
-        self._items = items(frame.state.findings.values())
-        keys = [item.key for item in self._items]
-        if key in keys:
-            self.cursor = keys.index(key)
-        self.entitle(_title(frame, self._items))
-        if not self._items:
-            return [((no_findings(frame.state), "text"),)]
-        return [item_row(frame, item, width - 2) for item in self._items]
-
-    @property
-    def current(self) -> Item | None:
-        """What is under the cursor."""
-        return self._items[self.cursor] if 0 <= self.cursor < len(self._items) else None
-
-    def cursor_moved(self) -> None:
-        self.post_message(self.Moved())
-
-    def action_zoom(self) -> None:
-        if self.current is not None:
-            self.post_message(self.Zoomed(self.current))
-
-
-def _title(frame: Frame, listed: Sequence[Item]) -> str:
-    alarms = sum(item.first.alarm for item in listed)
-    counted = plural(alarms, "alarm") if alarms else "no alarm"
-    return f"findings · {counted}{'' if frame.state.phase.ended else ' · w: where each rank is'}"
-
-
-class FindingDetail(Pane):
-    """One finding in full, and what verdicts rest on."""
-
-    def __init__(self, frames: Signal[Frame], findings: FindingList) -> None:
-        super().__init__(frames, id="finding")
-        self._findings = findings
-
-    def build(self, frame: Frame, width: int) -> Sequence[Row]:
-        item = self._findings.current
-        covered = coverage_rows(frame.state)
-        if item is None and frame.state.phase.ended:
-            self.entitle("what happened")
-            hint = f"its logs may say more: distui diagnose {frame.state.name}"
-            return [*end_rows(frame, width - 1), (), ((f" {hint}", "dim"),)]
-        self.entitle("evidence" if item is not None else "data")
-        if item is None:
-            return covered
-        return [*detail_rows(frame, item, max(20, width - 2)), (), *covered]
-
-
-class Diagnosis(Vertical):
-    """List and detail; the list is no taller than half, and no taller than it needs."""
-
-    def __init__(self, frames: Signal[Frame]) -> None:
-        super().__init__(id="diagnosis")
-        self._frames = frames
-        self.list = FindingList(frames)
-        self.detail = FindingDetail(frames, self.list)
-
-    def compose(self) -> ComposeResult:
-        yield self.list
-        yield self.detail
-
-    def on_mount(self) -> None:
-        self._frames.subscribe(self, self._share, immediate=True)
-
-    def _share(self, frame: Frame) -> None:
-        """Give the list its rows."""
-        if not self.display:
-            return
-        frames = self.list.gutter.height
-        wanted = max(1, len(items(frame.state.findings.values()))) + frames
-        height = max(2 + frames, min(wanted, self.size.height // 2))
-        if self.list.styles.height is None or self.list.styles.height.value != height:
-            self.list.styles.height = height
-            self.call_after_refresh(self.again)
-
-    def again(self) -> None:
-        """Paint both as they are now."""
-        self.list.again()
-        self.detail.again()
-
-    def on_resize(self) -> None:
-        if self.list.frame is not None:
-            self._share(self.list.frame)
-
-    def on_finding_list_moved(self) -> None:
-        self.detail._scroll_row(0)
-        self.detail.again()
-
-
-BESIDE = 120
-"""Columns from which the map stands beside."""
-
-CARDS = 60
-"""Columns that the cards keep."""
-
-
-class StatementRows(Pane):
-    """Rows with a cursor: Enter opens the line that a row rests on."""
-
-    BINDINGS: ClassVar[list[Binding]] = bindings("statements")  # type: ignore[assignment]
-
-    class Opened(Message):
-        """The user wants the raw line."""
-
-        def __init__(self, line: FactLine | None) -> None:
-            super().__init__()
-            self.line = line
-
-    def __init__(
-        self, frames: Signal[Frame], id: str, make: Callable[[Frame, int], list[StatementRow]]
-    ) -> None:
-        super().__init__(frames, id=id, cursor=True)
-        self._make = make
-        self._statements: list[StatementRow] = []
-
-    def build(self, frame: Frame, width: int) -> Sequence[Row]:
-        self._statements = self._make(frame, width - 2)  # the cursor and the scrollbar
-        return [statement.row for statement in self._statements]
-
-    def action_zoom(self) -> None:
-        if 0 <= self.cursor < len(self._statements):
-            self.post_message(self.Opened(self._statements[self.cursor].line))
-
-
-class NcclBoard(Horizontal):
-    """Knows the facts and the chosen communicator; both panes ask here."""
-
-    def __init__(self, frames: Signal[Frame], run: str) -> None:
-        super().__init__(id="nccl")
-        self._frames = frames
-        self.chosen: str | None = None
-        """Id of the communicator; None: the first that is not ready, else the largest."""
-        self.panel = StatementRows(frames, "said", self.cards)
-        """The cards."""
-        self.map = StatementRows(frames, "map", self.mapped)
-        """The matrix, the rings and the timeline of the chosen communicator, where there is room beside."""
-        self._heard = NodeFacts()
-        self._run = run
-        self._reading = False
-        """Whether its logs are read, or were."""
-        self._read: NcclFacts | None = None
-        self._why = ""
-        self._columns = -1
-        """Of the map; 0 where it stands below the cards."""
-        self._stop = threading.Event()
-        self._version = 0
-        """Grows whenever there are other facts."""
-        self._last: NcclFacts | None = None
-        self._picked: tuple[object, Communicator | None] = (None, None)
-        self._mapped: tuple[object, list[StatementRow]] = (None, [])
-
-    def compose(self) -> ComposeResult:
-        yield self.panel
-        yield self.map
-
-    def on_unmount(self) -> None:
-        self._stop.set()
-
-    def on_mount(self) -> None:
-        self._frames.subscribe(self, self._share, immediate=True)
-
-    def on_resize(self, event: Resize) -> None:
-        if self.panel.frame is not None:
-            self._share(self.panel.frame)
-
-    def _share(self, frame: Frame) -> None:
-        """Give the map what the matrix takes, and the cards no less than they need."""
-        width = self.size.width
-        if not self.display or not width:
-            return
-        comm = self._communicator(frame)
-        beside = comm is not None and width >= BESIDE
-        wanted = min(width - CARDS, 6 + wanted_width(comm)) if comm is not None and beside else 0
-        columns = max(wanted, width // 2) if beside else 0
-        if columns != self._columns:
-            self._columns = columns
-            self.map.display = beside
-            self.map.styles.width = columns or 1
-            self.call_after_refresh(self.again)
-
-    def _communicator(self, frame: Frame) -> Communicator | None:
-        """The chosen communicator."""
-        facts = self.facts(frame)
-        key = (self._version, self.chosen)
-        if facts is None:
-            return None
-        if self._picked[0] != key:
-            self._picked = key, chosen_of(facts, self.chosen)
-        return self._picked[1]
-
-    def again(self) -> None:
-        """Paint both panes as they are now."""
-        self.panel.again()
-        self.map.again()
-
-    # --- the facts
-
-    def facts(self, frame: Frame) -> NcclFacts | None:
-        """What the nodes report, or what was read of the logs of a run that has ended."""
-        facts = self._heard.of(frame.state)
-        if facts is None and frame.state.phase.ended:
-            facts = self._of_logs()
-        if facts is not self._last:
-            self._last, self._version = facts, self._version + 1
-        return facts
-
-    def _of_logs(self) -> NcclFacts | None:
-        """Begin to read them once; None until that is done."""
-        if not self._reading:
-            self._reading, self._why = True, "Reading the logs of this run …"
-            self.run_worker(self._read_logs(), group="nccl-facts", exclusive=True)
-        return self._read
-
-    async def _read_logs(self) -> None:
-        try:
-            facts = await asyncio.to_thread(read_run, self._run, self._stop)
-            self._read, self._why = facts if facts is not None and facts.nodes else None, ""
-        except RunError as error:
-            text = str(error)
-            self._why = f"{text[:1].upper()}{text[1:]}."
-        if self.panel.frame is not None:
-            self._share(self.panel.frame)
-        self.again()
-
-    # --- rows
-
-    def cards(self, frame: Frame, width: int) -> list[StatementRow]:
-        """Rows of the cards; below them the map, where it does not stand beside."""
-        facts = self.facts(frame)
-        self.panel.entitle(title(facts))
-        if facts is None:
-            return [StatementRow(row) for row in wrap(why_empty(frame.state, self._why), width)]
-        rows = statement_rows(frame, facts, self._communicator(frame), width)
-        return rows if self.map.display else [*rows, StatementRow(()), *self.mapped(frame, width)]
-
-    def mapped(self, frame: Frame, width: int) -> list[StatementRow]:
-        """Rows of the map; made anew only where the facts have changed."""
-        facts, comm = self.facts(frame), self._communicator(frame)
-        self.map.entitle("how the ranks are connected")
-        key = (self._version, self.chosen, width)
-        if key != self._mapped[0]:
-            self._mapped = key, [] if facts is None else map_rows(facts, comm, width)
-        return self._mapped[1]
-
-    def choose(self, step: int) -> None:
-        """The next or the previous communicator."""
-        frame = self.panel.frame
-        facts = self.facts(frame) if frame is not None else None
-        now = self._communicator(frame) if frame is not None else None
-        if facts is not None and now is not None:
-            ordered = by_size(facts)
-            self.chosen = ordered[(ordered.index(now) + step) % len(ordered)].id
-            self.again()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import replace
 from typing import ClassVar
@@ -9,7 +10,7 @@ from typing import ClassVar
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Container, Vertical
+from textual.containers import Container
 from textual.events import Resize
 from textual.screen import Screen
 from textual.timer import Timer
@@ -25,31 +26,32 @@ from ..cockpit_commands import CommandingApp, dumps
 from ..history import MetricHistory
 from ..keys import bindings
 from ..rows.charts import LIVE_WINDOW, WINDOWS
-from ..rows.findings import banner_rows, end_rows
-from ..rows.frame import METRICS, Frame, PaneHeights, plan_layout, side_width
+from ..rows.frame import METRICS, Frame
 from ..rows.glyphs import Row, wrap
+from ..rows.layout import Arrangement, shows_wrong
 from ..rows.log import JumpError, Selection, jump_of, named
-from ..rows.ranks import heat_rows, next_sort, shown_nodes
-from ..rows.run_status import launch_rows, launching
-from .bars import TabRow
+from ..rows.tables import next_sort
+from .bars import Flash, TabRow
 from .curves import CurveStrip
 from .filter_prompt import FilterPrompt
+from .findings_pane import Diagnosis, FindingList
 from .log_view import LogView
 from .modal import TextScreen
+from .nccl_board import NcclBoard, StatementRows
 from .panes import (
     Banner,
-    Diagnosis,
+    Card,
     Events,
-    FindingList,
+    GpuTable,
+    Header,
     HeatMap,
     KeyFooter,
-    NcclBoard,
     RankTable,
-    StatementRows,
-    StatusLine,
     Summary,
+    TablePane,
     Wrong,
 )
+from .placing import Measures, place
 
 _AT = re.compile(r"(?P<file>\S+):(?P<line>\d+): (?P<text>.*)", re.DOTALL)
 """Evidence that is a line of a log."""
@@ -67,9 +69,6 @@ def pattern_of(text: str) -> str:
     return _SPECIAL.sub(r"\\\g<0>", message.strip()[:_LONGEST])
 
 
-_MOST_BANNER = 6
-
-
 class RunScreen(Screen[None]):
     """One run. The keys of `keys.py` with scope "run" act here; what changes the run goes to the app."""
 
@@ -81,7 +80,7 @@ class RunScreen(Screen[None]):
         frames = app.frames
         self.history = MetricHistory(app.clock)
         """What charts know of the past of this run; all of them share it."""
-        self.status = StatusLine(frames, id="status")
+        self.status = Header(frames, id="status")
         self.banner = Banner(frames, id="banner")
         self.heat = HeatMap(frames, id="heat")
         self.ranks = RankTable(frames, id="ranks")
@@ -92,40 +91,56 @@ class RunScreen(Screen[None]):
         self.diagnosis = Diagnosis(frames)
         self.nccl = NcclBoard(frames, app.run_id)
         self.log_view = LogView(frames, app.read_log, app.grown, id="log")
+        self.gpus = GpuTable(frames, id="gpus")
+        self.card = Card(frames, id="card")
         self.summary = Summary(frames, id="summary")
+        self.flash = Flash(app.publish)
         self.foot = KeyFooter(id="footer")
-        self._shared: PaneHeights | None = None
-        self._shape: object = None
-        """What the height of the map depends on, as it was when it was counted."""
-        self._map_rows = 0
+        self._measures = Measures()
+        self._shared: Arrangement | None = None
         self._patterns: list[str] = []
         """Filters of before, the newest last."""
         self._from: tuple[str, Selection] | None = None
         """The pane from which a line was opened, and what the log showed before."""
+
+    @property
+    def panes(self) -> dict[str, Widget]:
+        """What is placed in the body, by its name in rows/layout.py."""
+        return {
+            "gpus": self.gpus,
+            "heat": self.heat,
+            "ranks": self.ranks,
+            "wrong": self.wrong,
+            "card": self.card,
+            "curves": self.curves,
+            "events": self.events,
+            "findings": self.diagnosis,
+            "nccl": self.nccl,
+            "log": self.log_view,
+        }
 
     def compose(self) -> ComposeResult:
         yield self.status
         yield self.tabs
         yield self.banner
         with Container(id="body"):
-            with Vertical(id="left"):
-                yield self.heat
-                yield self.ranks
-                yield self.wrong
-                yield self.curves
-                yield self.events
-                yield self.diagnosis
-                yield self.nccl
-            yield self.log_view
+            yield from self.panes.values()
         yield self.summary
+        yield self.flash
         yield self.foot
 
     def on_mount(self) -> None:
         self.app.frames.subscribe(self, self._arrange, immediate=True)
         self.tabs.keys = dict(self.app.keys)
-        self.events.entitle("attempts, notices, commands")
         self.ranks.focus()
         self.call_after_refresh(self.app.publish)
+        self.run_worker(self._find_places(), group="places")
+
+    async def _find_places(self) -> None:
+        """Folders of the run that are known here, for its card."""
+        places = await asyncio.to_thread(self.app.source.places, self.app.run_id)
+        self._measures.places = self.card.places = places
+        self.app.publish()
 
     def on_resize(self, event: Resize) -> None:
         self.app.publish()
@@ -133,88 +148,45 @@ class RunScreen(Screen[None]):
     # --- layout
 
     def _arrange(self, frame: Frame) -> None:
-        """Give each pane its rows; nothing happens unless something about the sizes changed."""
+        """Give each pane its place; nothing happens unless something about the sizes changed."""
         width, height = self.size
         if not width:
             return
-        ended = frame.state.phase.ended
-        banner = len(banner_rows(frame, width, _MOST_BANNER))
-        shared = plan_layout(
-            width,
-            height,
-            frame.view.pane,
-            self._wanted(frame, width - side_width(width) - 3),
-            len(frame.state.ranks),
-            banner,
-            ended,
-            launching(frame.state),
-        )
+        shared = self._measures.arranged(frame, width, height, self.flash.wanted(width))
         if shared != self._shared:
             self._shared = shared
+            above = not shows_wrong(width, height, frame.view.pane, frame.state.phase.ended)
             with self.app.batch_update():
+                self.banner.findings = above
                 self._apply(shared)
             self.call_after_refresh(self.app.publish)
 
-    def _wanted(self, frame: Frame, inner: int) -> int:
-        """How many rows the map would like: samples do not change that."""
-        state = frame.state
-        if launching(state):
-            return len(launch_rows(frame, inner))
-        if state.phase.ended:
-            return len(end_rows(frame, inner))
-        gpus = tuple(len(node.gpus) for node in state.nodes.values())
-        shape = (inner, state.attempt, len(state.ranks), gpus, len(shown_nodes(state)))
-        if shape != self._shape:
-            self._shape, self._map_rows = shape, len(heat_rows(frame, inner))
-        return self._map_rows
-
-    def _apply(self, shared: PaneHeights) -> None:
+    def _apply(self, shared: Arrangement) -> None:
         self.set_class(shared.framed, "-framed")
-        self.set_class(bool(shared.beside), "-beside")
-        panes: dict[Widget, int | str] = {
-            self.status: 1 if not shared.small else 0,
+        rows: dict[Widget, int] = {
+            self.status: 0 if shared.small else shared.header,
             self.tabs: 0 if shared.small else 1,
-            self.banner: shared.banner if not shared.small else 0,
-            self.heat: shared.heat,
-            self.ranks: "1fr" if shared.main == "table" else shared.table,
-            self.wrong: shared.wrong,
-            self.curves: "1fr" if shared.main == "curves" else 0,
-            self.events: "1fr" if shared.main == "events" else 0,
-            self.diagnosis: "1fr" if shared.main == "findings" else 0,
-            self.nccl: "1fr" if shared.main == "nccl" else 0,
-            self.log_view: "1fr" if shared.main == "log" and not shared.small else 0,
-            self.summary: "1fr" if shared.small else 0,
+            self.banner: shared.banner,
+            self.flash: shared.flash,
         }
-        for pane, size in panes.items():
+        for pane, size in rows.items():
             pane.display = size != 0
             pane.styles.height = size or 0
-        self.log_view.styles.width = shared.beside or "1fr"
+        self.summary.display = shared.small
         self.query_one("#body").display = not shared.small
-        left = self.query_one("#left")
-        inner = (
-            self.heat,
-            self.ranks,
-            self.wrong,
-            self.curves,
-            self.events,
-            self.diagnosis,
-            self.nccl,
-        )
-        left.display = any(pane.display for pane in inner)
-        fills = shared.main != "log" or shared.beside
-        left.styles.height = "1fr" if fills else "auto"
+        self.ranks.beside_gpus = "gpus" in shared.panes
+        place(self.panes, shared.panes)
         if self.focused is None or not self.focused.display:
-            self._focus_main(shared)
-
-    def _focus_main(self, shared: PaneHeights) -> None:
-        first = self.log_view if shared.main == "log" and not shared.table else self.ranks
-        self.set_focus(self._of_pane(shared.main, first))
+            self.set_focus(
+                self._of_pane(shared.main, self.log_view if shared.main == "log" else self.ranks)
+            )
 
     def _of_pane(self, pane: str, other: Widget) -> Widget:
         """What has the keys of a pane; `other` where nothing of its own has."""
         own: dict[str, Widget] = {
             "events": self.events,
             "curves": self.curves,
+            "ranks": self.ranks,
             "findings": self.diagnosis.list,
             "nccl": self.nccl.panel,
         }
@@ -249,15 +221,39 @@ class RunScreen(Screen[None]):
             self.action_pane("overview")
 
     def action_metric(self) -> None:
+        if not self.heat.display:
+            self.notify(
+                "no heat map here: the tables show these values, the map stands where there are more GPUs"
+            )
+            return
         at = METRICS.index(self.app.view.metric)
         self.app.change_view(metric=METRICS[(at + 1) % len(METRICS)])
 
     def action_sort(self) -> None:
         if self.ranks.frame is not None:
-            self.app.change_view(sort=next_sort(self.ranks.frame))
+            self._sort_by(self.table, next_sort(self.ranks.frame, self.table))
 
     def action_reverse(self) -> None:
-        self.app.change_view(reverse=not self.app.view.reverse)
+        name = "gpu_reverse" if self.table == "gpus" else "reverse"
+        self.app.change_view(**{name: not getattr(self.app.view, name)})
+
+    @property
+    def table(self) -> str:
+        """Which table the keys of tables act on."""
+        return "gpus" if self.gpus.has_focus else "ranks"
+
+    @on(TablePane.Sorted)
+    def _sort_click(self, event: TablePane.Sorted) -> None:
+        """Another column, or the other direction of the same."""
+        name = "gpu_sort" if event.table == "gpus" else "sort"
+        if getattr(self.app.view, name) == event.column:
+            reverse = "gpu_reverse" if event.table == "gpus" else "reverse"
+            self.app.change_view(**{reverse: not getattr(self.app.view, reverse)})
+        else:
+            self._sort_by(event.table, event.column)
+
+    def _sort_by(self, table: str, column: str) -> None:
+        self.app.change_view(**{"gpu_sort" if table == "gpus" else "sort": column})
 
     def action_window(self, step: int) -> None:
         """Charts show a longer or a shorter time; 0: live, and as long as at first."""

@@ -37,8 +37,9 @@ from ...runners.wire.client import Link, LinkError
 from ..rows.findings import Item, cause_rows, item_row, ledger_rows
 from ..rows.frame import Frame, LinkPhase, LinkStatus
 from ..rows.glyphs import plain
-from ..rows.ranks import gpu_table, plain_table
+from ..rows.ranks import plain_gpus
 from ..rows.run_status import cost, recovered, stage_rows, steps
+from ..rows.tables import plain_table
 from ..source import WATCH, first_pid, job_name
 from ..terminal import complain, interactive
 from .runs import run_or_bundle, show
@@ -105,7 +106,7 @@ def describe(state: RunState, now: float | None = None) -> str:
         lines += ["", *plain_table(frame)]
     for node in state.nodes.values():
         if node.gpus:
-            lines += ["", *gpu_table(frame, node)]
+            lines += ["", *plain_gpus(frame, node)]
     if state.attempts:
         lines += ["", *plain(ledger_rows(state, WIDTH))]
     cause = state.attempts[-1].first_cause if state.attempts else None

@@ -1,0 +1,153 @@
+"""The two lines of the header: whole cells, true numbers, nothing unknown as 0."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+import scripted as play
+from test_rows import frame_of, line_of
+
+from distui.presets.finding import Finding
+from distui.runners.model import (
+    AttemptEnded,
+    AttemptStarted,
+    Checkpoint,
+    CheckpointSaved,
+    CommandDone,
+    Event,
+    FindingRaised,
+    GpuTick,
+    Outcome,
+    RankChanged,
+    RankPhase,
+    RankTick,
+    TrainingSample,
+    TrainingTick,
+)
+from distui.tui.rows.frame import Frame
+from distui.tui.rows.glyphs import row_width
+from distui.tui.rows.header import header_rows
+
+
+def trained() -> list[tuple[float, Event]]:
+    sample = TrainingSample(
+        0, play.NOW - 1, step=18420, total=50000, loss=2.311, tokens_s=91200.0, step_s=0.84, mfu=41.0,
+        sources=dict.fromkeys(("step", "total", "loss", "tokens_s", "step_s", "mfu"), "wandb"),
+    )  # fmt: skip
+    saved = Checkpoint("/ckpt/step-18000", play.NOW - 740, "torch.save", step=18000)
+    return [*play.running(), (20, CheckpointSaved(1, saved)), (124.65, TrainingTick((sample,)))]
+
+
+def head(events: list[tuple[float, Event]], width: int = 200, **view: object) -> list[str]:
+    return [line_of(row) for row in header_rows(frame_of(events, **view), width)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("width", range(60, 201, 7))
+@pytest.mark.parametrize("events", [play.running(), trained(), play.failed(), play.running(2, gpu=False)])
+def test_cells_are_dropped_whole(width: int, events: list[tuple[float, Event]]) -> None:
+    wide = [{text for text, _ in row} for row in header_rows(frame_of(events), 400)]
+    for row, whole in zip(header_rows(frame_of(events), width), wide, strict=True):
+        assert row_width(row) <= width
+        assert all(text in whole or not text.strip() for text, _ in row)
+
+
+def test_all_is_there_where_there_is_room() -> None:
+    first, second = head(trained())
+    for part in ("minigpt", "● RUNNING", "1 node · 8 ranks", "fsdp2 · torch 2.13 · NCCL 2.29", "22:15:25"):
+        assert part in first
+    wanted = (
+        "step 18,420 / 50,000  36 %  ETA", "loss 2.311", "91.2k tok/s", "MFU 41 %", "840 ms/step",
+        "checkpoint 12 min ago (step 18,000)", "util 76%", "mem 516/640G", "3.5 kW",
+    )  # fmt: skip
+    for part in wanted:
+        assert part in second
+
+
+def test_at_80_columns_the_most_important_is_kept() -> None:
+    first, second = head(trained(), 80)
+    assert "minigpt   ● RUNNING   1 node · 8 ranks" in first
+    assert "22:15:25" in first
+    assert second.startswith(" step 18,420 / 50,000  36 %  ETA 7 h")
+    assert "loss 2.311" in second
+
+
+def test_numbers_are_of_the_runs_own_gpus() -> None:
+    """Two ranks at 97 and 96 % on a node whose other six GPUs are idle or of others."""
+    events = play.running(2)
+    busy = tuple(msgspec.structs.replace(gpu, util=0.0) if gpu.index > 1 else gpu for gpu in play.gpus())
+    _, second = head([*events, (124.65, GpuTick(busy, 2.0))])
+    assert "util 96%" in second or "util 97%" in second
+    assert "mem 123/160G" in second
+    assert "810 W" in second
+
+
+def test_a_script_without_an_optimizer_has_no_step() -> None:
+    samples = tuple(msgspec.structs.replace(sample, step=0, step_s=None) for sample in play.samples(8))
+    _, second = head([*play.running(), (124.65, RankTick(samples))])  # type: ignore[arg-type]
+    assert "step" not in second.partition("fsdp2")[0]
+
+
+def test_state_names_what_is_wrong() -> None:
+    def state(*findings: Finding) -> str:
+        return head([*play.running(), *((125.0, FindingRaised(finding)) for finding in findings)])[0]
+
+    hang = Finding("hang-not-joined", "error", "rank 1 sleeps", ranks=(1,))
+    slow = Finding("straggler", "warning", "rank 2 is slow", rank=2)
+    assert "✖ RUNNING · hang" in state(slow, hang)
+    assert "▲ RUNNING · slow rank" in state(slow)
+    assert "▲ RUNNING · 1 alarm" in state(Finding("nobody-knows", "warning", "x"))
+    assert "● RUNNING  " in state(Finding("start-waiting", "note", "x"))
+
+
+def test_the_age_of_an_attempt_is_not_that_of_the_run() -> None:
+    """kill -9 of a rank: the restart stays visible, with how long its ranks run."""
+    again = [
+        *play.running(),
+        (100, AttemptEnded(1, Outcome.FAILED, play.cause(), "rank 3 failed")),
+        (110, AttemptStarted(2, "failure", 8, play.places(8), failures=1)),
+        *[(112.0, RankChanged(2, rank, RankPhase.RUNNING, rank, 5000 + rank)) for rank in range(8)],
+    ]
+    again.sort(key=lambda item: item[0])
+    first, _ = head(again)
+    assert "attempt 2 (1 restart) for 15 s" in first
+    assert "run 2 min 5 s" in first
+    assert "attempt" not in head(play.running())[0]
+
+
+def test_missing_ranks_are_counted() -> None:
+    gone = [*play.running(), (124.65, RankChanged(1, 3, RankPhase.FAILED, 3, 4714, 1))]
+    assert "7 of 8 ranks" in head(gone, 80)[0]
+
+
+def test_notices_do_not_stay_in_the_header() -> None:
+    noticed = [*play.running(), (124.65, CommandDone("x", True, "stacks of ranks 0, 1"))]
+    assert not any("stacks" in line for line in head(noticed))
+
+
+def test_after_the_end_the_last_values_stay() -> None:
+    ended = [*trained(), *play.failed()[len(play.running()) - 1 :]]
+    first, second = head(ended)
+    assert "✖ FAILED" in first
+    assert "took 2 min 11 s" in first
+    assert "step 18,420 / 50,000" in second
+    assert "loss 2.311" in second
+    assert "checkpoint 22:03:05 (step 18,000)" in second
+    assert "util" not in second
+    assert "ETA" not in second
+
+
+def test_a_held_screen_says_since_when() -> None:
+    frame = frame_of(play.running())
+    late = replace(frame, wall=play.NOW + 48)
+    assert isinstance(late, Frame)
+    assert "HELD 22:15:25 · 48 s behind" in line_of(header_rows(late, 80)[0])
+
+
+def test_a_number_that_is_not_finite_is_named() -> None:
+    sample = TrainingSample(
+        0, play.NOW - 1, step=5, sources={"step": "wandb", "loss": "wandb"}, not_finite={"loss": "nan"}
+    )
+    row = header_rows(frame_of([*play.running(), (124.65, TrainingTick((sample,)))]), 120)[1]
+    assert ("loss NaN", "bad") in row

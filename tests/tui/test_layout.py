@@ -1,0 +1,113 @@
+"""Where panes stand: inside the screen, never over each other, the important ones first, and no empty part."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+
+from distui.tui.rows.layout import LEAST_LOG, LEAST_RANKS, Arrangement, Rect, Wants, arrange
+
+SIZES = [
+    (60, 15),
+    (60, 24),
+    (80, 24),
+    (80, 30),
+    (109, 60),
+    (110, 30),
+    (120, 40),
+    (159, 45),
+    (160, 45),
+    (200, 60),
+    (300, 100),
+]
+
+
+def wants(ranks: int, gpus: int, nodes: int = 1, **more: object) -> Wants:
+    rows = -(-nodes // 3) if nodes > 4 else 2 * nodes
+    values: dict[str, object] = {
+        "map": lambda width: rows,
+        "gpus": gpus + 1 if 0 < gpus <= 32 else 0,
+        "ranks": ranks + 1 if ranks else 0,
+        "wrong": lambda width: 1,
+        "card": lambda width: 9,
+        "tiled": nodes > 4,
+    }
+    return Wants(**(values | more))  # type: ignore[arg-type]
+
+
+RUNS = {
+    "two on the cpu": wants(2, 0),
+    "demo": wants(2, 3),
+    "a node": wants(8, 8),
+    "four nodes": wants(32, 32, 4),
+    "128 nodes": wants(1024, 1024, 128),
+    "ended": wants(8, 0, ended=True, map=lambda width: 30),
+    "launching": wants(0, 0, launching=True, map=lambda width: 9),
+    "much wrong": wants(8, 8, wrong=lambda width: 80),
+}
+
+
+def body(width: int, height: int, made: Arrangement) -> Rect:
+    return Rect(0, 0, width, height - made.header - 2 - made.banner - made.flash)
+
+
+def overlap(one: Rect, other: Rect) -> bool:
+    apart = (
+        one.x + one.width <= other.x or other.x + other.width <= one.x
+        or one.y + one.height <= other.y or other.y + other.height <= one.y
+    )  # fmt: skip
+    return not apart
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("pane", ["overview", "ranks", "log", "curves", "nccl", "findings", "events"])
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize(("banner", "flash"), [(0, 0), (4, 0), (9, 3)])
+def test_panes_fill_the_body_and_do_not_overlap(
+    size: tuple[int, int], pane: str, run: str, banner: int, flash: int
+) -> None:
+    width, height = size
+    made = arrange(width, height, pane, RUNS[run], banner, flash)
+    whole = body(width, height, made)
+    for rect in made.panes.values():
+        assert min(rect.x, rect.y) >= 0
+        assert rect.width > 0
+        assert rect.height > 1
+        assert rect.x + rect.width <= whole.width
+        assert rect.y + rect.height <= whole.height
+    for one, other in combinations(made.panes.values(), 2):
+        assert not overlap(one, other)
+    assert sum(rect.width * rect.height for rect in made.panes.values()) == whole.width * whole.height
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)], ids=str)
+@pytest.mark.parametrize("run", ["two on the cpu", "demo", "a node", "four nodes", "128 nodes"])
+@pytest.mark.parametrize("banner", [0, 2])
+def test_ranks_and_the_log_are_always_there(size: tuple[int, int], run: str, banner: int) -> None:
+    made = arrange(*size, "overview", RUNS[run], banner)
+    frame = 2 if made.framed else 1
+    count = RUNS[run].ranks - 1
+    assert made.panes["ranks"].height - frame - 1 >= min(count, LEAST_RANKS)
+    assert made.panes["log"].height - frame >= LEAST_LOG
+
+
+def test_what_80_by_24_shows() -> None:
+    made = arrange(80, 24, "overview", RUNS["a node"])
+    assert list(made.panes) == ["ranks", "curves", "log"]
+    assert (made.header, made.banner) == (2, 0)
+    many = arrange(80, 24, "overview", RUNS["128 nodes"])
+    assert list(many.panes) == ["heat", "ranks", "log"]
+
+
+def test_a_large_screen_has_all_of_it() -> None:
+    made = arrange(200, 60, "overview", RUNS["a node"])
+    assert set(made.panes) == {"gpus", "ranks", "wrong", "card", "events", "curves", "log"}
+    assert made.panes["wrong"].height == 3, "as high as it has lines"
+    assert set(arrange(200, 60, "overview", RUNS["128 nodes"]).panes) >= {"heat", "ranks", "curves", "log"}
+
+
+def test_a_terminal_that_is_too_small_gets_a_summary() -> None:
+    assert arrange(59, 40, "overview", RUNS["a node"]).small
+    assert arrange(80, 14, "overview", RUNS["a node"]).small
+    assert not arrange(60, 15, "overview", RUNS["a node"]).small

@@ -1,0 +1,107 @@
+"""The card of a run: what it is, where it runs and writes, and what it would go on from. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...presets.sanitize import clean_text
+from ...runners.formatting import NA, elapsed, listed, plural, size_text, time_of_day
+from ...runners.model import Checkpoint
+from ...runners.progress import progress, source_text
+from ...runners.state import RunState
+from ...runners.status import applied
+from .frame import Frame, names
+from .glyphs import Row, labelled
+from .header import checkpoint_age
+
+_LABEL = 13
+
+
+def card_rows(frame: Frame, width: int, places: Mapping[str, str] | None = None) -> list[Row]:
+    """A label and a text each; `places` are the folders that are known where the cockpit runs."""
+    rows: list[Row] = []
+    for label, text in _lines(frame, places or {}):
+        if text:
+            rows += labelled((f" {label}".ljust(_LABEL), "dim"), clean_text(text), width - 1)
+    return rows
+
+
+def _lines(frame: Frame, places: Mapping[str, str]) -> list[tuple[str, str]]:
+    state = frame.state
+    plan = state.plan
+    hosts = [name for _, name in sorted(names(state).items())]
+    return [
+        ("script", plan.command if plan is not None else ""),
+        ("preset", _preset(state)),
+        ("on", listed([host for host in hosts if host])),
+        ("directory", places.get("directory", "")),
+        ("records in", places.get("records", "")),
+        ("started", _started(state)),
+        ("restarts", _restarts(state)),
+        ("NCCL", _nccl(state)),
+        ("checkpoint", _checkpoint(frame, state.checkpoint)),
+        ("training", source_text(progress(state, frame.node_now(0)))),
+    ]
+
+
+def _preset(state: RunState) -> str:
+    """Its name, and what of the script or the ranks obeys it."""
+    plan = state.plan
+    if plan is None or not plan.preset:
+        return ""
+    acted = applied(state)
+    if acted is not None and acted.state != "unknown":
+        return f"{plan.preset}: {acted.text}"
+    if plan.obeys:
+        return f"{plan.preset}: {plan.obeys}"
+    return f"{plan.preset}: sets launcher flags and environment only; the script applies the rest itself"
+
+
+def _started(state: RunState) -> str:
+    """When, and the processes that keep it."""
+    if not state.began:
+        return ""
+    pids = [
+        f"{name} pid {pid}"
+        for name, pid in (("agent", state.agent_pid), ("runner", state.runner_pid))
+        if pid
+    ]
+    return "; ".join([time_of_day(state.began), *pids])
+
+
+def _restarts(state: RunState) -> str:
+    """Failures that count against the limit, and all attempts."""
+    plan = state.plan
+    if plan is None or not state.attempts:
+        return ""
+    used = (
+        f"{state.failures} of {plan.restart_limit} after failures" if plan.restart_limit else "none allowed"
+    )
+    asked = state.attempt - 1 - state.failures
+    return used + (f"; {plural(asked, 'time')} by request" if asked > 0 else "")
+
+
+def _nccl(state: RunState) -> str:
+    if state.plan is not None and state.plan.backend == "gloo":
+        return ""
+    versions = sorted({rank.nccl_version for rank in state.ranks.values() if rank.nccl_version})
+    levels = sorted({rank.nccl_debug for rank in state.ranks.values() if rank.nccl_debug})
+    parts = [", ".join(versions), f"NCCL_DEBUG {', '.join(levels)}" if levels else ""]
+    return "; ".join(part for part in parts if part)
+
+
+def _checkpoint(frame: Frame, saved: Checkpoint | None) -> str:
+    """The newest whole one."""
+    torn = [each for each in frame.state.checkpoints if not each.complete]
+    if saved is None:
+        return "none seen" + (f"; {plural(len(torn), 'torn one')}" if torn else "")
+    age = elapsed(saved.at, frame.node_now(0))
+    ago = NA if age is None else f"{checkpoint_age(age)} ago"
+    parts = [
+        saved.path,
+        f"{time_of_day(saved.at)}, {ago}" if not frame.state.phase.ended else time_of_day(saved.at),
+        "" if saved.step is None else f"step {saved.step:,}",
+        "" if saved.size is None else size_text(saved.size),
+        plural(len(torn), "torn one") if torn else "",
+    ]
+    return "; ".join(part for part in parts if part)

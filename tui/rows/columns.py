@@ -1,0 +1,314 @@
+"""Columns of the rank table and of the GPU table, as data: title, width, priority, text, and what they sort by. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ...runners.formatting import NA, size_short, spans_short, step_short, usage_short
+from ...runners.model import Gpu, RankSample
+from ...runners.state import Node, Rank
+from . import glyphs
+from .glyphs import percent
+
+Sortable = float | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RankRow:
+    """One rank with what belongs to it at the time of this paint; None where unknown or too old."""
+
+    rank: Rank
+    node: Node | None
+    sample: RankSample | None
+    gpu: Gpu | None
+    fresh: bool
+    """Whether the values are of now; else they are shown dim."""
+    gpu_index: int | None
+    where: str
+    """Name of its node."""
+    mesh: str
+    """Its coordinates; "" where the ranks have but one dimension."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRow:
+    """One GPU with what belongs to it at the time of this paint."""
+
+    index: int
+    node: int
+    gpu: Gpu | None
+    fresh: bool
+    where: str
+    """Name of its node."""
+    ranks: tuple[int, ...]
+    pids: frozenset[int]
+    """Processes of the run's ranks on its node."""
+    lost: bool = False
+    name: str = ""
+
+
+Line = RankRow | GpuRow
+_L = TypeVar("_L", RankRow, GpuRow)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column. The highest `order` is left out first where the terminal is narrow."""
+
+    id: str
+    """As in the settings file."""
+    title: str
+    about: str
+    """For the dialog: what it is, with its unit."""
+    width: int
+    order: int
+    text: Callable[[Any], str]
+    key: Callable[[Any], Sortable] | None = None
+    right: bool = True
+    most: int = 0
+    """Columns that it takes where there are some to spare; 0: as `width`."""
+    only: str = ""
+    """"gpu": needs GPUs; "nccl": not with gloo; "nodes": several; "ended": after the end alone; "live": before it."""
+    asked: bool = False
+    """Shown only where the user chose it, or where there is much room."""
+
+    @property
+    def of_gpu(self) -> bool:
+        """Whether the GPU table has it, too."""
+        return self in _OF_GPU
+
+
+def or_na(value: int | None) -> str:
+    """A whole number."""
+    return NA if value is None else str(value)
+
+
+# --- of the GPU that a line is about ---
+
+
+def _gpu(
+    id: str, title: str, about: str, width: int, order: int,
+    pick: Callable[[Gpu], float | None], text: Callable[[Any], str], asked: bool = False,
+) -> Column:  # fmt: skip
+    def value(line: Line) -> float | None:
+        return None if line.gpu is None else pick(line.gpu)
+
+    return Column(
+        id, title, about, width, order, lambda line: text(value(line)), value, only="gpu", asked=asked
+    )
+
+
+def _whole(unit: str) -> Callable[[float | None], str]:
+    return lambda value: NA if value is None else f"{value:.0f}{unit}"
+
+
+def _sum(first: float | None, second: float | None) -> float | None:
+    return None if first is None and second is None else (first or 0.0) + (second or 0.0)
+
+
+def _power(line: Line) -> str:
+    gpu = line.gpu
+    if gpu is None or gpu.power_w is None:
+        return NA
+    return (
+        f"{gpu.power_w:.0f}W"
+        if gpu.power_limit_w is None
+        else f"{gpu.power_w:.0f}/{gpu.power_limit_w:.0f}W"
+    )
+
+
+def _clock(line: Line) -> str:
+    gpu = line.gpu
+    return NA if gpu is None or gpu.sm_mhz is None else f"{gpu.sm_mhz / 1000:.2f}G"
+
+
+def _throttle(line: Line) -> str:
+    gpu = line.gpu
+    return NA if gpu is None or gpu.throttle is None else ", ".join(gpu.throttle) or "-"
+
+
+def others(line: Line) -> tuple[int, int] | None:
+    """Processes on the GPU that are not the run's, and their bytes; None where that is unknown.
+
+    Where NVML does not name the rank's own process, pids are of another namespace: nobody can tell whose they are.
+    """
+    gpu = line.gpu
+    if gpu is None or gpu.pids is None:
+        return None
+    if isinstance(line, GpuRow):
+        mine = line.pids
+        if line.ranks and not mine.intersection(gpu.pids):
+            return None
+    else:
+        if line.rank.pid not in gpu.pids:
+            return None
+        mine = frozenset({line.rank.pid})
+    sizes = gpu.pid_mem if gpu.pid_mem is not None else (None,) * len(gpu.pids)
+    foreign = [size or 0 for pid, size in zip(gpu.pids, sizes, strict=False) if pid not in mine]
+    return len(foreign), sum(foreign)
+
+
+def _others(line: Line) -> str:
+    counted = others(line)
+    if counted is None:
+        return NA
+    count, size = counted
+    return "-" if not count else f"{count} {size_short(size)}" if size else str(count)
+
+
+UTIL = _gpu("util", "util", "GPU utilisation, %", 4, 2, lambda gpu: gpu.util, percent)
+
+_OF_GPU: tuple[Column, ...] = (
+    UTIL,
+    Column("mem", "mem", "GPU memory used and total", 9, 3,
+           lambda line: NA if line.gpu is None else usage_short(line.gpu.mem_used, line.gpu.mem_total),
+           lambda line: None if line.gpu is None else line.gpu.mem_used, only="gpu"),
+    _gpu("temp", "temp", "GPU temperature, °C", 4, 11, lambda gpu: gpu.temp_c, _whole("°")),
+    Column("power", "power", "GPU power and its limit, W", 8, 12, _power,
+           lambda line: None if line.gpu is None else line.gpu.power_w, only="gpu"),
+    Column("clock", "clock", "SM clock, GHz", 5, 13, _clock,
+           lambda line: None if line.gpu is None else line.gpu.sm_mhz, only="gpu"),
+    Column("throttle", "throttle", "what holds the clocks back", 8, 14, _throttle, _throttle, right=False, most=24,
+           only="gpu"),
+    _gpu("held", "held", "share of the last period in which power or heat held the clocks back, %", 4, 15,
+         lambda gpu: gpu.throttled_percent, percent),
+    _gpu("sm", "SM", "SM active, % (NVML serves it on Hopper and newer)", 4, 20, lambda gpu: gpu.sm_active, percent),
+    _gpu("tensor", "tensor", "tensor cores active, % (Hopper and newer)", 6, 21, lambda gpu: gpu.tensor_active,
+         percent),
+    _gpu("dram", "DRAM", "memory bandwidth used, % (Hopper and newer)", 4, 22, lambda gpu: gpu.dram_active, percent),
+    _gpu("pcie", "PCIe", "PCIe traffic, both ways, bytes/s", 5, 24,
+         lambda gpu: _sum(gpu.pcie_rx_bps, gpu.pcie_tx_bps), size_short),
+    _gpu("nvlink", "NVLink", "NVLink traffic, both ways, bytes/s", 6, 23,
+         lambda gpu: _sum(gpu.nvlink_rx_bps, gpu.nvlink_tx_bps), size_short),
+    Column("others", "others", "processes on the GPU that are not the run's, and their memory", 7, 16, _others,
+           lambda line: None if (counted := others(line)) is None else float(counted[1] or counted[0]), only="gpu"),
+)  # fmt: skip
+
+
+# --- ranks ---
+
+
+def _sampled(
+    id: str, title: str, about: str, width: int, order: int,
+    pick: Callable[[RankSample], float | None], text: Callable[[Any], str], only: str = "live",
+) -> Column:  # fmt: skip
+    def value(line: RankRow) -> float | None:
+        return None if line.sample is None else pick(line.sample)
+
+    return Column(id, title, about, width, order, lambda line: text(value(line)), value, only=only)
+
+
+def worst(line: RankRow) -> str:
+    """Sorts failed before starting before running."""
+    style = glyphs.RANK[line.rank.phase][1]
+    return {"bad": "0", "warn": "1", "stale": "2"}.get(style, "3") + str(line.rank.phase)
+
+
+RANK = Column("rank", "rank", "number of the rank", 4, 0, lambda line: str(line.rank.place.rank),
+              lambda line: line.rank.place.rank)  # fmt: skip
+NODE = Column("node", "node", "name of its node", 8, 17, lambda line: line.where, lambda line: line.where,
+              right=False, most=20, only="nodes")  # fmt: skip
+STATE = Column("state", "state", "state of the process", 11, 1,
+               lambda line: " ".join((glyphs.RANK[line.rank.phase][0], line.rank.phase)), worst,
+               right=False)  # fmt: skip
+MESH = Column(
+    "mesh", "mesh", "coordinates in the preset's mesh", 4, 16, lambda line: line.mesh or NA, right=False
+)
+"""Its width is that of the widest coordinates."""
+EXIT = Column("exit", "exit", "signal or exit code", 8, 2,
+              lambda line: line.rank.signal or or_na(line.rank.exit_code), right=False, only="ended")  # fmt: skip
+STEP = _sampled("step", "step", "optimizer steps since the process began", 7, 6,
+                lambda sample: sample.step, or_na, "")  # fmt: skip
+PACE = _sampled("pace", "s/step", "mean time of a step", 6, 5, lambda sample: sample.step_s, step_short, "")
+RSS = _sampled("rss", "RSS", "resident memory", 5, 9, lambda sample: sample.rss_bytes, size_short, "")
+
+RANK_COLUMNS: tuple[Column, ...] = (
+    RANK,
+    Column("local", "local", "local rank", 5, 18, lambda line: str(line.rank.place.local_rank),
+           lambda line: line.rank.place.local_rank, only="nodes"),
+    NODE,
+    MESH,
+    STATE,
+    Column("pid", "pid", "process", 7, 10, lambda line: or_na(line.rank.pid), lambda line: line.rank.pid),
+    EXIT,
+    Column("gpu", "GPU", "index of its GPU", 3, 8, lambda line: or_na(line.gpu_index), lambda line: line.gpu_index,
+           only="gpu"),
+    *_OF_GPU,
+    _sampled("cpu", "CPU", "percent of one core, with children", 5, 4, lambda sample: sample.cpu_percent, percent),
+    RSS,
+    _sampled("read", "read", "read from storage, bytes/s", 5, 25, lambda sample: sample.read_bps, size_short),
+    _sampled("write", "write", "written to storage, bytes/s", 5, 26, lambda sample: sample.write_bps, size_short),
+    STEP,
+    PACE,
+    _sampled("wait", "wait", "share of time that it waits for other ranks in collectives, %", 4, 7,
+             lambda sample: sample.wait_percent, percent),
+    Column("nccl", "NCCL", "its NCCL_DEBUG", 5, 19, lambda line: line.rank.nccl_debug or NA, right=False, only="nccl"),
+    Column("hook", "hook", "state of distui's hook", 6, 27, lambda line: line.rank.hook or NA, right=False,
+           asked=True),
+)  # fmt: skip
+
+# --- GPUs ---
+
+GPU_INDEX = Column(
+    "gpu", "GPU", "index of the GPU", 3, 0, lambda line: str(line.index), lambda line: line.index
+)
+GPU_RANKS = Column("ranks", "rank", "ranks of the run that use it", 5, 4,
+                   lambda line: f"r{spans_short(line.ranks)}" if line.ranks else "-",
+                   lambda line: min(line.ranks, default=None), right=False)  # fmt: skip
+
+GPU_COLUMNS: tuple[Column, ...] = (
+    Column("node", "node", "name of its node", 8, 5, lambda line: line.where, lambda line: line.where, right=False,
+           most=20),
+    GPU_INDEX,
+    GPU_RANKS,
+    *_OF_GPU,
+    _gpu("mem_temp", "HBM", "memory temperature, °C", 4, 30, lambda gpu: gpu.mem_temp_c, _whole("°"), asked=True),
+    _gpu("ecc", "ECC", "uncorrected ECC errors", 4, 31, lambda gpu: gpu.ecc_uncorrected, _whole(""), asked=True),
+    Column("name", "name", "product", 10, 32, lambda line: line.name or NA, lambda line: line.name, right=False,
+           most=30, asked=True),
+)  # fmt: skip
+
+TABLES: dict[str, tuple[Column, ...]] = {"ranks": RANK_COLUMNS, "gpus": GPU_COLUMNS}
+"""By name of the table in the settings file."""
+
+
+def by_id(table: str, id: str) -> Column | None:
+    """A column of a table."""
+    return next((column for column in TABLES[table] if column.id == id), None)
+
+
+# --- which columns, and how wide ---
+
+GAP = 1
+
+
+def fitting(columns: Sequence[Column], width: int, keep: frozenset[str] = frozenset()) -> list[Column]:
+    """Those that fit beside each other, in their order; of those in `keep` none is left out before the others."""
+    chosen = list(columns)
+    while sum(column.width + GAP for column in chosen) + 1 > width and len(chosen) > 2:
+        spare = [column for column in chosen if column.id not in keep] or chosen
+        chosen.remove(max(spare, key=lambda column: column.order))
+    return chosen
+
+
+def widths(columns: Sequence[Column], width: int, sorted_by: str = "") -> list[int]:
+    """Of each column: the least one, room for the sort mark, and a share of what is to spare."""
+    out = [max(column.width, len(column.title) + (column.id == sorted_by)) for column in columns]
+    spare = width - 1 - sum(out) - GAP * len(out)
+    for at, column in enumerate(columns):
+        more = min(max(0, column.most - out[at]), max(0, spare))
+        out[at] += more
+        spare -= more
+    return out
+
+
+def sorted_lines(lines: Sequence[_L], column: Column, reverse: bool) -> list[_L]:
+    """By a column; unknown values come last, equal ones stay in their order."""
+    if column.key is None:
+        return list(lines)
+    keyed = [(column.key(line), line) for line in lines]
+    known = [(value, line) for value, line in keyed if value is not None]
+    known.sort(key=lambda item: (isinstance(item[0], str), item[0]), reverse=reverse)
+    return [line for _, line in known] + [line for value, line in keyed if value is None]

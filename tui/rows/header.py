@@ -1,0 +1,375 @@
+"""The two lines of the header: what runs and how it stands; how far it is, how well, and on what load. Pure.
+
+Cells are dropped whole, the least important first. Numbers of GPUs are of the run's own. What is unknown has no cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ...runners.formatting import (
+    NA,
+    duration_exact,
+    duration_short,
+    elapsed,
+    plural,
+    time_of_day,
+    usage_short,
+)
+from ...runners.model import Cluster, LinkState, RankPhase, RunPhase
+from ...runners.progress import STEPS_SOURCE, Progress, parts, progress
+from ...runners.state import RunState
+from ...runners.status import applied
+from . import glyphs
+from .frame import DIM_S, Frame, own_gpus
+from .glyphs import Row, percent, row_width
+from .run_status import cost, recovered
+
+Cells = list[tuple[int, Row, str]]
+"""(order in which to keep, cell, gap before it); the highest order is dropped first."""
+
+_GAP, _BAR = "   ", " │ "
+
+ALARMS = {
+    "hang": "hang",
+    "start": "does not start",
+    "oom": "out of memory",
+    "died": "rank died",
+    "straggler": "slow rank",
+    "input": "slow input",
+    "training": "training",
+    "disk": "disk full",
+}
+"""Word beside the state for a finding, by the first part of its id."""
+
+
+def header_rows(frame: Frame, width: int, trends: Mapping[str, str] | None = None) -> list[Row]:
+    """Both lines in `width` columns; `trends` are sparklines by field of `Progress`."""
+    line = progress(frame.state, frame.node_now(0))
+    return [what_row(frame, width), how_row(frame, line, width, trends or {})]
+
+
+def what_row(frame: Frame, width: int) -> Row:
+    """What runs, in which state, where; the time at the right end."""
+    clock = time_cell(frame)
+    room = width - 2 - (row_width(clock) + 2 if clock else 0)
+    cells = kept(_what(frame), room)
+    if not clock:
+        return ((" ", "text"), *cells)
+    blank = width - 1 - row_width(cells) - row_width(clock) - 1
+    return ((" ", "text"), *cells, (" " * max(1, blank), "text"), *clock)
+
+
+def how_row(frame: Frame, line: Progress, width: int, trends: Mapping[str, str]) -> Row:
+    """How far the training is, how well it goes, and the load of what it uses; before that, what was started."""
+    cells = kept(_how(frame, line, trends), width - 2)
+    return ((" ", "text"), *cells)
+
+
+def kept(cells: Cells, width: int) -> Row:
+    """Cells that fit, in their order on the screen: the most important first, then what the rest leaves room for."""
+    chosen: set[int] = set()
+    for at in sorted(range(len(cells)), key=lambda at: cells[at][0]):
+        tried = [cells[each] for each in sorted(chosen | {at})]
+        if cells[at][1] and (not chosen or row_width(_joined(tried)) <= width):
+            chosen.add(at)
+    return _joined([cells[at] for at in sorted(chosen)])
+
+
+def _joined(cells: Cells) -> Row:
+    row: list[tuple[str, str]] = []
+    for _, cell, gap in cells:
+        if row:
+            row.append((gap, "dim"))
+        row += cell
+    return tuple(row)
+
+
+# --- the first line ---
+
+
+def _what(frame: Frame) -> Cells:
+    state = frame.state
+    return [
+        (13, (("distui ▸", "dim"),), ""),
+        (1, ((state.name or state.run or "…", "head"),), " "),
+        (0, state_cell(frame), _GAP),
+        (2, _link(frame), _GAP),
+        (5, _attempt(frame), _GAP),
+        (4, _cluster_state(state.cluster), _GAP),
+        (3 if _missing(frame) else 6, _size(frame), _GAP),
+        (9, _software(state), _GAP),
+        (8, _nccl_level(frame), _GAP),
+        (10, _obeys(state), _GAP),
+        (7, _price(frame), _GAP),
+        (12, _autostop(state.cluster), _GAP),
+        (11, _age(frame), _GAP),
+    ]
+
+
+def state_cell(frame: Frame) -> Row:
+    """State and what is wrong with it: `● RUNNING`, `✖ RUNNING · hang`."""
+    state = frame.state
+    glyph, style = glyphs.RUN[state.phase]
+    alarm = worst_alarm(state)
+    if alarm and not state.phase.ended:
+        word, severe = alarm
+        glyph, style = (glyphs.BAD, "bad") if severe else (glyphs.WARN, "warn")
+        return ((f"{glyph} {state.phase.words.upper()} · {word}", style),)
+    return ((f"{glyph} {state.phase.words.upper()}", style),)
+
+
+def worst_alarm(state: RunState) -> tuple[str, bool] | None:
+    """A word for the worst finding that needs a person, and whether it is an error; None where there is none."""
+    alarms = [finding for finding in state.findings.values() if finding.alarm]
+    if not alarms:
+        return None
+    worst = min(
+        alarms,
+        key=lambda finding: (finding.severity != "error", finding.role != "cause", finding.since or 0.0),
+    )
+    word = ALARMS.get(worst.id.partition("-")[0])
+    return word or plural(len(alarms), "alarm"), worst.severity == "error"
+
+
+def _link(frame: Frame) -> Row:
+    if frame.lost:
+        return ((f"{glyphs.BAD} agent lost" if frame.heard else f"{glyphs.BAD} no agent", "bad"),)
+    if not frame.state.live and not frame.state.phase.ended:
+        return ((f"{glyphs.STALE} connecting", "warn"),)
+    if frame.quiet:
+        return ((f"{glyphs.STALE} {duration_short(frame.silence)} old", "stale"),)
+    return (("read-only", "dim"),) if frame.view.readonly else ()
+
+
+def _attempt(frame: Frame) -> Row:
+    """From the second on, and how long it runs: the age of the run is another number."""
+    state = frame.state
+    if state.attempt < 2:
+        return ()
+    restarts = plural(state.attempt - 1, "restart")
+    lasted = state.attempts[-1].lasted(state.ended if state.phase.ended else frame.node_now(0))
+    since = "" if lasted is None else f" for {duration_exact(lasted)}"
+    return ((f"attempt {state.attempt} ({restarts}){since}", "warn"),)
+
+
+def _heard(frame: Frame) -> tuple[int, int]:
+    """Nodes that are heard, of all."""
+    state = frame.state
+    total = state.plan.nnodes if state.plan else len(state.nodes)
+    if state.merged:
+        good = (LinkState.UP, LinkState.ENDED)
+        return sum(node.link in good for node in state.nodes.values()), total
+    return sum(frame.fresh(node.node, node.heard) for node in state.nodes.values()), total
+
+
+def _running(state: RunState) -> int:
+    return sum(rank.phase in (RankPhase.RUNNING, RankPhase.SUCCEEDED) for rank in state.ranks.values())
+
+
+def _missing(frame: Frame) -> bool:
+    """Whether nodes or ranks are missing that should be there."""
+    if frame.state.phase.ended or not frame.state.nodes:
+        return False
+    heard, total = _heard(frame)
+    return heard < total or (
+        frame.state.phase is RunPhase.RUNNING and _running(frame.state) < len(frame.state.ranks)
+    )
+
+
+def _size(frame: Frame) -> Row:
+    """`2 nodes · 16 ranks`; `1 of 2 nodes · 15 of 16 ranks` where some are missing."""
+    state = frame.state
+    if not state.nodes:
+        return ()
+    cells: list[tuple[str, str]] = []
+    heard, total = _heard(frame)
+    if state.phase.ended or heard >= total:
+        cells.append((plural(total, "node"), "text"))
+    else:
+        cells.append((f"{heard} of {plural(total, 'node')}", "warn"))
+    if state.ranks:
+        run = _running(state)
+        whole = state.phase is not RunPhase.RUNNING or run >= len(state.ranks)
+        count = plural(len(state.ranks), "rank")
+        cells += [(" · ", "dim"), (count, "text") if whole else (f"{run} of {count}", "warn")]
+    return tuple(cells)
+
+
+def _software(state: RunState) -> Row:
+    """Preset, torch, NCCL."""
+    plan = state.plan
+    gloo = plan is not None and plan.backend == "gloo"
+    versions = {rank.nccl_version for rank in state.ranks.values() if rank.nccl_version}
+    texts = [
+        plan.preset if plan is not None else "",
+        f"torch {_short_version(state.torch)}" if state.torch else "",
+        "gloo" if gloo else f"NCCL {_short_version(min(versions))}" if versions else "",
+    ]
+    return ((" · ".join(text for text in texts if text), "text"),) if any(texts) else ()
+
+
+def _short_version(version: str) -> str:
+    """ "2.14.0+cu128" → "2.14"."""
+    return ".".join(version.partition("+")[0].split(".")[:2])
+
+
+def _nccl_level(frame: Frame) -> Row:
+    """A level of NCCL_DEBUG that writes; the quiet ones are no news."""
+    state = frame.state
+    levels = {rank.nccl_debug for rank in state.ranks.values() if rank.nccl_debug}
+    if state.phase.ended or not levels or (state.plan is not None and state.plan.backend == "gloo"):
+        return ()
+    name = levels.pop() if len(levels) == 1 else "mixed"
+    return () if name in ("WARN", "VERSION") else ((f"NCCL_DEBUG {name}", "warn"),)
+
+
+def _obeys(state: RunState) -> Row:
+    """That the ranks report the preset as not applied."""
+    acted = applied(state)
+    if acted is None or acted.state != "not applied":
+        return ()
+    expected = state.plan is not None and state.plan.obeys
+    return (("preset not applied", "warn" if expected else "dim"),)
+
+
+def _cluster_state(cluster: Cluster | None) -> Row:
+    """SkyPilot's word for a cluster that is not simply up, and what a managed job does not show."""
+    if cluster is None:
+        return ()
+    if cluster.managed:
+        texts = [f"managed job {cluster.state}".rstrip(), recovered(cluster), "logs only"]
+        return ((", ".join(text for text in texts if text), "warn"),)
+    if cluster.down:
+        return (("cluster down", "dim"),)
+    return ((f"cluster {cluster.state}", "warn"),) if cluster.state not in ("", "UP") else ()
+
+
+def _price(frame: Frame) -> Row:
+    cluster = frame.state.cluster
+    price = "" if cluster is None else cost(cluster, frame.now).removesuffix(" so far")
+    return ((price, "text"),) if price else ()
+
+
+def _autostop(cluster: Cluster | None) -> Row:
+    if cluster is None or cluster.autostop_min is None or cluster.down:
+        return ()
+    return ((f"autostop {cluster.autostop_min} min", "dim"),)
+
+
+def _age(frame: Frame) -> Row:
+    state = frame.state
+    lasted = state.lasted(frame.node_now(0))
+    if not state.began or state.phase is RunPhase.LOST or lasted is None:
+        return ()
+    if state.phase.ended:
+        return ((f"took {duration_exact(lasted)}", "dim"),)
+    return ((f"{'up' if state.attempt < 2 else 'run'} {duration_exact(lasted)}", "dim"),)
+
+
+def time_cell(frame: Frame) -> Row:
+    """The time that is shown; one word says when it is not now."""
+    if frame.moment is not None:
+        return ((f" {frame.moment.text()} ", "hit"),)
+    at = time_of_day(frame.now)
+    behind = frame.behind
+    if behind is None:
+        return ((at, "dim"),)
+    return ((f" HELD {at} · {duration_exact(behind)} behind ", "hit"),)
+
+
+# --- the second line ---
+
+_ORDER = {
+    "step": 0, "fraction": 3, "eta_s": 2, "loss": 1, "tokens_s": 5, "samples_s": 5, "mfu": 8, "step_s": 4,
+    "epoch": 13, "lr": 14, "grad_norm": 15,
+}  # fmt: skip
+"""By field of `Progress`; the checkpoint has 6, the load 7 and 9 to 11."""
+_BESIDE_STEP = ("fraction", "eta_s")
+_RATES = ("eta_s", "tokens_s", "samples_s", "mfu", "step_s")
+"""What is not true any more when nothing has been heard for a while."""
+
+
+def _how(frame: Frame, line: Progress, trends: Mapping[str, str]) -> Cells:
+    cells: Cells = []
+    after: Cells = []
+    old = not frame.state.phase.ended and frame.silence > DIM_S
+    for name, text in parts(line):
+        if name == "step" and line.step == 0 and line.sources.get("step") == STEPS_SOURCE:
+            continue  # the hook has seen no optimizer step, which says nothing of a script without an optimizer
+        if old and name in _RATES:
+            continue
+        style = "bad" if name in line.not_finite else "stale" if frame.quiet or frame.lost else "text"
+        cell: Row = ((text, style),)
+        if trends.get(name):
+            cell = (*cell, (f" {trends[name]}", "accent"))
+        gap = "  " if name in _BESIDE_STEP and cells else _BAR
+        (after if _ORDER.get(name, 16) > 12 else cells).append((_ORDER.get(name, 16), cell, gap))
+    cells.append((6, _checkpoint(frame), _BAR))
+    cells += _load(frame)
+    cells += after
+    cells.append((20, _command(frame.state), _BAR))
+    return cells
+
+
+def _checkpoint(frame: Frame) -> Row:
+    """The newest whole one: what a restart would go on from."""
+    state = frame.state
+    saved = state.checkpoint
+    if saved is None:
+        return ()
+    step = "" if saved.step is None else f" (step {saved.step:,})"
+    if state.phase.ended:
+        return ((f"checkpoint {time_of_day(saved.at)}{step}", "text"),)
+    age = elapsed(saved.at, frame.node_now(0))
+    return ((f"checkpoint {NA if age is None else checkpoint_age(age)} ago{step}", "text"),)
+
+
+def checkpoint_age(seconds: float) -> str:
+    """ "41 s", "12 min", "3 h 20 min"."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds // 60:.0f} min" if seconds < 3600 else duration_exact(seconds)
+
+
+def _load(frame: Frame) -> Cells:
+    if frame.state.phase.ended:
+        return []
+    gpus = own_gpus(frame)
+    if not gpus:
+        return [(7, _cpu(frame), _BAR)]
+    utils = _known(gpu.util for gpu in gpus)
+    sized = [(gpu.mem_used, gpu.mem_total) for gpu in gpus]
+    memory = [(used, total) for used, total in sized if used is not None and total is not None]
+    power = _known(gpu.power_w for gpu in gpus)
+    util = f"util {percent(sum(utils) / len(utils))}" if utils else f"util {NA}"
+    used_all = usage_short(sum(used for used, _ in memory), sum(total for _, total in memory))
+    return [
+        (7, ((util, "text" if utils else "stale"),), _BAR),
+        (10, ((f"mem {used_all}", "text"),) if memory else (), _BAR),
+        (11, ((watts(sum(power)), "text"),) if power else (), _BAR),
+    ]
+
+
+def watts(power: float) -> str:
+    """ "612 W", "3.5 kW"."""
+    return f"{power:.0f} W" if power < 1000 else f"{power / 1000:.1f} kW"
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _cpu(frame: Frame) -> Row:
+    ranks = frame.state.ranks.values()
+    samples = _known(
+        rank.sample.cpu_percent
+        for rank in ranks
+        if rank.sample is not None and frame.fresh(rank.place.node, rank.sampled)
+    )
+    return ((f"cpu {percent(sum(samples) / len(samples))} a rank", "text"),) if samples else ()
+
+
+def _command(state: RunState) -> Row:
+    plan = state.plan
+    return ((f"{plan.preset}  {plan.command}".strip(), "dim"),) if plan is not None else ()

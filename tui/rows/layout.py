@@ -1,0 +1,273 @@
+"""Where each pane stands on a terminal of a given size. Pure.
+
+`arrange` gives rectangles: a pane that has none is hidden. Whatever is most important has its rows first; what is left
+over goes to what can use it, so that no part of a large screen stays empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+SMALLEST = (60, 15)
+"""Columns and rows below which only a summary is shown."""
+
+TALL = 30
+"""From this many rows on, panes have a whole frame; below, only a title line."""
+
+MIDDLE = (110, 30)
+"""From this size on, curves stand beside ranks and GPUs."""
+
+LARGE = (160, 45)
+"""From this size on there are two columns of panes."""
+
+ONE_PANE = ("log", "curves", "nccl", "findings", "events")
+"""Panes that have the screen for themselves."""
+
+LEAST_LOG, LEAST_RANKS, STRIP = 4, 6, 3
+"""Rows of text that the log, the rank table and the strip of curves keep on a small terminal."""
+
+
+def _none(width: int) -> int:
+    return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wants:
+    """How many rows of text panes would fill, by the columns they get."""
+
+    map: Callable[[int], int] = _none
+    """The heat map; before the first rank the launch, after the end what happened."""
+    gpus: int = 0
+    """Rows of the GPU table, with its head."""
+    ranks: int = 0
+    """Rows of the rank table, with its head."""
+    wrong: Callable[[int], int] = _none
+    card: Callable[[int], int] = _none
+    tiled: bool = False
+    """Whether the map has a tile a node, and needs the whole width."""
+    launching: bool = False
+    ended: bool = False
+    curves: bool = True
+    """Whether there is anything to draw."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rect:
+    """Columns and rows of a pane inside the body, frame included."""
+
+    x: int
+    y: int
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """The whole screen."""
+
+    small: bool = False
+    framed: bool = False
+    header: int = 2
+    banner: int = 0
+    flash: int = 0
+    panes: dict[str, Rect] = field(default_factory=dict)
+    main: str = "log"
+    """The pane that has the keys where nothing else has."""
+
+
+@dataclass(slots=True)
+class Column:
+    """Panes below each other in some columns of the body."""
+
+    x: int
+    y: int
+    width: int
+    height: int
+    """Rows that are left."""
+    extra: int
+    """Rows of a frame."""
+    panes: dict[str, Rect] = field(default_factory=dict)
+
+    @property
+    def inner(self) -> int:
+        """Columns of text."""
+        return max(1, self.width - (2 if self.extra == 2 else 0))
+
+    def add(self, name: str, rows: int, keep: int = 0) -> int:
+        """Give a pane rows of text and its frame, or what is left without `keep`; nothing where no row of text fits."""
+        height = min(rows + self.extra, self.height - keep)
+        if rows <= 0 or height <= self.extra:
+            return 0
+        self.panes[name] = Rect(self.x, self.y, self.width, height)
+        self.y, self.height = self.y + height, self.height - height
+        return height
+
+    def rest(self, name: str) -> None:
+        """Give a pane all that is left."""
+        self.add(name, self.height)
+
+    def split(self, left: int, height: int) -> tuple[Column, Column]:
+        """Two columns side by side over the next `height` rows, which this one then no longer has."""
+        height = min(height, self.height)
+        columns = (
+            Column(self.x, self.y, left, height, self.extra),
+            Column(self.x + left, self.y, self.width - left, height, self.extra),
+        )
+        self.y, self.height = self.y + height, self.height - height
+        return columns
+
+    def take(self, *columns: Column) -> None:
+        """Take over the panes of columns beside each other."""
+        for column in columns:
+            self.panes |= column.panes
+
+    def grow(self, name: str) -> None:
+        """Give a pane that was added what is left, and move those below it down."""
+        spare, self.height = self.height, 0
+        if name not in self.panes or not spare:
+            return
+        grown = self.panes[name]
+        for other, rect in self.panes.items():
+            if rect.y > grown.y:
+                self.panes[other] = Rect(rect.x, rect.y + spare, rect.width, rect.height)
+        self.panes[name] = Rect(grown.x, grown.y, grown.width, grown.height + spare)
+
+
+def arrange(
+    width: int, height: int, pane: str, wants: Wants, banner: int = 0, flash: int = 0
+) -> Arrangement:
+    """What each pane gets; `banner` and `flash` are the rows that these would like."""
+    if width < SMALLEST[0] or height < SMALLEST[1]:
+        return Arrangement(small=True)
+    framed = height >= TALL
+    header = 2 if height >= 20 else 1
+    banner = min(banner, most_banner(height))
+    flash = min(flash, 3)
+    body = Column(0, 0, width, height - header - 2 - banner - flash, 2 if framed else 1)
+    main = pane if pane in ONE_PANE else "ranks"
+    if pane in ONE_PANE:
+        body.rest(pane)
+    elif pane == "ranks":
+        _rank_pane(body, wants)
+    elif wants.launching:
+        main = "log"
+        _launch(body, width, wants)
+    elif width >= LARGE[0] and height >= LARGE[1]:
+        _large(body, wants)
+    elif width >= MIDDLE[0] and height >= MIDDLE[1]:
+        _middle(body, wants)
+    else:
+        _narrow(body, wants)
+    return Arrangement(False, framed, header, banner, flash, body.panes, main)
+
+
+def most_banner(height: int) -> int:
+    """Rows that what needs a person may take."""
+    return 6 if height >= TALL else 4 if height >= 20 else 2
+
+
+def shows_wrong(width: int, height: int, pane: str, ended: bool) -> bool:
+    """Whether what is wrong has a pane of its own there, and is not to be repeated above."""
+    if pane == "findings" or (pane == "overview" and ended):
+        return True
+    return pane == "overview" and width >= LARGE[0] and height >= LARGE[1]
+
+
+def _rank_pane(body: Column, wants: Wants) -> None:
+    """Ranks, and above them their GPUs where both fit well."""
+    if not wants.ended and body.height >= 20:
+        body.add("gpus", wants.gpus, keep=max(body.height * 3 // 5, min(wants.ranks, 12) + body.extra))
+    body.rest("ranks")
+
+
+def _launch(body: Column, width: int, wants: Wants) -> None:
+    rows = wants.map(body.inner)
+    if width >= LARGE[0]:
+        left, right = body.split(width * 11 // 20, body.height)
+        left.rest("heat")
+        right.rest("log")
+        body.take(left, right)
+        return
+    body.add("heat", rows, keep=body.height // 3)
+    body.rest("log")
+
+
+def _narrow(body: Column, wants: Wants) -> None:
+    """One column: ranks, one strip of curves, the log; the map where there are more ranks than rows."""
+    log = LEAST_LOG + body.extra
+    if wants.ended:
+        body.add("heat", wants.map(body.inner), keep=max(log, body.height // 2))
+        body.add("ranks", wants.ranks, keep=max(log, body.height // 2))
+        body.rest("log")
+        return
+    strip = STRIP + body.extra if wants.curves else 0
+    many = wants.ranks > max(9, body.height - log - strip - body.extra)
+    if many:
+        ranks = LEAST_RANKS + 1 + body.extra
+        body.add("heat", wants.map(body.inner), keep=ranks + log)
+        body.add("ranks", wants.ranks, keep=log + (strip if body.height >= ranks + log + strip else 0))
+    else:
+        spare = body.height - wants.ranks - body.extra - strip - 2 * log
+        if wants.map(body.inner) + body.extra <= spare:
+            body.add("heat", wants.map(body.inner))
+        body.add("ranks", wants.ranks, keep=log)
+    if strip and body.height >= strip + log:
+        body.add("curves", STRIP)
+    body.rest("log")
+
+
+def _middle(body: Column, wants: Wants) -> None:
+    """GPUs and ranks beside curves, the log below them in full width."""
+    if wants.tiled and not wants.ended:
+        body.add("heat", wants.map(body.inner), keep=body.height * 3 // 5)
+    left, right = body.split(body.width * 11 // 20, body.height - LEAST_LOG - 4 - body.extra)
+    _left(left, wants, natural=False)
+    used = left.y - right.y
+    top = min(right.height, max(used, 12 + body.extra))
+    spare = right.height - top  # what neither column needs is the log's
+    left.height, right.height = top - used, top
+    body.y, body.height = body.y - spare, body.height + spare
+    if left.height >= 4 + left.extra:
+        left.add("card", wants.card(left.inner))
+    left.grow("card" if "card" in left.panes else "ranks")
+    right.rest("curves")
+    body.take(left, right)
+    body.rest("log")
+
+
+def _large(body: Column, wants: Wants) -> None:
+    """Two columns: what the run is made of, and what it does."""
+    if wants.tiled and not wants.ended:
+        body.add("heat", wants.map(body.inner), keep=body.height * 3 // 5)
+    left, right = body.split(body.width * 11 // 20, body.height)
+    _left(left, wants, natural=True)
+    if wants.curves:
+        right.add("curves", right.height * 11 // 20 - right.extra)
+    right.rest("log")
+    body.take(left, right)
+
+
+def _left(left: Column, wants: Wants, natural: bool) -> None:
+    """GPUs, ranks; where there is room what is wrong, the card of the run, its events."""
+    ranks = min(wants.ranks, LEAST_RANKS + 3) + left.extra
+    wrong = wants.wrong(left.inner) + left.extra if natural and not wants.ended else 0
+    wrong = min(wrong, left.height // 3)
+    if wants.ended:
+        left.add("heat", wants.map(left.inner), keep=ranks)
+    elif wants.gpus:
+        left.add("gpus", wants.gpus, keep=max(ranks + wrong, left.height * 3 // 5))
+    elif not wants.tiled:
+        left.add("heat", wants.map(left.inner), keep=max(ranks + wrong, left.height * 3 // 5))
+    left.add("ranks", wants.ranks, keep=wrong)
+    if not natural:
+        return
+    if wrong:
+        left.add("wrong", wrong - left.extra)
+    card = wants.card(left.inner)
+    if left.height >= min(card, 6) + left.extra:
+        left.add("card", card)
+    if left.height >= 4 + left.extra:
+        left.rest("events")
+    else:
+        left.grow("card" if "card" in left.panes else "wrong" if "wrong" in left.panes else "ranks")

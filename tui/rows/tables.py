@@ -1,0 +1,414 @@
+"""The rank table, which after the end of a run is the exit table, and the GPU table. Pure.
+
+Only the rows that can be seen are made: of all others a table knows the order alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from ...runners import status
+from ...runners.formatting import NA, plural, spans_short
+from ...runners.model import RankPhase
+from ...runners.state import Rank, RunState
+from ...runners.status import short
+from . import glyphs
+from .columns import (
+    EXIT,
+    GAP,
+    MESH,
+    NODE,
+    RANK,
+    STATE,
+    TABLES,
+    Column,
+    GpuRow,
+    RankRow,
+    by_id,
+    fitting,
+    sorted_lines,
+    widths,
+)
+from .frame import Frame, fit_name, gpu_of, names
+from .glyphs import Cell, Row, fit, table
+
+ASKED_FROM = 190
+"""Columns of a table from which also those are shown that are `asked`."""
+
+
+@dataclass(slots=True)
+class Table:
+    """What a pane shows."""
+
+    head: Row = ()
+    rows: list[Row] = field(default_factory=list)
+    """() where a row is not to be seen."""
+    order: list[int] = field(default_factory=list)
+    """What each row is about: a rank; of the GPU table, a place in the list of GPUs."""
+    areas: list[tuple[int, int, str]] = field(default_factory=list)
+    """Columns of the head that belong to a column, and its id."""
+    shown: int = 0
+    """Columns that are shown, of `of`."""
+    of: int = 0
+    more: bool = False
+    """Whether there are columns to the right that were left out."""
+
+
+# --- ranks ---
+
+
+def rank_table(
+    frame: Frame,
+    width: int,
+    first: int = 0,
+    count: int | None = None,
+    skip: int = 0,
+    beside_gpus: bool = False,
+) -> Table:
+    """The table in `width` columns; rows are made for `count` ranks from the row `first` on.
+
+    `skip` columns behind the rank are passed over, to see those that did not fit. `beside_gpus`: the GPU table stands
+    beside, and has what is about GPUs.
+    """
+    order = rank_order(frame)
+    view = frame.view
+    make = _Ranks(frame)
+    first = max(0, min(first, len(order) - 1))
+    last = len(order) if count is None else min(len(order), first + count)
+    lines = [make.line(frame.state.ranks[order[at]]) for at in range(first, last)]
+    columns = rank_columns(frame)
+    if not view.columns:
+        columns = [
+            each for each in columns if not (beside_gpus and each.of_gpu) and _worth(each, lines, view.sort)
+        ]
+    laid = _laid_out(columns, view.columns, view.sort, width, _kept(frame), skip)
+    chosen, sizes = laid.columns, laid.sizes
+    rows: list[Row] = [()] * len(order)
+    rows[first:last] = [rank_row(frame, line, chosen, sizes) for line in lines]
+    head, areas = _head(frame, chosen, sizes, view.sort, view.reverse)
+    return Table(head, rows, order, areas, len(chosen), laid.of, laid.more)
+
+
+_FROM = 7
+"""Columns of this order and above are left out where nothing of them is known; the others then say n/a."""
+
+
+def _worth(column: Column, lines: Sequence[RankRow] | Sequence[GpuRow], sort: str) -> bool:
+    """Whether a column that the user did not ask for has something to show."""
+    return column.order < _FROM or column.id == sort or any(column.text(line) != NA for line in lines)
+
+
+def rank_columns(frame: Frame) -> list[Column]:
+    """Those that this run has, in the order of the user or of the table."""
+    state = frame.state
+    gone = _gone(state)
+    shown: list[Column] = []
+    for column in _in_order("ranks", frame.view.columns):
+        if column.only in gone and not (frame.view.columns and column.only == "nodes"):
+            continue
+        if column is MESH:
+            arranged = status.sizes(state)
+            if len(arranged) < 2:
+                continue
+            column = replace(column, width=max(4, len(short(arranged, state.attempts[-1].world_size - 1))))
+        shown.append(column)
+    return shown
+
+
+def _gone(state: RunState) -> set[str]:
+    """What columns are `only` for that this run has not, or not any more."""
+    gone = {"live"} if state.phase.ended else {"ended"}
+    if len(state.nodes) < 2:
+        gone.add("nodes")
+    if not any(node.gpus for node in state.nodes.values()) or state.phase.ended:
+        gone.add("gpu")
+    if state.phase.ended or (state.plan is not None and state.plan.backend == "gloo"):
+        gone.add("nccl")
+    return gone
+
+
+def _in_order(name: str, ids: Sequence[str]) -> list[Column]:
+    """The user's columns, else all of the table."""
+    if not ids:
+        return list(TABLES[name])
+    return [column for id in ids if (column := by_id(name, id)) is not None]
+
+
+def _kept(frame: Frame) -> frozenset[str]:
+    return frozenset({"rank", "node"}) if len(frame.state.nodes) > 1 else frozenset({"rank"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Laid:
+    """Columns beside each other."""
+
+    columns: list[Column]
+    sizes: list[int]
+    of: int
+    more: bool
+
+
+def _laid_out(
+    columns: list[Column], own: Sequence[str], sort: str, width: int, keep: frozenset[str], skip: int
+) -> _Laid:
+    wanted = [column for column in columns if own or not column.asked or width >= ASKED_FROM]
+    chosen = fitting(wanted, width, keep)
+    if skip and len(chosen) < len(wanted):
+        others = [column for column in wanted if column.id not in keep]
+        first = min(skip, len(others) - 1)
+        chosen = [column for column in wanted if column.id in keep]
+        for column in others[first:]:
+            if 1 + sum(each.width + GAP for each in (*chosen, column)) > width:
+                break
+            chosen.append(column)
+    more = bool(wanted) and len(chosen) < len(wanted) and (not skip or wanted[-1] not in chosen)
+    return _Laid(chosen, widths(chosen, width, sort), len(wanted), more)
+
+
+def rank_order(frame: Frame) -> list[int]:
+    """Ranks in the order of the table: by the chosen column, else the worst first."""
+    state = frame.state
+    column = by_id("ranks", frame.view.sort) if frame.view.sort else None
+    if column is None or column.key is None:
+        blamed = _blamed(state)
+        order = sorted(
+            state.ranks,
+            key=lambda number: (number not in blamed, _SEVERE.get(state.ranks[number].phase, 4), number),
+        )
+        return order[::-1] if frame.view.reverse else order
+    if column is RANK:
+        return sorted(state.ranks, reverse=frame.view.reverse)
+    make = _Ranks(frame)
+    lines = [make.line(rank) for _, rank in sorted(state.ranks.items())]
+    return [line.rank.place.rank for line in sorted_lines(lines, column, frame.view.reverse)]
+
+
+_SEVERE = {
+    RankPhase.FAILED: 0, RankPhase.KILLED: 1, RankPhase.LOST: 1, RankPhase.STARTING: 2, RankPhase.STOPPED: 3,
+}  # fmt: skip
+
+
+def _blamed(state: RunState) -> set[int]:
+    """Ranks that are the cause of what is wrong: of a failure, or by a finding; none where that is all of them."""
+    blamed: set[int] = set()
+    cause = state.attempts[-1].first_cause if state.attempts else None
+    if cause is not None:
+        return {cause.rank}
+    for finding in state.findings.values():
+        if finding.alarm and finding.role == "cause":
+            blamed |= set(finding.ranks) if finding.ranks else {finding.rank} - {None}  # type: ignore[arg-type]
+    return blamed if len(blamed) < len(state.ranks) else set()
+
+
+class _Ranks:
+    """Makes lines; what all of them need is found once."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+        self._names = names(frame.state)
+        self._arranged = status.sizes(frame.state)
+
+    def line(self, rank: Rank) -> RankRow:
+        frame = self._frame
+        node = frame.state.nodes.get(rank.place.node)
+        gpu = gpu_of(rank, node)
+        sampled = node is not None and frame.known(node.node, node.gpu_sampled)
+        return RankRow(
+            rank=rank,
+            node=node,
+            sample=rank.sample if frame.known(rank.place.node, rank.sampled) else None,
+            gpu=gpu if sampled else None,
+            fresh=frame.fresh(rank.place.node, rank.sampled),
+            gpu_index=gpu.index if gpu else None,
+            where=self._names.get(rank.place.node, str(rank.place.node)),
+            mesh=short(self._arranged, rank.place.rank),
+        )
+
+
+def rank_row(frame: Frame, line: RankRow, chosen: Sequence[Column], sizes: Sequence[int]) -> Row:
+    """One rank."""
+    marked = line.rank.place.rank in frame.view.marked
+    cells: list[Cell] = [(glyphs.MARK if marked else " ", "accent")]
+    for column, width in zip(chosen, sizes, strict=True):
+        text = fit_name(line.where, width) if column is NODE else column.text(line)
+        style = "stale" if text == NA or not line.fresh else "text"
+        if column is STATE:
+            fresh = line.node is None or frame.fresh(line.node.node, line.node.heard)
+            style = glyphs.RANK[line.rank.phase][1] if fresh else "stale"
+        elif text == NA and line.sample is None and line.rank.sample is not None:
+            text = glyphs.MISSING  # there was a value, it is too old to be shown as true
+        cells.append((fit(text, width, right=column.right) + " ", style))
+    return tuple(cells)
+
+
+def _head(
+    frame: Frame, chosen: Sequence[Column], sizes: Sequence[int], sort: str, reverse: bool
+) -> tuple[Row, list[tuple[int, int, str]]]:
+    """The titles; the sorted one carries an arrow in a column of its own."""
+    cells: list[Cell] = [(" ", "dim")]
+    areas: list[tuple[int, int, str]] = []
+    at = 1
+    up, down = ("^", "v") if frame.view.ascii else ("▴", "▾")
+    for column, width in zip(chosen, sizes, strict=True):
+        current = column.id == sort
+        title = column.title + ((down if reverse else up) if current else "")
+        cells.append((fit(title, width, right=column.right) + " ", "head" if current else "dim"))
+        areas.append((at, at + width, column.id))
+        at += width + GAP
+    return tuple(cells), areas
+
+
+def next_sort(frame: Frame, table: str = "ranks") -> str:
+    """The column to sort by after the present one, of those with values; "" is the order of the table itself."""
+    make, now = (rank_table, frame.view.sort) if table == "ranks" else (gpu_table, frame.view.gpu_sort)
+    shown = [by_id(table, id) for _, _, id in make(frame, 1000, 0, 64).areas]
+    ids = ["", *(column.id for column in shown if column is not None and column.key is not None)]
+    return ids[(ids.index(now) + 1) % len(ids)] if now in ids else ids[0]
+
+
+def rank_lines(frame: Frame) -> list[RankRow]:
+    """Every rank in the order of the table."""
+    make = _Ranks(frame)
+    return [make.line(frame.state.ranks[number]) for number in rank_order(frame)]
+
+
+def plain_table(frame: Frame) -> list[str]:
+    """The whole table as text, its columns as wide as they need; of a run that goes on with what ended of it."""
+    chosen = [column for column in rank_columns(frame) if not column.asked]
+    rows = rank_lines(replace(frame, view=replace(frame.view, sort="rank")))
+    if EXIT not in chosen and any(row.rank.signal or row.rank.exit_code is not None for row in rows):
+        chosen.insert(chosen.index(STATE) + 1, EXIT)
+    texts = [tuple(column.text(row) for column in chosen) for row in rows]
+    used = [
+        at for at, column in enumerate(chosen) if column.id in _PLAIN or any(row[at] != NA for row in texts)
+    ]
+    right = frozenset(at for at, place in enumerate(used) if chosen[place].right)
+    return table(
+        [tuple(chosen[at].title for at in used), *(tuple(row[at] for at in used) for row in texts)], right
+    )
+
+
+_PLAIN = frozenset(
+    (
+        "rank",
+        "local",
+        "node",
+        "state",
+        "mesh",
+        "pid",
+        "exit",
+        "gpu",
+        "util",
+        "mem",
+        "cpu",
+        "rss",
+        "step",
+        "pace",
+    )
+)
+"""Columns that are printed also where nothing of them is known."""
+
+
+# --- GPUs ---
+
+
+def gpu_lines(frame: Frame) -> tuple[list[GpuRow], list[GpuRow]]:
+    """The GPUs that ranks use, and the others of the same nodes, by node and index."""
+    state = frame.state
+    named = names(state)
+    used: dict[tuple[int, int], list[int]] = {}
+    pids: dict[int, set[int]] = {}
+    for number, rank in state.ranks.items():
+        gpu = gpu_of(rank, state.nodes.get(rank.place.node))
+        if gpu is not None:
+            used.setdefault((rank.place.node, gpu.index), []).append(number)
+        if rank.pid is not None:
+            pids.setdefault(rank.place.node, set()).add(rank.pid)
+    mine: list[GpuRow] = []
+    rest: list[GpuRow] = []
+    for number, node in sorted(state.nodes.items()):
+        fresh, known = frame.fresh(number, node.gpu_sampled), frame.known(number, node.gpu_sampled)
+        for gpu in node.gpus:
+            ranks = tuple(sorted(used.get((number, gpu.index), ())))
+            line = GpuRow(
+                gpu.index, number, gpu if known and not gpu.lost else None, fresh, named[number], ranks,
+                frozenset(pids.get(number, ())), gpu.lost, gpu.name,
+            )  # fmt: skip
+            (mine if ranks else rest).append(line)
+    return mine, rest
+
+
+def gpu_table(frame: Frame, width: int, first: int = 0, count: int | None = None, skip: int = 0) -> Table:
+    """GPUs of the run, a row each; those of others on its nodes are one row below."""
+    view = frame.view
+    mine, rest = gpu_lines(frame)
+    if not mine:
+        mine, rest = rest, []
+    column = by_id("gpus", view.gpu_sort) if view.gpu_sort else None
+    ordered = mine if column is None else sorted_lines(mine, column, view.gpu_reverse)
+    columns = gpu_columns(frame)
+    if not view.gpu_columns:
+        columns = [each for each in columns if _worth(each, ordered[:64], view.gpu_sort)]
+    keep = frozenset({"gpu", "node"} if len(frame.state.nodes) > 1 else {"gpu"})
+    laid = _laid_out(columns, view.gpu_columns, view.gpu_sort, width, keep, skip)
+    chosen, sizes = laid.columns, laid.sizes
+    head, areas = _head(frame, chosen, sizes, view.gpu_sort, view.gpu_reverse)
+    rows: list[Row] = [()] * len(ordered)
+    last = len(ordered) if count is None else min(len(ordered), first + count)
+    for at in range(max(0, first), last):
+        rows[at] = _gpu_row(frame, ordered[at], chosen, sizes)
+    if rest:
+        rows.append(((f"  {_rest(frame, rest)}", "dim"),))
+    return Table(head, rows, list(range(len(ordered))), areas, len(chosen), laid.of, laid.more)
+
+
+def gpu_columns(frame: Frame) -> list[Column]:
+    """Those that this run has, in the order of the user or of the table."""
+    gone = {"node"} if len(frame.state.nodes) < 2 and not frame.view.gpu_columns else set()
+    return [column for column in _in_order("gpus", frame.view.gpu_columns) if column.id not in gone]
+
+
+def gpu_rows_wanted(state: RunState) -> int:
+    """Rows of the table with its head: it has one for those that no rank uses."""
+    used = 0
+    mine: dict[int, set[int]] = {}
+    for rank in state.ranks.values():
+        gpu = gpu_of(rank, state.nodes.get(rank.place.node))
+        if gpu is not None:
+            mine.setdefault(rank.place.node, set()).add(gpu.index)
+    used = sum(len(indexes) for indexes in mine.values())
+    all_ = sum(len(node.gpus) for node in state.nodes.values())
+    return 0 if not all_ else 1 + (used + (used < all_) if used else all_)
+
+
+def _gpu_row(frame: Frame, line: GpuRow, chosen: Sequence[Column], sizes: Sequence[int]) -> Row:
+    cells: list[Cell] = [(" ", "text")]
+    for column, width in zip(chosen, sizes, strict=True):
+        text = column.text(line)
+        style = "stale" if text == NA or not line.fresh else "text"
+        if line.lost and column.id == "util":
+            text, style = glyphs.BAD + "lost" if width > 4 else "lost", "bad"
+        elif text == NA and line.gpu is None:
+            text = glyphs.MISSING
+        elif column.id == "util" and line.fresh and line.gpu is not None and line.gpu.util is not None:
+            cells += _with_bar(frame, line.gpu.util, text, width)
+            continue
+        elif column.id == "throttle" and text not in (NA, "-"):
+            style = "warn"
+        cells.append((fit(text, width, right=column.right) + " ", style))
+    return tuple(cells)
+
+
+def _with_bar(frame: Frame, value: float, text: str, width: int) -> list[Cell]:
+    """A value whose colour, with the same step as in the map, says how large it is."""
+    _, style = glyphs.heat(value, frame.view.ascii)
+    return [(fit(text, width, right=True), style.replace("bar", "heat")), (" ", "text")]
+
+
+def _rest(frame: Frame, rest: Sequence[GpuRow]) -> str:
+    """`6 more GPUs, not of this run: 2-7, util 0-22%`."""
+    utils = [line.gpu.util for line in rest if line.gpu is not None and line.gpu.util is not None]
+    where = f" {spans_short(line.index for line in rest)}" if len({line.node for line in rest}) == 1 else ""
+    load = f", util {min(utils):.0f}-{max(utils):.0f}%" if utils else ""
+    return f"{plural(len(rest), 'other GPU')} not of this run{':' if where else ''}{where}{load}"

@@ -1,0 +1,190 @@
+"""The NCCL screen: cards of what NCCL reports, and beside them how the ranks are connected."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Horizontal
+from textual.events import Resize
+from textual.message import Message
+from textual.signal import Signal
+
+from ...runners.diagnosis.nccl_facts import Communicator, FactLine, NcclFacts
+from ...runners.errors import RunError
+from ..keys import bindings
+from ..rows.frame import Frame
+from ..rows.glyphs import Row, wrap
+from ..rows.nccl import StatementRow, by_size, chosen_of, statement_rows, title, why_empty
+from ..rows.nccl_map import map_rows, wanted_width
+from ..source import NodeFacts, read_run
+from .panes import Pane
+
+BESIDE = 120
+"""Columns from which the map stands beside."""
+
+CARDS = 60
+"""Columns that the cards keep."""
+
+
+class StatementRows(Pane):
+    """Rows with a cursor: Enter opens the line that a row rests on."""
+
+    BINDINGS: ClassVar[list[Binding]] = bindings("statements")  # type: ignore[assignment]
+
+    class Opened(Message):
+        """The user wants the raw line."""
+
+        def __init__(self, line: FactLine | None) -> None:
+            super().__init__()
+            self.line = line
+
+    def __init__(
+        self, frames: Signal[Frame], id: str, make: Callable[[Frame, int], list[StatementRow]]
+    ) -> None:
+        super().__init__(frames, id=id, cursor=True)
+        self._make = make
+        self._statements: list[StatementRow] = []
+
+    def build(self, frame: Frame, width: int) -> Sequence[Row]:
+        self._statements = self._make(frame, width - 2)  # the cursor and the scrollbar
+        return [statement.row for statement in self._statements]
+
+    def action_zoom(self) -> None:
+        if 0 <= self.cursor < len(self._statements):
+            self.post_message(self.Opened(self._statements[self.cursor].line))
+
+
+class NcclBoard(Horizontal):
+    """Knows the facts and the chosen communicator; both panes ask here."""
+
+    def __init__(self, frames: Signal[Frame], run: str) -> None:
+        super().__init__(id="nccl")
+        self._frames = frames
+        self.chosen: str | None = None
+        """Id of the communicator; None: the first that is not ready, else the largest."""
+        self.panel = StatementRows(frames, "said", self.cards)
+        """The cards."""
+        self.map = StatementRows(frames, "map", self.mapped)
+        """The matrix, the rings and the timeline of the chosen communicator, where there is room beside."""
+        self._heard = NodeFacts()
+        self._run = run
+        self._reading = False
+        """Whether its logs are read, or were."""
+        self._read: NcclFacts | None = None
+        self._why = ""
+        self._columns = -1
+        """Of the map; 0 where it stands below the cards."""
+        self._stop = threading.Event()
+        self._version = 0
+        """Grows whenever there are other facts."""
+        self._last: NcclFacts | None = None
+        self._picked: tuple[object, Communicator | None] = (None, None)
+        self._mapped: tuple[object, list[StatementRow]] = (None, [])
+
+    def compose(self) -> ComposeResult:
+        yield self.panel
+        yield self.map
+
+    def on_unmount(self) -> None:
+        self._stop.set()
+
+    def on_mount(self) -> None:
+        self._frames.subscribe(self, self._share, immediate=True)
+
+    def on_resize(self, event: Resize) -> None:
+        if self.panel.frame is not None:
+            self._share(self.panel.frame)
+
+    def _share(self, frame: Frame) -> None:
+        """Give the map what the matrix takes, and the cards no less than they need."""
+        width = self.size.width
+        if not self.display or not width:
+            return
+        comm = self._communicator(frame)
+        beside = comm is not None and width >= BESIDE
+        wanted = min(width - CARDS, 6 + wanted_width(comm)) if comm is not None and beside else 0
+        columns = max(wanted, width // 2) if beside else 0
+        if columns != self._columns:
+            self._columns = columns
+            self.map.display = beside
+            self.map.styles.width = columns or 1
+            self.call_after_refresh(self.again)
+
+    def _communicator(self, frame: Frame) -> Communicator | None:
+        """The chosen communicator."""
+        facts = self.facts(frame)
+        key = (self._version, self.chosen)
+        if facts is None:
+            return None
+        if self._picked[0] != key:
+            self._picked = key, chosen_of(facts, self.chosen)
+        return self._picked[1]
+
+    def again(self) -> None:
+        """Paint both panes as they are now."""
+        self.panel.again()
+        self.map.again()
+
+    # --- the facts
+
+    def facts(self, frame: Frame) -> NcclFacts | None:
+        """What the nodes report, or what was read of the logs of a run that has ended."""
+        facts = self._heard.of(frame.state)
+        if facts is None and frame.state.phase.ended:
+            facts = self._of_logs()
+        if facts is not self._last:
+            self._last, self._version = facts, self._version + 1
+        return facts
+
+    def _of_logs(self) -> NcclFacts | None:
+        """Begin to read them once; None until that is done."""
+        if not self._reading:
+            self._reading, self._why = True, "Reading the logs of this run …"
+            self.run_worker(self._read_logs(), group="nccl-facts", exclusive=True)
+        return self._read
+
+    async def _read_logs(self) -> None:
+        try:
+            facts = await asyncio.to_thread(read_run, self._run, self._stop)
+            self._read, self._why = facts if facts is not None and facts.nodes else None, ""
+        except RunError as error:
+            text = str(error)
+            self._why = f"{text[:1].upper()}{text[1:]}."
+        if self.panel.frame is not None:
+            self._share(self.panel.frame)
+        self.again()
+
+    # --- rows
+
+    def cards(self, frame: Frame, width: int) -> list[StatementRow]:
+        """Rows of the cards; below them the map, where it does not stand beside."""
+        facts = self.facts(frame)
+        self.panel.entitle(title(facts))
+        if facts is None:
+            return [StatementRow(row) for row in wrap(why_empty(frame.state, self._why), width)]
+        rows = statement_rows(frame, facts, self._communicator(frame), width)
+        return rows if self.map.display else [*rows, StatementRow(()), *self.mapped(frame, width)]
+
+    def mapped(self, frame: Frame, width: int) -> list[StatementRow]:
+        """Rows of the map; made anew only where the facts have changed."""
+        facts, comm = self.facts(frame), self._communicator(frame)
+        self.map.entitle("how the ranks are connected")
+        key = (self._version, self.chosen, width)
+        if key != self._mapped[0]:
+            self._mapped = key, [] if facts is None else map_rows(facts, comm, width)
+        return self._mapped[1]
+
+    def choose(self, step: int) -> None:
+        """The next or the previous communicator."""
+        frame = self.panel.frame
+        facts = self.facts(frame) if frame is not None else None
+        now = self._communicator(frame) if frame is not None else None
+        if facts is not None and now is not None:
+            ordered = by_size(facts)
+            self.chosen = ordered[(ordered.index(now) + step) % len(ordered)].id
+            self.again()

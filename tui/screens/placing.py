@@ -1,0 +1,90 @@
+"""Puts the panes of a run where `rows/layout.py` says; counts what they would fill only when that may differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+
+from textual.widget import Widget
+
+from ..rows.card import card_rows
+from ..rows.findings import banner_rows, end_rows, wrong_rows
+from ..rows.frame import Frame
+from ..rows.layout import Arrangement, Rect, Wants, arrange, most_banner, shows_wrong
+from ..rows.ranks import WIDE_NODES, heat_rows, shown_nodes
+from ..rows.run_status import launch_rows, launching
+from ..rows.tables import gpu_rows_wanted
+
+MOST_GPUS = 32
+"""GPUs of the run up to which they are a table; more are a map."""
+
+
+class Measures:
+    """How many rows panes would fill. What samples cannot change is counted once."""
+
+    def __init__(self) -> None:
+        self._counted: dict[str, tuple[Hashable, int]] = {}
+        self.places: Mapping[str, str] = {}
+        """Folders that the card names."""
+
+    def arranged(self, frame: Frame, width: int, height: int, flash: int) -> Arrangement:
+        """Where everything stands on a screen of this size."""
+        pane = frame.view.pane
+        most = most_banner(height)
+        above = not shows_wrong(width, height, pane, frame.state.phase.ended)
+        banner = len(banner_rows(frame, width, most, above))
+        return arrange(width, height, pane, self.wants(frame), banner, flash)
+
+    def wants(self, frame: Frame) -> Wants:
+        """By the state of the run."""
+        state = frame.state
+        early, ended = launching(state), state.phase.ended
+        gpus = 0 if ended else self._once("gpus", _shape(frame), lambda: gpu_rows_wanted(state))
+        return Wants(
+            map=lambda width: self._map(frame, width),
+            gpus=gpus if gpus <= MOST_GPUS + 2 else 0,
+            ranks=len(state.ranks) + 1 if state.ranks else 0,
+            wrong=lambda width: self._once(
+                f"wrong{width}", (state.version, len(state.findings)), lambda: len(wrong_rows(frame, width))
+            ),
+            card=lambda width: self._once(
+                f"card{width}",
+                (state.version, len(self.places), bool(state.training), len(state.checkpoints)),
+                lambda: len(card_rows(frame, width, self.places)),
+            ),
+            tiled=len(shown_nodes(state)) > WIDE_NODES,
+            launching=early,
+            ended=ended,
+        )
+
+    def _map(self, frame: Frame, width: int) -> int:
+        state = frame.state
+        if launching(state):
+            return len(launch_rows(frame, width))
+        if state.phase.ended:
+            return self._once(f"end{width}", state.version, lambda: len(end_rows(frame, width)))
+        return self._once(f"map{width}", _shape(frame), lambda: len(heat_rows(frame, width)))
+
+    def _once(self, name: str, key: Hashable, count: Callable[[], int]) -> int:
+        known = self._counted.get(name)
+        if known is None or known[0] != key:
+            known = self._counted[name] = (key, count())
+        return known[1]
+
+
+def _shape(frame: Frame) -> Hashable:
+    """What the height of a map and of the GPU table depends on."""
+    state = frame.state
+    gpus = tuple(len(node.gpus) for node in state.nodes.values())
+    sampled = any(rank.sample is not None for rank in state.ranks.values())
+    return (state.attempt, len(state.ranks), gpus, len(shown_nodes(state)), sampled)
+
+
+def place(panes: Mapping[str, Widget], rects: Mapping[str, Rect]) -> None:
+    """Show each pane in its rectangle; hide those that have none."""
+    for name, pane in panes.items():
+        rect = rects.get(name)
+        pane.display = rect is not None
+        if rect is not None:
+            pane.styles.offset = (rect.x, rect.y)
+            pane.styles.width = rect.width
+            pane.styles.height = rect.height
