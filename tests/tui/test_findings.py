@@ -118,7 +118,7 @@ def test_the_banner_has_one_row_a_kind_and_leaves_symptoms_to_the_pane() -> None
     assert "watchdog" not in shown
     assert "no verdict: missing the stack of rank 5" in shown
     assert shown.splitlines()[0].startswith(" ✖ rank 3 never joined")
-    assert "i shows all" in line_of(banner_rows(raised(*told.findings()), 80, 2)[-1])
+    assert "6 shows all" in line_of(banner_rows(raised(*told.findings()), 80, 2)[-1])
 
 
 def test_where_no_hook_answers_no_finding_is_no_word_of_health() -> None:

@@ -8,7 +8,7 @@ from textual.widget import Widget
 
 from ..rows.card import card_rows
 from ..rows.findings import banner_rows, end_rows, wrong_rows
-from ..rows.frame import Frame
+from ..rows.frame import Frame, silent
 from ..rows.layout import Arrangement, Rect, Wants, arrange, most_banner, shows_wrong
 from ..rows.ranks import WIDE_NODES, heat_rows, shown_nodes
 from ..rows.run_status import launch_rows, launching
@@ -41,7 +41,7 @@ class Measures:
         gpus = 0 if ended else self._once("gpus", _shape(frame), lambda: gpu_rows_wanted(state))
         return Wants(
             map=lambda width: self._map(frame, width),
-            gpus=gpus if gpus <= MOST_GPUS + 2 else 0,
+            gpus=gpus if gpus <= MOST_GPUS + 2 and not silent(state) else 0,  # the map says it of a node
             ranks=len(state.ranks) + 1 if state.ranks else 0,
             wrong=lambda width: self._once(
                 f"wrong{width}", (state.version, len(state.findings)), lambda: len(wrong_rows(frame, width))
