@@ -296,7 +296,7 @@ def _how(frame: Frame, line: Progress, trends: Mapping[str, str]) -> Cells:
     old = not frame.state.phase.ended and frame.silence > DIM_S
     for name, text in parts(line):
         if name == "step" and line.step == 0 and line.sources.get("step") == STEPS_SOURCE:
-            continue  # the hook has seen no optimizer step, which says nothing of a script without an optimizer
+            continue  # no optimizer step was seen: unknown, for a script that has no optimizer
         if old and name in _RATES:
             continue
         style = "bad" if name in line.not_finite else "stale" if frame.quiet or frame.lost else "text"
