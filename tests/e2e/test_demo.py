@@ -34,9 +34,9 @@ def demo_of(world: World) -> Run:
 
 
 def steps_shown(text: str) -> int:
-    """The step in the status line; 0 while there is none."""
-    found = re.search(r"\bstep (\d+)", text.splitlines()[0] if text else "")
-    return int(found[1]) if found else 0
+    """The step in the header's second line; 0 while there is none."""
+    found = re.search(r"\bstep ([\d,]+)", text.splitlines()[1] if text.count("\n") else "")
+    return int(found[1].replace(",", "")) if found else 0
 
 
 def test_make_demo_shows_restarts_leaves_and_comes_back(world: World) -> None:

@@ -117,7 +117,7 @@ def test_the_cockpit_says_that_a_watched_job_has_ended(world: World, ending: str
         assert until(lambda: len(ranks_of(world, job)) == 2, 60, every=0.5)
         pids = ranks_of(world, job)
         screen = Screen((DISTUI, "watch", str(job.pid)), world.env, world.work, 120, 40)
-        text = screen.until(lambda text: "RUNNING" in text and "cpu " in text.splitlines()[0])
+        text = screen.until(lambda text: "RUNNING" in text and "cpu " in text.splitlines()[1])
         text = screen.until("command step ") if written else text
         assert len(re.findall("● running +", text)) == 2
         title = f"log · all ranks · {'' if written else 'nothing written yet · '}FOLLOW"

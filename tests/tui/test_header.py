@@ -85,7 +85,7 @@ def test_numbers_are_of_the_runs_own_gpus() -> None:
 
 def test_a_script_without_an_optimizer_has_no_step() -> None:
     samples = tuple(msgspec.structs.replace(sample, step=0, step_s=None) for sample in play.samples(8))
-    _, second = head([*play.running(), (124.65, RankTick(samples))])  # type: ignore[arg-type]
+    _, second = head([*play.running(), (124.65, RankTick(samples))])
     assert "step" not in second.partition("fsdp2")[0]
 
 
