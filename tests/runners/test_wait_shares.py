@@ -10,9 +10,9 @@ from distui.runners.model import Collective, Pulse, Site
 
 COLLECTIVE = (
     Site("/x/torch/distributed/distributed_c10d.py", 2800, "all_reduce"),
-    Site("/home/me/train.py", 10, "<module>"),
+    Site("/code/train.py", 10, "<module>"),
 )
-WORK = (Site("/home/me/train.py", 12, "forward"), Site("/home/me/train.py", 40, "<module>"))
+WORK = (Site("/code/train.py", 12, "forward"), Site("/code/train.py", 40, "<module>"))
 
 
 def pulse(at: float, stack: tuple[Site, ...] = WORK, pid: int = 7, **more: object) -> Pulse:
