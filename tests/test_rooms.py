@@ -244,7 +244,7 @@ LATE_IMPORTS = {
     # Verbs, screens and kinds of runners, of which one process needs one.
     "tui/__main__.py": {"tui.cli"},
     "tui/app.py": {"tui.screens.launch"},
-    "tui/verbs/launch.py": {"presets.lint", "tui.verbs.runs", "tui.verbs.status"},
+    "tui/verbs/launch.py": {"presets.lint", "tui.verbs.foreground", "tui.verbs.runs"},
     "tui/verbs/presets.py": {"presets.imports", "runners.daemon", "runners.run_directories"},
     "tui/verbs/runs.py": {
         "runners.export", "runners.hub.routes", "runners.launch.hosts", "tui.app", "tui.source"

@@ -113,6 +113,7 @@ def add_verbs(verbs: Verbs) -> None:
         "--hang", action="store_true", help="let the last rank hang after 100 steps, to see it found"
     )
     _add(verb, option("--detach"))
+    _add(verb, option("--quiet"))
 
 
 def _verb(verbs: Verbs, name: str, function: str, *, help: str, **about: Any) -> argparse.ArgumentParser:
@@ -385,7 +386,7 @@ def _clusters(verbs: Verbs) -> None:
     )  # fmt: skip
     _run(verb)
     verb.add_argument("--name", metavar="NAME", help="name of the new run (default: the same)")
-    for flag in ("--detach", "--dry-run", "--json"):
+    for flag in ("--detach", "--quiet", "--dry-run", "--json"):
         _add(verb, option(flag))
 
 

@@ -129,6 +129,10 @@ OPTIONS: tuple[LaunchOption, ...] = (
         " else the status at the end.",
     ),
     LaunchOption(flags=("--detach",), verbs=STARTS, help="start the run and return"),
+    LaunchOption(
+        flags=("--quiet",), verbs=STARTS, help="without a terminal: do not print the ranks' output",
+        more="`distui logs` has it.",
+    ),
     LaunchOption(flags=("--dry-run",), verbs=STARTS, help="print the plan without starting anything"),
     LaunchOption(
         flags=("--hosts",), takes="A,B,…", verbs=(*PLANS, "doctor"), heading=HOSTS,

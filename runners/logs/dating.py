@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...presets.sanitize import clean_line
+from ...presets.sanitize import WIDTH, clean_line
 from ..wire.client import Window
 from .line_times import UNKNOWN, Moment, Timeline
 from .log_files import LogFile
@@ -52,9 +52,9 @@ def key_of(file: LogFile, when: float, offset: int) -> Key:
 class LogSpan:
     """What is loaded of one file: from `begin` to `next`, without a gap where the file has none."""
 
-    def __init__(self, file: LogFile, begin: int = 0, dated: bool = True) -> None:
-        """`dated`: whether times matter; of a single file they may not."""
-        self._wanted = dated
+    def __init__(self, file: LogFile, begin: int = 0, dated: bool = True, width: int = WIDTH) -> None:
+        """`dated`: whether times matter; of a single file they may not. `width`: most characters of a line."""
+        self._wanted, self._width = dated, width
         self.file = file
         self.begin = self.next = begin
         self.size = 0
@@ -164,7 +164,7 @@ class LogSpan:
         return Dated(text, key_of(self.file, self._floor, self.next))
 
     def _dated(self, piece: bytes, offset: int, moment: Moment, now: float, came: float | None) -> Dated:
-        text = clean_line(piece)
+        text = clean_line(piece, self._width)
         if not self._wanted:
             return Dated(text, (0.0, 0, 0, self.file.id, offset))
         if moment.by is None and came is not None:

@@ -165,20 +165,22 @@ def test_foreground_launch_returns_the_outcome_as_text(world: World) -> None:
     """Without a terminal a launch prints what happens until the run has ended."""
     good = world.script("good.py", "print('fine')\n")
     done = world.distui("launch", "single", "--", good).fine()
-    assert "every rank ended with exit code 0" in done.out
+    assert done.out == "[default0]:fine\n"
+    assert "every rank ended with exit code 0" in done.err
     bad = world.script("bad.py", "raise ValueError('no such luck')\n")
     failed = world.distui("launch", "single", "--restarts", "0", "--", bad)
     assert failed.code == 1
-    assert "rank 0 raised ValueError: no such luck" in failed.out
-    assert "Traceback" in failed.out, "the last lines of its stderr are in the report"
+    assert "rank 0 raised ValueError: no such luck" in failed.err
+    assert " │ Traceback" in failed.err, "the last lines of its stderr are in the report"
 
 
 def test_a_foreground_launch_says_each_cause_once_and_its_times_never_go_back(world: World) -> None:
     """Of a script that fails in the same way each time it is started."""
     script = world.script("bad.py", "print('begins')\nraise ValueError('no such luck')\n")
-    done = world.distui("launch", "ddp", "--nproc-per-node", "2", "--restarts", "3", "--", script)
+    words = ("--nproc-per-node", "2", "--restarts", "3", "--quiet")
+    done = world.distui("launch", "ddp", *words, "--", script)
     assert done.code == 1
-    told, _, report = done.out.partition("\n\n")
+    told, _, report = done.err.partition("\n\n")
     moments = re.findall(r"^\d\d:\d\d:\d\d", told, re.MULTILINE)
     assert len(moments) > 3
     assert moments == sorted(moments), told
@@ -186,7 +188,7 @@ def test_a_foreground_launch_says_each_cause_once_and_its_times_never_go_back(wo
     attempts = re.findall(r"^\S+  (attempt \d) failed: ", told, re.MULTILINE)
     assert attempts == ["attempt 1", "attempt 2"], "the second failure is the same"
     assert len(cause.findall(told)) == len(attempts), told
-    assert "  gave up: failed in the same way twice\n" in done.out
+    assert "  gave up: failed in the same way twice\n" in done.err
     assert len(cause.findall(report)) == 1, report
     assert "\ngave up: failed in the same way twice\n" in report
 

@@ -188,10 +188,11 @@ def begin(prepared: Prepared, options: argparse.Namespace) -> int:
         line = f"{about['name']} is starting: `distui attach {about['name']}` opens it"
         sys.stdout.write((json.dumps(about) if options.json else line) + "\n")
         return 0
-    from . import runs, status  # what reads runs takes a while to load
+    from . import foreground, runs  # what reads runs takes a while to load
 
     if options.json or not interactive():
-        return asyncio.run(status.stay(entry, prepared.plan, as_json=options.json))
+        quiet = getattr(options, "quiet", False)
+        return asyncio.run(foreground.stay(entry, prepared.plan, as_json=options.json, quiet=quiet))
     return runs.show(entry.record.run, options.readonly, options.ascii) or outcome(entry)
 
 

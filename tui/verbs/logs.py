@@ -13,7 +13,6 @@ import json
 import os
 import sys
 import time
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from datetime import datetime
@@ -24,10 +23,11 @@ from ...runners import run_directories
 from ...runners.errors import RunError
 from ...runners.hub import launch_order
 from ...runners.hub.merged_run import LOG_FILE
-from ...runners.local_agent import WINDOW, with_link
-from ...runners.logs.dating import Dated, LogSpan
+from ...runners.local_agent import with_link
+from ...runners.logs.dating import Dated
 from ...runners.logs.follow import check_there, choose, compile_grep
 from ...runners.logs.log_files import LogError, LogFile, parse_file_id
+from ...runners.logs.merging import Line, MergedLogs
 from ...runners.model import CaughtUp, LogGrew, RunEnded
 from ...runners.state import RunState
 from ...runners.wire.client import Link
@@ -36,8 +36,6 @@ from ..terminal import complain
 from .runs import run_or_bundle
 
 POLL_SECONDS = 0.5
-FEW = 4
-"""Of more files than this less is read at a time."""
 MOST_PROBLEMS = 8
 """Files that cannot be read which are named."""
 
@@ -68,11 +66,7 @@ class FollowedLogs:
         self._link, self._options, self._path = link, options, path
         compile_grep(options.grep)
         self._state = RunState()
-        self._spans: dict[str, LogSpan] = {}
-        self._waiting: dict[str, list[Dated]] = {}
-        """By file: lines that are read, and for which others may still have earlier ones."""
-        self._problems: dict[str, str] = {}
-        """By file: why it cannot be read."""
+        self._merged = MergedLogs(options.grep)
         self._print = Printer(options)
 
     async def run(self) -> int:
@@ -87,15 +81,14 @@ class FollowedLogs:
                 if not self._options.follow:
                     break
         if not self._options.grep:
-            now = time.time()
-            for span in self._spans.values():
-                self._print(span.last_words(now), span.file)
+            self._print(self._merged.last_words(self._merged.files))
             self._print.done()
-        if self._state.attempts and not self._spans:
+        if self._state.attempts and not self._merged:
             _check_readable(self._path)
-        for file, why in list(self._problems.items())[:MOST_PROBLEMS]:
+        problems = self._merged.problems
+        for file, why in list(problems.items())[:MOST_PROBLEMS]:
             complain(f"{file}: {why}")
-        return 1 if self._problems else 0
+        return 1 if problems else 0
 
     def _files(self) -> list[LogFile]:
         return [file for name in self._state.log_sizes if (file := parse_file_id(name)) is not None]
@@ -106,29 +99,28 @@ class FollowedLogs:
 
     async def _read_new(self) -> None:
         chosen = self._chosen()
-        fresh = [file for file in chosen if file.id not in self._spans]
-        if not self._spans:
+        fresh = [file for file in chosen if file not in self._merged]
+        if not self._merged:
             self._print.about(chosen)
-            await asyncio.gather(*(self._begin(file) for file in fresh))
+            begins = await asyncio.gather(*(self._begin(file) for file in fresh))
         else:
-            self._spans |= {file.id: LogSpan(file, dated=self._print.dated) for file in fresh}
+            begins = [0] * len(fresh)
+        for file, begin in zip(fresh, begins, strict=True):
+            self._merged.add(file, begin, self._print.dated)
         for file in chosen:
-            self._spans[file.id].size = self._state.log_sizes.get(file.id, 0)
-        while left := [name for name in self._spans if self._lacks(name)]:
-            await asyncio.gather(*(self._read(name) for name in left))
-            self._give()
-        self._give()
+            self._merged.grow(file, self._state.log_sizes.get(file.id, 0))
+        async for lines in self._merged.read(self._link):
+            self._print(lines)
 
-    async def _begin(self, file: LogFile) -> None:
+    async def _begin(self, file: LogFile) -> int:
         """Where the first line is that may be printed."""
         asked, size = self._options, self._state.log_sizes.get(file.id, 0)
-        begin = 0
         if asked.since is not None:
             window = await self._link.read_log(file.id, 0, 1, at=asked.since)
-            begin = 0 if window.error else window.offset
-        elif asked.tail is not None and not asked.grep:
-            begin = await self._tail(file.id, size, asked.tail)
-        self._spans[file.id] = LogSpan(file, begin, dated=self._print.dated)
+            return 0 if window.error else window.offset
+        if asked.tail is not None and not asked.grep:
+            return await self._tail(file.id, size, asked.tail)
+        return 0
 
     async def _tail(self, file: str, size: int, count: int) -> int:
         """Where the last `count` lines of a file begin, or more of them."""
@@ -139,43 +131,6 @@ class FollowedLogs:
                 return window.offset
             back *= 8
         return 0
-
-    def _lacks(self, name: str) -> bool:
-        span = self._spans[name]
-        return span.behind and not self._waiting.get(name) and name not in self._problems
-
-    async def _read(self, name: str) -> None:
-        span = self._spans[name]
-        at, size = span.next, span.size
-        limit = WINDOW if len(self._spans) <= FEW else WINDOW // 4
-        window = await self._link.read_log(name, at, limit, self._options.grep)
-        if window.error:
-            self._problems[name] = window.error
-            return
-        lines = span.feed(window, time.time())
-        span.size = max(span.size, size) if window.next >= at else window.size
-        self._waiting.setdefault(name, []).extend(lines)
-        if window.next <= at and not lines:
-            span.size = span.next  # it has no more than that, whatever was reported
-
-    def _give(self) -> None:
-        """Print the lines before which nothing can come any more."""
-        open_files = [
-            name for name, span in self._spans.items() if span.behind and name not in self._problems
-        ]
-        bounds = [self._waiting[name][-1].key for name in open_files if self._waiting.get(name)]
-        if len(bounds) < len(open_files):
-            return
-        bound = min(bounds, default=None)
-        given: list[tuple[Dated, LogFile]] = []
-        for name, lines in self._waiting.items():
-            count = len(lines) if bound is None else bisect_right(lines, bound, key=lambda line: line.key)
-            given += [(line, self._spans[name].file) for line in lines[:count]]
-            del lines[:count]
-        if len(self._spans) > 1:
-            given.sort(key=lambda pair: pair[0].key)
-        for line, file in given:
-            self._print([line], file)
 
 
 class Printer:
@@ -194,9 +149,9 @@ class Printer:
         self._streams = len({file.stream for file in files}) > 1
         self.dated = self.dated or self._prefixes
 
-    def __call__(self, lines: Sequence[Dated], file: LogFile) -> None:
+    def __call__(self, lines: Sequence[Line]) -> None:
         since = self._options.since
-        shown = [self._shown(line, file) for line in lines if since is None or line.key[0] >= since]
+        shown = [self._shown(line, file) for line, file in lines if since is None or line.key[0] >= since]
         if self._held is not None:
             self._held.extend(shown)
         else:

@@ -1,4 +1,4 @@
-"""status, watch, and a run followed as text: what the cockpit shows where there is none. Rows are the cockpit's."""
+"""status, watch: what the cockpit shows, as text. Rows are the cockpit's."""
 
 from __future__ import annotations
 
@@ -11,29 +11,23 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ...presets.finding import worst_first
-from ...presets.sanitize import LONGEST, clean_text
+from ...presets.sanitize import clean_text
 from ...runners import run_directories
 from ...runners.agentless import DiskLink, FilesLink, damage
 from ...runners.checkpoints import checkpoint_line
 from ...runners.foreign_jobs import WatchedJob, find_job, scan
-from ...runners.formatting import NA, duration_text, plural, size_text, time_of_day
-from ...runners.local_agent import open_link, snapshot, with_link
+from ...runners.formatting import NA, duration_text, plural, size_text
+from ...runners.local_agent import snapshot, with_link
 from ...runners.model import (
-    AttemptEnded,
-    AttemptStarted,
-    FindingRaised,
     Host,
-    HostTick,
     LinkState,
-    RankTick,
-    RunEnded,
     RunPhase,
     Stamped,
 )
 from ...runners.progress import parts, progress, source_text
 from ...runners.state import Node, RunState
 from ...runners.status import DAMAGED, applied, hidden, missing, state_words, status_json
-from ...runners.wire.client import Link, LinkError
+from ...runners.wire.client import Link
 from ..rows.findings import Item, cause_rows, item_row, ledger_rows
 from ..rows.frame import Frame, LinkPhase, LinkStatus
 from ..rows.glyphs import plain
@@ -41,11 +35,11 @@ from ..rows.ranks import plain_gpus
 from ..rows.run_status import cost, recovered, stage_rows, steps
 from ..rows.tables import plain_table
 from ..source import WATCH, first_pid, job_name
-from ..terminal import complain, interactive
+from ..terminal import interactive
 from .runs import run_or_bundle, show
 
 if TYPE_CHECKING:
-    from ...presets.plan import Plan
+    pass
 
 WIDTH = 121
 """Columns at which sentences are folded."""
@@ -56,11 +50,12 @@ MOST_VALUES = 8
 def headline(state: RunState, now: float | None = None) -> str:
     """One line: what runs, how far, how fast."""
     frame, unseen = _frame(state, now), hidden(state)
+    begun = [f"attempt {state.attempt}"] if state.attempt else []
+    begun += [plural(len(state.ranks), "rank")] if state.ranks else []
     parts = [
         state.name,
         state_words(state),
-        f"attempt {NA if unseen else state.attempt}",
-        f"{NA} ranks" if unseen else plural(len(state.ranks), "rank"),
+        *([f"attempt {NA}", f"{NA} ranks"] if unseen else begun),
         *plain(row for _, row in steps(frame) if row),
     ]
     if state.phase is not RunPhase.LOST:  # nobody saw for how long
@@ -189,65 +184,6 @@ def complete(state: RunState, entry: run_directories.Entry, link: Link) -> None:
         state.apply(Stamped(time.time(), event, node=entry.record.node))
     if state.plan is not None and not state.plan.launcher:
         state.plan = None  # neither journal nor plan.json says it
-
-
-# -----------------------------------------------------------------------------------------------------------
-# A run followed as text, where there is no terminal: a line for each thing that happens, and one every few seconds.
-
-
-EVERY_S = 5.0
-"""Seconds between two headlines while nothing happens."""
-
-
-async def stay(entry: run_directories.Entry, plan: Plan, *, as_json: bool) -> int:
-    """Follow until the run has ended; its outcome as 0 or 1. A lost link is taken up again."""
-    if not as_json:
-        for note in plan.notes:
-            sys.stdout.write(f"note: {clean_text(note, LONGEST)}\n")
-        sys.stdout.write(f"the run goes on if you leave: `distui attach {entry.record.name}` opens it\n")
-    state = RunState()
-    while not state.phase.ended:
-        try:
-            link = await open_link(entry)
-            try:
-                await _follow(link, state, quiet=as_json)
-            finally:
-                await link.close()
-        except LinkError as error:
-            complain(str(error))
-            await asyncio.sleep(1.0)
-    sys.stdout.write((json.dumps(status_json(state)) if as_json else "\n" + describe(state)) + "\n")
-    return 0 if state.phase == "succeeded" else 1
-
-
-async def _follow(link: Link, state: RunState, *, quiet: bool) -> None:
-    printed, shown, latest = len(state.notices), 0.0, 0.0
-    causes: list[str] = []
-    async for stamped in link.events(state.seq):
-        state.apply(stamped)
-        if quiet:
-            continue
-        if isinstance(stamped.event, AttemptStarted):
-            causes.clear()
-        for moment, text in state.notices[printed:]:
-            if isinstance(stamped.event, AttemptEnded | FindingRaised | RunEnded):
-                causes.append(text := unsaid(text, causes))  # a cause is printed once, not by each of these
-            latest = max(latest, moment)  # a node's own times, some of which arrive late
-            if text:
-                _say(latest, text)
-        if isinstance(event := stamped.event, AttemptEnded):
-            causes.append(event.idle if event.first_cause is None else event.first_cause.text)
-        printed = len(state.notices)
-        due = state.live and time.monotonic() - shown >= EVERY_S
-        if due and isinstance(stamped.event, RankTick | HostTick):
-            shown = time.monotonic()
-            latest = max(latest, stamped.time)
-            _say(latest, headline(state))
-
-
-def _say(moment: float, text: str) -> None:
-    sys.stdout.write(f"{time_of_day(moment)}  {clean_text(text)}\n")
-    sys.stdout.flush()
 
 
 # -----------------------------------------------------------------------------------------------------------

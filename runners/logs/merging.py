@@ -1,0 +1,111 @@
+"""Several logs as one stream in order of time, read as they grow; never more is held than a window of each."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Collection
+from typing import NamedTuple
+
+from ...presets.sanitize import WIDTH
+from ..wire.client import Link
+from .dating import Dated, LogSpan
+from .log_files import LogFile
+
+REQUEST = 1 << 20
+"""Most bytes of one request."""
+LEAST = 1 << 14
+HELD = 1 << 22
+"""Bytes of all windows together, unless there are so many files that each has the least."""
+
+
+class Line(NamedTuple):
+    """One line, and the log that it stands in."""
+
+    dated: Dated
+    file: LogFile
+
+
+class MergedLogs:
+    """What was read of some logs. A line is given when none of the others can have an earlier one."""
+
+    def __init__(self, grep: str = "", width: int = WIDTH) -> None:
+        """`width`: most characters of a line."""
+        self.problems: dict[str, str] = {}
+        """By file: why it cannot be read."""
+        self._grep, self._width = grep, width
+        self._spans: dict[str, LogSpan] = {}
+        self._waiting: dict[str, list[Dated]] = {}
+        """By file: lines that are read, and for which others may still have earlier ones."""
+
+    def __contains__(self, file: LogFile) -> bool:
+        return file.id in self._spans
+
+    def __bool__(self) -> bool:
+        return bool(self._spans)
+
+    @property
+    def files(self) -> list[LogFile]:
+        """All that are read."""
+        return [span.file for span in self._spans.values()]
+
+    def add(self, file: LogFile, begin: int = 0, dated: bool = True) -> None:
+        """Read one more file from byte `begin` on; `dated`: whether times matter."""
+        self._spans[file.id] = LogSpan(file, begin, dated, self._width)
+
+    def grow(self, file: LogFile, size: int) -> None:
+        """A file that was added has so many bytes."""
+        self._spans[file.id].size = size
+
+    def to_the_end(self, files: Collection[LogFile]) -> None:
+        """Read these as far as they go, whatever was reported of their sizes."""
+        for span in (self._spans[file.id] for file in files):
+            span.size = max(span.size, span.next + 1)
+
+    async def read(self, link: Link) -> AsyncIterator[list[Line]]:
+        """The lines that came, in order, some at a time. Raises LinkError; what was not given comes the next time."""
+        while left := [name for name in self._spans if self._lacks(name)]:
+            await asyncio.gather(*(self._read(link, name) for name in left))
+            yield self._ready()
+        yield self._ready()
+
+    def last_words(self, files: Collection[LogFile]) -> list[Line]:
+        """What stands without a newline at the ends of files to which nothing more will come."""
+        now = time.time()
+        return [Line(dated, file) for file in files for dated in self._spans[file.id].last_words(now)]
+
+    def _lacks(self, name: str) -> bool:
+        return self._spans[name].behind and not self._waiting.get(name) and name not in self.problems
+
+    async def _read(self, link: Link, name: str) -> None:
+        span = self._spans[name]
+        at, size = span.next, span.size
+        limit = min(REQUEST, max(LEAST, HELD // len(self._spans)))
+        window = await link.read_log(name, at, limit, self._grep)
+        if window.error:
+            self.problems[name] = window.error
+            return
+        lines = span.feed(window, time.time())
+        span.size = max(span.size, size) if window.next >= at else window.size
+        self._waiting.setdefault(name, []).extend(lines)
+        if window.next <= at and not lines:
+            span.size = span.next  # it has no more than that, whatever was reported
+
+    def _ready(self) -> list[Line]:
+        """The lines before which nothing can come any more."""
+        open_files = [
+            name for name, span in self._spans.items() if span.behind and name not in self.problems
+        ]
+        bounds = [self._waiting[name][-1].key for name in open_files if self._waiting.get(name)]
+        if len(bounds) < len(open_files):
+            return []
+        bound = min(bounds, default=None)
+        ready: list[Line] = []
+        for name, lines in self._waiting.items():
+            count = len(lines) if bound is None else bisect_right(lines, bound, key=lambda line: line.key)
+            ready += [Line(line, self._spans[name].file) for line in lines[:count]]
+            del lines[:count]
+        if len(self._spans) > 1:
+            ready.sort(key=lambda line: line.dated.key)
+        return ready

@@ -1,0 +1,292 @@
+"""A launch where there is no terminal: the ranks' output as it comes, and a line for each thing that happens.
+
+Stdout has what ranks write to stdout, stderr what they write to stderr, as `torchrun --tee 3` prints it; what happens
+to the run goes to stderr. A reader that is slow, or goes away, holds up neither the ranks nor who follows the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TextIO
+
+from ...presets.sanitize import LONGEST, clean_text
+from ...runners import run_directories
+from ...runners.formatting import time_of_day
+from ...runners.local_agent import open_link, snapshot
+from ...runners.logs.follow import all_sizes
+from ...runners.logs.log_files import LogFile, parse_file_id
+from ...runners.logs.merging import Line, MergedLogs
+from ...runners.model import AttemptEnded, AttemptStarted, FindingRaised, HostTick, RankTick, RunEnded
+from ...runners.state import RunState
+from ...runners.status import status_json
+from ...runners.wire.client import Link, LinkError
+from .status import describe, headline, unsaid
+
+if TYPE_CHECKING:
+    from ...presets.plan import Plan
+
+EVERY_S = 5.0
+"""Seconds between two headlines while nothing happens."""
+PIECE = 4096
+"""Bytes that a pipe which can be written to takes at once (PIPE_BUF)."""
+
+MOST_PROBLEMS = 8
+"""Files that cannot be read which are named."""
+
+
+class Stream:
+    """Stdout or stderr, written to without waiting for its reader; after the reader has gone, nothing is."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._turn = asyncio.Lock()
+        self.problem = ""
+        """Why nothing more is written, e.g. "No space left on device"."""
+
+    async def write(self, text: str) -> None:
+        """Write it; returns when it is written."""
+        if self.problem or not text:
+            return
+        async with self._turn:
+            try:
+                await self._write(text)
+            except OSError as error:
+                self.problem = error.strerror or str(error)
+                _throw_away(self._stream)
+
+    async def _write(self, text: str) -> None:
+        self._stream.flush()
+        try:
+            number = self._stream.fileno()
+        except OSError:  # a file in memory
+            self._stream.write(text)
+            return
+        left = memoryview(text.encode(self._stream.encoding or "utf-8", "backslashreplace"))
+        while left:
+            await _writable(number)
+            left = left[os.write(number, left[:PIECE]) :]
+
+
+async def _writable(number: int) -> None:
+    """Wait until a pipe or a terminal takes a piece; a file always does."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    try:
+        loop.add_writer(number, _settle, ready)
+    except PermissionError:
+        return
+    try:
+        await ready
+    finally:
+        loop.remove_writer(number)
+
+
+def _settle(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+def _throw_away(stream: TextIO) -> None:
+    """Nothing that is written to it later, also by the interpreter at its end, is an error."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, stream.fileno())
+    os.close(devnull)
+
+
+class RanksOutput:
+    """What the ranks of all attempts write, on stdout and stderr."""
+
+    def __init__(self, out: Stream, err: Stream, prefixes: bool) -> None:
+        """`prefixes`: whether a line has its rank before it, as torchrun writes that; counted over all nodes."""
+        self._prefixes = prefixes
+        self._streams = {"out": out, "err": err}
+        self._logs = MergedLogs(width=LONGEST)
+        self._newest: dict[int, int] = {}
+        """By node: the newest attempt that wrote something."""
+        self._finished: set[str] = set()
+        self._grown, self._over = asyncio.Event(), False
+        self.wrote = 0.0
+        """When the last line was printed, by the monotonic clock."""
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """By file: why it cannot be read."""
+        return self._logs.problems
+
+    def grow(self, sizes: Mapping[str, int]) -> None:
+        """Logs of the run, by file id, and how long they are."""
+        for name, size in sizes.items():
+            file = parse_file_id(name)
+            if file is None or file.stream not in self._streams or name in self._finished:
+                continue
+            if file not in self._logs:
+                self._logs.add(file)
+                self._newest[file.node] = max(self._newest.get(file.node, 0), file.attempt or 0)
+            self._logs.grow(file, size)
+        self._grown.set()
+
+    def resume(self) -> None:
+        """Have the next `follow` go on."""
+        self._over = False
+
+    def pause(self) -> None:
+        """Have `follow` return when it has printed what it knows of."""
+        self._over = True
+        self._grown.set()
+
+    async def follow(self, link: Link) -> None:
+        """Print what comes, until `pause`. Raises LinkError."""
+        while not self._over:
+            await self._grown.wait()
+            self._grown.clear()
+            await self._print_new(link)
+            await self._finish(link, [file for file in self._open() if self._is_old(file)])
+
+    async def finish(self, link: Link, sizes: Mapping[str, int]) -> None:
+        """Print the rest of a run that has ended. Raises LinkError."""
+        self.grow(sizes)
+        await self._finish(link, self._open())
+
+    def _open(self) -> list[LogFile]:
+        return [file for file in self._logs.files if file.id not in self._finished]
+
+    def _is_old(self, file: LogFile) -> bool:
+        return (file.attempt or 0) < self._newest[file.node]
+
+    async def _finish(self, link: Link, files: Sequence[LogFile]) -> None:
+        if not files:
+            return
+        self._logs.to_the_end(files)
+        await self._print_new(link)
+        await self._print(self._logs.last_words(files))
+        self._finished |= {file.id for file in files}
+
+    async def _print_new(self, link: Link) -> None:
+        self._logs.problems.clear()  # a node may answer again
+        async for lines in self._logs.read(link):
+            await self._print(lines)
+
+    async def _print(self, lines: Sequence[Line]) -> None:
+        """Runs of lines of one stream are one write."""
+        held, last = list[str](), ""
+        for dated, file in lines:
+            if file.stream != last and held:
+                await self._streams[last].write("".join(held))
+                held.clear()
+            last = file.stream
+            prefix = f"[default{file.rank}]:" if self._prefixes else ""
+            held.append(f"{prefix}{dated.text}\n")
+        if held:
+            await self._streams[last].write("".join(held))
+            self.wrote = time.monotonic()
+
+
+async def stay(entry: run_directories.Entry, plan: Plan, *, as_json: bool, quiet: bool) -> int:
+    """Follow until the run has ended; its outcome as 0 or 1. A lost link is taken up again.
+
+    `quiet`: without the ranks' output. `as_json`: nothing but the status at the end.
+    """
+    out, err = Stream(sys.stdout), Stream(sys.stderr)
+    output = None if quiet or as_json else RanksOutput(out, err, plan.launcher != "command")
+    state, name = RunState(), entry.record.name
+    if not as_json:
+        for note in plan.notes:
+            await err.write(f"note: {clean_text(note, LONGEST)}\n")
+        await err.write(f"the run goes on if you leave: `distui attach {name}` opens it\n")
+    while not state.phase.ended:
+        try:
+            await _follow_link(entry, state, None if as_json else err, output)
+        except LinkError as error:
+            await err.write(f"distui: {clean_text(str(error), LONGEST)}\n")
+            await asyncio.sleep(1.0)
+    if output is not None:
+        await _rest(entry, output, err)
+    if as_json:
+        await out.write(json.dumps(status_json(state)) + "\n")
+    else:
+        await err.write("\n" + describe(state) + "\n")
+    if out.problem and out.problem != os.strerror(errno.EPIPE):
+        await err.write(
+            f"distui: cannot write to standard output: {out.problem}; `distui logs {name}` has it\n"
+        )
+        return 1
+    return 0 if state.phase == "succeeded" else 1
+
+
+async def _follow_link(
+    entry: run_directories.Entry, state: RunState, err: Stream | None, output: RanksOutput | None
+) -> None:
+    """Raises LinkError."""
+    link = await open_link(entry)
+    reading = None
+    if output is not None:
+        output.resume()
+        reading = asyncio.create_task(output.follow(link))
+    try:
+        await _follow(link, state, err, output)
+    except asyncio.CancelledError:
+        if reading is not None:
+            reading.cancel()  # also one that waits for who reads its pipe
+        raise
+    finally:
+        if output is not None and reading is not None:
+            output.pause()
+            await asyncio.wait([reading])
+        await link.close()
+    if reading is not None and not reading.cancelled() and (error := reading.exception()) is not None:
+        raise error
+
+
+async def _follow(link: Link, state: RunState, err: Stream | None, output: RanksOutput | None) -> None:
+    printed, shown, latest = len(state.notices), 0.0, 0.0
+    causes: list[str] = []
+    async for stamped in link.events(state.seq):
+        state.apply(stamped)
+        if output is not None and state.live:
+            output.grow(state.log_sizes)
+        if err is None:
+            continue
+        if isinstance(stamped.event, AttemptStarted):
+            causes.clear()
+        for moment, text in state.notices[printed:]:
+            if isinstance(stamped.event, AttemptEnded | FindingRaised | RunEnded):
+                causes.append(text := unsaid(text, causes))  # a cause is printed once, not by each of these
+            latest = max(latest, moment)  # a node's own times, some of which arrive late
+            if text:
+                await _report(err, latest, text)
+        if isinstance(event := stamped.event, AttemptEnded):
+            causes.append(event.idle if event.first_cause is None else event.first_cause.text)
+        printed = len(state.notices)
+        silent_since = max(shown, output.wrote if output is not None else 0.0)
+        due = state.live and time.monotonic() - silent_since >= EVERY_S
+        if due and isinstance(stamped.event, RankTick | HostTick):
+            shown = time.monotonic()
+            latest = max(latest, stamped.time)
+            await _report(err, latest, headline(state))
+
+
+async def _report(err: Stream, moment: float, text: str) -> None:
+    await err.write(f"{time_of_day(moment)}  {clean_text(text)}\n")
+
+
+async def _rest(entry: run_directories.Entry, output: RanksOutput, err: Stream) -> None:
+    """What the ranks wrote last, from the files of the run that has ended."""
+    try:
+        link = await open_link(entry)
+        try:
+            sizes = (await snapshot(link)).log_sizes
+            await output.finish(link, all_sizes(entry.path) | sizes)
+            for file, why in list(output.problems.items())[:MOST_PROBLEMS]:
+                await err.write(f"distui: {file}: {clean_text(why, LONGEST)}\n")
+        finally:
+            await link.close()
+    except LinkError as error:
+        await err.write(
+            f"distui: the end of the output cannot be read: {clean_text(str(error), LONGEST)}\n"
+        )
