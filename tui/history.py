@@ -20,7 +20,7 @@ from .rows.plot import Value
 
 MOST_BUCKETS = 2000
 """Of one series."""
-MOST_TRACKS = 256
+MOST_TRACKS = 640
 """Series at once; those that were not shown for longest go first."""
 MOST_LETTERS = 4
 """Ranks that a chart shows by themselves."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
 
 from distui.tui.rows.layout import LEAST_LOG, LEAST_RANKS, Arrangement, Rect, Wants, arrange
+from distui.tui.rows.rank_time import rows_wanted
 
 SIZES = [
     (60, 15),
@@ -30,6 +32,7 @@ def wants(ranks: int, gpus: int, nodes: int = 1, **more: object) -> Wants:
         "gpus": gpus + 1 if 0 < gpus <= 32 else 0,
         "ranks": ranks + 1 if ranks else 0,
         "wrong": lambda width: 1,
+        "strip": lambda most: rows_wanted(nodes if ranks > 64 else ranks, most),
         "card": lambda width: 9,
         "tiled": nodes > 4,
     }
@@ -102,9 +105,31 @@ def test_what_80_by_24_shows() -> None:
 
 def test_a_large_screen_has_all_of_it() -> None:
     made = arrange(200, 60, "overview", RUNS["a node"])
-    assert set(made.panes) == {"gpus", "ranks", "wrong", "card", "events", "curves", "log"}
+    assert set(made.panes) == {"gpus", "ranks", "strip", "wrong", "card", "events", "curves", "log"}
+    assert made.panes["strip"].height == 8 + 2 + 2, "a row a rank, the times, the legend, and a frame"
+    assert made.panes["ranks"].y < made.panes["strip"].y < made.panes["wrong"].y
     assert made.panes["wrong"].height == 3, "as high as it has lines"
     assert set(arrange(200, 60, "overview", RUNS["128 nodes"]).panes) >= {"heat", "ranks", "curves", "log"}
+
+
+@pytest.mark.parametrize("size", [(200, 60), (200, 46), (160, 45), (300, 100)], ids=str)
+@pytest.mark.parametrize("run", ["demo", "a node", "four nodes", "128 nodes", "much wrong"])
+def test_ranks_over_time_takes_nothing_from_what_is_wrong_or_the_ranks(
+    size: tuple[int, int], run: str
+) -> None:
+    made = arrange(*size, "overview", RUNS[run])
+    without = arrange(*size, "overview", replace(RUNS[run], strip=lambda most: 0))
+    least = min(without.panes["wrong"].height, RUNS[run].wrong(size[0]) + 2)
+    assert made.panes["wrong"].height >= least
+    assert made.panes["ranks"].height >= min(without.panes["ranks"].height, LEAST_RANKS + 3 + 2)
+
+
+def test_ranks_over_time_on_a_middle_screen_where_there_is_room() -> None:
+    assert "strip" in arrange(120, 40, "overview", RUNS["demo"]).panes
+    crowded = arrange(120, 40, "overview", RUNS["four nodes"]).panes
+    assert "strip" not in crowded
+    assert "strip" not in arrange(80, 24, "overview", RUNS["demo"]).panes
+    assert "strip" not in arrange(200, 60, "overview", replace(RUNS["demo"], strip=lambda most: 0)).panes
 
 
 def test_a_terminal_that_is_too_small_gets_a_summary() -> None:

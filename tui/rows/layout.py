@@ -27,6 +27,9 @@ ONE_PANE = ("log", "curves", "nccl", "findings", "events")
 LEAST_LOG, LEAST_RANKS, STRIP = 4, 6, 3
 """Rows of text that the log, the rank table and the strip of curves keep on a small terminal."""
 
+MOST_STRIP = 18
+"""Rows of text of ranks × time: 16 ranks or groups, the times, the legend."""
+
 
 def _none(width: int) -> int:
     return 0
@@ -42,6 +45,8 @@ class Wants:
     """Rows of the GPU table, with its head."""
     ranks: int = 0
     """Rows of the rank table, with its head."""
+    strip: Callable[[int], int] = _none
+    """Ranks × time, by the rows that it may have at most; 0 where nothing is known."""
     wrong: Callable[[int], int] = _none
     card: Callable[[int], int] = _none
     tiled: bool = False
@@ -226,8 +231,14 @@ def _middle(body: Column, wants: Wants) -> None:
     used = left.y - right.y
     top = min(right.height, max(used, 12 + body.extra))
     spare = right.height - top  # what neither column needs is the log's
+    strip = wants.strip(MOST_STRIP) + left.extra
+    if left.extra < strip <= spare + top - used:
+        more = max(0, strip - (top - used))
+        top, spare = top + more, spare - more
     left.height, right.height = top - used, top
     body.y, body.height = body.y - spare, body.height + spare
+    if strip <= left.height:
+        left.add("strip", strip - left.extra)
     if left.height >= 4 + left.extra:
         left.add("card", wants.card(left.inner))
     left.grow("card" if "card" in left.panes else "ranks")
@@ -253,15 +264,19 @@ def _left(left: Column, wants: Wants, natural: bool) -> None:
     ranks = min(wants.ranks, LEAST_RANKS + 3) + left.extra
     wrong = wants.wrong(left.inner) + left.extra if natural and not wants.ended else 0
     wrong = min(wrong, left.height // 3)
+    strip = wants.strip(min(MOST_STRIP, left.height * 2 // 5)) + left.extra if natural else 0
+    strip = strip if strip > left.extra and ranks + wrong + strip <= left.height * 3 // 4 else 0
+    keep = wrong + strip
     if wants.ended:
         left.add("heat", wants.map(left.inner), keep=ranks)
     elif wants.gpus:
-        left.add("gpus", wants.gpus, keep=max(ranks + wrong, left.height * 3 // 5))
+        left.add("gpus", wants.gpus, keep=max(ranks + keep, left.height * 3 // 5))
     elif not wants.tiled:
-        left.add("heat", wants.map(left.inner), keep=max(ranks + wrong, left.height * 3 // 5))
-    left.add("ranks", wants.ranks, keep=wrong)
+        left.add("heat", wants.map(left.inner), keep=max(ranks + keep, left.height * 3 // 5))
+    left.add("ranks", wants.ranks, keep=keep)
     if not natural:
         return
+    left.add("strip", strip - left.extra, keep=wrong)
     if wrong:
         left.add("wrong", wrong - left.extra)
     card = wants.card(left.inner)

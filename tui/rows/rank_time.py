@@ -112,6 +112,11 @@ def groups(ranks: Sequence[int], rows: int) -> list[tuple[int, ...]]:
     return [tuple(ranks[at : at + size]) for at in range(0, len(ranks), size)]
 
 
+def rows_wanted(count: int, most: int) -> int:
+    """How many rows so many ranks fill, with times and legend, where there are at most `most`."""
+    return len(groups(range(count), most - 2)) + 2 if count and most >= 4 else 0
+
+
 def rank_time_rows(
     series: Mapping[int, RankSeries],
     span: TimeSpan,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -362,9 +362,30 @@ class RankStrip(HistoryPane):
     """Ranks × time: running, waits, stalled, no data; a row a rank, a group of ranks, or a node."""
 
     can_focus = False
+    EVERY_S = 2.0
 
-    def __init__(self, frames: Signal[Frame], history: MetricHistory, *, id: str = "rank-time") -> None:
+    def __init__(self, frames: Signal[Frame], history: MetricHistory, *, id: str) -> None:
         super().__init__(frames, history, id=id)
+        self._built: Hashable = None
+
+    def again(self) -> None:
+        self._built = None
+        super().again()
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
+        """Not more often than each two seconds: a cell is several of them, and 1,024 ranks have many cells."""
+        now = None if frame.moment is not None else latest(frame) // self.EVERY_S
+        view, size = frame.view, (width, self.size.height)
+        built = (
+            size,
+            now,
+            frame.moment,
+            view.ascii,
+            view.window,
+            frame.state.attempt,
+            len(frame.state.ranks),
+        )
+        if built == self._built:
+            return self.rows
+        self._built = built
         return self.rank_time(frame, width, max(1, self.size.height))

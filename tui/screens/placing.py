@@ -6,13 +6,16 @@ from collections.abc import Callable, Hashable, Mapping
 
 from textual.widget import Widget
 
+from ...runners.state import RunState
 from ..rows.card import card_rows
 from ..rows.findings import banner_rows, end_rows, wrong_rows
 from ..rows.frame import Frame, silent
 from ..rows.layout import Arrangement, Rect, Wants, arrange, most_banner, shows_wrong
+from ..rows.rank_time import rows_wanted
 from ..rows.ranks import WIDE_NODES, heat_rows, shown_nodes
 from ..rows.run_status import launch_rows, launching
 from ..rows.tables import gpu_rows_wanted
+from .curves import MOST_RANKS
 
 MOST_GPUS = 32
 """GPUs of the run up to which they are a table; more are a map."""
@@ -43,6 +46,7 @@ class Measures:
             map=lambda width: self._map(frame, width),
             gpus=gpus if gpus <= MOST_GPUS + 2 and not silent(state) else 0,  # the map says it of a node
             ranks=len(state.ranks) + 1 if state.ranks else 0,
+            strip=lambda most: 0 if ended else rows_wanted(_strips(state), most),
             wrong=lambda width: self._once(
                 f"wrong{width}", (state.version, len(state.findings)), lambda: len(wrong_rows(frame, width))
             ),
@@ -69,6 +73,16 @@ class Measures:
         if known is None or known[0] != key:
             known = self._counted[name] = (key, count())
         return known[1]
+
+
+def _strips(state: RunState) -> int:
+    """How many rows ranks × time has: ranks or nodes; 0 before a step or a wait of any is known."""
+    samples = (rank.sample for rank in state.ranks.values())
+    if not any(
+        each is not None and (each.step is not None or each.wait_percent is not None) for each in samples
+    ):
+        return 0
+    return len(state.nodes) if len(state.ranks) > MOST_RANKS else len(state.ranks)
 
 
 def _shape(frame: Frame) -> Hashable:

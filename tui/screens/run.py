@@ -32,7 +32,7 @@ from ..rows.layout import Arrangement, shows_wrong
 from ..rows.log import Jump, JumpError, Selection, jump_of, named
 from ..rows.tables import next_sort
 from .bars import Flash, TabRow
-from .curves import CurveStrip
+from .curves import CurveStrip, RankStrip
 from .filter_prompt import FilterPrompt
 from .findings_pane import Diagnosis, FindingList
 from .log_view import LogView
@@ -87,6 +87,7 @@ class RunScreen(Screen[None]):
         self.tabs = TabRow(frames)
         self.wrong = Wrong(frames, id="wrong")
         self.curves = CurveStrip(frames, self.history, id="curves")
+        self.strip = RankStrip(frames, self.history, id="strip")
         self.events = Events(frames, id="events")
         self.diagnosis = Diagnosis(frames)
         self.nccl = NcclBoard(frames, app.run_id)
@@ -115,6 +116,7 @@ class RunScreen(Screen[None]):
             "wrong": self.wrong,
             "card": self.card,
             "curves": self.curves,
+            "strip": self.strip,
             "events": self.events,
             "findings": self.diagnosis,
             "nccl": self.nccl,
