@@ -92,10 +92,10 @@ def joined(pieces: list[tuple[int, bytes]], size: int) -> tuple[bytes, bool]:
     return text, cut
 
 
-def placed(pieces: list[tuple[int, bytes]], size: int) -> list[line_times.Place]:
+def placed(pieces: list[tuple[int, bytes]], size: int) -> list[line_times.CutPiece]:
     """Where each of the pieces that `joined` puts together stands. Pure."""
     return [
-        line_times.Place(begin, begin + len(data), len(joined(pieces[:count], size)[0]))
+        line_times.CutPiece(begin, begin + len(data), len(joined(pieces[:count], size)[0]))
         for count, (begin, data) in enumerate(pieces, 1)
     ]
 

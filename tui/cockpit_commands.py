@@ -24,7 +24,7 @@ from ..runners.formatting import plural
 from ..runners.model import Command, CommandDone, Down, Dump, Restart, SetAutostop, SetNccl, Stop
 from ..runners.nccl_reach import UNUSED, refusal, uses_gloo
 from ..runners.wire.client import LinkError, Window, new_id
-from .rows.command_line import CommandError, Names, parse
+from .rows.command_line import CommandError, RunNames, parse
 from .rows.confirm import Confirmation, Target, changed_since, confirmation, env_now, target
 from .rows.frame import Frame, LinkPhase, ViewOptions
 from .rows.plot import Mark
@@ -334,11 +334,11 @@ class CommandingApp(LendingApp):
         """The `:` command line."""
         self.push_screen(CommandPrompt(self.typed_lines, self._names(), self.view.ascii), self._typed_line)
 
-    def _names(self) -> Names:
+    def _names(self) -> RunNames:
         if self.follower is None:
-            return Names()
+            return RunNames()
         state = self.follower.state
-        return Names(
+        return RunNames(
             tuple(sorted(state.ranks)), tuple(sorted({*state.changes, *env_now(state), *USUAL_VARIABLES}))
         )
 

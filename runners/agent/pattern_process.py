@@ -12,14 +12,14 @@ from pathlib import Path
 from ...presets.signal_patterns import FIELDS
 from ..telemetry import match_signals
 from ..telemetry.rank_signals import OWN_PATTERN
-from ..telemetry.signal_names import Signal, plausible
+from ..telemetry.signal_names import ReportedValue, plausible
 
 PATIENCE_S = 2.0
 """For the lines of one reading; they are matched in microseconds otherwise."""
 ANSWER = 1 << 20
 _SCALES = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "%": 1.0}
 
-Matched = Callable[[int, list[Signal], float], None]
+Matched = Callable[[int, list[ReportedValue], float], None]
 """Rank, signals oldest first, and when their lines were read."""
 
 
@@ -84,14 +84,14 @@ class SignalPatterns:
             self._process = None
 
 
-def _signals(match: dict[str, str]) -> list[Signal]:
+def _signals(match: dict[str, str]) -> list[ReportedValue]:
     """The groups of one match that are numbers; step first, as in lines."""
     signals = []
     for name in sorted(match, key=lambda name: name != "step"):
         value = _number(match[name])
         if value is not None:
             field = name if name in FIELDS and plausible(name, value) else ""
-            signals.append(Signal(field, name, value, OWN_PATTERN))
+            signals.append(ReportedValue(field, name, value, OWN_PATTERN))
     return signals
 
 

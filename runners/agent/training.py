@@ -14,7 +14,7 @@ from ..mfu import computed
 from ..model import TrainingSample, TrainingTick
 from ..telemetry import output_signals, step_totals
 from ..telemetry.rank_signals import RankSignals
-from ..telemetry.signal_names import Signal
+from ..telemetry.signal_names import ReportedValue
 from .hook_clients import Hooks
 from .pattern_process import SignalPatterns
 from .runner_process import ServedRun
@@ -49,7 +49,7 @@ class Training:
         """No more lines come."""
         await self._patterns.close()
 
-    def _matched(self, rank: int, signals: list[Signal], at: float) -> None:
+    def _matched(self, rank: int, signals: list[ReportedValue], at: float) -> None:
         if signals:
             self._of(rank).output(signals, at)
 
@@ -133,7 +133,7 @@ class _Output:
         self._useful, self._next = now, now
         self._before = b""
 
-    def read(self, tail: bytes, now: float) -> list[Signal]:
+    def read(self, tail: bytes, now: float) -> list[ReportedValue]:
         """Signals of the last lines, oldest first."""
         if now < self._next or tail == self._before:
             return []
@@ -166,9 +166,9 @@ def candidates(tail: bytes) -> list[bytes]:
     return [line for _, line in sorted(lines.items())]
 
 
-def _signals(lines: Sequence[bytes]) -> list[Signal]:
+def _signals(lines: Sequence[bytes]) -> list[ReportedValue]:
     """Of the newest lines, oldest first; once ENOUGH of them in a row say nothing further, older ones are left out."""
-    read: list[list[Signal]] = []
+    read: list[list[ReportedValue]] = []
     fields: set[str] = set()
     repeated = 0
     for line in reversed(lines):

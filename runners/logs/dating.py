@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ...presets.sanitize import WIDTH, clean_line
 from ..wire.client import Window
-from .line_times import UNKNOWN, Moment, Timeline
+from .line_times import UNKNOWN, LineTime, TimeRecords
 from .log_files import LogFile
 from .own_stamps import own_time
 
@@ -95,7 +95,7 @@ class LogSpan:
             self.next = window.offset
         elif window.offset < self.begin:
             self.begin = self.next = window.offset
-        timeline = Timeline(window.times)
+        timeline = TimeRecords(window.times)
         fresh = window.data[max(self.next - window.offset, 0) :]
         data, offset = self.carry + fresh, self.next - len(self.carry)
         pieces = data.split(b"\n")
@@ -117,7 +117,7 @@ class LogSpan:
         return lines
 
     def _hits(self, window: Window, now: float) -> list[Dated]:
-        timeline, lines = Timeline(window.times), list[Dated]()
+        timeline, lines = TimeRecords(window.times), list[Dated]()
         pieces = window.data.removesuffix(b"\n").split(b"\n")
         for piece, start in zip(pieces, window.starts, strict=False):
             lines.append(self._dated(piece, start, timeline.of(start), now, None))
@@ -127,7 +127,7 @@ class LogSpan:
     def front(self, window: Window, now: float, first: Key | None) -> list[Dated]:
         """The lines of a window before `begin`, which may reach beyond it; `first`: of the line that is there now."""
         data = window.data[: max(0, self.begin - window.offset)]
-        timeline, offset, lines = Timeline(window.times), window.offset, list[Dated]()
+        timeline, offset, lines = TimeRecords(window.times), window.offset, list[Dated]()
         floor, self._floor = self._floor, 0.0
         for piece in data.removesuffix(b"\n").split(b"\n") if data else ():
             lines.append(self._dated(piece, offset, timeline.of(offset), now, None))
@@ -163,12 +163,12 @@ class LogSpan:
     def _note(self, text: str) -> Dated:
         return Dated(text, key_of(self.file, self._floor, self.next))
 
-    def _dated(self, piece: bytes, offset: int, moment: Moment, now: float, came: float | None) -> Dated:
+    def _dated(self, piece: bytes, offset: int, moment: LineTime, now: float, came: float | None) -> Dated:
         text = clean_line(piece, self._width)
         if not self._wanted:
             return Dated(text, (0.0, 0, 0, self.file.id, offset))
         if moment.by is None and came is not None:
-            moment = Moment(came, came)
+            moment = LineTime(came, came)
         own = own_time(text, moment, now)
         at = own if own is not None else moment.by if moment.slack <= SHARP_S else None
         when = own if own is not None else moment.by or 0.0

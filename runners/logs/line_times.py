@@ -40,7 +40,7 @@ Record = tuple[int, float]
 """Bytes of the log, and unix time."""
 
 
-class Moment(NamedTuple):
+class LineTime(NamedTuple):
     """When a line was written."""
 
     by: float | None
@@ -54,24 +54,24 @@ class Moment(NamedTuple):
         return self.by - self.after if self.by is not None and self.after is not None else float("inf")
 
 
-UNKNOWN = Moment(None, None)
+UNKNOWN = LineTime(None, None)
 
 
-class Timeline:
+class TimeRecords:
     """The records of a window, to look lines up in."""
 
     def __init__(self, records: Sequence[Record]) -> None:
         self._records = records
         self._offsets = [offset for offset, _ in records]
 
-    def of(self, offset: int) -> Moment:
+    def of(self, offset: int) -> LineTime:
         """When the line was written that begins at this offset."""
         place = bisect_right(self._offsets, offset)
         if place == len(self._records):
             return UNKNOWN
         by = self._records[place][1]
         before = self._records[place - 1][1] if place else None
-        return Moment(by, before if before is None or before <= by else None)
+        return LineTime(by, before if before is None or before <= by else None)
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ def within(records: Sequence[Record], spans: Iterable[tuple[int, int]]) -> tuple
     return tuple(fitted([records[place] for place in sorted(places)], MOST_SENT))
 
 
-class Place(NamedTuple):
+class CutPiece(NamedTuple):
     """A piece of a file in another text."""
 
     begin: int
@@ -223,7 +223,9 @@ class Place(NamedTuple):
     """Where it ends in the text."""
 
 
-def moved(places: Sequence[Place], records: Iterable[Record], text: bytes, masked: bytes) -> list[Record]:
+def moved(
+    places: Sequence[CutPiece], records: Iterable[Record], text: bytes, masked: bytes
+) -> list[Record]:
     """The records of a file for a text made of pieces of it, whose lines were masked since. Pure."""
     there: list[Record] = []
     for offset, at in records:

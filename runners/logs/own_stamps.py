@@ -13,7 +13,7 @@ from calendar import timegm
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from .line_times import Moment
+from .line_times import LineTime
 
 LAG_S = 15.0
 """A line may wait so long in a buffer between its stamp and the file."""
@@ -85,7 +85,7 @@ def _zone(text: str) -> float:
     return sign * timedelta(hours=int(digits[:2]), minutes=int(digits[2:])).total_seconds()
 
 
-def own_time(text: str, moment: Moment, now: float) -> float | None:
+def own_time(text: str, moment: LineTime, now: float) -> float | None:
     """Unix time of the line's own stamp; None where it has none, or none that can be of this line.
 
     `now`: of the reader; no line of a log without times is of the future.

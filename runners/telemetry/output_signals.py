@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from ...presets.sanitize import clean_text
-from .signal_names import OWN, SECONDS, Name, Signal, meaning, plausible
+from .signal_names import OWN, SECONDS, Name, ReportedValue, meaning, plausible
 
 LONGEST = 1000
 """Characters of a line that are read."""
@@ -120,9 +120,9 @@ def is_candidate(text: str) -> bool:
     return _MAY.search(text) is not None
 
 
-def signals(line: str) -> list[Signal]:
+def signals(line: str) -> list[ReportedValue]:
     """What one line of output says; [] for nothing. Times are left at 0: the reader knows when it read."""
-    read: list[Signal] = []
+    read: list[ReportedValue] = []
     for segment in line[-SEGMENTS * LONGEST :].split("\r")[-SEGMENTS:]:
         text = _ANSI.sub("", segment)[:LONGEST]
         if _MAY.search(text) is not None and _CONFIG.match(text) is None:
@@ -130,7 +130,7 @@ def signals(line: str) -> list[Signal]:
     return read
 
 
-def _segment(text: str) -> list[Signal]:
+def _segment(text: str) -> list[ReportedValue]:
     bar = BAR.search(text) if "%|" in text or "% |" in text else None
     if bar is None:
         return _line(text)
@@ -140,7 +140,7 @@ def _segment(text: str) -> list[Signal]:
 # --- progress bars ---
 
 
-def _bar(bar: re.Match[str]) -> list[Signal]:
+def _bar(bar: re.Match[str]) -> list[ReportedValue]:
     """A bar of a training has a loss in it; one of an epoch counts within that."""
     desc, post = bar["desc"], bar["post"]
     evaluates = EVALUATES.search(desc) is not None
@@ -156,11 +156,11 @@ def _bar(bar: re.Match[str]) -> list[Signal]:
         if each.field and not (within and each.field in ("step", "total") and "global" not in each.name)
     ]
     if not within and not any(each.field == "step" for each in made):
-        counted.append(Signal("step", "n", float(bar["n"]), source))
-        counted.append(Signal("total", "total", float(bar["total"]), source))
+        counted.append(ReportedValue("step", "n", float(bar["n"]), source))
+        counted.append(ReportedValue("total", "total", float(bar["total"]), source))
     if bar["rate"] != "?" and float(bar["rate"]) > 0:
         rate = float(bar["rate"])
-        counted.append(Signal("step_s", "rate", rate if bar["unit"] == "s/it" else 1 / rate, source))
+        counted.append(ReportedValue("step_s", "rate", rate if bar["unit"] == "s/it" else 1 / rate, source))
     return counted + [each for each in made if not each.field and _worth(each.name)][:MOST_VALUES]
 
 
@@ -225,7 +225,7 @@ def _evaluates(before: str) -> bool:
     return not re.fullmatch(r"[a-z@\d]{1,12}\s*[:=]?", rest) or match.start() == 0
 
 
-def _made(pair: _Pair, source: str, evaluates: bool, names: Mapping[str, Name]) -> Signal:
+def _made(pair: _Pair, source: str, evaluates: bool, names: Mapping[str, Name]) -> ReportedValue:
     """A pair as a signal; of an evaluation a value."""
     means, value = _means(pair, names), _value(pair)
     own, field = pair.label, means.field
@@ -244,7 +244,7 @@ def _made(pair: _Pair, source: str, evaluates: bool, names: Mapping[str, Name]) 
     value *= means.scale
     if field and not plausible(field, value, means.order == 0):
         field = ""
-    return Signal(field, own, value, source, order=means.order, per_gpu=means.per_gpu)
+    return ReportedValue(field, own, value, source, order=means.order, per_gpu=means.per_gpu)
 
 
 def _value(pair: _Pair) -> float:
@@ -287,7 +287,7 @@ def _means(pair: _Pair, names: Mapping[str, Name]) -> Name:
     return special
 
 
-def _line(text: str) -> list[Signal]:
+def _line(text: str) -> list[ReportedValue]:
     signature = next((each for each in SIGNATURES if each.word in text and each.pattern.search(text)), None)
     names = signature.names if signature is not None else {}
     pairs = list(_pairs(text))
@@ -297,14 +297,14 @@ def _line(text: str) -> list[Signal]:
     if not _trains(fields, made, signature):
         return _evaluation(made)
     within = _within_epoch([(each.field, pair.total) for each, pair in made])
-    read: list[Signal] = []
+    read: list[ReportedValue] = []
     for each, pair in made:
         if each.field == "step" and pair.total is not None and within:
             continue
         if each.field:
             read.append(each)
             if each.field == "step" and pair.total is not None:
-                read.append(Signal("total", "total", float(pair.total.replace(",", "")), source))
+                read.append(ReportedValue("total", "total", float(pair.total.replace(",", "")), source))
     return read + _evaluation(made)
 
 
@@ -321,7 +321,7 @@ def _style(pairs: list[_Pair]) -> str:
     return {"": "key value", ":": "key: value", "=": "key=value"}[sep]
 
 
-def _trains(fields: set[str], made: list[tuple[Signal, _Pair]], signature: Signature | None) -> bool:
+def _trains(fields: set[str], made: list[tuple[ReportedValue, _Pair]], signature: Signature | None) -> bool:
     """Whether the line is one of the training's."""
     if signature is not None and signature.complete and fields & {"step", "samples_s"}:
         return True
@@ -337,7 +337,7 @@ def _trains(fields: set[str], made: list[tuple[Signal, _Pair]], signature: Signa
     return "step" in fields and bool(fields & {"tokens_s", "samples_s", "grad_norm", "mfu"})
 
 
-def _evaluation(made: list[tuple[Signal, _Pair]]) -> list[Signal]:
+def _evaluation(made: list[tuple[ReportedValue, _Pair]]) -> list[ReportedValue]:
     """Values of evaluations, by their own names."""
     kept = [each for each, pair in made if not each.field and pair.label and _worth(each.name)]
     return [each._replace(name=clean_text(each.name)) for each in kept[:MOST_VALUES]]

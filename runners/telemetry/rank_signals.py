@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from ...presets.sanitize import clean_text
 from ..model import TrainingSample
 from .output_signals import EVALUATED
-from .signal_names import AXIS, Reported, Signal, best, of_trackers
+from .signal_names import AXIS, Reported, ReportedValue, best, of_trackers
 
 FIELDS = ("step", "total", "epoch", "loss", "lr", "grad_norm", "tokens_s", "samples_s", "step_s", "mfu")
 MOST_VALUES = 32
@@ -33,12 +33,12 @@ AXIS_FACTOR, AXIS_MARGIN = 0.5, 10
 class _Kind:
     """The newest signals of the trackers, or of the output."""
 
-    fields: dict[str, Signal] = field(default_factory=dict)
-    values: dict[str, Signal] = field(default_factory=dict)
+    fields: dict[str, ReportedValue] = field(default_factory=dict)
+    values: dict[str, ReportedValue] = field(default_factory=dict)
     updates: dict[str, int] = field(default_factory=dict)
     """How often each field came."""
 
-    def put(self, signals: Iterable[Signal]) -> None:
+    def put(self, signals: Iterable[ReportedValue]) -> None:
         every = list(signals)
         for name, each in best(every).items():
             before = self.fields.get(name)
@@ -73,7 +73,7 @@ class RankSignals:
             self._reported = reported
             self._trackers.put(of_trackers(reported))
 
-    def output(self, signals: Iterable[Signal], at: float) -> None:
+    def output(self, signals: Iterable[ReportedValue], at: float) -> None:
         """Signals of lines that were read at a unix time, oldest first."""
         fresh = [each._replace(at=at) for each in signals]
         self._own_pattern |= {each.field for each in fresh if each.source == OWN_PATTERN and each.field}
@@ -91,7 +91,7 @@ class RankSignals:
                 self._bad.setdefault(each.field, step)
         self._output.put(_in_order(fresh))
 
-    def _watch_cycle(self, step: Signal) -> None:
+    def _watch_cycle(self, step: ReportedValue) -> None:
         before = self._output.fields.get("step")
         if before is not None and before.source == step.source and step.value < before.value / 2:
             self._cyclic.add(step.source)
@@ -127,7 +127,7 @@ class RankSignals:
             not_finite_since={name: step for name, step in since.items() if step is not None},
         )
 
-    def _chosen(self, name: str) -> Signal | None:
+    def _chosen(self, name: str) -> ReportedValue | None:
         tracked, printed = self._trackers.fields.get(name), self._output.fields.get(name)
         if name in ("step", "total") and printed is not None and printed.source in self._cyclic:
             printed = None
@@ -138,7 +138,7 @@ class RankSignals:
         often = self._output.updates.get(name, 0) > OFTEN * self._trackers.updates.get(name, 0)
         return printed if often and printed.at > tracked.at else tracked
 
-    def _check_steps(self, chosen: dict[str, Signal], optimizer_steps: int | None) -> None:
+    def _check_steps(self, chosen: dict[str, ReportedValue], optimizer_steps: int | None) -> None:
         """Leave out a step that counts something else, and a total that it has passed."""
         step, total = chosen.get("step"), chosen.get("total")
         counted = optimizer_steps or 0
@@ -148,7 +148,7 @@ class RankSignals:
         if total is not None and (step is None or step.value > total.value or total.value <= 0):
             del chosen["total"]
 
-    def _pace(self, step: Signal | None) -> float | None:
+    def _pace(self, step: ReportedValue | None) -> float | None:
         """Mean seconds of a step over the last minute, by the times at which steps were reported."""
         if step is None:
             self._paced.clear()
@@ -163,7 +163,7 @@ class RankSignals:
         seconds, steps = paced[-1][0] - paced[0][0], paced[-1][1] - paced[0][1]
         return seconds / steps if steps > 0 and seconds >= PACE_LEAST_S else None
 
-    def _own(self) -> tuple[dict[str, float], dict[str, Signal]]:
+    def _own(self) -> tuple[dict[str, float], dict[str, ReportedValue]]:
         """Values under the script's own names, evaluations first; and those that are not finite."""
         every = self._output.values | self._trackers.values
         order = sorted(every.values(), key=lambda each: EVALUATED.search(each.name.lower()) is None)
@@ -171,13 +171,13 @@ class RankSignals:
         finite = {name: each.value for name, each in named.items() if math.isfinite(each.value)}
         return finite, {name: each for name, each in named.items() if name not in finite}
 
-    def _since(self, name: str, signal: Signal) -> int | None:
+    def _since(self, name: str, signal: ReportedValue) -> int | None:
         return signal.since if signal.since is not None else self._bad.get(name)
 
 
-def _in_order(signals: list[Signal]) -> list[Signal]:
+def _in_order(signals: list[ReportedValue]) -> list[ReportedValue]:
     """The newest line first, so that its signals count; within a line the order of its names decides."""
-    newest: dict[str, Signal] = {}
+    newest: dict[str, ReportedValue] = {}
     for each in signals:
         there = newest.get(each.field)
         if each.field and (there is None or there.source != each.source or each.order <= there.order):

@@ -30,7 +30,7 @@ class Name(NamedTuple):
     """A rate of one GPU, not of the job."""
 
 
-class Signal(NamedTuple):
+class ReportedValue(NamedTuple):
     """One value that a script reported."""
 
     field: str
@@ -122,13 +122,13 @@ def meaning(name: str, unit: str = "") -> Name:
 
 def signal(
     name: str, value: float, source: str, at: float = 0.0, unit: str = "", since: int | None = None
-) -> Signal:
+) -> ReportedValue:
     """A value under a script's name as a signal."""
     means = meaning(name, unit)
     field, value = means.field, value * means.scale
     if field and not plausible(field, value, sure=means.order == 0):
         field = ""
-    return Signal(field, name, value, source, at, means.order, since, means.per_gpu)
+    return ReportedValue(field, name, value, source, at, means.order, since, means.per_gpu)
 
 
 def plausible(field: str, value: float, sure: bool = True) -> bool:
@@ -176,19 +176,19 @@ WORDS = {
 """What a source is called where its name is another."""
 
 
-def of_trackers(reported: Reported) -> Iterator[Signal]:
+def of_trackers(reported: Reported) -> Iterator[ReportedValue]:
     """What one rank's script reported, the tracker that counts first."""
     ordered = sorted(reported.trackers.items(), key=lambda item: (*TRACKERS, item[0]).index(item[0]))
     for tracker, values in ordered:
         yield from _of_tracker(WORDS.get(tracker, clean_text(tracker)), values)
 
 
-def _of_tracker(source: str, tracker: TrackerValues) -> Iterator[Signal]:
+def _of_tracker(source: str, tracker: TrackerValues) -> Iterator[ReportedValue]:
     at = max((moment for _, _, moment in tracker.values.values()), default=0.0)
     for field, counted in (("step", tracker.reached), ("total", tracker.total), ("epoch", tracker.epoch)):
         if counted is not None and plausible(field, counted):
-            yield Signal(field, field, float(counted), source, at, -1)
-    lead: Signal | None = None
+            yield ReportedValue(field, field, float(counted), source, at, -1)
+    lead: ReportedValue | None = None
     step: int | None = None
     for name, (value, given, moment) in tracker.values.items():
         each = signal(name, _number(value), source, moment, since=tracker.bad.get(name))
@@ -197,14 +197,14 @@ def _of_tracker(source: str, tracker: TrackerValues) -> Iterator[Signal]:
         if leads and given is not None:
             lead, step = each, given
     if step is not None and lead is not None and plausible("step", step):
-        yield Signal("step", AXIS, float(step), source, lead.at, len(_STEP))
+        yield ReportedValue("step", AXIS, float(step), source, lead.at, len(_STEP))
 
 
 AXIS = "(axis)"
 """The name of a step that is an axis of a tracker's: it may count epochs."""
 
 
-def _before(signal: Signal, other: Signal) -> bool:
+def _before(signal: ReportedValue, other: ReportedValue) -> bool:
     return (signal.field != "loss", signal.order) < (other.field != "loss", other.order)
 
 
@@ -214,9 +214,9 @@ def _number(value: float | str) -> float:
     )
 
 
-def best(signals: Iterable[Signal]) -> dict[str, Signal]:
+def best(signals: Iterable[ReportedValue]) -> dict[str, ReportedValue]:
     """Of each field the signal that counts: of the source that comes first, its lowest order; the newest of equals."""
-    chosen: dict[str, Signal] = {}
+    chosen: dict[str, ReportedValue] = {}
     for each in signals:
         there = chosen.get(each.field) if each.field else None
         if each.field and (there is None or (there.source == each.source and each.order <= there.order)):

@@ -32,7 +32,7 @@ from distui.runners.model import (
 )
 from distui.runners.nccl_reach import how, reach, refusal
 from distui.runners.state import RunState
-from distui.tui.rows.command_line import CommandError, Names, candidates, completed, help_line, parse
+from distui.tui.rows.command_line import CommandError, RunNames, candidates, completed, help_line, parse
 from distui.tui.rows.confirm import confirmation
 from distui.tui.rows.glyphs import plain
 from distui.tui.screens.command_prompt import CommandPrompt
@@ -189,7 +189,7 @@ def test_an_empty_change_of_the_environment_is_refused(line: str) -> None:
 
 
 def test_completion() -> None:
-    names = Names((0, 1, 10), ("LR", "NCCL_DEBUG", "NCCL_IB_DISABLE"))
+    names = RunNames((0, 1, 10), ("LR", "NCCL_DEBUG", "NCCL_IB_DISABLE"))
     assert completed("rest", names) == "restart "
     assert completed("restart en", names) == "restart env "
     assert completed("restart env nccl", names) == "restart env NCCL_"

@@ -8,17 +8,17 @@ import pytest
 
 from distui.runners.errors import RunError
 from distui.runners.model import HUB, Series
-from distui.tui.verbs.metrics import Summary, chosen, duration, lines, moment, small_curve, value_text
+from distui.tui.verbs.metrics import SeriesSummary, chosen, duration, lines, moment, small_curve, value_text
 
 NOW = time.mktime((2026, 5, 4, 12, 0, 0, 0, 0, -1))
 
 
 def test_a_mean_counts_samples_and_a_spike_is_the_maximum() -> None:
-    summary = Summary(
+    summary = SeriesSummary(
         Series("gpu.util", 0, 3, 1, (10, None, 40), (5, None, 40), (100, None, 40), (30, 0, 10))
     )
     assert (summary.last, summary.low, summary.mean, summary.high) == (40, 5, 17.5, 100)
-    nothing = Summary(Series("gpu.util", 0, 3, 1, (None, None)))
+    nothing = SeriesSummary(Series("gpu.util", 0, 3, 1, (None, None)))
     assert (nothing.last, nothing.low, nothing.mean, nothing.high) == (None, None, None, None)
 
 

@@ -75,14 +75,14 @@ USAGE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class RunNames:
     """What completion knows of the run."""
 
     ranks: tuple[int, ...] = ()
     variables: tuple[str, ...] = ()
 
 
-def help_line(text: str, names: Names) -> str:
+def help_line(text: str, names: RunNames) -> str:
     """One line while a command is typed: the usage of its verb, or the words that it may become."""
     verb, blank, _ = text.lstrip().partition(" ")
     if verb in USAGE:
@@ -97,7 +97,7 @@ def help_line(text: str, names: Names) -> str:
     return f"no command {verb!r}: {did_you_mean(verb, WORDS) or 'Tab on an empty line lists them'}"
 
 
-def candidates(text: str, names: Names) -> list[str]:
+def candidates(text: str, names: RunNames) -> list[str]:
     """What the last word may be, whole words; [] where anything or nothing fits."""
     head, _, last = text.rpartition(" ")
     words = head.split()
@@ -109,7 +109,7 @@ def _piece(word: str, last: str) -> bool:
     return word.upper().startswith(last.rpartition(",")[2].upper())
 
 
-def _choices(words: list[str], names: Names) -> list[str]:
+def _choices(words: list[str], names: RunNames) -> list[str]:
     """The words that may follow these."""
     if not words:
         return list(WORDS)
@@ -143,7 +143,7 @@ def _choices(words: list[str], names: Names) -> list[str]:
     return []
 
 
-def completed(text: str, names: Names) -> str:
+def completed(text: str, names: RunNames) -> str:
     """The line after Tab: as far as all candidates agree, with a blank behind the only one."""
     fitting = candidates(text, names)
     if not fitting:

@@ -82,7 +82,7 @@ class Arrangement:
 
 
 @dataclass(slots=True)
-class Column:
+class Stack:
     """Panes below each other in some columns of the body."""
 
     x: int
@@ -112,17 +112,17 @@ class Column:
         """Give a pane all that is left."""
         self.add(name, self.height)
 
-    def split(self, left: int, height: int) -> tuple[Column, Column]:
+    def split(self, left: int, height: int) -> tuple[Stack, Stack]:
         """Two columns side by side over the next `height` rows, which this one then no longer has."""
         height = min(height, self.height)
         columns = (
-            Column(self.x, self.y, left, height, self.extra),
-            Column(self.x + left, self.y, self.width - left, height, self.extra),
+            Stack(self.x, self.y, left, height, self.extra),
+            Stack(self.x + left, self.y, self.width - left, height, self.extra),
         )
         self.y, self.height = self.y + height, self.height - height
         return columns
 
-    def take(self, *columns: Column) -> None:
+    def take(self, *columns: Stack) -> None:
         """Take over the panes of columns beside each other."""
         for column in columns:
             self.panes |= column.panes
@@ -149,7 +149,7 @@ def arrange(
     header = 2 if height >= 20 else 1
     banner = min(banner, most_banner(height))
     flash = min(flash, 3)
-    body = Column(0, 0, width, height - header - 2 - banner - flash, 2 if framed else 1)
+    body = Stack(0, 0, width, height - header - 2 - banner - flash, 2 if framed else 1)
     main = pane if pane in ONE_PANE else "ranks"
     if pane in ONE_PANE:
         body.rest(pane)
@@ -179,14 +179,14 @@ def shows_wrong(width: int, height: int, pane: str, ended: bool) -> bool:
     return pane == "overview" and width >= LARGE[0] and height >= LARGE[1]
 
 
-def _rank_pane(body: Column, wants: Wants) -> None:
+def _rank_pane(body: Stack, wants: Wants) -> None:
     """Ranks, and above them their GPUs where both fit well."""
     if not wants.ended and body.height >= 20:
         body.add("gpus", wants.gpus, keep=max(body.height * 3 // 5, min(wants.ranks, 12) + body.extra))
     body.rest("ranks")
 
 
-def _launch(body: Column, width: int, wants: Wants) -> None:
+def _launch(body: Stack, width: int, wants: Wants) -> None:
     rows = wants.map(body.inner)
     if width >= LARGE[0]:
         left, right = body.split(width * 11 // 20, body.height)
@@ -198,7 +198,7 @@ def _launch(body: Column, width: int, wants: Wants) -> None:
     body.rest("log")
 
 
-def _narrow(body: Column, wants: Wants) -> None:
+def _narrow(body: Stack, wants: Wants) -> None:
     """One column: ranks, one strip of curves, the log; the map where there are more ranks than rows."""
     log = LEAST_LOG + body.extra
     if wants.ended:
@@ -222,7 +222,7 @@ def _narrow(body: Column, wants: Wants) -> None:
     body.rest("log")
 
 
-def _middle(body: Column, wants: Wants) -> None:
+def _middle(body: Stack, wants: Wants) -> None:
     """GPUs and ranks beside curves, the log below them in full width."""
     if wants.tiled and not wants.ended:
         body.add("heat", wants.map(body.inner), keep=body.height * 3 // 5)
@@ -247,7 +247,7 @@ def _middle(body: Column, wants: Wants) -> None:
     body.rest("log")
 
 
-def _large(body: Column, wants: Wants) -> None:
+def _large(body: Stack, wants: Wants) -> None:
     """Two columns: what the run is made of, and what it does."""
     if wants.tiled and not wants.ended:
         body.add("heat", wants.map(body.inner), keep=body.height * 3 // 5)
@@ -259,7 +259,7 @@ def _large(body: Column, wants: Wants) -> None:
     body.take(left, right)
 
 
-def _left(left: Column, wants: Wants, natural: bool) -> None:
+def _left(left: Stack, wants: Wants, natural: bool) -> None:
     """GPUs, ranks; where there is room what is wrong, the card of the run, its events."""
     ranks = min(wants.ranks, LEAST_RANKS + 3) + left.extra
     wrong = wants.wrong(left.inner) + left.extra if natural and not wants.ended else 0

@@ -11,7 +11,7 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label
 
-from ..rows.command_line import Names, candidates, completed, help_line
+from ..rows.command_line import RunNames, candidates, completed, help_line
 from .rows_view import RowsView
 
 HINT = "restart env K=V · nccl INFO COLL for 30 · stop · signal USR1 · dump stacks · Tab completes"
@@ -27,7 +27,7 @@ class CommandPrompt(ModalScreen[str | None]):
         Binding("down", "recall(1)", "the next line", priority=True),
     ]
 
-    def __init__(self, history: Sequence[str], names: Names, ascii_only: bool = False) -> None:
+    def __init__(self, history: Sequence[str], names: RunNames, ascii_only: bool = False) -> None:
         super().__init__()
         self._lines = [*history, ""]
         """The last one is what is being typed."""

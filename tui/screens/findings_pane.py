@@ -24,7 +24,7 @@ class FindingList(Pane):
 
     BINDINGS: ClassVar[list[Binding]] = bindings("findings")  # type: ignore[assignment]
 
-    class Moved(Message):
+    class FindingMoved(Message):
         """Another finding is under the cursor."""
 
     class Zoomed(Message):
@@ -55,7 +55,7 @@ class FindingList(Pane):
         return self._items[self.cursor] if 0 <= self.cursor < len(self._items) else None
 
     def cursor_moved(self) -> None:
-        self.post_message(self.Moved())
+        self.post_message(self.FindingMoved())
 
     def action_zoom(self) -> None:
         if self.current is not None:

@@ -117,7 +117,7 @@ class Events(Pane):
 
     BINDINGS: ClassVar[list[Binding]] = bindings("events")  # type: ignore[assignment]
 
-    class Chosen(Message):
+    class TimeChosen(Message):
         """The user wants to see that time."""
 
         def __init__(self, at: float) -> None:
@@ -136,7 +136,7 @@ class Events(Pane):
     def action_zoom(self) -> None:
         at = self._times[self.cursor] if self.cursor < len(self._times) else None
         if at is not None:
-            self.post_message(self.Chosen(at))
+            self.post_message(self.TimeChosen(at))
 
 
 class Wrong(Pane):

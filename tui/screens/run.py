@@ -295,8 +295,8 @@ class RunScreen(Screen[None]):
     def on_curve_strip_log_wanted(self) -> None:
         self.action_pane("log")
 
-    @on(Events.Chosen)
-    def _show_time(self, event: Events.Chosen) -> None:
+    @on(Events.TimeChosen)
+    def _show_time(self, event: Events.TimeChosen) -> None:
         self.app.travel_to(event.at)
 
     @on(RankTable.Marked)

@@ -149,7 +149,7 @@ def chosen(
     return shown
 
 
-class Summary:
+class SeriesSummary:
     """The numbers of one series."""
 
     def __init__(self, series: Series) -> None:
@@ -170,7 +170,7 @@ def lines(shown: Sequence[Series], seconds: float, utf8: bool) -> list[str]:
     rows = [("METRIC", "OF", "LAST", "MIN", "MEAN", "MAX", *(("CURVE",) if utf8 else ()))]
     several = len({series.node for series in shown}) > 1
     for series in shown:
-        summary, unit = Summary(series), metric(series.metric).unit
+        summary, unit = SeriesSummary(series), metric(series.metric).unit
         values = (summary.last, summary.low, summary.mean, summary.high)
         curve = (small_curve(series),) if utf8 else ()
         rows.append(
@@ -238,7 +238,7 @@ def document(run: str, window: MetricsWindow, shown: Sequence[Series]) -> dict[s
 
 
 def _series(series: Series) -> dict[str, Any]:
-    summary, about = Summary(series), metric(series.metric)
+    summary, about = SeriesSummary(series), metric(series.metric)
     return {
         "metric": series.metric,
         "title": about.title,

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from distui.runners.telemetry.signal_names import Reported, Signal, best, of_trackers
+from distui.runners.telemetry.signal_names import Reported, ReportedValue, best, of_trackers
 
 from .inrank_rig import Asking, eventually, rank
 
@@ -43,7 +43,7 @@ def reported(place: Path, script: str, **env: str) -> Reported:
     return msgspec.json.decode(json.dumps(answer["signals"]).encode(), type=Reported)
 
 
-def fields(told: Reported) -> dict[str, Signal]:
+def fields(told: Reported) -> dict[str, ReportedValue]:
     return best(of_trackers(told))
 
 

@@ -14,7 +14,7 @@ from distui.runners.hub.merged_run import Record as Kept
 from distui.runners.logs import line_times
 from distui.runners.logs.dating import LogSpan
 from distui.runners.logs.follow import line_start, read_piece, read_window
-from distui.runners.logs.line_times import LineTimes, Moment, Timeline, offset_at, thinned
+from distui.runners.logs.line_times import LineTime, LineTimes, TimeRecords, offset_at, thinned
 from distui.runners.logs.log_files import parse_file_id
 from distui.runners.logs.own_stamps import own_time
 
@@ -35,9 +35,9 @@ def written(run: Path, data: bytes, name: str = NAME) -> None:
         file.write(data)
 
 
-def moments(run: Path, *offsets: int) -> list[Moment]:
+def moments(run: Path, *offsets: int) -> list[LineTime]:
     window = read_window(run, NAME, 0)
-    return [Timeline(window.times).of(offset) for offset in offsets]
+    return [TimeRecords(window.times).of(offset) for offset in offsets]
 
 
 def test_a_line_that_was_seen_to_come_has_its_time(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_thinning_never_moves_a_time(growth: list[tuple[int, float]]) -> None:
         size, at = size + more, at + seconds
         records.append((size, at))
     fewer = thinned(records, lambda _: 60.0)
-    before, after = Timeline(records), Timeline(fewer)
+    before, after = TimeRecords(records), TimeRecords(fewer)
     for offset in range(size):
         sharp, wide = before.of(offset), after.of(offset)
         assert sharp.by is not None
@@ -142,7 +142,7 @@ def test_an_index_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     path = tmp_path / line_times.FOLDER / NAME
     assert path.stat().st_size <= 1010 * line_times.RECORD.size
     records = line_times.read_all(path.read_bytes())
-    assert Timeline(records).of(29_980).slack < 1.0
+    assert TimeRecords(records).of(29_980).slack < 1.0
 
 
 @pytest.mark.parametrize(
@@ -170,14 +170,14 @@ def test_an_index_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_a_line_s_own_time_counts_near_the_time_at_which_it_came(text: str, at: float | None) -> None:
-    own = own_time(text, Moment(T, T - 0.5), T + 100)
+    own = own_time(text, LineTime(T, T - 0.5), T + 100)
     assert own == (None if at is None else pytest.approx(at, abs=0.01))
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(max_size=40), st.sampled_from(["", "2023-11-14 ", "E1114 ", "[", "16999999"]))
 def test_no_text_is_too_strange_and_none_is_later_than_it_came(text: str, before: str) -> None:
-    own = own_time(before + text, Moment(T, T - 0.5), T + 100)
+    own = own_time(before + text, LineTime(T, T - 0.5), T + 100)
     assert own is None or T - line_times.SHARP_S - 16 <= own <= T
 
 
@@ -207,8 +207,8 @@ def test_a_hub_keeps_times_with_the_pieces(tmp_path: Path) -> None:
     record.keep(read_window(node, name, 8))
     record.keep(read_window(node, name, 0, 8))
     windows = (read_piece(hub, name, 0), read_piece(hub, name, 8))
-    assert [Timeline(windows[0].times).of(offset).by for offset in (0, 4)] == [T, T + 5]
-    assert Timeline(windows[1].times).of(8).by == T + 9
+    assert [TimeRecords(windows[0].times).of(offset).by for offset in (0, 4)] == [T, T + 5]
+    assert TimeRecords(windows[1].times).of(8).by == T + 9
     assert read_piece(hub, name, 0, at=T + 6).data == b"two\n"
 
 
@@ -225,8 +225,8 @@ def test_the_index_of_a_link_is_not_read(tmp_path: Path) -> None:
 def test_a_bundle_s_text_has_the_times_of_its_lines() -> None:
     text = b"key=secret\nplain\n" + b"[left out]\n" + b"last\n"
     masked = text.replace(b"secret", b"<masked 6 bytes>")
-    places = [line_times.Place(0, 17, 17), line_times.Place(1000, 1005, len(text))]
+    places = [line_times.CutPiece(0, 17, 17), line_times.CutPiece(1000, 1005, len(text))]
     records = [(11, T), (17, T + 1), (990, T + 5), (1005, T + 6)]
-    shown = Timeline(line_times.moved(places, records, text, masked))
+    shown = TimeRecords(line_times.moved(places, records, text, masked))
     starts = [0, masked.index(b"plain"), masked.index(b"last")]
     assert [shown.of(start).by for start in starts] == [T, T + 1, T + 6]

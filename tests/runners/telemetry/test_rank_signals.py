@@ -17,7 +17,7 @@ from distui.runners.model import Gpu, RankPhase, RankPlace, RankSample, Training
 from distui.runners.state import Attempt, Node, Rank, RunState
 from distui.runners.telemetry.output_signals import signals
 from distui.runners.telemetry.rank_signals import MOST_VALUES, RankSignals
-from distui.runners.telemetry.signal_names import Reported, Signal, TrackerValues
+from distui.runners.telemetry.signal_names import Reported, ReportedValue, TrackerValues
 from distui.runners.telemetry.step_totals import of_command
 
 
@@ -255,12 +255,12 @@ def test_a_bad_pattern_is_refused(pattern: str, word: str) -> None:
 
 class Matches:
     def __init__(self, *patterns: str) -> None:
-        self.got: list[tuple[int, list[Signal], float]] = []
+        self.got: list[tuple[int, list[ReportedValue], float]] = []
         self.failed = False
         self.changed = asyncio.Event()
         self.patterns = SignalPatterns(patterns, self._matched, self._failed)
 
-    def _matched(self, rank: int, made: list[Signal], at: float) -> None:
+    def _matched(self, rank: int, made: list[ReportedValue], at: float) -> None:
         self.got.append((rank, made, at))
         self.changed.set()
 
@@ -305,7 +305,7 @@ async def test_a_pattern_that_never_ends_hangs_nothing() -> None:
 
 def test_a_field_of_a_users_pattern_is_read_by_no_other() -> None:
     rank = RankSignals(0)
-    rank.output([Signal("loss", "loss", 1.5, "output: --signal")], 1.0)
+    rank.output([ReportedValue("loss", "loss", 1.5, "output: --signal")], 1.0)
     rank.trackers(tracked(2.0, 9, loss=9.0))
     rank.output(signals("step 10 loss 7.0"), 3.0)
     told = sample(rank)
