@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .formatting import plural
-from .model import RankPhase
+from .model import Checkpoint, RankPhase
 from .progress import STEPS_SOURCE, progress
 from .state import RunState
 
@@ -68,7 +68,10 @@ def what_is_lost(state: RunState, now: float) -> Loss:
     begun = attempt.began if saved is None else max(attempt.began, saved.at)
     line = progress(state, now)
     steps = line.step
-    if saved is not None:
+    exact = None if saved is None else _counted_since(state, saved)
+    if exact is not None:
+        steps = exact
+    elif saved is not None:
         comparable = line.sources.get("step") != STEPS_SOURCE or (
             saved.at >= attempt.began and attempt.number == 1
         )
@@ -84,6 +87,19 @@ def what_is_lost(state: RunState, now: float) -> Loss:
         saved_ago=None if saved is None else max(0.0, until - saved.at),
         torn=saved is not None and bool(state.checkpoints) and state.checkpoints[-1] is not saved,
     )
+
+
+def _counted_since(state: RunState, saved: Checkpoint) -> int | None:
+    """Optimizer steps of the process that saved, since it did; None where they were not counted, or it has gone."""
+    if saved.count is None or not saved.attempt or saved.attempt != state.attempts[-1].number:
+        return None
+    own = state.ranks.get(saved.rank) if saved.rank is not None else None
+    ranks = [own] if own is not None else list(state.ranks.values())
+    counts = [
+        rank.sample.step for rank in ranks if rank.sample is not None and rank.sample.step is not None
+    ]
+    now = max(counts, default=None)
+    return None if now is None or now < saved.count else now - saved.count
 
 
 def _units(state: RunState) -> str:

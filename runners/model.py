@@ -26,13 +26,14 @@ class RunPhase(enum.StrEnum):
     FAILED = "failed"
     STOPPED = "stopped"
     LOST = "lost"
+    ENDED = "ended"  # of a job that distui did not start: its starter alone knows how
     EXPORTED = "exported"  # in an opened bundle alone: it was live when that was written, and no more comes
 
     @property
     def ended(self) -> bool:
         """Whether nothing of it changes any more."""
         return self in (
-            RunPhase.SUCCEEDED, RunPhase.FAILED, RunPhase.STOPPED, RunPhase.LOST, RunPhase.EXPORTED
+            RunPhase.SUCCEEDED, RunPhase.FAILED, RunPhase.STOPPED, RunPhase.LOST, RunPhase.ENDED, RunPhase.EXPORTED
         )  # fmt: skip
 
     @property
@@ -51,6 +52,7 @@ class RankPhase(enum.StrEnum):
     KILLED = "killed"  # ended by a signal that distui did not send
     STOPPED = "stopped"  # ended because the group was stopped or restarted
     LOST = "lost"  # gone; exit status unknown
+    ENDED = "ended"  # the same, of a job that distui did not start
 
 
 HUB = -1
@@ -85,6 +87,7 @@ class Outcome(enum.StrEnum):
     RESTARTED = "restarted"
     STOPPED = "stopped"
     LOST = "lost"
+    ENDED = "ended"  # of a job that distui did not start
 
 
 class RankPlace(Struct, frozen=True):

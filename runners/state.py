@@ -203,7 +203,14 @@ def _cluster_changed(state: RunState, at: Stamped, event: ClusterChanged) -> Non
         state.phase = _MANAGED[cluster.state]
 
 
-_WORST = (Outcome.FAILED, Outcome.LOST, Outcome.STOPPED, Outcome.RESTARTED, Outcome.SUCCEEDED)
+_WORST = (
+    Outcome.FAILED,
+    Outcome.LOST,
+    Outcome.ENDED,
+    Outcome.STOPPED,
+    Outcome.RESTARTED,
+    Outcome.SUCCEEDED,
+)
 """An attempt on several nodes ended as the first of these that one of them reports."""
 
 _ALIVE = (RankPhase.STARTING, RankPhase.RUNNING)

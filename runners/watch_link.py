@@ -226,7 +226,7 @@ def _lost(watched: Watched, seen: Scan) -> tuple[Watched, list[Event]]:
         for r, proc in ranks.items()
         if r not in watched.gone and (proc.pid, proc.started) not in seen.alive
     ]
-    events: list[Event] = [_changed(watched, ranks[rank], RankPhase.LOST) for rank in lost]
+    events: list[Event] = [_changed(watched, ranks[rank], RankPhase.ENDED) for rank in lost]
     return replace(watched, gone=watched.gone | set(lost)), events
 
 
@@ -240,8 +240,8 @@ def _end(watched: Watched, seen: Scan) -> tuple[Watched, list[Event]]:
         return replace(watched, orphaned=True), [RunnerLost(pid=min(launchers)[0], text=text)]
     if led:
         return watched, []
-    ended = AttemptEnded(attempt=watched.attempt, outcome=Outcome.LOST, text=f"the job has ended: {_GONE}")
-    over = RunEnded(phase=RunPhase.LOST, exit_code=None, text=f"the job has ended: {_GONE}")
+    ended = AttemptEnded(attempt=watched.attempt, outcome=Outcome.ENDED, text=f"the job has ended: {_GONE}")
+    over = RunEnded(phase=RunPhase.ENDED, exit_code=None, text=f"the job has ended: {_GONE}")
     return replace(watched, over=True), [ended, over]
 
 

@@ -20,7 +20,14 @@ WAIT_S, MOST_S, GAPS = 8.0, 20.0, 5.0
 """A collective waits when it is older than GAPS times the usual gap between two, but within these bounds."""
 FRESH_S = 2.0
 """A sample of a missing rank counts when it is this much newer than the start of the wait."""
-ENDED = (RankPhase.SUCCEEDED, RankPhase.FAILED, RankPhase.KILLED, RankPhase.STOPPED, RankPhase.LOST)
+ENDED = (
+    RankPhase.SUCCEEDED,
+    RankPhase.FAILED,
+    RankPhase.KILLED,
+    RankPhase.STOPPED,
+    RankPhase.LOST,
+    RankPhase.ENDED,
+)
 
 
 class Key(NamedTuple):

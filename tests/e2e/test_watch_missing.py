@@ -129,10 +129,11 @@ def test_the_cockpit_says_that_a_watched_job_has_ended(world: World, ending: str
         job.wait(60)
         text = screen.until(lambda text: "how the ranks ended" in text, 10)
         assert "RUNNING" not in text
-        assert "LOST" in text.splitlines()[0]
+        assert "ENDED" in text.splitlines()[0]
+        assert "lost" not in text.lower()
         assert "the job has ended: its processes are gone" in text
         assert "● running" not in text
-        assert re.findall(r"(\d) +\d \S+ +✖ lost +(\d+)", text) == [
+        assert re.findall(r"(\d) +(?:\d \S+ +)?◌ ended +(\d+)", text) == [
             (str(rank), str(pid)) for rank, pid in enumerate(pids)
         ]
         assert log_title(text) == title

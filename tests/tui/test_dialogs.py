@@ -67,6 +67,26 @@ def test_a_loss_is_counted_from_the_newest_checkpoint() -> None:
     assert what_is_lost(state, now).text == "2,140 steps since step 18,000, about 30 min of 8 GPUs"
 
 
+@pytest.mark.parametrize(
+    ("attempt", "count", "rank", "steps"),
+    [(1, 900, 0, 134), (1, 900, None, 134), (1, None, 0, 2_140), (2, 900, 0, 2_140), (1, 5_000, 0, 2_140)],
+)
+def test_steps_of_the_process_that_saved_win_over_what_the_script_reports(
+    attempt: int, count: int | None, rank: int | None, steps: int
+) -> None:
+    """Where it has made some since: another attempt's counts, or one that has begun anew, are not compared."""
+    checkpoint = Checkpoint(
+        "/ckpt/step", play.BEGAN + 60, "torch.save", step=18_000, count=count, attempt=attempt, rank=rank
+    )
+    state = state_of((60, CheckpointSaved(attempt, checkpoint)), trained(20_140))
+    for number, one in state.ranks.items():
+        assert one.sample is not None
+        one.sample = msgspec.structs.replace(one.sample, step=1_034 if number == 0 else 1_030)
+    loss = what_is_lost(state, play.NOW)
+    assert loss.steps == steps
+    assert loss.text.startswith(f"{steps:,} steps since step 18,000")
+
+
 def test_without_a_checkpoint_all_of_the_attempt_is_at_stake() -> None:
     text = what_is_lost(state_of(trained(120)), play.BEGAN + 61).text
     assert (

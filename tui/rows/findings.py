@@ -400,6 +400,7 @@ _OUTCOME = {
     Outcome.RESTARTED: "warn",
     Outcome.STOPPED: "stale",
     Outcome.LOST: "bad",
+    Outcome.ENDED: "stale",
 }
 
 

@@ -42,6 +42,7 @@ RANK: dict[RankPhase, tuple[str, str]] = {
     RankPhase.KILLED: (BAD, "bad"),
     RankPhase.STOPPED: (STALE, "stale"),
     RankPhase.LOST: (BAD, "bad"),
+    RankPhase.ENDED: (STALE, "stale"),
 }
 """Glyph and style of a rank's state."""
 
@@ -54,6 +55,7 @@ RUN: dict[RunPhase, tuple[str, str]] = {
     RunPhase.FAILED: (BAD, "bad"),
     RunPhase.STOPPED: (STALE, "stale"),
     RunPhase.LOST: (BAD, "bad"),
+    RunPhase.ENDED: (STALE, "stale"),
     RunPhase.EXPORTED: (STALE, "stale"),
 }
 """Glyph and style of a run's state."""

@@ -186,6 +186,7 @@ def rank_order(frame: Frame) -> list[int]:
 
 _SEVERE = {
     RankPhase.FAILED: 0, RankPhase.KILLED: 1, RankPhase.LOST: 1, RankPhase.STARTING: 2, RankPhase.STOPPED: 3,
+    RankPhase.ENDED: 3,
 }  # fmt: skip
 
 

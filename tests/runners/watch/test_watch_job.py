@@ -92,16 +92,16 @@ def test_a_rank_that_torchrun_has_yet_to_start_is_waited_for() -> None:
     assert (story.state.phase, story.state.attempt) == (RunPhase.RUNNING, 1)
 
 
-def test_a_rank_that_is_gone_is_lost_and_the_run_goes_on_while_the_launcher_does() -> None:
+def test_a_rank_that_is_gone_has_ended_and_the_run_goes_on_while_the_launcher_does() -> None:
     story = Story(PAIR).then(look(job(found(0, 100))))
-    assert story.phases == {0: RankPhase.RUNNING, 1: RankPhase.LOST}
+    assert story.phases == {0: RankPhase.RUNNING, 1: RankPhase.ENDED}
     story.then(look(None, LAUNCHER))
-    assert story.phases == {0: RankPhase.LOST, 1: RankPhase.LOST}
+    assert story.phases == {0: RankPhase.ENDED, 1: RankPhase.ENDED}
     assert not story.state.phase.ended
     assert story.then(look(None, LAUNCHER)).last == []
     story.then(look(None))
-    assert (story.state.phase, story.state.exit_code) == (RunPhase.LOST, None)
-    assert story.state.attempts[-1].outcome is Outcome.LOST
+    assert (story.state.phase, story.state.exit_code) == (RunPhase.ENDED, None)
+    assert story.state.attempts[-1].outcome is Outcome.ENDED
     assert story.then(look(PAIR)).last == []
 
 
@@ -125,10 +125,10 @@ def test_a_worker_that_outlives_its_rank_is_not_the_rank() -> None:
     first = job(replace(found(0, 100), below=frozenset({worker})), found(1, 101), launchers=frozenset())
     orphan = job(replace(found(0, 110), started=1100), found(1, 101), launchers=frozenset())
     story = Story(first).then(look(orphan))
-    assert story.phases == {0: RankPhase.LOST, 1: RankPhase.RUNNING}
+    assert story.phases == {0: RankPhase.ENDED, 1: RankPhase.RUNNING}
     assert story.state.attempt == 1
     story.then(look(job(replace(found(0, 110), started=1100), launchers=frozenset())))
-    assert story.state.phase is RunPhase.LOST
+    assert story.state.phase is RunPhase.ENDED
 
 
 def test_a_worker_of_an_earlier_attempt_is_not_a_rank_either() -> None:
@@ -136,12 +136,12 @@ def test_a_worker_of_an_earlier_attempt_is_not_a_rank_either() -> None:
     story = Story(job(found(0, 100), replace(found(1, 101), below=frozenset({worker}))))
     story.then(look(job(found(0, 200, 1), found(1, 201, 1)), worker))
     story.then(look(job(replace(found(1, 110), started=1100), launchers=frozenset())))
-    assert (story.state.phase, story.state.attempt) == (RunPhase.LOST, 2)
+    assert (story.state.phase, story.state.attempt) == (RunPhase.ENDED, 2)
 
 
 def test_a_pid_that_another_process_has_now_is_not_the_rank() -> None:
     story = Story(PAIR).then(look(job(found(0, 100)), (101, 99_999)))
-    assert story.phases[1] is RankPhase.LOST
+    assert story.phases[1] is RankPhase.ENDED
 
 
 def test_ranks_without_their_launcher_go_on_and_that_is_said_once() -> None:
