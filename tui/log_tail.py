@@ -242,8 +242,8 @@ class LogTail:
 
     async def _pull(self, span: LogSpan, sizes: Mapping[str, int]) -> None:
         for _ in range(WINDOWS_A_PULL):
-            known = span.size if span.file.id in self._opened else None
-            if span.next == span.size == sizes.get(span.file.id, known):
+            size = span.size if span.file.id in self._opened else None
+            if span.next == span.size == sizes.get(span.file.id, size):
                 break
             if not await self._advance(span):
                 break

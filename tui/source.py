@@ -246,12 +246,12 @@ class LocalSource:
             path = run_directories.resolve(run_id).path
         except RunError:
             return {}
-        found = {"records": str(path)}
+        places = {"records": str(path)}
         with suppress(OSError, ValueError):
             plan = json.loads((path / "plan.json").read_bytes())
             if isinstance(plan, dict) and isinstance(plan.get("cwd"), str):
-                found["directory"] = plan["cwd"]
-        return found
+                places["directory"] = plan["cwd"]
+        return places
 
     async def open(self, run_id: str) -> Link:
         """A link to the run, starting an agent for it if none is there. Raises LinkError."""

@@ -68,7 +68,7 @@ class Growing:
 
     def check(self) -> None:
         """Report what grew since the last look; also right before the end, so that nobody misses the last lines."""
-        self._look()
+        self._check_files()
         self.flush()
         sizes, self._unreported = self._unreported, {}
         if sizes:
@@ -78,7 +78,7 @@ class Growing:
         """Write the times that were noted, of one log or of all."""
         self._times.flush(file)
 
-    def _look(self) -> None:
+    def _check_files(self) -> None:
         before, self._checked = self._checked, time.monotonic()
         sizes = self._unreported
         while True:
@@ -132,22 +132,22 @@ class Growing:
             self._listened = ()
             left = self._checked + (SHORTEST_S if self._attended else QUIET_S) - time.monotonic()
             if left <= 0:
-                self._look_again()
+                self._check_again_soon()
             elif self._due is None:
                 self._wait(left)
 
-    def _look_again(self) -> None:
+    def _check_again_soon(self) -> None:
         if self._attended:
             self.check()
         else:
-            self._look()
+            self._check_files()
 
     def _wait(self, seconds: float) -> None:
         self._due = asyncio.get_running_loop().call_later(seconds, self._check_again)
 
     def _check_again(self) -> None:
         self._due = None
-        self._look_again()
+        self._check_again_soon()
         if self._notifier is None and self._attended:
             self._wait(DEAF_S)
 

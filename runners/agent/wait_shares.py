@@ -18,7 +18,7 @@ STALE_S = 15.0
 """A share without newer pulses is none any more."""
 
 
-class _Look(NamedTuple):
+class _Sampled(NamedTuple):
     at: float
     seconds: float
     """Since the pulse before."""
@@ -29,7 +29,7 @@ class WaitShares:
     """Shares by rank."""
 
     def __init__(self) -> None:
-        self._looks: dict[int, deque[_Look]] = {}
+        self._samples: dict[int, deque[_Sampled]] = {}
         self._before: dict[int, tuple[int | None, float]] = {}
         """Process and time of the newest pulse."""
 
@@ -39,28 +39,36 @@ class WaitShares:
         ranks = {pulse.rank for pulse in pulses}
         for gone in self._before.keys() - ranks:
             del self._before[gone]
-            self._looks.pop(gone, None)
+            self._samples.pop(gone, None)
         for pulse in pulses:
             pid, at = self._before.get(pulse.rank, (None, math.nan))
             self._before[pulse.rank] = (pulse.pid, pulse.at)
             if pid != pulse.pid:
-                self._looks.pop(pulse.rank, None)
+                self._samples.pop(pulse.rank, None)
                 continue
             seconds = pulse.at - at
             share = waited(pulse, seconds)
-            looks = self._looks.setdefault(pulse.rank, deque(maxlen=64))
+            samples = self._samples.setdefault(pulse.rank, deque(maxlen=64))
             if share is not None and seconds > 0:
-                looks.append(_Look(pulse.at, seconds, share))
-            while looks and looks[0].at < pulse.at - WINDOW_S:
-                looks.popleft()
+                samples.append(_Sampled(pulse.at, seconds, share))
+            while samples and samples[0].at < pulse.at - WINDOW_S:
+                samples.popleft()
 
     def percent(self, rank: int, pid: int | None, now: float) -> float | None:
         """Percent of the last minute in which it waited; None where that is not known. `now` in unix seconds."""
-        looks = self._looks.get(rank)
-        if not looks or len(looks) < LEAST or self._before[rank][0] != pid or now - looks[-1].at > STALE_S:
+        samples = self._samples.get(rank)
+        if (
+            not samples
+            or len(samples) < LEAST
+            or self._before[rank][0] != pid
+            or now - samples[-1].at > STALE_S
+        ):
             return None
         return round(
-            100 * sum(look.share * look.seconds for look in looks) / sum(look.seconds for look in looks), 1
+            100
+            * sum(sample.share * sample.seconds for sample in samples)
+            / sum(sample.seconds for sample in samples),
+            1,
         )
 
 

@@ -79,7 +79,7 @@ class Search:
         if self._sparse and shown.isascii():
             return _placed(self._by_literal(shown, shown.lower()), shown, data)
         if self._within is None:
-            return _placed(self._one_by_one(shown), shown, data)
+            return _placed(self._line_by_line(shown), shown, data)
         if shown.isascii():
             return _placed(self._by_pattern(shown, b"\n"), shown, data)
         text = shown.decode("utf-8", "replace")  # "\n" is never part of a broken sequence
@@ -110,7 +110,7 @@ class Search:
             at = end + 1
         return hits
 
-    def _one_by_one(self, data: bytes) -> list[tuple[int, int]]:
+    def _line_by_line(self, data: bytes) -> list[tuple[int, int]]:
         hits, at = [], 0
         while at < len(data):
             end = _end(data, at, b"\n")

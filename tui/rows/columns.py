@@ -309,6 +309,6 @@ def sorted_lines(lines: Sequence[_L], column: Column, reverse: bool) -> list[_L]
     if column.key is None:
         return list(lines)
     keyed = [(column.key(line), line) for line in lines]
-    known = [(value, line) for value, line in keyed if value is not None]
-    known.sort(key=lambda item: (isinstance(item[0], str), item[0]), reverse=reverse)
-    return [line for _, line in known] + [line for value, line in keyed if value is None]
+    with_value = [(value, line) for value, line in keyed if value is not None]
+    with_value.sort(key=lambda item: (isinstance(item[0], str), item[0]), reverse=reverse)
+    return [line for _, line in with_value] + [line for value, line in keyed if value is None]

@@ -429,13 +429,13 @@ def end_rows(frame: Frame, width: int) -> list[Row]:
 def _end_remedies(state: RunState, cause: FirstCause | None, width: int) -> list[Row]:
     """What to do about it, by its findings; their sentences only where the cause does not say the same."""
     rows: list[Row] = []
-    told = cause_text(cause) if cause is not None else ""
+    stated = cause_text(cause) if cause is not None else ""
     for item in items(state.findings.values()):
         finding = item.first
         if item.follows or finding.quiet:
             continue
         same = finding.role == "cause" and cause is not None and cause.rank in item.ranks
-        if not same and finding.text not in told:
+        if not same and finding.text not in stated:
             glyph, style = glyphs.severity(finding)
             rows += labelled((f" {glyph} ", style), clean_text(finding.text), width - 1)
         if finding.remedy:

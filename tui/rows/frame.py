@@ -164,7 +164,7 @@ class Frame:
         old = self.age(node, sampled)
         return old is not None and (self.state.phase.ended or (old <= STALE_S and self.answers(node)))
 
-    def known(self, node: int, sampled: float) -> bool:
+    def usable(self, node: int, sampled: float) -> bool:
         """Whether a sample may be shown, dim where it is not fresh."""
         old = self.age(node, sampled)
         return old is not None and (self.state.phase.ended or old <= DIM_S)

@@ -338,10 +338,10 @@ def _load(frame: Frame) -> Cells:
     gpus = own_gpus(frame)
     if not gpus:
         return [(7, _cpu(frame), _BAR)]
-    utils = _known(gpu.util for gpu in gpus)
+    utils = _measured(gpu.util for gpu in gpus)
     sized = [(gpu.mem_used, gpu.mem_total) for gpu in gpus]
     memory = [(used, total) for used, total in sized if used is not None and total is not None]
-    power = _known(gpu.power_w for gpu in gpus)
+    power = _measured(gpu.power_w for gpu in gpus)
     util = f"util {percent(sum(utils) / len(utils))}" if utils else f"util {NA}"
     used_all = usage_short(sum(used for used, _ in memory), sum(total for _, total in memory))
     return [
@@ -356,13 +356,13 @@ def watts(power: float) -> str:
     return f"{power:.0f} W" if power < 1000 else f"{power / 1000:.1f} kW"
 
 
-def _known(values: Iterable[float | None]) -> list[float]:
+def _measured(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
 
 def _cpu(frame: Frame) -> Row:
     ranks = frame.state.ranks.values()
-    samples = _known(
+    samples = _measured(
         rank.sample.cpu_percent
         for rank in ranks
         if rank.sample is not None and frame.fresh(rank.place.node, rank.sampled)

@@ -214,11 +214,11 @@ class _Ranks:
         frame = self._frame
         node = frame.state.nodes.get(rank.place.node)
         gpu = gpu_of(rank, node)
-        sampled = node is not None and frame.known(node.node, node.gpu_sampled)
+        sampled = node is not None and frame.usable(node.node, node.gpu_sampled)
         return RankRow(
             rank=rank,
             node=node,
-            sample=rank.sample if frame.known(rank.place.node, rank.sampled) else None,
+            sample=rank.sample if frame.usable(rank.place.node, rank.sampled) else None,
             gpu=gpu if sampled else None,
             fresh=frame.fresh(rank.place.node, rank.sampled),
             gpu_index=gpu.index if gpu else None,
@@ -329,11 +329,11 @@ def gpu_lines(frame: Frame) -> tuple[list[GpuRow], list[GpuRow]]:
     mine: list[GpuRow] = []
     rest: list[GpuRow] = []
     for number, node in sorted(state.nodes.items()):
-        fresh, known = frame.fresh(number, node.gpu_sampled), frame.known(number, node.gpu_sampled)
+        fresh, usable = frame.fresh(number, node.gpu_sampled), frame.usable(number, node.gpu_sampled)
         for gpu in node.gpus:
             ranks = tuple(sorted(used.get((number, gpu.index), ())))
             line = GpuRow(
-                gpu.index, number, gpu if known and not gpu.lost else None, fresh, named[number], ranks,
+                gpu.index, number, gpu if usable and not gpu.lost else None, fresh, named[number], ranks,
                 frozenset(pids.get(number, ())), gpu.lost, gpu.name,
             )  # fmt: skip
             (mine if ranks else rest).append(line)

@@ -69,10 +69,10 @@ class Measures:
         return self._once(f"map{width}", _shape(frame), lambda: len(heat_rows(frame, width)))
 
     def _once(self, name: str, key: Hashable, count: Callable[[], int]) -> int:
-        known = self._counted.get(name)
-        if known is None or known[0] != key:
-            known = self._counted[name] = (key, count())
-        return known[1]
+        counted = self._counted.get(name)
+        if counted is None or counted[0] != key:
+            counted = self._counted[name] = (key, count())
+        return counted[1]
 
 
 def _strips(state: RunState) -> int:

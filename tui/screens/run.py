@@ -338,14 +338,14 @@ class RunScreen(Screen[None]):
         log = self.log_view
         late = self.set_timer(PATIENCE_S, lambda: self.notify("searching for an error", timeout=2))
         try:
-            found = await log.next_error(lambda share: log.name_search(f"searching {int(share * 100)} %"))
+            reached = await log.next_error(lambda share: log.name_search(f"searching {int(share * 100)} %"))
         except LinkError as error:
             self.notify(str(error), severity="error", markup=False)
             return
         finally:
             late.stop()
             log.name_search("")
-        if not found:
+        if not reached:
             self.notify("no error or warning in this log")
 
     def action_log_times(self) -> None:
