@@ -220,7 +220,8 @@ def test_a_journal_that_was_damaged_before_gets_none(tmp_path: Path) -> None:
 
 
 def test_a_copy_of_the_directory_is_another_run(tmp_path: Path) -> None:
-    written(tmp_path / "a" if (tmp_path / "a").mkdir() is None else tmp_path)
+    (tmp_path / "a").mkdir()
+    written(tmp_path / "a")
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     copied = msgspec.structs.replace(RUN, run="b")
     assert (

@@ -127,7 +127,7 @@ def test_a_syntax_that_only_the_trainings_python_knows_is_launched(tmp_path: Pat
 async def test_the_form_begins_with_the_run_at_hand(rig: Start) -> None:
     it = rig(play.running())
     form = LaunchForm(preset="fsdp2", script="train.py", args="--lr 1", nproc="4", env="LR=1")
-    it.source.form_of = lambda run: form  # type: ignore[method-assign]
+    it.source.form_of = lambda run_id: form  # type: ignore[method-assign]
     async with shown(it, 120, 40):
         await it.until(lambda: "RUNNING" in it.screen())
         await it.press("ctrl+n")

@@ -34,7 +34,7 @@ SLOW = Finding("slow", "warning", "rank 4 is the straggler", rank=4, since=play.
 def eventful() -> list[tuple[float, Event]]:
     """A failure after 30 s, a second attempt, a finding that came and went, a checkpoint."""
     head = play.running()
-    ended = [
+    ended: list[tuple[float, Event]] = [
         (30.0, RankChanged(1, 3, RankPhase.FAILED, 3, 4714, 1)),
         (31.0, AttemptEnded(1, Outcome.FAILED, play.cause(), "rank 3 failed")),
     ]

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from distui.presets.nccl import DEFAULT_SUBSYS
-from distui.runners.agent.nccl_switch import standing, unused
+from distui.runners.agent.nccl_switch import unused
 from distui.runners.model import NcclChanged
+from distui.runners.nccl_reach import standing
 from distui.runners.state import Attempt
 
 from .inrank_rig import PLAIN_DDP, driven, launch

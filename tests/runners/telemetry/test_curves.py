@@ -202,7 +202,7 @@ def test_nodes_are_folded_by_samples(tmp_path: Path) -> None:
     stores = nodes(tmp_path)
     whole = one(read(stores, ask(T, T + 10, "gpu.util", buckets=1, fold="all"), T + 60))
     assert (whole.node, whole.of, whole.low, whole.high) == (HUB, 2, (0,), (100,))
-    assert whole.mean == (pytest.approx(100 * 4 / 14, rel=1e-4),)
+    assert list(whole.mean) == pytest.approx([100 * 4 / 14], rel=1e-4)
     by_node = read(stores, ask(T, T + 10, "gpu.util", buckets=1, fold="node"), T + 60)
     assert [(series.node, series.mean) for series in by_node.series] == [(0, (0,)), (1, (100,))]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from typing import Any
 
 import pytest
 
@@ -119,8 +120,9 @@ def test_a_nan_and_since_when() -> None:
 
 def test_what_a_script_calls_its_values_is_clean_and_bounded() -> None:
     rank = RankSignals(0)
-    many: dict[str, float | str] = {f"layer{at}/norm": 1.0 for at in range(100)}
-    rank.trackers(tracked(1.0, 1, **many, **{"eval/\x1b[31mloss" + "x" * 90: 2.0, "val/worst": "inf"}))
+    many: dict[str, Any] = {f"layer{at}/norm": 1.0 for at in range(100)}
+    many |= {"eval/\x1b[31mloss" + "x" * 90: 2.0, "val/worst": "inf"}
+    rank.trackers(tracked(1.0, 1, **many))
     told = sample(rank)
     assert len(told.values) + len(told.not_finite) == MOST_VALUES
     assert not [name for name in told.values if "\x1b" in name or len(name) > 60]
