@@ -29,6 +29,9 @@ TOPICS = {
     "nccl-lines": "nccl_lines",
     "detectors": "detecting",
     "cluster": "clustering",
+    "many": "crowds",
+    "journal": "journals",
+    "search": "searching",
     "more": "more",
 }
 """Topic → module with `rows(effort)`, in the order of the table."""
@@ -44,7 +47,19 @@ def options(argv: list[str]) -> argparse.Namespace:
     add(
         "--nvitop", action="store_true", help="compare with nvitop, installed into a throw-away environment"
     )
-    for name in ("launches", "restarts", "pairs", "steps", "blocks", "toggles", "nodes", "trips"):
+    for name in (
+        "launches",
+        "restarts",
+        "pairs",
+        "steps",
+        "blocks",
+        "toggles",
+        "nodes",
+        "trips",
+        "keys",
+        "events",
+        "lines",
+    ):
         add(f"--{name}", type=int, metavar="N", help=f"(default: {getattr(Effort(), name)})")
     add(
         "--watch-s", type=float, metavar="S", help=f"seconds CPU is counted (default: {Effort().watch_s:g})"

@@ -22,6 +22,7 @@ SETTLE_S = 8.0
 """After the start: imports, first samples, the ranks' own."""
 RIG = Path(__file__).parents[1] / "rigs" / "nvml"
 GIB = 1 << 30
+NVITOP = "nvitop==1.7.2"
 
 
 def fake_driver(place: Place) -> dict[str, str]:
@@ -89,6 +90,7 @@ def rows(effort: Effort) -> list[Row]:
         pids = agent_and_sampler(place.agent("light"))
         if len(pids) < 2:
             raise NotReached("the agent has no sampler")
+        sizes = [machine.memory(pids[0]) + machine.memory(pids[1])]
         alone = cpu_percents(pids, effort.watch_s)
         held = [machine.memory(pid) for pid in pids]
         follower = place.start([str(Path(sys.executable).parent / "distui"), "events", "-f", "light"])
@@ -99,7 +101,7 @@ def rows(effort: Effort) -> list[Row]:
         peer = nvitop(place, effort)
     names = ("agent", "sampler")
     both = held[0] + held[1]
-    rss = Sample((both.rss / machine.MIB,), "MiB", 1)
+    rss = Sample(tuple(one.rss / machine.MIB for one in (*sizes, both)), "MiB", 1)
     parts = tuple(f"{name}: {one}" for name, one in zip(names, held, strict=True))
     return [
         limit_row("agent + sampler, 8 GPUs, 8 ranks, 1 Hz: CPU", together(alone), CPU_GOAL, peer[0],
@@ -109,20 +111,35 @@ def rows(effort: Effort) -> list[Row]:
     ]  # fmt: skip
 
 
+def nvitop_program(place: Place) -> str:
+    """Path of nvitop in a throw-away environment of the place; a sentence where it cannot be installed."""
+    folder = place.root / "nvitop"
+    program = folder / "bin" / "nvitop"
+    for argv in (
+        [sys.executable, "-m", "venv", str(folder)],
+        [str(folder / "bin" / "pip"), "install", "--quiet", NVITOP],
+    ):
+        if program.exists():
+            break
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
+        if done.returncode:
+            return f"nvitop cannot be installed here: {(done.stderr.strip().splitlines() or [''])[-1]}"
+    return str(program)
+
+
+def nvitop_env(place: Place) -> dict[str, str]:
+    """Leads nvitop to the same simulated GPUs."""
+    return {**place.env, "LD_LIBRARY_PATH": os.path.dirname(place.env["DISTUI_NVML_LIBRARY"])}
+
+
 def nvitop(place: Place, effort: Effort) -> tuple[str, str]:
     """CPU and memory of `nvitop` at 1 Hz on the same fake GPUs; empty where it is not wanted."""
     if not effort.nvitop:
         return "", ""
-    folder = place.root / "nvitop"
-    for argv in (
-        [sys.executable, "-m", "venv", str(folder)],
-        [str(folder / "bin" / "pip"), "install", "--quiet", "nvitop"],
-    ):
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
-        if done.returncode:
-            return f"nvitop cannot be installed here: {(done.stderr.strip().splitlines() or [''])[-1]}", ""
-    env = {**place.env, "LD_LIBRARY_PATH": os.path.dirname(place.env["DISTUI_NVML_LIBRARY"])}
-    with Terminal([str(folder / "bin" / "nvitop"), "--interval", "1"], env, (40, 120)) as terminal:
+    program = nvitop_program(place)
+    if not program.startswith("/"):
+        return program, ""
+    with Terminal([program, "--interval", "1"], nvitop_env(place), (40, 120)) as terminal:
         terminal.rest(5)
         cost = watched(terminal, effort.watch_s / 2)
     return f"nvitop: {cost.cpu}", f"nvitop: {cost.memory.rss / machine.MIB:.1f} MiB"

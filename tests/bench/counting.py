@@ -35,22 +35,27 @@ class Cost:
 
     cpu: Sample
     memory: machine.Memory
-    rate: float
-    """Bytes to the terminal a second."""
+    bytes: Sample
+    """kB to the terminal a second."""
+    each: list[list[float]]
+    """CPU of the viewer, then of each process that was counted with it."""
 
 
-def watched(terminal: Terminal, seconds: float) -> Cost:
-    """Let it be looked at, and count."""
-    before, began = terminal.received, time.monotonic()
+def watched(terminal: Terminal, seconds: float, also: Sequence[int] = ()) -> Cost:
+    """Let it be looked at, and count; `cpu` is of the viewer and of the processes in `also` together."""
     done = threading.Event()
     found: list[list[list[float]]] = []
 
     def count() -> None:
-        found.append(cpu_percents([terminal.pid], seconds))
+        found.append(cpu_percents([terminal.pid, *also], seconds))
         done.set()
 
     threading.Thread(target=count, daemon=True).start()
+    rates = []
+    before, began = terminal.received, time.monotonic()
     while not done.is_set():
         terminal.rest(0.2)
-    rate = (terminal.received - before) / (time.monotonic() - began)
-    return Cost(together(found[0]), machine.memory(terminal.pid), rate)
+        if (took := time.monotonic() - began) >= seconds / 5:
+            rates.append((terminal.received - before) / 1000 / took)
+            before, began = terminal.received, time.monotonic()
+    return Cost(together(found[0]), machine.memory(terminal.pid), Sample(tuple(rates), "kB/s", 1), found[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 
 from .figures import Row, Sample, limit_row
 from .options import Effort
@@ -13,9 +14,9 @@ from .place import BIN
 GOAL = 150.0
 
 
-def cpu_ms(argv: list[str]) -> float:
+def cpu_ms(argv: list[str], env: Mapping[str, str] | None = None) -> float:
     """User and system time of a command in milliseconds."""
-    running = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    running = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env)
     _, status, used = os.wait4(running.pid, 0)
     running.returncode = os.waitstatus_to_exitcode(status)
     return 1000 * (used.ru_utime + used.ru_stime)

@@ -26,6 +26,10 @@ class Effort:
     helps: int = 15
     nodes: int = 128
     """Simulated nodes behind ssh."""
+    events: int = 300_000
+    """Events of a long journal."""
+    lines: int = 10_000_000
+    """Lines of a long log."""
     trips: int = 20
     """Commands and their answers over a slow link, in each state of it."""
     nvitop: bool = False
@@ -34,6 +38,6 @@ class Effort:
 
 QUICK = Effort(
     launches=3, restarts=3, pairs=2, steps=200, blocks=4, block_s=2.0, watch_s=10.0, paints=3, keys=12,
-    toggles=4, helps=5, nodes=16, trips=10,
+    toggles=4, helps=5, nodes=16, trips=10, events=30_000, lines=1_000_000,
 )  # fmt: skip
 """Enough to see that everything works; no numbers to quote."""

@@ -1,7 +1,8 @@
 """The nodes of a relayed run, as processes to measure: `relay_nodes.py head|viewer|crowd DIRECTORY NODES KEY PORT`.
 
 `head`: store and runner's part of node 0. `viewer`: agent's part of node 0 with a stream to every other node.
-`crowd`: both parts of all other nodes, each telling 2 kB a second.
+`crowd`: both parts of all other nodes, each telling what an agent with eight GPUs and eight ranks does, 6 to 7 kB a
+second.
 """
 
 from __future__ import annotations
@@ -20,10 +21,14 @@ from distui.runners.agent.relay_client import Stream
 from distui.runners.inrank import coordinator
 from distui.runners.inrank.control import Control
 from distui.runners.inrank.relay import Relay as Runner
+from distui.runners.model import Stamped
+from distui.runners.wire.client import encode
+
+sys.path.insert(0, str(Path(__file__).parent))
+from ssh_nodes import Samples
 
 RUN = "20260101-000000-bench-00000000"
 STORE_KEY = b"the key of the runners' rendezvous"
-TOLD = b"x" * 2000 + b"\n"
 
 
 def control(directory: Path, node: int, nodes: int, port: int) -> None:
@@ -101,9 +106,10 @@ async def crowd(directory: Path, nodes: int, key: bytes, port: int) -> None:
 
 async def tell(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """As an agent tells a viewer, once a second."""
+    samples = Samples(1)
     with contextlib.suppress(OSError):
         while True:
-            writer.write(TOLD)
+            writer.writelines(encode(Stamped(time.time(), event, node=1)) for event in samples.sampled())
             await writer.drain()
             await asyncio.sleep(1.0)
 

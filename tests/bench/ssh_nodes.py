@@ -1,20 +1,23 @@
-"""The nodes of a run, all in one process: `ssh_nodes.py RUN NODES WRITERS`.
+"""The nodes of a run, all in one process: `ssh_nodes.py RUN NODES WRITERS [whole]`.
 
 Each is an agent's chronicle and server on a socket of its own, telling once a second what an agent with eight GPUs and
 eight ranks tells; the nodes' seconds are spread. Of all ranks the first WRITERS write a line a second.
+`whole`: one chronicle and one server of them all, as a hub's is, for what a viewer of the run takes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import sys
 import time
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 from distui.presets.render import part_id
-from distui.runners import run_directories
+from distui.runners import file_io, run_directories
 from distui.runners.agent.server import AgentServer
 from distui.runners.journal import Chronicle
 from distui.runners.logs.follow import ask_window
@@ -44,21 +47,25 @@ EACH = 8
 """GPUs and ranks of a node."""
 GIB = 1 << 30
 FIRST_PID = 100_000
+held: list[IO[str]] = []
 
 
-class Node:
-    """One simulated node."""
+def served(entry: run_directories.Entry) -> tuple[Chronicle, AgentServer]:
+    """The chronicle of a run or of a node's part, and the server that tells it."""
+    chronicle = Chronicle(entry.path)
+    server = AgentServer(
+        Path(stem(entry.record.run8) + ".sock"), entry.record, chronicle.journal, refuse,
+        partial(ask_window, entry.path),
+    )  # fmt: skip
+    chronicle.publish = server.publish
+    return chronicle, server
 
-    def __init__(self, entry: run_directories.Entry, nodes: int, writers: int) -> None:
-        self._entry, self._nodes, self._number = entry, nodes, entry.record.node
-        self._writers = [rank for rank in self._ranks() if rank < writers]
-        self._chronicle = Chronicle(entry.path)
-        self._server = AgentServer(
-            Path(stem(entry.record.run8) + ".sock"), entry.record, self._chronicle.journal, refuse,
-            partial(ask_window, entry.path),
-        )  # fmt: skip
-        self._chronicle.publish = self._server.publish
-        self._emit = partial(self._chronicle.emit, node=self._number)
+
+class Samples:
+    """What a node's agent samples."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
         self._step = 0
 
     def _ranks(self) -> range:
@@ -67,41 +74,14 @@ class Node:
     def _pid(self, rank: int) -> int:
         return FIRST_PID + rank
 
-    async def start(self) -> None:
-        """A run that trains, and its socket."""
-        record = self._entry.record
-        plan = PlanSummary("ddp", "ddp", "torchrun", "train.py", self._nodes, None, EACH, "nccl")
-        self._emit(RunCreated(record.run, record.name, record.host, plan))
-        self._emit(AgentStarted(os.getpid(), "0", False))
-        self._emit(RunnerStarted(FIRST_PID - 1, "torchrun", "", "/usr/bin/python", "2.13.0"))
-        places = tuple(RankPlace(rank, rank % EACH, 0, str(rank % EACH)) for rank in self._ranks())
-        self._emit(AttemptStarted(1, "launch", self._nodes * EACH, places))
-        for rank in self._ranks():
-            self._emit(RankChanged(1, rank, RankPhase.RUNNING, rank % EACH, self._pid(rank)))
-        for rank in self._ranks():
-            for state in ("up", "armed"):
-                self._emit(HookChanged(1, rank, state, self._pid(rank), "WARN", True, "2.27.3"))
-        (self._entry.path / f"node-{self._number}/attempt-001").mkdir(parents=True)
-        await self._server.start("0")
-
-    async def run(self) -> None:
-        """Tell, in this node's part of each second, for ever."""
-        while True:
-            due = self._number / self._nodes
-            await asyncio.sleep((due - time.time()) % 1.0 or 1.0)
-            self._step += 4
-            self._emit(GpuTick(tuple(self._gpu(index) for index in range(EACH)), 2.1, "570.86.15"))
-            self._emit(RankTick(tuple(self._sample(rank) for rank in self._ranks())))
-            self._emit(HostTick(self._host()))
-            if self._writers:
-                self._emit(LogGrew({file: self._write(file, rank) for rank in self._writers
-                                    if (file := f"node-{self._number}/attempt-001/rank-{rank}.out")}))  # fmt: skip
-
-    def _write(self, file: str, rank: int) -> int:
-        """A line more; the size in bytes of the file."""
-        with (self._entry.path / file).open("ab") as log:
-            log.write(b"step %d rank %d loss 2.31 3456 tok/s\n" % (self._step, rank))
-            return log.tell()
+    def sampled(self) -> tuple[GpuTick, RankTick, HostTick]:
+        """What is told of the next second."""
+        self._step += 4
+        return (
+            GpuTick(tuple(self._gpu(index) for index in range(EACH)), 2.1, "570.86.15"),
+            RankTick(tuple(self._sample(rank) for rank in self._ranks())),
+            HostTick(self._host()),
+        )
 
     def _varied(self, salt: int, span: int) -> int:
         """A number that changes with every sample."""
@@ -136,21 +116,100 @@ class Node:
         )  # fmt: skip
 
 
+class Node(Samples):
+    """One simulated node."""
+
+    def __init__(
+        self, entry: run_directories.Entry, chronicle: Chronicle, number: int, nodes: int, writers: int
+    ) -> None:
+        super().__init__(number)
+        self._entry, self._nodes = entry, nodes
+        self._writers = [rank for rank in self._ranks() if rank < writers]
+        self._emit = partial(chronicle.emit, node=number)
+
+    def begin(self, all_ranks: range | None = None) -> None:
+        """A run that trains; with `all_ranks` the run of them all."""
+        record = self._entry.record
+        plan = PlanSummary("ddp", "ddp", "torchrun", "train.py", self._nodes, None, EACH, "nccl")
+        if all_ranks is None or not self._number:
+            self._emit(RunCreated(record.run, record.name, record.host, plan))
+            self._emit(AgentStarted(os.getpid(), "0", False))
+            self._emit(RunnerStarted(FIRST_PID - 1, "torchrun", "", "/usr/bin/python", "2.13.0"))
+            ranks = self._ranks() if all_ranks is None else all_ranks
+            places = tuple(
+                RankPlace(
+                    rank, rank % EACH, self._number if all_ranks is None else rank // EACH, str(rank % EACH)
+                )
+                for rank in ranks
+            )
+            self._emit(AttemptStarted(1, "launch", self._nodes * EACH, places))
+        for rank in self._ranks():
+            self._emit(RankChanged(1, rank, RankPhase.RUNNING, rank % EACH, self._pid(rank)))
+        for rank in self._ranks():
+            for state in ("up", "armed"):
+                self._emit(HookChanged(1, rank, state, self._pid(rank), "WARN", True, "2.27.3"))
+        (self._entry.path / f"node-{self._number}/attempt-001").mkdir(parents=True)
+
+    async def run(self) -> None:
+        """Tell, in this node's part of each second, for ever."""
+        while True:
+            due = self._number / self._nodes
+            await asyncio.sleep((due - time.time()) % 1.0 or 1.0)
+            for event in self.sampled():
+                self._emit(event)
+            if self._writers:
+                self._emit(LogGrew({file: self._write(file, rank) for rank in self._writers
+                                    if (file := f"node-{self._number}/attempt-001/rank-{rank}.out")}))  # fmt: skip
+
+    def _write(self, file: str, rank: int) -> int:
+        """A line more; the size in bytes of the file."""
+        with (self._entry.path / file).open("ab") as log:
+            log.write(b"step %d rank %d loss 2.31 3456 tok/s\n" % (self._step, rank))
+            return log.tell()
+
+
 async def refuse(command: Action) -> CommandDone:
     """There is nobody to do it."""
     return CommandDone(command.id, False, "this node is simulated")
 
 
-async def main(run: str, count: int, writers: int) -> None:
-    """Serve until killed."""
+async def nodes_of(run: str, count: int, writers: int) -> list[Node]:
+    """Every node with a socket of its own."""
     nodes = []
     for number in range(count):
         entry = run_directories.at(run_directories.runs_dir() / part_id(run, number))
         assert entry is not None
-        nodes.append(Node(entry, count, writers))
-        await nodes[-1].start()
+        chronicle, server = served(entry)
+        nodes.append(Node(entry, chronicle, entry.record.node, count, writers))
+        nodes[-1].begin()
+        await server.start("0")
+    return nodes
+
+
+async def whole(run: str, count: int, writers: int) -> list[Node]:
+    """All nodes behind one socket, that of the run."""
+    entry = run_directories.at(run_directories.runs_dir() / run)
+    assert entry is not None
+    chronicle, server = served(entry)
+    nodes = [Node(entry, chronicle, number, count, writers) for number in range(count)]
+    for node in nodes:
+        node.begin(range(count * EACH))
+    await server.start("0")
+    lock = (entry.path / run_directories.AGENT_LOCK).open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)  # as a hub that serves the run; `held` keeps it open
+    held.append(lock)
+    file_io.write(
+        entry.path / run_directories.AGENT_FILE,
+        file_io.identify(socket=f"{stem(entry.record.run8)}.sock"),
+    )
+    return nodes
+
+
+async def main(run: str, count: int, writers: int, make: str = "") -> None:
+    """Serve until killed."""
+    nodes = await (whole if make == "whole" else nodes_of)(run, count, writers)
     await asyncio.gather(*(node.run() for node in nodes))
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))
+    asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:]))

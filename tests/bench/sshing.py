@@ -25,7 +25,7 @@ from .reached import Whole, reached
 from .terminal import Terminal
 
 SCRIPT = Path(__file__).with_name("ssh_nodes.py")
-CONNECT_GOAL_S, CPU_GOAL = 60.0, 15.0
+CONNECT_GOAL_S, CPU_GOAL, COCKPIT_GOAL = 60.0, 15.0, 1.5
 SETTLE_S = 5.0
 LOOK_S = 0.5
 WRITERS = 1
@@ -92,7 +92,7 @@ class Load:
 
 def painted(text: str) -> bool:
     """Content: the run's state, and the GPUs."""
-    return "running" in text and TITLES[0] in text
+    return "RUNNING" in text and TITLES[0] in text
 
 
 def load(place: Place, run: Whole, seconds: float) -> Load:
@@ -137,11 +137,11 @@ def rows(effort: Effort) -> list[Row]:
         f"With a cockpit on it; without, {used.alone.median:.1f} %. Hub: {hub}. Its {nodes} ssh together: "
         f"{used.ssh.median:.1f} % of a core, {ssh}. The hub's journal grew by {used.journal:.0f} B/s."
     )
-    seen = f"{cockpit.memory}; {cockpit.rate / 1000:.1f} kB/s to the terminal."
+    seen = f"{cockpit.memory}; {cockpit.bytes.median:.1f} kB/s to the terminal."
     ranks = nodes * 8
     return [
         limit_row(f"ssh, {nodes} nodes: hub's start to all links", Sample((came.each[-1],), "s", 1), CONNECT_GOAL_S,
                   "", (linked,)),
         limit_row(f"ssh, {nodes} nodes at 1 Hz: CPU of the hub", used.hub, CPU_GOAL, "", (costs,)),
-        limit_row(f"cockpit, {ranks} GPUs, {ranks} ranks on {nodes} nodes: CPU", cockpit.cpu, None, "", (seen,)),
+        limit_row(f"cockpit, {ranks} GPUs, {ranks} ranks on {nodes} nodes: CPU", cockpit.cpu, COCKPIT_GOAL, "", (seen,)),
     ]  # fmt: skip

@@ -18,11 +18,20 @@ import pyte
 
 from .place import NotReached
 
+PIECE = 512
+"""Bytes that are taken at once over a slow link."""
+
 
 class Terminal:
-    """A program in a pty of (rows, columns). Output is read only while something is waited for, or `rest`ed."""
+    """A program in a pty of (rows, columns). Output is read only while something is waited for, or `rest`ed.
 
-    def __init__(self, argv: list[str], env: Mapping[str, str], size: tuple[int, int]) -> None:
+    With `rate` no more than that many bytes a second are taken, as over a slow link.
+    """
+
+    def __init__(
+        self, argv: list[str], env: Mapping[str, str], size: tuple[int, int], rate: int | None = None
+    ) -> None:
+        self._rate, self._free = rate, 0.0
         self._argv, self._env, self._size = argv, dict(env), size
         self.screen: Any = pyte.Screen(size[1], size[0])
         self._stream: Any = pyte.ByteStream(self.screen)
@@ -53,14 +62,20 @@ class Terminal:
         os.close(self._fd)
 
     def _read(self, seconds: float) -> bool:
+        if (wait := self._free - time.monotonic()) > 0:
+            time.sleep(min(wait, seconds))
+            if wait >= seconds:
+                return False
         ready, _, _ = select.select([self._fd], [], [], seconds)
         if not ready:
             return False
         try:
-            data = os.read(self._fd, 65536)
+            data = os.read(self._fd, PIECE if self._rate else 65536)
         except OSError:
             self.ended = True  # the last process that had the terminal open has closed it
             return False
+        if self._rate:
+            self._free = max(time.monotonic(), self._free) + len(data) / self._rate
         self.received += len(data)
         self._stream.feed(data)
         return True
