@@ -36,6 +36,8 @@ from .model import (
     AttemptEnded,
     AttemptStarted,
     Event,
+    Folded,
+    Hello,
     PlanSummary,
     RunCreated,
     RunEnded,
@@ -307,6 +309,8 @@ class Chronicle:
         self._run_dir = run_dir
         self._summed = (0, 0)
         """Bytes of the journal, and their sum, at the newest snapshot."""
+        self._sent: tuple[int, bytes] = (0, b"")
+        """The newest event, and the state, that a viewer got in place of the history."""
         self._snapped = 0
         """The newest event in it."""
         self.publish: Callable[[Stamped], None] = lambda stamped: None
@@ -333,6 +337,18 @@ class Chronicle:
         fold = snapshot.Snapshot(snapshot.fold_id(), kept.run, kept.seq, *summed, snapshot.packed(kept))
         with contextlib.suppress(OSError):
             snapshot.write(self._run_dir, fold)
+
+    def folded(self, hello: Hello) -> Folded | None:
+        """The state in place of the history, for a viewer that folds as this code does and lacks much of it."""
+        kept = self.kept
+        behind = kept.seq - hello.after >= snapshot.EVERY and kept.seq == self.journal.seq
+        if not hello.fold or hello.fold != snapshot.fold_id() or not behind:
+            return None
+        if self._sent[0] != kept.seq:
+            self._sent = kept.seq, snapshot.packed(kept)
+        if len(self._sent[1]) > snapshot.MOST_SENT:
+            return None
+        return Folded(kept.seq, self._sent[1], kept.phase.ended and kept.phase is not RunPhase.LOST)
 
     def emit(self, event: Event, *, node: int = 0, source: int = 0, at: float | None = None) -> None:
         """Journal an event (telemetry excepted), fold it, tell the viewers, wake who waits for it."""

@@ -23,13 +23,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ..presets.worker_group import inherited_env
 from . import environment, file_io, run_directories
+from . import snapshot as folds
 from .agentless import DiskLink, FilesLink
 from .errors import NoTorchError, RunError, UnknownOutcomeError, UnreachableError
 from .formatting import plural
 from .host_processes import StartMode, connect
 from .journal import RunRecord
 from .logs.follow import Merge
-from .model import HUB, HostTick, LinkState, RankTick, RunPhase, Stage
+from .model import HUB, HostTick, LinkState, RankTick, RunPhase, Stage, Stamped
 from .run_directories import Condition
 from .state import RunState
 from .wire.client import Link, LinkError, SocketLink, UnansweredError, ensure_socket_dir
@@ -464,11 +465,28 @@ async def with_link(name: str | None, use: Callable[[run_directories.Entry, Link
         raise UnreachableError(f"{entry.record.name}: {error}") from None
 
 
+async def told(link: Link, state: RunState) -> AsyncIterator[Stamped]:
+    """Fold a link's events after those that `state` has into it, and give each; a long history comes folded already.
+
+    Raises LinkError.
+    """
+    events = (
+        link.events(state.seq, fold=folds.fold_id())
+        if isinstance(link, SocketLink)
+        else link.events(state.seq)
+    )
+    async for stamped in events:
+        try:
+            folds.take(state, stamped)
+        except ValueError as error:
+            raise LinkError(f"the state that the agent sent cannot be read: {error}") from None
+        yield stamped
+
+
 async def history(link: Link) -> RunState:
     """Everything that has happened so far, without a sample."""
     state = RunState()
-    async for stamped in link.events():
-        state.apply(stamped)
+    async for _ in told(link, state):
         if state.live:
             break
     return state
@@ -481,8 +499,7 @@ async def snapshot(link: Link) -> RunState:
     settled = asyncio.Event()
 
     async def read() -> None:
-        async for stamped in link.events():
-            state.apply(stamped)
+        async for stamped in told(link, state):
             wanted.discard(type(stamped.event))
             if state.live and not _reaching(state):
                 settled.set()
@@ -530,8 +547,7 @@ def reached(state: RunState, until: str) -> bool:
 async def follow_until(link: Link, until: str) -> RunState:
     """The state once it is `reached`, or the run has ended."""
     state = RunState()
-    async for stamped in link.events():
-        state.apply(stamped)
+    async for _ in told(link, state):
         if state.live and until != "done" and reached(state, until):
             break
     return state

@@ -751,6 +751,16 @@ class LogGrew(Struct, frozen=True, tag=True):
     sizes: dict[str, int]
 
 
+class Folded(Struct, frozen=True, tag=True):
+    """The fold of the journal up to `seq`, in place of its events, for a viewer that asked for it. Never journaled."""
+
+    seq: int
+    state: bytes
+    """See `snapshot.packed`."""
+    ended: bool
+    """Whether the run has ended by then."""
+
+
 class CaughtUp(Struct, frozen=True, tag=True):
     """Everything before this line was history; what follows is live. Never journaled."""
 
@@ -787,10 +797,11 @@ Event = (
     | NcclTick
     | TrainingTick
     | LogGrew
+    | Folded
     | CaughtUp
 )
 
-TELEMETRY = (GpuTick, HostTick, RankTick, PulseTick, NcclTick, TrainingTick, LogGrew, CaughtUp)
+TELEMETRY = (GpuTick, HostTick, RankTick, PulseTick, NcclTick, TrainingTick, LogGrew, Folded, CaughtUp)
 """Events that no journal keeps."""
 
 
@@ -831,6 +842,8 @@ class Hello(Struct, frozen=True, tag=True):
     """False: close after the history."""
     readonly: bool = False
     """True: the agent refuses commands on this connection."""
+    fold: str = ""
+    """Of the viewer's code that folds, see `snapshot.fold_id`: a long history may come as one `Folded`."""
 
 
 class Destination(enum.Enum):

@@ -7,6 +7,7 @@ the journal writes it.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import os
@@ -17,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from . import file_io
+from .model import Folded, Stamped
 from .state import RunState
 
 NAME = "journal.fold"
@@ -24,6 +26,8 @@ EVERY = 2000
 """Events after which another one is written."""
 MOST_BYTES = 64 << 20
 """Of a state, unpacked; a larger one is damaged, or not worth it."""
+MOST_SENT = 2 << 20
+"""Bytes of a packed state that a viewer gets in one line."""
 _PIECE = 1 << 20
 
 
@@ -68,6 +72,18 @@ def unpacked(data: bytes) -> RunState:
         return msgspec.msgpack.decode(plain, type=RunState)
     except (zlib.error, msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error)) from None
+
+
+def take(state: RunState, stamped: Stamped) -> None:
+    """Apply an event, or become the state that comes in its place. Raises ValueError for one that cannot be read."""
+    if not isinstance(stamped.event, Folded):
+        state.apply(stamped)
+        return
+    newer = unpacked(stamped.event.state)
+    versions = state.version + newer.version, state.telemetry_version + newer.telemetry_version
+    for part in dataclasses.fields(newer):
+        setattr(state, part.name, getattr(newer, part.name))
+    state.version, state.telemetry_version = versions[0] + 1, versions[1] + 1
 
 
 def crc_of(descriptor: int, size: int, at: int = 0, crc: int = 0) -> int | None:

@@ -29,6 +29,7 @@ from .model import (
     FindingCleared,
     FindingRaised,
     FirstCause,
+    Folded,
     Gpu,
     GpuTick,
     HookChanged,
@@ -504,6 +505,10 @@ def _log_grew(state: RunState, at: Stamped, event: LogGrew) -> None:
     state.log_sizes.update(event.sizes)
 
 
+def _folded(state: RunState, at: Stamped, event: Folded) -> None:
+    """Nothing: `snapshot.take` replaces the whole state."""
+
+
 def _caught_up(state: RunState, at: Stamped, event: CaughtUp) -> None:
     state.live = True
 
@@ -539,6 +544,7 @@ FOLDS: dict[type, Callable[[RunState, Stamped, Any], None]] = {
     TrainingTick: _training_tick,
     LogGrew: _log_grew,
     CaughtUp: _caught_up,
+    Folded: _folded,
 }
 
 
@@ -638,7 +644,9 @@ class RunState:
     def apply(self, stamped: Stamped) -> None:
         """Fold one event in. Events of an unknown kind never reach here: decoding refuses them."""
         self.seq = max(self.seq, stamped.seq)
-        if stamped.node != HUB and not isinstance(stamped.event, CaughtUp):  # which is about the link alone
+        if stamped.node != HUB and not isinstance(
+            stamped.event, CaughtUp | Folded
+        ):  # which are about the link alone
             node = self.nodes.setdefault(stamped.node, Node(stamped.node))
             if not isinstance(stamped.event, LinkChanged | StageChanged):  # which come from the hub
                 node.heard = max(node.heard, stamped.time)

@@ -23,7 +23,7 @@ from ..runners.diagnosis.nccl_facts import NcclFacts, merge
 from ..runners.errors import LaunchError, NoSuchRunError, RunError
 from ..runners.foreign_jobs import WatchedJob, find_job, name_of, scan
 from ..runners.formatting import elapsed
-from ..runners.local_agent import open_link
+from ..runners.local_agent import open_link, told
 from ..runners.model import (
     Command,
     CommandDone,
@@ -101,10 +101,9 @@ class Follower(LinkFollower):
         self._begun = self.state.seq
         link = self.link = await self._open_link()
         self.readonly = link.readonly
-        async for stamped in paced(link.events(self.state.seq)):
+        async for stamped in paced(told(link, self.state)):
             if self.status.phase is not LinkPhase.FOLLOWING:
                 self._set(LinkPhase.FOLLOWING)
-            self.state.apply(stamped)
             self.heard = self._clock()
             self._notify(stamped.event)
 

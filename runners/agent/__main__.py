@@ -68,6 +68,7 @@ class Agent:
             self._window,
             self.sampling.attend,
             curves=self.sampling.curves,
+            fold=run.chronicle.folded,
         )
         run.chronicle.publish = self.server.publish
         if self.relay is not None:

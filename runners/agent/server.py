@@ -29,6 +29,7 @@ from ..model import (
     AgentStarted,
     CaughtUp,
     CommandDone,
+    Folded,
     Hello,
     LogGrew,
     LogWindow,
@@ -55,7 +56,7 @@ from ..wire.client import (
     remove_stale,
 )
 
-CAPS = ("restart", "stop", "nccl", "signal", "dump", "log", "runner", "metrics", "log-jumps")
+CAPS = ("restart", "stop", "nccl", "signal", "dump", "log", "runner", "metrics", "log-jumps", "fold")
 RESTORE_S = 2.0
 """Between two looks whether the socket is still there."""
 MOST_ASKED = 64
@@ -75,6 +76,14 @@ ReadCurves = Callable[[ReadMetrics], Awaitable[MetricsWindow]]
 async def no_curves(ask: ReadMetrics) -> MetricsWindow:
     """Where no metrics are kept."""
     return MetricsWindow(ask.id, error="no metrics of this run are kept here")
+
+
+Fold = Callable[[Hello], Folded | None]
+"""The state in place of the history; see Chronicle.folded."""
+
+
+def no_fold(hello: Hello) -> None:
+    """The history itself."""
 
 
 Newest = dict[tuple[type, int], Stamped]
@@ -115,10 +124,15 @@ class Client:
     """One viewer: where it is in the journal, and the newest telemetry it has not seen."""
 
     def __init__(
-        self, writer: asyncio.StreamWriter, journal: Journal, windows: int, ours: bool = False
+        self,
+        writer: asyncio.StreamWriter,
+        journal: Journal,
+        windows: int,
+        ours: bool = False,
+        fold: Fold = no_fold,
     ) -> None:
         """`ours`: it is the process that started this agent, the job of a node."""
-        self.writer, self.ours = writer, ours
+        self.writer, self.ours, self._fold = writer, ours, fold
         self._journal = journal
         self._next = 0
         """Index into the journal's lines."""
@@ -138,7 +152,12 @@ class Client:
 
     def begin(self, hello: Hello) -> None:
         self.hello = hello
-        self._next = max(self._next, self._journal.lines.after(hello.after))
+        folded = self._fold(hello)
+        if folded is None:
+            self._next = max(self._next, self._journal.lines.after(hello.after))
+        else:
+            self._next = len(self._journal.lines)
+            self._replies.append(encode(Stamped(time.time(), folded, node=HUB)))
         self._wake.set()
 
     def offer(self, stamped: Stamped) -> None:
@@ -210,11 +229,12 @@ class AgentServer:
         joined: Callable[[], None] = lambda: None,
         windows: int = 1,
         curves: ReadCurves = no_curves,
+        fold: Fold = no_fold,
     ) -> None:
         self._joined, self._windows = joined, windows
         self._path, self._record, self._journal = path, record, journal
         self._execute, self._read_window, self._version = execute, window, ""
-        self._read_curves = curves
+        self._read_curves, self._fold = curves, fold
         self._clients: set[Client] = set()
         self._silent: dict[Client, None] = {}
         """Who has asked nothing yet, the oldest first; they have half of the files that may be open."""
@@ -323,7 +343,7 @@ class AgentServer:
         if peer_uid(peer) not in (os.getuid(), 0):
             writer.close()
             return
-        client = Client(writer, self._journal, self._windows, peer_pid(peer) == self._starter)
+        client = Client(writer, self._journal, self._windows, peer_pid(peer) == self._starter, self._fold)
         for stamped in self._newest.values():
             client.offer(stamped)
         self._clients.add(client)

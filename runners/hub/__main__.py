@@ -77,6 +77,7 @@ class Hub:
             partial(self.logs.read, self.links.up),
             windows=AT_ONCE,
             curves=NodeCurves(self.run, self._reached).read,
+            fold=self.run.chronicle.folded,
         )
         self.run.chronicle.publish = self._server.publish
 

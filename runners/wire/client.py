@@ -30,6 +30,7 @@ from ..model import (
     CaughtUp,
     Command,
     CommandDone,
+    Folded,
     Hello,
     LogWindow,
     MetricsWindow,
@@ -464,10 +465,12 @@ class SocketLink:
         return self._readonly or (self.hello is not None and self.hello.readonly)
 
     async def events(
-        self, after: int = 0, telemetry: bool = True, follow: bool = True
+        self, after: int = 0, telemetry: bool = True, follow: bool = True, fold: str = ""
     ) -> AsyncIterator[Stamped]:
-        """See Link.events. Raises LinkError when the connection breaks before the agent closed it."""
-        await self._write(Hello(after=after, telemetry=telemetry, follow=follow, readonly=self._readonly))
+        """See Link.events, and Hello.fold. Raises LinkError when the connection breaks before the agent closed it."""
+        await self._write(
+            Hello(after=after, telemetry=telemetry, follow=follow, readonly=self._readonly, fold=fold)
+        )
         self._start()
         ended = live = False
         while not (ended and live):
@@ -480,6 +483,8 @@ class SocketLink:
                 ended = not isinstance(stamped.event, RunCreated) and (
                     ended or isinstance(stamped.event, RunEnded)
                 )
+            if isinstance(stamped.event, Folded):
+                ended = stamped.event.ended
             live = live or isinstance(stamped.event, CaughtUp)
             yield stamped
 

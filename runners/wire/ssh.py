@@ -110,11 +110,11 @@ class SshLink(SocketLink):
         return link
 
     async def events(
-        self, after: int = 0, telemetry: bool = True, follow: bool = True
+        self, after: int = 0, telemetry: bool = True, follow: bool = True, fold: str = ""
     ) -> AsyncIterator[Stamped]:
         """See SocketLink.events."""
         try:
-            async for stamped in super().events(after, telemetry, follow):
+            async for stamped in super().events(after, telemetry, follow, fold):
                 yield stamped
         except LinkError as error:
             raise LinkError(await self.why(str(error))) from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -79,7 +78,7 @@ def stalled(place: Place, effort: Effort) -> tuple[Cost, Cost]:
         terminal.until("the run", painted, 60)
         terminal.rest(SETTLE_S)
         before = watched(terminal, effort.watch_s / 2)
-        time.sleep(STALL_S)
+        terminal.stall(STALL_S)
         terminal.rest(SETTLE_S)
         return before, watched(terminal, effort.watch_s / 2)
 

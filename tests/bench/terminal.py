@@ -6,10 +6,12 @@ import contextlib
 import fcntl
 import os
 import pty
+import queue
 import select
 import signal
 import struct
 import termios
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,6 +23,8 @@ from .place import NotReached
 PIECE = 512
 """Bytes that are taken at once over a slow link."""
 
+ASKED, CURSOR = b"\x1b[6n", b"\x1b[1;1R"
+
 
 class Terminal:
     """A program in a pty of (rows, columns). Output is read only while something is waited for, or `rest`ed.
@@ -31,12 +35,15 @@ class Terminal:
     def __init__(
         self, argv: list[str], env: Mapping[str, str], size: tuple[int, int], rate: int | None = None
     ) -> None:
-        self._rate, self._free = rate, 0.0
+        self._rate = rate
+        self._pieces: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
+        self._reading, self._closing = threading.Event(), threading.Event()
+        self._reading.set()
+        self._arrived = 0.0
         self._argv, self._env, self._size = argv, dict(env), size
         self.screen: Any = pyte.Screen(size[1], size[0])
         self._stream: Any = pyte.ByteStream(self.screen)
-        # As a real terminal does: the cockpit asks where the cursor is, to learn that a frame has arrived.
-        self.screen.write_process_input = lambda text: os.write(self._fd, text.encode())
+        self.screen.write_process_input = self._answer
         self.received = 0
         self.ended = False
 
@@ -48,6 +55,8 @@ class Terminal:
                 self._argv[0], self._argv, {**self._env, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
             )
         fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", *self._size, 0, 0))
+        self._thread = threading.Thread(target=self._take, daemon=True)
+        self._thread.start()
         return self
 
     def __exit__(self, *what: object) -> None:
@@ -59,26 +68,60 @@ class Terminal:
                     self._read(0.05)
                 if time.monotonic() > deadline:
                     os.kill(self.pid, signal.SIGKILL)
+        self._closing.set()
+        self._reading.set()
+        self._thread.join()
         os.close(self._fd)
 
+    def _answer(self, text: str) -> None:
+        """What the emulator answers, but for where the cursor is: see `_take`."""
+        if not text.endswith("R"):
+            os.write(self._fd, text.encode())
+
+    def _take(self) -> None:
+        """Take what comes, at once or at `rate`, and note when; emulating it takes longer, and is done by who waits.
+
+        As a real terminal does, tell where the cursor is when asked: the cockpit learns so that a frame has arrived.
+        """
+        free, tail = 0.0, b""
+        while not self._closing.is_set():
+            time.sleep(max(0.0, free - time.monotonic()))
+            self._reading.wait()
+            if not select.select([self._fd], [], [], 0.2)[0]:
+                continue
+            try:
+                data = os.read(self._fd, PIECE if self._rate else 65536)
+            except OSError:
+                data = b""  # the last process that had the terminal open has closed it
+            now = time.monotonic()
+            self._pieces.put((now, data))
+            if not data:
+                return
+            asked = (tail + data).count(ASKED)
+            tail = data[-len(ASKED) + 1 :]
+            if self._rate:
+                free = max(now, free) + len(data) / self._rate
+                time.sleep(max(0.0, free - now))  # the question arrives with the bytes before it
+            with contextlib.suppress(OSError):
+                os.write(self._fd, CURSOR * asked)
+
     def _read(self, seconds: float) -> bool:
-        if (wait := self._free - time.monotonic()) > 0:
-            time.sleep(min(wait, seconds))
-            if wait >= seconds:
-                return False
-        ready, _, _ = select.select([self._fd], [], [], seconds)
-        if not ready:
-            return False
         try:
-            data = os.read(self._fd, PIECE if self._rate else 65536)
-        except OSError:
-            self.ended = True  # the last process that had the terminal open has closed it
+            self._arrived, data = self._pieces.get(timeout=max(0.0, seconds))
+        except queue.Empty:
             return False
-        if self._rate:
-            self._free = max(time.monotonic(), self._free) + len(data) / self._rate
+        if not data:
+            self.ended = True
+            return False
         self.received += len(data)
         self._stream.feed(data)
         return True
+
+    def stall(self, seconds: float) -> None:
+        """Take nothing for some time."""
+        self._reading.clear()
+        time.sleep(seconds)
+        self._reading.set()
 
     def text(self) -> str:
         """The screen now."""
@@ -92,9 +135,8 @@ class Terminal:
                 raise NotReached(f"{what}: {self._argv[0]} ended with {self.text()[-300:]}")
             if not self._read(0.5):
                 continue
-            arrived = time.monotonic()
             if look(self.text()):
-                return arrived
+                return self._arrived
         raise NotReached(f"{what}: not on the screen after {seconds:g} s")
 
     def rest(self, seconds: float) -> None:
