@@ -465,7 +465,7 @@ async def with_link(name: str | None, use: Callable[[run_directories.Entry, Link
         raise UnreachableError(f"{entry.record.name}: {error}") from None
 
 
-async def told(link: Link, state: RunState) -> AsyncIterator[Stamped]:
+async def folded_events(link: Link, state: RunState) -> AsyncIterator[Stamped]:
     """Fold a link's events after those that `state` has into it, and give each; a long history comes folded already.
 
     Raises LinkError.
@@ -486,7 +486,7 @@ async def told(link: Link, state: RunState) -> AsyncIterator[Stamped]:
 async def history(link: Link) -> RunState:
     """Everything that has happened so far, without a sample."""
     state = RunState()
-    async for _ in told(link, state):
+    async for _ in folded_events(link, state):
         if state.live:
             break
     return state
@@ -499,7 +499,7 @@ async def snapshot(link: Link) -> RunState:
     settled = asyncio.Event()
 
     async def read() -> None:
-        async for stamped in told(link, state):
+        async for stamped in folded_events(link, state):
             wanted.discard(type(stamped.event))
             if state.live and not _reaching(state):
                 settled.set()
@@ -547,7 +547,7 @@ def reached(state: RunState, until: str) -> bool:
 async def follow_until(link: Link, until: str) -> RunState:
     """The state once it is `reached`, or the run has ended."""
     state = RunState()
-    async for _ in told(link, state):
+    async for _ in folded_events(link, state):
         if state.live and until != "done" and reached(state, until):
             break
     return state

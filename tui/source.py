@@ -23,7 +23,7 @@ from ..runners.diagnosis.nccl_facts import NcclFacts, merge
 from ..runners.errors import LaunchError, NoSuchRunError, RunError
 from ..runners.foreign_jobs import WatchedJob, find_job, name_of, scan
 from ..runners.formatting import elapsed
-from ..runners.local_agent import open_link, told
+from ..runners.local_agent import folded_events, open_link
 from ..runners.model import (
     Command,
     CommandDone,
@@ -101,7 +101,7 @@ class Follower(LinkFollower):
         self._begun = self.state.seq
         link = self.link = await self._open_link()
         self.readonly = link.readonly
-        async for stamped in paced(told(link, self.state)):
+        async for stamped in paced(folded_events(link, self.state)):
             if self.status.phase is not LinkPhase.FOLLOWING:
                 self._set(LinkPhase.FOLLOWING)
             self.heard = self._clock()
