@@ -169,7 +169,7 @@ def parts(line: Progress) -> list[tuple[str, str]]:
     """(field, words), the most important first: ("step", "step 18,420 / 50,000"), …; only what is known."""
     texts = [
         ("step", _step_text(line)),
-        ("fraction", "" if line.fraction is None else f"{int(100 * line.fraction)} %"),
+        ("fraction", "" if line.fraction is None else percent_text(line.fraction)),
         ("eta_s", "" if line.eta_s is None else f"ETA {duration_exact(line.eta_s)}"),
         ("loss", f"loss {value_text(line, 'loss')}"),
         ("tokens_s", "" if line.tokens_s is None else f"{rate_text(line.tokens_s)} tok/s"),
@@ -181,6 +181,14 @@ def parts(line: Progress) -> list[tuple[str, str]]:
         ("grad_norm", f"grad norm {value_text(line, 'grad_norm')}"),
     ]
     return [(name, text) for name, text in texts if text and not text.endswith(NA)]
+
+
+def percent_text(fraction: float) -> str:
+    """ "37 %", never rounded up; "0.8 %" and "< 0.1 %" at the beginning of a long training."""
+    tenths = int(1000 * fraction)
+    if tenths >= 10 or fraction <= 0:
+        return f"{tenths // 10} %"
+    return f"{tenths / 10:.1f} %" if tenths else "< 0.1 %"
 
 
 def _step_text(line: Progress) -> str:

@@ -26,7 +26,7 @@ from distui.runners.model import (
     TrainingSample,
     TrainingTick,
 )
-from distui.runners.progress import parts, progress, progress_json, rate_text, source_text
+from distui.runners.progress import parts, percent_text, progress, progress_json, rate_text, source_text
 from distui.runners.state import RunState
 
 PLACES = (RankPlace(0, 0), RankPlace(1, 1))
@@ -142,3 +142,14 @@ def test_the_last_values_stay_after_the_end() -> None:
 )
 def test_rates(rate: float, text: str) -> None:
     assert rate_text(rate) == text
+
+
+@pytest.mark.parametrize(
+    ("fraction", "words"),
+    [
+        (0.0, "0 %"), (0.0004, "< 0.1 %"), (0.0083, "0.8 %"), (0.00999, "0.9 %"), (0.01, "1 %"),
+        (0.3684, "36 %"), (0.9999, "99 %"), (1.0, "100 %"),
+    ],
+)  # fmt: skip
+def test_a_percentage_is_never_rounded_up_and_0_is_0(fraction: float, words: str) -> None:
+    assert percent_text(fraction) == words

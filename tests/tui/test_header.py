@@ -151,3 +151,16 @@ def test_a_number_that_is_not_finite_is_named() -> None:
     )
     row = header_rows(frame_of([*play.running(), (124.65, TrainingTick((sample,)))]), 120)[1]
     assert ("loss NaN", "bad") in row
+
+
+@pytest.mark.parametrize("width", range(60, 201, 5))
+def test_a_trend_takes_no_numbers_place(width: int) -> None:
+    plain = header_rows(frame_of(trained()), width)
+    numbers = {text for text, _ in plain[1] if "train.py" not in text}
+    drawn = header_rows(frame_of(trained()), width, {"loss": "⣤⣀⣀⣀"})
+    assert row_width(drawn[1]) <= width
+    assert numbers <= {text for text, _ in drawn[1]}
+
+
+def test_a_trend_stands_beside_its_number() -> None:
+    assert "loss 2.311 ⣤⣀⣀⣀ │" in line_of(header_rows(frame_of(trained()), 200, {"loss": "⣤⣀⣀⣀"})[1])

@@ -73,12 +73,12 @@ def test_without_gpus(snap_compare: Compare, rig: Start) -> None:
 
 @pytest.mark.parametrize("size", [SMALL, MIDDLE], ids=["80x24", "120x40"])
 def test_restart_pending(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
-    assert look(snap_compare, rig(troubled()), size, "step 29", then="restart in")
+    assert look(snap_compare, rig(troubled()), size, "rank 3 ready", then="restart in")
 
 
 @pytest.mark.parametrize("size", [SMALL, MIDDLE], ids=["80x24", "120x40"])
 def test_failed(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
-    assert look(snap_compare, rig(play.failed()), size, "step 29")
+    assert look(snap_compare, rig(play.failed()), size, "rank 3 ready")
 
 
 def test_finished(snap_compare: Compare, rig: Start) -> None:
@@ -139,7 +139,7 @@ def test_help(snap_compare: Compare, rig: Start) -> None:
 
 
 def test_events(snap_compare: Compare, rig: Start) -> None:
-    assert look(snap_compare, rig(troubled()), SMALL, "step 29", ["7"], then="notices and commands")
+    assert look(snap_compare, rig(troubled()), SMALL, "rank 3 ready", ["7"], then="notices and commands")
 
 
 def test_ascii(snap_compare: Compare, rig: Start) -> None:

@@ -25,6 +25,9 @@ from .frame import DIM_S, Frame, own_gpus
 from .glyphs import Row, percent, row_width
 from .run_status import cost, recovered
 
+TRENDS_FROM = 120
+"""Columns from which on there are sparklines."""
+
 Cells = list[tuple[int, Row, str]]
 """(order in which to keep, cell, gap before it); the highest order is dropped first."""
 
@@ -62,7 +65,12 @@ def what_row(frame: Frame, width: int) -> Row:
 
 def how_row(frame: Frame, line: Progress, width: int, trends: Mapping[str, str]) -> Row:
     """How far the training is, how well it goes, and the load of what it uses; before that, what was started."""
-    cells = kept(_how(frame, line, trends), width - 2)
+    cells = kept(_how(frame, line, {}), width - 2)
+    if trends:
+        numbers = kept([cell for cell in _how(frame, line, {}) if cell[0] != _COMMAND], width - 2)
+        drawn = kept(_how(frame, line, trends), width - 2)
+        if {text for text, _ in numbers} <= {text for text, _ in drawn}:  # a trend takes no number's place
+            cells = drawn
     return ((" ", "text"), *cells)
 
 
@@ -285,6 +293,7 @@ _ORDER = {
     "epoch": 13, "lr": 14, "grad_norm": 15,
 }  # fmt: skip
 """By field of `Progress`; the checkpoint has 6, the load 7 and 9 to 11."""
+_COMMAND = 20
 _BESIDE_STEP = ("fraction", "eta_s")
 _RATES = ("eta_s", "tokens_s", "samples_s", "mfu", "step_s")
 """What is not true any more when nothing has been heard for a while."""
@@ -308,7 +317,7 @@ def _how(frame: Frame, line: Progress, trends: Mapping[str, str]) -> Cells:
     cells.append((6, _checkpoint(frame), _BAR))
     cells += _load(frame)
     cells += after
-    cells.append((20, _command(frame.state), _BAR))
+    cells.append((_COMMAND, _command(frame.state), _BAR))
     return cells
 
 

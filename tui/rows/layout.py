@@ -158,13 +158,18 @@ def arrange(
     elif wants.launching:
         main = "log"
         _launch(body, width, wants)
-    elif width >= LARGE[0] and height >= LARGE[1]:
+    elif is_large(width, height):
         _large(body, wants)
     elif width >= MIDDLE[0] and height >= MIDDLE[1]:
         _middle(body, wants)
     else:
         _narrow(body, wants)
     return Arrangement(False, framed, header, banner, flash, body.panes, main)
+
+
+def is_large(width: int, height: int) -> bool:
+    """Whether there are two columns of panes."""
+    return width >= LARGE[0] and height >= LARGE[1]
 
 
 def most_banner(height: int) -> int:
@@ -176,7 +181,7 @@ def shows_wrong(width: int, height: int, pane: str, ended: bool) -> bool:
     """Whether what is wrong has a pane of its own there, and is not to be repeated above."""
     if pane == "findings" or (pane == "overview" and ended):
         return True
-    return pane == "overview" and width >= LARGE[0] and height >= LARGE[1]
+    return pane == "overview" and is_large(width, height)
 
 
 def _rank_pane(body: Stack, wants: Wants) -> None:

@@ -36,7 +36,7 @@ from ..rows.charts import (
 )
 from ..rows.frame import Frame, names
 from ..rows.glyphs import Row
-from ..rows.plot import Line, Mark, Mode, TimeSpan, Values
+from ..rows.plot import Axis, Line, Mark, Mode, TimeSpan, Values, finite, sparkline
 from ..rows.rank_time import RankSeries, rank_time_rows
 from .metric_picker import MetricPicker
 from .panes import Pane
@@ -64,6 +64,9 @@ MOST_RANKS = 64
 
 LETTERS = (("A", "ok"), ("B", "warn"), ("C", "bad"), ("D", "head"))
 """Of marked ranks, and their styles; a rank keeps its letter while it is marked."""
+
+TREND_CELLS = 8
+"""Of a sparkline in the header."""
 
 FORMS = ("band", "nodes", "ranks")
 """All as one band, a line a node, ranks × time."""
@@ -244,6 +247,22 @@ class CurveStrip(HistoryPane):
             window=window_text(time_word(frame), span), marks=self.marks(frame),
             cursor=moment_at(frame),
         )  # fmt: skip
+
+    def trend(self, frame: Frame, name: str) -> str:
+        """A metric over the window in a few cells, its smallest value at the foot; "" before there are two values."""
+        mode = chart_mode(frame)
+        end = frame.moment.at if frame.moment is not None else latest(frame)
+        size = TREND_CELLS * mode.across
+        bucket, _ = scale(window_seconds(frame, latest(frame)), size)
+        begin = float((int(end // bucket) - size + 1) * bucket)
+        shown = self.history.show(frame, Want(name), bucket, begin, size, is_live(frame))
+        self.run_asks()
+        values = held(shown[0].mean) if shown else []
+        known = finite(values)
+        if len(known) < 2:
+            return ""
+        low, high = min(known), max(known)
+        return sparkline(values, TREND_CELLS, Axis(low, high if high > low else low + 1.0), mode)
 
     def panel(self, frame: Frame, name: str, view: ChartView) -> Panel:
         """One chart's data, as far as it is known."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from textual.binding import Binding
@@ -15,7 +15,7 @@ from ..rows.card import card_rows
 from ..rows.findings import banner_rows, end_rows, timed_event_rows, wrong_rows
 from ..rows.frame import Frame
 from ..rows.glyphs import Row
-from ..rows.header import header_rows
+from ..rows.header import TRENDS_FROM, header_rows
 from ..rows.ranks import heat_rows, heat_title
 from ..rows.run_status import launch_rows, launch_title, launching
 from ..rows.tables import Table, gpu_table, rank_table
@@ -63,8 +63,15 @@ class Header(Pane):
 
     can_focus = False
 
+    def __init__(
+        self, frames: Signal[Frame], trends: Callable[[Frame], Mapping[str, str]], *, id: str
+    ) -> None:
+        """`trends` gives sparklines by field of `Progress`."""
+        super().__init__(frames, id=id)
+        self._trends = trends
+
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
-        return header_rows(frame, width)
+        return header_rows(frame, width, self._trends(frame) if width >= TRENDS_FROM else None)
 
 
 def too_small(width: int) -> str:

@@ -28,13 +28,14 @@ from ..keys import bindings
 from ..rows.charts import LIVE_WINDOW, WINDOWS
 from ..rows.frame import METRICS, Frame
 from ..rows.glyphs import Row, wrap
-from ..rows.layout import Arrangement, shows_wrong
+from ..rows.layout import Arrangement, is_large, shows_wrong
 from ..rows.log import Jump, JumpError, Selection, jump_of, named
 from ..rows.tables import next_sort
 from .bars import Flash, TabRow
 from .curves import CurveStrip, RankStrip
 from .filter_prompt import FilterPrompt
 from .findings_pane import Diagnosis, FindingList
+from .log_lead import LogLead
 from .log_view import LogView
 from .modal import TextScreen
 from .nccl_board import NcclBoard, StatementRows
@@ -80,18 +81,21 @@ class RunScreen(Screen[None]):
         frames = app.frames
         self.history = MetricHistory(app.clock)
         """What charts know of the past of this run; all of them share it."""
-        self.status = Header(frames, id="status")
         self.banner = Banner(frames, id="banner")
         self.heat = HeatMap(frames, id="heat")
         self.ranks = RankTable(frames, id="ranks")
         self.tabs = TabRow(frames)
         self.wrong = Wrong(frames, id="wrong")
         self.curves = CurveStrip(frames, self.history, id="curves")
+        self.status = Header(
+            frames, lambda frame: {"loss": self.curves.trend(frame, "train.loss")}, id="status"
+        )
         self.strip = RankStrip(frames, self.history, id="strip")
         self.events = Events(frames, id="events")
         self.diagnosis = Diagnosis(frames)
         self.nccl = NcclBoard(frames, app.run_id)
         self.log_view = LogView(frames, app.read_log, app.grown, id="log")
+        self.lead = LogLead(self.log_view)
         self.gpus = GpuTable(frames, id="gpus")
         self.card = Card(frames, id="card")
         self.summary = Summary(frames, id="summary")
@@ -171,6 +175,7 @@ class RunScreen(Screen[None]):
         width, height = self.size
         if not width:
             return
+        self.lead.to_culprit(frame.state)
         shared = self._measures.arranged(frame, width, height, self.flash.wanted(width))
         if shared != self._shared:
             self._shared = shared
@@ -303,8 +308,15 @@ class RunScreen(Screen[None]):
     def _mark(self, event: RankTable.Marked) -> None:
         self.app.change_view(marked=self.app.view.marked ^ {event.rank})
 
+    @on(RankTable.Moved)
+    def _moved(self, event: RankTable.Moved) -> None:
+        """On a large overview the log is that of the rank under the cursor."""
+        if self.app.view.pane == "overview" and is_large(*self.size) and self.ranks.has_focus:
+            self.lead.to(event.rank)
+
     @on(RankTable.Zoomed)
     def _zoom(self, event: RankTable.Zoomed) -> None:
+        self.lead.chosen()
         self.log_view.select(replace(self.log_view.selection, rank=event.rank))
         self.log_view.set_follow(True)
         if not self.log_view.display:
@@ -513,6 +525,7 @@ class RunScreen(Screen[None]):
         if state is not None and rank not in state.ranks:
             self.notify(f"no rank {rank}: there are {spans_text('rank', state.ranks)}", severity="error")
         else:
+            self.lead.chosen()
             self._open_log(replace(self.log_view.selection, rank=rank))
 
     def action_restart(self) -> None:
