@@ -424,3 +424,11 @@ def test_the_card_says_where_a_preset_does_not_reach() -> None:
     before[0] = (0, replace(created, plan=replace(created.plan, obeys=None)))
     shown = text_of(card_rows(frame_of(before), 100))
     assert "sets launcher flags and environment only; the script applies the rest itself" in shown
+
+
+def test_a_heat_cell_in_ascii_is_its_number_alone() -> None:
+    frame = frame_of(play.running(), ascii=True)
+    cells = [text for row in heat_rows(frame, 120)[:1] for text, style in row if style.startswith("bar")]
+    assert cells
+    assert not "".join(cells).strip()
+    assert "%" in line_of(heat_rows(frame, 120)[0])
