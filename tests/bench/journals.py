@@ -51,7 +51,7 @@ def lengthened(place: Place, name: str, count: int) -> None:
         pid = int(json.loads((folder / "agent.json").read_text())["pid"])
         return pid if pid != agent and os.path.exists(f"/proc/{pid}") else None
 
-    wait_for("another agent", look, 30)
+    wait_for("another agent", look, 120)
 
 
 def painted(text: str) -> bool:
