@@ -68,7 +68,7 @@ def parser() -> TopParser:
     top.add_argument("--readonly", action="store_true", help="allow nothing that changes a run")
     top.add_argument("--ascii", action="store_true", help="draw with ASCII characters only")
     top.set_defaults(verb="runs:open_cockpit", rest=None)
-    verbs = top.add_subparsers(metavar="VERB", help=argparse.SUPPRESS, parser_class=Parser)
+    verbs = top.add_subparsers(prog="distui", metavar="VERB", help=argparse.SUPPRESS, parser_class=Parser)
     add_verbs(verbs)
     top.verbs = verbs.choices
     return top

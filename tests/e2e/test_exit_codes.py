@@ -50,6 +50,9 @@ WRONG: dict[str, list[tuple[str, int]]] = {
     "diagnose": [("missing.log", 3), ("bad.log", 1), ("good.log", 0)],
     "export": [("nothing", 2), ("nothing out.tar.gz", 3)],
     "replay": [("nothing", 3)],
+    "metrics": [("nothing", 3)],
+    "rm": [("", 2), ("nothing", 3)],
+    "prune": [("", 2), ("--older-than soon", 2)],
     "demo": [("--steps -1", 2), ("--python /nonexistent/python", 2)],
 }  # fmt: skip
 
