@@ -417,6 +417,8 @@ def _topology(plan: Plan, draft: Imported) -> None:
     if plan.launcher == "command":
         draft.put("launcher.kind", "accelerate" if accelerate.MODULE in plan.argv else "deepspeed")
     draft.put("launcher.grace_s", plan.grace_s)
+    if plan.save_on:
+        draft.put("launcher.save_on", plan.save_on)
     for name in ("limit", "backoff_s", "backoff_max_s", "reset_after_s", "always"):
         draft.put(f"restart.{name}", getattr(plan.restart, name))
 

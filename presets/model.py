@@ -150,6 +150,8 @@ class Launcher:
     a port chosen by torch."""
     grace_s: float = 30.0
     """Seconds between SIGTERM and SIGKILL when the ranks are stopped."""
+    save_on: str = ""
+    """What asks the script to save: "SIGUSR1", or "FILE:PATH" of a file that is touched; "": nothing does."""
     monitor_interval_s: float = 0.1
     """Seconds between two looks of the launcher at its ranks."""
     args: tuple[str, ...] = ()

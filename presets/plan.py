@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
-from . import accelerate, deepspeed, nccl, script_support, signal_patterns, torchrun, worker_group
+from . import accelerate, deepspeed, nccl, save_on, script_support, signal_patterns, torchrun, worker_group
 from .finding import PlanError
 from .model import MESH_OPTIONS, Loaded, Preset, RestartPolicy, Topology
 from .script_support import Obeys
@@ -44,6 +44,8 @@ class Request:
     signals: tuple[str, ...] = ()
     """Regular expressions that read training signals in the output of the ranks."""
     grace_s: float | None = None
+    save_on: str | None = None
+    """What asks the script to save: see `save_on`."""
     restart_limit: int | None = None
 
     @property
@@ -129,6 +131,8 @@ class Plan:
     restart: RestartPolicy = field(default_factory=RestartPolicy)
     grace_s: float = 30.0
     """Seconds between SIGTERM and SIGKILL."""
+    save_on: str = ""
+    """What asks the script to save: "SIGUSR1", or "FILE:PATH" from `cwd`; "" where nothing does."""
     hook: bool = True
     """Whether the hook is injected into the ranks."""
     signals: tuple[str, ...] = ()
@@ -179,6 +183,7 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
         obeys=obeyed.how,
         restart=preset.restart,
         grace_s=preset.launcher.grace_s,
+        save_on=_save_on(preset, request),
         hook=preset.hook,
         signals=signal_patterns.checked(request.signals),
         notes=(
@@ -315,11 +320,18 @@ def command_plan(command: tuple[str, ...], request: Request, place: Place) -> Pl
         nnodes_min=fewest,
         restart=RestartPolicy(limit=request.restart_limit or 0),
         grace_s=30.0 if request.grace_s is None else request.grace_s,
+        save_on=save_on.checked(request.save_on or ""),
         hook=request.hook is not False,
         signals=signal_patterns.checked(request.signals),
         notes=(*notes, *_secret_notes(command)),
         origins=_origins(Loaded(preset=Preset(name="")), request, place, env),
     )
+
+
+def _save_on(preset: Preset, request: Request) -> str:
+    if request.save_on is not None:
+        return save_on.checked(request.save_on)
+    return save_on.checked(preset.launcher.save_on, "launcher.save_on")
 
 
 def _secret_notes(words: Sequence[str]) -> tuple[str, ...]:

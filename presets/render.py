@@ -50,6 +50,7 @@ def render(plan: Plan, more: Sequence[str] = ()) -> str:
         lines += ["", f"file {path}", *(f"  {line}" for line in mask_text(text).splitlines())]
     lines += ["", f"on failure   {_policy(plan.restart)}"]
     lines.append(f"stop         SIGTERM, after {plan.grace_s:g} s SIGKILL")
+    lines += [f"save first   {plan.save_on}"] if plan.save_on else []
     lines.append(f"hook         {'in every rank' if plan.hook else 'left out'}")
     lines += [f"signals      {pattern}" for pattern in plan.signals]
     lines.append(f"ports        {ports(plan)}")

@@ -368,6 +368,8 @@ class PlanSummary(Struct, frozen=True, omit_defaults=True):
     """Of a preset for DeepSpeed."""
     precision: str | None = None
     """What the preset computes in: "fp32", "bf16" or "fp16"."""
+    save_on: str = ""
+    """What asks the script to save: "SIGUSR1", or "FILE:PATH"; "" where nothing does. See presets/save_on.py."""
 
 
 # --- what a rank is doing at one moment: its stack, its collectives, its process ---
@@ -946,6 +948,20 @@ class Signal(RunCommand, frozen=True, tag=True):
         return f"{self.signal} requested"
 
 
+class Save(RunCommand, frozen=True, tag=True):
+    """Ask every rank to save, the way the plan says, and wait for a new complete checkpoint."""
+
+    verb: ClassVar[str] = "save"
+
+    seconds: float = 120.0
+    """How long to wait for it."""
+    only: str = ""
+    """A hub's parts, for each node: "check" whether every rank would take the request, which sends nothing; "ask",
+    where nothing is waited for. `data` of its answer has by rank the unix time at which it was asked."""
+    ranks: tuple[int, ...] = ()
+    """Of a hub's part: those that the node has."""
+
+
 class Dump(RunCommand, frozen=True, tag=True):
     """Ask ranks what they are doing."""
 
@@ -1034,7 +1050,7 @@ class ReadMetrics(Struct, frozen=True, tag=True):
     """Whether the series are to carry `samples`: a hub needs them to fold nodes."""
 
 
-Action = Restart | Stop | SetNccl | Signal | Dump | Down | SetAutostop
+Action = Restart | Stop | SetNccl | Signal | Save | Dump | Down | SetAutostop
 """Every RunCommand."""
 
 Command = Hello | Via | Action | ReadLog | ReadMetrics

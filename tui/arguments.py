@@ -295,6 +295,14 @@ def _changing(verbs: Verbs) -> None:
     verb.add_argument(
         "--unset", action="append", default=[], metavar="K", help="remove a variable; repeatable"
     )
+    verb.add_argument(
+        "--save-first",
+        action="store_true",
+        help="save first, the way --save-on of the launch says; else do nothing",
+    )
+    verb.add_argument(
+        "--save-timeout", type=seconds, metavar="SECONDS", help="how long the save may take (default: 120)"
+    )
     _reachable(verb)
     _sure(verb)
     _verbs_of_ranks(verbs)

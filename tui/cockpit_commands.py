@@ -19,6 +19,7 @@ from textual.signal import Signal
 from ..presets import trusted_files
 from ..presets.sanitize import as_message
 from ..presets.trusted_files import private_folder
+from ..runners import saving
 from ..runners.errors import LaunchError
 from ..runners.formatting import plural
 from ..runners.model import Command, CommandDone, Down, Dump, Restart, SetAutostop, SetNccl, Stop
@@ -204,6 +205,7 @@ class CommandingApp(LendingApp):
             self.view.ascii,
             question.other_verb,
             more=question.more,
+            save=question.save_verb,
         )
         about = target(follower.state)
         self.push_screen(screen, lambda answer: self._answered(answer, question, about))
@@ -214,7 +216,9 @@ class CommandingApp(LendingApp):
         if not answer or chosen is None or self.follower is None:
             return
         changed = changed_since(about, self.follower.state)
-        if not changed:
+        if not changed and answer == "s" and isinstance(chosen, Restart):
+            self.run_worker(self._save_then(chosen, self.follower), group="send")
+        elif not changed:
             self.run_worker(self._send(chosen), group="send")
         elif self.follower.state.phase.ended and not isinstance(chosen, SetAutostop):
             self.notify(f"{changed}: nothing was done", severity="error", markup=False)
@@ -287,6 +291,20 @@ class CommandingApp(LendingApp):
         if done.data:
             what = command.what if isinstance(command, Dump) else "stacks"
             self.push_screen(TextScreen(done.text, dumps().dump_rows(what, done.data), self.view.ascii))
+
+    async def _save_then(self, command: Restart, follower: Follower) -> None:
+        asked = saving.way(follower.state)
+        if asked is not None:
+            text = (
+                f"{saving.words(asked)}: the restart waits for a checkpoint, {saving.SECONDS:g} s at most"
+            )
+            self.notify(text, markup=False)
+        try:
+            done = await saving.saved_then(command, saving.SECONDS, follower.send)
+        except LinkError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        self.notify(done.text, severity="information" if done.ok else "error", markup=False)
 
     def _warn(self, text: str) -> None:
         self.notify(text, severity="warning", markup=False)

@@ -186,7 +186,7 @@ class Checkpoints:
 
 
 class Stop:
-    """SIGTERM as a flag, and a way out for a rank that cannot look at it.
+    """SIGTERM as a flag, and a way out for a rank that cannot look at it; SIGUSR1 as a flag that asks for a save.
 
     A rank that waits in a collective runs no Python signal handler. But C writes the signal to the
     wakeup descriptor at once, and a thread reads it there: if the loop has not looked at the flag within
@@ -194,12 +194,13 @@ class Stop:
     """
 
     def __init__(self) -> None:
-        self.asked, self.noticed = threading.Event(), threading.Event()
+        self.asked, self.noticed, self.save = threading.Event(), threading.Event(), threading.Event()
         self.patience_s = 2.0
         self._read, write = os.pipe()
         os.set_blocking(write, False)
         signal.set_wakeup_fd(write)
         signal.signal(signal.SIGTERM, lambda *_: None)
+        signal.signal(signal.SIGUSR1, lambda *_: self.save.set())
         threading.Thread(target=self._watch, name="sigterm", daemon=True).start()
 
     def _watch(self) -> None:
@@ -232,17 +233,18 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def agree(loss: torch.Tensor, stop: bool) -> tuple[float, bool]:
-    """(mean loss over the ranks, whether any of them was asked to stop), in one collective.
+def agree(loss: torch.Tensor, stop: bool, save: bool = False) -> tuple[float, bool, bool]:
+    """(mean loss over the ranks, whether any of them was asked to stop, and to save), in one collective.
 
-    Ranks get SIGTERM at different moments; all must leave the loop after the same step, else those
+    Ranks get a signal at different moments; all must leave the loop after the same step, else those
     that go on wait for the others for ever.
     """
-    both = torch.stack([loss.detach().float(), torch.tensor(float(stop), device=loss.device)])
+    votes = torch.tensor([stop, save], device=loss.device).float()
+    shared = torch.cat([loss.detach().float().reshape(1), votes])
     if dist.is_initialized():
-        dist.all_reduce(both)
-    total, votes = both.tolist()
-    return total / world_size(), votes > 0
+        dist.all_reduce(shared)
+    total, stops, saves = shared.tolist()
+    return total / world_size(), stops > 0, saves > 0
 
 
 class Training:
@@ -290,10 +292,14 @@ class Training:
         while self.step < self.args.steps:
             began = time.monotonic()
             try:
-                mean, stopping = agree(self.advance(), self.stop.asked.is_set())
+                asked = (self.stop.asked.is_set(), self.stop.save.is_set())
+                mean, stopping, saving = agree(self.advance(), *asked)
                 if stopping:
                     break
                 self.report(mean)
+                if saving:
+                    self.stop.save.clear()
+                    self.save()
             except RuntimeError:
                 if not self.stop.asked.wait(1.0):
                     raise

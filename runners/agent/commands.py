@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from .. import saving
 from ..daemon import (
     ENDED,
     NO_CLUSTER,
@@ -36,6 +37,7 @@ from ..model import (
     RankPhase,
     Restart,
     RunCommand,
+    Save,
     SetNccl,
     Signal,
     Stop,
@@ -43,7 +45,7 @@ from ..model import (
 )
 from ..wire.client import MAX_LINE
 from .hook_clients import Environment, HookError, Hooks
-from .processes import marked, resume, send_signal, sweep, unmarked
+from .processes import disposition, marked, resume, send_signal, sweep, unmarked
 from .pyspy import EVERY_S, PySpy, alike, stacks
 from .runner_process import Runner, ServedRun, ask_once
 
@@ -202,6 +204,7 @@ class AgentCommands(CommandExecutor):
             Stop: self._stop,
             SetNccl: switch,
             Signal: self._signal,
+            Save: self._save,
             Dump: self._dump,
         }
 
@@ -281,6 +284,28 @@ class AgentCommands(CommandExecutor):
         for rank in chosen:
             send_signal(ranks[rank].pid or 0, number)
         return reply(f"{number.name} sent to {{ranks}}", chosen)
+
+    async def _save(self, command: Save) -> Reply:
+        """Ask the ranks to save, and wait for their checkpoint unless a hub does. Raises CommandRefused."""
+        run = self._run
+        asked = saving.way(run.state)
+        if asked is None:
+            raise CommandRefused(saving.NO_WAY)
+        if refused := saving.refusal(run.state, asked, disposition):
+            raise CommandRefused(refused)
+        if command.only == "check":
+            return reply("the ranks would save")
+        times, attempt = saving.now_of(run.state.ranks), run.state.attempt
+        if asked.file and (problem := saving.touch(run.plan.cwd, asked.file)):
+            raise CommandRefused(problem)
+        for rank in run.state.ranks.values() if asked.signal else ():
+            send_signal(rank.pid or 0, signal.Signals[asked.signal])
+        if command.only:
+            return Reply([Clause("asked for a save")], times)
+        came, text = await saving.awaited(run, asked, times, attempt, command.seconds)
+        if not came:
+            raise CommandRefused(text)
+        return reply(text)
 
     async def _dump(self, command: Dump) -> Reply:
         """Ask every chosen rank at once; those that answer are kept, those that do not are named."""

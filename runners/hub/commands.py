@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from .. import run_directories
+from .. import run_directories, saving
 from ..agentless import forced_stop
 from ..daemon import NO_CLUSTER, RESTART_SECONDS, CommandExecutor, CommandRefused, Handler, Reply, reply
 from ..errors import RunError
@@ -25,6 +25,7 @@ from ..model import (
     LinkState,
     Restart,
     RunCommand,
+    Save,
     SetAutostop,
     SetNccl,
     Signal,
@@ -185,6 +186,8 @@ class HubCommands(CommandExecutor):
     def _handler(self, command: Action) -> Handler:
         if command.restarts:
             return self._restart
+        if isinstance(command, Save):
+            return self._save
         return self._routed if command.goes_to is Destination.RANKS else self._handlers[type(command)]
 
     async def _links_settled(self) -> None:
@@ -275,7 +278,21 @@ class HubCommands(CommandExecutor):
 
     # --- by rank ---------------------------------------------------------------------------------------------
 
-    async def _routed(self, command: SetNccl | Signal | Dump) -> Reply:
+    async def _save(self, command: Save) -> Reply:
+        """Ask every rank, where all would take it, and wait for the checkpoint. Raises CommandRefused."""
+        run = self._run
+        asked = saving.way(run.state)
+        if asked is None:
+            raise CommandRefused(saving.NO_WAY)
+        await self._routed(Save(new_id(), only="check"))
+        attempt = run.state.attempt
+        _, times = await self._routed(Save(new_id(), only="ask"))
+        came, text = await saving.awaited(run, asked, times, attempt, command.seconds)
+        if not came:
+            raise CommandRefused(text)
+        return reply(text)
+
+    async def _routed(self, command: SetNccl | Signal | Save | Dump) -> Reply:
         """Ask the nodes that have the ranks. Raises CommandRefused."""
         await self._links_settled()
         run = self._run

@@ -120,6 +120,10 @@ OPTIONS: tuple[LaunchOption, ...] = (
     ),
     LaunchOption(flags=("--grace",), takes="SECONDS", parse="seconds", help="time between SIGTERM and SIGKILL"),
     LaunchOption(
+        flags=("--save-on",), takes="SIGNAL|FILE:PATH", help="what asks the script to save a checkpoint",
+        more="`distui restart --save-first` uses it: [scripts.md](scripts.md#save-on-demand).",
+    ),
+    LaunchOption(
         flags=("--restarts",), takes="N", parse="count", help="failures in a row after which the ranks restart",
         more="0: no failure restarts them. Ten minutes without a failure start the count again.",
     ),

@@ -10,6 +10,9 @@ import scripted as play
 from conftest import Rig, Start, shown
 from textual.widgets import Input
 
+from distui.presets.finding import PlanError
+from distui.presets.save_on import checked
+from distui.presets.save_on import parse as parse_way
 from distui.runners.losses import what_is_lost
 from distui.runners.model import (
     AttemptEnded,
@@ -22,6 +25,7 @@ from distui.runners.model import (
     Outcome,
     RankChanged,
     RankPhase,
+    Restart,
     RunCreated,
     RunEnded,
     RunPhase,
@@ -31,6 +35,7 @@ from distui.runners.model import (
     TrainingTick,
 )
 from distui.runners.nccl_reach import how, reach, refusal
+from distui.runners.saving import answer_to
 from distui.runners.state import RunState
 from distui.tui.rows.command_line import CommandError, RunNames, candidates, completed, help_line, parse
 from distui.tui.rows.confirm import confirmation
@@ -404,3 +409,53 @@ async def test_mistakes_in_the_keys_stand_in_the_help(rig: Start, tmp_path: Path
         await it.until(lambda: "RUNNING" in it.screen())
         await it.press("?")
         assert "there is no action 'stopp'" in it.screen()
+
+
+@pytest.mark.parametrize("way", ["", "SIGUSR1"])
+def test_save_first_is_an_answer_where_the_plan_says_how(way: str) -> None:
+    state = state_of()
+    assert state.plan is not None
+    state.plan = msgspec.structs.replace(state.plan, save_on=way)
+    question = confirmation(state, Restart("1"))
+    assert question is not None
+    assert question.save_verb == ("save, then restart" if way else "")
+
+
+def checkpoint(begun: float, took: float = 2.0, attempt: int = 1, complete: bool = True) -> Checkpoint:
+    return Checkpoint(
+        "/ckpt/s", begun + took, "torch.save", rank=0, duration_s=took, attempt=attempt, complete=complete
+    )
+
+
+@pytest.mark.parametrize(
+    ("save", "answers"),
+    [
+        (checkpoint(101.0), True),
+        (checkpoint(99.0), False),  # begun before it was asked for
+        (checkpoint(101.0, complete=False), False),
+        (checkpoint(101.0, attempt=2), False),
+        (Checkpoint("/ckpt/s", 101.0, "folder"), True),
+        (Checkpoint("/ckpt/s", 99.0, "folder"), False),
+    ],
+)
+def test_only_a_complete_checkpoint_that_was_begun_after_the_request_answers_it(
+    save: Checkpoint, answers: bool
+) -> None:
+    state = state_of()
+    state.checkpoints.append(save)
+    assert (answer_to({0: 100.0, 1: 100.2}, 1, state) is save) is answers
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [("usr1", "SIGUSR1"), (" SIGUSR1 ", "SIGUSR1"), ("file:a b/now", "FILE:a b/now"), ("FILE:/x/../y", "FILE:/x/../y"),
+     ("", ""), ("KILL", None), ("SIGUSR2", None), ("TERM", None), ("10", None), ("FILE:", None), ("FILE:a/", None),
+     ("FILE:a\x1b[2J", None), ("FILE:..", None), ("SIGSIGUSR1", None)],
+)  # fmt: skip
+def test_ways_to_ask_for_a_save(text: str, kept: str | None) -> None:
+    if kept is None:
+        with pytest.raises(PlanError, match="--save-on"):
+            checked(text)
+    else:
+        assert checked(text) == kept
+        assert (parse_way(kept) is None) == (not kept)

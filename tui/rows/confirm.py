@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from ...presets.secrets import mask
+from ...runners import saving
 from ...runners.formatting import listed, plural, spans
 from ...runners.losses import what_is_lost
 from ...runners.model import Command, Down, Restart, SetAutostop, SetNccl, Signal, Stop
@@ -77,6 +78,8 @@ class Confirmation:
     """What has to be typed instead of `y`; "" where nothing has."""
     more: tuple[Row, ...] = ()
     """What `e` shows in place of `lines`; () where they are all."""
+    save_verb: str = ""
+    """What `s` does; "" where the script cannot be asked to save."""
 
 
 def _nodes(state: RunState, ranks: Iterable[int]) -> str:
@@ -149,22 +152,38 @@ def diff_rows(state: RunState, env: Mapping[str, str], unset: Iterable[str]) -> 
     return rows
 
 
-def restart(state: RunState, command: Restart, now: float | None = None) -> Confirmation:
-    """Restart of the worker group: always all ranks, because torch allows no less."""
+def restart(
+    state: RunState, command: Restart, now: float | None = None, save_s: float | None = None
+) -> Confirmation:
+    """Restart of the worker group: always all ranks, because torch allows no less.
+
+    `save_s`: the ranks save first, for which they get so many seconds.
+    """
     ranks, missing = sorted(state.ranks), silent(state)
     diff = diff_rows(state, command.env, command.unset)
     lines = (
         _who(state, ranks),
         *_silent(state),
         *_going_on(state, missing),
-        _lost(state, now),
+        _lost(state, now) if save_s is None else _saved_first(state, save_s),
         *folded(diff),
         _ladder(state),
         _line("", "the worker group restarts as a whole: torch cannot restart one rank alone", "dim"),
     )
     title = f"Restart {plural(len(ranks), 'rank')} of {state.name}?"
     more = tuple(diff) if len(diff) > SHOWN else ()
-    return _either(state, title, lines, "restart", command, more)
+    asked = _either(state, title, lines, "restart", command, more)
+    if missing or saving.way(state) is None:
+        return asked
+    return replace(asked, save_verb="save, then restart")
+
+
+def _saved_first(state: RunState, seconds: float) -> Row:
+    asked = saving.way(state)
+    how = "" if asked is None else f" ({saving.words(asked)})"
+    return _line(
+        "saves", f"first{how}: without a new checkpoint within {seconds:g} s nothing is restarted", "accent"
+    )
 
 
 def _either(
@@ -234,8 +253,12 @@ def down(state: RunState, command: Down, now: float | None = None) -> Confirmati
         lines += [_line("cluster", f"{name}  {where}"), _line("cost", price(cluster, now))]
     if live:
         lines.append(_line("run", f"{state.name} is on it: its ranks are stopped first", "warn"))
-        lines += [_who(state, sorted(state.ranks)), _lost(state, now)] if state.ranks else []
+        lines += [_who(state, sorted(state.ranks))] if state.ranks else []
     lines.append(_line("lost", "all on its disks: checkpoints, logs, data that was not copied", "warn"))
+    if live and state.ranks:
+        lines.append(
+            _line("unsaved", what_is_lost(state, time.time() if now is None else now).text, "warn")
+        )
     return Confirmation(f"Take cluster {name} down?", tuple(lines), "take it down", command, typed=name)
 
 

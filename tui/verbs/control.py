@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import dataclasses
 import os
 import signal
 import sys
@@ -14,7 +15,7 @@ import msgspec
 
 from ...presets.nccl import NcclError, parse_level, parse_subsys
 from ...presets.sanitize import clean_text, escaped_json
-from ...runners import environment, run_directories
+from ...runners import environment, run_directories, saving
 from ...runners.agent.processes import disposition
 from ...runners.agentless import stop_run
 from ...runners.environment import pairs
@@ -64,7 +65,30 @@ def restart(options: argparse.Namespace) -> int:
     if refused := environment.refusal(changes):
         raise RunError(refused)
     command = Restart(new_id(), env, tuple(options.unset), options.reachable)
-    return _do(options, command) if _sure(options, command) else 1
+    save_s = _save_seconds(options)
+    if not _sure(options, command, save_s):
+        return 1
+    if save_s is None:
+        return _do(options, command)
+
+    async def use(entry: run_directories.Entry, link: Link) -> CommandDone:
+        return await saving.saved_then(command, save_s, link.send)
+
+    return _report(options, asyncio.run(with_link(options.run, use)))
+
+
+def _save_seconds(options: argparse.Namespace) -> float | None:
+    """How long a save before the restart may take; None: none is asked for. Raises RunError."""
+    if not options.save_first:
+        if options.save_timeout is not None:
+            raise RunError("--save-timeout is for a save before the restart: add --save-first")
+        return None
+    if options.reachable:
+        raise RunError("--save-first needs every rank, and --reachable goes on without some: leave one out")
+    state = run_directories.resolve(options.run).state()
+    if not state.phase.ended and saving.way(state) is None:
+        raise RunError(f"--save-first: {saving.NO_WAY}")
+    return saving.SECONDS if options.save_timeout is None else float(options.save_timeout)
 
 
 def from_shell(names: list[str]) -> dict[str, str]:
@@ -196,16 +220,37 @@ def _report(options: argparse.Namespace, done: CommandDone) -> int:
     return 0 if done.ok else 1
 
 
-def _sure(options: argparse.Namespace, command: Restart | Stop) -> bool:
-    """Ask what the cockpit asks; without a terminal only --yes is an answer. Raises RunError."""
+def _sure(options: argparse.Namespace, command: Restart | Stop, save_s: float | None = None) -> bool:
+    """Ask what the cockpit asks; without a terminal only --yes is an answer, and an answer holds only for the run
+    as it was when it was asked. Raises RunError.
+    """
     if options.yes:
         return True
     if not sys.stdin.isatty():
         verb = type(command).__name__.lower()
         raise RunError(f"{verb} asks first, and there is no terminal to ask on: add --yes")
-    state = run_directories.resolve(options.run).state()  # its files: an agent may not answer
-    asked = confirm.stop(state, command) if isinstance(command, Stop) else confirm.restart(state, command)
-    return _answered("".join(f"{line}\n" for line in (clean_text(asked.title), *plain(asked.lines))))
+    entry = run_directories.resolve(options.run)
+    state = entry.state()  # its files: an agent may not answer
+    about = confirm.target(state)
+    asked = _question(state, command, save_s)
+    if not _answered("".join(f"{line}\n" for line in (clean_text(asked.title), *plain(asked.lines)))):
+        return False
+    state = entry.state()
+    if isinstance(command, Stop):
+        about = dataclasses.replace(
+            about, silent=confirm.target(state).silent
+        )  # they are stopped in any case
+    if changed := confirm.changed_since(about, state):
+        complain(f"{changed}: nothing was done; type the command again to see the question as it is now")
+        return False
+    options.run = entry.record.run  # a name may be another run's by now
+    return True
+
+
+def _question(state: RunState, command: Restart | Stop, save_s: float | None) -> confirm.Confirmation:
+    if isinstance(command, Stop):
+        return confirm.stop(state, command)
+    return confirm.restart(state, command, save_s=save_s)
 
 
 def _answered(question: str) -> bool:

@@ -157,6 +157,7 @@ def request_of(options: argparse.Namespace, about: dict[str, object]) -> Request
         hook=False if options.no_hook else None,
         signals=tuple(options.signal),
         grace_s=options.grace,
+        save_on=options.save_on,
         restart_limit=options.restarts,
         **about,  # type: ignore[arg-type]
     )
