@@ -957,7 +957,7 @@ class Save(RunCommand, frozen=True, tag=True):
     """How long to wait for it."""
     only: str = ""
     """A hub's parts, for each node: "check" whether every rank would take the request, which sends nothing; "ask",
-    where nothing is waited for. `data` of its answer has by rank the unix time at which it was asked."""
+    where nothing is waited for."""
     ranks: tuple[int, ...] = ()
     """Of a hub's part: those that the node has."""
 

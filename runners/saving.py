@@ -116,18 +116,16 @@ def patience(seconds: float) -> float:
     return min(max(0.0, seconds), MOST_SECONDS) if seconds == seconds else SECONDS
 
 
-def now_of(ranks: Mapping[int, object]) -> dict[str, str]:
-    """When the ranks were asked, as the data of an answer."""
-    now = repr(time.time())
-    return {str(rank): now for rank in ranks}
+def now_of(ranks: Mapping[int, object]) -> dict[int, float]:
+    """Each of the ranks with the unix time of now."""
+    return dict.fromkeys(ranks, time.time())
 
 
 async def awaited(
-    run: DaemonRun, asked_by: SaveOn, times: Mapping[str, str], attempt: int, seconds: float
+    run: DaemonRun, asked_by: SaveOn, asked: Mapping[int, float], attempt: int, seconds: float
 ) -> tuple[bool, str]:
-    """Wait for the checkpoint that was asked for at `times`, by rank: whether it came, and the sentence on it."""
+    """Wait for the checkpoint that was asked for (rank → unix time): whether it came, and the sentence on it."""
     state, seconds = run.state, patience(seconds)
-    asked = {int(rank): float(at) for rank, at in times.items()}
     await run.until(lambda: settled(asked, attempt, state), seconds)
     return outcome(asked, attempt, state, asked_by, seconds)
 

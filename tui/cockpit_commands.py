@@ -338,6 +338,9 @@ class CommandingApp(LendingApp):
         follower = self.follower
         if follower is None or self.in_past():
             return
+        if not self.allowed("nccl"):
+            self.notify(self._why_no_nccl(follower), severity="error", markup=False)
+            return
         if uses_gloo(follower.state):
             text = (
                 f"{UNUSED}: NCCL_DEBUG changes nothing in this run; "
@@ -347,6 +350,15 @@ class CommandingApp(LendingApp):
             return
         dialog = NcclScreen(lambda: follower.state, self.view.marked, new_id(), self.view.ascii)
         self.push_screen(dialog, lambda command: self.ask(command) if command is not None else None)
+
+    def _why_no_nccl(self, follower: Follower) -> str:
+        if follower.state.phase.ended:
+            return "the run has ended: launch it again to change anything"
+        return (
+            self.why_readonly()
+            if self.view.readonly
+            else "no rank runs yet: NCCL_DEBUG of the launch is its --nccl"
+        )
 
     def ask_line(self) -> None:
         """The `:` command line."""

@@ -301,7 +301,7 @@ class AgentCommands(CommandExecutor):
         for rank in run.state.ranks.values() if asked.signal else ():
             send_signal(rank.pid or 0, signal.Signals[asked.signal])
         if command.only:
-            return Reply([Clause("asked for a save")], times)
+            return reply("asked for a save")
         came, text = await saving.awaited(run, asked, times, attempt, command.seconds)
         if not came:
             raise CommandRefused(text)

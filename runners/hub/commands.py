@@ -285,8 +285,11 @@ class HubCommands(CommandExecutor):
         if asked is None:
             raise CommandRefused(saving.NO_WAY)
         await self._routed(Save(new_id(), only="check"))
-        attempt = run.state.attempt
-        _, times = await self._routed(Save(new_id(), only="ask"))
+        times, attempt = (
+            saving.now_of(run.state.ranks),
+            run.state.attempt,
+        )  # by this clock, as checkpoints are here
+        await self._routed(Save(new_id(), only="ask"))
         came, text = await saving.awaited(run, asked, times, attempt, command.seconds)
         if not came:
             raise CommandRefused(text)

@@ -206,7 +206,9 @@ async def test_readonly_takes_away_every_key_that_changes_a_run(rig: Start, how:
         for key in ("r", "x", "d"):
             await it.press(key)
             assert isinstance(it.app.screen, RunScreen), key
+        await it.until(lambda: "read-only: this cannot change the run" in it.told())
         await it.until(lambda: "r restart" not in it.screen().splitlines()[-1])
+        assert "d NCCL" not in it.screen().splitlines()[-1]
         await it.press("colon", *"stop", "enter")
         assert isinstance(it.app.screen, RunScreen)
         assert it.link.commands == []
@@ -215,8 +217,10 @@ async def test_readonly_takes_away_every_key_that_changes_a_run(rig: Start, how:
 async def test_an_ended_run_offers_no_restart(rig: Start) -> None:
     async with shown(rig(play.failed())) as it:
         await it.until(lambda: "FAILED" in it.screen())
+        await it.until(lambda: "r run again" in it.screen().splitlines()[-1])
         await it.press("x", "d")
         assert isinstance(it.app.screen, RunScreen)
+        await it.until(lambda: "run has ended: launch it again" in it.told())
         await it.press("r")
         assert isinstance(it.app.screen, LaunchScreen), "r launches it again"
 

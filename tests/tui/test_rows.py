@@ -33,6 +33,8 @@ from distui.runners.model import (
     RankTick,
     RestartDelayed,
     RunCreated,
+    RunEnded,
+    RunPhase,
     SetNccl,
 )
 from distui.runners.state import RunState
@@ -301,6 +303,24 @@ def test_the_end_report_names_the_first_cause_its_last_lines_and_the_victims() -
     assert "rank 3 (local 3, node 0, pid 4714)" in shown
     assert "[red]" in shown
     assert "ranks 0-2, 4-7" in shown
+
+
+def test_a_stopped_run_is_called_stopped_once() -> None:
+    ended = [*play.running(), (140.0, RunEnded(RunPhase.STOPPED, 1, "stopped"))]
+    shown = text_of(end_rows(frame_of(ended), 78))
+    assert shown.count("stopped") == 1, shown
+
+
+def test_findings_of_an_ended_run_are_as_old_as_they_are_now() -> None:
+    found = Finding("hang", "error", "it hangs", since=play.BEGAN + 130.0)
+    ended = [
+        *play.running(),
+        (131.0, FindingRaised(found)),
+        (140.0, RunEnded(RunPhase.STOPPED, 1, "stopped")),
+    ]
+    frame = frame_of(ended, now=play.BEGAN + 140.0 + 960.0)
+    shown = text_of(detail_rows(frame, items([found])[0], 78))
+    assert "16 min 10 s ago" in shown, shown
 
 
 def test_a_good_end_has_no_cause() -> None:

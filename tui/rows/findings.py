@@ -107,7 +107,7 @@ def item_row(frame: Frame, item: Item, width: int | None = None) -> Row:
 
 def _now(frame: Frame, finding: Finding) -> float:
     if frame.state.phase.ended and frame.state.ended:
-        return frame.state.ended
+        return max(frame.state.ended, frame.now)
     return frame.node_now(finding.node or 0)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from textual.events import Click, Resize
 from textual.signal import Signal
@@ -114,6 +114,11 @@ _STYLES = {"error": "bad", "warning": "warn", "information": "accent"}
 class KeyFooter(ClickRow):
     """One row of keys; what does not fit is left out from the right, `?` shows all."""
 
+    def __init__(self, *, id: str, other_words: Callable[[], Mapping[str, str]] = dict) -> None:
+        """`other_words`: by action id what a key is called now; "": it is not shown."""
+        super().__init__(id=id)
+        self.other_words = other_words
+
     def on_mount(self) -> None:
         self.screen.bindings_updated_signal.subscribe(self, lambda _: self.rebuild())
         self.call_after_refresh(self.rebuild)
@@ -156,4 +161,5 @@ class KeyFooter(ClickRow):
             for name, key in active.items()
             if name is not None
         }
-        return [(name, key_text(keys[name]), word) for name, word in _WORDS.items() if name in keys]
+        words = {**_WORDS, **self.other_words()}
+        return [(name, key_text(keys[name]), word) for name, word in words.items() if name in keys and word]

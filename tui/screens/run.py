@@ -100,7 +100,7 @@ class RunScreen(Screen[None]):
         self.card = Card(frames, id="card")
         self.summary = Summary(frames, id="summary")
         self.flash = Flash(app.publish)
-        self.foot = KeyFooter(id="footer")
+        self.foot = KeyFooter(id="footer", other_words=self._key_words)
         self._measures = Measures()
         self._shared: Arrangement | None = None
         self._log_at: float | None = None
@@ -218,8 +218,16 @@ class RunScreen(Screen[None]):
 
     # --- keys that only change what is seen
 
+    def _key_words(self) -> dict[str, str]:
+        """Words of the footer that depend on the run."""
+        words = {} if self.app.allowed("nccl") else {"nccl": ""}
+        follower = self.app.follower
+        if follower is not None and follower.state.phase.ended:
+            words["restart"] = "run again"
+        return words
+
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return self.app.allowed(action)
+        return action == "nccl" or self.app.allowed(action)  # this key says why it cannot be done
 
     def action_pane(self, pane: str) -> None:
         self._from = None
