@@ -17,8 +17,8 @@ from .options import Effort
 
 NODES = 128
 SCRIPT = Path(__file__).with_name("relay_nodes.py")
-CONNECTS = 3
-"""Viewers after each other, of which the last one looks on."""
+CONNECTS = 1
+"""Viewers after each other, of which the last one looks on. To one after another that was killed nothing more comes."""
 CPU_GOAL, CONNECT_GOAL_S = 15.0, 5.0
 
 
