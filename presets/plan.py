@@ -182,8 +182,7 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
         batch=worker_group.check_batch(preset.batch, sizes) or "",
         obeys=obeyed.how,
         restart=preset.restart,
-        grace_s=preset.launcher.grace_s,
-        save_on=_save_on(preset, request),
+        grace_s=preset.launcher.grace_s, save_on=_save_on(preset, request),
         hook=preset.hook,
         signals=signal_patterns.checked(request.signals),
         notes=(

@@ -21,7 +21,7 @@ import pytest
 
 from distui.runners.model import Restart
 from distui.tui.cli import parser, split_rest
-from distui.tui.rows import confirm as colon
+from distui.tui.rows import command_line as colon
 
 from .runs import Done, Run, World, alive, until
 from .screen import Screen
