@@ -185,9 +185,8 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
         grace_s=preset.launcher.grace_s, save_on=_save_on(preset, request),
         hook=preset.hook,
         signals=signal_patterns.checked(request.signals),
-        notes=(
-            *loaded.notes, *ranks.notes, *notes, *_node_notes(preset.topology, place.port), *wired.notes, obeyed.why
-        ),
+        notes=(*loaded.notes, *ranks.notes, *notes, *_node_notes(preset.topology, place.port), *wired.notes,
+               obeyed.why),
         passed=loaded.notes,
         sources=loaded.sources,
         origins=_origins(loaded, request, place, {**env, **wired.env}),

@@ -677,6 +677,9 @@ class RunState:
         """A group runs as soon as every rank of every node has a process, and not before."""
         if self.phase in (RunPhase.STARTING, RunPhase.RESTARTING) and self.ranks:
             expected = self.attempts[-1].world_size if self.merged and self.attempts else 0
-            if len(self.ranks) >= expected and all(rank.phase in _BEGUN for rank in self.ranks.values()):
+            newest_first = reversed(
+                self.ranks.values()
+            )  # ranks begin in their order: the last one tells soonest
+            if len(self.ranks) >= expected and all(rank.phase in _BEGUN for rank in newest_first):
                 self.phase = RunPhase.RUNNING
                 self.settled = dict(self.changes)

@@ -258,14 +258,14 @@ class CurveStrip(HistoryPane):
         shown = self.history.show(frame, Want(name), bucket, begin, size, is_live(frame))
         self.run_asks()
         values = held(shown[0].mean) if shown else []
-        known = finite(values)
-        if len(known) < 2:
+        measured = finite(values)
+        if len(measured) < 2:
             return ""
-        low, high = min(known), max(known)
+        low, high = min(measured), max(measured)
         return sparkline(values, TREND_CELLS, Axis(low, high if high > low else low + 1.0), mode)
 
     def panel(self, frame: Frame, name: str, view: ChartView) -> Panel:
-        """One chart's data, as far as it is known."""
+        """One chart's data, as far as the history has it."""
         metric = metric_of(name)
         want = Want(name, indexes=own_indexes(frame, self.history) if metric.kind == "gpu" else ())
         size = -(-view.span.cells * view.mode.across // view.wide)
