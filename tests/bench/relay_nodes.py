@@ -25,7 +25,7 @@ from distui.runners.model import Stamped
 from distui.runners.wire.client import encode
 
 sys.path.insert(0, str(Path(__file__).parent))
-from ssh_nodes import Samples
+from ssh_nodes import Samples  # type: ignore[import-not-found]
 
 RUN = "20260101-000000-bench-00000000"
 STORE_KEY = b"the key of the runners' rendezvous"

@@ -58,8 +58,8 @@ def test_the_output_of_all_ranks_and_attempts_is_whole_when_it_fails(world: Worl
         steps = [f"[default{rank}]:step {step} red {'x' * 9000}" for step in range(4)]
         assert own == [*steps, f"[default{rank}]:last words of {rank}"] * 2, done.out
     assert len(lines) == 20, "nothing but what ranks wrote"
-    steps = [int(step) for step in re.findall(r"step (\d)", done.out)]
-    assert steps == [step for step in range(4) for _ in (0, 1)] * 2, "in order of time, not by file"
+    order = [int(step) for step in re.findall(r"step (\d)", done.out)]
+    assert order == [step for step in range(4) for _ in (0, 1)] * 2, "in order of time, not by file"
     for rank in (0, 1):
         assert done.err.count(f"[default{rank}]:aside 3\n") == 2
     assert done.err.count("[default0]:[rank0]: ValueError: no such luck\n") == 2
@@ -128,8 +128,9 @@ def test_ctrl_c_leaves_at_once_though_nobody_reads_and_the_run_goes_on(world: Wo
     script = world.script("chatty.py", CHATTY)
     process = world.start("exec", "--name", "chatty", "--", sys.executable, "-u", script)
     try:
-        log = lambda: world.distui("logs", "chatty").out  # noqa: E731
-        assert until(lambda: "line 100 " in log(), 60), "far more than a pipe holds"
+        assert until(lambda: "line 100 " in world.distui("logs", "chatty").out, 60), (
+            "far more than a pipe holds"
+        )
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 130
     finally:

@@ -6,7 +6,7 @@ import pytest
 import scripted as play
 from conftest import Rig, Start, shown
 
-from distui.runners.model import AttemptStarted
+from distui.runners.model import AttemptStarted, CaughtUp
 from distui.tui.screens.run import RunScreen
 
 pytestmark = pytest.mark.timeout(60)
@@ -71,7 +71,7 @@ async def test_after_a_failure_the_log_is_that_of_the_culprit(rig: Start, size: 
 
 async def test_the_next_attempt_has_the_log_of_all_ranks_again(rig: Start) -> None:
     failed = [event for event in play.failed() if event[0] <= 131]
-    async with shown(rig([*failed, (131.1, play.CaughtUp(30))]), 200, 60) as it:
+    async with shown(rig([*failed, (131.1, CaughtUp(30))]), 200, 60) as it:
         await it.until(lambda: "rank 3" in log_title(it))
         it.link.play(AttemptStarted(2, "failure", 8, play.places(8)), seq=90)
         await it.until(lambda: "all ranks" in log_title(it))
