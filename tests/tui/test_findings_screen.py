@@ -199,7 +199,7 @@ async def test_what_floods_ends_by_itself_unless_somebody_chose(rig: Start) -> N
         await it.until(lambda: it.app.follower is not None and it.app.follower.state.nodes[0].metrics)
         await it.press("d", "right", *["down"] * 4, "space")
         assert isinstance(it.app.screen, NcclScreen)
-        await it.until(lambda: "(x) 60s" in it.screen())
+        await it.until(lambda: "(x) 60 s" in it.screen())
         for part in (
             "COLL: a line a collective a rank",
             "10.0G of 100G free on n001",
@@ -207,7 +207,7 @@ async def test_what_floods_ends_by_itself_unless_somebody_chose(rig: Start) -> N
         ):
             assert part in it.screen()
         await it.press("space")
-        assert "(x) ever" in it.screen()
+        assert "(x) until changed" in it.screen()
         await it.press("space", "g", "down", "right", "enter", "y")
         await it.until(lambda: it.link.commands)
         (command,) = it.link.commands
