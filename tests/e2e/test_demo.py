@@ -51,7 +51,7 @@ def test_make_demo_shows_restarts_leaves_and_comes_back(world: World) -> None:
     with terminal(world, *make) as screen:
         screen.until("RUNNING", 60)
         if shutil.which("cc"):
-            screen.until("gpu7", 30)  # simulated, as all eight
+            screen.until("other GPUs", 30)  # simulated, as all eight
         first = steps_shown(screen.until(lambda text: steps_shown(text) > 0, 60))
         screen.until(lambda text: steps_shown(text) > first, 30)
         screen.until(lambda text: re.search(r"r0 +step \d+ loss", text), 60)

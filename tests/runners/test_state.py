@@ -203,7 +203,7 @@ def test_any_order_of_events_folds_and_travels(events: list[Event]) -> None:
 
 @pytest.mark.parametrize("phase", RunPhase)
 def test_every_phase_says_whether_it_is_the_end(phase: RunPhase) -> None:
-    assert phase.ended == (phase in ("succeeded", "failed", "stopped", "lost", "exported"))
+    assert phase.ended == (phase in ("succeeded", "failed", "stopped", "lost", "ended", "exported"))
 
 
 def test_a_journal_of_a_hundred_thousand_findings_is_read_in_seconds() -> None:

@@ -68,21 +68,21 @@ async def test_lines_say_on_which_node_they_were_written(rig: Start) -> None:
 
 async def test_a_link_that_breaks_is_shown_and_comes_back(rig: Start) -> None:
     async with shown(rig(nodes=several.running()), 100, 30) as it:
-        await it.until(lambda: "2/2 nodes" in it.screen())
+        await it.until(lambda: "2 nodes" in it.screen())
         down = LinkChanged(LinkState.LOST, "", several.REFUSED, it.now + 3)
         it.link.play_line(Stamped(it.now, down, 900, 1))
         await it.until(lambda: "lost 0 s, again in 3 s" in it.screen())
-        assert "1/2 nodes" in it.screen()
+        assert "1 of 2 nodes" in it.screen()
         assert several.REFUSED in it.screen()
         it.link.play_line(Stamped(it.now, LinkChanged(LinkState.UP, "c2"), 901, 1))
-        await it.until(lambda: "2/2 nodes" in it.screen())
+        await it.until(lambda: "2 nodes" in it.screen())
         assert "lost" not in it.screen()
 
 
 @pytest.mark.parametrize(("key", "reachable"), [("y", False), ("a", True)])
 async def test_a_restart_without_a_lost_node_is_another_key(rig: Start, key: str, reachable: bool) -> None:
     async with shown(rig(nodes=several.lost()), 80, 24) as it:
-        await it.until(lambda: "1/2 nodes" in it.screen())
+        await it.until(lambda: "1 of 2 nodes" in it.screen())
         await it.press("r")
         assert "a go on without c2" in it.screen()
         await it.press(key)
@@ -94,7 +94,7 @@ async def test_a_restart_without_a_lost_node_is_another_key(rig: Start, key: str
 
 async def test_a_is_no_answer_where_there_is_one_way(rig: Start) -> None:
     async with shown(rig(nodes=several.running())) as it:
-        await it.until(lambda: "2/2 nodes" in it.screen())
+        await it.until(lambda: "2 nodes" in it.screen())
         await it.press("r", "a")
         assert isinstance(it.app.screen, ConfirmScreen)
         await it.press("enter")
@@ -103,7 +103,7 @@ async def test_a_is_no_answer_where_there_is_one_way(rig: Start) -> None:
 
 async def test_down_wants_the_clusters_name(rig: Start) -> None:
     async with shown(rig(nodes=several.running())) as it:
-        await it.until(lambda: "2/2 nodes" in it.screen())
+        await it.until(lambda: "2 nodes" in it.screen())
         await it.press("colon", *"down", "enter")
         await it.until(lambda: isinstance(it.app.screen, TypedScreen))
         assert "all on its disks" in it.screen()
@@ -121,7 +121,7 @@ async def test_down_wants_the_clusters_name(rig: Start) -> None:
 
 async def test_autostop_asks_and_is_sent(rig: Start) -> None:
     async with shown(rig(nodes=several.running())) as it:
-        await it.until(lambda: "2/2 nodes" in it.screen())
+        await it.until(lambda: "2 nodes" in it.screen())
         await it.press("colon", *"autostop 45", "enter")
         await it.until(lambda: "after 45 minutes without a job?" in it.screen())
         await it.press("y")
@@ -154,7 +154,7 @@ async def test_there_is_no_cluster_to_speak_of(rig: Start, line: str) -> None:
 
 async def test_readonly_keeps_clusters(rig: Start) -> None:
     async with shown(rig(nodes=several.running(), readonly=True)) as it:
-        await it.until(lambda: "2/2 nodes" in it.screen())
+        await it.until(lambda: "2 nodes" in it.screen())
         await it.press("colon", *"down", "enter")
         await it.until(lambda: "read-only" in it.told())
         assert it.app.cluster_commands() == []
@@ -162,14 +162,14 @@ async def test_readonly_keeps_clusters(rig: Start) -> None:
 
 async def test_the_palette_offers_what_can_be_done_with_the_cluster(rig: Start) -> None:
     async with shown(rig(nodes=several.running())) as it:
-        await it.until(lambda: "2/2 nodes" in it.screen())
+        await it.until(lambda: "2 nodes" in it.screen())
         titles = [command.title for command in it.app.get_system_commands(it.app.screen)]
         assert "take the cluster down" in titles
 
 
 async def test_a_shell_takes_the_way_of_the_node(rig: Start) -> None:
     async with shown(rig(nodes=several.running()), 100, 30) as it:
-        await it.until(lambda: "2/2 nodes" in it.screen())
+        await it.until(lambda: "2 nodes" in it.screen())
         await it.press("2", "G", "!")
         await it.until(lambda: "carries no shell: ssh c2" in it.told())
         assert it.source.shells == [("r-1a2b3c4d", 1)]

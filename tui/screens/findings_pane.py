@@ -124,6 +124,6 @@ class Diagnosis(Vertical):
         if self.list.frame is not None:
             self._share(self.list.frame)
 
-    def on_finding_list_moved(self) -> None:
+    def on_finding_list_finding_moved(self) -> None:
         self.detail._scroll_row(0)
         self.detail.again()

@@ -14,17 +14,8 @@ from ..runs import DISTUI, World
 def test_a_script_with_a_syntax_error(world: World) -> None:
     script = world.script("broken.py", "import os\nthis is no python\n")
     done = world.distui("launch", "ddp", "--nproc-per-node", "2", "--restarts", "0", "--json", "--", script)
-    assert done.code == 1
-    assert "Traceback" not in done.err
-    status = done.json()
-    assert status["state"] == "failed"
-    cause = status["attempts"][0]["first_cause"]
-    assert any("SyntaxError" in line for line in cause["last_lines"]), cause
-    assert cause["exit_code"] == 1
-    assert f"rank {cause['rank']}" in status["text"]
-    said = world.distui("status", "broken").fine().out
-    assert "SyntaxError" in said
-    assert "SyntaxError" in world.distui("logs", "broken", "--stream", "err").fine().out
+    done.refused(2, "broken.py:2", "syntax error")
+    assert not [*world.runs.glob("*")]
 
 
 def test_a_command_that_is_not_there(world: World) -> None:
