@@ -75,7 +75,7 @@ async def test_a_link_that_breaks_is_shown_and_comes_back(rig: Start) -> None:
         assert "1 of 2 nodes" in it.screen()
         it.link.play_line(Stamped(it.now, LinkChanged(LinkState.UP, "c2"), 901, 1))
         await it.until(lambda: "2 nodes" in it.screen())
-        assert several.REFUSED not in it.screen()
+        await it.until(lambda: several.REFUSED not in it.screen())
 
 
 @pytest.mark.parametrize(("key", "reachable"), [("y", False), ("a", True)])

@@ -55,7 +55,7 @@ def telling(told: dict[str, Any]) -> str:
         return "full"
     if event["type"] == "FindingCleared" and event["id"] == "disk-full":
         return "room"
-    if event["type"] == "CommandReceived" and event["text"].startswith("CONT"):
+    if event["type"] == "CommandReceived" and "CONT" in event["text"]:
         return "asked"
     return "ended" if event["type"] == "RunEnded" else ""
 
