@@ -68,8 +68,7 @@ def play(stage: Stage) -> list[Written]:
         terminal.until(r"RUNNING", seconds=60)
         terminal.until(r"step \d+", seconds=60)
         terminal.wait(6)
-        terminal.until(r"sleeps at", r"rank 3", seconds=120)
-        terminal.until(r"sleeps at .*chargpt", seconds=90)
+        terminal.until(r"rank 3 \w+ .*chargpt", seconds=150)
         terminal.wait(4)
         terminal.press("6")  # findings, with the evidence
         terminal.wait(4)
