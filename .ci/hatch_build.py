@@ -28,8 +28,8 @@ def standing_alone(text: str, root: Path) -> str:
     """A README without what only a checkout has: pictures as text, or their captions; links as their words."""
 
     def drawn(match: re.Match[str]) -> str:
-        rendered = root / match[2].replace(".svg", "-80x24.txt")
-        if rendered.is_file():
+        rendered = root / re.sub(r"(-\d+x\d+)?\.svg$", "-80x24.txt", match[2])
+        if rendered.suffix == ".txt" and rendered.is_file():
             return f"```text\n{rendered.read_text(encoding='utf-8')}```"
         return f"*{match[1]}: `{match[2]}` in the source distribution.*"
 

@@ -108,7 +108,7 @@ def test_the_page_of_a_package_index_has_no_broken_picture(wheel: Path) -> None:
     assert isinstance(page, str)
     assert about["Description-Content-Type"] == "text/markdown"
     assert not re.findall(r"\]\((?!https?:|#)[^)]*\)", page), "nothing points to files of a checkout"
-    assert "8 ranks  util" in page, "the first screen is there as text"
+    assert "rank state           pid GPU" in page, "the first screen is there as text"
     assert "make demo" in page
 
 
