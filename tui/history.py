@@ -15,7 +15,7 @@ from ..runners.model import MetricsWindow, ReadMetrics, Series
 from ..runners.state import RunState
 from ..runners.wire.client import new_id
 from .rows.charts import metric_of
-from .rows.frame import Frame, gpu_of
+from .rows.frame import Frame, gpu_places
 from .rows.plot import Value
 
 MOST_BUCKETS = 2000
@@ -398,11 +398,11 @@ class NewestSamples:
         return self._kinds[kind]
 
     def own(self, state: RunState) -> set[tuple[int, int]]:
-        """See own_gpus; of many ranks asked anew with a change of the run, and every 100 batches of samples."""
+        """See gpu_places; of many ranks asked anew with a change of the run, and every 100 batches of samples."""
         batches = state.telemetry_version // (100 if len(state.ranks) > 64 else 1)
         stamp = (id(state), state.version, batches)
         if stamp != self._own[0]:
-            self._own = stamp, own_gpus(state)
+            self._own = stamp, gpu_places(state)
         return self._own[1]
 
 
@@ -434,21 +434,6 @@ def _gpus(frame: Frame, own: set[tuple[int, int]]) -> Samples:
         for gpu in frame.gpus(node):
             if not own or (number, gpu.index) in own:
                 yield number, gpu.index, gpu
-
-
-def own_gpus(state: RunState) -> set[tuple[int, int]]:
-    """Node and index of the GPUs that the run's ranks use; empty where that is not known."""
-    pairs: set[tuple[int, int]] = set()
-    for rank in state.ranks.values():
-        index = rank.sample.gpu if rank.sample is not None else None
-        if index is None and rank.place.gpu is not None and rank.place.gpu.isdecimal():
-            index = int(rank.place.gpu)
-        if index is None:
-            gpu = gpu_of(rank, state.nodes.get(rank.place.node))
-            index = gpu.index if gpu is not None else None
-        if index is not None:
-            pairs.add((rank.place.node, index))
-    return pairs
 
 
 def _ranks(frame: Frame, own: set[tuple[int, int]]) -> Samples:

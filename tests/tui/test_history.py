@@ -18,9 +18,8 @@ from distui.tui.history import (
     MetricHistory,
     Want,
     fitted_to,
-    own_gpus,
 )
-from distui.tui.rows.frame import Frame, LinkPhase, LinkStatus
+from distui.tui.rows.frame import Frame, LinkPhase, LinkStatus, gpu_places
 
 UTIL = Want("gpu.util")
 
@@ -193,4 +192,4 @@ def test_the_gpus_of_a_replay_are_known_without_samples_of_gpus() -> None:
     run = Moving()
     run.state.nodes[0].gpus = ()
     run.state.ranks = {rank: run.state.ranks[rank] for rank in (0, 5)}
-    assert own_gpus(run.state) == {(0, 0), (0, 5)}
+    assert gpu_places(run.state) == {(0, 0), (0, 5)}

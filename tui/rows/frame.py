@@ -209,23 +209,31 @@ def gpu_of(rank: Rank, node: Node | None) -> Gpu | None:
     return next((gpu for gpu in node.gpus if place in (str(gpu.index), gpu.uuid)), None)
 
 
+def gpu_places(state: RunState) -> set[tuple[int, int]]:
+    """Node and index of the GPUs that the run's ranks use; empty where that is not known."""
+    pairs: set[tuple[int, int]] = set()
+    for rank in state.ranks.values():
+        index = rank.sample.gpu if rank.sample is not None else None
+        if index is None and rank.place.gpu is not None and rank.place.gpu.isdecimal():
+            index = int(rank.place.gpu)
+        if index is None:
+            gpu = gpu_of(rank, state.nodes.get(rank.place.node))
+            index = gpu.index if gpu is not None else None
+        if index is not None:
+            pairs.add((rank.place.node, index))
+    return pairs
+
+
 def own_gpus(frame: Frame) -> list[Gpu]:
     """The GPUs that ranks of the run use, those with fresh values; a rank that names none adds none."""
-    state = frame.state
-    used: dict[int, set[str]] = {}
-    for rank in state.ranks.values():
-        mine = used.setdefault(rank.place.node, set())
-        index = rank.sample.gpu if rank.sample is not None else None
-        if index is not None:
-            mine.add(str(index))
-        elif rank.place.gpu is not None:
-            mine.add(rank.place.gpu)
-    gpus: list[Gpu] = []
-    for number, node in state.nodes.items():
-        mine = used.get(number, set())
-        if mine and node.gpus and frame.fresh(number, node.gpu_sampled):
-            gpus += [gpu for gpu in node.gpus if str(gpu.index) in mine or gpu.uuid in mine]
-    return gpus
+    places = gpu_places(frame.state)
+    return [
+        gpu
+        for number, node in frame.state.nodes.items()
+        if node.gpus and frame.fresh(number, node.gpu_sampled)
+        for gpu in node.gpus
+        if (number, gpu.index) in places
+    ]
 
 
 def ranks_on(state: RunState, node: int) -> list[Rank]:
