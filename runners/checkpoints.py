@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -145,14 +144,6 @@ def folder_option(words: Iterable[str]) -> str | None:
             else:
                 taken = True
     return folder or None
-
-
-def words_of(command: str) -> list[str]:
-    """A command line as words; [] for one that a shell could not read."""
-    try:
-        return shlex.split(command)
-    except ValueError:
-        return []
 
 
 # --- as texts ---

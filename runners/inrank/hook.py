@@ -26,12 +26,9 @@ from typing import Any
 
 from . import checkpoint_saves, rank_changes, rank_pulse, tracebacks
 from .control import Peers, accept_forever, listen, private, requests
+from .import_watch import MISTAKES
 from .model_size import parameters_of
 from .training_signals import TrainingSignals
-
-MISTAKES = (OSError, RuntimeError, AttributeError, ImportError, ValueError, LookupError, TypeError)
-"""What reading objects and answering may raise, in any state of the rank and any version of torch."""
-
 
 MOST_LINE = 64 << 10
 """Bytes of one request to a rank."""

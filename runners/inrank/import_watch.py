@@ -11,7 +11,7 @@ from typing import Any
 
 Act = Callable[[ModuleType], None]
 MISTAKES = (OSError, RuntimeError, AttributeError, ImportError, ValueError, LookupError, TypeError)
-"""What changing a module may raise, in any version of it."""
+"""What changing a module, reading objects and answering may raise, in any state of a rank and any version of torch."""
 
 
 class _Watch:

@@ -331,7 +331,7 @@ def test_a_good_end_has_no_cause() -> None:
 
 def test_secrets_in_the_ledger_are_masked() -> None:
     again = AttemptStarted(2, "restart", 8, play.places(8), {"HF_TOKEN": "hf_abc", "LR": "1", "OLD": None})
-    shown = text_of(event_rows(frame_of([*play.running(), (125, again)]), 120))
+    shown = text_of(event_rows(frame_of([*play.running(), (125, again)]), 120)[0])
     assert "hf_abc" not in shown
     assert "LR=1" in shown
     assert "-OLD" in shown

@@ -506,16 +506,12 @@ def wrong_rows(frame: Frame, width: int) -> list[Row]:
     return rows or [((f" {no_findings(frame.state)}", "dim"),)]
 
 
-def event_rows(frame: Frame, width: int, whole: bool = True) -> list[Row]:
-    """The events screen: the ledger of attempts, then notices and commands, newest first.
+def event_rows(frame: Frame, width: int, whole: bool = True) -> tuple[list[Row], list[float | None]]:
+    """The events screen, and by row when that was, unix seconds; None for headings.
 
-    `whole`: also the first cause with its last lines, which the report of a run that has ended shows, too.
+    The ledger of attempts, then notices and commands, newest first. `whole`: also the first cause with its last lines,
+    which the report of a run that has ended shows, too.
     """
-    return timed_event_rows(frame, width, whole)[0]
-
-
-def timed_event_rows(frame: Frame, width: int, whole: bool = True) -> tuple[list[Row], list[float | None]]:
-    """The same, and by row when that was, unix seconds; None for headings."""
     state = frame.state
     rows = ledger_rows(state, width)
     times: list[float | None] = [None, *(attempt.began for attempt in state.attempts)]

@@ -12,7 +12,7 @@ from textual.signal import Signal
 
 from ..keys import bindings
 from ..rows.card import card_rows
-from ..rows.findings import banner_rows, end_rows, timed_event_rows, wrong_rows
+from ..rows.findings import banner_rows, end_rows, event_rows, wrong_rows
 from ..rows.frame import Frame
 from ..rows.glyphs import Row
 from ..rows.header import TRENDS_FROM, header_rows
@@ -137,7 +137,7 @@ class Events(Pane):
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
         self.entitle("attempts, notices, commands")
-        rows, self._times = timed_event_rows(frame, width - 1, frame.view.pane == "events")
+        rows, self._times = event_rows(frame, width - 1, frame.view.pane == "events")
         return rows
 
     def action_zoom(self) -> None:
