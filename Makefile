@@ -66,8 +66,10 @@ house: install   ## size and shape of the code: modules, cycles, names; HOUSE=--
 bench: install   ## the table of docs/benchmarks.md, side by side with bare torchrun; BENCH=--quick for a taste
 	$(BIN)/python -m tests.bench $(BENCH)
 
-pictures: install ## the screens in docs/pictures, from the real program
+pictures: install ## the screens and the recording in docs/pictures, from the real program
+	$(BIN)/python -m pip install --quiet --group pictures
 	$(BIN)/python -m tests.pictures
+	$(BIN)/python -m tests.pictures.recording
 
 clean:           ## remove what install and the tools made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

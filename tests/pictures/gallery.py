@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .stage import DISTUI, Stage
+from .stage import DISTUI, Stage, unnamed
 from .svg import draw
 from .terminal import Terminal
 
@@ -86,11 +86,11 @@ def take(terminal: Terminal, screen: Screen, size: tuple[int, int], look: Look) 
         terminal.press(key)
     rest(terminal, screen.shown)
     name = f"{screen.name}-{size[0]}x{size[1]}{look.suffix}"
-    picture = draw(terminal.cells, screen.title, look.paper)
+    picture = unnamed(draw(terminal.cells, screen.title, look.paper))
     (TARGET / f"{name}.svg").write_text(picture, encoding="utf-8")
     if not look.suffix and size == SIZES[0]:  # what a package index shows in place of a picture
         lines = "\n".join(line.rstrip() for line in terminal.text.splitlines())
-        (TARGET / f"{name}.txt").write_text(lines.rstrip() + "\n", encoding="utf-8")
+        (TARGET / f"{name}.txt").write_text(unnamed(lines.rstrip()) + "\n", encoding="utf-8")
     print(f"{name}.svg")
     terminal.press(screen.back)
     terminal.until(r"Overview")

@@ -17,9 +17,9 @@ import pyte
 from PIL import Image, ImageDraw, ImageFont
 from pyte.screens import Char
 
-from .stage import DISTUI, Stage
+from .stage import DISTUI, Stage, unnamed
 from .svg import LEFT, LOWER, PAPER, dots_of, is_braille, look
-from .terminal import _UNKNOWN, Terminal
+from .terminal import Terminal, cut
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 COLUMNS, LINES = 110, 30
@@ -51,7 +51,8 @@ class Recorder(Terminal):
         self._began = time.monotonic()
 
     def _feed(self, data: bytes) -> None:
-        self.written.append(Written(time.monotonic() - self._began, data.decode("utf-8", "replace")))
+        text = unnamed(data.decode("utf-8", "replace"))
+        self.written.append(Written(time.monotonic() - self._began, text))
         super()._feed(data)
 
     def wait(self, seconds: float) -> None:
@@ -108,11 +109,8 @@ def frames(written: Sequence[Written]) -> Iterator[tuple[float, list[list[Char]]
             shown = None
         if shown is None:
             at = piece.at
-        text = held + piece.text
-        cut = text.rfind("\x1b")
-        whole = text if cut < 0 or len(text) - cut > 64 else text[:cut]
-        held = text[len(whole) :]
-        stream.feed(_UNKNOWN.sub("", whole))
+        text, held = cut(held + piece.text)
+        stream.feed(text)
         shown = [[screen.buffer[y][x] for x in range(COLUMNS)] for y in range(LINES)]
     if shown is not None:
         yield LAST_S, shown

@@ -26,6 +26,11 @@ STEPS = 20
 """Trained before the first picture, so that there is something to see."""
 
 
+def unnamed(text: str) -> str:
+    """The text without the path of this checkout; another of the same length stands there."""
+    return text.replace(str(ROOT), "/opt/distui".ljust(len(str(ROOT)), "_")[: len(str(ROOT))])
+
+
 class Stage:
     """A user of their own in a directory whose name may be seen."""
 

@@ -25,6 +25,13 @@ _UNKNOWN = re.compile(
 """Private sequences (keyboard protocols, queries) that pyte would print instead of passing over."""
 
 
+def cut(text: str) -> tuple[str, str]:
+    """What can be shown, and what is held back: a sequence may be cut between two reads."""
+    at = text.rfind("\x1b")
+    whole = text if at < 0 or len(text) - at > 64 else text[:at]
+    return _UNKNOWN.sub("", whole), text[len(whole) :]
+
+
 class NotShown(Exception):
     """The screen never showed what was waited for; the text holds the screen."""
 
@@ -100,11 +107,8 @@ class Terminal:
 
     def _feed(self, data: bytes) -> None:
         """A character or a sequence may be cut between two reads: what may still grow is held back."""
-        text = self._held + self._decoder.decode(data)
-        cut = text.rfind("\x1b")
-        whole = text if cut < 0 or len(text) - cut > 64 else text[:cut]
-        self._held = text[len(whole) :]
-        self._stream.feed(_UNKNOWN.sub("", whole))
+        shown, self._held = cut(self._held + self._decoder.decode(data))
+        self._stream.feed(shown)
         if self._held and not select.select([self._master], [], [], 0.05)[0]:
             rest, self._held = self._held, ""
             self._stream.feed(_UNKNOWN.sub("", rest))
