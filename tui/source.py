@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ..presets.finding import PlanError, PresetError, worst_first
 from ..presets.sanitize import clean_text
-from ..runners import run_directories
+from ..runners import file_io, run_directories
 from ..runners.agentless import stop_run
 from ..runners.diagnosis.nccl_facts import NcclFacts, merge
 from ..runners.errors import LaunchError, NoSuchRunError, RunError
@@ -246,10 +245,9 @@ class LocalSource:
         except RunError:
             return {}
         places = {"records": str(path)}
-        with suppress(OSError, ValueError):
-            plan = json.loads((path / "plan.json").read_bytes())
-            if isinstance(plan, dict) and isinstance(plan.get("cwd"), str):
-                places["directory"] = plan["cwd"]
+        plan = file_io.document_or_none(path / run_directories.PLAN_FILE, dict[str, Any])
+        if plan is not None and isinstance(plan.get("cwd"), str):
+            places["directory"] = plan["cwd"]
         return places
 
     async def open(self, run_id: str) -> Link:
