@@ -222,8 +222,9 @@ PORT = "<port chosen at each attempt>"
 THERE = "<distui on the node>"
 """Where the code of distui lies on a node of several."""
 FILES = (
-    *("*.json", "*.jsonl*", "*.log", "*.lock", "environ", "metrics/*"),
+    *("*.json", "*.jsonl*", "*.fold", "*.log", "*.lock", "environ", "metrics/*"),
     f"node-<node>/attempt-{ATTEMPT}/rank-{RANK}.*",
+    f"times/node-<node>/attempt-{ATTEMPT}/rank-{RANK}.*",
 )
 """What is written below the run directory beside the plan's own files."""
 
