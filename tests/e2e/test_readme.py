@@ -48,12 +48,13 @@ LOGS, EVENTS, WAIT = "distui logs -f", "distui events -f", "distui wait"
 SKY = "distui launch ddp --on sky --gpus H100:8 --nnodes 2 -- train.py"
 HOSTS = "distui launch ddp --hosts a,b --nproc-per-node 8 -- train.py"
 DEMO = "distui demo"
+DEMO_HANGS = "distui demo --hang"
 
 RUN_HERE = {
     ADVISE, DOCTOR, LINT, PLAN, LAUNCH, DIAGNOSE, RESTART, NCCL, ATTACH, SLURM, WATCH, EXEC, EXPORT, REPLAY, STATUS,
     LOGS, EVENTS, WAIT,
 }  # fmt: skip
-PARSED_HERE = {SKY, HOSTS, DEMO}
+PARSED_HERE = {SKY, HOSTS, DEMO, DEMO_HANGS}
 MAKE = {"make demo", "make test"}
 ELSEWHERE = {"pip install .", "make pictures", "torchrun"}
 
