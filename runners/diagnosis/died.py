@@ -68,20 +68,26 @@ def find(view: View) -> Iterable[Finding]:
 
 
 def find_torn_checkpoint(view: View) -> Iterable[Finding]:
-    """The newest checkpoint was cut off while it was saved: whoever loads it fails, or goes on from less."""
+    """The newest checkpoint was cut off while it was saved: whoever loads it fails, or goes on from less.
+
+    A save of which nothing is on disk has left no such file. Where a failure of the same attempt is named, that is the
+    alarm, and this follows from it.
+    """
     torn = view.state.checkpoints[-1] if view.state.checkpoints else None
-    if torn is None or torn.complete:
+    if torn is None or torn.complete or torn.size is None:
         return
+    follows = any(each.number == torn.attempt and each.first_cause for each in view.state.attempts)
     whole = view.state.checkpoint
     remedy = "resume from an earlier checkpoint" if whole is None else f"resume from {whole.path}"
     who = "" if torn.rank is None else f" of rank {torn.rank}"
     yield Finding(
         id="checkpoint-torn",
-        severity="warning",
+        severity="note" if follows else "warning",
+        role="fact" if follows else "cause",
         text=f"the checkpoint {torn.path} is incomplete: the save{who} ({torn.source}) was cut off",
         rank=torn.rank,
         remedy=remedy,
-        evidence=(f"{torn.path} holds {size_text(torn.size)}",) if torn.size is not None else (),
+        evidence=(f"{torn.path} holds {size_text(torn.size)}",),
         since=torn.at,
     )
 

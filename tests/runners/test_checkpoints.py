@@ -19,7 +19,20 @@ from distui.runners.checkpoints import (
     settled,
     step_in,
 )
-from distui.runners.model import Checkpoint
+from distui.runners.diagnosis.died import find_torn_checkpoint
+from distui.runners.diagnosis.view import View
+from distui.runners.model import (
+    AttemptEnded,
+    AttemptStarted,
+    Checkpoint,
+    CheckpointSaved,
+    Event,
+    FirstCause,
+    Outcome,
+    RankPlace,
+    Stamped,
+)
+from distui.runners.state import RunState
 
 
 @pytest.mark.parametrize(
@@ -140,3 +153,27 @@ def test_two_nodes_report_one_save() -> None:
     both = joined(one, other)
     assert (both.at, both.duration_s, both.size, both.complete) == (11.0, 4.0, 180, False)
     assert not same_save(one, Checkpoint("/shared/step-5", 30.0, "dcp", 5, count=15))
+
+
+@pytest.mark.parametrize(
+    ("size", "attempt", "severity"),
+    [(100, 1, "note"), (100, 2, "warning"), (None, 1, None), (None, 2, None)],
+    ids=["its failure is named", "nobody says why", "nothing of it is on disk", "the same, unnamed"],
+)
+def test_a_torn_checkpoint_is_an_alarm_where_nothing_else_is(
+    size: int | None, attempt: int, severity: str | None
+) -> None:
+    state = RunState()
+    cause = FirstCause(0, 0, 0, text="rank 0 was ended by SIGKILL")
+    events: list[Event] = [
+        AttemptStarted(1, "launch", 1, (RankPlace(0, 0),)),
+        AttemptEnded(1, Outcome.FAILED, cause),
+        AttemptStarted(2, "failure", 1, (RankPlace(0, 0),)),
+        CheckpointSaved(
+            attempt, Checkpoint("/c/step-5.pt", 10.0, "torch.save", 5, 0, size=size, complete=False)
+        ),
+    ]
+    for seq, event in enumerate(events, 1):
+        state.apply(Stamped(float(seq), event, seq))
+    raised = [finding.severity for finding in find_torn_checkpoint(View(state, None, 20.0, {}))]
+    assert raised == ([] if severity is None else [severity])
