@@ -175,5 +175,8 @@ def test_a_torn_checkpoint_is_an_alarm_where_nothing_else_is(
     ]
     for seq, event in enumerate(events, 1):
         state.apply(Stamped(float(seq), event, seq))
-    raised = [finding.severity for finding in find_torn_checkpoint(View(state, None, 20.0, {}))]
+    raised = [
+        finding.severity
+        for finding in find_torn_checkpoint(View(state=state, plan=None, now=20.0, history={}))
+    ]
     assert raised == ([] if severity is None else [severity])
