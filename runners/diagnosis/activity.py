@@ -258,7 +258,8 @@ def doing(
         if sign := _helpers(pulses, tree):
             return Doing(Activity.WORKS, where, stack, helped=True, sure=sure, sign=sign)
         busy = (gpu or 0.0) > GPU_PERCENT
-        sign = f"its GPU is {gpu:.0f} % in use, by it or by another process" if busy else ""
+        # Without the percentage: a finding whose evidence changes with every sample would be raised with each.
+        sign = "its GPU is in use, by it or by another process" if busy else ""
         return Doing(Activity.GPU_ALONE if busy else Activity.ASLEEP, where, stack, busy, sure, sign=sign)
     if gpu is not None and gpu > GPU_PERCENT:
         return Doing(Activity.WORKS, where, stack, sign=_moving(pulses))
