@@ -16,6 +16,8 @@ LINES = 8
 """Last lines of its stderr that are shown as evidence."""
 OTHERS_S = 10.0
 """Hold back victims this long while other nodes still run; the cause may be there."""
+TORN_S = 10.0
+"""Hold back a torn checkpoint this long while its attempt runs; what cut it off may be about to end the attempt."""
 FAILED = (Outcome.FAILED, Outcome.LOST)
 MEMORY = ("cuda-oom", "host-oom", "killed")
 """Classes of which out_of_memory.py may know more."""
@@ -76,7 +78,10 @@ def find_torn_checkpoint(view: View) -> Iterable[Finding]:
     torn = view.state.checkpoints[-1] if view.state.checkpoints else None
     if torn is None or torn.complete or torn.size is None:
         return
-    follows = any(each.number == torn.attempt and each.first_cause for each in view.state.attempts)
+    attempt = next((each for each in view.state.attempts if each.number == torn.attempt), None)
+    if attempt is not None and attempt.ended is None and view.now < torn.at + TORN_S:
+        return
+    follows = attempt is not None and attempt.first_cause is not None
     whole = view.state.checkpoint
     remedy = "resume from an earlier checkpoint" if whole is None else f"resume from {whole.path}"
     who = "" if torn.rank is None else f" of rank {torn.rank}"

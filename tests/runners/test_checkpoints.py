@@ -156,12 +156,26 @@ def test_two_nodes_report_one_save() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "attempt", "severity"),
-    [(100, 1, "note"), (100, 2, "warning"), (None, 1, None), (None, 2, None)],
-    ids=["its failure is named", "nobody says why", "nothing of it is on disk", "the same, unnamed"],
+    ("size", "attempt", "now", "severity"),
+    [
+        (100, 1, 20.0, "note"),
+        (100, 2, 20.0, "warning"),
+        (100, 1, 12.0, "note"),
+        (100, 2, 12.0, None),
+        (None, 1, 20.0, None),
+        (None, 2, 20.0, None),
+    ],
+    ids=[
+        "its failure is named",
+        "nobody says why",
+        "its failure is named at once",
+        "what cut it off may yet end the attempt",
+        "nothing of it is on disk",
+        "the same, unnamed",
+    ],
 )
 def test_a_torn_checkpoint_is_an_alarm_where_nothing_else_is(
-    size: int | None, attempt: int, severity: str | None
+    size: int | None, attempt: int, now: float, severity: str | None
 ) -> None:
     state = RunState()
     cause = FirstCause(0, 0, 0, text="rank 0 was ended by SIGKILL")
@@ -177,6 +191,6 @@ def test_a_torn_checkpoint_is_an_alarm_where_nothing_else_is(
         state.apply(Stamped(float(seq), event, seq))
     raised = [
         finding.severity
-        for finding in find_torn_checkpoint(View(state=state, plan=None, now=20.0, history={}))
+        for finding in find_torn_checkpoint(View(state=state, plan=None, now=now, history={}))
     ]
     assert raised == ([] if severity is None else [severity])
