@@ -118,7 +118,7 @@ def test_the_cockpit_says_that_a_watched_job_has_ended(world: World, ending: str
         pids = ranks_of(world, job)
         screen = Screen((DISTUI, "watch", str(job.pid)), world.env, world.work, 120, 40)
         text = screen.until(lambda text: "RUNNING" in text and "cpu " in text.splitlines()[1])
-        text = screen.until("command step ") if written else text
+        text = screen.until(lambda text: re.search(r"command ~[\d:]+ step ", text)) if written else text
         assert len(re.findall("● running +", text)) == 2
         title = f"log · all ranks · {'' if written else 'nothing written yet · '}FOLLOW"
         assert log_title(text) == title
