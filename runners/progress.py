@@ -18,6 +18,8 @@ from .state import RunState
 
 FIELDS = ("step", "total", "epoch", "loss", "lr", "grad_norm", "tokens_s", "samples_s", "step_s", "mfu")
 """Fields of TrainingSample that a script reports."""
+RATES = ("eta_s", "tokens_s", "samples_s", "mfu", "step_s")
+"""What is not true any more when nothing advances, or nothing is heard."""
 STEPS_SOURCE = "hook: optimizer steps"
 QUIET_S, QUIET_STEPS = 60.0, 20
 """Without an optimizer step for so long, and for so many step times, a training stalls."""
@@ -36,6 +38,8 @@ class Progress:
     """Of the way from 0 to `total`, 0 to 1; None unless the script itself counts the steps."""
     eta_s: float | None = None
     """Remaining steps × recent step time; None where one of them is unknown, and while nothing advances."""
+    still_s: float | None = None
+    """Seconds since the training advanced last, while it stalls: the rates are then those of before."""
     epoch: float | None = None
     loss: float | None = None
     lr: float | None = None
@@ -73,14 +77,16 @@ def progress(state: RunState, now: float) -> Progress:
         fields |= _counted_pace(state, sources)
     at = max((sample.at for sample in samples), default=None)
     fraction = eta = None
-    step, total = fields.get("step"), fields.get("total")
+    step, total, step_s = (fields.get(name) for name in ("step", "total", "step_s"))
+    still = _still(state, now, at, step_s)
     if step is not None and total and sources["step"] != STEPS_SOURCE:
         fraction = min(1.0, step / total)
-        eta = _eta(state, now, at, total - step, fields.get("step_s"))
+        eta = _eta(state, now, at, total - step, step_s) if still is None else None
     return Progress(
         **fields,
         fraction=fraction,
         eta_s=eta,
+        still_s=still,
         values={name: value for sample in reversed(samples) for name, value in sample.values.items()},
         not_finite=not_finite,
         sources=sources,
@@ -137,18 +143,31 @@ def _eta(state: RunState, now: float, at: float | None, left: int, step_s: float
     """Seconds to go, less those since the newest report."""
     if step_s is None or at is None or left < 0 or state.phase is not RunPhase.RUNNING:
         return None
-    return None if stalled(state, now, at, step_s) else max(0.0, left * step_s - max(0.0, now - at))
+    return max(0.0, left * step_s - max(0.0, now - at))
 
 
-def stalled(state: RunState, now: float, at: float, step_s: float) -> bool:
-    """Whether nothing advances: by the findings, by the optimizer steps of the ranks, else by the newest report."""
-    if any(finding.id.startswith("hang-") and finding.alarm for finding in state.findings.values()):
-        return True
+def _still(state: RunState, now: float, at: float | None, step_s: float | None) -> float | None:
+    """Seconds since anything advanced, where that is a stall: by the findings, by the optimizer steps of the ranks,
+    else by the newest report, `at`.
+    """
+    if state.phase is not RunPhase.RUNNING:
+        return None
     running = [rank for rank in state.ranks.values() if rank.phase is RankPhase.RUNNING]
-    last = [rank.pulse.last_step for rank in running if rank.pulse is not None and rank.pulse.last_step]
-    if last:
-        return now - max(*last, at) > max(QUIET_S, QUIET_STEPS * step_s)
-    return now - at > max(SILENT_S, SILENT_STEPS * step_s)
+    steps = [rank.pulse.last_step for rank in running if rank.pulse is not None and rank.pulse.last_step]
+    newest: float | None = max((*steps, *(() if at is None else (at,))), default=None)
+    if newest is None:
+        return None
+    if any(finding.id.startswith("hang-") and finding.alarm for finding in state.findings.values()):
+        return max(0.0, now - newest)
+    if step_s is None:
+        return None
+    enough = patience(step_s) if steps else max(SILENT_S, SILENT_STEPS * step_s)
+    return now - newest if now - newest > enough else None
+
+
+def patience(step_s: float) -> float:
+    """Seconds without an optimizer step after which steps of `step_s` seconds are history."""
+    return max(QUIET_S, QUIET_STEPS * step_s)
 
 
 # --- as texts and as JSON ---
@@ -156,7 +175,7 @@ def stalled(state: RunState, now: float, at: float, step_s: float) -> bool:
 
 def progress_json(line: Progress) -> dict[str, Any]:
     """`training` of `status --json`: every field, unknown as null."""
-    names = (*FIELDS[:2], "fraction", "eta_s", *FIELDS[2:])
+    names = (*FIELDS[:2], "fraction", "eta_s", "still_s", *FIELDS[2:])
     return {name: getattr(line, name) for name in names} | {
         "values": dict(line.values),
         "not_finite": dict(line.not_finite),
@@ -166,11 +185,14 @@ def progress_json(line: Progress) -> dict[str, Any]:
 
 
 def parts(line: Progress) -> list[tuple[str, str]]:
-    """(field, words), the most important first: ("step", "step 18,420 / 50,000"), …; only what is known."""
+    """(field, words), the most important first: ("step", "step 18,420 / 50,000"), …; only what is known, and no rates
+    while the training stalls.
+    """
     texts = [
         ("step", _step_text(line)),
         ("fraction", "" if line.fraction is None else percent_text(line.fraction)),
         ("eta_s", "" if line.eta_s is None else f"ETA {duration_exact(line.eta_s)}"),
+        ("still_s", "" if line.still_s is None else f"no step for {duration_exact(line.still_s)}"),
         ("loss", f"loss {value_text(line, 'loss')}"),
         ("tokens_s", "" if line.tokens_s is None else f"{rate_text(line.tokens_s)} tok/s"),
         ("samples_s", "" if line.samples_s is None else f"{rate_text(line.samples_s)} samples/s"),
@@ -180,7 +202,8 @@ def parts(line: Progress) -> list[tuple[str, str]]:
         ("lr", f"lr {value_text(line, 'lr')}"),
         ("grad_norm", f"grad norm {value_text(line, 'grad_norm')}"),
     ]
-    return [(name, text) for name, text in texts if text and not text.endswith(NA)]
+    shown = [(name, text) for name, text in texts if text and not text.endswith(NA)]
+    return shown if line.still_s is None else [part for part in shown if part[0] not in RATES]
 
 
 def percent_text(fraction: float) -> str:

@@ -222,7 +222,7 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 264,
-    "lines": 78_962,
+    "lines": 79_800,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 41,

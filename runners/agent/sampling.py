@@ -30,6 +30,7 @@ from ..model import (
     RankTick,
     ReadMetrics,
 )
+from ..progress import patience
 from ..state import Rank
 from ..telemetry import curves
 from ..telemetry.gpus import GpuSource
@@ -177,9 +178,9 @@ class Paces:
         self._by_rank: dict[int, _StepCount] = {}
 
     def add(
-        self, rank: int, pid: int | None, counted: tuple[int | None, float] | None
+        self, rank: int, pid: int | None, counted: tuple[int | None, float] | None, now: float
     ) -> tuple[int | None, float | None]:
-        """Steps so far, and mean seconds a step since the last sample that saw one.
+        """Steps so far, and mean seconds a step since the last sample that saw one, unless that is long ago (`now`).
 
         `counted` is (steps, unix time of the last one); None where the hook did not answer in time: the count
         known last still holds, a pace does not. Steps are None while the script has no optimizer. Another pid is another
@@ -198,6 +199,8 @@ class Paces:
         elif before is not None and fresh.count == before.count:
             fresh.step_s = before.step_s
         self._by_rank[rank] = fresh
+        if fresh.step_s is None or now - fresh.last > patience(fresh.step_s):
+            return fresh.count, None
         return fresh.count, fresh.step_s
 
     def last(self, rank: int, pid: int | None) -> float | None:
@@ -402,8 +405,9 @@ class Sampling:
             self._host.doubt_disks()  # else the next sample might clear it by what is remembered from before
 
     def _with_steps(self, sample: RankSample, counted: tuple[int | None, float] | None) -> RankSample:
-        step, step_s = self.paces.add(sample.rank, sample.pid, counted)
-        waits = self._shares.percent(sample.rank, sample.pid, time.time())
+        now = time.time()
+        step, step_s = self.paces.add(sample.rank, sample.pid, counted, now)
+        waits = self._shares.percent(sample.rank, sample.pid, now)
         return structs.replace(sample, step=step, step_s=step_s, wait_percent=waits)
 
     # --- findings of the sampler's own -----------------------------------------------------------------------

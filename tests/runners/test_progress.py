@@ -68,7 +68,8 @@ def test_the_eta_counts_down_between_reports_and_ends_with_the_advance() -> None
     state = running(told(at=100.0, step=10, total=100, step_s=2.0))
     assert progress(state, 110.0).eta_s == pytest.approx(170.0)
     assert progress(state, 100.0 + 399.0).eta_s == 0.0
-    assert progress(state, 100.0 + 401.0).eta_s is None  # 200 steps of 2 s without a word
+    line = progress(state, 100.0 + 401.0)  # 200 steps of 2 s without a word
+    assert (line.eta_s, line.still_s) == (None, 401.0)
 
 
 def test_no_eta_while_the_optimizer_does_not_step() -> None:
@@ -83,8 +84,21 @@ def test_no_eta_in_a_hang_and_without_a_step_time() -> None:
     assert progress(state, 100.0).eta_s is None
     state = running(told(step=10, total=100, step_s=1.0))
     state.apply(Stamped(11.0, FindingRaised(Finding("hang-collective", "error", "rank 1 hangs"))))
-    line = progress(state, 100.0)
+    line = progress(state, 160.0)
     assert (line.eta_s, line.step) == (None, 10)
+
+
+def test_a_training_that_stalls_has_no_rates_and_says_since_when() -> None:
+    state = running(told(at=100.0, step=10, total=100, step_s=1.0, loss=2.0, tokens_s=5000.0))
+    assert [name for name, _ in parts(progress(state, 101.0))] == [
+        "step", "fraction", "eta_s", "loss", "tokens_s", "step_s",
+    ]  # fmt: skip
+    state.apply(Stamped(11.0, FindingRaised(Finding("hang-collective", "error", "rank 1 hangs"))))
+    texts = [text for _, text in parts(progress(state, 160.0))]
+    assert texts == ["step 10 / 100", "10 %", "no step for 1 min 0 s", "loss 2"]
+    state.apply(Stamped(200.0, RunEnded(RunPhase.FAILED, 1, "")))
+    ended = progress(state, 300.0)
+    assert (ended.still_s, ended.tokens_s) == (None, 5000.0), "the last values stay"
 
 
 def test_optimizer_steps_stand_in_without_a_percentage() -> None:

@@ -17,7 +17,7 @@ from ...runners.formatting import (
     usage_short,
 )
 from ...runners.model import Cluster, LinkState, RankPhase, RunPhase
-from ...runners.progress import STEPS_SOURCE, Progress, parts, progress
+from ...runners.progress import RATES, STEPS_SOURCE, Progress, parts, progress
 from ...runners.state import RunState
 from ...runners.status import applied
 from . import glyphs
@@ -289,14 +289,12 @@ def time_cell(frame: Frame) -> Row:
 # --- the second line ---
 
 _ORDER = {
-    "step": 0, "fraction": 3, "eta_s": 2, "loss": 1, "tokens_s": 5, "samples_s": 5, "mfu": 8, "step_s": 4,
+    "step": 0, "fraction": 3, "eta_s": 2, "still_s": 1, "loss": 1, "tokens_s": 5, "samples_s": 5, "mfu": 8, "step_s": 4,
     "epoch": 13, "lr": 14, "grad_norm": 15,
 }  # fmt: skip
 """By field of `Progress`; the checkpoint has 6, the load 7 and 9 to 11."""
 _COMMAND = 20
-_BESIDE_STEP = ("fraction", "eta_s")
-_RATES = ("eta_s", "tokens_s", "samples_s", "mfu", "step_s")
-"""What is not true any more when nothing has been heard for a while."""
+_BESIDE_STEP = ("fraction", "eta_s", "still_s")
 
 
 def _how(frame: Frame, line: Progress, trends: Mapping[str, str]) -> Cells:
@@ -306,9 +304,15 @@ def _how(frame: Frame, line: Progress, trends: Mapping[str, str]) -> Cells:
     for name, text in parts(line):
         if name == "step" and line.step == 0 and line.sources.get("step") == STEPS_SOURCE:
             continue  # no optimizer step was seen: unknown, for a script that has no optimizer
-        if old and name in _RATES:
+        if old and name in RATES:
             continue
-        style = "bad" if name in line.not_finite else "stale" if frame.quiet or frame.lost else "text"
+        style = (
+            "bad"
+            if name in line.not_finite or name == "still_s"
+            else "stale"
+            if frame.quiet or frame.lost
+            else "text"
+        )
         cell: Row = ((text, style),)
         if trends.get(name):
             cell = (*cell, (f" {trends[name]}", "accent"))
