@@ -37,6 +37,7 @@ from ..runners.model import (
 from ..runners.progress import progress
 from ..runners.state import RunState
 from ..runners.status import hidden
+from ..runners.telemetry import curves, step_totals
 from ..runners.wire.client import BACKOFF_S, Link, LinkError, LinkFollower, Window, paced
 from .rows.frame import LinkPhase, LinkStatus
 from .rows.runs import RunEntry
@@ -53,6 +54,8 @@ WATCH = "watch:"
 
 MEASURED_S = 30.0
 """How old the size of a live run may be."""
+RECENT_S = 120.0
+"""How old a step that was written down may be to stand for where a live run is: scripts report now and then."""
 MEASURING_S = 0.3
 """How long sizes are measured before the list is shown again."""
 
@@ -159,6 +162,18 @@ def job_name(job: WatchedJob) -> str:
     return name_of(min(job.ranks.values(), key=lambda rank: rank.rank).argv)
 
 
+def _advanced(entry: run_directories.Entry, state: RunState, now: float) -> tuple[int | None, int | None]:
+    """Step and total of a live run by what its first node has written to disk: the journal has neither."""
+    store = next(iter(curves.kept(entry).values()), None)
+    if store is None:
+        return None, None
+    values = curves.newest(store, ("train.step", "rank.step"), now - RECENT_S, now)
+    reported, counted = values["train.step"].values(), values["rank.step"].values()
+    step = max(reported) if reported else min(counted, default=None)
+    total = step_totals.of_command(state.plan.command) if state.plan else None
+    return None if step is None else int(step), total[0] if total and reported else None
+
+
 class LocalSource:
     """The runs, jobs and presets of this machine, and its launcher."""
 
@@ -196,6 +211,7 @@ class LocalSource:
         history = entry.history()
         phase, state = run_directories.phase(entry, history), history.state
         line = progress(state, now)
+        step, total = (line.step, line.total) if phase.ended else _advanced(entry, state, now)
         unseen = hidden(state, bool(history.problems))
         listed = RunEntry(
             id=entry.record.run, name=entry.record.name, phase=str(phase), age_s=elapsed(entry.record.created, now),
@@ -203,7 +219,7 @@ class LocalSource:
             problem=clean_text(f"damaged: {history.problems[0]}") if history.problems else "",
             lasted_s=None if phase is RunPhase.LOST or not state.began else state.lasted(now),
             nodes=None if unseen else max(1, len({rank.place.node for rank in state.ranks.values()})),
-            ranks=None if unseen else len(state.ranks), step=line.step, total=line.total, exit_code=state.exit_code,
+            ranks=None if unseen else len(state.ranks), step=step, total=total, exit_code=state.exit_code,
             finding=_worst(state), size=self._size(entry.record.run), path=str(entry.path),
         )  # fmt: skip
         if state.phase.ended:  # a lost run may be restarted

@@ -186,6 +186,18 @@ def directories(entry: Entry) -> dict[int, Path]:
     return {node: path for node, path in sorted(by_node.items()) if path.is_dir()}
 
 
+def newest(store: Store, metrics: Sequence[str], begin: float, end: float) -> dict[str, dict[int, float]]:
+    """The newest value of each index in [begin, end), by metric. Reads files; raises nothing."""
+    values: dict[str, dict[int, float]] = {name: {} for name in metrics}
+    for row in store.rows(0, begin, end, metrics):
+        for name in metrics:
+            columns = columns_of(row, name)
+            if columns is not None:
+                pairs = zip(columns.indexes, columns.high, strict=True)
+                values[name] |= {index: value for index, value in pairs if value is not None}
+    return values
+
+
 def read(stores: Stores, ask: ReadMetrics, now: float | None = None) -> MetricsWindow:
     """The curves of one node or several. Reads files; raises nothing."""
     if why := refusal(ask):

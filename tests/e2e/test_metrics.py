@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
-from .runs import World
+from .runs import DISTUI, World
+from .screen import Screen
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -21,6 +23,25 @@ def known(document: dict[str, Any], metric: str, index: int | None) -> dict[int,
     }
 
 
+def listed_step(world: World, name: str) -> int:
+    """The step of a run in the cockpit's runs list."""
+    screen = Screen((DISTUI, "attach", name), world.env, world.work, 120, 30)
+    try:
+        screen.until("RUNNING")
+        screen.press("R")
+        text = screen.until(
+            lambda text: "runs" in text.splitlines()[0] and re.search(rf"{name}.* \d+ ", text)
+        )
+        (line,) = [line for line in text.splitlines() if f" {name} " in line]
+        screen.press("q")
+        assert screen.ended() == 0
+    finally:
+        screen.close()
+    found = re.search(rf"{name} +\S+ +1×2 +([\d,]+) ", line)
+    assert found, line
+    return int(found[1].replace(",", ""))
+
+
 def test_a_run_has_the_same_metrics_live_ended_and_in_a_bundle(world: World) -> None:
     run = world.ddp()
     run.healthy()
@@ -32,6 +53,7 @@ def test_a_run_has_the_same_metrics_live_ended_and_in_a_bundle(world: World) -> 
     cpu, steps = known(live, "host.cpu", None), known(live, "rank.step", 1)
     assert all(0 <= value <= 100 for value in cpu.values())
     assert [*steps.values()] == sorted(steps.values())
+    assert listed_step(world, run.name) > 0
     text = run.distui("metrics", "rank.step_s", "host.cpu").fine().out
     assert text.splitlines()[0].split() == ["METRIC", "OF", "LAST", "MIN", "MEAN", "MAX", "CURVE"]
     assert {line.split()[0] for line in text.splitlines()[1:]} == {"rank.step_s", "host.cpu"}
