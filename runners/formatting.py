@@ -144,12 +144,12 @@ def step_text(seconds: float) -> str:
 
 
 def step_short(seconds: float | None) -> str:
-    """The time of a step in four to five columns: "41ms", "1.24s", "12.4s"."""
+    """The time of a step in four to five columns: "41ms", "1.24s", "12.4s", "240s"."""
     if seconds is None:
         return NA
     if seconds < 1:
         return f"{seconds * 1000:.0f}ms"
-    return f"{seconds:.2f}s" if seconds < 10 else f"{seconds:.1f}s"
+    return f"{seconds:.2f}s" if seconds < 10 else f"{seconds:.1f}s" if seconds < 100 else f"{seconds:.0f}s"
 
 
 # --- readings of wall clocks, which people and NTP set ---

@@ -211,6 +211,8 @@ class RankSample(Struct, frozen=True, omit_defaults=True):
     """Cores that it may run on, as in "0-3,8"."""
     wait_percent: float | None = None
     """Share of the last seconds in which it waited for other ranks in a collective."""
+    log_age_s: int | None = None
+    """Seconds since it wrote to its standard output or error; None where it has written nothing."""
 
 
 class TrainingSample(Struct, frozen=True, omit_defaults=True):

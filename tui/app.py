@@ -32,9 +32,16 @@ from .screens.run import RunScreen
 from .screens.runs import RunList, RunsScreen
 from .source import WATCH, Follower, LocalSource
 from .travel import Travel
+from .user_settings import THEMES as THEME_WORDS
+from .user_settings import SettingsError, settings_path
+from .user_settings import keep as keep_settings
+from .user_settings import load as load_settings
 
 BESIDE = ("launch", "rerun", "remove")
 """What changes no run that is being looked at: only `--readonly` takes it away."""
+
+KEEP_AFTER_S = 0.5
+"""From a choice to its writing: keys that are held down write once."""
 
 GARBAGE_AFTER_S = 2.0
 """When a start is over."""
@@ -59,6 +66,7 @@ class CockpitApp(CommandingApp, PacedApp):
         ascii_only: bool = False,
         clock: Callable[[], float] = time.time,
         keys: Path | None = None,
+        settings: Path | None = None,
         replay: bool = False,
     ) -> None:
         super().__init__()
@@ -66,7 +74,11 @@ class CockpitApp(CommandingApp, PacedApp):
         self.follower: Follower | None = None
         self.run_id = ""
         self.frames: Signal[Frame] = Signal(self, "frames")
-        self.view = ViewOptions(ascii=ascii_only, readonly=readonly)
+        self._settings_path = settings if settings is not None else settings_path()
+        self.settings, self._settings_problems = load_settings(self._settings_path)
+        self._unkept: dict[str, object] = {}
+        """Choices that are still to be written."""
+        self.view = ViewOptions(ascii=ascii_only, readonly=readonly, **self.settings.of_view())
         self.clock = clock
         self.owns_terminal = False
         """Whether signals and a hang-up of the terminal end the app."""
@@ -86,7 +98,7 @@ class CockpitApp(CommandingApp, PacedApp):
         """Which keys worked at the last paint."""
         for theme in THEMES:
             self.register_theme(theme)
-        self.theme = NAMES[0]
+        self.theme = dict(zip(THEME_WORDS, NAMES, strict=True)).get(self.settings.theme, NAMES[0])
 
     # --- life
 
@@ -94,7 +106,7 @@ class CockpitApp(CommandingApp, PacedApp):
         keymap, problems = load_keymap(self._keys)
         self.set_keymap(keymap)
         self.keys = {id: key_text(key.partition(",")[0]) for id, key in keymap.items()}
-        for problem in problems:
+        for problem in (*problems, *self._settings_problems):
             self.notify(problem, severity="warning", markup=False, timeout=20)
         if self.owns_terminal:
             loop = asyncio.get_running_loop()
@@ -125,6 +137,7 @@ class CockpitApp(CommandingApp, PacedApp):
 
     async def on_unmount(self) -> None:
         self.beat.stop()
+        self._keep_settings(last=True)
         if self.follower is not None:
             await self.follower.drop()
 
@@ -133,7 +146,8 @@ class CockpitApp(CommandingApp, PacedApp):
         if old is not None:
             self.run_worker(old.drop())
         self.follower = Follower(lambda: source.open(run), clock=self.clock, notify=self._schedule_paint)
-        self.view = ViewOptions(ascii=self.view.ascii, readonly=self._forced_readonly)
+        options = self.settings.of_view()
+        self.view = ViewOptions(ascii=self.view.ascii, readonly=self._forced_readonly, **options)
         self._painted = self._held = None
         self.travel.pause()
         self.travel = Travel(self)
@@ -345,7 +359,28 @@ class CockpitApp(CommandingApp, PacedApp):
     def action_theme(self) -> None:
         at = NAMES.index(self.theme) if self.theme in NAMES else -1
         self.theme = NAMES[(at + 1) % len(NAMES)]
+        self.choose(theme=THEME_WORDS[NAMES.index(self.theme)] if self.theme != NAMES[0] else "")
         self.publish()
+
+    # --- what is kept for later cockpits
+
+    def choose(self, **fields: object) -> None:
+        """See CommandingApp.choose."""
+        self.settings = replace(self.settings, **fields)  # type: ignore[arg-type]
+        if not self._unkept:
+            self.set_timer(KEEP_AFTER_S, self._keep_settings)
+        self._unkept |= fields
+
+    def _keep_settings(self, last: bool = False) -> None:
+        """Write what was chosen; what cannot be written holds for this cockpit all the same."""
+        fields, self._unkept = self._unkept, {}
+        if not fields:
+            return
+        try:
+            keep_settings(self._settings_path, fields)
+        except SettingsError as error:
+            if not last:
+                self.notify(str(error), severity="warning", markup=False, timeout=20)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The palette: our own table instead of Textual's."""

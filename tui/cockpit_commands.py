@@ -31,9 +31,10 @@ from .rows.frame import Frame, LinkPhase, ViewOptions
 from .rows.plot import Mark
 from .rows.run_status import no_cluster
 from .screens.bars import Flash
-from .screens.command_prompt import CommandPrompt
 from .screens.modal import ConfirmScreen, NcclScreen, TextScreen, TypedScreen
+from .screens.prompts import CommandPrompt
 from .source import WATCH, Follower, LocalSource
+from .user_settings import UserSettings
 
 MOST_LINES = 100
 """Lines of `:` that are remembered while the cockpit is open."""
@@ -114,6 +115,8 @@ class CommandingApp(LendingApp):
     keys: Mapping[str, str] = {}
     """What the user chose instead of the default keys, as people write them, by action id."""
     clock: Callable[[], float]
+    settings: UserSettings
+    """What the user chose for this and for later cockpits."""
     typed_lines: Sequence[str] = ()
     """What was typed after `:`, the newest last."""
 
@@ -127,6 +130,10 @@ class CommandingApp(LendingApp):
 
     def publish(self) -> None:
         """Hand the state as it is now to every widget that subscribed."""
+        raise NotImplementedError
+
+    def choose(self, **fields: object) -> None:
+        """Change settings, and keep them for later cockpits."""
         raise NotImplementedError
 
     def change_view(self, **changes: object) -> None:
@@ -389,7 +396,7 @@ class CommandingApp(LendingApp):
         if asked.command is not None:
             self.ask(asked.command)
         elif asked.action:
-            of_screen = asked.action.startswith(("pane", "rank_log", "log_jump"))
+            of_screen = asked.action.startswith(("pane", "rank_log", "log_jump", "columns"))
             self.run_worker(self.run_action(asked.action, self.screen if of_screen else self))
 
     def shell(self, rank: int | None) -> None:

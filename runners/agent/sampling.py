@@ -16,7 +16,7 @@ from ...presets.finding import Finding
 from ..finding_ledger import FindingLedger, report_bug
 from ..formatting import size_text
 from ..logs.line_times import LineTimes
-from ..logs.log_files import GrowthWatch, Notifier
+from ..logs.log_files import GrowthWatch, Notifier, silence
 from ..model import (
     Event,
     Gpu,
@@ -405,10 +405,11 @@ class Sampling:
             self._host.doubt_disks()  # else the next sample might clear it by what is remembered from before
 
     def _with_steps(self, sample: RankSample, counted: tuple[int | None, float] | None) -> RankSample:
-        now = time.time()
+        now, run = time.time(), self._run
         step, step_s = self.paces.add(sample.rank, sample.pid, counted, now)
         waits = self._shares.percent(sample.rank, sample.pid, now)
-        return structs.replace(sample, step=step, step_s=step_s, wait_percent=waits)
+        age = silence(run.run_dir, run.node, run.state.attempt, sample.rank, now)
+        return structs.replace(sample, step=step, step_s=step_s, wait_percent=waits, log_age_s=age)
 
     # --- findings of the sampler's own -----------------------------------------------------------------------
 

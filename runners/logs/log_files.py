@@ -124,6 +124,19 @@ def attempt_dir(node: int, attempt: int) -> str:
     return f"node-{node}/attempt-{attempt:03d}"
 
 
+def silence(run_dir: Path, node: int, attempt: int, rank: int, now: float) -> int | None:
+    """Seconds since a rank wrote to its standard output or error; None where it has written nothing."""
+    newest = None
+    for stream in ("out", "err"):
+        try:
+            status = os.stat(run_dir / file_id(node, attempt, rank, stream), follow_symlinks=False)
+        except OSError:
+            continue
+        if status.st_size:
+            newest = max(newest or 0.0, status.st_mtime)
+    return None if newest is None else max(0, int(now - newest))
+
+
 def file_id(node: int, attempt: int, rank: int, stream: str, part: int = 0) -> str:
     """Id of one stream of one rank. Raises ValueError for an unknown stream and for parts outside nccl."""
     if stream not in STREAMS or (part and stream != "nccl") or part < 0:

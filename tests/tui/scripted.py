@@ -232,6 +232,7 @@ def samples(count: int, gpu: bool = True, step: int = 120) -> tuple[RankSample, 
             gpu_source="nvml" if gpu else None,
             step=step,
             step_s=0.041 + rank / 1000,
+            log_age_s=rank % 3,
         )
         for rank in range(count)
     )

@@ -640,7 +640,7 @@ async def test_sorting_skips_columns_that_this_run_does_not_have(rig: Start) -> 
         for _ in range(9):
             await it.press("s")
             seen.append(it.app.view.sort)
-        assert seen == ["rank", "state", "pid", "cpu", "rss", "step", "pace", "", "rank"]
+        assert seen == ["rank", "state", "pid", "cpu", "rss", "step", "pace", "log", "", "rank"]
 
 
 async def test_every_theme_paints_every_screen(rig: Start) -> None:

@@ -40,8 +40,8 @@ from distui.runners.state import RunState
 from distui.tui.rows.command_line import CommandError, RunNames, candidates, completed, help_line, parse
 from distui.tui.rows.confirm import confirmation
 from distui.tui.rows.glyphs import plain
-from distui.tui.screens.command_prompt import CommandPrompt
 from distui.tui.screens.modal import ConfirmScreen, NcclScreen
+from distui.tui.screens.prompts import CommandPrompt
 from distui.tui.screens.run import RunScreen
 
 pytestmark = pytest.mark.timeout(60)

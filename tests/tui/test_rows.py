@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 import pytest
@@ -30,6 +31,7 @@ from distui.runners.model import (
     GpuTick,
     LogGrew,
     Outcome,
+    RankSample,
     RankTick,
     RestartDelayed,
     RunCreated,
@@ -41,6 +43,7 @@ from distui.runners.state import RunState
 from distui.runners.status import status_json
 from distui.tui.rows import glyphs
 from distui.tui.rows.card import card_rows
+from distui.tui.rows.columns import RANK_COLUMNS, by_id, tight
 from distui.tui.rows.findings import banner_rows, detail_rows, end_rows, event_rows, items
 from distui.tui.rows.frame import Frame, LinkPhase, LinkStatus, ViewOptions
 from distui.tui.rows.glyphs import Row, clip, fit, hang, row_width
@@ -209,6 +212,47 @@ def test_the_table_drops_columns_before_it_cuts_them() -> None:
         assert all(row_width(row) <= width for row in [*made.rows, made.head])
         assert "state" in line_of(made.head)
     assert {"temp", "NCCL"} <= set(line_of(rank_table(frame, 120).head).split())
+
+
+@pytest.mark.parametrize("sort", ["", "rank", "pace", "throttle", "mem", "step", "state"])
+@pytest.mark.parametrize("own", [False, True])
+def test_titles_and_numbers_are_whole_in_every_width(sort: str, own: bool) -> None:
+    """A sort mark eats no title; what does not fit is left out, the user's own columns from the right."""
+    ids = tuple(column.id for column in RANK_COLUMNS)[::-1] if own else ()
+    huge = RankSample(
+        rank=0, pid=4_194_304, step=9_999_999, step_s=3599.6, cpu_percent=25_600.0, rss_bytes=1023 << 30,
+        wait_percent=100.0, read_bps=1e12, write_bps=999e9, gpu=0,
+    )  # fmt: skip
+    gpu = Gpu(
+        index=0, uuid="GPU-0", name="B200", util=100.0, mem_used=1000 << 30, mem_total=1024 << 30, temp_c=104.0,
+        power_w=1000.0, power_limit_w=1200.0, sm_mhz=1980.0, pids=(4_194_304, 7), pid_mem=(1, 180 << 30),
+    )  # fmt: skip
+    frame = frame_of(
+        [*play.running(), (124.9, RankTick((huge,))), (124.9, GpuTick((gpu,), 1.0))], sort=sort, columns=ids
+    )
+    frame.state.ranks[0].pid = 4_194_304
+    for width in range(40, 260, 3):
+        made = rank_table(frame, width, 0, 4)
+        head = line_of(made.head)
+        assert row_width(made.head) <= width
+        assert "…" not in head
+        for left, right, id in made.areas:
+            column = by_id("ranks", id)
+            assert column is not None
+            assert head[left:right].strip() == column.title + ("▴" if id == sort else "")
+            if column.right:
+                assert not re.search(r"\d…", line_of(made.rows[0])[left:right])
+    assert tight("1000/1200W", 8) == "1000W"
+    assert tight("612/700W", 8) == "612/700W"
+
+
+def test_own_columns_are_left_out_from_the_right() -> None:
+    frame = frame_of(play.running(), columns=("temp", "rank", "pid", "step", "rss", "cpu", "state"))
+    for width in range(20, 80):
+        shown = [id for _, _, id in rank_table(frame, width).areas]
+        assert shown == [id for id in frame.view.columns if id in shown]
+        left = [id for id in frame.view.columns if id not in shown]
+        assert frame.view.columns[len(frame.view.columns) - len(left) :] == tuple(left)
 
 
 def test_sorting_puts_the_worst_first_and_the_unknown_last() -> None:

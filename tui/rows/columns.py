@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from ...runners.formatting import NA, size_short, spans_short, step_short, usage_short
+from ...runners.formatting import NA, duration_short, size_short, spans_short, step_short, usage_short
 from ...runners.model import Gpu, RankSample
 from ...runners.state import Node, Rank
 from . import glyphs
-from .glyphs import percent
+from .glyphs import Row, fit, percent
 
 Sortable = float | str | None
 
@@ -158,6 +158,15 @@ def _others(line: Line) -> str:
     return "-" if not count else f"{count} {size_short(size)}" if size else str(count)
 
 
+def tight(text: str, width: int) -> str:
+    """A number in fewer columns than it wants: without its limit or its remark, never with digits cut off."""
+    if len(text) <= width:
+        return text
+    first, slash, _ = text.partition("/")
+    short = first + text[-1] if slash else text.partition(" ")[0]
+    return short if len(short) <= width else "…"[:width]
+
+
 UTIL = _gpu("util", "util", "GPU utilisation, %", 4, 2, lambda gpu: gpu.util, percent)
 
 _OF_GPU: tuple[Column, ...] = (
@@ -236,7 +245,7 @@ RANK_COLUMNS: tuple[Column, ...] = (
     Column("gpu", "GPU", "index of its GPU", 3, 8, lambda line: or_na(line.gpu_index), lambda line: line.gpu_index,
            only="gpu"),
     *_OF_GPU,
-    _sampled("cpu", "CPU", "percent of one core, with children", 5, 4, lambda sample: sample.cpu_percent, percent),
+    _sampled("cpu", "CPU", "percent of one core, with children", 6, 4, lambda sample: sample.cpu_percent, percent),
     RSS,
     _sampled("read", "read", "read from storage, bytes/s", 5, 25, lambda sample: sample.read_bps, size_short),
     _sampled("write", "write", "written to storage, bytes/s", 5, 26, lambda sample: sample.write_bps, size_short),
@@ -244,6 +253,8 @@ RANK_COLUMNS: tuple[Column, ...] = (
     PACE,
     _sampled("wait", "wait", "share of time that it waits for other ranks in collectives, %", 4, 7,
              lambda sample: sample.wait_percent, percent),
+    _sampled("log", "log", "how long ago it wrote its last line to its log", 4, 8,
+             lambda sample: sample.log_age_s, duration_short),
     Column("nccl", "NCCL", "its NCCL_DEBUG", 5, 19, lambda line: line.rank.nccl_debug or NA, right=False, only="nccl"),
     Column("hook", "hook", "state of distui's hook", 6, 27, lambda line: line.rank.hook or NA, right=False,
            asked=True),
@@ -284,18 +295,29 @@ def by_id(table: str, id: str) -> Column | None:
 GAP = 1
 
 
-def fitting(columns: Sequence[Column], width: int, keep: frozenset[str] = frozenset()) -> list[Column]:
-    """Those that fit beside each other, in their order; of those in `keep` none is left out before the others."""
+def least(column: Column, sorted_by: str = "") -> int:
+    """Columns that it takes at least: those of its values, and of its title with the sort mark."""
+    return max(column.width, len(column.title) + (column.id == sorted_by))
+
+
+def fitting(
+    columns: Sequence[Column], width: int, keep: frozenset[str] = frozenset(), sorted_by: str = "",
+    own: bool = False,
+) -> list[Column]:  # fmt: skip
+    """Those that fit beside each other, in their order; of those in `keep` none is left out before the others.
+
+    Of the user's `own` columns the last ones are left out, of all others those that matter least.
+    """
     chosen = list(columns)
-    while sum(column.width + GAP for column in chosen) + 1 > width and len(chosen) > 2:
+    while sum(least(column, sorted_by) + GAP for column in chosen) + 1 > width and len(chosen) > 2:
         spare = [column for column in chosen if column.id not in keep] or chosen
-        chosen.remove(max(spare, key=lambda column: column.order))
+        chosen.remove(spare[-1] if own else max(spare, key=lambda column: column.order))
     return chosen
 
 
 def widths(columns: Sequence[Column], width: int, sorted_by: str = "") -> list[int]:
     """Of each column: the least one, room for the sort mark, and a share of what is to spare."""
-    out = [max(column.width, len(column.title) + (column.id == sorted_by)) for column in columns]
+    out = [least(column, sorted_by) for column in columns]
     spare = width - 1 - sum(out) - GAP * len(out)
     for at, column in enumerate(columns):
         more = min(max(0, column.most - out[at]), max(0, spare))
@@ -312,3 +334,101 @@ def sorted_lines(lines: Sequence[_L], column: Column, reverse: bool) -> list[_L]
     with_value = [(value, line) for value, line in keyed if value is not None]
     with_value.sort(key=lambda item: (isinstance(item[0], str), item[0]), reverse=reverse)
     return [line for _, line in with_value] + [line for value, line in keyed if value is None]
+
+
+# --- the user's choice ---
+
+ALWAYS = {"ranks": "rank", "gpus": "gpu"}
+"""The column without which nobody knows what a row is about."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChoice:
+    """What the dialog of columns has so far."""
+
+    table: str
+    order: tuple[str, ...]
+    """Every column of the table, by id, as they stand beside each other."""
+    shown: frozenset[str]
+    sort: str = ""
+    reverse: bool = False
+    own: bool = False
+    """Whether the user chose columns; else the table shows what fits."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """As `ViewOptions` has them."""
+        return tuple(id for id in self.order if id in self.shown) if self.own else ()
+
+
+def begin_choice(
+    table: str, columns: Sequence[str], on_screen: Collection[str], sort: str, reverse: bool
+) -> ColumnChoice:
+    """The user's columns first; where there are none, those that are `on_screen`."""
+    every = [column.id for column in TABLES[table]]
+    order = [*columns, *(id for id in every if id not in columns)]
+    shown = frozenset(columns or on_screen) | {ALWAYS[table]}
+    return ColumnChoice(table, tuple(order), shown, sort, reverse, bool(columns))
+
+
+def toggled(choice: ColumnChoice, at: int) -> ColumnChoice:
+    """With that column shown, or not; the first of a table stays."""
+    id = choice.order[at]
+    if id == ALWAYS[choice.table]:
+        return choice
+    return replace(choice, shown=choice.shown ^ {id}, own=True)
+
+
+def moved(choice: ColumnChoice, at: int, by: int) -> ColumnChoice:
+    """With that column before its neighbour, or behind."""
+    to = at + by
+    if not 0 <= to < len(choice.order):
+        return choice
+    order = list(choice.order)
+    order[at], order[to] = order[to], order[at]
+    return replace(choice, order=tuple(order), own=True)
+
+
+def resorted(choice: ColumnChoice, at: int) -> ColumnChoice:
+    """Sorted by that column; then the other way round, then by none."""
+    id = choice.order[at]
+    column = by_id(choice.table, id)
+    if column is None or column.key is None:
+        return choice
+    if choice.sort != id:
+        return replace(choice, sort=id, reverse=False)
+    return replace(choice, reverse=True) if not choice.reverse else replace(choice, sort="", reverse=False)
+
+
+def default_ids(table: str) -> tuple[str, ...]:
+    """What distui would show where there is room."""
+    return tuple(column.id for column in TABLES[table] if not column.asked)
+
+
+def default_choice(choice: ColumnChoice) -> ColumnChoice:
+    """What distui would show: all that fit, in the order of the table."""
+    every = tuple(column.id for column in TABLES[choice.table])
+    return ColumnChoice(choice.table, every, frozenset(default_ids(choice.table)))
+
+
+def choice_rows(
+    choice: ColumnChoice, width: int, absent: Collection[str] = (), ascii_only: bool = False
+) -> list[Row]:
+    """A row a column: its place, title, sort mark, and what it is; `absent` are those that this run does not have."""
+    marks = ("^", "v") if ascii_only else ("▴", "▾")
+    rows: list[Row] = []
+    place = 0
+    for id in choice.order:
+        column = by_id(choice.table, id)
+        assert column is not None
+        on = id in choice.shown
+        place += on
+        mark = marks[choice.reverse] if choice.sort == id else " "
+        about = column.about + (" (not in this run)" if id in absent else "")
+        rows.append((
+            (f"{place:>2} " if on else "   ", "accent"),
+            (fit(column.title, 9), "head" if on else "dim"),
+            (f"{mark} ", "accent"),
+            (fit(about, max(8, width - 15)), "text" if on else "dim"),
+        ))  # fmt: skip
+    return rows

@@ -52,10 +52,13 @@ VERBS = tuple(command.verb for command in get_args(Action))
 TIMES = {"at": "at", "play": "pace", "live": "live"}
 """Verbs that change which time is shown, and their actions."""
 
+TABLES = ("ranks", "gpus")
+"""What `columns` may name."""
+
 PLACES = ("line",)
 """First words that go somewhere in the log; so do percents."""
 
-WORDS = tuple(sorted({*VERBS, *ACTIONS, *TIMES, *PLACES}))
+WORDS = tuple(sorted({*VERBS, *ACTIONS, *TIMES, *PLACES, "columns"}))
 """Every first word."""
 
 USAGE = {
@@ -68,6 +71,7 @@ USAGE = {
     "autostop": "autostop MINUTES|off   when SkyPilot tears the idle cluster down",
     "at": "at 14:32:07 | -5m | step 1200 | first-cause | start   the whole screen as it was then; esc goes back",
     "play": "play [SPEED]   let the past go on from there, 4 times as fast: play 4",
+    "columns": "columns [ranks|gpus]   choose the columns of a table, their order, and the sort; kept",
     "logs": "logs [RANK]   the log, of one rank",
     "line": "line N   go to a line of the log that is shown; 50% goes to its middle",
 }
@@ -138,6 +142,8 @@ def _choices(words: list[str], names: RunNames) -> list[str]:
             return [rank for rank in ranks if rank not in rest]
         case "autostop":
             return ["off"]
+        case "columns" if not rest:
+            return list(TABLES)
         case "at" if not rest:
             return ["first-cause", "start", "step"]
     return []
@@ -175,6 +181,8 @@ def parse(text: str, new_id: Callable[[], str], marked: frozenset[int] = frozens
     verb, rest = words[0], words[1:]
     if verb == "logs" and rest:
         return TypedCommand(action=f"rank_log({_rank(rest[-1])})")
+    if verb == "columns":
+        return TypedCommand(action=f"columns({_table(rest)!r})")
     if verb in TIMES:
         return TypedCommand(action=f"{TIMES[verb]}({' '.join(rest)!r})" if verb != "live" else "live")
     if verb in PLACES or re.fullmatch(r"\d+%", text.strip()):
@@ -185,6 +193,15 @@ def parse(text: str, new_id: Callable[[], str], marked: frozenset[int] = frozens
         meant = did_you_mean(verb, WORDS)
         raise CommandError(f"no command {verb!r}: {meant or 'Tab lists them'}")
     return TypedCommand(command=_command(verb, rest, new_id(), tuple(sorted(marked))))
+
+
+def _table(words: list[str]) -> str:
+    """The table that `columns` names; "" for the one with the keys."""
+    if len(words) > 1 or (words and words[0] not in TABLES):
+        raise CommandError(
+            f"no table {' '.join(words)!r}: type columns ranks, columns gpus, or columns alone"
+        )
+    return words[0] if words else ""
 
 
 def _command(verb: str, words: list[str], new: str, marked: tuple[int, ...]) -> Command:

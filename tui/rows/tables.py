@@ -27,7 +27,9 @@ from .columns import (
     RankRow,
     by_id,
     fitting,
+    least,
     sorted_lines,
+    tight,
     widths,
 )
 from .frame import Frame, fit_name, gpu_of, names
@@ -105,7 +107,7 @@ def rank_columns(frame: Frame) -> list[Column]:
     gone = _gone(state)
     shown: list[Column] = []
     for column in _in_order("ranks", frame.view.columns):
-        if column.only in gone and not (frame.view.columns and column.only == "nodes"):
+        if column.only in gone:
             continue
         if column is MESH:
             arranged = status.sizes(state)
@@ -153,13 +155,13 @@ def _laid_out(
     columns: list[Column], own: Sequence[str], sort: str, width: int, keep: frozenset[str], skip: int
 ) -> _Laid:
     wanted = [column for column in columns if own or not column.asked or width >= ASKED_FROM]
-    chosen = fitting(wanted, width, keep)
+    chosen = fitting(wanted, width, keep, sort, bool(own))
     if skip and len(chosen) < len(wanted):
         others = [column for column in wanted if column.id not in keep]
         first = min(skip, len(others) - 1)
         chosen = [column for column in wanted if column.id in keep]
         for column in others[first:]:
-            if 1 + sum(each.width + GAP for each in (*chosen, column)) > width:
+            if 1 + sum(least(each, sort) + GAP for each in (*chosen, column)) > width:
                 break
             chosen.append(column)
     more = bool(wanted) and len(chosen) < len(wanted) and (not skip or wanted[-1] not in chosen)
@@ -239,7 +241,9 @@ def rank_row(frame: Frame, line: RankRow, chosen: Sequence[Column], sizes: Seque
             style = glyphs.RANK[line.rank.phase][1] if fresh else "stale"
         elif text == NA and line.sample is None and line.rank.sample is not None:
             text = glyphs.MISSING  # there was a value, it is too old to be shown as true
-        cells.append((fit(text, width, right=column.right) + " ", style))
+        cells.append(
+            (fit(tight(text, width) if column.right else text, width, right=column.right) + " ", style)
+        )
     return tuple(cells)
 
 
@@ -364,9 +368,18 @@ def gpu_table(frame: Frame, width: int, first: int = 0, count: int | None = None
     return Table(head, rows, list(range(len(ordered))), areas, len(chosen), laid.of, laid.more)
 
 
+def absent(frame: Frame, table: str) -> set[str]:
+    """Columns that this run has not, or not any more; their ids."""
+    if table == "gpus":
+        return {"node"} if len(frame.state.nodes) < 2 else set()
+    gone = _gone(frame.state)
+    flat = len(status.sizes(frame.state)) < 2
+    return {column.id for column in TABLES[table] if column.only in gone or (column is MESH and flat)}
+
+
 def gpu_columns(frame: Frame) -> list[Column]:
     """Those that this run has, in the order of the user or of the table."""
-    gone = {"node"} if len(frame.state.nodes) < 2 and not frame.view.gpu_columns else set()
+    gone = absent(frame, "gpus")
     return [column for column in _in_order("gpus", frame.view.gpu_columns) if column.id not in gone]
 
 
@@ -397,7 +410,9 @@ def _gpu_row(frame: Frame, line: GpuRow, chosen: Sequence[Column], sizes: Sequen
             continue
         elif column.id == "throttle" and text not in (NA, "-"):
             style = "warn"
-        cells.append((fit(text, width, right=column.right) + " ", style))
+        cells.append(
+            (fit(tight(text, width) if column.right else text, width, right=column.right) + " ", style)
+        )
     return tuple(cells)
 
 

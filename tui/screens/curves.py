@@ -38,8 +38,8 @@ from ..rows.frame import Frame, names
 from ..rows.glyphs import Row
 from ..rows.plot import Axis, Line, Mark, Mode, TimeSpan, Values, finite, sparkline
 from ..rows.rank_time import RankSeries, rank_time_rows
-from .metric_picker import MetricPicker
 from .panes import Pane
+from .pickers import MetricPicker
 
 TWO_COLUMNS = 150
 """Columns from which charts stand in two columns."""
@@ -340,6 +340,8 @@ class CurveStrip(HistoryPane):
 
     def _draw_these(self, chosen_names: tuple[str, ...] | None) -> None:
         self.metrics = chosen_names or STRIP
+        if isinstance(self.app, CommandingApp):
+            self.app.choose(metrics=() if self.metrics == STRIP else self.metrics)
         self.again()
 
     def action_mark(self, by: int) -> None:

@@ -212,68 +212,6 @@ class PromptScreen(ModalScreen[str | None]):
         self.dismiss(event.value)
 
 
-class LinePrompt(ModalScreen[str | None]):
-    """One line of input with a row of help above it, and the lines of before at Up and Down.
-
-    Returns the line, or None. A subclass says what a change of the line does, and what the help is.
-    """
-
-    SIGN: ClassVar[str]
-    """Before the line."""
-    HINT: ClassVar[str]
-    """In the line while it is empty."""
-    SELECTED: ClassVar[bool] = True
-    """Whether the first key replaces what the line begins with."""
-    BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
-        Binding("escape", "dismiss", "cancel", id="prompt.cancel"),
-        Binding("up", "recall(-1)", "the line before", priority=True),
-        Binding("down", "recall(1)", "the next line", priority=True),
-    ]
-
-    def __init__(self, history: Sequence[str], value: str = "", ascii_only: bool = False) -> None:
-        super().__init__()
-        self._lines = [*history, value]
-        """The last one is what is being typed."""
-        self._at = len(history)
-        self.help_row = RowsView(id="command-help")
-        self.help_row.can_focus = False
-        self.help_row.ascii_only = ascii_only
-
-    def compose(self) -> ComposeResult:
-        with Vertical(id="command"):
-            yield self.help_row
-            with Horizontal(id="command-line"):
-                yield Label(self.SIGN, id="prompt-sign", markup=False)
-                yield Input(
-                    self._lines[-1],
-                    placeholder=self.HINT,
-                    compact=True,
-                    id="prompt-input",
-                    select_on_focus=self.SELECTED,
-                )
-
-    @property
-    def line(self) -> Input:
-        """Where it is typed."""
-        return self.query_one(Input)
-
-    def show_help(self, text: str, style: str = "dim") -> None:
-        """Show this above the line."""
-        self.help_row.set_rows([((f" {text}", style),)])
-
-    def put(self, text: str) -> None:
-        """Replace the line."""
-        self.line.value = text
-        self.line.cursor_position = len(text)
-
-    def action_recall(self, by: int) -> None:
-        """A line of before, or what was being typed."""
-        if self._at == len(self._lines) - 1:
-            self._lines[-1] = self.line.value
-        self._at = max(0, min(self._at + by, len(self._lines) - 1))
-        self.put(self._lines[self._at])
-
-
 _KEYS = key_row(
     ("← →", " change   "),
     ("space", " choose   "),

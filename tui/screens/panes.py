@@ -170,7 +170,7 @@ class Card(Pane):
 class TablePane(Pane):
     """A table whose rows are made as they come into view; a click on its head sorts."""
 
-    BINDINGS: ClassVar[list[Binding]] = bindings("list")  # type: ignore[assignment]
+    BINDINGS: ClassVar[list[Binding]] = bindings("list", "tables")  # type: ignore[assignment]
 
     class Sorted(Message):
         """The user wants another order."""

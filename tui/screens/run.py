@@ -25,15 +25,15 @@ from ...runners.wire.client import LinkError, new_id
 from ..cockpit_commands import CommandingApp, dumps
 from ..history import MetricHistory
 from ..keys import bindings
-from ..rows.charts import LIVE_WINDOW, WINDOWS
+from ..rows.charts import LIVE_WINDOW, STRIP, WINDOWS
+from ..rows.columns import TABLES, ColumnChoice, begin_choice, default_ids
 from ..rows.frame import METRICS, Frame
 from ..rows.glyphs import Row, wrap
 from ..rows.layout import Arrangement, is_large, shows_wrong
 from ..rows.log import Jump, JumpError, Selection, jump_of, named
-from ..rows.tables import next_sort
+from ..rows.tables import absent, next_sort
 from .bars import Flash, TabRow
 from .curves import CurveStrip, RankStrip
-from .filter_prompt import FilterPrompt
 from .findings_pane import Diagnosis, FindingList
 from .log_lead import LogLead
 from .log_view import LogView
@@ -52,7 +52,9 @@ from .panes import (
     TablePane,
     Wrong,
 )
+from .pickers import ColumnPicker
 from .placing import Measures, place
+from .prompts import FilterPrompt
 
 _AT = re.compile(r"(?P<file>\S+):(?P<line>\d+): (?P<text>.*)", re.DOTALL)
 """Evidence that is a line of a log."""
@@ -86,7 +88,8 @@ class RunScreen(Screen[None]):
         self.ranks = RankTable(frames, id="ranks")
         self.tabs = TabRow(frames)
         self.wrong = Wrong(frames, id="wrong")
-        self.curves = CurveStrip(frames, self.history, id="curves")
+        metrics = app.settings.metrics or STRIP
+        self.curves = CurveStrip(frames, self.history, id="curves", metrics=metrics)
         self.status = Header(
             frames, lambda frame: {"loss": self.curves.trend(frame, "train.loss")}, id="status"
         )
@@ -287,20 +290,53 @@ class RunScreen(Screen[None]):
     def _sort_by(self, table: str, column: str) -> None:
         self.app.change_view(**{"gpu_sort" if table == "gpus" else "sort": column})
 
+    def action_columns(self, table: str = "") -> None:
+        """Choose what the table with the keys shows, or the one that is named."""
+        pane = self.gpus if (table or self.table) == "gpus" else self.ranks
+        frame, view = self.ranks.frame, self.app.view
+        if frame is None:
+            return
+        gpus = pane is self.gpus
+        columns, sort = (view.gpu_columns, view.gpu_sort) if gpus else (view.columns, view.sort)
+        gone = absent(frame, pane.name_)
+        asked = {column.id for column in TABLES[pane.name_] if column.asked}
+        on_screen = {id for _, _, id in pane.table.areas} or set(default_ids(pane.name_))
+        choice = begin_choice(
+            pane.name_,
+            columns,
+            on_screen | (gone - asked),
+            sort,
+            view.gpu_reverse if gpus else view.reverse,
+        )
+        self.app.push_screen(ColumnPicker(choice, gone, view.ascii), self._columns_chosen)
+
+    def _columns_chosen(self, choice: ColumnChoice | None) -> None:
+        if choice is not None:
+            prefix = "gpu_" if choice.table == "gpus" else ""
+            values = {"columns": choice.columns, "sort": choice.sort, "reverse": choice.reverse}
+            self._choose(**{prefix + name: value for name, value in values.items()})
+
+    def _choose(self, **fields: object) -> None:
+        """Change the view, now and for later cockpits."""
+        self.app.change_view(**fields)
+        self.app.choose(**fields)
+
     def action_window(self, step: int) -> None:
         """Charts show a longer or a shorter time; 0: live, and as long as at first."""
         names = [name for name, _ in WINDOWS]
         at = max(0, min(len(names) - 1, names.index(self.app.view.window) + step))
         if not step:
             self.app.go_live()
-        self.app.change_view(window=names[at] if step else LIVE_WINDOW)
+        window = names[at] if step else LIVE_WINDOW
+        self.app.change_view(window=window)
+        self.app.choose(window="" if window == LIVE_WINDOW else window)
 
     def action_time(self, dots: int) -> None:
         """The whole screen so many dots of the curves earlier or later."""
         self.app.travel_by(dots * self.history.dot)
 
     def action_log_scale(self) -> None:
-        self.app.change_view(log_scale=not self.app.view.log_scale)
+        self._choose(log_scale=not self.app.view.log_scale)
 
     def action_pause(self) -> None:
         self.app.change_view(paused=not self.app.view.paused)

@@ -17,9 +17,23 @@ from distui.runners.logs.log_files import (
     list_files,
     opened,
     parse_file_id,
+    silence,
 )
 
 NUMBERS = st.integers(0, 5000)
+
+
+def test_how_long_a_rank_has_been_silent(tmp_path: Path) -> None:
+    folder = tmp_path / "node-0" / "attempt-002"
+    folder.mkdir(parents=True)
+    assert silence(tmp_path, 0, 2, 3, 1000.0) is None
+    for name, text, at in (("out", "a line\n", 900.0), ("err", "", 990.0)):
+        (folder / f"rank-3.{name}").write_text(text)
+        os.utime(folder / f"rank-3.{name}", (at, at))
+    assert silence(tmp_path, 0, 2, 3, 1000.7) == 100  # what is empty was never written
+    (folder / "rank-3.err").write_text("x")
+    os.utime(folder / "rank-3.err", (1005.0, 1005.0))
+    assert silence(tmp_path, 0, 2, 3, 1000.0) == 0  # of a file server whose clock is ahead
 
 
 @given(NUMBERS, st.integers(1, 5000), NUMBERS, st.sampled_from(STREAMS))

@@ -1,0 +1,182 @@
+"""Lines of input at the bottom: `:` for commands, `/` for the filter of the log; help above, a history behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Horizontal, Vertical
+from textual.screen import ModalScreen
+from textual.timer import Timer
+from textual.widgets import Input, Label
+
+from ..rows.command_line import RunNames, candidates, completed, help_line
+from .rows_view import RowsView
+
+WAIT_S = 0.15
+"""After the last key: a pattern that is still being typed is not searched for."""
+STATE_S = 0.1
+"""Between two looks how far the search is."""
+
+
+class LinePrompt(ModalScreen[str | None]):
+    """One line of input with a row of help above it, and the lines of before at Up and Down.
+
+    Returns the line, or None. A subclass says what a change of the line does, and what the help is.
+    """
+
+    SIGN: ClassVar[str]
+    """Before the line."""
+    HINT: ClassVar[str]
+    """In the line while it is empty."""
+    SELECTED: ClassVar[bool] = True
+    """Whether the first key replaces what the line begins with."""
+    BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
+        Binding("escape", "dismiss", "cancel", id="prompt.cancel"),
+        Binding("up", "recall(-1)", "the line before", priority=True),
+        Binding("down", "recall(1)", "the next line", priority=True),
+    ]
+
+    def __init__(self, history: Sequence[str], value: str = "", ascii_only: bool = False) -> None:
+        super().__init__()
+        self._lines = [*history, value]
+        """The last one is what is being typed."""
+        self._at = len(history)
+        self.help_row = RowsView(id="command-help")
+        self.help_row.can_focus = False
+        self.help_row.ascii_only = ascii_only
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="command"):
+            yield self.help_row
+            with Horizontal(id="command-line"):
+                yield Label(self.SIGN, id="prompt-sign", markup=False)
+                yield Input(
+                    self._lines[-1],
+                    placeholder=self.HINT,
+                    compact=True,
+                    id="prompt-input",
+                    select_on_focus=self.SELECTED,
+                )
+
+    @property
+    def line(self) -> Input:
+        """Where it is typed."""
+        return self.query_one(Input)
+
+    def show_help(self, text: str, style: str = "dim") -> None:
+        """Show this above the line."""
+        self.help_row.set_rows([((f" {text}", style),)])
+
+    def put(self, text: str) -> None:
+        """Replace the line."""
+        self.line.value = text
+        self.line.cursor_position = len(text)
+
+    def action_recall(self, by: int) -> None:
+        """A line of before, or what was being typed."""
+        if self._at == len(self._lines) - 1:
+            self._lines[-1] = self.line.value
+        self._at = max(0, min(self._at + by, len(self._lines) - 1))
+        self.put(self._lines[self._at])
+
+
+class FilterPrompt(LinePrompt):
+    """Returns the pattern, or None."""
+
+    SIGN = "/"
+    HINT = "regular expression; empty shows all lines"
+
+    def __init__(
+        self,
+        value: str,
+        history: Sequence[str],
+        typed: Callable[[str], str],
+        state: Callable[[], str],
+        ascii_only: bool = False,
+    ) -> None:
+        """`typed`: applies a pattern, "" or what is wrong with it; `state`: what it has found so far."""
+        super().__init__(history, value, ascii_only)
+        self._typed, self._state = typed, state
+        self._wrong = ""
+        self._timer: Timer | None = None
+
+    def on_mount(self) -> None:
+        self.line.focus()
+        self._show()
+        self.set_interval(STATE_S, self._show)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        if self._timer is not None:
+            self._timer.stop()
+        self._timer = self.set_timer(WAIT_S, self._apply)
+
+    def _apply(self) -> None:
+        self._timer = None
+        self._wrong = self._typed(self.line.value)
+        self._show()
+
+    def _show(self) -> None:
+        """What is wrong with the pattern, else what it finds."""
+        if self._wrong:
+            self.show_help(self._wrong, "bad")
+        else:
+            self.show_help(self._state() if self.line.value else "↑ repeats a pattern")
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """A wrong pattern stays to be mended."""
+        self._wrong = self._typed(event.value)
+        if self._wrong:
+            self._show()
+        else:
+            self.dismiss(event.value)
+
+
+class CommandPrompt(LinePrompt):
+    """Returns the line, or None."""
+
+    SIGN = ":"
+    HINT = "restart env K=V · nccl INFO COLL for 30 · stop · signal USR1 · dump stacks · Tab completes"
+    SELECTED = False
+    BINDINGS: ClassVar[list[Binding]] = [
+        Binding("tab", "complete", "complete", priority=True),
+    ]
+
+    def __init__(self, history: Sequence[str], names: RunNames, ascii_only: bool = False) -> None:
+        super().__init__(history, ascii_only=ascii_only)
+        self._names = names
+        self._listing = False
+        """Whether the change of the line that is to come lists what may follow."""
+
+    def on_mount(self) -> None:
+        self.line.focus()
+        self._show("")
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self._show(event.value, self._listing)
+        self._listing = False
+
+    def _show(self, text: str, listing: bool = False) -> None:
+        """The usage of what is typed, or what it may become."""
+        fitting = candidates(text, self._names) if listing else []
+        if len(fitting) > 1:
+            self.show_help("  ".join(fitting), "text")
+        elif text.strip():
+            self.show_help(help_line(text, self._names))
+        else:
+            self.show_help("Tab lists the commands, ↑ repeats one")
+
+    def action_complete(self) -> None:
+        """As far as it is clear; else show what there is."""
+        text = self.line.value
+        further = completed(text, self._names)
+        if further != text:
+            self._listing = not further.endswith(" ")
+            self.put(further)
+        else:
+            self._show(text, True)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        self.dismiss(event.value)

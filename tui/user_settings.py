@@ -1,0 +1,265 @@
+"""What a user chose to see, kept in `settings.toml`: theme, hosts, columns, curves. Reading it is cheap and never fails.
+
+A choice is written into the file as it is then, under a lock: what another cockpit or an editor has written meanwhile
+stays, comments, too. A file that is no TOML, or that others can write, is left as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..presets import trusted_files
+from ..presets.finding import PresetError, did_you_mean
+from ..presets.sanitize import quoted
+from ..presets.trusted_files import private_folder
+from ..runners import file_io
+from .rows.charts import BY_NAME, WINDOWS
+from .rows.columns import TABLES
+
+THEMES = ("dark", "light", "terminal")
+"""Names of themes in the file, in the order of the key."""
+
+MOST_HOSTS = 32
+"""Hosts that are asked for their runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserSettings:
+    """What is in the file; "", () and False stand for distui's own choice."""
+
+    theme: str = ""
+    hosts: tuple[str, ...] = ()
+    """Whose runs the list of runs shows, beside those of this machine."""
+    columns: tuple[str, ...] = ()
+    sort: str = ""
+    reverse: bool = False
+    gpu_columns: tuple[str, ...] = ()
+    gpu_sort: str = ""
+    gpu_reverse: bool = False
+    metrics: tuple[str, ...] = ()
+    """That the curves draw."""
+    window: str = ""
+    log_scale: bool = False
+
+    def of_view(self) -> dict[str, Any]:
+        """The fields of `ViewOptions` that differ from its own defaults."""
+        return {name: value for name in OF_VIEW if (value := getattr(self, name))}
+
+
+OF_VIEW = (
+    "columns", "sort", "reverse", "gpu_columns", "gpu_sort", "gpu_reverse", "window", "log_scale",
+)  # fmt: skip
+"""Fields that `ViewOptions` has by the same name."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingKey:
+    """One key of the file."""
+
+    field: str
+    wants: str
+    """What its value has to be, behind "has to be"."""
+    fits: Callable[[Any], bool]
+
+
+def _texts(each: Callable[[str], bool]) -> Callable[[Any], bool]:
+    return lambda value: (
+        isinstance(value, list)
+        and all(isinstance(text, str) and each(text) for text in value)
+        and len(set(value)) == len(value)
+    )
+
+
+def _among(*names: str) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, str) and value in names
+
+
+def _is_host(text: str) -> bool:
+    return re.fullmatch(r"[^\s-]\S{0,254}", text) is not None
+
+
+def _is_metric(name: str) -> bool:
+    return name in BY_NAME or re.fullmatch(r"train\.\S{1,80}", name) is not None
+
+
+def _sortable(table: str) -> tuple[str, ...]:
+    return tuple(column.id for column in TABLES[table] if column.key is not None)
+
+
+def _of_table(table: str, prefix: str) -> dict[str, SettingKey]:
+    ids = tuple(column.id for column in TABLES[table])
+    sortable = _sortable(table)
+    return {
+        f"{table}.columns": SettingKey(
+            f"{prefix}columns", f"a list of columns, each once, of {', '.join(ids)}", _texts(_among(*ids))
+        ),
+        f"{table}.sort": SettingKey(f"{prefix}sort", f"one of {', '.join(sortable)}", _among(*sortable)),
+        f"{table}.reverse": SettingKey(
+            f"{prefix}reverse", "true or false", lambda value: isinstance(value, bool)
+        ),
+    }
+
+
+KEYS: dict[str, SettingKey] = {
+    "theme": SettingKey("theme", f"one of {', '.join(THEMES)}", _among(*THEMES)),
+    "hosts": SettingKey(
+        "hosts", f'a list of hosts, {MOST_HOSTS} at most, as in ["gpu1", "me@gpu2"]',
+        lambda value: _texts(_is_host)(value) and len(value) <= MOST_HOSTS,
+    ),
+    **_of_table("ranks", ""),
+    **_of_table("gpus", "gpu_"),
+    "curves.metrics": SettingKey(
+        "metrics", 'a list of metrics, each once, as in ["train.loss", "gpu.util"]', _texts(_is_metric)
+    ),
+    "curves.window": SettingKey(
+        "window", f"one of {', '.join(name for name, _ in WINDOWS)}", _among(*(name for name, _ in WINDOWS))
+    ),
+    "curves.log_scale": SettingKey("log_scale", "true or false", lambda value: isinstance(value, bool)),
+}  # fmt: skip
+"""By their names in the file."""
+
+SECTIONS = frozenset(name.partition(".")[0] for name in KEYS if "." in name)
+
+NAMES = {key.field: name for name, key in KEYS.items()}
+"""The name in the file of each field."""
+
+
+class SettingsError(Exception):
+    """A choice was not written; the text is one sentence."""
+
+
+def settings_path(environ: Mapping[str, str] = os.environ) -> Path:
+    """`${XDG_CONFIG_HOME:-~/.config}/distui/settings.toml`."""
+    return trusted_files.base("XDG_CONFIG_HOME", environ) / "distui" / "settings.toml"
+
+
+def load(path: Path, environ: Mapping[str, str] = os.environ) -> tuple[UserSettings, list[str]]:
+    """What is chosen, and a sentence for each thing in the file that cannot be used."""
+    if not os.path.lexists(path):
+        return UserSettings(), []
+    try:
+        document = tomllib.loads(_text(path, environ))
+    except SettingsError as error:
+        return UserSettings(), [f"{error}; nothing of it is used"]
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        return UserSettings(), [f"{_no_toml(path, error)}; nothing of it is used"]
+    return settings_of(document, path)
+
+
+def settings_of(document: Mapping[str, Any], path: Path) -> tuple[UserSettings, list[str]]:
+    """The same of a document. Pure."""
+    chosen: dict[str, Any] = {}
+    problems: list[str] = []
+    for name, value in _flat(document).items():
+        key = KEYS.get(name)
+        if key is None:
+            problems.append(f"{path}: {_unknown(name)}")
+        elif not key.fits(value):
+            problems.append(f"{path}: {name} has to be {key.wants}")
+        else:
+            chosen[key.field] = tuple(value) if isinstance(value, list) else value
+    return UserSettings(**chosen), problems
+
+
+def _unknown(name: str) -> str:
+    if name in SECTIONS:
+        return f"{name} has to be a section, [{name}]"
+    meant = did_you_mean(name, sorted(KEYS))
+    return f"there is no setting {quoted(name)}" + (f"; {meant}" if meant else "")
+
+
+def _flat(document: Mapping[str, Any]) -> dict[str, Any]:
+    """By dotted names; what is no section is a value, also where it is a table."""
+    flat: dict[str, Any] = {}
+    for name, value in document.items():
+        if name in SECTIONS and isinstance(value, Mapping):
+            flat.update({f"{name}.{inner}": each for inner, each in value.items()})
+        else:
+            flat[name] = value
+    return flat
+
+
+def _no_toml(path: Path, error: Exception) -> str:
+    return f"{path} is not TOML that can be read ({str(error) or type(error).__name__})"
+
+
+def _text(path: Path, environ: Mapping[str, str]) -> str:
+    """Raises SettingsError, also where there is no such file."""
+    try:
+        trusted = {entry.path: entry.sha256 for entry in trusted_files.entries(environ)}
+    except PresetError:
+        trusted = {}
+    try:
+        return trusted_files.read(path, trusted).decode("utf-8")
+    except trusted_files.PassedOver as error:
+        raise SettingsError(str(error).rstrip(".")) from None
+    except trusted_files.NoFile as error:
+        raise SettingsError(f"{path}: {error}") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"{path} is not UTF-8") from None
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def keep(path: Path, changes: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> None:
+    """Write these fields of `UserSettings` into the file; a field with distui's own choice is taken out of it.
+
+    Raises SettingsError; the file is then as it was.
+    """
+    import tomlkit  # slow to load, and few change anything
+    from tomlkit.exceptions import TOMLKitError
+
+    try:
+        private_folder(path.parent)
+        with _alone(path.parent):
+            document = tomlkit.parse(_text(path, environ) if os.path.lexists(path) else "")
+            for field, value in changes.items():
+                _put(document, NAMES[field], value, path)
+            target = Path(os.path.realpath(path))  # a link stays one
+            file_io.write_atomically(target, tomlkit.dumps(document).encode("utf-8"))
+    except SettingsError as error:
+        raise SettingsError(f"the choice is not kept: {error}") from None
+    except (TOMLKitError, RecursionError) as error:
+        raise SettingsError(
+            f"the choice is not kept: {_no_toml(path, error)}; mend it or remove it"
+        ) from None
+    except (OSError, PresetError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise SettingsError(f"the choice is not kept: {path} cannot be written: {why}") from None
+
+
+def _put(document: MutableMapping[str, Any], name: str, value: Any, path: Path) -> None:
+    """Change one value of a document; a section that is then empty goes, too. Raises SettingsError."""
+    section, _, key = name.rpartition(".")
+    table: Any = document
+    if section:
+        if section not in document and value:
+            document[section] = {}
+        table = document.get(section, {})
+        if not isinstance(table, MutableMapping):
+            raise SettingsError(f"{path}: {section} has to be a section, [{section}]")
+    if value:
+        table[key] = list(value) if isinstance(value, tuple) else value
+    elif key in table:
+        del table[key]
+        if section and not table:
+            del document[section]
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Cockpits write one after the other."""
+    held = os.open(folder / "settings.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
