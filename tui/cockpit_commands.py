@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,7 +32,7 @@ from .rows.frame import Frame, LinkPhase, ViewOptions
 from .rows.plot import Mark
 from .rows.run_status import no_cluster
 from .screens.bars import Flash
-from .screens.modal import ConfirmScreen, NcclScreen, TextScreen, TypedScreen
+from .screens.modal import ConfirmScreen, NcclScreen, TypedScreen, WideScreen
 from .screens.prompts import CommandPrompt
 from .source import WATCH, Follower, LocalSource
 from .user_settings import UserSettings
@@ -297,7 +298,16 @@ class CommandingApp(LendingApp):
         self.notify(done.text, severity="information" if done.ok else "error", markup=False)
         if done.data:
             what = command.what if isinstance(command, Dump) else "stacks"
-            self.push_screen(TextScreen(done.text, dumps().dump_rows(what, done.data), self.view.ascii))
+            source = dumps().SourceLines(follower.state).of
+            rows = partial(dumps().dump_rows, what, done.data, source=source)
+            self.push_screen(WideScreen(done.text, rows, self.view.ascii))
+
+    def show_stacks(self, data: Mapping[str, str]) -> None:
+        """Where ranks are, by what they answered."""
+        follower = self.follower
+        if follower is not None:
+            rows = partial(dumps().stack_rows, data, source=dumps().SourceLines(follower.state).of)
+            self.push_screen(WideScreen(dumps().stack_title(data), rows, self.view.ascii))
 
     async def _save_then(self, command: Restart, follower: Follower) -> None:
         asked = saving.way(follower.state)

@@ -33,6 +33,9 @@ TAIL = 4096
 ENOUGH = 120
 """Lines that are worth showing after a jump, where there are so many."""
 
+SIFTED = 16
+"""Files of which a filter searches what has come, at a time."""
+
 ROUNDS = 12
 """Requests one after another for lines before or behind."""
 
@@ -80,6 +83,7 @@ class LogTail:
         self._opened: set[str] = set()
         """Files read once; from then on only their growth, which is reported, makes them worth reading."""
         self._new = list(files)
+        self._searched_through = False
 
     # --- what is known
 
@@ -112,8 +116,13 @@ class LogTail:
 
     @property
     def searching(self) -> bool:
-        """Whether there may be matching lines that were not reached yet."""
-        return bool(self._grep) and (self.behind or len(self._opened) < len(self._spans))
+        """Whether what was there when the search began is not searched to its end; what comes later is followed."""
+        return self.filtered and not self._searched_through
+
+    @property
+    def filtered(self) -> bool:
+        """Whether only lines that match are loaded."""
+        return bool(self._grep)
 
     # --- beginning
 
@@ -249,11 +258,14 @@ class LogTail:
                 break
 
     async def _search(self, sizes: Mapping[str, int]) -> None:
-        """One more piece of each of two files, which is as much as a node searches at a time."""
+        """One more piece of those files of which most is left; a node searches two at a time."""
         for name, span in self._spans.items():
             span.size = max(span.size, sizes.get(name, 0))
         left = [span for name, span in self._spans.items() if span.behind or name not in self._opened]
-        await asyncio.gather(*(self._advance(span) for span in left[:2]))
+        left.sort(key=lambda span: span.next - span.size)
+        await asyncio.gather(*(self._advance(span) for span in left[: 2 if self.searching else SIFTED]))
+        if not self.behind and len(self._opened) == len(self._spans):
+            self._searched_through = True
 
     async def _advance(self, span: LogSpan) -> bool:
         """One window; whether there is more."""

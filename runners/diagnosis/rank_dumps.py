@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
+from ..file_io import FileError, content
 from ..inrank.rank_pulse import completed
+from ..state import RunState
 
 # Torch's own `torchfrtrace` needs NCCL's dumps of all ranks; this reads gloo's as well, and of some ranks only.
 
@@ -445,3 +449,58 @@ def _shared(frames: Sequence[str], first: Sequence[str]) -> int:
             break
         number += 1
     return number
+
+
+_FRAME_TEXT = re.compile(r"(.*):(\d+) (.*)", re.S)
+_FOREIGN = re.compile(
+    r"<|.*/(?:(?:site|dist)-packages|lib/python\d\.\d+|inrank)/"
+    r"|.*/torch/(?:nn|distributed|autograd|optim|utils|cuda|fx|_\w+)/"
+)
+
+
+class StackFrame(NamedTuple):
+    """A frame of a stack."""
+
+    path: str
+    line: int
+    function: str
+
+    @property
+    def own(self) -> bool:
+        """Whether it is of the user's code: of no installed package, of Python or torch, or of the hook."""
+        return bool(self.path) and not _FOREIGN.match(self.path)
+
+
+def frame_of(text: str) -> StackFrame:
+    """ "file:line function", parsed."""
+    match = _FRAME_TEXT.fullmatch(text)
+    return StackFrame(match[1], int(match[2]), match[3]) if match else StackFrame("", 0, text)
+
+
+MOST_SOURCE = 4 << 20
+"""Bytes of a file whose lines are shown."""
+
+
+class SourceLines:
+    """Lines of the files that frames name, where these are here and as they were when the ranks began."""
+
+    def __init__(self, state: RunState) -> None:
+        hosts = {node.host for node in state.nodes.values()}
+        self._here = hosts == {platform.node()}
+        self._began = state.attempts[-1].began if state.attempts else 0.0
+        self._files: dict[str, list[str]] = {}
+
+    def of(self, frame: StackFrame) -> str:
+        """The line, without blanks around it; "" where it is not known."""
+        if frame.path not in self._files:
+            self._files[frame.path] = self._read(Path(frame.path)) if self._here else []
+        lines = self._files[frame.path]
+        return lines[frame.line - 1].strip() if 0 < frame.line <= len(lines) else ""
+
+    def _read(self, path: Path) -> list[str]:
+        try:
+            if not path.is_absolute() or path.stat().st_mtime > self._began:
+                return []  # where it is, or what stood there, is not known
+            return content(path, MOST_SOURCE).decode("utf-8", "replace").split("\n")
+        except (FileError, OSError, ValueError):
+            return []

@@ -49,6 +49,11 @@ def key_of(file: LogFile, when: float, offset: int) -> Key:
     return (when, rank, stream, file.id, offset) if when else (0.0, -rank, -stream, file.id, offset)
 
 
+def _state(piece: bytes) -> int:
+    """Where the text begins that is shown of a line: of a progress bar, behind its last carriage return."""
+    return piece.rstrip(b"\r").rfind(b"\r") + 1
+
+
 class LogSpan:
     """What is loaded of one file: from `begin` to `next`, without a gap where the file has none."""
 
@@ -62,7 +67,7 @@ class LogSpan:
         self.carry = b""
         """What stands after the last newline."""
         self.carried = UNKNOWN
-        """When that began."""
+        """When that was written."""
         self.skip = False
         """Whether the line at `next` is loaded, and what follows it is not."""
         self._floor = 0.0
@@ -98,18 +103,19 @@ class LogSpan:
         timeline = TimeRecords(window.times)
         fresh = window.data[max(self.next - window.offset, 0) :]
         data, offset = self.carry + fresh, self.next - len(self.carry)
+        held = self.next if self.carry else offset  # what stands before it came with an earlier window
         pieces = data.split(b"\n")
-        moment = self.carried if self.carry else timeline.of(offset)
         rest = pieces.pop()
         if len(rest) > CARRY:
             pieces.append(rest)
             rest = b""
         for piece in pieces:
+            at = offset + _state(piece)
+            moment = timeline.of(at) if at >= held else self.carried
             lines.append(self._dated(piece, offset, moment, now, came))
             offset += len(piece) + 1
-            moment = timeline.of(offset)
-        if rest and not (self.carry and not pieces):
-            self.carried = moment
+        if rest and (at := offset + _state(rest)) >= held:
+            self.carried = timeline.of(at)
         self.carry, self.next = rest, max(window.next, self.next)
         if self.skip and lines:
             self.skip = False
@@ -120,7 +126,7 @@ class LogSpan:
         timeline, lines = TimeRecords(window.times), list[Dated]()
         pieces = window.data.removesuffix(b"\n").split(b"\n")
         for piece, start in zip(pieces, window.starts, strict=False):
-            lines.append(self._dated(piece, start, timeline.of(start), now, None))
+            lines.append(self._dated(piece, start, timeline.of(start + _state(piece)), now, None))
         self.next = max(window.next, self.next)
         return lines
 
@@ -130,7 +136,7 @@ class LogSpan:
         timeline, offset, lines = TimeRecords(window.times), window.offset, list[Dated]()
         floor, self._floor = self._floor, 0.0
         for piece in data.removesuffix(b"\n").split(b"\n") if data else ():
-            lines.append(self._dated(piece, offset, timeline.of(offset), now, None))
+            lines.append(self._dated(piece, offset, timeline.of(offset + _state(piece)), now, None))
             offset += len(piece) + 1
         self._floor = max(floor, self._floor)
         if data:

@@ -177,7 +177,7 @@ def read_window(
             offset = max(first - 1, 0)
         window = window_of(descriptor, file, offset, limit, grep)
     if grep:
-        times = line_times.of_lines(run_dir, file, window.starts)
+        times = line_times.of_lines(run_dir, file, spans_of(window))
     else:
         times = line_times.of_window(run_dir, file, window.offset, window.next)
     return replace(window, times=times) if times else window
@@ -198,6 +198,12 @@ def window_of(descriptor: int, file: str, offset: int, limit: int, grep: str = "
             return Window(file, before, before + len(data), size, data)
     data = _whole_lines(os.pread(descriptor, limit, start), start, size)
     return Window(file, start, start + len(data), size, data)
+
+
+def spans_of(window: Window) -> list[tuple[int, int]]:
+    """Begin and end of each line that a search has found."""
+    lines = window.data.removesuffix(b"\n").split(b"\n")
+    return [(start, start + len(line) + 1) for start, line in zip(window.starts, lines, strict=False)]
 
 
 _CHUNK = 4 << 20
@@ -341,7 +347,10 @@ def read_piece(
     with opened(run_dir, f"{FOLDER}/{file}@{begin}") as descriptor:
         window = window_of(descriptor, file, inside, limit, grep)
     starts = tuple(start + begin for start in window.starts)
-    spans = [(at, at + 1) for at in starts] if grep else [(window.offset + begin, window.next + begin)]
+    if grep:
+        spans = [(first + begin, end + begin) for first, end in spans_of(window)]
+    else:
+        spans = [(window.offset + begin, window.next + begin)]
     return replace(
         window, offset=window.offset + begin, next=window.next + begin, size=size, starts=starts,
         times=line_times.within(times, spans),

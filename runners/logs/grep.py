@@ -17,8 +17,11 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # `typing` alone would take a fifth of the start
+    from collections.abc import Iterator
+    from typing import Any
 
 SLICE = 1 << 20
 """Bytes read and matched at a time; a line longer than this is matched in pieces."""

@@ -82,9 +82,9 @@ def of_window(run_dir: str | Path, file: str, begin: int, end: int) -> tuple[Rec
     return tuple(_read(run_dir, file, [(begin, end)]))
 
 
-def of_lines(run_dir: str | Path, file: str, starts: Sequence[int]) -> tuple[Record, ...]:
-    """What is known of the lines that begin there, in order."""
-    return tuple(_read(run_dir, file, [(start, start + 1) for start in starts]))
+def of_lines(run_dir: str | Path, file: str, spans: Sequence[tuple[int, int]]) -> tuple[Record, ...]:
+    """What is known of the lines that begin and end there, in order."""
+    return tuple(_read(run_dir, file, spans))
 
 
 def _read(run_dir: str | Path, file: str, spans: Sequence[tuple[int, int]]) -> list[Record]:

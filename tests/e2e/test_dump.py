@@ -47,10 +47,17 @@ def test_what_the_ranks_do_is_told_as_one_view(hung: Run) -> None:
     lines = hung.distui("dump", "stacks").fine().out.splitlines()
     assert lines[0] == "rank 0 alone"
     there = lines.index("rank 1 alone")
-    assert any(line.startswith("    step ") and line.endswith("hang.py:10") for line in lines[:there])
-    assert lines[there + 1].startswith("    asleep ")
+    step = next(
+        at for at, line in enumerate(lines) if line.startswith("▏   step ") and line.endswith("hang.py:10")
+    )
+    assert step < there
+    assert lines[step + 1].split() == ["▏", "dist.all_reduce(torch.ones(20))"]
+    assert any(line.startswith("    all_reduce ") and "torch" in line for line in lines[:step])
+    assert lines[there + 1].startswith("▏   asleep ")
     assert lines[there + 1].endswith("hang.py:8")
-    assert lines[there + 2].startswith("  › <module> ")
+    assert lines[there + 2].split() == ["▏", "time.sleep(600)"]
+    assert lines[there + 3].startswith("▏ › <module> ")
+    assert lines[-1] == "▏ your code   › where the ranks diverge"
     raw = hung.distui("dump", "stacks", "--raw", "--rank", "1").fine().out
     assert raw.startswith("--- rank 1\n")
     assert "Thread 0x" in raw

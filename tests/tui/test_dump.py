@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
+from pathlib import Path
 from typing import Any
 
 import pytest
+import scripted as play
 
+from distui.runners.diagnosis.rank_dumps import SourceLines, frame_of
 from distui.runners.model import CommandDone
+from distui.runners.state import RunState
 from distui.tui.cli import main
 from distui.tui.rows import dumps
-from distui.tui.rows.glyphs import plain
+from distui.tui.rows.glyphs import plain, row_width
 from distui.tui.verbs.diagnose import together
 
 GIB = 1 << 30
@@ -26,14 +32,91 @@ def test_equal_stacks_are_told_once_and_the_others_show_where_they_part() -> Non
     texts["5"] = texts["9"] = stack((33, "load"), (90, "<module>"))
     assert plain(dumps.merged_rows("stacks", texts)) == [
         "62 ranks here: 0-4, 6-8, 10-63",
-        "    step      /srv/train.py:50",
-        "    <module>  /srv/train.py:90",
+        "▏   step      /srv/train.py:50",
+        "▏   <module>  /srv/train.py:90",
         "",
         "2 ranks here: 5, 9",
-        "  › load      /srv/train.py:33",
-        "    <module>  /srv/train.py:90",
+        "▏ › load      /srv/train.py:33",
+        "▏   <module>  /srv/train.py:90",
+        "",
+        "▏ your code   › where the ranks diverge",
     ]
     assert plain(dumps.merged_rows("stacks", {"0": ""})) == ["rank 0 alone", "    no Python runs there"]
+
+
+def frames(*places: str) -> str:
+    lines = [f'  File "{path}", line {line} in {name}' for path, line, name in map(str.split, places)]
+    return "\n".join(["Thread 0x01 (most recent call first):", *lines, ""])
+
+
+DEEP = {
+    "0": frames(
+        "/opt/conda/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py 3252 all_reduce",
+        "/opt/conda/lib/python3.12/contextlib.py 81 inner",
+        "/home/me/projects/language-models/experiments/2026-11/llama/train.py 410 optimizer_step_with_a_long_name",
+        "/home/me/projects/language-models/experiments/2026-11/llama/train.py 512 <module>",
+    )
+}
+
+
+@pytest.mark.parametrize("width", [56, 66, 80, 110, 186])
+def test_stacks_take_the_width_and_keep_the_end_of_paths(width: int) -> None:
+    rows = dumps.stack_rows(DEEP, width, lambda frame: f"source of {frame.line}")
+    lines = plain(rows)
+    assert max(map(row_width, rows)) <= width
+    own = [line for line in lines if line.startswith("▏") and "your code" not in line]
+    assert any("train.py:410" in line for line in own)
+    assert "train.py:512" in "".join(own)
+    assert "distributed_c10d.py:3252" in lines[1]
+    assert not lines[1].startswith("▏")
+    assert "site-packages" not in lines[1]
+    assert not lines[2].startswith("▏"), "the standard library is not the user's"
+    assert any("source of 410" in line for line in own)
+    if width >= 186:
+        assert "torch/distributed/distributed_c10d.py:3252" in lines[1]
+        assert "source of 3252" in lines[1], "beside, where there is room"
+        assert "/home/me/projects/language-models/experiments/2026-11/llama/train.py:410" in lines[3]
+
+
+@pytest.mark.parametrize(
+    ("path", "own"),
+    [
+        ("/srv/train.py", True),
+        ("train.py", True),
+        ("/srv/torch/train.py", True),
+        ("/v/lib/python3.11/site-packages/torch/nn/modules/module.py", False),
+        ("/usr/lib/python3/dist-packages/numpy/core.py", False),
+        ("/usr/lib/python3.12/threading.py", False),
+        ("/opt/pytorch/torch/nn/modules/module.py", False),
+        ("<frozen importlib._bootstrap>", False),
+        ("<string>", False),
+        ("/home/me/.distui/runners/inrank/hook.py", False),
+    ],
+)
+def test_whose_frame_it_is(path: str, own: bool) -> None:
+    assert frame_of(f"{path}:7 f").own is own
+
+
+def test_a_source_line_is_shown_only_as_the_ranks_loaded_it(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import time\n    time.sleep(1)  # \x1b[31m\n")
+    frame = frame_of(f"{script}:2 <module>")
+    state = RunState().apply_all(play.stamped(play.running()))
+    began = state.attempts[-1].began
+    os.utime(script, (began - 5, began - 5))
+    for node in state.nodes.values():
+        node.host = platform.node()
+    assert SourceLines(state).of(frame) == "time.sleep(1)  # \x1b[31m"
+    rows = plain(dumps.stack_rows({"0": frames(f"{script} 2 <module>")}, 150, SourceLines(state).of))
+    assert "time.sleep(1)  #" in rows[1]
+    assert "\x1b" not in rows[1]
+    assert SourceLines(state).of(frame._replace(line=9)) == ""
+    assert SourceLines(state).of(frame._replace(path=str(tmp_path))) == ""
+    os.utime(script, (began + 5, began + 5))  # edited since
+    assert SourceLines(state).of(frame) == ""
+    os.utime(script, (began - 5, began - 5))
+    next(iter(state.nodes.values())).host = "elsewhere"
+    assert SourceLines(state).of(frame) == ""
 
 
 def recorder(seq: int, *, done: bool, size: int = 20) -> str:
@@ -107,9 +190,9 @@ def test_memory_is_a_row_a_device() -> None:
 
 def test_the_screen_has_the_same_table_and_what_cannot_be_read_as_it_came() -> None:
     texts = {"0": cuda(), "1": cuda()}
-    assert plain(dumps.dump_rows("memory", texts)) == plain(dumps.merged_rows("memory", texts))
+    assert plain(dumps.dump_rows("memory", texts, 80)) == plain(dumps.merged_rows("memory", texts))
     for odd in ("[]", '{"cuda": 3}', '{"rss_bytes": "much"}', "no hook answers"):
-        assert plain(dumps.dump_rows("memory", {"0": odd})) == ["rank 0", f"  {odd}"]
+        assert plain(dumps.dump_rows("memory", {"0": odd}, 80)) == ["rank 0", f"  {odd}"]
         with pytest.raises(ValueError, match=r"\w"):
             dumps.merged_rows("memory", {"0": odd})
 

@@ -157,7 +157,11 @@ def test_equal_stacks_are_shown_once_and_where_others_part_is_marked() -> None:
     assert stack_title(data) == "Where 8 ranks are: 2 places"
     assert shown[0] == "7 ranks here: 0-4, 6-7"
     alone = shown.index("rank 5 alone")
-    assert [line.split()[0] for line in shown[alone + 1 :]] == ["load", "›", "main"]
+    assert [line.split()[:3] for line in shown[alone + 1 : alone + 4]] == [
+        ["▏", "load", "data.py:88"],
+        ["▏", "›", "step"],
+        ["▏", "main", "train.py:90"],
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "the hook does not answer"])
@@ -168,7 +172,7 @@ def test_a_rank_without_a_stack_says_so(text: str) -> None:
 
 
 def test_a_dump_of_stacks_begins_with_where_the_ranks_are_and_has_all_of_it() -> None:
-    shown = text_of(dump_rows("stacks", told.stacks()))
+    shown = text_of(dump_rows("stacks", told.stacks(), 80))
     assert shown.startswith("7 ranks here: 0-4, 6-7")
     assert shown.count("Current thread") == 8
-    assert text_of(dump_rows("stacks", {"0": "no hook answers"})) == "rank 0\n  no hook answers"
+    assert text_of(dump_rows("stacks", {"0": "no hook answers"}, 80)) == "rank 0\n  no hook answers"

@@ -14,7 +14,17 @@ from distui.runners.logs.log_files import LogFile, file_id, parse_file_id
 from distui.runners.wire.client import Window
 from distui.tui import log_tail
 from distui.tui.log_tail import LogTail
-from distui.tui.rows.log import Jump, JumpError, LogLine, TimeColumn, folded, jump_of, log_row, wrapped
+from distui.tui.rows.log import (
+    Jump,
+    JumpError,
+    LogLine,
+    TimeColumn,
+    folded,
+    jump_of,
+    log_row,
+    time_column,
+    wrapped,
+)
 
 T = 1_700_000_000.0
 pytestmark = pytest.mark.timeout(60)
@@ -215,7 +225,8 @@ def test_times_are_marked_shortened_and_blank_where_unknown(monkeypatch: pytest.
     assert clock.text(line("x", 0, T), None) == "~22:13:20"
     assert clock.text(line("x", 0, T, True), None) == " 22:13:20"
     assert clock.text(line("x", 0), None) == " " * 9
-    assert TimeColumn("clock", narrow=True).text(line("x", 0, T), None) == "~22:13"
+    assert time_column("clock", 80, T).text(line("x", 0, T), None) == "~22:13:20"
+    assert time_column("clock", 59, T).width == 0, "no room: no times rather than a part of them"
     assert TimeColumn("start", T - 3661).text(line("x", 0, T), None).strip() == "~+1:01:01"
     assert TimeColumn("step").text(line("x", 0, T), line("y", 0, T - 1.5)).strip() == "~+1.5s"
     assert TimeColumn().width == 0

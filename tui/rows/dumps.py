@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...presets.sanitize import clean_text
 from ...runners.diagnosis.rank_dumps import (
     RecorderGroup,
+    StackFrame,
     StackGroup,
+    frame_of,
     main_frames,
     merged_recorders,
     merged_stacks,
+)
+from ...runners.diagnosis.rank_dumps import (
+    SourceLines as SourceLines,
 )
 from ...runners.formatting import (
     NA,
@@ -33,10 +38,19 @@ MOST = 12
 """Runs of ranks that a line names."""
 
 
-def merged_rows(what: str, data: Mapping[str, str]) -> list[Row]:
+Source = Callable[[StackFrame], str]
+"""The source line of a frame, "" where it is not known."""
+
+
+def no_source(frame: StackFrame) -> str:
+    """Of no frame."""
+    return ""
+
+
+def merged_rows(what: str, data: Mapping[str, str], source: Source = no_source) -> list[Row]:
     """The answers of all ranks as one view, nothing cut. Raises ValueError where they cannot be read."""
     if what == "stacks":
-        return stack_rows(data, whole=True)
+        return stack_rows(data, source=source)
     try:
         lines = flight(by_rank(data)) if what == "flight" else memory(by_rank(data))
     except (AttributeError, KeyError, TypeError):  # a rank may answer anything
@@ -44,11 +58,11 @@ def merged_rows(what: str, data: Mapping[str, str]) -> list[Row]:
     return [_line(line) for line in lines]
 
 
-def dump_rows(what: str, data: Mapping[str, str]) -> list[Row]:
+def dump_rows(what: str, data: Mapping[str, str], width: int, source: Source = no_source) -> list[Row]:
     """The same on the screen: behind stacks each rank's own text, which has all threads; so has what cannot be read."""
     rows: list[Row] = []
     if any(main_frames(text) for text in data.values()):
-        rows += [*stack_rows(data), ()]
+        rows += [*stack_rows(data, width, source), ()]
     elif what != "stacks":
         with suppress(ValueError):
             return merged_rows(what, data)
@@ -67,7 +81,7 @@ def by_rank(data: Mapping[str, str]) -> dict[int, str]:
     return {int(rank): text for rank, text in data.items() if rank.isdecimal()}
 
 
-_PACKAGES = re.compile(r"/(?:site|dist)-packages/|/lib/python\d\.\d+/")
+_PACKAGES = re.compile(r"(?:/lib/python\d\.\d+)?/(?:site|dist)-packages/|/lib/python\d\.\d+/")
 
 
 def stack_title(data: Mapping[str, str]) -> str:
@@ -76,19 +90,55 @@ def stack_title(data: Mapping[str, str]) -> str:
     return f"Where {plural(len(data), 'rank')} are: {plural(len(groups), 'place')}"
 
 
-def stack_rows(data: Mapping[str, str], whole: bool = False) -> list[Row]:
-    """A group after the other; where the ways part is marked. `whole`: no name and no path is cut."""
+def stack_rows(data: Mapping[str, str], width: int | None = None, source: Source = no_source) -> list[Row]:
+    """A group after the other; the user's own frames are marked, and where the ways part.
+
+    `width`: columns that the rows have; without it no name and no path is cut.
+    """
+    groups = _groups(data)
+    columns = _columns([frame for group in groups for frame in _frames(group)], width)
     rows: list[Row] = []
-    for group in _groups(data):
-        rows += [*_group_rows(group, data, whole), ()]
-    return rows[:-1]
+    for group in groups:
+        rows += [*_group_rows(group, data, columns, source), ()]
+    return [*rows, *_legend(groups)] if any(group.frames for group in groups) else rows[:-1]
 
 
 def _groups(data: Mapping[str, str]) -> list[StackGroup]:
     return merged_stacks(by_rank(data))
 
 
-def _group_rows(group: StackGroup, data: Mapping[str, str], whole: bool) -> list[Row]:
+def _frames(group: StackGroup) -> list[StackFrame]:
+    return [frame_of(clean_text(frame)) for frame in group.frames]
+
+
+class _Columns(NamedTuple):
+    """How wide what stands beside a frame's marks is; None: as wide as it is."""
+
+    function: int
+    place: int | None
+    source: int | None
+    """0: in a row of its own."""
+
+
+LEAST_SOURCE = 24
+"""Columns that a source line beside its frame has at least."""
+
+
+def _columns(frames: Sequence[StackFrame], width: int | None) -> _Columns:
+    """What there is room for: a function's name, then the end of its path, then the source line."""
+    name = max((len(frame.function) for frame in frames), default=0)
+    if width is None:
+        return _Columns(name, None, 0)
+    name = min(name, max(16, width // 5))
+    place = max((len(_inside(frame)) for frame in frames), default=0)
+    left = width - 4 - name - 2
+    if left - min(place, left // 2) - 2 < LEAST_SOURCE:
+        return _Columns(name, left, 0)
+    place = min(place, left // 2)
+    return _Columns(name, place, left - place - 2)
+
+
+def _group_rows(group: StackGroup, data: Mapping[str, str], columns: _Columns, source: Source) -> list[Row]:
     many = len(group.ranks)
     head = (
         f"{plural(many, 'rank')} here: {spans_short(group.ranks, ', ')}"
@@ -103,21 +153,51 @@ def _group_rows(group: StackGroup, data: Mapping[str, str], whole: bool) -> list
         )
         return [*rows, ((f"    {reason}", "dim"),)]
     parted = len(group.frames) - group.shared - 1
-    longest = max(len(frame.rpartition(" ")[2]) for frame in group.frames)
-    edge = (longest if whole else min(24, longest)) + 2
-    for at, frame in enumerate(group.frames):
-        where, _, function = clean_text(frame).rpartition(" ")
-        place = where if whole else _end_of(where)
-        mark = glyphs.CURSOR if at == parted else " "
-        ink = "dim" if group.shared and at > parted else "text"
-        rows.append(((f"  {mark} ", "warn"), (fit(function, edge), ink), (place, "dim")))
+    for at, frame in enumerate(_frames(group)):
+        ink = "dim" if not frame.own or (group.shared and at > parted) else "text"
+        own = (f"{OWN if frame.own else ' '} ", "accent")
+        first, *below = _frame_rows(frame, columns, ink, source)
+        rows.append((own, (f"{glyphs.CURSOR if at == parted else ' '} ", "warn"), *first))
+        rows += [(own, ("  ", "text"), *row) for row in below]
     return rows
 
 
-def _end_of(where: str, width: int = 34) -> str:
-    """File and line: of a package the path inside it, of a long path its end, which has the line."""
-    inside = _PACKAGES.split(where)[-1]
-    return inside if len(inside) <= width else f"…{inside[1 - width :]}"
+def _frame_rows(frame: StackFrame, columns: _Columns, ink: str, source: Source) -> list[Row]:
+    """Function, place and source line; where there is no room, that line of the user's own frames below."""
+    edge, line = columns.function + 2, clean_text(source(frame))
+    name = fit(frame.function, columns.function) + "  "
+    whole = f"{frame.path}:{frame.line}"
+    place = whole if columns.place is None else _end_of(_inside(frame), columns.place)
+    if columns.source:
+        place = fit(place, columns.place or 0) + "  "
+        return [((name, ink), (place, "dim"), (fit(line, columns.source).rstrip(), ink))]
+    rows: list[Row] = [((name, ink), (place, "dim"))]
+    if line and frame.own:
+        room = len(line) if columns.place is None else columns.place
+        rows.append(((" " * edge, ink), (fit(line, room).rstrip(), ink)))
+    return rows
+
+
+def _legend(groups: Sequence[StackGroup]) -> list[Row]:
+    """What the marks mean that stand before frames."""
+    own = any(frame.own for group in groups for frame in _frames(group))
+    texts = [f"{OWN} your code"] if own else []
+    texts += [f"{glyphs.CURSOR} where the ranks diverge"] if len(groups) > 1 else []
+    return [(("   ".join(texts), "dim"),)] if texts else []
+
+
+OWN = "▏"
+"""Before a frame of the user's code."""
+
+
+def _inside(frame: StackFrame) -> str:
+    """File and line: of a package the path inside it."""
+    return f"{_PACKAGES.split(frame.path)[-1]}:{frame.line}"
+
+
+def _end_of(where: str, width: int) -> str:
+    """Of a long path its end, which has the line."""
+    return where if len(where) <= width else f"…{where[1 - width :]}"
 
 
 def flight(texts: Mapping[int, str]) -> list[str]:

@@ -143,6 +143,9 @@ def _expected(state: RunState) -> list[LogFile]:
     return [file for name in names if (file := parse_file_id(name)) is not None]
 
 
+NARROW = 60
+"""Columns of a pane that has no room for times."""
+
 TIMES = ("clock", "start", "step", "off")
 """What the time key goes through: time of day, since the attempt began, since the line above, none."""
 
@@ -154,14 +157,11 @@ class TimeColumn:
     mode: str = "off"
     began: float | None = None
     """Unix time at which the attempt began."""
-    narrow: bool = False
 
     @property
     def width(self) -> int:
         """Columns, without the blank behind."""
-        if self.mode == "off":
-            return 0
-        return 6 if self.narrow and self.mode == "clock" else 9
+        return 0 if self.mode == "off" else 9
 
     def text(self, line: LogLine, above: LogLine | None) -> str:
         """The cell: `~` before a time that is not the line's own; blank where none is known."""
@@ -169,7 +169,7 @@ class TimeColumn:
             return " " * self.width
         sign = " " if line.own else "~"
         if self.mode == "clock":
-            return sign + time.strftime("%H:%M" if self.narrow else "%H:%M:%S", time.localtime(line.at))
+            return sign + time.strftime("%H:%M:%S", time.localtime(line.at))
         if self.mode == "start":
             since = None if self.began is None else line.at - self.began
         else:
@@ -188,8 +188,8 @@ def _since(seconds: float | None) -> str:
 
 
 def time_column(mode: str, width: int, began: float | None) -> TimeColumn:
-    """As much of a time as a pane of this width has room for."""
-    return TimeColumn("off" if width < 60 else mode, began, width < 100)
+    """Whole times, or none where a pane has no room for them beside the text: minutes alone say nothing in a log."""
+    return TimeColumn("off" if width < NARROW else mode, began)
 
 
 def log_row(

@@ -58,15 +58,17 @@ class LogRows(Pane):
         """Whether lines were read that are not laid out yet."""
         self._label_width = 0
         self._column = TimeColumn()
+        self._wrapped_at = 0
+        """Columns that the rows of wrapped lines were made for; 0 where lines are cut."""
         self._pattern: tuple[str, re.Pattern[str] | None] = ("", None)
 
     def _lay_out(self, tail: LogTail) -> None:
         """Rows for the lines that are new; all of them where the front changed."""
         self._fresh = False
         lines = self._shown_lines(tail)
-        shape = (self._width_of_labels(tail), self._time_column())
-        if shape != (self._label_width, self._column):
-            (self._label_width, self._column), self._lines = shape, []
+        shape = (self._width_of_labels(tail), self._time_column(), self.columns if self.wrap else 0)
+        if shape != (self._label_width, self._column, self._wrapped_at):
+            (self._label_width, self._column, self._wrapped_at), self._lines = shape, []
         same = common(self._lines, lines)
         if same == len(lines) == len(self._lines):
             return
@@ -100,10 +102,18 @@ class LogRows(Pane):
 
     def _stay_on(self, line: LogLine) -> None:
         """Lines were put before the current one, or went there."""
-        at = bisect_left(self._lines, line.key, key=lambda each: each.key)
+        at = self._index_of(line)
         before, self.cursor = self.cursor, max(0, min(self._row_of(at), len(self.rows) - 1))
         if before != self.cursor:
             self._scroll_row(max(0, self.scroll_offset.y + self.cursor - before))
+
+    def _index_of(self, line: LogLine) -> int:
+        """Where a line stands now, or would stand; what is not finished stands below all others."""
+        ordered = len(self._lines) - (len(self._tail.unfinished) if self._tail is not None else 0)
+        for at in range(ordered, len(self._lines)):
+            if self._mark_of(self._lines[at]) == self._mark_of(line):
+                return at
+        return bisect_left(self._lines, line.key, hi=ordered, key=lambda each: each.key)
 
     def _rows_of(self, index: int) -> list[Row]:
         line = self._lines[index]
@@ -112,7 +122,7 @@ class LogRows(Pane):
         row = log_row(line, self._mark_of(line) in self._marks, self._hits(), self._label_width, when)
         if not self.wrap:
             return [row]
-        return wrapped(row, self._fixed, self.size.width - 1)
+        return wrapped(row, self._fixed, self.columns - 1)
 
     @property
     def _fixed(self) -> int:
@@ -187,7 +197,7 @@ class LogRows(Pane):
         """Columns for text."""
         labels = self._label_width + bool(self._label_width)
         times = self._column.width + bool(self._column.width)
-        return max(1, self.size.width - 2 - labels - times)
+        return max(1, self.columns - 2 - labels - times)
 
     @staticmethod
     def _mark_of(line: LogLine) -> tuple[str, int]:

@@ -38,6 +38,9 @@ from .log_rows import LogRows
 PAUSE_S = 0.5
 """Between two pulls of files that have more than was read: a flood costs no more than this."""
 
+SIFT_S = 2.0
+"""Between two searches in what has come: each is a process on the node for each file."""
+
 SEARCH_S = 0.02
 """The same while a search goes on, which the node paces."""
 
@@ -66,6 +69,8 @@ class LogView(LogRows):
         self._asked = False
         """By what does not wait: keys, a new size, a new attempt."""
         self._behind = False
+        self._pulled = float("-inf")
+        """When, by the monotonic clock."""
         self._sizes: dict[str, int] = {}
         self._reason = ""
         self._errand = ""
@@ -153,12 +158,20 @@ class LogView(LogRows):
     def _patience(self) -> float | None:
         if self._tail is not None and self._tail.searching:
             return SEARCH_S
-        return HELD_S if self._fresh else PAUSE_S if self._behind else None
+        return HELD_S if self._fresh else PAUSE_S if self._behind or self._held_back() else None
+
+    def _held_back(self) -> bool:
+        """Whether what has come waits a moment for the filter."""
+        tail = self._tail
+        if tail is None or not tail.filtered or tail.searching or self.frame is None:
+            return False
+        soon = time.monotonic() < self._pulled + SIFT_S
+        return soon and self._sizes != self.frame.state.log_sizes
 
     def _news(self) -> bool:
         """Whether there is something to pull."""
         frame = self.frame
-        if frame is None or (frame.view.paused and not self._asked):
+        if frame is None or (not self._asked and (frame.view.paused or self._held_back())):
             return False
         if self._sizes == frame.state.log_sizes:
             return self._behind or self._asked
@@ -167,7 +180,7 @@ class LogView(LogRows):
 
     async def _pull(self) -> None:
         frame, asked = self.frame, self._asked
-        self._asked = False
+        self._asked, self._pulled = False, time.monotonic()
         if frame is None or not self.display:
             return
         if self._tail is None:
@@ -186,7 +199,7 @@ class LogView(LogRows):
         self._name_it()
 
     def _wants_more(self, tail: LogTail) -> bool:
-        return tail.searching or self.follow or self.cursor >= len(self.rows) - self.shown
+        return tail.filtered or self.follow or self.cursor >= len(self.rows) - self.shown
 
     async def _load_later(self, tail: LogTail) -> bool:
         """What follows; whether to show it now."""
@@ -451,8 +464,7 @@ class LogView(LogRows):
         if tail is not None:
             self._lay_out(tail)
             if current is not None and not self.follow:
-                at = bisect_left(self._lines, current.key, key=lambda line: line.key)
-                self.move_to(self._row_of(min(at, len(self._lines) - 1)))
+                self.move_to(self._row_of(min(self._index_of(current), len(self._lines) - 1)))
         self.refresh()
 
     def draw_rule(self) -> None:

@@ -189,6 +189,21 @@ class TextScreen(RowsModal[None]):
         super().__init__(title, rows, keys, ascii_only)
 
 
+class WideScreen(TextScreen):
+    """Something to read that takes the width of the terminal: its rows are made for the columns that there are."""
+
+    WIDEST: ClassVar[int] = 1000
+
+    def __init__(self, title: str, made: Callable[[int], Sequence[Row]], ascii_only: bool = False) -> None:
+        """`made` gives the rows for so many columns."""
+        self._made = made
+        super().__init__(title, (), ascii_only)
+
+    def fit_into(self, size: Size) -> None:
+        self._answer_rows = self._made(self.room(size)[0])
+        super().fit_into(size)
+
+
 class PromptScreen(ModalScreen[str | None]):
     """One line of input at the bottom, for a name."""
 

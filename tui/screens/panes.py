@@ -47,7 +47,7 @@ class Pane(RowsView):
         self.frame = frame
         self.ascii_only = frame.view.ascii
         if self.display and self.size.width and getattr(self.parent, "display", True):
-            self.set_rows(self.build(frame, self.size.width), self.build_head(frame, self.size.width))
+            self.set_rows(self.build(frame, self.columns), self.build_head(frame, self.columns))
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
         """The pane's rows."""

@@ -121,6 +121,11 @@ class RowsView(ScrollView):
         return 0 if self.head is None else 1
 
     @property
+    def columns(self) -> int:
+        """Columns for rows: the scrollbar stands beside them."""
+        return max(0, self.size.width - self.scrollbar_gutter.width)
+
+    @property
     def shown(self) -> int:
         """How many rows fit."""
         return max(0, self.size.height - self._head_rows)
@@ -153,7 +158,7 @@ class RowsView(ScrollView):
 
     def drawn(self, lines: Sequence[int]) -> list[Strip]:
         """These lines as they go to the terminal, without the frame; what Textual kept of them is forgotten."""
-        self._width = self.size.width
+        self._width = self.columns
         top = self.content_offset.y
         self._styles_cache.set_dirty(*(Region(0, top + y, 1, 1) for y in lines))
         strips = [self.render_line(y) for y in lines]
@@ -229,7 +234,7 @@ class RowsView(ScrollView):
     def _farthest(self) -> int:
         """Columns by which the longest row is wider than the pane."""
         rows = [*self.rows, *([self.head] if self.head is not None else [])]
-        return max(map(row_width, rows), default=0) + self.has_cursor - self.size.width
+        return max(map(row_width, rows), default=0) + self.has_cursor - self.columns
 
     @property
     def _ground(self) -> Style:
@@ -240,7 +245,7 @@ class RowsView(ScrollView):
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Every line is as wide as the others: ask for the width once."""
-        self._width = self.size.width
+        self._width = self.columns
         self.retitled = False
         return super().render_lines(crop)
 

@@ -22,7 +22,7 @@ from ...runners.logs.follow import compile_grep
 from ...runners.logs.log_files import LogError
 from ...runners.model import Dump
 from ...runners.wire.client import LinkError, new_id
-from ..cockpit_commands import CommandingApp, dumps
+from ..cockpit_commands import CommandingApp
 from ..history import MetricHistory
 from ..keys import bindings
 from ..rows.charts import LIVE_WINDOW, STRIP, WINDOWS
@@ -553,7 +553,7 @@ class RunScreen(Screen[None]):
         if not done.data:
             self.notify(done.text, severity="information" if done.ok else "error", markup=False)
             return
-        self._show_text(dumps().stack_title(done.data), dumps().stack_rows(done.data))
+        self.app.show_stacks(done.data)
 
     def _show_text(self, title: str, rows: list[Row]) -> None:
         self.app.push_screen(TextScreen(title, rows, self.app.view.ascii))

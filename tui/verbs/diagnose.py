@@ -20,7 +20,7 @@ from ...presets.trusted_files import private_folder
 from ...runners import file_io, run_directories
 from ...runners.diagnosis.first_cause import LogFinding, Verdict, document, judge
 from ...runners.diagnosis.nccl_facts import NcclFacts
-from ...runners.diagnosis.rank_dumps import merged_recorders, merged_stacks
+from ...runners.diagnosis.rank_dumps import SourceLines, merged_recorders, merged_stacks
 from ...runners.diagnosis.reading import Reading, logs_of_run, read_all, read_run
 from ...runners.errors import NoSuchRunError, RunError
 from ...runners.export import BundleWriter, Gathering, Manifest, is_bundle, opened
@@ -38,7 +38,7 @@ from ...runners.model import (
 from ...runners.state import RunState
 from ...runners.status import standing, standing_json
 from ...runners.wire.client import Link, new_id
-from ..rows.dumps import by_rank, memory_values, merged_rows
+from ..rows.dumps import Source, by_rank, memory_values, merged_rows, no_source
 from ..rows.glyphs import plain
 from ..rows.nccl import by_size, communicator_card, node_rows
 from ..terminal import complain
@@ -236,14 +236,14 @@ def dump(options: argparse.Namespace) -> int:
     """Ask, and print what was answered: merged, as it came (--raw), as JSON, or into files. Raises RunError."""
     if options.record and options.what != "memory":
         raise RunError("--record is for memory: `distui dump RUN memory --record`")
-    done = asyncio.run(with_link(options.run, lambda entry, link: _ask(link, options)))
+    done, source = asyncio.run(with_link(options.run, lambda entry, link: _ask(link, options)))
     texts = by_rank(done.data)
     if options.json:
         sys.stdout.write(json.dumps(_document(options.what, done, texts)) + "\n")
     elif done.ok and options.record:
         sys.stdout.write("\n".join(f"rank {rank}: {texts[rank]}" for rank in sorted(texts)) + "\n")
     elif done.ok:
-        lines = _raw(texts) if options.raw else shown(options.what, done.data)
+        lines = _raw(texts) if options.raw else shown(options.what, done.data, source)
         lines += ["", f"Not all have answered: {done.text}"] if "; " in done.text else []
         sys.stdout.write("\n".join(clean_text(line) for line in lines) + "\n")
     if done.ok and options.out is not None and not options.record:
@@ -253,8 +253,8 @@ def dump(options: argparse.Namespace) -> int:
     return 0 if done.ok else 1
 
 
-async def _ask(link: Link, options: argparse.Namespace) -> CommandDone:
-    """All ranks at once, some in each question."""
+async def _ask(link: Link, options: argparse.Namespace) -> tuple[CommandDone, Source]:
+    """All ranks at once, some in each question; and where the source lines of their frames are."""
     what = "record" if options.record else options.what
     state = await history(link)
     if not state.phase.ended:
@@ -264,7 +264,7 @@ async def _ask(link: Link, options: argparse.Namespace) -> CommandDone:
     if len(batches) == 1 and not options.rank:
         batches = [()]
     asked = [link.send(Dump(new_id(), what, batch)) for batch in batches]
-    return together(await asyncio.gather(*asked))
+    return together(await asyncio.gather(*asked)), SourceLines(state).of
 
 
 def _running(state: RunState) -> list[int]:
@@ -286,10 +286,10 @@ def together(answers: Sequence[CommandDone]) -> CommandDone:
     )
 
 
-def shown(what: str, data: Mapping[str, str]) -> list[str]:
+def shown(what: str, data: Mapping[str, str], source: Source = no_source) -> list[str]:
     """What the ranks answered, merged. Raises RunError where that cannot be."""
     try:
-        return plain(merged_rows(what, data))
+        return plain(merged_rows(what, data, source))
     except ValueError as error:
         raise RunError(
             f"what a rank told of its {what} cannot be read ({error}): --raw prints it"
