@@ -19,7 +19,10 @@ WINDOW = 65536
 """Bytes of one request."""
 
 KEPT = 20_000
-"""Lines kept; those farthest from where one reads go first."""
+"""Lines kept, and a quarter more until some go: those farthest from where one reads."""
+
+COUNTED = 50_000
+"""A filter that has more lines than this shows those at the ends of the files, and reads no others."""
 
 BEHIND = 1 << 20
 """A reader that is further behind than this jumps to the end and shows that."""
@@ -84,6 +87,8 @@ class LogTail:
         """Files read once; from then on only their growth, which is reported, makes them worth reading."""
         self._new = list(files)
         self._searched_through = False
+        self.skipped = False
+        """Whether there are more lines that match than were read."""
 
     # --- what is known
 
@@ -264,8 +269,32 @@ class LogTail:
         left = [span for name, span in self._spans.items() if span.behind or name not in self._opened]
         left.sort(key=lambda span: span.next - span.size)
         await asyncio.gather(*(self._advance(span) for span in left[: 2 if self.searching else SIFTED]))
+        if self.searching and not self.skipped and len(self._all) + self.dropped > COUNTED:
+            self._skip()
         if not self.behind and len(self._opened) == len(self._spans):
             self._searched_through = True
+
+    def _skip(self) -> None:
+        """Go on so far from the end of each file that about as many lines come as are kept."""
+        self.skipped = True
+        read = sum(span.next - span.begin for span in self._spans.values())
+        share = 1.5 * KEPT / (len(self._all) + self.dropped)
+        for span in self._spans.values():
+            to = span.size - int(min(read * share, span.size))
+            if to - span.next > BEHIND:
+                self._leave_out(span, to)
+
+    def _leave_out(self, span: LogSpan, to: int) -> LogSpan:
+        """Read a file on from there; a line says how much was not."""
+        file, size = span.file, span.size
+        text = f"… {size_short(to - span.next)} not shown"
+        above = self._ends[file.id][1] if file.id in self._ends else FIRST
+        key = (above[0], 1 << 30, 0, file.id, span.next) if above[0] else (*above[:4], span.next)
+        self._insert([LogLine(text, self._label(file), Level.NONE, key=key)])
+        self._forget(file.id)
+        fresh = self._spans[file.id] = LogSpan(file, to)
+        fresh.size = size
+        return fresh
 
     async def _advance(self, span: LogSpan) -> bool:
         """One window; whether there is more."""
@@ -277,15 +306,8 @@ class LogTail:
             span.size = span.next  # nothing more is asked until it grows
             return False
         if not self._grep and self.at_end and window.size - at > BEHIND:
-            skipped = window.size - WINDOW - at
-            last = self._all[-1].key if self._all else FIRST
-            text = f"… {size_short(skipped)} not shown"
-            self._insert(
-                [LogLine(text, self._label(file), Level.NONE, key=(last[0], 1 << 30, 0, file.id, at))]
-            )
-            self._forget(file.id)
-            fresh = self._spans[file.id] = LogSpan(file, window.size - WINDOW)
-            fresh.size = window.size
+            span.size = window.size
+            self._leave_out(span, window.size - WINDOW)
             return True
         self._take(span, window, live=self.at_end)
         return window.next < window.size
@@ -406,7 +428,7 @@ class LogTail:
 
     def _trim_front(self) -> None:
         over = len(self.lines) - KEPT
-        if over > 0:
+        if over > KEPT // 4:  # not each time: all rows are made anew then
             first = self.lines[over]
             del self._all[: bisect_left(self._all, first.key, key=_key)]
             self.dropped += over

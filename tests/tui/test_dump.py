@@ -53,8 +53,8 @@ DEEP = {
     "0": frames(
         "/opt/conda/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py 3252 all_reduce",
         "/opt/conda/lib/python3.12/contextlib.py 81 inner",
-        "/home/me/projects/language-models/experiments/2026-11/llama/train.py 410 optimizer_step_with_a_long_name",
-        "/home/me/projects/language-models/experiments/2026-11/llama/train.py 512 <module>",
+        "/data/me/projects/language-models/experiments/2026-11/llama/train.py 410 optimizer_step_with_a_long_name",
+        "/data/me/projects/language-models/experiments/2026-11/llama/train.py 512 <module>",
     )
 }
 
@@ -75,7 +75,7 @@ def test_stacks_take_the_width_and_keep_the_end_of_paths(width: int) -> None:
     if width >= 186:
         assert "torch/distributed/distributed_c10d.py:3252" in lines[1]
         assert "source of 3252" in lines[1], "beside, where there is room"
-        assert "/home/me/projects/language-models/experiments/2026-11/llama/train.py:410" in lines[3]
+        assert "/data/me/projects/language-models/experiments/2026-11/llama/train.py:410" in lines[3]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_stacks_take_the_width_and_keep_the_end_of_paths(width: int) -> None:
         ("/opt/pytorch/torch/nn/modules/module.py", False),
         ("<frozen importlib._bootstrap>", False),
         ("<string>", False),
-        ("/home/me/.distui/runners/inrank/hook.py", False),
+        ("/data/me/.distui/runners/inrank/hook.py", False),
     ],
 )
 def test_whose_frame_it_is(path: str, own: bool) -> None:

@@ -98,7 +98,8 @@ async def test_one_file_can_be_read_back_to_its_first_line(tmp_path: Path) -> No
         last = tail.lines[-1].text
         came = await tail.later()
         assert tail.lines[-came - 1].text == last
-    assert texts(tail) == [f"line {number:06d}" for number in range(count - log_view.KEPT, count)]
+    assert log_view.KEPT <= len(tail.lines) <= log_view.KEPT * 5 // 4
+    assert texts(tail) == [f"line {number:06d}" for number in range(count - len(tail.lines), count)]
 
 
 async def test_a_reader_far_behind_jumps_and_says_how_much_it_left_out(tmp_path: Path) -> None:
@@ -131,6 +132,53 @@ async def test_a_pattern_is_searched_through_the_whole_file(tmp_path: Path) -> N
     while tail.behind:
         await tail.pull(sizes)
     assert texts(tail) == ["line 000000", "line 010000", "line 020000", "line 030000"]
+
+
+async def test_a_pattern_that_nearly_every_line_matches_is_not_read_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_view, "KEPT", 1000)
+    monkeypatch.setattr(log_view, "COUNTED", 2000)
+    monkeypatch.setattr(log_view, "BEHIND", 4096)
+    count = 200_000
+    sizes = write(tmp_path, OUT, b"".join(b"line %06d\n" % number for number in range(count)))
+    tail = tail_of(tmp_path, OUT, grep="line")
+    await tail.begin()
+    came = 0
+    while tail.searching:
+        came += await tail.pull(sizes)
+        assert len(tail.lines) < 10_000
+    assert tail.skipped
+    assert came < 30_000, "most of what matches is not read"
+    assert texts(tail)[-1000:] == [f"line {number:06d}" for number in range(count - 1000, count)]
+    few = tail_of(tmp_path, OUT, grep="99$")
+    await few.begin()
+    while few.searching:
+        await few.pull(sizes)
+    assert not few.skipped
+    assert texts(few) == [f"line {number:06d}" for number in range(99, count, 100)][-len(few.lines) :]
+
+
+async def test_what_comes_later_is_followed_and_no_file_waits_for_the_others(tmp_path: Path) -> None:
+    names = [f"node-0/attempt-001/rank-{rank}.out" for rank in range(5)]
+    sizes: dict[str, int] = {}
+    for name in names:
+        sizes |= write(tmp_path, name, b"hit 0\n")
+    tail = tail_of(tmp_path, *names, grep="hit")
+    await tail.begin()
+    for turn in range(1, 9):  # all of them grow while they are searched
+        await tail.pull(sizes)
+        for name in names:
+            sizes |= write(tmp_path, name, b"hit %d\nmiss\n" % turn, "ab")
+    assert len({line.label for line in tail.lines}) == 5
+    for _ in range(3):
+        await tail.pull(sizes)
+    assert not tail.searching
+    assert len(tail.lines) == 45
+    write(tmp_path, names[3], b"hit 9\n", "ab")
+    await tail.pull({**sizes, names[3]: sizes[names[3]] + 6})
+    assert not tail.searching, "what comes later is no search that began anew"
+    assert "hit 9" in texts(tail)
 
 
 async def test_a_truncated_file_begins_anew(tmp_path: Path) -> None:

@@ -289,6 +289,7 @@ class LogView(LogRows):
         if tail is not None and self.selection.pattern and self.selection.only_hits:
             count = len(tail.lines) + max(0, tail.dropped)
             hits = f"{plural(count, 'line')} {'matches' if count == 1 else 'match'}" if count else ""
+            hits = f"more than {hits}" if tail.skipped else hits
             if tail.searching:
                 searching = f"searching {int(tail.searched * 100)} %"
                 return " · ".join(part for part in (searching, hits) if part)

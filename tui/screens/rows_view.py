@@ -123,7 +123,8 @@ class RowsView(ScrollView):
     @property
     def columns(self) -> int:
         """Columns for rows: the scrollbar stands beside them."""
-        return max(0, self.size.width - self.scrollbar_gutter.width)
+        bar = self.scrollbar_size_vertical if self.show_vertical_scrollbar else 0
+        return max(0, self.size.width - bar)
 
     @property
     def shown(self) -> int:
