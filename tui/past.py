@@ -343,6 +343,9 @@ def _of_clock(clock: re.Match[str], word: str, begin: float, end: float) -> floa
         parts = (day.tm_year, day.tm_mon, day.tm_mday - back, hour, minute, second, 0, 0, -1)
         at = time.mktime(parts)
         if at <= end + 1:
+            if back and at < begin - 60:  # of the last day of the run it is a time after the end
+                latest = time.strftime("%H:%M:%S", day)
+                raise MomentError(f"{word} lies after the last that is known of this run, {latest}")
             return max(at, begin) if begin - 1 <= at else at
     raise MomentError(f"{word} is no time of day")
 
