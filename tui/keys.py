@@ -105,7 +105,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("log_scale", "L", "log_scale", "curves: logarithmic scale on and off", "run"),
     Action("pause", "p", "pause", "hold the screen still; the run goes on", "run"),
     Action("shell", "exclamation_mark", "shell", "shell on the rank's node", "run"),
-    Action("mark", "space", "mark", "mark the rank or the line", "list"),
+    Action("mark", "space", "mark", "mark the rank or the line, and go down", "list"),
     Action("zoom", "enter", "zoom", "the rank's own log; in a list: open", "list"),
     Action("runs.filter", "slash", "screen.filter_runs", "filter the runs while typing: words, or state:failed", "runs",
            "filter"),

@@ -225,7 +225,7 @@ def test_titles_and_numbers_are_whole_in_every_width(sort: str, own: bool) -> No
     )  # fmt: skip
     gpu = Gpu(
         index=0, uuid="GPU-0", name="B200", util=100.0, mem_used=1000 << 30, mem_total=1024 << 30, temp_c=104.0,
-        power_w=1000.0, power_limit_w=1200.0, sm_mhz=1980.0, pids=(4_194_304, 7), pid_mem=(1, 180 << 30),
+        power_w=1000.0, power_limit_w=1200.0, sm_mhz=1980, pids=(4_194_304, 7), pid_mem=(1, 180 << 30),
     )  # fmt: skip
     frame = frame_of(
         [*play.running(), (124.9, RankTick((huge,))), (124.9, GpuTick((gpu,), 1.0))], sort=sort, columns=ids

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -83,6 +83,17 @@ def label_of(file: LogFile, nodes: Mapping[int, str] | None = None) -> str:
     if "/" not in file.id or nodes is None or len(nodes) < 2 or file.node not in nodes:
         return text
     return f"{fit_name(nodes[file.node], node_width(nodes))} {text}"
+
+
+LARGE = 100 << 20
+"""Bytes from which on the size of logs is shown: nothing rotates them."""
+
+
+def large(state: RunState, files: Iterable[LogFile] | None = None) -> int:
+    """Bytes of these logs, or of all that are known, where they are large; else 0."""
+    names = state.log_sizes if files is None else (file.id for file in files)
+    size = sum(state.log_sizes.get(name, 0) for name in names)
+    return size if size >= LARGE else 0
 
 
 def node_width(nodes: Mapping[int, str]) -> int:

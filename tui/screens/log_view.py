@@ -16,7 +16,7 @@ from textual.events import Resize
 from textual.message import Message
 from textual.signal import Signal
 
-from ...runners.formatting import plural
+from ...runners.formatting import plural, size_short
 from ...runners.logs.follow import ALARMS, Level, level_of
 from ...runners.state import RunState
 from ...runners.wire.client import LinkError
@@ -31,6 +31,7 @@ from ..rows.log import (
     choices,
     chosen_title,
     files_for,
+    large,
 )
 from ..rows.run_status import launching
 from .log_rows import LogRows
@@ -207,7 +208,7 @@ class LogView(LogRows):
             searching = tail.searching
             came = await tail.pull(self._sizes)
             self._fresh = came > 0 or bool(tail.unfinished) or self._fresh
-            self._behind = tail.behind
+            self._behind = tail.behind or tail.searching
             return searching
         await tail.later()
         self._behind = False
@@ -270,7 +271,12 @@ class LogView(LogRows):
         problem = self._reason or (self._tail.problem if self._tail is not None else "")
         early = self.frame is not None and launching(self.frame.state)
         state = problem or self._errand or self._state()
-        parts = ["log", chosen_title(self.selection, early), state]
+        size = (
+            large(self.frame.state, self._tail.files)
+            if self._tail is not None and self.frame is not None
+            else 0
+        )
+        parts = ["log", chosen_title(self.selection, early), size_short(size) if size else "", state]
         self.entitle(" · ".join(part for part in parts if part))
 
     def name_search(self, text: str) -> None:

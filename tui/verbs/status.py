@@ -31,6 +31,7 @@ from ...runners.wire.client import Link
 from ..rows.findings import Item, cause_rows, item_row, ledger_rows
 from ..rows.frame import Frame, LinkPhase, LinkStatus
 from ..rows.glyphs import plain
+from ..rows.log import large
 from ..rows.ranks import plain_gpus
 from ..rows.run_status import cost, recovered, stage_rows, steps
 from ..rows.tables import plain_table
@@ -92,6 +93,8 @@ def describe(state: RunState, now: float | None = None) -> str:
     lines += training(state, frame.now)
     if state.checkpoints:
         lines.append(f"checkpoint: {checkpoint_line(state.checkpoint or state.checkpoints[-1], frame.now)}")
+    if size := large(state):
+        lines.append(f"logs: {size_text(size)}, and nothing rotates them")
     lines += cluster(state, frame.now)
     if state.stages and not state.ranks:
         lines += ["", *plain(stage_rows(frame, WIDTH))]

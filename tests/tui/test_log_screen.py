@@ -1,0 +1,160 @@
+"""The log pane under the fingers: what a filter says, what stays when it is scrolled, wrapped or copied."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import scripted as play
+from conftest import Rig, Start, shown
+
+from distui.runners.model import LogGrew
+from distui.tui.screens.log_view import LogView
+from distui.tui.screens.run import RunScreen
+
+pytestmark = pytest.mark.timeout(60)
+
+OUT, ERR = "node-0/attempt-001/rank-0.out", "node-0/attempt-001/rank-0.err"
+LONG = "begin " + "0123456789" * 12 + " end-of-line"
+WIDE = "学習率" * 30 + " end-of-line"
+
+
+def log_of(it: Rig) -> LogView:
+    screen = next(screen for screen in it.app.screen_stack if isinstance(screen, RunScreen))
+    return screen.log_view
+
+
+def write(it: Rig, name: str, text: str) -> None:
+    """A rank writes, and the agent reports it."""
+    path = it.run_dir / name
+    with path.open("a") as file:
+        file.write(text)
+    it.link.play(LogGrew({name: path.stat().st_size}))
+
+
+def row_with(it: Rig, text: str) -> str:
+    return next((line for line in it.screen().splitlines() if text in line), "")
+
+
+async def opened(it: Rig, last: str = "step 29") -> LogView:
+    await it.until(lambda: last in it.screen())
+    await it.press("3")
+    await it.until(lambda: "[3 Logs]" in it.screen())
+    return log_of(it)
+
+
+async def test_a_filter_without_hits_never_says_that_nothing_was_written(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        log = await opened(it)
+        titles: list[str] = []
+        await it.press("slash", *"zzznothing")
+        await it.until(lambda: titles.append(log.border_title or "") or "no line matches" in it.screen())
+        await it.press("enter")
+        write(it, OUT, "fine\n")  # what comes later is no search that begins anew
+        await it.until(lambda: log._sizes.get(OUT))
+        titles.append(str(log.border_title))
+        assert not any("nothing written" in title for title in titles)
+        assert "searching" not in titles[-1]
+        await it.press("escape")
+        await it.until(lambda: "step 29" in it.screen())
+
+
+async def test_a_filter_acts_while_it_is_typed_and_escape_takes_it_back(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        log = await opened(it)
+        await it.press("slash", *"step 1[0-3]")
+        await it.until(lambda: "lines match" in it.screen() and "step 13" in it.screen())
+        assert log.selection.pattern == "step 1[0-3]", "before Enter"
+        assert "step 29" not in it.screen()
+        await it.press("escape")
+        await it.until(lambda: "step 29" in it.screen())
+        assert log.selection.pattern == ""
+
+
+async def test_rank_and_time_stay_when_the_log_is_scrolled_sideways(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        log = await opened(it)
+        write(it, OUT, f"{LONG}\n")
+        await it.until(lambda: "begin 0123" in it.screen())
+        assert row_with(it, "begin 0123").rstrip().endswith("…"), "L6: what is cut has a mark"
+        await it.press("l", "l", "l")
+        await it.until(lambda: "begin 0123" not in it.screen())
+        row = row_with(it, "0123456789")
+        assert row[2:].startswith("r0 ")
+        assert "…" in row
+        await it.press("e")
+        await it.until(lambda: "UserWarning: slow loader" in it.screen())
+        assert log._left == 0, "a jump shows the line from its beginning"
+
+
+@pytest.mark.parametrize("text", [LONG, WIDE], ids=["ascii", "wide"])
+@pytest.mark.parametrize("width", [80, 121])
+async def test_wrapped_lines_are_whole_beside_the_scrollbar(rig: Start, text: str, width: int) -> None:
+    async with shown(rig(play.running(), lines=200), width=width) as it:
+        log = await opened(it, "step 199")
+        write(it, OUT, f"{text}\n")
+        await it.until(lambda: text[:5] in it.screen())
+        assert log.show_vertical_scrollbar
+        assert row_with(it, text[:5]).rstrip("│ ").endswith("…"), "nothing stands behind the scrollbar"
+        await it.press("W")
+        await it.until(lambda: "end-of-line" in it.screen())
+        lines = it.screen().splitlines()
+        first = next(at for at, line in enumerate(lines) if text[:5] in line)
+        last = next(at for at, line in enumerate(lines) if "end-of-line" in line)
+        edge = lines[first].index(text[:5])
+        inside = [line[edge:].rstrip("│ ▁▂▃▄▅▆▇█") for line in lines[first : last + 1]]
+        assert "".join(inside).replace(" ", "") == text.replace(" ", "")
+        await it.pilot.resize_terminal(width - 15, 30)
+        await it.until(lambda: "end-of-line" in it.screen())
+        lines = it.screen().splitlines()
+        shown_rows = [line for line in lines if any(part in line for part in ("0123", "学習率"))]
+        assert len(shown_rows) > len(inside) - 2
+
+
+async def test_copied_lines_keep_their_rank_and_one_is_one_line(rig: Start, tmp_path: Path) -> None:
+    async with shown(rig(play.running())) as it:
+        await opened(it)
+        await it.press("y")
+        await it.until(lambda: "1 line copied" in it.told())
+        assert it.app.clipboard.startswith("r0  ")
+        await it.press("up", "up", "space", "space", "y")  # marks, and goes down
+        await it.until(lambda: "2 lines copied" in it.told())
+        assert [line.split()[:3] for line in it.app.clipboard.splitlines()] == [
+            ["r0", "step", "27"],
+            ["r0", "step", "28"],
+        ]
+
+
+async def test_logs_of_a_rank_by_its_number(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        log = await opened(it)
+        await it.press("colon", *"logs 1", "enter")
+        await it.until(lambda: log.selection.rank == 1 and "rank 1 ready" in it.screen())
+        assert "step 29" not in it.screen()
+
+
+async def test_up_from_a_progress_bar_goes_up_one_line(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        log = await opened(it)
+        write(it, ERR, "\r 10%|###   |")
+        await it.until(lambda: "10%|###" in it.screen())
+        end = log.cursor
+        assert "10%|###" in log.chosen_text()
+        await it.press("up")
+        write(it, ERR, "\r 20%|#####  |")
+        write(it, OUT, "step 30 loss 2.1\n")
+        await it.until(lambda: log._sizes.get(OUT) and not log._asked)
+        assert end - 2 <= log.cursor < end
+        await it.press("down", "down", "down")
+        await it.until(lambda: "step 30" in log.whole_text())
+        assert log.cursor >= end
+
+
+async def test_the_size_of_large_logs_stands_in_the_title(
+    rig: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with shown(rig(play.running())) as it:
+        log = await opened(it)
+        assert "M ·" not in str(log.border_title)
+        it.link.play(LogGrew({OUT: 300 << 20}))
+        await it.until(lambda: "300M" in str(log.border_title))
