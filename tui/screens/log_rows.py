@@ -66,13 +66,13 @@ class LogRows(Pane):
         """Rows for the lines that are new; all of them where the front changed."""
         self._fresh = False
         lines = self._shown_lines(tail)
+        current, old_rows = self._current(), len(self.rows)
         shape = (self._width_of_labels(tail), self._time_column(), self.columns if self.wrap else 0)
         if shape != (self._label_width, self._column, self._wrapped_at):
             (self._label_width, self._column, self._wrapped_at), self._lines = shape, []
         same = common(self._lines, lines)
         if same == len(lines) == len(self._lines):
             return
-        current, old_rows = self._current(), len(self.rows)
         self._lines = lines
         cut = self._firsts[same] if same < len(self._firsts) else len(self.rows)
         cut = cut if same else 0
@@ -98,7 +98,7 @@ class LogRows(Pane):
             lines.insert(bisect_left(lines, rule.key, key=lambda line: line.key), rule)
         if self.fold:
             lines = folded(lines, self._folds)
-        return [*lines, *tail.unfinished.values()]
+        return [*lines, *(line for _, line in sorted(tail.unfinished.items()))]
 
     def _stay_on(self, line: LogLine) -> None:
         """Lines were put before the current one, or went there."""
