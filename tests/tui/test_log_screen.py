@@ -47,8 +47,13 @@ async def test_a_filter_without_hits_never_says_that_nothing_was_written(rig: St
     async with shown(rig(play.running())) as it:
         log = await opened(it)
         titles: list[str] = []
+
+        def nothing_matches() -> bool:
+            titles.append(str(log.border_title))
+            return "no line matches" in it.screen()
+
         await it.press("slash", *"zzznothing")
-        await it.until(lambda: titles.append(log.border_title or "") or "no line matches" in it.screen())
+        await it.until(nothing_matches)
         await it.press("enter")
         write(it, OUT, "fine\n")  # what comes later is no search that begins anew
         await it.until(lambda: log._sizes.get(OUT))
