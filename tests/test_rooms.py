@@ -222,7 +222,7 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 264,
-    "lines": 79_800,
+    "lines": 79_882,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 41,
