@@ -134,6 +134,7 @@ def _rank(number: int, rank: Rank) -> dict[str, Any]:
         "gpu_mem": sample.gpu_mem if sample else None,
         "step": sample.step if sample else None,
         "step_s": sample.step_s if sample else None,
+        "log_age_s": sample.log_age_s if sample else None,
         "nccl_debug": rank.nccl_debug,
         "hook": rank.hook,
         "made": None if rank.made is None else _whole(rank.made),

@@ -43,11 +43,10 @@ RAMP = (
 )  # fmt: skip
 """Background of heat cells, cold to hot."""
 
-_BRIGHT_FROM = 5
-"""From this step on, cell text is dark."""
-
-_DIMMEST_BAR = 3
-"""A colder bar could not be distinguished from its background."""
+LIGHT_RAMP = (
+    "#edf1f5", "#dde7f0", "#cbdcea", "#b5cfe4", "#9bbfdb", "#7dadd1", "#5d98c4", "#1f6ea5", "#00507f",
+)  # fmt: skip
+"""The same on a light ground: what is idle is calm, what is busy stands out."""
 
 _DARK = {
     "text": "#d3dae3",
@@ -90,12 +89,12 @@ _TERMINAL = {
 }
 
 
-def _ramp(text_dark: str, text_bright: str) -> dict[str, str]:
+def _ramp(ramp: Sequence[str], cold: str, hot: str, turn: int) -> dict[str, str]:
+    """Styles of heat cells and bars; the text is `hot` from the step `turn` on. A bar is never as dim as its ground."""
     cells = {
-        f"heat{step}": f"{text_dark if step >= _BRIGHT_FROM else text_bright} on {colour}"
-        for step, colour in enumerate(RAMP)
+        f"heat{step}": f"{hot if step >= turn else cold} on {colour}" for step, colour in enumerate(ramp)
     }
-    bars = {f"bar{step}": f"{RAMP[max(step, _DIMMEST_BAR)]} on {RAMP[0]}" for step in range(len(RAMP))}
+    bars = {f"bar{step}": f"{ramp[max(step, turn - 2)]} on {ramp[0]}" for step in range(len(ramp))}
     return cells | bars
 
 
@@ -110,8 +109,8 @@ def _parsed(table: dict[str, str]) -> dict[str, Style]:
 
 
 _STYLES = {
-    DARK: _parsed(_DARK | _ramp("#0b0f14", "#ffffff")),
-    LIGHT: _parsed(_LIGHT | _ramp("#0b0f14", "#ffffff")),
+    DARK: _parsed(_DARK | _ramp(RAMP, "#ffffff", "#0b0f14", 5)),
+    LIGHT: _parsed(_LIGHT | _ramp(LIGHT_RAMP, "#0b0f14", "#ffffff", 7)),
     ANSI: _parsed(_TERMINAL | _terminal_ramp()),
 }
 

@@ -44,7 +44,7 @@ from distui.runners.status import status_json
 from distui.tui.rows import glyphs
 from distui.tui.rows.card import card_rows
 from distui.tui.rows.columns import RANK_COLUMNS, by_id, tight
-from distui.tui.rows.findings import banner_rows, detail_rows, end_rows, event_rows, items
+from distui.tui.rows.findings import banner_rows, detail_rows, end_rows, event_rows, in_order, items
 from distui.tui.rows.frame import Frame, LinkPhase, LinkStatus, ViewOptions
 from distui.tui.rows.glyphs import Row, clip, fit, hang, row_width
 from distui.tui.rows.header import header_rows
@@ -496,3 +496,22 @@ def test_a_heat_cell_in_ascii_is_its_number_alone() -> None:
     assert cells
     assert not "".join(cells).strip()
     assert "%" in line_of(heat_rows(frame, 120)[0])
+
+
+def test_notices_stand_by_their_times_also_where_the_runner_reports_late() -> None:
+    """What the runner wrote at 10.9 is read after what the agent saw at 11.1; a clock that was set back is another matter."""
+    told = [
+        (10.0, "a"),
+        (11.1, "seen"),
+        (10.9, "reported"),
+        (11.1, "b"),
+        (3.0, "clock set back"),
+        (3.5, "c"),
+    ]
+    assert [text for _, text in in_order(told)] == ["a", "reported", "seen", "b", "clock set back", "c"]
+    frame = frame_of(play.running())
+    frame.state.notices[:] = [(play.BEGAN + at, text) for at, text in told[:4]]
+    rows, times = event_rows(frame, 100)
+    shown = [at for at in times[-4:] if at is not None]
+    assert shown == sorted(shown, reverse=True)
+    assert text_of(rows).index("seen") < text_of(rows).index("reported")

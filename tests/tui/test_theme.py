@@ -34,10 +34,14 @@ def hexed(colour: Color | None) -> str:
     return colour.get_truecolor().hex
 
 
-def test_the_ramp_gets_lighter_step_by_step() -> None:
-    steps = [luminance(colour) for colour in paint.RAMP]
+@pytest.mark.parametrize(("name", "ramp"), [(paint.DARK, paint.RAMP), (paint.LIGHT, paint.LIGHT_RAMP)])
+def test_the_ramp_leaves_the_ground_step_by_step(name: str, ramp: tuple[str, ...]) -> None:
+    """What is idle is the calmest cell of the screen, in both themes."""
+    steps = [contrast(colour, GROUND[name]) for colour in ramp]
     assert len(steps) == BUCKETS
-    assert all(low < high for low, high in pairwise(steps))
+    assert all(near < far for near, far in pairwise(steps))
+    assert steps[0] < 1.25
+    assert steps[-1] > 7
 
 
 @pytest.mark.parametrize("name", [paint.DARK, paint.LIGHT])

@@ -506,6 +506,21 @@ def wrong_rows(frame: Frame, width: int) -> list[Row]:
     return rows or [((f" {no_findings(frame.state)}", "dim"),)]
 
 
+LATE_S = 10.0
+"""How late a runner or a node may report: a notice that seems older than that was written by a clock that was set back."""
+
+
+def in_order(notices: Iterable[tuple[float, str]]) -> list[tuple[float, str]]:
+    """By their times: what the runner reports is read some tenths of a second after what the agent itself sees."""
+    ordered: list[tuple[float, str]] = []
+    for at, text in notices:
+        place = len(ordered)
+        while place and 0 < ordered[place - 1][0] - at <= LATE_S:
+            place -= 1
+        ordered.insert(place, (at, text))
+    return ordered
+
+
 def event_rows(frame: Frame, width: int, whole: bool = True) -> tuple[list[Row], list[float | None]]:
     """The events screen, and by row when that was, unix seconds; None for headings.
 
@@ -524,7 +539,7 @@ def event_rows(frame: Frame, width: int, whole: bool = True) -> tuple[list[Row],
     if not state.notices:
         rows.append((("   none yet", "dim"),))
     times += [None] * (len(rows) - len(times))
-    for at, text in reversed(state.notices):
+    for at, text in reversed(in_order(state.notices)):
         rows += wrap(clean_text(text), width - 1, first=f"   {time_of_day(at)}  ", then=" " * 13)
         times += [at] * (len(rows) - len(times))
     return rows, times
