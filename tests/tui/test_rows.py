@@ -499,19 +499,19 @@ def test_a_heat_cell_in_ascii_is_its_number_alone() -> None:
 
 
 def test_notices_stand_by_their_times_also_where_the_runner_reports_late() -> None:
-    """What the runner wrote at 10.9 is read after what the agent saw at 11.1; a clock that was set back is another matter."""
-    told = [
-        (10.0, "a"),
-        (11.1, "seen"),
-        (10.9, "reported"),
-        (11.1, "b"),
-        (3.0, "clock set back"),
-        (3.5, "c"),
+    """What the runner wrote at 20.9 is read after what the agent saw at 21.1; a clock may also be set back."""
+    notices = [
+        (20.0, "za"),
+        (21.1, "zseen"),
+        (20.9, "zreported"),
+        (21.1, "zb"),
+        (3.0, "zback"),
+        (3.5, "zc"),
     ]
-    assert [text for _, text in in_order(told)] == ["a", "reported", "seen", "b", "clock set back", "c"]
+    assert [text for _, text in in_order(notices)] == ["za", "zreported", "zseen", "zb", "zback", "zc"]
     frame = frame_of(play.running())
-    frame.state.notices[:] = [(play.BEGAN + at, text) for at, text in told[:4]]
+    frame.state.notices[:] = [(play.BEGAN + at, text) for at, text in notices[:4]]
     rows, times = event_rows(frame, 100)
     shown = [at for at in times[-4:] if at is not None]
     assert shown == sorted(shown, reverse=True)
-    assert text_of(rows).index("seen") < text_of(rows).index("reported")
+    assert text_of(rows).index("zseen") < text_of(rows).index("zreported")

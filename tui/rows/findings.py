@@ -507,7 +507,7 @@ def wrong_rows(frame: Frame, width: int) -> list[Row]:
 
 
 LATE_S = 10.0
-"""How late a runner or a node may report: a notice that seems older than that was written by a clock that was set back."""
+"""How late a runner or a node may report: what seems older was written by a clock that was set back."""
 
 
 def in_order(notices: Iterable[tuple[float, str]]) -> list[tuple[float, str]]:
