@@ -637,7 +637,7 @@ async def test_sorting_skips_columns_that_this_run_does_not_have(rig: Start) -> 
     async with shown(rig(play.running(2, gpu=False), ranks=2)) as it:
         await it.until(lambda: "RUNNING" in it.screen())
         seen = []
-        for _ in range(9):
+        for _ in range(10):
             await it.press("s")
             seen.append(it.app.view.sort)
         assert seen == ["rank", "state", "pid", "cpu", "rss", "step", "pace", "log", "", "rank"]
