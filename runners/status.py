@@ -12,6 +12,7 @@ import msgspec
 
 from ..presets import worker_group
 from ..presets.finding import Finding, worst_first
+from ..presets.sanitize import clean_text
 from .formatting import elapsed, spans_text
 from .model import HUB, LinkState, PlanSummary, RankPhase, RunPhase, Wrapped
 from .progress import progress, progress_json
@@ -115,6 +116,17 @@ def _stage(progress: StageProgress) -> dict[str, Any]:
         "ended": progress.ended,
         "text": progress.text,
     }
+
+
+def worst(state: RunState) -> str:
+    """The worst finding of a run, else how it ended; "" where it goes on without one."""
+    findings = worst_first(state.findings.values())
+    cause = next((attempt.first_cause for attempt in reversed(state.attempts) if attempt.first_cause), None)
+    if state.phase is RunPhase.FAILED and cause is not None:
+        return clean_text(cause.text)
+    if findings and findings[0].alarm:
+        return clean_text(findings[0].text)
+    return clean_text(state.end_text) if state.end_text != str(state.phase) else ""
 
 
 def _rank(number: int, rank: Rank) -> dict[str, Any]:

@@ -222,7 +222,7 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 264,
-    "lines": 79_882,
+    "lines": 80_100,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 41,
@@ -248,14 +248,15 @@ LATE_IMPORTS = {
     "tui/verbs/launch.py": {"presets.lint", "tui.verbs.foreground", "tui.verbs.runs"},
     "tui/verbs/presets.py": {"presets.imports", "runners.daemon", "runners.run_directories"},
     "tui/verbs/runs.py": {
-        "runners.export", "runners.hub.routes", "runners.launch.hosts", "tui.app", "tui.source"
+        "runners.export", "runners.launch.hosts", "tui.app", "tui.source"
     },
     "tui/verbs/status.py": {"runners.watch_link"},
     # What a cockpit needs once somebody launches, watches, or opens a shell.
     "tui/cockpit_commands.py": {"tui.rows.dumps"},
     "tui/keys.py": {"presets.load"},
     "tui/source.py": {
-        "runners.hub.routes", "runners.hub.sky_cloud", "runners.launch.launch_form", "runners.launch.recent",
+        "runners.hub.routes", "runners.hub.sky_cloud", "runners.launch.hosts", "runners.launch.launch_form",
+        "runners.launch.recent",
         "runners.run_removal", "runners.watch_link",
         "runners.diagnosis.reading",
     },

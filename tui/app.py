@@ -16,6 +16,7 @@ from textual.binding import Binding
 from textual.screen import Screen
 from textual.signal import Signal
 
+from ..runners.errors import LaunchError
 from ..runners.model import CaughtUp, Event, GpuTick, HostTick, LogGrew, RankTick
 from . import terminal
 from .cockpit_commands import CommandingApp
@@ -28,9 +29,9 @@ from .rows.plot import Mark
 from .rows.run_status import launching
 from .rows.runs import RunEntry
 from .screens.modal import TextScreen
-from .screens.run import RunScreen
+from .screens.run import PATIENCE_S, RunScreen
 from .screens.runs import RunList, RunsScreen
-from .source import WATCH, Follower, LocalSource
+from .source import HOST, WATCH, Follower, LocalSource
 from .travel import Travel
 from .user_settings import THEMES as THEME_WORDS
 from .user_settings import SettingsError, settings_path
@@ -346,6 +347,9 @@ class CockpitApp(CommandingApp, PacedApp):
             self.pop_screen()
 
     def on_run_list_opened(self, event: RunList.Opened) -> None:
+        if event.run.startswith(HOST):
+            self.run_worker(self._open_elsewhere(event.run), group="elsewhere", exclusive=True)
+            return
         shown = self.follower is not None and event.run == self.run_id
         at = next(
             (at for at, screen in enumerate(self.screen_stack) if isinstance(screen, RunScreen)), None
@@ -355,6 +359,23 @@ class CockpitApp(CommandingApp, PacedApp):
             return
         while len(self.screen_stack) > at + 1:
             self.pop_screen()
+
+    async def _open_elsewhere(self, entry: str) -> None:
+        """The cockpit of the host that keeps the run, in this terminal; leaving it comes back here."""
+        flags = [
+            flag for flag, on in (("--readonly", self._forced_readonly), ("--ascii", self.view.ascii)) if on
+        ]
+        late = self.set_timer(PATIENCE_S, lambda: self.notify("the host is asked for its distui"))
+        try:
+            words = await self.source.attach_words(entry, *flags)
+        except LaunchError as error:
+            self.notify(str(error), severity="error", markup=False, timeout=20)
+            return
+        finally:
+            late.stop()
+        if code := self.lend(words):
+            text = f"the cockpit on {words[words.index('--') + 1]} ended with exit code {code}"
+            self.notify(text, severity="warning", markup=False, timeout=20)
 
     def action_theme(self) -> None:
         at = NAMES.index(self.theme) if self.theme in NAMES else -1

@@ -82,17 +82,18 @@ class LendingApp(App[None]):
         self.lend(pager_argv(path))
         path.unlink(missing_ok=True)
 
-    def lend(self, argv: list[str]) -> None:
-        """Let a program have the terminal until it ends."""
+    def lend(self, argv: list[str]) -> int | None:
+        """Let a program have the terminal until it ends; its exit code, None where it could not begin."""
         try:
             with self.suspend():
-                subprocess.run(argv, check=False)
+                return subprocess.run(argv, check=False).returncode
         except SuspendNotSupported:
             self.notify("this terminal cannot be lent to another program", severity="warning")
         except OSError as error:
             self.notify(
                 f"{argv[0]} did not start: {error.strerror or error}", severity="error", markup=False
             )
+        return None
 
 
 def dumps() -> ModuleType:

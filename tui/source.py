@@ -6,15 +6,16 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..presets.finding import PlanError, PresetError, worst_first
+from ..presets.finding import PlanError, PresetError
 from ..presets.sanitize import clean_text
 from ..runners import file_io, run_directories
 from ..runners.agentless import stop_run
@@ -36,9 +37,10 @@ from ..runners.model import (
 )
 from ..runners.progress import progress
 from ..runners.state import RunState
-from ..runners.status import hidden
+from ..runners.status import hidden, worst
 from ..runners.telemetry import curves, step_totals
 from ..runners.wire.client import BACKOFF_S, Link, LinkError, LinkFollower, Window, paced
+from ..runners.wire.ssh import HostError, Way
 from .rows.frame import LinkPhase, LinkStatus
 from .rows.runs import RunEntry
 
@@ -51,6 +53,16 @@ if TYPE_CHECKING:
 WATCH = "watch:"
 """Before the pid in the id of a job that distui did not start."""
 
+HOST = "host:"
+"""Before host and run in the id of a run that another machine keeps."""
+
+
+ASK_S = 60.0
+"""How often other hosts are asked for their runs while the list is shown."""
+ANSWER_S = 10.0
+"""How long a host has for its answer."""
+AT_ONCE = 8
+"""Hosts that are being asked at the same time."""
 
 MEASURED_S = 30.0
 """How old the size of a live run may be."""
@@ -141,17 +153,6 @@ class Follower(LinkFollower):
         self._notify(None)
 
 
-def _worst(state: RunState) -> str:
-    """The worst finding of a run, else how it ended; "" where it goes on without one."""
-    findings = worst_first(state.findings.values())
-    cause = next((attempt.first_cause for attempt in reversed(state.attempts) if attempt.first_cause), None)
-    if state.phase is RunPhase.FAILED and cause is not None:
-        return clean_text(cause.text)
-    if findings and findings[0].alarm:
-        return clean_text(findings[0].text)
-    return clean_text(state.end_text) if state.end_text != str(state.phase) else ""
-
-
 def first_pid(job: WatchedJob) -> int:
     """By which the user may name a job that distui did not start."""
     return min(rank.pid for rank in job.ranks.values())
@@ -174,6 +175,121 @@ def _advanced(entry: run_directories.Entry, state: RunState, now: float) -> tupl
     return None if step is None else int(step), total[0] if total and reported else None
 
 
+def _hosts() -> ModuleType:
+    """What other hosts are asked by: slow to load, and many have none."""
+    from ..runners.launch import hosts
+
+    return hosts
+
+
+class OtherHosts:
+    """The runs of hosts that this user reaches by ssh without a password, as they were when each was asked last."""
+
+    def __init__(self) -> None:
+        self._ways: dict[str, Way] = {}
+        self._entries: dict[str, list[tuple[RunEntry, float | None]]] = {}
+        """By host; with when each run began."""
+
+    def entries(self, here: Collection[str], now: float) -> list[RunEntry]:
+        """What is to be listed; not what is listed as a run of this machine (`here`) already."""
+        return [
+            replace(entry, age_s=elapsed(began, now))
+            for entries in self._entries.values()
+            for entry, began in entries
+            if whole_of(entry.id.removeprefix(f"{HOST}{entry.host}:")) not in here
+        ]
+
+    def way(self, entry_id: str) -> tuple[Way, str] | None:
+        """How the host of an entry is reached, and the run's id there; None for other entries."""
+        host, _, run = entry_id.removeprefix(HOST).rpartition(":")
+        return (self._ways[host], run) if entry_id.startswith(HOST) and run and host in self._ways else None
+
+    async def ask(self, named: Sequence[str]) -> None:
+        """Ask these hosts, and those of earlier launches, for their runs; none of them can fail the others."""
+        try:
+            ways = await asyncio.to_thread(_ways, named)
+        except RunError as error:
+            self._entries = {"": [(host_entry("", "not asked", str(error)), None)]}
+            return
+        self._ways = {way.destination: way for way in ways}
+        self._entries = {
+            host: self._entries.get(host) or [(host_entry(host, "asking", ""), None)] for host in self._ways
+        }
+        gate = asyncio.Semaphore(AT_ONCE)
+        await asyncio.gather(*(self._ask(way, gate) for way in ways))
+
+    async def _ask(self, way: Way, gate: asyncio.Semaphore) -> None:
+        async with gate:
+            self._entries[way.destination] = await _runs_on(way)
+
+
+def _ways(named: Sequence[str]) -> list[Way]:
+    """How these hosts are reached, and those of launches on hosts; [] at no cost where there are none."""
+    if not named and not any(entry.record.kind == "hub" for entry in run_directories.entries()):
+        return []
+    ways: list[Way] = _hosts().ways_of(named)
+    return ways
+
+
+async def _runs_on(way: Way) -> list[tuple[RunEntry, float | None]]:
+    """What one host lists, or why it does not."""
+    host = way.destination
+    runs: list[dict[str, Any]]
+    problems: list[str]
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            runs, problems = await _hosts().list_on([way])
+    except TimeoutError:
+        runs, problems = [], [f"{host} has not answered within {ANSWER_S:.0f} s: `ssh {host}` shows why"]
+    listed = [entry for run in runs if (entry := entry_elsewhere(host, run)) is not None]
+    return listed or [(host_entry(host, "no answer", text), None) for text in problems]
+
+
+def host_entry(host: str, phase: str, text: str) -> RunEntry:
+    """The line of a host whose runs are not known."""
+    return RunEntry(
+        id=f"{HOST}{host}:", name="-", phase=phase, age_s=None, live=False, readonly=True, preset="",
+        problem=clean_text(text), host=host, instead=clean_text(text) or f"{host}: its runs are asked for",
+    )  # fmt: skip
+
+
+def entry_elsewhere(host: str, run: Mapping[str, Any]) -> tuple[RunEntry, float | None] | None:
+    """A line of `ls --json` of another machine, which may be anything, and when the run began; None for no run."""
+
+    def text(name: str) -> str:
+        value = run.get(name)
+        return clean_text(value) if isinstance(value, str) else ""
+
+    def number(name: str) -> float | None:
+        value = run.get(name)
+        sound = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12
+        return float(value) if sound and value is not None else None
+
+    def count(name: str) -> int | None:
+        value = number(name)
+        return None if value is None else int(value)
+
+    if not text("run"):
+        return None
+    problems = run.get("problems")
+    damaged = isinstance(problems, list) and problems
+    live = text("state") in {str(phase) for phase in RunPhase if not phase.ended}
+    entry = RunEntry(
+        id=f"{HOST}{host}:{text('run')}", name=text("name") or text("run"), phase=text("state") or "unknown",
+        age_s=None, live=live, readonly=True, preset=text("preset"), host=host, nodes=count("nodes"),
+        ranks=count("ranks"), step=count("step"), total=count("total"), exit_code=count("exit_code"),
+        lasted_s=number("lasted_s"), finding=text("finding"),
+        problem=clean_text(f"damaged: {problems[0]}") if damaged and isinstance(problems, list) else "",
+    )  # fmt: skip
+    return entry, number("created")
+
+
+def whole_of(run: str) -> str:
+    """The id of the run that a node's part belongs to."""
+    whole, dot, number = run.rpartition(".n")
+    return whole if dot and number.isdecimal() else run
+
+
 class LocalSource:
     """The runs, jobs and presets of this machine, and its launcher."""
 
@@ -184,6 +300,7 @@ class LocalSource:
         """Runs that have ended do not change any more: their journals are read once. With when they began."""
         self._sizes: dict[str, tuple[float, int]] = {}
         """Id → when its directory was measured, and its bytes."""
+        self.elsewhere = OtherHosts()
 
     def runs(self) -> list[RunEntry]:
         """Every run of this user here, newest first, then the jobs that can be watched.
@@ -201,7 +318,22 @@ class LocalSource:
             for job in scan().jobs.values()
             if job.run is None
         ]  # fmt: skip
-        return recorded + watched
+        return recorded + watched + self.elsewhere.entries({entry.id for entry in recorded}, now)
+
+    async def ask_hosts(self, named: Sequence[str]) -> None:
+        """Ask other hosts for the runs that they keep; the list then has them."""
+        await self.elsewhere.ask(named)
+
+    async def attach_words(self, entry_id: str, *flags: str) -> list[str]:
+        """What opens the cockpit of another host on its run. Raises LaunchError."""
+        hosts = _hosts()
+        reached = self.elsewhere.way(entry_id)
+        if reached is None:
+            raise LaunchError("this line is no run: choose one")
+        way, run = reached
+        with _raised_as(LaunchError, (RunError, HostError)):
+            words: list[str] = hosts.attach_words(way, await hosts.command_on(way), run, *flags)
+            return words
 
     def _entry(self, entry: run_directories.Entry, now: float) -> RunEntry:
         kept = self._ended.get(entry.record.run)
@@ -220,7 +352,7 @@ class LocalSource:
             lasted_s=None if phase is RunPhase.LOST or not state.began else state.lasted(now),
             nodes=None if unseen else max(1, len({rank.place.node for rank in state.ranks.values()})),
             ranks=None if unseen else len(state.ranks), step=step, total=total, exit_code=state.exit_code,
-            finding=_worst(state), size=self._size(entry.record.run), path=str(entry.path),
+            finding=worst(state), size=self._size(entry.record.run), path=str(entry.path),
         )  # fmt: skip
         if state.phase.ended:  # a lost run may be restarted
             self._ended[entry.record.run] = listed, entry.record.created

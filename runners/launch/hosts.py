@@ -20,7 +20,8 @@ from ...presets.worker_group import parse_nnodes
 from .. import local_agent, run_directories
 from ..errors import RunError, UnreachableError
 from ..hub.on_hosts import KIND, HostsRequest
-from ..hub.routes import check_destination
+from ..hub.on_hosts import read as order_of
+from ..hub.routes import check_destination, check_remote_word
 from ..journal import RunRecord
 from ..wire.ssh import HostError, Way, call, each
 from .prepare import LaunchPlace, LaunchRequest, Prepared, check_port, hub_record, place_of_nodes, run_name
@@ -533,3 +534,34 @@ async def command_on(way: Way) -> str:
     raise HostError(
         f"host {way.destination} gives no shell to a command: `ssh {way.destination} sh` has to work"
     )
+
+
+LAUNCHES = 50
+"""Runs on several nodes, the newest, whose hosts are known from their launch."""
+
+
+def hosts_of_launches() -> list[Way]:
+    """The hosts that runs were launched on from here, those of the newest run first."""
+    ways: dict[str, Way] = {}
+    merged = [entry for entry in run_directories.entries() if entry.record.kind == "hub"]
+    for entry in merged[:LAUNCHES]:
+        order = order_of(entry.path)
+        for host in order.hosts if order is not None else ():
+            ways.setdefault(host, Way(host, order.options if order is not None else ()))
+    return list(ways.values())
+
+
+def ways_of(named: Iterable[str]) -> list[Way]:
+    """These hosts, and those of earlier launches, each once. Raises RunError for what is no host."""
+    own = {host: Way(check_destination(host)) for host in named}
+    launched = [way for way in hosts_of_launches() if way.destination not in own]
+    return [*own.values(), *launched]
+
+
+def attach_words(way: Way, command: str, run: str | None, *flags: str) -> list[str]:
+    """The cockpit of that host, in this terminal through ssh. Raises RunError for words that no shell passes on."""
+    remote = [command, *flags, "attach", *filter(None, [run])]
+    for word in remote:
+        check_remote_word(word)
+    alive = ("-oServerAliveInterval=5", "-oServerAliveCountMax=3")
+    return ["ssh", *way.options, "-t", *alive, "--", way.destination, *remote]

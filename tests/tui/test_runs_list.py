@@ -15,6 +15,7 @@ from distui.tui.screens.launch import LaunchScreen
 from distui.tui.screens.modal import ConfirmScreen
 from distui.tui.screens.run import RunScreen
 from distui.tui.screens.runs import RunsScreen
+from distui.tui.source import host_entry
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -172,3 +173,26 @@ def test_a_foreign_job_fits_its_cells() -> None:
     text = "".join(cell for cell, _ in run_row(runs[0], placed(runs, 120)))
     assert "torchrun" in text
     assert "not started by distui" in text
+
+
+@pytest.mark.parametrize("width", [58, 78, 118, 198])
+def test_a_host_that_does_not_answer_is_a_sentence_over_the_columns(width: int) -> None:
+    silent = host_entry("gpu9", "no answer", "gpu9 does not answer: is it up, and the network between?")
+    runs = [*several_runs(), silent]
+    places = placed(runs, width)
+    row = run_row(silent, places)
+    text = "".join(cell for cell, _ in row)
+    assert width - 2 <= row_width(row) <= width + 2
+    assert text.startswith(" ◌ no answer")
+    assert "gpu9 does not answer: is it up" in text
+    assert fitting(runs, "gpu9") == fitting(runs, "host:gpu9") == [silent]
+
+
+async def test_a_line_of_a_host_opens_and_removes_nothing(rig: Start) -> None:
+    silent = host_entry("gpu9", "no answer", "gpu9 does not answer")
+    async with shown(rig(runs=[*several_runs(), silent], run=None), 120, 40) as it:
+        await it.press("end", "enter")
+        await it.until(lambda: "This line is no run: choose one" in it.told())
+        await it.press("X")
+        assert "is not kept here" in it.told()
+        assert isinstance(it.app.screen, RunsScreen)

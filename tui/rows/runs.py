@@ -41,6 +41,8 @@ class RunEntry:
     """Where it is kept; "" for this machine."""
     path: str = ""
     """Of its directory here; "" where it has none."""
+    instead: str = ""
+    """What stands in place of the columns: of a host whose runs are not known."""
 
 
 EMPTY: tuple[Row, ...] = (
@@ -173,6 +175,14 @@ def head_row(places: Sequence[PlacedColumn], sort: str = "", reverse: bool = Fal
 def run_row(entry: RunEntry, places: Sequence[PlacedColumn], marked: bool = False) -> Row:
     """One run."""
     cells: list[Cell] = [(glyphs.MARK if marked else " ", "accent")]
+    if entry.instead:
+        width = places[-1].first + places[-1].width - places[0].first - places[0].width
+        state = fit(f"{glyphs.STALE} {entry.phase}", places[0].width)
+        return (
+            *cells,
+            (f"{state}  ", "stale"),
+            (fit(entry.instead, width), "warn" if entry.problem else "stale"),
+        )
     for place in places:
         text = place.column.text(entry)
         style = "stale" if text in (NA, "-") else _style(place.column.name, entry)

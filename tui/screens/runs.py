@@ -29,6 +29,7 @@ from ..rows.runs import (
     removal_rows,
     run_row,
 )
+from ..source import ASK_S
 from .modal import ConfirmScreen
 from .panes import KeyFooter
 from .rows_view import RowsView
@@ -159,11 +160,19 @@ class RunsScreen(Screen[None]):
     def on_mount(self) -> None:
         self.list.show(self.app.source.runs())
         self.set_interval(REFRESH_S, self._refresh)
+        self.run_worker(self._ask_elsewhere(), group="hosts")
         self.list.focus()
 
     async def _refresh(self) -> None:
         if self.is_active:
             self.list.show(await asyncio.to_thread(self.app.source.measured_runs))
+
+    async def _ask_elsewhere(self) -> None:
+        """Other hosts are asked while the list is on the screen: a login each time."""
+        while True:
+            if self.is_active:
+                await self.app.source.ask_hosts(self.app.settings.hosts)
+            await asyncio.sleep(ASK_S)
 
     def on_run_list_listed(self) -> None:
         shown, total = len(self.list.listed), len(self.list.all)
@@ -190,7 +199,9 @@ class RunsScreen(Screen[None]):
     def action_rerun(self) -> None:
         """The launch form, filled from the run under the cursor."""
         run = self.list.current
-        if run is not None:
+        if run is not None and run.host:
+            self.notify(f"the run is kept on {run.host}: Enter opens it there, and r launches it again")
+        elif run is not None:
             self.app.rerun(run.id)
 
     def action_remove(self) -> None:

@@ -26,7 +26,8 @@ from ...runners.formatting import NA, time_of_day
 from ...runners.journal import History
 from ...runners.local_agent import follow_until, reached, with_link
 from ...runners.model import FindingRaised, RankTick, RunEnded, RunPhase, Stamped
-from ...runners.status import DAMAGED, hidden
+from ...runners.progress import progress
+from ...runners.status import DAMAGED, hidden, worst
 from ...runners.wire.client import Link
 from ...runners.wire.ssh import HostError, Way
 from ..rows.glyphs import ago, table
@@ -129,12 +130,16 @@ class _Listed:
 
     def brief(self) -> dict[str, Any]:
         """As JSON values."""
-        entry, state = self.entry, self.history.state
+        entry, state, now = self.entry, self.history.state, time.time()
+        line = progress(state, now)
         return {
             "run": entry.record.run, "name": entry.record.name, "state": str(self.phase),
             "attempt": self.number(state.attempt, None), "created": entry.record.created,
             "host": entry.record.host, "path": str(entry.path),
             "preset": state.plan.preset if state.plan else None, "ranks": self.number(len(state.ranks), None),
+            "nodes": self.number(max(1, len({rank.place.node for rank in state.ranks.values()})), None),
+            "step": line.step, "total": line.total, "exit_code": state.exit_code, "finding": worst(state),
+            "lasted_s": None if self.phase is RunPhase.LOST or not state.began else state.lasted(now),
             "problems": self.history.problems, "orphans": self.orphans,
         }  # fmt: skip
 
@@ -311,36 +316,15 @@ def _created(run: Mapping[str, object]) -> float:
 
 def _attach_on_host(options: argparse.Namespace) -> int:
     """The cockpit of that host, in this terminal through ssh. Raises RunError."""
-    from ...runners.launch.hosts import Named, check_hosts, command_on, ssh_options
+    from ...runners.launch.hosts import Named, attach_words, check_hosts, command_on, ssh_options
 
     check_terminal()
     (host,) = check_hosts([Named(options.host)], "--host")
-    config = ssh_options(options.ssh_config)
+    way = Way(host.destination, ssh_options(options.ssh_config))
     try:
-        command = asyncio.run(command_on(Way(host.destination, config)))
+        command = asyncio.run(command_on(way))
     except HostError as error:
         raise UnreachableError(str(error)) from None
-    words = ssh_words(host.destination, config, command, options)
-    os.execvp(words[0], words)
-
-
-def ssh_words(
-    destination: str, config: tuple[str, ...], command: str, options: argparse.Namespace
-) -> list[str]:
-    """What is executed in place of this process. Raises RunError for words that no shell passes on."""
-    from ...runners.hub.routes import check_remote_word
-
     flags = [flag for flag, on in (("--readonly", options.readonly), ("--ascii", options.ascii)) if on]
-    remote = [command, *flags, "attach", *filter(None, [options.run])]
-    for word in remote:
-        check_remote_word(word)
-    return [
-        "ssh",
-        *config,
-        "-t",
-        "-oServerAliveInterval=5",
-        "-oServerAliveCountMax=3",
-        "--",
-        destination,
-        *remote,
-    ]
+    words = attach_words(way, command, options.run, *flags)
+    os.execvp(words[0], words)

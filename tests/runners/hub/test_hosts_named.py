@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import subprocess
 import tarfile
@@ -13,10 +12,9 @@ import pytest
 
 from distui.runners.errors import RunError
 from distui.runners.launch import hosts
-from distui.runners.launch.hosts import HostFacts, Named, Wanted
+from distui.runners.launch.hosts import HostFacts, Named, Wanted, attach_words
 from distui.runners.node import package
-from distui.runners.wire.ssh import HostError
-from distui.tui.verbs.runs import ssh_words
+from distui.runners.wire.ssh import HostError, Way
 
 FOUND = HostFacts(
     destination="a", hostname="node-a", boot="1", home="/h", address="10.0.0.1", skew_s=0.0, cores=8, gpus=8,
@@ -159,8 +157,7 @@ def members(data: bytes) -> set[str]:
 
 
 def test_attach_elsewhere_is_ssh_with_a_terminal() -> None:
-    options = argparse.Namespace(run="train", readonly=True, ascii=False)
-    words = ssh_words("alpha", ("-F", "/c"), "/home-of/.distui/distui", options)
+    words = attach_words(Way("alpha", ("-F", "/c")), "/home-of/.distui/distui", "train", "--readonly")
     assert words[:4] == ["ssh", "-F", "/c", "-t"]
     assert words[words.index("--") + 1 :] == [
         "alpha",
@@ -170,4 +167,4 @@ def test_attach_elsewhere_is_ssh_with_a_terminal() -> None:
         "train",
     ]
     with pytest.raises(RunError, match="cannot be sent through ssh"):
-        ssh_words("alpha", (), "distui", argparse.Namespace(run="$(reboot)", readonly=False, ascii=False))
+        attach_words(Way("alpha"), "distui", "$(reboot)")

@@ -1,0 +1,212 @@
+"""Runs that other hosts keep, in the list of runs: a real sshd, a host that never answers, one that wants a password."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from distui.runners.launch.hosts import list_on
+from distui.runners.wire.ssh import Way
+from distui.tui import source
+from distui.tui.rows.runs import RunEntry
+from distui.tui.source import HOST, LocalSource, OtherHosts, entry_elsewhere, whole_of
+
+from .screen import Screen
+
+SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(SSHD is None or shutil.which("ssh") is None, reason="needs sshd and ssh"),
+]
+
+
+@dataclass(frozen=True)
+class Near:
+    """A host that is this machine, with runs of its own."""
+
+    state: Path
+
+    def run(self, *words: str) -> None:
+        """A verb there."""
+        env = {**os.environ, "XDG_STATE_HOME": str(self.state)}
+        argv = [sys.executable, "-m", "distui.tui", *words]
+        subprocess.run(argv, env=env, check=True, timeout=60, capture_output=True)
+
+
+def free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port: int = server.getsockname()[1]
+        return port
+
+
+def reachable(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
+
+
+@pytest.fixture
+def near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Near]:
+    """`near` serves its runs, `deaf` accepts connections and says nothing, `locked` takes no key."""
+    tmp_path.chmod(0o700)
+    state, there = tmp_path / "there", tmp_path / "bin-there"
+    there.mkdir()
+    program = there / "distui"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m distui.tui "$@"\n')
+    program.chmod(0o755)
+    for name in ("host_key", "user_key", "other_key"):
+        key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / name)]
+        subprocess.run(key, check=True, timeout=30)
+    shutil.copy(tmp_path / "user_key.pub", tmp_path / "authorized")
+    port = free_port()
+    (tmp_path / "sshd_config").write_text(
+        f"ListenAddress 127.0.0.1\nPort {port}\nHostKey {tmp_path}/host_key\nPidFile none\nStrictModes no\n"
+        f"AuthorizedKeysFile {tmp_path}/authorized\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
+        f"PermitRootLogin yes\nSetEnv HOME={tmp_path}/home XDG_STATE_HOME={state} "
+        f"PATH={there}:/usr/local/bin:/usr/bin:/bin DISTUI_SOCKET_DIR={tmp_path}/sock-there\n"
+    )
+    deaf = socket.create_server(("127.0.0.1", 0))
+    common = "  HostName 127.0.0.1\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n  IdentitiesOnly yes\n"
+    (tmp_path / "ssh_config").write_text(
+        f"Host near\n  Port {port}\n  IdentityFile {tmp_path}/user_key\n{common}"
+        f"Host locked\n  Port {port}\n  IdentityFile {tmp_path}/other_key\n{common}"
+        f"Host deaf\n  Port {deaf.getsockname()[1]}\n{common}"
+        f"Host *\n  User {getpass.getuser()}\n"
+    )
+    here = tmp_path / "bin-here"
+    here.mkdir()
+    (here / "ssh").write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {tmp_path}/ssh_config "$@"\n')
+    (here / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{here}:{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    assert SSHD is not None
+    Path("/run/sshd").mkdir(exist_ok=True) if os.geteuid() == 0 else None  # where sshd gives up its rights
+    server = subprocess.Popen(
+        [SSHD, "-D", "-e", "-f", str(tmp_path / "sshd_config")], stderr=subprocess.DEVNULL
+    )
+    try:
+        end = time.monotonic() + 20
+        while not reachable(port):
+            assert time.monotonic() < end
+            assert server.poll() is None
+            time.sleep(0.05)
+        yield Near(state)
+    finally:
+        server.terminate()
+        server.wait(20)
+        deaf.close()
+
+
+async def test_hosts_that_answer_and_hosts_that_do_not(near: Near, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runs of one, a line with the reason for each other; nobody is asked for a password, nothing hangs."""
+    near.run("exec", "--name", "faraway", "--", "true")
+    monkeypatch.setattr(source, "ANSWER_S", 8.0)
+    others = OtherHosts()
+    began = time.monotonic()
+    await others.ask(("near", "deaf", "locked"))
+    assert time.monotonic() - began < 30
+    listed = others.entries(set(), time.time())
+    by_host = {host: [each for each in listed if each.host == host] for host in ("near", "deaf", "locked")}
+    (run,) = by_host["near"]
+    assert (run.name, run.phase, run.live, run.exit_code, run.path) == (
+        "faraway",
+        "succeeded",
+        False,
+        0,
+        "",
+    )
+    assert run.age_s is not None
+    assert run.age_s < 120
+    (silent,), (closed,) = by_host["deaf"], by_host["locked"]
+    assert silent.problem == "deaf has not answered within 8 s: `ssh deaf` shows why"
+    assert closed.problem == "locked does not accept your key: `ssh locked` has to work without a password"
+    assert {silent.phase, closed.phase} == {"no answer"}
+
+    local = LocalSource()
+    local.elsewhere = others
+    assert {entry.host for entry in local.runs()} == {"near", "deaf", "locked"}
+    words = await local.attach_words(run.id, "--readonly")
+    there = words[words.index("--") + 1 :]
+    assert (there[0], *there[2:]) == ("near", "--readonly", "attach", run.id.rpartition(":")[2])
+    runs, problems = await list_on([Way("near")])
+    assert problems == []
+    assert runs[0]["finding"] == run.finding
+
+
+def test_the_list_opens_a_run_of_another_host(near: Near, tmp_path: Path) -> None:
+    """In a real terminal: its cockpit through ssh, and back to the list with q."""
+    near.run("exec", "--name", "faraway", "--", "true")
+    settings = tmp_path / "config" / "distui" / "settings.toml"
+    settings.parent.mkdir(parents=True, mode=0o700)
+    settings.write_text('hosts = ["near", "locked"]\n')
+    screen = Screen([sys.executable, "-m", "distui.tui"], dict(os.environ), tmp_path)
+    try:
+        screen.until(lambda text: "faraway" in text and "does not accept your key" in text, 60)
+        screen.press("/", *"host:near", "enter")
+        screen.until("1 of 2")
+        screen.press("r")
+        screen.until("The run is kept on near")
+        screen.press("enter")
+        screen.until("what happened", 60)
+        screen.press("q")
+        screen.until("1 of 2", 60)
+        screen.press("q")
+        assert screen.ended() == 0
+    finally:
+        screen.close()
+
+
+async def test_no_host_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(source, "_hosts", lambda: pytest.fail("nobody was to be asked"))
+    await OtherHosts().ask(())
+
+
+async def test_what_is_no_host_is_named(near: Near) -> None:
+    others = OtherHosts()
+    await others.ask(("a;b",))
+    (line,) = others.entries(set(), 0.0)
+    assert "is no host name" in line.problem
+
+
+def test_what_another_machine_says_may_be_anything() -> None:
+    assert entry_elsewhere("a", {}) is None
+    assert entry_elsewhere("a", {"run": 3}) is None
+    strange = {
+        "run": "r\x1b[31m", "name": ["x"], "state": {}, "created": "yesterday", "ranks": -1, "nodes": True,
+        "step": float("nan"), "total": 1e300, "problems": [{}], "finding": "a\nb\x07", "exit_code": None,
+    }  # fmt: skip
+    parsed = entry_elsewhere("a", strange)
+    assert parsed is not None
+    entry, began = parsed
+    assert began is None
+    assert (entry.ranks, entry.nodes, entry.step, entry.total) == (None, None, None, None)
+    assert "\x1b" not in entry.id + entry.name
+    assert "\n" not in entry.finding
+    assert not entry.live
+
+
+def test_parts_of_a_run_that_is_listed_here_are_no_runs_of_their_own() -> None:
+    assert whole_of("20260101-000000-llama-aaaaaaaa.n3") == "20260101-000000-llama-aaaaaaaa"
+    assert whole_of("20260101-000000-llama.new-aaaaaaaa") == "20260101-000000-llama.new-aaaaaaaa"
+    others = OtherHosts()
+    part = RunEntry(
+        id=f"{HOST}a:run.n0", name="x", phase="running", age_s=None, live=True, readonly=True, preset="", host="a"
+    )  # fmt: skip
+    others._entries = {"a": [(part, None)]}
+    assert others.entries({"run"}, 0.0) == []
+    assert len(others.entries(set(), 0.0)) == 1
