@@ -99,4 +99,4 @@ def test_the_demo_under_tensor_parallelism(place: World, name: str) -> None:
     done = place.distui(
         "demo", "--preset", name, "--nproc-per-node", "4", "--steps", "10", timeout=120
     ).fine()
-    assert "every rank ended with exit code 0" in done.out
+    assert "every rank ended with exit code 0" in done.err
