@@ -221,8 +221,8 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 264,
-    "lines": 80_100,
+    "modules": 265,
+    "lines": 80_180,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 41,

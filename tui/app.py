@@ -33,6 +33,7 @@ from .screens.run import PATIENCE_S, RunScreen
 from .screens.runs import RunList, RunsScreen
 from .source import HOST, WATCH, Follower, LocalSource
 from .travel import Travel
+from .type_ahead import TypeAheadApp
 from .user_settings import THEMES as THEME_WORDS
 from .user_settings import SettingsError, settings_path
 from .user_settings import keep as keep_settings
@@ -48,7 +49,7 @@ GARBAGE_AFTER_S = 2.0
 """When a start is over."""
 
 
-class CockpitApp(CommandingApp, PacedApp):
+class CockpitApp(CommandingApp, TypeAheadApp, PacedApp):
     """Owns the follower of the run on the screen, and its view options; widgets own their paint."""
 
     CSS_PATH = "app.tcss"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import scripted as play
 from conftest import Rig, Start, shown
+from textual.events import Key
 
 from distui.runners.launch.launch_form import LaunchForm
 from distui.runners.model import (
@@ -248,6 +249,29 @@ async def test_the_filter_runs_where_the_files_are(rig: Start) -> None:
         assert any(grep == "step 1[0-3]" for _, _, grep in it.link.reads)
         await it.press("tab", "escape")
         await it.until(lambda: "step 29" in it.screen())
+
+
+def burst(it: Rig, text: str) -> None:
+    """As keys come in one packet over a slow link: the next one before the one before it has acted."""
+    names = {"/": "slash", ":": "colon", "\r": "enter", "\x1b": "escape", "\t": "tab", " ": "space"}
+    for letter in text:
+        it.app.post_message(Key(names.get(letter, letter), letter))
+
+
+async def test_keys_that_arrive_together_act_one_after_the_other(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "step 29" in it.screen())
+        burst(it, "/step 2[0-3]\r2jj1")
+        await it.until(lambda: "4 lines match" in it.screen() and "[1 Overview]" in it.screen())
+        screen = run_screen(it.app)
+        assert screen.log_view.selection.pattern == "step 2[0-3]"
+        await it.until(lambda: "[1 Overview]" in it.screen())
+        burst(it, ":res\t")
+        await it.until(lambda: ":restart" in it.screen())
+        burst(it, "\x1b/nothing\x1b")
+        await it.until(lambda: it.app.screen is screen)
+        assert screen.log_view.selection.pattern == "step 2[0-3]", "what was there before comes back"
+        assert not it.link.commands
 
 
 async def test_a_bad_filter_is_one_sentence(rig: Start) -> None:
