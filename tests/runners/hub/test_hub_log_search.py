@@ -1,0 +1,127 @@
+"""Logs of several nodes through a hub: searched where they are, merged by one clock although the nodes' differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from distui.runners.hub.merged_run import NodeLogs
+from distui.runners.logs.follow import ask_window
+from distui.runners.logs.line_times import LineTimes
+from distui.runners.logs.log_files import LogFile, file_id, parse_file_id
+from distui.runners.wire.client import Link, Window
+from distui.tui.log_tail import LogTail
+from distui.tui.rows.log import Jump
+
+T = 1_700_000_000.0
+SLOW = -40.0
+"""What the clock of node 1 lacks."""
+
+
+class Node:
+    """A node's part of the run on disk, read as its agent reads it."""
+
+    def __init__(self, path: Path, number: int, clock: float) -> None:
+        self.path, self.number, self.clock = path, number, clock
+        self.name = file_id(number, 1, number, "out")
+        (path / self.name).parent.mkdir(parents=True)
+        (path / self.name).touch()
+        self._times = LineTimes(path)
+
+    def write(self, text: str, at: float) -> None:
+        """`at`: by the clock of the hub."""
+        now = at + self.clock
+        with (self.path / self.name).open("a") as log:
+            log.write(f"{text}\n")
+        size = (self.path / self.name).stat().st_size
+        self._times.note(self.name, size, now, now - 0.05, now)
+        self._times.flush(self.name)
+
+    async def read_log(
+        self, file: str, offset: int, limit: int, grep: str = "", *, line: int = 0, at: float = 0.0
+    ) -> Window:
+        return await ask_window(self.path, file, offset, limit, grep, line=line, at=at)
+
+
+class Site:
+    """Two nodes, of which one has a clock that is behind, and their hub."""
+
+    def __init__(self, root: Path) -> None:
+        self.nodes = [Node(root / "a", 0, 0.0), Node(root / "b", 1, SLOW)]
+        (root / "hub").mkdir()
+        self.logs = NodeLogs(cast(Any, SimpleNamespace(run_dir=root / "hub")))
+        self.logs.shifts[1] = -SLOW
+        self.up = True
+        for second in range(60):
+            self.nodes[second % 2].write(f"step {second} of node {second % 2}", T + second)
+
+    async def read(
+        self, file: str, offset: int, limit: int = 65536, grep: str = "", *, line: int = 0, at: float = 0.0
+    ) -> Window:
+        return await self.logs.read(self._link, file, offset, limit, grep, line=line, at=at)
+
+    def _link(self, number: int) -> Link | None:
+        return cast(Link, self.nodes[number]) if self.up else None
+
+    def tail(self, grep: str = "") -> LogTail:
+        files: list[LogFile] = [log for node in self.nodes if (log := parse_file_id(node.name))]
+        return LogTail(self.read, files, grep, clock=lambda: T + 100)
+
+    async def searched(self, grep: str) -> LogTail:
+        tail = self.tail(grep)
+        await tail.begin()
+        for _ in range(20):
+            if not tail.searching:
+                break
+            await tail.pull({node.name: (node.path / node.name).stat().st_size for node in self.nodes})
+        assert not tail.searching
+        return tail
+
+
+def steps(tail: LogTail) -> list[int]:
+    return [int(line.text.split()[1]) for line in tail.lines]
+
+
+async def test_lines_of_nodes_are_in_the_order_of_one_clock(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    tail = site.tail()
+    await tail.begin()
+    assert steps(tail) == list(range(60))
+    assert [line.at for line in tail.lines] == [T + second for second in range(60)]
+    site.logs.shifts.clear()  # as if nobody knew of the difference: node 1 would be 40 s too early
+    alone = site.tail()
+    await alone.begin()
+    assert steps(alone) != list(range(60))
+
+
+async def test_a_search_finds_lines_of_all_nodes_in_the_order_of_one_clock(tmp_path: Path) -> None:
+    tail = await Site(tmp_path).searched("step .?[78] ")
+    assert steps(tail) == [second for second in range(60) if second % 10 in (7, 8)]
+    assert [line.at for line in tail.lines] == [T + second for second in steps(tail)]
+    assert {line.label for line in tail.lines} == {"r0", "r1"}
+
+
+async def test_a_time_of_the_hub_is_gone_to_on_each_node(tmp_path: Path) -> None:
+    tail = Site(tmp_path).tail()
+    await tail.begin_at(Jump(at=T + 30))
+    first = next(line for line in tail.lines if line.at is not None and line.at >= T + 30)
+    assert int(first.text.split()[1]) == 30
+    assert steps(tail) == list(range(steps(tail)[0], 60))
+    assert steps(tail)[0] >= 28
+
+
+async def test_what_was_read_is_searched_when_the_nodes_are_gone(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    await site.tail().begin()
+    site.up = False
+    tail = await site.searched("of node 1$")
+    assert steps(tail) == [second for second in range(60) if second % 2]
+    assert [line.at for line in tail.lines] == [T + second for second in steps(tail)], "by our clock, once"
+    assert (await site.searched("no such line")).lines == []
+
+
+async def test_a_wrong_pattern_is_one_sentence_of_the_node(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    window = await site.read(site.nodes[1].name, 0, grep="step(")
+    assert "is not a regular expression" in window.error
