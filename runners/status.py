@@ -14,9 +14,12 @@ from ..presets import worker_group
 from ..presets.finding import Finding, worst_first
 from ..presets.sanitize import clean_text
 from .formatting import elapsed, spans_text
+from .journal import History
 from .model import HUB, LinkState, PlanSummary, RankPhase, RunPhase, Wrapped
 from .progress import progress, progress_json
+from .run_directories import Entry
 from .state import Attempt, Node, Rank, RunState, StageProgress
+from .telemetry import curves, step_totals
 
 FOREIGN = "watch-"
 """How the ids of jobs begin that distui did not start."""
@@ -127,6 +130,53 @@ def worst(state: RunState) -> str:
     if findings and findings[0].alarm:
         return clean_text(findings[0].text)
     return clean_text(state.end_text) if state.end_text != str(state.phase) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFigures:
+    """What a list shows of a run beside its name and state; None where it is unknown."""
+
+    nodes: int | None
+    ranks: int | None
+    step: int | None
+    total: int | None
+    exit_code: int | None
+    finding: str
+    """The worst of them, or how the run ended."""
+    lasted_s: float | None
+
+
+def figures(entry: Entry, history: History, phase: RunPhase, now: float) -> RunFigures:
+    """Of a run, by its own files; `phase` as `run_directories.phase` has it."""
+    state = history.state
+    line = progress(state, now)
+    unseen = hidden(state, bool(history.problems))
+    step, total = (line.step, line.total) if phase.ended else _advanced(entry, state, now)
+    return RunFigures(
+        nodes=None if unseen else max(1, len({rank.place.node for rank in state.ranks.values()})),
+        ranks=None if unseen else len(state.ranks),
+        step=step,
+        total=total,
+        exit_code=state.exit_code,
+        finding=worst(state),
+        lasted_s=None if phase is RunPhase.LOST or not state.began else state.lasted(now),
+    )
+
+
+RECENT_S = 120.0
+"""How old a step that was written down may be to stand for where a live run is: scripts report now and then."""
+
+
+def _advanced(entry: Entry, state: RunState, now: float) -> tuple[int | None, int | None]:
+    """Step and total of a live run by what its first node has written to disk: the journal has neither."""
+    store = next(iter(curves.kept(entry).values()), None)
+    if store is None:
+        return None, None
+    values = curves.newest(store, ("train.step", "rank.step"), now - RECENT_S, now)
+    reported, counted = values["train.step"].values(), values["rank.step"].values()
+    step = max(reported) if reported else min(counted, default=None)
+    total = step_totals.of_command(state.plan.command) if state.plan else None
+    return None if step is None else int(step), total[0] if total and reported else None
 
 
 def _rank(number: int, rank: Rank) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -35,10 +35,8 @@ from ..runners.model import (
     SetAutostop,
     Stop,
 )
-from ..runners.progress import progress
 from ..runners.state import RunState
-from ..runners.status import hidden, worst
-from ..runners.telemetry import curves, step_totals
+from ..runners.status import figures
 from ..runners.wire.client import BACKOFF_S, Link, LinkError, LinkFollower, Window, paced
 from ..runners.wire.ssh import HostError, Way
 from .rows.frame import LinkPhase, LinkStatus
@@ -66,8 +64,6 @@ AT_ONCE = 8
 
 MEASURED_S = 30.0
 """How old the size of a live run may be."""
-RECENT_S = 120.0
-"""How old a step that was written down may be to stand for where a live run is: scripts report now and then."""
 MEASURING_S = 0.3
 """How long sizes are measured before the list is shown again."""
 
@@ -161,18 +157,6 @@ def first_pid(job: WatchedJob) -> int:
 def job_name(job: WatchedJob) -> str:
     """What it runs."""
     return name_of(min(job.ranks.values(), key=lambda rank: rank.rank).argv)
-
-
-def _advanced(entry: run_directories.Entry, state: RunState, now: float) -> tuple[int | None, int | None]:
-    """Step and total of a live run by what its first node has written to disk: the journal has neither."""
-    store = next(iter(curves.kept(entry).values()), None)
-    if store is None:
-        return None, None
-    values = curves.newest(store, ("train.step", "rank.step"), now - RECENT_S, now)
-    reported, counted = values["train.step"].values(), values["rank.step"].values()
-    step = max(reported) if reported else min(counted, default=None)
-    total = step_totals.of_command(state.plan.command) if state.plan else None
-    return None if step is None else int(step), total[0] if total and reported else None
 
 
 def _hosts() -> ModuleType:
@@ -342,17 +326,12 @@ class LocalSource:
             return replace(listed, age_s=elapsed(began, now), size=self._size(entry.record.run))
         history = entry.history()
         phase, state = run_directories.phase(entry, history), history.state
-        line = progress(state, now)
-        step, total = (line.step, line.total) if phase.ended else _advanced(entry, state, now)
-        unseen = hidden(state, bool(history.problems))
+        its = figures(entry, history, phase, now)
         listed = RunEntry(
             id=entry.record.run, name=entry.record.name, phase=str(phase), age_s=elapsed(entry.record.created, now),
             live=not phase.ended, readonly=phase.ended, preset=state.plan.preset if state.plan else "",
             problem=clean_text(f"damaged: {history.problems[0]}") if history.problems else "",
-            lasted_s=None if phase is RunPhase.LOST or not state.began else state.lasted(now),
-            nodes=None if unseen else max(1, len({rank.place.node for rank in state.ranks.values()})),
-            ranks=None if unseen else len(state.ranks), step=step, total=total, exit_code=state.exit_code,
-            finding=worst(state), size=self._size(entry.record.run), path=str(entry.path),
+            size=self._size(entry.record.run), path=str(entry.path), **asdict(its),
         )  # fmt: skip
         if state.phase.ended:  # a lost run may be restarted
             self._ended[entry.record.run] = listed, entry.record.created

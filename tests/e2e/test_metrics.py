@@ -54,6 +54,7 @@ def test_a_run_has_the_same_metrics_live_ended_and_in_a_bundle(world: World) -> 
     assert all(0 <= value <= 100 for value in cpu.values())
     assert [*steps.values()] == sorted(steps.values())
     assert listed_step(world, run.name) > 0
+    assert world.distui("ls", "--json").fine().json()[0]["step"] > 0
     text = run.distui("metrics", "rank.step_s", "host.cpu").fine().out
     assert text.splitlines()[0].split() == ["METRIC", "OF", "LAST", "MIN", "MEAN", "MAX", "CURVE"]
     assert {line.split()[0] for line in text.splitlines()[1:]} == {"rank.step_s", "host.cpu"}

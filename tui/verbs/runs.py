@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +26,7 @@ from ...runners.formatting import NA, time_of_day
 from ...runners.journal import History
 from ...runners.local_agent import follow_until, reached, with_link
 from ...runners.model import FindingRaised, RankTick, RunEnded, RunPhase, Stamped
-from ...runners.progress import progress
-from ...runners.status import DAMAGED, hidden, worst
+from ...runners.status import DAMAGED, figures, hidden
 from ...runners.wire.client import Link
 from ...runners.wire.ssh import HostError, Way
 from ..rows.glyphs import ago, table
@@ -130,16 +129,13 @@ class _Listed:
 
     def brief(self) -> dict[str, Any]:
         """As JSON values."""
-        entry, state, now = self.entry, self.history.state, time.time()
-        line = progress(state, now)
+        entry, state = self.entry, self.history.state
+        its = figures(entry, self.history, self.phase, time.time())
         return {
             "run": entry.record.run, "name": entry.record.name, "state": str(self.phase),
             "attempt": self.number(state.attempt, None), "created": entry.record.created,
             "host": entry.record.host, "path": str(entry.path),
-            "preset": state.plan.preset if state.plan else None, "ranks": self.number(len(state.ranks), None),
-            "nodes": self.number(max(1, len({rank.place.node for rank in state.ranks.values()})), None),
-            "step": line.step, "total": line.total, "exit_code": state.exit_code, "finding": worst(state),
-            "lasted_s": None if self.phase is RunPhase.LOST or not state.began else state.lasted(now),
+            "preset": state.plan.preset if state.plan else None, **asdict(its),
             "problems": self.history.problems, "orphans": self.orphans,
         }  # fmt: skip
 
