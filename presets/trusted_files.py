@@ -376,7 +376,7 @@ def entries(env: Mapping[str, str]) -> tuple[Trusted, ...]:
 def add(env: Mapping[str, str], path: Path, data: bytes) -> Trusted:
     """Trust `data` at `path` from now on. Raises PresetError and OSError."""
     added = Trusted(name_of(path), digest(data), time.time())
-    with _alone(env):
+    with alone(config_dir(env), "trusted.lock"):
         _write(env, [*(entry for entry in entries(env) if entry.path != added.path), added])
     return added
 
@@ -384,7 +384,7 @@ def add(env: Mapping[str, str], path: Path, data: bytes) -> Trusted:
 def remove(env: Mapping[str, str], path: Path) -> bool:
     """Trust it no longer; whether it was trusted. Raises PresetError and OSError."""
     name = name_of(path)
-    with _alone(env):
+    with alone(config_dir(env), "trusted.lock"):
         before = entries(env)
         left = [entry for entry in before if entry.path != name]
         if len(left) == len(before):
@@ -394,12 +394,14 @@ def remove(env: Mapping[str, str], path: Path) -> bool:
 
 
 @contextmanager
-def _alone(env: Mapping[str, str]) -> Iterator[None]:
-    """Hold the lock of the list: changes are made one after the other."""
-    folder = config_dir(env)
+def alone(folder: Path, name: str) -> Iterator[None]:
+    """Hold the lock `name` of a private folder, made when missing: changes are made one after the other.
+
+    Raises OSError.
+    """
     private_folder(folder)
     # A file that nobody else can open: whoever may read a folder may hold a lock on it for ever.
-    held = os.open(folder / "trusted.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    held = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
         yield

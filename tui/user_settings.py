@@ -6,12 +6,10 @@ stays, comments, too. A file that is no TOML, or that others can write, is left 
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,6 @@ from typing import Any
 from ..presets import trusted_files
 from ..presets.finding import PresetError, did_you_mean
 from ..presets.sanitize import quoted
-from ..presets.trusted_files import private_folder
 from ..runners import file_io
 from .rows.charts import BY_NAME, WINDOWS
 from .rows.columns import TABLES
@@ -82,6 +79,10 @@ def _among(*names: str) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, str) and value in names
 
 
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
 def _is_host(text: str) -> bool:
     return re.fullmatch(r"[^\s-]\S{0,254}", text) is not None
 
@@ -90,21 +91,15 @@ def _is_metric(name: str) -> bool:
     return name in BY_NAME or re.fullmatch(r"train\.\S{1,80}", name) is not None
 
 
-def _sortable(table: str) -> tuple[str, ...]:
-    return tuple(column.id for column in TABLES[table] if column.key is not None)
-
-
 def _of_table(table: str, prefix: str) -> dict[str, SettingKey]:
     ids = tuple(column.id for column in TABLES[table])
-    sortable = _sortable(table)
+    sortable = tuple(column.id for column in TABLES[table] if column.key is not None)
     return {
         f"{table}.columns": SettingKey(
             f"{prefix}columns", f"a list of columns, each once, of {', '.join(ids)}", _texts(_among(*ids))
         ),
         f"{table}.sort": SettingKey(f"{prefix}sort", f"one of {', '.join(sortable)}", _among(*sortable)),
-        f"{table}.reverse": SettingKey(
-            f"{prefix}reverse", "true or false", lambda value: isinstance(value, bool)
-        ),
+        f"{table}.reverse": SettingKey(f"{prefix}reverse", "true or false", _is_flag),
     }
 
 
@@ -122,7 +117,7 @@ KEYS: dict[str, SettingKey] = {
     "curves.window": SettingKey(
         "window", f"one of {', '.join(name for name, _ in WINDOWS)}", _among(*(name for name, _ in WINDOWS))
     ),
-    "curves.log_scale": SettingKey("log_scale", "true or false", lambda value: isinstance(value, bool)),
+    "curves.log_scale": SettingKey("log_scale", "true or false", _is_flag),
 }  # fmt: skip
 """By their names in the file."""
 
@@ -218,8 +213,7 @@ def keep(path: Path, changes: Mapping[str, Any], environ: Mapping[str, str] = os
     from tomlkit.exceptions import TOMLKitError
 
     try:
-        private_folder(path.parent)
-        with _alone(path.parent):
+        with trusted_files.alone(path.parent, "settings.lock"):
             document = tomlkit.parse(_text(path, environ) if os.path.lexists(path) else "")
             for field, value in changes.items():
                 _put(document, NAMES[field], value, path)
@@ -252,14 +246,3 @@ def _put(document: MutableMapping[str, Any], name: str, value: Any, path: Path) 
         del table[key]
         if section and not table:
             del document[section]
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Cockpits write one after the other."""
-    held = os.open(folder / "settings.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(held)
