@@ -299,7 +299,7 @@ class CommandingApp(LendingApp):
         self.notify(done.text, severity="information" if done.ok else "error", markup=False)
         if done.data:
             what = command.what if isinstance(command, Dump) else "stacks"
-            source = dumps().SourceLines(follower.state).of
+            source = dumps().source_of(follower.state)
             rows = partial(dumps().dump_rows, what, done.data, source=source)
             self.push_screen(WideScreen(done.text, rows, self.view.ascii))
 
@@ -307,7 +307,7 @@ class CommandingApp(LendingApp):
         """Where ranks are, by what they answered."""
         follower = self.follower
         if follower is not None:
-            rows = partial(dumps().stack_rows, data, source=dumps().SourceLines(follower.state).of)
+            rows = partial(dumps().stack_rows, data, source=dumps().source_of(follower.state))
             self.push_screen(WideScreen(dumps().stack_title(data), rows, self.view.ascii))
 
     async def _save_then(self, command: Restart, follower: Follower) -> None:

@@ -47,10 +47,8 @@ class TypeAheadApp(App[None]):
         """Wait until the key has acted, and until a screen that it opened takes keys."""
         with suppress(TimeoutError):
             async with asyncio.timeout(READY_S):
-                for _ in range(
-                    2
-                ):  # the key itself, then a message that it made, as that of a submitted line
-                    await _bubbled(target)
+                await _bubbled(target)
+                await _bubbled(target)  # a message that the key made, as that of a submitted line
                 while self.is_running and self.screen is not before and not self._takes_keys():
                     await asyncio.sleep(POLL_S)
         self.call_later(self._go_on)

@@ -167,6 +167,11 @@ def tight(text: str, width: int) -> str:
     return short if len(short) <= width else "…"[:width]
 
 
+def in_column(column: Column, text: str, width: int) -> str:
+    """A value in its column: numbers tight and to the right, words cut where they do not fit."""
+    return fit(tight(text, width) if column.right else text, width, right=column.right)
+
+
 UTIL = _gpu("util", "util", "GPU utilisation, %", 4, 2, lambda gpu: gpu.util, percent)
 
 _OF_GPU: tuple[Column, ...] = (

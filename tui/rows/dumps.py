@@ -11,15 +11,13 @@ from typing import Any, NamedTuple
 from ...presets.sanitize import clean_text
 from ...runners.diagnosis.rank_dumps import (
     RecorderGroup,
+    SourceLines,
     StackFrame,
     StackGroup,
     frame_of,
     main_frames,
     merged_recorders,
     merged_stacks,
-)
-from ...runners.diagnosis.rank_dumps import (
-    SourceLines as SourceLines,
 )
 from ...runners.formatting import (
     NA,
@@ -31,6 +29,7 @@ from ...runners.formatting import (
     spans_text,
     time_of_day,
 )
+from ...runners.state import RunState
 from . import glyphs
 from .glyphs import Row, fit, table
 
@@ -40,6 +39,11 @@ MOST = 12
 
 Source = Callable[[StackFrame], str]
 """The source line of a frame, "" where it is not known."""
+
+
+def source_of(state: RunState) -> Source:
+    """Of frames of this run's ranks, where their files are here and as they were."""
+    return SourceLines(state).of
 
 
 def no_source(frame: StackFrame) -> str:

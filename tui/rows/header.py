@@ -306,13 +306,9 @@ def _how(frame: Frame, line: Progress, trends: Mapping[str, str]) -> Cells:
             continue  # no optimizer step was seen: unknown, for a script that has no optimizer
         if old and name in RATES:
             continue
-        style = (
-            "bad"
-            if name in line.not_finite or name == "still_s"
-            else "stale"
-            if frame.quiet or frame.lost
-            else "text"
-        )
+        style = "stale" if frame.quiet or frame.lost else "text"
+        if name in line.not_finite or name == "still_s":
+            style = "bad"
         cell: Row = ((text, style),)
         if trends.get(name):
             cell = (*cell, (f" {trends[name]}", "accent"))

@@ -27,9 +27,9 @@ from .columns import (
     RankRow,
     by_id,
     fitting,
+    in_column,
     least,
     sorted_lines,
-    tight,
     widths,
 )
 from .frame import Frame, fit_name, gpu_of, names
@@ -104,15 +104,13 @@ def _worth(column: Column, lines: Sequence[RankRow] | Sequence[GpuRow], sort: st
 def rank_columns(frame: Frame) -> list[Column]:
     """Those that this run has, in the order of the user or of the table."""
     state = frame.state
-    gone = _gone(state)
+    gone = absent(frame, "ranks")
     shown: list[Column] = []
     for column in _in_order("ranks", frame.view.columns):
-        if column.only in gone:
+        if column.id in gone:
             continue
         if column is MESH:
             arranged = status.sizes(state)
-            if len(arranged) < 2:
-                continue
             column = replace(column, width=max(4, len(short(arranged, state.attempts[-1].world_size - 1))))
         shown.append(column)
     return shown
@@ -241,9 +239,7 @@ def rank_row(frame: Frame, line: RankRow, chosen: Sequence[Column], sizes: Seque
             style = glyphs.RANK[line.rank.phase][1] if fresh else "stale"
         elif text == NA and line.sample is None and line.rank.sample is not None:
             text = glyphs.MISSING  # there was a value, it is too old to be shown as true
-        cells.append(
-            (fit(tight(text, width) if column.right else text, width, right=column.right) + " ", style)
-        )
+        cells.append((in_column(column, text, width) + " ", style))
     return tuple(cells)
 
 
@@ -410,9 +406,7 @@ def _gpu_row(frame: Frame, line: GpuRow, chosen: Sequence[Column], sizes: Sequen
             continue
         elif column.id == "throttle" and text not in (NA, "-"):
             style = "warn"
-        cells.append(
-            (fit(tight(text, width) if column.right else text, width, right=column.right) + " ", style)
-        )
+        cells.append((in_column(column, text, width) + " ", style))
     return tuple(cells)
 
 

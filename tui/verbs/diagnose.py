@@ -20,7 +20,7 @@ from ...presets.trusted_files import private_folder
 from ...runners import file_io, run_directories
 from ...runners.diagnosis.first_cause import LogFinding, Verdict, document, judge
 from ...runners.diagnosis.nccl_facts import NcclFacts
-from ...runners.diagnosis.rank_dumps import SourceLines, merged_recorders, merged_stacks
+from ...runners.diagnosis.rank_dumps import merged_recorders, merged_stacks
 from ...runners.diagnosis.reading import Reading, logs_of_run, read_all, read_run
 from ...runners.errors import NoSuchRunError, RunError
 from ...runners.export import BundleWriter, Gathering, Manifest, is_bundle, opened
@@ -38,7 +38,7 @@ from ...runners.model import (
 from ...runners.state import RunState
 from ...runners.status import standing, standing_json
 from ...runners.wire.client import Link, new_id
-from ..rows.dumps import Source, by_rank, memory_values, merged_rows, no_source
+from ..rows.dumps import Source, by_rank, memory_values, merged_rows, no_source, source_of
 from ..rows.glyphs import plain
 from ..rows.nccl import by_size, communicator_card, node_rows
 from ..terminal import complain
@@ -264,7 +264,7 @@ async def _ask(link: Link, options: argparse.Namespace) -> tuple[CommandDone, So
     if len(batches) == 1 and not options.rank:
         batches = [()]
     asked = [link.send(Dump(new_id(), what, batch)) for batch in batches]
-    return together(await asyncio.gather(*asked)), SourceLines(state).of
+    return together(await asyncio.gather(*asked)), source_of(state)
 
 
 def _running(state: RunState) -> list[int]:
