@@ -51,9 +51,7 @@ class UserSettings:
         return {name: value for name in OF_VIEW if (value := getattr(self, name))}
 
 
-OF_VIEW = (
-    "columns", "sort", "reverse", "gpu_columns", "gpu_sort", "gpu_reverse", "window", "log_scale",
-)  # fmt: skip
+OF_VIEW = ("columns", "sort", "reverse", "gpu_columns", "gpu_sort", "gpu_reverse", "window", "log_scale")
 """Fields that `ViewOptions` has by the same name."""
 
 
