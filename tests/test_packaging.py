@@ -75,7 +75,8 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The source distribution, unpacked."""
     base = tmp_path_factory.mktemp("sdist")
     with tarfile.open(build(ROOT, "sdist", base / "built")) as archive:
-        archive.extractall(base / "unpacked", filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # from Python 3.11.4 on
+        archive.extractall(base / "unpacked")
     return base / "unpacked" / f"distui-{VERSION}"
 
 

@@ -68,8 +68,8 @@ def test_a_gloo_job_without_hooks_is_read_from_outside(
     lines = run.distui("dump", "stacks").fine().out.splitlines()
     assert lines[0] == "rank 0 alone"
     there = lines.index("rank 1 alone")
-    assert any(line.startswith("    step ") and line.endswith("hang.py:10") for line in lines[:there])
-    assert any(line.startswith("    asleep ") and line.endswith("hang.py:8") for line in lines[there:])
+    assert any(line.startswith("▏   step ") and line.endswith("hang.py:10") for line in lines[:there])
+    assert any(line.startswith("▏   asleep ") and line.endswith("hang.py:8") for line in lines[there:])
     run.stop().fine()
 
 

@@ -100,7 +100,8 @@ def start_nccl(stage: Stage) -> None:
     """A run whose ranks print NCCL's log."""
     (stage.root / "nccl").mkdir()
     with tarfile.open(NCCL_LOGS) as logs:
-        logs.extractall(stage.root / "nccl", filter="data")
+        logs.extraction_filter = getattr(tarfile, "data_filter", None)  # from Python 3.11.4 on
+        logs.extractall(stage.root / "nccl")
     script = stage.root / "replay.sh"
     script.write_text(REPLAY)
     script.chmod(0o755)
