@@ -34,7 +34,8 @@ from distui.runners.wire.client import Link, LinkError, new_id, stem
 LIMIT_S = 150.0
 """For what has no deadline of its own: only what hangs takes so long, however busy the machine is."""
 WORKER = """
-import os, sys, time
+import os, signal, sys, time
+signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # which would end it
 print("node", os.environ["DISTUI_NODE"], "begins", flush=True)
 while True:
     time.sleep(0.05)

@@ -122,6 +122,8 @@ async def test_a_restart_is_of_all_nodes(site: Site) -> None:
         assert state.attempts[-1].env_diff == {"COLOUR": "green"}
         asked = [one for one in run.journal() if isinstance(one.event, CommandReceived | CommandDone)]
         assert [one.node for one in asked] == [HUB, HUB]
+        # Before it has written it does not ignore the signal yet.
+        await viewer.until(lambda state: state.log_sizes.get(OUT.format(1, 2), 0) > 0)
         sent = await viewer.link.send(Signal(new_id(), "USR1", (1,)))
         assert (sent.ok, sent.text) == (True, "SIGUSR1 sent to rank 1")
         nobody = await viewer.link.send(Signal(new_id(), "USR1", (5,)))
