@@ -51,7 +51,8 @@ class StatementRows(Pane):
         self._statements: list[StatementRow] = []
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
-        self._statements = self._make(frame, width - 2)  # the cursor and the scrollbar
+        room = self.size.width - 2  # the cursor and the scrollbar, also while there is none
+        self._statements = self._make(frame, room)
         return [statement.row for statement in self._statements]
 
     def action_zoom(self) -> None:

@@ -37,6 +37,9 @@ class Pane(RowsView):
     def on_resize(self, event: Resize) -> None:
         self.again()
 
+    def watch_show_vertical_scrollbar(self) -> None:
+        self.call_next(self.again)  # its rows have a column more or less
+
     def again(self) -> None:
         """Paint the newest frame again."""
         if self.frame is not None:
