@@ -57,11 +57,21 @@ class LendingApp(App[None]):
         """Every notice is in the style of messages; it stands above the footer, where the screen has a place for it."""
         text = as_message(message)
         self.said = (*self.said[-49:], text)
-        flashes = self.screen.query(Flash) if self.screen_stack else None
-        if flashes:
-            flashes.first().say(text, options.get("severity", "information"), options.get("timeout"))
+        if flash := self._flash():
+            flash.say(text, options.get("severity", "information"), options.get("timeout"))
         else:
             super().notify(text, **options)
+
+    def _flash(self) -> Flash | None:
+        return next(iter(self.screen.query(Flash)), None) if self.screen_stack else None
+
+    def _refresh_notifications(self) -> None:
+        """Where Textual would lay over a run what another screen was told, it goes on in the run's own rows."""
+        if flash := self._flash():
+            for notice in self._notifications:
+                flash.say(notice.message, notice.severity, notice.time_left)
+            self._notifications.clear()
+        super()._refresh_notifications()
 
     def keep(self, text: str) -> None:
         """Copy to the terminal's clipboard, and to a file for terminals that do not let us."""

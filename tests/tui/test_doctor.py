@@ -90,6 +90,13 @@ def test_findings_by_node_then_facts_then_pairs() -> None:
     ]
 
 
+def test_a_clock_that_is_right_is_not_behind() -> None:
+    """A difference below what is shown has no sign of its own."""
+    for ahead_s, shown in ((-0.0004, "+0.000 s"), (-0.0, "+0.000 s"), (-0.0006, "-0.001 s")):
+        nodes = [ExaminedNode(name="a", facts={}, ahead_s=ahead_s), ExaminedNode(name="b", facts={})]
+        assert f"  {shown}" in text(Examination(nodes=nodes), ["a", "b"])
+
+
 def test_the_same_as_json() -> None:
     found = json.loads(json.dumps(document(made(), ["a", "b", "c"])))
     assert [(node["name"], node["reached"]) for node in found["nodes"]] == [

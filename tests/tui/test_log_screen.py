@@ -163,3 +163,27 @@ async def test_the_size_of_large_logs_stands_in_the_title(
         assert "M ·" not in str(log.border_title)
         it.link.play(LogGrew({OUT: 300 << 20}))
         await it.until(lambda: "300M" in str(log.border_title))
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)], ids=str)
+async def test_no_notice_lies_over_the_newest_lines(
+    rig: Start, tmp_path: Path, size: tuple[int, int]
+) -> None:
+    """Neither one of this screen, nor one from before it was there, nor one that a dialog over it was given."""
+    (tmp_path / "keys.toml").write_text("nonsense = 3\n")
+    it = rig(play.running())
+    async with it.app.run_test(size=size, notifications=True) as it.pilot:
+
+        async def stands_apart(notice: str) -> None:
+            await it.until(lambda: notice in it.screen() and "step 29" in it.screen())
+            newest = [row_with(it, f"step {step} ") for step in (27, 28, 29)]
+            assert all("12.1k tok/s" in row and "▌" not in row for row in newest), it.screen()
+
+        await stands_apart("no action 'nonsense'")
+        await it.press("y")
+        await stands_apart("1 line copied")
+        await it.press("?")
+        it.app.notify("Told to a dialog")
+        await it.until(lambda: "Told to a dialog" in it.screen())
+        await it.press("escape")
+        await stands_apart("Told to a dialog")

@@ -346,7 +346,14 @@ def test_the_end_report_names_the_first_cause_its_last_lines_and_the_victims() -
     assert "failed after 2 min 11 s" in shown
     assert "rank 3 (local 3, node 0, pid 4714)" in shown
     assert "[red]" in shown
-    assert "ranks 0-2, 4-7" in shown
+    assert "ended after it: ranks 0-2, 4-7" in shown
+
+
+def test_one_victim_is_a_rank() -> None:
+    frame = frame_of(play.failed())
+    frame.state.attempts[-1].first_cause = replace(play.cause(), victims=(1,))
+    lines = text_of(end_rows(frame, 78)).splitlines()
+    assert "ended after it: rank 1" in [line.strip() for line in lines]
 
 
 def test_a_stopped_run_is_called_stopped_once() -> None:

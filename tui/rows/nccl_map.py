@@ -12,14 +12,7 @@ from ...runners.formatting import listed, plural
 from . import glyphs
 from .frame import fit_name, short_host
 from .glyphs import Cell, Row, clip, fit, labelled, wrap
-from .nccl import (
-    READY,
-    StatementRow,
-    _head,
-    communicator_name,
-    late_ranks,
-    slowest,
-)
+from .nccl import READY, StatementRow, _head, communicator_name, late_ranks, slowest
 
 MOST_RANKS = 64
 """Ranks of which each has a row; more are folded to nodes."""

@@ -11,18 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...presets.sanitize import clean_text
-from ...runners.formatting import (
-    duration_exact,
-    elapsed,
-    plural,
-    step_short,
-)
-from ...runners.model import (
-    HUB,
-    Cluster,
-    LinkState,
-    Stage,
-)
+from ...runners.formatting import duration_exact, elapsed, plural, step_short
+from ...runners.model import HUB, Cluster, LinkState, Stage
 from ...runners.state import Node, RunState, StageProgress
 from . import glyphs
 from .frame import Frame, fit_name, link_state, names

@@ -100,9 +100,12 @@ class Flash(RowsView):
     def wanted(self, width: int) -> int:
         """How many rows it would fill; they are shown with that."""
         rows: list[Row] = []
-        for text, style in self._said:
+        for text, style in reversed(self._said):  # the newest is shown, older ones where they fit
             glyph = {"bad": glyphs.BAD, "warn": glyphs.WARN}.get(style, "»")
-            rows += labelled((f" {glyph} ", style), text, width - 1)
+            mine = labelled((f" {glyph} ", style), text, width - 1)
+            if rows and len(mine) + len(rows) > self.MOST:
+                break
+            rows = mine + rows
         if rows != self.rows:
             self.set_rows(rows[: self.MOST])
         return min(len(rows), self.MOST)

@@ -22,15 +22,7 @@ from ...runners.environment import pairs
 from ...runners.errors import NoSuchRunError, RunError, UnreachableError
 from ...runners.formatting import agreeing, spans_text
 from ...runners.local_agent import history, open_link, with_link
-from ...runners.model import (
-    Command,
-    CommandDone,
-    RankPhase,
-    Restart,
-    SetNccl,
-    Signal,
-    Stop,
-)
+from ...runners.model import Command, CommandDone, RankPhase, Restart, SetNccl, Signal, Stop
 from ...runners.state import RunState
 from ...runners.wire.client import Link, LinkError, new_id
 from ..rows import confirm

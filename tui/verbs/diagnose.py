@@ -27,14 +27,7 @@ from ...runners.export import BundleWriter, Gathering, Manifest, is_bundle, open
 from ...runners.foreign_jobs import pids_of, scan
 from ...runners.formatting import plural, size_text, spans_text
 from ...runners.local_agent import history, snapshot, with_link
-from ...runners.model import (
-    CommandDone,
-    Dump,
-    RankPhase,
-    RunEnded,
-    RunPhase,
-    Stamped,
-)
+from ...runners.model import CommandDone, Dump, RankPhase, RunEnded, RunPhase, Stamped
 from ...runners.state import RunState
 from ...runners.status import standing, standing_json
 from ...runners.wire.client import Link, new_id

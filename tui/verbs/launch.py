@@ -33,12 +33,7 @@ from ...runners.launch.prepare import LaunchRequest, Prepared, host_pairs, nccl_
 from ...runners.launch.sky import OnSky
 from ...runners.launch.syntax_check import syntax_problem
 from ...runners.local_agent import with_link
-from ...runners.model import (
-    Cluster,
-    Down,
-    RunPhase,
-    SetAutostop,
-)
+from ...runners.model import Cluster, Down, RunPhase, SetAutostop
 from ...runners.wire.client import new_id
 from ..arguments import cloud_words, names_hosts
 from ..rows import confirm

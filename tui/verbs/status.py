@@ -18,12 +18,7 @@ from ...runners.checkpoints import checkpoint_line
 from ...runners.foreign_jobs import WatchedJob, find_job, scan
 from ...runners.formatting import NA, duration_text, plural, size_text
 from ...runners.local_agent import snapshot, with_link
-from ...runners.model import (
-    Host,
-    LinkState,
-    RunPhase,
-    Stamped,
-)
+from ...runners.model import Host, LinkState, RunPhase, Stamped
 from ...runners.progress import parts, progress, source_text
 from ...runners.state import Node, RunState
 from ...runners.status import DAMAGED, applied, hidden, missing, state_words, status_json
