@@ -67,6 +67,20 @@ def test_overview(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> N
     assert look(snap_compare, rig(play.running()), size, "step 29")
 
 
+@pytest.mark.parametrize("size", [SMALL, MIDDLE, LARGE], ids=["80x24", "120x40", "200x60"])
+def test_ranks(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
+    assert look(snap_compare, rig(play.running()), size, "step 29", ["2"], then="[2 Ranks]")
+
+
+def test_ranks_in_light(snap_compare: Compare, rig: Start) -> None:
+    assert look(snap_compare, rig(play.running()), MIDDLE, "step 29", ["t", "2"], then="[2 Ranks]")
+
+
+def test_ranks_without_colour(snap_compare: Compare, rig: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert look(snap_compare, rig(play.running()), MIDDLE, "step 29", ["2"], then="[2 Ranks]")
+
+
 def test_without_gpus(snap_compare: Compare, rig: Start) -> None:
     assert look(snap_compare, rig(play.running(2, gpu=False), ranks=2), SMALL, "step 29")
 

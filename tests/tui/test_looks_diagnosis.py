@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import told
-from conftest import Start
+from conftest import Rig, Start
 from test_looks import LARGE, MIDDLE, SMALL, Compare, look
 
 from distui.runners.model import CommandDone
@@ -89,3 +89,29 @@ def test_without_colour(
     monkeypatch.setenv("NO_COLOR", "1")
     it = rig(told.running(told.facts(), *told.findings()))
     assert look(snap_compare, it, SMALL, "RUNNING", [key], then="rank 3 never joined")
+
+
+def hung(rig: Start, **more: bool) -> Rig:
+    """A run whose ranks all live and wait for one."""
+    return rig(told.running(told.facts(), *told.findings()), **more)
+
+
+@SIZES
+def test_a_hung_run(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
+    assert look(snap_compare, hung(rig), size, "step 29", then="RUNNING · hang")
+
+
+def test_a_hung_run_in_light(snap_compare: Compare, rig: Start) -> None:
+    assert look(snap_compare, hung(rig), MIDDLE, "step 29", ["t"], then="RUNNING · hang")
+
+
+def test_a_hung_run_without_colour(
+    snap_compare: Compare, rig: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert look(snap_compare, hung(rig, ascii_only=True), MIDDLE, "step 29", then="RUNNING . hang")
+
+
+@SIZES
+def test_ranks_of_a_hung_run(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
+    assert look(snap_compare, hung(rig), size, "step 29", ["2"], then="[2 Ranks]")
