@@ -28,6 +28,8 @@ AGAIN_S = 10.0
 """After an ask that was not answered."""
 HOLE_S = 4.0
 """Seconds without a frame after which the node is asked for what was missed."""
+SAMPLE_S = 1
+"""Seconds from sample to sample, a little more now and then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +93,23 @@ class Buckets:
         self.count += kept
         self._trim()
 
-    def slice(self, first: int, size: int) -> tuple[list[Value], list[Value], list[Value]]:
-        """Mean, smallest and largest of so many buckets; None before and behind what is known."""
+    def slice(
+        self, first: int, size: int, late: bool = False
+    ) -> tuple[list[Value], list[Value], list[Value]]:
+        """Mean, smallest and largest of so many buckets; None before and behind what is known.
+
+        `late`: a sample that comes a little late leaves no hole; see `bridged`.
+        """
         begin, end = first - self.first, first - self.first + size
         length = len(self.mean)
         before: list[Value] = [None] * min(size, max(0, -begin))
         behind: list[Value] = [None] * min(size, max(0, end - max(length, begin)))
         inside = slice(max(0, begin), max(0, end))
-        return (
-            before + self.mean[inside] + behind,
-            before + self.low[inside] + behind,
-            before + self.high[inside] + behind,
+        mean, low, high = (
+            before + (bridged(part[inside]) if late else part[inside]) + behind
+            for part in (self.mean, self.low, self.high)
         )
+        return mean, low, high
 
     def clear(self, first: int) -> None:
         """Begin anew at this bucket."""
@@ -122,6 +129,16 @@ class Buckets:
             self.first += over
             for part in (self.mean, self.low, self.high, self.count):
                 del part[:over]
+
+
+def bridged(values: list[Value]) -> list[Value]:
+    """With one empty bucket between two others, in which the one before still holds."""
+    return [
+        values[at - 1]
+        if value is None and 0 < at < len(values) - 1 and values[at + 1] is not None
+        else value
+        for at, value in enumerate(values)
+    ]
 
 
 def _or(value: Value, other: float) -> float:
@@ -223,8 +240,9 @@ class MetricHistory:
         if live and first <= newest <= last + 1:
             self._follow(frame, track, newest)
         self._need(track, first, min(last, newest))
+        late = seconds <= SAMPLE_S
         return [
-            Shown(node, index, track.of.get((node, index), 1), *buckets.slice(first, size))
+            Shown(node, index, track.of.get((node, index), 1), *buckets.slice(first, size, late))
             for (node, index), buckets in sorted(track.series.items(), key=lambda item: _order(item[0]))
         ]
 

@@ -193,3 +193,15 @@ def test_the_gpus_of_a_replay_are_known_without_samples_of_gpus() -> None:
     run.state.nodes[0].gpus = ()
     run.state.ranks = {rank: run.state.ranks[rank] for rank in (0, 5)}
     assert gpu_places(run.state) == {(0, 0), (0, 5)}
+
+
+def test_a_sample_that_comes_late_leaves_no_hole_and_a_pause_does() -> None:
+    run = Moving()
+    run.tick(50.0)
+    run.mean()
+    run.now += 1.0  # this sample came a second late
+    run.tick(70.0)
+    assert run.mean(size=3) == [50.0, 50.0, 70.0]
+    run.now += 2.0
+    run.tick(90.0)
+    assert run.mean(size=4) == [70.0, None, None, 90.0]

@@ -95,7 +95,7 @@ def test_ranks_and_time(snap_compare: Compare, rig: Start) -> None:
 
 def test_a_moment(snap_compare: Compare, rig: Start) -> None:
     press = ["4", "left_curly_bracket"]
-    assert look(snap_compare, curved(rig), MIDDLE, "RUNNING", press, then="PAST 22:15:0")
+    assert look(snap_compare, curved(rig), MIDDLE, "RUNNING", press, then="PAST 22:15:")
 
 
 def test_choosing_metrics(snap_compare: Compare, rig: Start) -> None:

@@ -232,7 +232,7 @@ async def test_brackets_move_the_whole_cockpit_and_escape_comes_back(rig: Start)
         assert "attempt 2" in it.screen()
         await it.press("4", "left_square_bracket")
         await it.until(lambda: "PAST 22:15" in it.screen())
-        for _ in range(12):
+        for _ in range(30):
             await it.press("left_curly_bracket")
         await it.until(lambda: "PAST 22:13:20" in it.screen())
         await it.press("1")

@@ -17,6 +17,7 @@ from ..history import Ask, MetricHistory, Shown, Want, time_of
 from ..keys import bindings
 from ..rows.charts import (
     BY_NAME,
+    LIVE_WINDOW,
     STRIP,
     WINDOWS,
     ChartMetric,
@@ -195,8 +196,10 @@ def own_indexes(frame: Frame, history: MetricHistory) -> tuple[int, ...]:
 
 
 def window_seconds(frame: Frame, end: float) -> float:
-    """How much time charts show at least."""
-    return dict(WINDOWS).get(frame.view.window, 300.0) or max(60.0, end - frame.state.began)
+    """How much time charts show at least; of a young run no more than it is old, unless somebody chose more."""
+    age = max(60.0, end - frame.state.began)
+    seconds = dict(WINDOWS).get(frame.view.window) or age
+    return min(seconds, age) if frame.view.window == LIVE_WINDOW else seconds
 
 
 class CurveStrip(HistoryPane):
