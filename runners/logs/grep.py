@@ -29,6 +29,12 @@ SLICE = 1 << 20
 DENSE = 1000
 """So many lines of one slice that hold the literal and do not match: from then on the pattern itself is searched."""
 
+EVERY, RARE = 509, 2
+"""A byte that is so rare among every 509th of a slice is searched for instead of the literal: that is `memchr`."""
+
+_FOLDED = tuple(letter.encode() for letter in "\u0130\u0131\u017f\u212a")
+"""The letters beyond ASCII that match one of ASCII (i, s, k) where case is ignored."""
+
 _CSI = rb"\x1b\[[0-?]*[ -/]*[@-~]?"
 _STRING = rb"\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)"
 _OTHER = rb"\x1b[ -/]*[0-~]?"
@@ -63,7 +69,7 @@ class Search:
         self._bare = False
         """Whether the pattern is the literal, and no more."""
         self._folded = False
-        """Whether the literal is in small letters, and stands so in what is ASCII alone."""
+        """Whether the literal is in small letters, and matches capitals."""
         try:
             self._within, self._literal, self._bare = _prepared(pattern)
             self._folded = bool(self.text.flags & re.IGNORECASE)
@@ -77,10 +83,8 @@ class Search:
         shown = _LINE_END.sub(b"", shown) if b"\r" in shown else shown
         if shown is not data and not data.endswith(b"\n"):
             shown += b"\n"  # a last line that shows nothing is a line
-        if self._sparse and not self._folded:
-            return _placed(self._by_literal(shown, shown), shown, data)
-        if self._sparse and shown.isascii():
-            return _placed(self._by_literal(shown, shown.lower()), shown, data)
+        if self._sparse and not (self._folded and _beyond_ascii(shown)):
+            return _placed(self._by_literal(shown), shown, data)
         if self._within is None:
             return _placed(self._line_by_line(shown), shown, data)
         if shown.isascii():
@@ -88,9 +92,11 @@ class Search:
         text = shown.decode("utf-8", "replace")  # "\n" is never part of a broken sequence
         return _placed(self._by_pattern(text, "\n"), text, data)
 
-    def _by_literal(self, data: bytes, folded: bytes) -> list[tuple[int, int]]:
-        hits, misses, at, literal = [], 0, 0, self._literal
-        while (place := folded.find(literal, at)) >= 0:
+    def _by_literal(self, data: bytes) -> list[tuple[int, int]]:
+        hits, misses, at = [], 0, 0
+        for place in _places(self._literal, data, self._folded):
+            if place < at:
+                continue
             begin = max(data.rfind(b"\n", at, place) + 1, at)
             end = _end(data, place, b"\n")
             if self._bare or self.text.search(data[begin:end].decode("utf-8", "replace")):
@@ -121,6 +127,32 @@ class Search:
                 hits.append((at, end))
             at = end + 1
         return hits
+
+
+def _places(literal: bytes, data: bytes, folded: bool) -> Iterator[int]:
+    """Where a literal stands, in order; where it is `folded` it is in small letters, and capitals count as such."""
+    sample = data[::EVERY].lower() if folded else data[::EVERY]
+    rarest = min(set(literal), key=sample.count)
+    if sample.count(rarest) > RARE:
+        return _all(literal, data.lower() if folded else data)
+    byte, back = bytes((rarest,)), literal.index(rarest)
+    starts = [at - back for each in {byte, byte.upper() if folded else byte} for at in _all(each, data)]
+    there = (start for start in sorted(starts) if start >= 0)
+    if folded:
+        return (start for start in there if data[start : start + len(literal)].lower() == literal)
+    return (start for start in there if data.startswith(literal, start))
+
+
+def _all(part: bytes, data: bytes) -> Iterator[int]:
+    at = data.find(part)
+    while at >= 0:
+        yield at
+        at = data.find(part, at + 1)
+
+
+def _beyond_ascii(data: bytes) -> bool:
+    """Whether a literal of ASCII may match other letters, too."""
+    return not data.isascii() and any(letter in data for letter in _FOLDED)
 
 
 def _end(data: Any, at: int, newline: Any) -> int:

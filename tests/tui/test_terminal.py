@@ -218,6 +218,18 @@ def test_the_viewer_never_loads_torch_or_numpy() -> None:
     assert done.stdout.strip() == "[]", done.stderr
 
 
+def test_logs_loads_nothing_of_launches() -> None:
+    """Presets, plans and what reaches hosts took a fifth of its start."""
+    code = (
+        "import sys; import distui.tui.verbs.logs;"
+        "print([name for name in sys.modules if name.startswith(('distui.runners.hub', 'distui.presets.plan'))])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.stdout.strip() == "[]", done.stderr
+
+
 @pytest.mark.long
 def test_the_price_of_eight_gpus_once_a_second(tmp_path: Path) -> None:
     with on_stage(tmp_path) as stage:

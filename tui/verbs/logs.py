@@ -21,8 +21,6 @@ from pathlib import Path
 from ...presets.sanitize import escaped_json
 from ...runners import run_directories
 from ...runners.errors import RunError
-from ...runners.hub import launch_order
-from ...runners.hub.merged_run import LOG_FILE
 from ...runners.local_agent import with_link
 from ...runners.logs.dating import Dated
 from ...runners.logs.follow import check_there, choose, compile_grep
@@ -31,7 +29,7 @@ from ...runners.logs.merging import Line, MergedLogs
 from ...runners.model import CaughtUp, LogGrew, RunEnded
 from ...runners.state import RunState
 from ...runners.wire.client import Link
-from ..rows.log import JumpError, clock_time
+from ..rows.log import LAUNCH_LOG, JumpError, clock_time
 from ..terminal import complain
 from .runs import run_or_bundle
 
@@ -47,9 +45,8 @@ def logs(options: argparse.Namespace) -> int:
         options.since = since_time(options.since, time.time())
 
     async def use(entry: run_directories.Entry, link: Link) -> int:
-        launched = launch_order.read(entry.path)
-        if launched is not None and launched.managed:
-            return await _managed(entry.path / LOG_FILE, link, options.follow)
+        if entry.record.kind == "hub" and _is_managed(entry.path):
+            return await _managed(entry.path / LAUNCH_LOG, link, options.follow)
         return await FollowedLogs(link, options, entry.path).run()
 
     try:
@@ -202,6 +199,13 @@ def _check_readable(run_dir: Path) -> None:
     for folder in sorted(run_dir.glob("node-*")):
         if not os.access(folder, os.R_OK | os.X_OK):
             raise RunError(f"{folder} cannot be read: its permissions do not let you (`ls -ld` shows them)")
+
+
+def _is_managed(run_dir: Path) -> bool:
+    from ...runners.hub import launch_order  # takes a quarter of a start
+
+    launched = launch_order.read(run_dir)
+    return launched is not None and launched.managed
 
 
 async def _managed(path: Path, link: Link, follow: bool) -> int:

@@ -261,11 +261,10 @@ def show(run: str | None, readonly: bool, ascii_only: bool, replay: bool = False
     """Run the cockpit and return its exit status."""
     check_terminal()
     gc.disable()  # nothing of what a start makes is garbage; the app turns it on again
-    from ..app import run_cockpit
-    from ..source import LocalSource
+    from .. import app, source
 
     plain = ascii_only or draws_ascii_alone(os.environ)
-    return run_cockpit(LocalSource(readonly), run, readonly, plain, replay)
+    return app.run_cockpit(source.LocalSource(readonly), run, readonly, plain, replay)
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -17,10 +17,11 @@ PATTERNS = (
     "a", "ab", "a.c", "^a", "c$", r"\Aa", r"c\Z", r"a\s+b", r"\bab\b", r"[^a]b", r"a[^,]*b", r"\W", r"\D+b", r"\S",
     "a|c", "(?i)AB", "(?s)a.b", "(?m)^b$", r"a(?!b)", r"(?<!a)b", r"(?<=\s)b", "(a)\\1", "^$", "^", "$", "é", "(?i)É",
     r"\n", "[\\n]", "x\ny", r"a\r", r"\x1b", "(?:a|b)+c", "a{2,}", r"[\s\S]b", r"[\W\d]", r"(?s:a.)(?-i:b)", "a??b",
-    r"(?>a+)b", r"a++b", "�", "\x1e", r"\s$", "(?i)k", "(?:)", r"[^\S]", r"[\D,]", r"(?=.*b)a", "\\d",
+    r"(?>a+)b", r"a++b", "�", "\x1e", r"\s$", "(?i)k", "(?i)ask|s", "(?:)", r"[^\S]", r"[\D,]", r"(?=.*b)a", "\\d",
 )  # fmt: skip
 PIECES = (b"a", b"b", b"c", b"ab", b" ", b"\n", b"\n", b"\r", b"\r\n", b",", b"1", "é".encode(), b"\xff", b"\x1b[31m",
-          b"\x1b]0;t\x07", b"\x1b", b"\x00", b"\x1e", b"x\ny", b"K", "…".encode(), b"\xc2", b"\x85")  # fmt: skip
+          b"\x1b]0;t\x07", b"\x1b", b"\x00", b"\x1e", b"x\ny", b"K", "…".encode(), b"\xc2", b"\x85",
+          "\u212a".encode(), "\u017f".encode())  # fmt: skip
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=24).map(b"".join)
 
 
@@ -35,10 +36,11 @@ def expected(pattern: str, data: bytes) -> list[bytes]:
 @settings(max_examples=600, deadline=None)
 @given(st.sampled_from(PATTERNS), TEXTS)
 def test_a_slice_gives_what_each_of_its_lines_gives(pattern: str, data: bytes) -> None:
-    search = grep.Search(pattern)
-    for _ in range(2):
+    search, rare = grep.Search(pattern), grep.RARE
+    for grep.RARE in (rare, -1):  # the literal by its rarest byte, and as a whole
         assert lines(search, data) == expected(pattern, data)
-        search._sparse = False  # the second time without the literal
+    grep.RARE, search._sparse = rare, False  # the third time without the literal
+    assert lines(search, data) == expected(pattern, data)
     search._within = None
     assert lines(search, data) == expected(pattern, data)
 
@@ -93,3 +95,27 @@ def test_a_dense_literal_and_a_long_file(tmp_path: Path, pattern: str) -> None:
     finally:
         os.close(descriptor)
     assert (matches, starts) == (b"a needle \n", [3_000_000])
+
+
+@pytest.mark.parametrize("pattern", ["needle", "(?i)Needle.*six"])
+@pytest.mark.parametrize("other", ["", "é ▏"])
+def test_a_rare_literal_is_found_by_its_rarest_byte(
+    monkeypatch: pytest.MonkeyPatch, pattern: str, other: str
+) -> None:
+    """Ten times as quick as the pattern, whose search would stop this."""
+    search = grep.Search(pattern)
+    search._within = None
+    monkeypatch.setattr(grep.Search, "_line_by_line", None)
+    whole = f"{other}step loss 1.25\n".encode()
+    data = whole * 90_000 + b"a needle of six\n" + whole
+    assert b"d" not in data[:: grep.EVERY]
+    assert lines(search, data) == [b"a needle of six"]
+
+
+def test_only_letters_beyond_ascii_that_match_keep_the_pattern_itself() -> None:
+    beyond = {
+        letter
+        for letter in map(chr, range(128, 0x110000))
+        if not "\ud800" <= letter <= "\udfff" and re.match("(?i)[a-z]", letter)
+    }
+    assert {letter.encode() for letter in beyond} == set(grep._FOLDED)
