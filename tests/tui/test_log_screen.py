@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 import scripted as play
 from conftest import Rig, Start, shown
 
+from distui.runners.logs import line_times
 from distui.runners.model import LogGrew
+from distui.runners.wire.client import Window
+from distui.tui.rows.log import Selection
 from distui.tui.screens.log_view import LogView
 from distui.tui.screens.run import RunScreen
 
@@ -74,6 +78,49 @@ async def test_a_filter_acts_while_it_is_typed_and_escape_takes_it_back(rig: Sta
         await it.press("escape")
         await it.until(lambda: "step 29" in it.screen())
         assert log.selection.pattern == ""
+
+
+async def test_a_filter_of_a_held_screen_searches_all_files(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        log = await opened(it)
+        await it.press("p")
+        await it.until(lambda: "HELD" in it.screen())
+        await it.press("slash", *"loss", "enter")
+        await it.until(lambda: "30 lines match · FOLLOW" in it.screen())
+        assert "searching" not in str(log.border_title)
+
+
+class Late(play.ScriptedLink):
+    """Answers what asks by a time when the test lets it."""
+
+    gate: asyncio.Event
+
+    async def read_log(
+        self, file: str, offset: int, limit: int = 65536, grep: str = "", *, line: int = 0, at: float = 0.0
+    ) -> Window:
+        if at:
+            await self.gate.wait()
+        return await super().read_log(file, offset, limit, grep, line=line, at=at)
+
+
+async def test_the_end_comes_whole_for_who_leaves_the_past_before_its_lines_came(rig: Start) -> None:
+    it = rig(play.running())
+    size = (it.run_dir / OUT).stat().st_size
+    times = it.run_dir / line_times.FOLDER / OUT
+    times.parent.mkdir(parents=True)
+    times.write_bytes(line_times.packed([(size - 20, play.BEGAN + 5), (size, play.BEGAN + 120)]))
+    it.source.link = link = Late(it.run_dir, it.link.script)
+    link.gate = asyncio.Event()
+    async with shown(it) as it:
+        log = await opened(it)
+        log.select(Selection(rank=0, stream="out"))
+        it.app.travel.step(-60)
+        await it.until(lambda: not log.follow)
+        it.app.travel.live()
+        await it.until(lambda: log.follow)
+        link.gate.set()
+        await it.until(lambda: log._tail is not None and "step 29" in it.screen())
+        assert "step 27" in it.screen(), "not only what was written since that moment"
 
 
 async def test_rank_and_time_stay_when_the_log_is_scrolled_sideways(rig: Start) -> None:

@@ -412,7 +412,8 @@ class LogView(LogRows):
         """Follow the end, or hold still."""
         self.follow = on
         if on:
-            if self._tail is not None and (not self._tail.at_end or self._tail.far_behind):
+            tail = self._tail
+            if self._jump is not None or (tail is not None and (not tail.at_end or tail.far_behind)):
                 self._begin_anew()
             self._ask()
             self.cursor = max(0, len(self.rows) - 1)

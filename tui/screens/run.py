@@ -30,7 +30,7 @@ from ..rows.columns import TABLES, ColumnChoice, begin_choice, default_ids
 from ..rows.frame import METRICS, Frame
 from ..rows.glyphs import Row, wrap
 from ..rows.layout import Arrangement, is_large, shows_wrong
-from ..rows.log import Jump, JumpError, Selection, jump_of, named
+from ..rows.log import JumpError, Selection, jump_of, named
 from ..rows.tables import absent, next_sort
 from .bars import Flash, TabRow
 from .curves import CurveStrip, RankStrip
@@ -106,8 +106,6 @@ class RunScreen(Screen[None]):
         self.foot = KeyFooter(id="footer", other_words=self._key_words)
         self._measures = Measures()
         self._shared: Arrangement | None = None
-        self._log_at: float | None = None
-        """The moment that the log was put to; None: live."""
         self._patterns: list[str] = []
         """Filters of before, the newest last."""
         self._from: tuple[str, Selection] | None = None
@@ -158,23 +156,8 @@ class RunScreen(Screen[None]):
 
     # --- layout
 
-    def _log_follows(self, frame: Frame) -> None:
-        """The log shows the moment that the screen shows; while time plays it stays."""
-        moment = frame.moment
-        if moment is not None and moment.playing:
-            return
-        at = moment.at if moment is not None else None
-        if at == self._log_at:
-            return
-        self._log_at = at
-        if at is None:
-            self.log_view.set_follow(True)
-        else:
-            self.log_view.go_to(Jump(at=at))
-
     def _arrange(self, frame: Frame) -> None:
         """Give each pane its place; nothing happens unless something about the sizes changed."""
-        self._log_follows(frame)
         width, height = self.size
         if not width:
             return
