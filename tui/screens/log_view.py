@@ -157,9 +157,13 @@ class LogView(LogRows):
                 self._name_it()
 
     def _patience(self) -> float | None:
-        if self._tail is not None and self._tail.searching:
-            return SEARCH_S
+        if self._searching:
+            return SEARCH_S if not self._reason else PAUSE_S
         return HELD_S if self._fresh else PAUSE_S if self._behind or self._held_back() else None
+
+    @property
+    def _searching(self) -> bool:
+        return self._tail is not None and self._tail.searching
 
     def _held_back(self) -> bool:
         """Whether what has come waits a moment for the filter."""
@@ -172,10 +176,11 @@ class LogView(LogRows):
     def _news(self) -> bool:
         """Whether there is something to pull."""
         frame = self.frame
-        if frame is None or (not self._asked and (frame.view.paused or self._held_back())):
+        asked = self._asked or self._searching  # a search goes on to its end, on a held screen, too
+        if frame is None or (not asked and (frame.view.paused or self._held_back())):
             return False
         if self._sizes == frame.state.log_sizes:
-            return self._behind or self._asked
+            return self._behind or asked
         self._sizes = dict(frame.state.log_sizes)
         return True
 
