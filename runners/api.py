@@ -36,8 +36,9 @@ from .inrank.env_changes import is_name
 from .launch.hosts import Named, OnHosts, check_hosts
 from .launch.prepare import Here, LaunchRequest, nccl_pairs, prepare
 from .local_agent import open_link
-from .logs.follow import Merge, check_there, choose
+from .logs.follow import check_there, choose
 from .logs.log_files import STREAMS, LogError, parse_file_id
+from .logs.merging import MergedLogs, prefixes
 from .model import CommandDone, RankPhase, Restart, RunPhase, Stop
 from .status import status_json
 from .wire.client import Link, LinkError, UnansweredError, new_id
@@ -404,8 +405,9 @@ class Run:
     ) -> Iterator[str]:
         """Lines that are there now, cleaned of what acts on terminals: of the newest attempt unless one is named.
 
-        Of several files each line says whose it is: "[rank 0] …". `streams`: "out", "err", "nccl", "log" (of runner
-        and agent). Raises RunError, also for a rank or an attempt that the run does not have, and TypeError.
+        Those of several files are in order of time, and each says whose it is: "[rank 0] …". `streams`: "out", "err",
+        "nccl", "log" (of runner and agent). Raises RunError, also for a rank or an attempt that the run does not have,
+        and TypeError.
         """
         given = checked(ranks=ranks, streams=streams, attempt=attempt)
 
@@ -414,15 +416,14 @@ class Run:
             files = [file for name in state.log_sizes if (file := parse_file_id(name)) is not None]
             check_there(state, files, given["ranks"], given["attempt"])
             chosen = choose(files, **given)
-            merge, lines = Merge(chosen), list[str]()
+            merged, prefix = MergedLogs(), prefixes(chosen)
             for file in chosen:
-                async for more, problem in local_agent.read_on(
-                    link, merge, file.id, state.log_sizes[file.id]
-                ):
-                    if problem:
-                        raise RunError(f"{file.id}: {problem}")
-                    lines += more
-            return lines + merge.flush()
+                merged.add(file, dated=len(chosen) > 1)
+                merged.grow(file, state.log_sizes[file.id])
+            lines = [line async for ready in merged.read(link) for line in ready]
+            for name, problem in merged.problems.items():
+                raise RunError(f"{name}: {problem}")
+            return [f"{prefix(file)}{line.text}" for line, file in lines + merged.last_words(chosen)]
 
         try:
             return iter(self._linked(use))

@@ -29,7 +29,6 @@ from .errors import NoTorchError, RunError, UnknownOutcomeError, UnreachableErro
 from .formatting import plural
 from .host_processes import StartMode, connect
 from .journal import RunRecord
-from .logs.follow import Merge
 from .model import HUB, HostTick, LinkState, RankTick, RunPhase, Stage, Stamped
 from .run_directories import Condition
 from .state import RunState
@@ -444,8 +443,6 @@ def _first_line_problem(word: str, head: bytes, env: Mapping[str, str]) -> str |
 
 T = TypeVar("T")
 TELEMETRY_SECONDS = 0.5
-WINDOW = 1 << 20
-"""Bytes of a log that are read at a time."""
 LINKS_SECONDS = 10.0
 """How long a hub that was just started may take to reach its nodes; what they say is the state now."""
 
@@ -551,12 +548,3 @@ async def follow_until(link: Link, until: str) -> RunState:
         if state.live and until != "done" and reached(state, until):
             break
     return state
-
-
-async def read_on(link: Link, merge: Merge, file: str, size: int) -> AsyncIterator[tuple[list[str], str]]:
-    """What a log has beyond what was merged, window by window: lines, and why one could not be read."""
-    while (at := merge.wants(file)) < size:
-        window = await link.read_log(file, at, WINDOW)
-        yield merge.feed(window), window.error
-        if merge.wants(file) <= at:
-            return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import NamedTuple
 
 from ...presets.sanitize import WIDTH
@@ -25,6 +25,14 @@ class Line(NamedTuple):
 
     dated: Dated
     file: LogFile
+
+
+def prefixes(files: Collection[LogFile]) -> Callable[[LogFile], str]:
+    """What goes before a line: of one file nothing, of several `[rank 0] `, of more than one stream `[rank 0 err] `."""
+    if len(files) < 2:
+        return lambda file: ""
+    streams = len({file.stream for file in files}) > 1
+    return lambda file: f"[{file.label} {file.stream}] " if streams else f"[{file.label}] "
 
 
 class MergedLogs:

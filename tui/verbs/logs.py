@@ -25,7 +25,7 @@ from ...runners.local_agent import with_link
 from ...runners.logs.dating import Dated
 from ...runners.logs.follow import check_there, choose, compile_grep
 from ...runners.logs.log_files import LogError, LogFile, parse_file_id
-from ...runners.logs.merging import Line, MergedLogs
+from ...runners.logs.merging import Line, MergedLogs, prefixes
 from ...runners.model import CaughtUp, LogGrew, RunEnded
 from ...runners.state import RunState
 from ...runners.wire.client import Link
@@ -135,16 +135,15 @@ class Printer:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
-        self._prefixes = self._streams = False
+        self._prefix = prefixes(())
         self._held: deque[str] | None = deque(maxlen=options.tail) if options.tail is not None else None
         self.dated = bool(options.timestamps or options.json or options.since is not None)
         """Whether the times of lines are wanted."""
 
     def about(self, files: Sequence[LogFile]) -> None:
         """What is chosen: of several files each line says whose it is."""
-        self._prefixes = len(files) > 1
-        self._streams = len({file.stream for file in files}) > 1
-        self.dated = self.dated or self._prefixes
+        self._prefix = prefixes(files)
+        self.dated = self.dated or len(files) > 1
 
     def __call__(self, lines: Sequence[Line]) -> None:
         since = self._options.since
@@ -168,9 +167,7 @@ class Printer:
                 "node": file.node, "stream": file.stream, "source": file.source, "text": line.text,
             }  # fmt: skip
             return escaped_json(json.dumps(fields, ensure_ascii=False)) + "\n"
-        inside = f"{file.label} {file.stream}" if self._streams else file.label
-        prefix = f"[{inside}] " if self._prefixes else ""
-        return f"{stamp(line) if self._options.timestamps else ''}{prefix}{line.text}\n"
+        return f"{stamp(line) if self._options.timestamps else ''}{self._prefix(file)}{line.text}\n"
 
 
 def stamp(line: Dated) -> str:

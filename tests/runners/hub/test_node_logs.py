@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from distui.runners.hub.merged_run import Record
-from distui.runners.logs.follow import Merge, ask_anywhere, read_piece, read_window, sizes
-from distui.runners.logs.log_files import LogError
+from distui.runners.logs.dating import LogSpan
+from distui.runners.logs.follow import ask_anywhere, read_piece, read_window, sizes
+from distui.runners.logs.log_files import LogError, parse_file_id
 from distui.runners.wire.client import Window
 
 FILE = "node-1/attempt-001/rank-3.out"
@@ -50,15 +51,11 @@ def test_a_reader_says_what_is_missing(node: Path, hub: Path) -> None:
     record = Record(hub)
     record.keep(read_window(node, FILE, 0, 1100))
     record.keep(read_window(node, FILE, -1100, 65536))
-    merge = Merge([])
-    from distui.runners.logs.log_files import parse_file_id
-
     file = parse_file_id(FILE)
     assert file is not None
-    merge.add(file)
-    lines: list[str] = []
-    while merge.wants(FILE) < len(LINES):
-        lines += merge.feed(read_piece(hub, FILE, merge.wants(FILE), 500))
+    span, lines = LogSpan(file), list[str]()
+    while span.next < len(LINES):
+        lines += [line.text for line in span.feed(read_piece(hub, FILE, span.next, 500), 0.0)]
     assert lines[:100] == [f"line {number:05d}" for number in range(100)]
     assert lines[-100:] == [f"line {number:05d}" for number in range(1900, 2000)]
     assert lines[100] == "(19,800 bytes were not kept)"

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import cast
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distui.runners.logs.follow import CARRY, Merge, choose, read_window
-from distui.runners.logs.log_files import LogError, LogFile, file_id, parse_file_id
-from distui.runners.wire.client import Window
+from distui.runners import api, run_directories
+from distui.runners.journal import Chronicle
+from distui.runners.logs.dating import CARRY
+from distui.runners.logs.follow import ask_window, choose
+from distui.runners.logs.log_files import LogFile, file_id, parse_file_id
+from distui.runners.logs.merging import MergedLogs, prefixes
+from distui.runners.model import AttemptStarted, PlanSummary, RankPlace, RunCreated, RunEnded, RunPhase
+from distui.runners.wire.client import Link, Window
 
 
 def log(rank: int, stream: str = "out", attempt: int = 1, node: int = 0) -> LogFile:
@@ -33,10 +41,6 @@ def test_runner_and_agent_are_chosen_by_their_stream() -> None:
     assert choose([runner, log(0)], streams=["log"]) == [runner]
 
 
-def feed(merge: Merge, run: Path, *files: LogFile) -> list[str]:
-    return [line for file in files for line in merge.feed(read_window(run, file.id, merge.wants(file.id)))]
-
-
 def append(run: Path, file: LogFile, data: bytes) -> None:
     path = run / file.id
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,58 +48,69 @@ def append(run: Path, file: LogFile, data: bytes) -> None:
         out.write(data)
 
 
-def test_lines_of_several_ranks_say_who_wrote_them(tmp_path: Path) -> None:
+class Reader:
+    """Reads the files of a run directory, at most so many bytes at a time."""
+
+    def __init__(self, run: Path, most: int = 1 << 20) -> None:
+        self.run, self.most = run, most
+
+    async def read_log(self, file: str, offset: int, limit: int, grep: str = "") -> Window:
+        return await ask_window(self.run, file, offset, min(limit, self.most), grep)
+
+
+async def new(merged: MergedLogs, run: Path, most: int = 1 << 20) -> list[str]:
+    """What came since, to the ends of all files."""
+    for file in merged.files:
+        merged.grow(file, (run / file.id).stat().st_size)
+    prefix, link = prefixes(merged.files), cast(Link, Reader(run, most))
+    return [f"{prefix(file)}{line.text}" async for ready in merged.read(link) for line, file in ready]
+
+
+def merge(*files: LogFile, grep: str = "") -> MergedLogs:
+    merged = MergedLogs(grep)
+    for file in files:
+        merged.add(file, dated=len(files) > 1)
+    return merged
+
+
+async def test_lines_of_several_ranks_say_who_wrote_them(tmp_path: Path) -> None:
     zero, one = log(0), log(1)
     append(tmp_path, zero, b"a\nunfin")
     append(tmp_path, one, b"b\n")
-    merge = Merge([zero, one])
-    assert feed(merge, tmp_path, zero, one) == ["[rank 0] a", "[rank 1] b"]
+    merged = merge(zero, one)
+    assert sorted(await new(merged, tmp_path)) == ["[rank 0] a", "[rank 1] b"]
     append(tmp_path, zero, b"ished\n")
-    assert feed(merge, tmp_path, zero, one) == ["[rank 0] unfinished"]
+    assert await new(merged, tmp_path) == ["[rank 0] unfinished"]
     append(tmp_path, one, b"last words")
-    assert feed(merge, tmp_path, zero, one) == []
-    assert merge.flush() == ["[rank 1] last words"]
-    assert merge.flush() == []
+    assert await new(merged, tmp_path) == []
+    assert [line.text for line, _ in merged.last_words([zero, one])] == ["last words"]
+    assert merged.last_words([zero, one]) == []
 
 
-def test_one_file_stands_alone_and_several_streams_are_told_apart(tmp_path: Path) -> None:
+async def test_one_file_stands_alone_and_several_streams_are_told_apart(tmp_path: Path) -> None:
     out, err = log(0), log(0, "err")
     append(tmp_path, out, b"x\n")
     append(tmp_path, err, b"y\n")
-    assert feed(Merge([out]), tmp_path, out) == ["x"]
-    assert feed(Merge([out, err]), tmp_path, out, err) == ["[rank 0 out] x", "[rank 0 err] y"]
+    assert await new(merge(out), tmp_path) == ["x"]
+    assert sorted(await new(merge(out, err), tmp_path)) == ["[rank 0 err] y", "[rank 0 out] x"]
 
 
-def test_grep_keeps_whole_lines(tmp_path: Path) -> None:
-    zero = log(0)
-    append(tmp_path, zero, b"loss 1\nnoise\nlo")
-    merge = Merge([zero], grep="^loss [0-9]$")
-    assert feed(merge, tmp_path, zero) == ["loss 1"]
-    append(tmp_path, zero, b"ss 2\n")
-    assert feed(merge, tmp_path, zero) == ["loss 2"]
-    with pytest.raises(LogError, match="--grep '\\(' is not a regular expression"):
-        Merge([zero], grep="(")
-
-
-def test_a_truncated_file_is_said_and_read_from_its_start(tmp_path: Path) -> None:
+async def test_a_truncated_file_is_said_and_read_from_its_start(tmp_path: Path) -> None:
     zero = log(0)
     append(tmp_path, zero, b"old line one\nold line two\n")
-    merge = Merge([zero])
-    feed(merge, tmp_path, zero)
+    merged = merge(zero)
+    await new(merged, tmp_path)
     (tmp_path / zero.id).write_bytes(b"new\n")
-    assert feed(merge, tmp_path, zero) == ["(the file was truncated and begins anew)"]
-    assert feed(merge, tmp_path, zero) == ["new"]
+    merged.to_the_end([zero])
+    link = cast(Link, Reader(tmp_path))
+    lines = [line.text async for ready in merged.read(link) for line, _ in ready]
+    assert lines == ["(the file was truncated and begins anew)", "new"]
 
 
-def test_a_line_without_end_is_given_in_pieces() -> None:
-    zero, merge = log(0), Merge([log(0)])
-    size = CARRY + 1
-    assert len(merge.feed(Window(zero.id, 0, size, size, b"x" * size))) == 1
-
-
-def test_why_a_window_has_nothing_is_raised() -> None:
-    with pytest.raises(LogError, match="gone"):
-        Merge([log(0)]).feed(Window(log(0).id, 0, 0, 0, b"", "gone"))
+async def test_a_line_without_end_is_given_in_pieces(tmp_path: Path) -> None:
+    zero = log(0)
+    append(tmp_path, zero, b"x" * (CARRY + 1))
+    assert len(await new(merge(zero), tmp_path)) == 1
 
 
 @given(
@@ -105,11 +120,36 @@ def test_nothing_is_lost_or_told_twice(
     tmp_path_factory: pytest.TempPathFactory, writes: list[bytes], limit: int
 ) -> None:
     run, zero = tmp_path_factory.mktemp("run"), log(0)
-    merge, lines = Merge([zero]), []
-    for data in writes:
-        append(run, zero, data)
-        lines += merge.feed(read_window(run, zero.id, merge.wants(zero.id), limit))
-    whole = b"".join(writes).decode()
-    while writes and merge.wants(zero.id) < len(whole):
-        lines += merge.feed(read_window(run, zero.id, merge.wants(zero.id), limit))
-    assert "\n".join([*lines, *merge.flush()]) == whole.removesuffix("\n")
+    merged = merge(zero)
+
+    async def read() -> list[str]:
+        lines: list[str] = []
+        for data in writes:
+            append(run, zero, data)
+            lines += await new(merged, run, limit)
+        return lines + [line.text for line, _ in merged.last_words([zero])]
+
+    assert "\n".join(asyncio.run(read())) == b"".join(writes).decode().removesuffix("\n")
+
+
+def test_python_gives_the_lines_of_all_ranks_in_order_of_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    record = run_directories.new_record("ended")
+    run = run_directories.runs_dir() / record.run
+    for rank in range(3):
+        lines = [f"2026-11-24 10:00:0{second},{rank}00 rank {rank} line {second}\n" for second in range(5)]
+        append(run, log(rank), "".join(lines).encode())
+    (run / "run.json").write_bytes(msgspec.json.encode(record))
+    chronicle = Chronicle(run)
+    places = tuple(RankPlace(rank, rank, 0, None) for rank in range(3))
+    plan = PlanSummary("ddp", "ddp", "torchrun", "t.py")
+    for event in (
+        RunCreated(record.run, "ended", "here", plan), AttemptStarted(1, "launch", 3, places),
+        RunEnded(RunPhase.SUCCEEDED, 0, "done"),
+    ):  # fmt: skip
+        chronicle.emit(event, at=1.0)
+    chronicle.journal.close()
+    texts = [line.split(" ", 4)[4] for line in api.attach("ended").logs()]
+    assert texts == [f"rank {rank} line {second}" for second in range(5) for rank in range(3)]
