@@ -145,10 +145,7 @@ def of_hub(
 
 
 def of_runner(
-    launch: Kept,
-    planned: Mapping[str, str],
-    changes: Mapping[str, str | None],
-    secrets: Mapping[str, str],
+    launch: Kept, planned: Mapping[str, str], changes: Mapping[str, str | None], secrets: Mapping[str, str]
 ) -> Started:
     """The launch's variables, the plan's own of distui, then the changes; MASK stands for one of `secrets`."""
     env = {name: value for name, value in launch.values.items() if not name.startswith("DISTUI_")}

@@ -471,11 +471,7 @@ def _from_beginning(path: Path, record: RunRecord) -> History:
     history.journaled = any(isinstance(stamped.event, RunCreated) for stamped in events)
     if not history.journaled:
         if _begun(path):
-            _problem(
-                history,
-                f"{NAME} {'is empty' if not events else 'has lost its beginning'}",
-                NAME,
-            )
+            _problem(history, f"{NAME} {'is empty' if not events else 'has lost its beginning'}", NAME)
         history.add(_created(path, record))
     for stamped in events:
         history.add(stamped)

@@ -32,7 +32,7 @@ from .journal import RunRecord
 from .model import HUB, HostTick, LinkState, RankTick, RunPhase, Stage, Stamped
 from .run_directories import Condition
 from .state import RunState
-from .wire.client import Link, LinkError, SocketLink, UnansweredError, ensure_socket_dir
+from .wire.client import YIELD_EVERY, Link, LinkError, SocketLink, UnansweredError, ensure_socket_dir, paced
 
 if TYPE_CHECKING:
     from ..presets.plan import Place, Plan, Request
@@ -462,22 +462,38 @@ async def with_link(name: str | None, use: Callable[[run_directories.Entry, Link
         raise UnreachableError(f"{entry.record.name}: {error}") from None
 
 
-async def folded_events(link: Link, state: RunState) -> AsyncIterator[Stamped]:
-    """Fold a link's events after those that `state` has into it, and give each; a long history comes folded already.
+async def folded_batches(link: Link, state: RunState) -> AsyncIterator[list[Stamped]]:
+    """Fold a link's events after those that `state` has into it, and give them; a long history comes folded already.
 
     Raises LinkError.
     """
-    events = (
-        link.events(state.seq, fold=folds.fold_id())
-        if isinstance(link, SocketLink)
-        else link.events(state.seq)
-    )
-    async for stamped in events:
-        try:
-            folds.take(state, stamped)
-        except ValueError as error:
-            raise LinkError(f"the state that the agent sent cannot be read: {error}") from None
-        yield stamped
+    async for batch in _batches(link, state.seq):
+        for stamped in batch:
+            _fold(state, stamped)
+        yield batch
+        if len(batch) == YIELD_EVERY:
+            await asyncio.sleep(0)
+
+
+async def folded_events(link: Link, state: RunState) -> AsyncIterator[Stamped]:
+    """The same one by one: `state` has each, and none that comes after it. Raises LinkError."""
+    async for batch in _batches(link, state.seq):
+        for stamped in batch:
+            _fold(state, stamped)
+            yield stamped
+
+
+def _batches(link: Link, after: int) -> AsyncIterator[list[Stamped]]:
+    if isinstance(link, SocketLink):
+        return link.batches(after, fold=folds.fold_id())
+    return ([stamped] async for stamped in paced(link.events(after)))
+
+
+def _fold(state: RunState, stamped: Stamped) -> None:
+    try:
+        folds.take(state, stamped)
+    except ValueError as error:
+        raise LinkError(f"the state that the agent sent cannot be read: {error}") from None
 
 
 async def history(link: Link) -> RunState:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import structs
 
@@ -62,6 +62,8 @@ from .model import (
     TrainingTick,
     Wrapped,
 )
+
+T = TypeVar("T")
 
 # --- what a run is made of ---
 
@@ -205,17 +207,11 @@ def _cluster_changed(state: RunState, at: Stamped, event: ClusterChanged) -> Non
 
 
 _WORST = (
-    Outcome.FAILED,
-    Outcome.LOST,
-    Outcome.ENDED,
-    Outcome.STOPPED,
-    Outcome.RESTARTED,
-    Outcome.SUCCEEDED,
-)
+    Outcome.FAILED, Outcome.LOST, Outcome.ENDED, Outcome.STOPPED, Outcome.RESTARTED, Outcome.SUCCEEDED,
+)  # fmt: skip
 """An attempt on several nodes ended as the first of these that one of them reports."""
 
 _ALIVE = (RankPhase.STARTING, RankPhase.RUNNING)
-
 
 MOST_FINDINGS = 2000
 """Findings of a state at once: a run has tens, a forged journal any number."""
@@ -344,10 +340,8 @@ def _checkpoint_saved(state: RunState, at: Stamped, event: CheckpointSaved) -> N
 
 def _restart_delayed(state: RunState, at: Stamped, event: RestartDelayed) -> None:
     state.delay, state.failures = event, event.failures
-    state.notice(
-        at,
-        f"failure {event.failures} of {event.limit} allowed: next attempt in {event.wait_s:.0f} s",
-    )
+    text = f"failure {event.failures} of {event.limit} allowed: next attempt in {event.wait_s:.0f} s"
+    state.notice(at, text)
 
 
 def _attempt_ended(state: RunState, at: Stamped, event: AttemptEnded) -> None:
@@ -381,12 +375,9 @@ def _end(attempt: Attempt, time: float, event: AttemptEnded) -> None:
     lasted = [each for each in (attempt.lasted_s, event.lasted_s) if each is not None]
     attempt.lasted_s = max(lasted, default=None)
     attempt.first_cause = _earlier(attempt.first_cause, event.first_cause)
-    if (
-        attempt.first_cause is not None
-        and attempt.first_cause is not event.first_cause
-        and before is not None
-    ):
-        attempt.text = f"attempt {attempt.number} {attempt.outcome}: {attempt.first_cause.text}"
+    cause = attempt.first_cause
+    if before is not None and cause is not None and cause is not event.first_cause:
+        attempt.text = f"attempt {attempt.number} {attempt.outcome}: {cause.text}"
 
 
 def _earlier(first: FirstCause | None, other: FirstCause | None) -> FirstCause | None:
@@ -461,6 +452,7 @@ def _gpu_tick(state: RunState, at: Stamped, event: GpuTick) -> None:
     node.gpu_problem = event.problem
     node.driver = event.driver or node.driver
     if event.gpus:
+        state.version += len(event.gpus) != len(node.gpus)
         node.gpus = event.gpus
         if event.problem is None:  # else these are the last values there were
             node.gpu_sampled = at.time
@@ -474,13 +466,16 @@ def _rank_tick(state: RunState, at: Stamped, event: RankTick) -> None:
     for sample in event.ranks:
         rank = state.ranks.get(sample.rank)
         # The newest sample may be of the attempt before: another process, whose numbers are not those of this one.
-        if rank is not None and sample.pid in (None, rank.pid) and not _is_late(rank, sample):
+        if rank is None or (sample.pid != rank.pid and sample.pid is not None):
+            continue
+        if rank.phase is RankPhase.RUNNING or not _is_late(rank, sample):
+            state.version += sample.gpu != (rank.sample.gpu if rank.sample is not None else None)
             rank.sample, rank.sampled = sample, at.time
 
 
 def _is_late(rank: Rank, sample: RankSample) -> bool:
     """Whether a sample was taken before its rank ended, and arrives after the samples of its end."""
-    if rank.phase is RankPhase.RUNNING or rank.sample is None or rank.sample.step is None:
+    if rank.sample is None or rank.sample.step is None:
         return False
     return sample.step is None or sample.step < rank.sample.step
 
@@ -548,16 +543,25 @@ FOLDS: dict[type, Callable[[RunState, Stamped, Any], None]] = {
 }
 
 
+def _by_node(state: RunState) -> dict[int, list[Rank]]:
+    index: dict[int, list[Rank]] = {}
+    for _, rank in sorted(state.ranks.items()):
+        index.setdefault(rank.place.node, []).append(rank)
+    return index
+
+
 # --- the fold ---
 # Viewer, command line, agent and detectors share it, so that they can never disagree.
 
-_SAMPLES = (GpuTick, HostTick, RankTick, PulseTick, NcclTick, TrainingTick, LogGrew)
+_SAMPLES = frozenset({GpuTick, HostTick, RankTick, PulseTick, NcclTick, TrainingTick, LogGrew})
+_OF_LINK, _OF_HUB = frozenset({CaughtUp, Folded}), frozenset({LinkChanged, StageChanged})
+"""Events about the link alone; events that come from the hub, by which no node is heard."""
 _BEGUN = (RankPhase.RUNNING, RankPhase.SUCCEEDED)
 
 
 @dataclass(slots=True)
 class RunState:
-    """What is true now. `version` grows with each change; `telemetry_version` with each sample."""
+    """What is true now. `version` grows with each change, also of the GPUs in use; `telemetry_version` with samples."""
 
     run: str = ""
     name: str = ""
@@ -607,18 +611,22 @@ class RunState:
     """What a user should have read: (time, sentence), oldest first."""
     version: int = 0
     telemetry_version: int = 0
-    _by_node: tuple[object, dict[int, list[Rank]]] = field(default=(None, {}), compare=False, repr=False)
-    """The ranks of each node, and the state of the ranks that this was made of."""
+    _derived: tuple[object, dict[object, Any]] = field(default=(None, {}), compare=False, repr=False)
+    """Of which version of the state; what `once` gives."""
+
+    def once(self, find: Callable[[RunState], T]) -> T:
+        """What a function makes of what events report, not samples: anew with the next event. Not to be changed."""
+        made = (id(self.ranks), len(self.ranks), self.version)
+        if self._derived[0] != made:
+            self._derived = (made, {})
+        if find not in self._derived[1]:
+            self._derived[1][find] = find(self)
+        value: T = self._derived[1][find]
+        return value
 
     def ranks_of(self, node: int) -> list[Rank]:
         """The ranks of one node, by rank; the list is not to be changed."""
-        made = (id(self.ranks), len(self.ranks), self.version)
-        if self._by_node[0] != made:
-            index: dict[int, list[Rank]] = {}
-            for _, rank in sorted(self.ranks.items()):
-                index.setdefault(rank.place.node, []).append(rank)
-            self._by_node = (made, index)
-        return self._by_node[1].get(node, [])
+        return self.once(_by_node).get(node, [])
 
     def lasted(self, now: float) -> float | None:
         """Seconds from its beginning to its end, else to now; None where unknown, as for a lost run."""
@@ -643,20 +651,17 @@ class RunState:
 
     def apply(self, stamped: Stamped) -> None:
         """Fold one event in. Events of an unknown kind never reach here: decoding refuses them."""
+        kind = type(stamped.event)
         self.seq = max(self.seq, stamped.seq)
-        if stamped.node != HUB and not isinstance(
-            stamped.event, CaughtUp | Folded
-        ):  # which are about the link alone
-            node = self.nodes.setdefault(stamped.node, Node(stamped.node))
-            if not isinstance(stamped.event, LinkChanged | StageChanged):  # which come from the hub
+        if stamped.node != HUB and kind not in _OF_LINK:
+            node = self.nodes.get(stamped.node) or self.nodes.setdefault(stamped.node, Node(stamped.node))
+            if kind not in _OF_HUB:
                 node.heard = max(node.heard, stamped.time)
             node.source = max(node.source, stamped.source)
         self.source = max(self.source, stamped.source)
-        FOLDS[type(stamped.event)](self, stamped, stamped.event)
-        if isinstance(stamped.event, _SAMPLES):
-            self.telemetry_version += 1
-        else:
-            self.version += 1
+        FOLDS[kind](self, stamped, stamped.event)
+        self.telemetry_version += kind in _SAMPLES
+        self.version += kind not in _SAMPLES
 
     def apply_all(self, events: Iterable[Stamped]) -> RunState:
         for event in events:
@@ -677,9 +682,7 @@ class RunState:
         """A group runs as soon as every rank of every node has a process, and not before."""
         if self.phase in (RunPhase.STARTING, RunPhase.RESTARTING) and self.ranks:
             expected = self.attempts[-1].world_size if self.merged and self.attempts else 0
-            newest_first = reversed(
-                self.ranks.values()
-            )  # ranks begin in their order: the last one tells soonest
+            newest_first = reversed(self.ranks.values())  # they begin in order: the last is decided last
             if len(self.ranks) >= expected and all(rank.phase in _BEGUN for rank in newest_first):
                 self.phase = RunPhase.RUNNING
                 self.settled = dict(self.changes)

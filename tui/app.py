@@ -48,6 +48,9 @@ KEEP_AFTER_S = 0.5
 GARBAGE_AFTER_S = 2.0
 """When a start is over."""
 
+MOST_GARBAGE = 20_000
+"""Objects more than before after which it is looked for: the samples of 1,024 ranks are 3,000, and make none."""
+
 
 class CockpitApp(CommandingApp, TypeAheadApp, PacedApp):
     """Owns the follower of the run on the screen, and its view options; widgets own their paint."""
@@ -124,6 +127,7 @@ class CockpitApp(CommandingApp, TypeAheadApp, PacedApp):
     def _collect_from_now(self) -> None:
         """What the start has made stays: the garbage collector does not visit it again."""
         gc.freeze()
+        gc.set_threshold(MOST_GARBAGE)
         gc.enable()
 
     def _show_first(self) -> None:

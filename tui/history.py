@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from ..runners.model import MetricsWindow, ReadMetrics, Series
-from ..runners.state import RunState
 from ..runners.wire.client import new_id
 from .rows.charts import metric_of
 from .rows.frame import Frame, gpu_places
@@ -202,8 +203,8 @@ class MetricHistory:
         """Seconds of a dot of the curves that were painted last: the step of the time cursor."""
         self.edge: float | None = None
         """Where the time axis ends while the past is shown; None: at the newest."""
-        self.own: set[tuple[int, int]] = set()
-        """Node and index of the run's GPUs, as they were known last."""
+        self.own: dict[int, set[int]] = {}
+        """By node the indexes of the run's GPUs, as they were known last."""
         self.newest = NewestSamples()
         self._letters: dict[int, int] = {}
         self._turn = 0
@@ -265,8 +266,7 @@ class MetricHistory:
         if self._sampled.get(key) == stamp:
             return
         self._sampled[key] = stamp
-        samples = self.newest.of(frame, metric_of(track.want.metric).kind)
-        for at, values in samples_now(samples, track.want).items():
+        for at, values in self.newest.values(frame, track.want).items():
             mean = sum(values) / len(values)
             track.series.setdefault(at, Buckets()).put(number, mean, min(values), max(values))
             track.of[at] = len(values)
@@ -320,10 +320,7 @@ class MetricHistory:
 
     def _take(self, track: _Track, window: MetricsWindow, series: Series) -> None:
         fold = track.want.fold
-        key: Key = (
-            None if fold == "all" else series.node,
-            series.index if fold == "each" else None,
-        )
+        key: Key = (None if fold == "all" else series.node, series.index if fold == "each" else None)
         first, fitted = fitted_to(track.seconds, window, series)
         if fitted is not None:
             track.series.setdefault(key, Buckets()).take(first, fitted, track.seconds)
@@ -394,43 +391,43 @@ def time_of(frame: Frame) -> float:
     return frame.node_now(min(state.nodes))
 
 
+Samples = Iterable[tuple[int, int | None, Any]]
+"""Node, index and sample."""
+
+
 class NewestSamples:
     """The fresh samples of one frame, gathered once for all charts."""
 
     def __init__(self) -> None:
         self._stamp: object = None
-        self._kinds: dict[str, list[tuple[int, int | None, Any]]] = {}
-        self._own: tuple[object, set[tuple[int, int]]] = (None, set())
+        self._kinds: dict[str, tuple[Samples, list[Any]]] = {}
 
-    def of(self, frame: Frame, kind: str) -> list[tuple[int, int | None, Any]]:
-        """Node, index and sample of all that are fresh."""
+    def values(self, frame: Frame, want: Want) -> dict[Key, list[float]]:
+        """The values of a metric, by series of the want."""
+        metric = metric_of(want.metric)
+        samples, alone = self._of(frame, metric.kind)
+        if want.fold != "all" or want.indexes or metric.kind == "train":
+            return _by_series(samples, want)
+        with suppress(AttributeError):
+            values = [value for value in map(attrgetter(metric.field), alone) if value is not None]
+            return {(None, None): values} if values else {}
+        return {}
+
+    def _of(self, frame: Frame, kind: str) -> tuple[Samples, list[Any]]:
+        """All that are fresh, and the same without node and index."""
         state = frame.state
         stamp = (id(state), state.telemetry_version, state.version, frame.now)
         if stamp != self._stamp:
             self._stamp, self._kinds = stamp, {}
         if kind not in self._kinds:
-            gather = _SOURCES.get(kind)
-            self._kinds[kind] = (
-                [] if gather is None else list(gather(frame, self.own(state) if kind == "gpu" else set()))
-            )
+            samples = list(_SOURCES[kind](frame)) if kind in _SOURCES else []
+            self._kinds[kind] = samples, [sample for _, _, sample in samples]
         return self._kinds[kind]
 
-    def own(self, state: RunState) -> set[tuple[int, int]]:
-        """See gpu_places; of many ranks asked anew with a change of the run, and every 100 batches of samples."""
-        batches = state.telemetry_version // (100 if len(state.ranks) > 64 else 1)
-        stamp = (id(state), state.version, batches)
-        if stamp != self._own[0]:
-            self._own = stamp, gpu_places(state)
-        return self._own[1]
 
-
-def samples_now(samples: Iterable[tuple[int, int | None, Any]], want: Want) -> dict[Key, list[float]]:
-    """The values of a metric, by series of the want."""
+def _by_series(samples: Samples, want: Want) -> dict[Key, list[float]]:
     metric = metric_of(want.metric)
     kind, name = metric.kind, metric.field
-    if want.fold == "all" and not want.indexes and kind != "train":
-        values = [value for _, _, sample in samples if (value := getattr(sample, name, None)) is not None]
-        return {(None, None): values} if values else {}
     groups: dict[Key, list[float]] = {}
     for node, index, sample in samples:
         if want.indexes and index is not None and index not in want.indexes:
@@ -444,38 +441,33 @@ def samples_now(samples: Iterable[tuple[int, int | None, Any]], want: Want) -> d
     return groups
 
 
-Samples = Iterable[tuple[int, int | None, Any]]
-
-
-def _gpus(frame: Frame, own: set[tuple[int, int]]) -> Samples:
+def _gpus(frame: Frame) -> Samples:
+    own = frame.state.once(gpu_places)
     for number, node in frame.state.nodes.items():
+        indexes = own.get(number, ())
         for gpu in frame.gpus(node):
-            if not own or (number, gpu.index) in own:
+            if not own or gpu.index in indexes:
                 yield number, gpu.index, gpu
 
 
-def _ranks(frame: Frame, own: set[tuple[int, int]]) -> Samples:
-    seen: dict[tuple[int, float], bool] = {}
-    """Ranks of a node are sampled together: whether those of that time are fresh."""
+def _ranks(frame: Frame) -> Samples:
+    of, fresh = None, False  # ranks of a node are sampled together
     for number, rank in frame.state.ranks.items():
-        sample = rank.sample
-        if sample is None:
-            continue
-        node, at = rank.place.node, rank.sampled
-        fresh = seen.get((node, at))
-        if fresh is None:
-            fresh = seen[node, at] = frame.fresh(node, at)
-        if fresh:
-            yield node, number, sample
+        if rank.sample is not None:
+            node, at = rank.place.node, rank.sampled
+            if of != (node, at):
+                of, fresh = (node, at), frame.fresh(node, at)
+            if fresh:
+                yield node, number, rank.sample
 
 
-def _hosts(frame: Frame, own: set[tuple[int, int]]) -> Samples:
+def _hosts(frame: Frame) -> Samples:
     for number, node in frame.state.nodes.items():
         if node.metrics is not None and frame.fresh(number, node.heard):
             yield number, None, node.metrics
 
 
-def _training(frame: Frame, own: set[tuple[int, int]]) -> Samples:
+def _training(frame: Frame) -> Samples:
     """What was reported within the last bucket or two: a value that stays is no sample."""
     now = time_of(frame)
     for number, sample in frame.state.training.items():
@@ -486,7 +478,7 @@ def _training(frame: Frame, own: set[tuple[int, int]]) -> Samples:
 
 FRESH_TRAINING_S = 3.0
 
-_SOURCES: dict[str, Callable[[Frame, set[tuple[int, int]]], Samples]] = {
+_SOURCES: dict[str, Callable[[Frame], Samples]] = {
     "gpu": _gpus,
     "rank": _ranks,
     "host": _hosts,

@@ -97,6 +97,13 @@ class LogTail:
         """What is shown."""
         return [*(span.file for span in self._spans.values()), *self._new]
 
+    def __len__(self) -> int:
+        """How many files are shown."""
+        return len(self._spans) + len(self._new)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._spans or any(file.id == name for file in self._new)
+
     @property
     def beginning(self) -> bool:
         """Whether nothing earlier can be loaded."""
@@ -133,8 +140,7 @@ class LogTail:
 
     def add(self, files: Sequence[LogFile], separator: str = "") -> None:
         """Files that came into being; they are read from their beginning."""
-        ids = {file.id for file in self.files}
-        fresh = [file for file in files if file.id not in ids]
+        fresh = [file for file in files if file.id not in self]
         if fresh and separator:
             last = self._all[-1].key if self._all else FIRST
             self._insert([LogLine(separator, "", Level.NONE, key=(last[0], 1 << 30, 0, "", 0))])
@@ -248,18 +254,20 @@ class LogTail:
         if self._grep:
             await self._search(sizes)
         else:
-            for span in list(self._spans.values()):
+            for span in [span for name, span in self._spans.items() if self._grew(name, span, sizes)]:
                 await self._pull(span, sizes)
         self._show()
         self._trim_front()
         return len(self.lines) + self.dropped - before
 
+    def _grew(self, name: str, span: LogSpan, sizes: Mapping[str, int]) -> bool:
+        """Whether a file has more than was read, as far as that is known."""
+        size = span.size if name in self._opened else None
+        return not span.next == span.size == sizes.get(name, size)
+
     async def _pull(self, span: LogSpan, sizes: Mapping[str, int]) -> None:
         for _ in range(WINDOWS_A_PULL):
-            size = span.size if span.file.id in self._opened else None
-            if span.next == span.size == sizes.get(span.file.id, size):
-                break
-            if not await self._advance(span):
+            if not self._grew(span.file.id, span, sizes) or not await self._advance(span):
                 break
 
     async def _search(self, sizes: Mapping[str, int]) -> None:

@@ -25,10 +25,10 @@ from textual.events import CursorPosition, Event, Key, MouseDown, MouseScrollDow
 from textual.events import Resize as ResizeEvent
 from textual.geometry import Region
 from textual.screen import Screen
-from textual.strip import Strip
+from textual.scrollbar import ScrollBar
 from textual.theme import BUILTIN_THEMES, Theme
 
-from .picture import Picture
+from .picture import Cell, Picture
 from .terminal import take_answers
 
 # Status colours are Okabe and Ito's, the heat ramp is cividis-like with rising lightness, so that both stay
@@ -212,7 +212,7 @@ class LinePane(Protocol):
     def region(self) -> Region: ...
     @property
     def content_region(self) -> Region: ...
-    def drawn(self, lines: Sequence[int]) -> list[Strip]: ...
+    def drawn(self, lines: Sequence[int], colours: ColorSystem) -> list[list[Cell]]: ...
 
 
 class Painter:
@@ -234,8 +234,19 @@ class Painter:
         app = self._app
         left, top = pane.content_region.offset
         these = sorted(lines)
-        for y, strip in zip(these, pane.drawn(these), strict=True):
-            app.picture.put(left, top + y, strip, app.colours)
+        for y, cells in zip(these, pane.drawn(these, app.colours), strict=True):
+            app.picture.put_cells(left, top + y, cells)
+        app.pacer.pump()
+        return True
+
+    def take_bar(self, pane: LinePane, bar: ScrollBar) -> bool:
+        """The scrollbar of the pane is to be painted; False when Textual has to do it."""
+        if not self._reaches(pane):
+            return False
+        app, region = self._app, bar.region
+        bar._set_dirty()
+        for y, strip in enumerate(bar.render_lines(Region(0, 0, *region.size)), region.y):
+            app.picture.put(region.x, y, strip, app.colours)
         app.pacer.pump()
         return True
 

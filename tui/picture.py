@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import repeat
+from itertools import compress, count
+from operator import ne
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -43,11 +44,51 @@ _BLANK_MARKS = (3, 6, 8, 9, 12)
 """Bits of marks that are seen on a blank: underlined, reverse, struck through, underlined twice, overlined."""
 
 
+class Pen(dict[str, Cell]):
+    """The cells of characters that one style draws in a column each, every one made once; KeyError for all others."""
+
+    def __init__(self, ink: Ink, blank: Ink) -> None:
+        """`blank` is how it draws blanks, of which the colour is not seen."""
+        self.ink = _inks.setdefault(ink, ink)
+        super().__init__({" ": (" ", _inks.setdefault(blank, blank))})
+
+    def __missing__(self, char: str) -> Cell:
+        if char < " " or char == "\x7f" or cell_len(char) != 1:
+            raise KeyError(char)
+        cell = self[char] = (char, self.ink)
+        return cell
+
+    def cells(self, text: str) -> list[Cell]:
+        """A text cell by cell; as many as it is wide."""
+        try:
+            return list(map(self.__getitem__, text))
+        except KeyError:
+            return self._odd_cells(text)
+
+    def _odd_cells(self, text: str) -> list[Cell]:
+        """Where a character has another width than one."""
+        ink, cells = self.ink, list[Cell]()
+        for char in text:
+            width = cell_len(char)
+            if width and char >= " ":
+                cells.append(self[" "] if char == " " else (char, ink))
+                cells += [("", ink)] * (width - 1)
+            elif cells and char > "\x7f":  # a mark on the letter before
+                at = len(cells) - 1
+                while not cells[at][0]:
+                    at -= 1
+                cells[at] = (cells[at][0] + char, cells[at][1])
+        width = cell_len(text)
+        if len(cells) != width:  # joined characters: one cell has them all
+            cells = [(text, ink), *[("", ink)] * (width - 1)] if width else []
+        return cells
+
+
 @lru_cache(4096)
-def inks(style: Style | None, colours: ColorSystem) -> tuple[Ink, Ink]:
-    """How a style draws letters, and how it draws blanks, of which the colour is not seen."""
+def pen(style: Style | None, colours: ColorSystem) -> Pen:
+    """What a style draws with."""
     if style is None:
-        return PLAIN, PLAIN
+        return Pen(PLAIN, PLAIN)
     attributes = style._attributes & style._set_attributes
     marks = [code for bit, code in enumerate(SGR_STYLES) if attributes & (1 << bit)]
     fore, back = style.color, style.bgcolor
@@ -57,36 +98,7 @@ def inks(style: Style | None, colours: ColorSystem) -> tuple[Ink, Ink]:
         ";".join(marks),
     )
     seen = any(attributes & (1 << bit) for bit in _BLANK_MARKS)
-    blank = ink if seen else Ink(back=ink.back)
-    return _inks.setdefault(ink, ink), _inks.setdefault(blank, blank)
-
-
-def cells_of(segment: Segment, colours: ColorSystem) -> Sequence[Cell]:
-    """A segment cell by cell; as many as it is wide."""
-    text = segment.text
-    if segment.control:
-        return ()
-    ink, blank = inks(segment.style, colours)
-    if text.isascii() and text.isprintable():
-        if ink is blank:
-            return list(zip(text, repeat(ink)))
-        space = (" ", blank)
-        return [(char, ink) if char != " " else space for char in text]
-    cells: list[Cell] = []
-    for char in text:
-        width = cell_len(char)
-        if width and char >= " ":
-            cells.append((char, blank if char == " " else ink))
-            cells += [("", ink)] * (width - 1)
-        elif cells and char > "\x7f":  # a mark on the letter before
-            at = len(cells) - 1
-            while not cells[at][0]:
-                at -= 1
-            cells[at] = (cells[at][0] + char, cells[at][1])
-    width = cell_len(text)
-    if len(cells) != width:  # joined characters: one cell has them all
-        cells = [(text, ink), *[("", ink)] * (width - 1)] if width else []
-    return cells
+    return Pen(ink, ink if seen else Ink(back=ink.back))
 
 
 class Picture:
@@ -125,12 +137,17 @@ class Picture:
 
     def put(self, x: int, y: int, segments: Iterable[Segment], colours: ColorSystem) -> None:
         """These are to stand from column `x` of line `y` on; what lies outside is left out."""
+        cells: list[Cell] = []
+        for segment in segments:
+            if not segment.control:
+                cells += pen(segment.style, colours).cells(segment.text)
+        self.put_cells(x, y, cells)
+
+    def put_cells(self, x: int, y: int, cells: list[Cell]) -> None:
+        """The same of cells."""
         width, height = self.size
         if not 0 <= y < height or x >= width:
             return
-        cells: list[Cell] = []
-        for segment in segments:
-            cells += cells_of(segment, colours)
         if x < 0 or len(cells) > width - x:
             cells, x = _cut(cells, max(0, -x), width - x), max(0, x)
         line, end = self._wanted[y], x + len(cells)
@@ -180,9 +197,7 @@ def _changes(wanted: list[Cell], shown: list[Cell]) -> list[tuple[int, int]]:
     if wanted == shown:
         return []
     runs: list[tuple[int, int]] = []
-    for x, (is_to_be, is_now) in enumerate(zip(wanted, shown, strict=True)):
-        if is_to_be is is_now or is_to_be == is_now:
-            continue
+    for x in compress(count(), map(ne, wanted, shown)):
         if runs and x - runs[-1][1] <= GAP:
             runs[-1] = (runs[-1][0], x + 1)
         else:

@@ -23,7 +23,7 @@ from ..runners.diagnosis.nccl_facts import NcclFacts, merge
 from ..runners.errors import LaunchError, NoSuchRunError, RunError
 from ..runners.foreign_jobs import WatchedJob, find_job, name_of, scan
 from ..runners.formatting import elapsed
-from ..runners.local_agent import folded_events, open_link
+from ..runners.local_agent import folded_batches, open_link
 from ..runners.model import (
     Command,
     CommandDone,
@@ -37,7 +37,7 @@ from ..runners.model import (
 )
 from ..runners.state import RunState
 from ..runners.status import figures
-from ..runners.wire.client import BACKOFF_S, Link, LinkError, LinkFollower, Window, paced
+from ..runners.wire.client import BACKOFF_S, Link, LinkError, LinkFollower, Window
 from ..runners.wire.ssh import HostError, Way
 from .rows.frame import LinkPhase, LinkStatus
 from .rows.runs import RunEntry
@@ -88,7 +88,8 @@ class Follower(LinkFollower):
         backoff: tuple[float, ...] = BACKOFF_S,
         notify: Callable[[Event | None], None] = lambda event: None,
     ) -> None:
-        """`notify` is called after each event, and with None when the connection has changed."""
+        """`notify` is called after events, once for each kind that came together, and with None when the connection
+        has changed."""
         super().__init__(backoff)
         self.state = RunState()
         self.status = LinkStatus(LinkPhase.CONNECTING, clock())
@@ -111,11 +112,12 @@ class Follower(LinkFollower):
         self._begun = self.state.seq
         link = self.link = await self._open_link()
         self.readonly = link.readonly
-        async for stamped in paced(folded_events(link, self.state)):
+        async for batch in folded_batches(link, self.state):
             if self.status.phase is not LinkPhase.FOLLOWING:
                 self._set(LinkPhase.FOLLOWING)
             self.heard = self._clock()
-            self._notify(stamped.event)
+            for event in {type(stamped.event): stamped.event for stamped in batch}.values():
+                self._notify(event)
 
     async def _settle(self, problem: str) -> float | None:
         if not problem and self.state.phase.ended:

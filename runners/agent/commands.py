@@ -188,12 +188,7 @@ class AgentCommands(CommandExecutor):
     failures = (HookError, OSError, TimeoutError)
 
     def __init__(
-        self,
-        run: ServedRun,
-        hooks: Hooks,
-        spy: PySpy,
-        restarts: Restarts,
-        switch: Handler,
+        self, run: ServedRun, hooks: Hooks, spy: PySpy, restarts: Restarts, switch: Handler
     ) -> None:
         """`switch` changes NCCL's level."""
         super().__init__(run)

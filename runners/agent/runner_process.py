@@ -58,12 +58,7 @@ class Runner:
         self.poked = asyncio.Event()
 
     @classmethod
-    def start(
-        cls,
-        run: ServedRun,
-        env: Mapping[str, str],
-        cause: str = "",
-    ) -> Runner:
+    def start(cls, run: ServedRun, env: Mapping[str, str], cause: str = "") -> Runner:
         """Spawn it in a session of its own; `cause`: of its first attempt, where that is not a launch or a failure.
 
         Raises OSError when the interpreter cannot be executed, and ValueError for what no program can be given.

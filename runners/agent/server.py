@@ -63,8 +63,9 @@ MOST_ASKED = 64
 """Requests of one viewer that are worked on at once; the next is read when one of them is answered."""
 AT_ONCE = 16
 """Connections that are accepted before the next of them makes another one go."""
-GATHER_S = 0.1
-"""Samples wait so long for those of others: each write wakes the viewer up, which costs it more than what it reads."""
+GATHER_S, GROWTH_S = 0.25, 0.1
+"""Samples, and news of logs, wait so long for others: each write wakes the viewer up, which costs it more than what it
+reads."""
 Execute = Callable[[Action], Awaitable[CommandDone]]
 PassOn = Callable[[int, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[str]]
 """Carry a viewer's bytes to another node and back until the end; a sentence where that went wrong, else ""."""
@@ -166,8 +167,11 @@ class Client:
             self._wake.set()
             return
         keep_newest(self._telemetry, stamped)
-        if self._gathering is None:
-            self._gathering = asyncio.get_running_loop().call_later(GATHER_S, self._wake.set)
+        loop = asyncio.get_running_loop()
+        due = loop.time() + (GROWTH_S if isinstance(stamped.event, LogGrew) else GATHER_S)
+        if self._gathering is None or due < self._gathering.when():
+            self._gather_anew()
+            self._gathering = loop.call_at(due, self._wake.set)
 
     def reply(self, data: bytes) -> None:
         self._replies.append(data)

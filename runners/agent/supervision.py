@@ -313,14 +313,9 @@ class Supervision:
         """After an adoption: what was open is open again."""
         for number, rank in self._run.state.ranks.items():
             change = RankChanged(
-                self._run.state.attempt,
-                number,
-                rank.phase,
-                rank.place.local_rank,
-                rank.pid,
-                rank.exit_code,
-                rank.signal,
-            )
+                self._run.state.attempt, number, rank.phase, rank.place.local_rank, rank.pid,
+                rank.exit_code, rank.signal,
+            )  # fmt: skip
             self._changes[number] = change
             if rank.phase is RankPhase.RUNNING and rank.pid is not None:
                 self._hooks.follow(change)
@@ -450,10 +445,7 @@ class Supervision:
             self._changes,
             asked=asked,
             gathered=lambda change: gather(
-                self._run.run_dir,
-                change,
-                self._evidence.get(change.rank, NOTHING),
-                self._run.node,
+                self._run.run_dir, change, self._evidence.get(change.rank, NOTHING), self._run.node
             ),
             reported=reported,
         )

@@ -25,11 +25,7 @@ PEERS = ("peer-gone", "timeout", "connect-timeout")
 """Symptoms of a rank that is not there any more."""
 LOST = "see runner.log and the kernel's log there: what ends a runner most often is the kernel, for want of memory"
 LAUNCHER = "the launcher itself reported it, and no rank failed before: see runner.log there"
-CAN_HELP = {
-    "no": "a restart cannot help before that",
-    "maybe": "",
-    "yes": "a restart can help",
-}
+CAN_HELP = {"no": "a restart cannot help before that", "maybe": "", "yes": "a restart can help"}
 
 
 def find(view: View) -> Iterable[Finding]:

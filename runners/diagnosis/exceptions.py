@@ -36,11 +36,7 @@ _STAMP = re.compile(
 _UNCAUGHT = re.compile(r"\[rank\d+\]: ?$")
 """torch's tag on uncaught exceptions."""
 _TAGGED = re.compile(r"^\[(?:rank|default)\d+\]:|^\[\d+,\d+\]<std")
-_CHAINED = (
-    "another exception occurred",
-    "direct cause of the following exception",
-    f"Original {BEGIN}",
-)
+_CHAINED = ("another exception occurred", "direct cause of the following exception", f"Original {BEGIN}")
 """The next exception is of the same failure, and nearer to its cause or its outcome."""
 _NUMBER = re.compile(r"\d+")
 _OF_NCCL = re.compile(

@@ -259,11 +259,7 @@ class Reading:
             if entry.firsts:
                 raw[f"rule:{entry.rule.id}"] = entry.firsts[0].evidence
         return NcclFacts(
-            nodes=tuple(nodes),
-            communicators=kept,
-            lines=self.lines,
-            nccl_lines=self.nccl_lines,
-            raw=raw,
+            nodes=tuple(nodes), communicators=kept, lines=self.lines, nccl_lines=self.nccl_lines, raw=raw
         )
 
 

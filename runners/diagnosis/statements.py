@@ -471,10 +471,7 @@ class Statements:
                 called[match[1]] += 1
             _advance(session.part, InitStage.RUNNING)
         elif match := TUNED.match(message):
-            algorithm, protocol = (
-                ALGORITHMS.get(match[2], match[2]),
-                PROTOCOLS.get(match[3], match[3]),
-            )
+            algorithm, protocol = (ALGORITHMS.get(match[2], match[2]), PROTOCOLS.get(match[3], match[3]))
             choice = " ".join(word for word in (match[1], algorithm, protocol) if word)
             chosen = self.sessions.of(head).communicator.tuning
             if choice in chosen or len(chosen) < KEPT:

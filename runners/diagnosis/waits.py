@@ -21,13 +21,9 @@ WAIT_S, MOST_S, GAPS = 8.0, 20.0, 5.0
 FRESH_S = 2.0
 """A sample of a missing rank counts when it is this much newer than the start of the wait."""
 ENDED = (
-    RankPhase.SUCCEEDED,
-    RankPhase.FAILED,
-    RankPhase.KILLED,
-    RankPhase.STOPPED,
-    RankPhase.LOST,
+    RankPhase.SUCCEEDED, RankPhase.FAILED, RankPhase.KILLED, RankPhase.STOPPED, RankPhase.LOST,
     RankPhase.ENDED,
-)
+)  # fmt: skip
 
 
 class Key(NamedTuple):

@@ -41,12 +41,7 @@ class Child:
     every: dict[int, Child] = {}
 
     def __init__(
-        self,
-        python: Sequence[str],
-        text: str,
-        spec: dict[str, Any],
-        seconds: float,
-        report: Report,
+        self, python: Sequence[str], text: str, spec: dict[str, Any], seconds: float, report: Report
     ) -> None:
         self._report, self._late = report, False
         self._stderr: collections.deque[str] = collections.deque(maxlen=KEPT_LINES)

@@ -253,11 +253,7 @@ class Submission:
 # three (this process, the process that asks SkyPilot, the API server) was ended and started again.
 
 
-LIMITS: dict[Stage, float] = {
-    Stage.PROVISION: 3600.0,
-    Stage.SYNC: 3600.0,
-    Stage.SETUP: 3600.0,
-}
+LIMITS: dict[Stage, float] = {Stage.PROVISION: 3600.0, Stage.SYNC: 3600.0, Stage.SETUP: 3600.0}
 """Seconds that a stage may take; none for PROVISION where the user asked to retry until it is up, nor for START: a job
 that runs is followed, also one whose nodes cannot be reached yet."""
 POLL_SECONDS = 3.0

@@ -185,11 +185,7 @@ class Sky:
             _check(about, python)
 
     async def call(
-        self,
-        verb: str,
-        sink: Sink | None = None,
-        began: Sink | None = None,
-        **args: Any,
+        self, verb: str, sink: Sink | None = None, began: Sink | None = None, **args: Any
     ) -> Any:
         """The answer of a verb of `runners/sky`. Raises SkyError; SkyGoneError when the child died meanwhile.
 

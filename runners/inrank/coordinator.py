@@ -139,8 +139,7 @@ class Rounds:
             return
         # Where there is no room for all, those of the previous round go first.
         order = sorted(
-            self._waiting,
-            key=lambda token: (not self._members[token].before, self._members[token].came),
+            self._waiting, key=lambda token: (not self._members[token].before, self._members[token].came)
         )
         for token in order[: self._most - len(self._round)]:
             self._waiting.discard(token)

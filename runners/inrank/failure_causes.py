@@ -438,14 +438,8 @@ def _unknown(kind: str, head: str, raised: Mapping[str, Any], code: int | None) 
 
 
 _PLAIN = (
-    "NameError",
-    "AttributeError",
-    "TypeError",
-    "ValueError",
-    "KeyError",
-    "IndexError",
-    "AssertionError",
-)
+    "NameError", "AttributeError", "TypeError", "ValueError", "KeyError", "IndexError", "AssertionError",
+)  # fmt: skip
 """What the same code raises in the same way again, where it has not begun to train."""
 
 

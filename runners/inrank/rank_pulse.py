@@ -28,15 +28,9 @@ FRAMES, INNERMOST, DEPTH = 24, 8, 400
 """Frames that a pulse holds, how many of them are the innermost whatever they are, and how deep a stack is read."""
 SAMPLES, APART_S = 20, 0.02
 UNREADABLE = (
-    OSError,
-    RuntimeError,
-    AttributeError,
-    ValueError,
-    LookupError,
-    TypeError,
-    pickle.PickleError,
+    OSError, RuntimeError, AttributeError, ValueError, LookupError, TypeError, pickle.PickleError,
     EOFError,
-)
+)  # fmt: skip
 """What reading torch's private parts may raise in a version that is not out yet."""
 
 

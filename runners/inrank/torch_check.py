@@ -87,11 +87,7 @@ def _devices(torch: Any) -> dict[str, Any]:
             for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
                 gpu = torch.cuda.get_device_properties(index)
                 gpus.append(
-                    {
-                        "name": gpu.name,
-                        "memory": gpu.total_memory,
-                        "capability": [gpu.major, gpu.minor],
-                    }
+                    {"name": gpu.name, "memory": gpu.total_memory, "capability": [gpu.major, gpu.minor]}
                 )
         except TORCH_ERRORS as error:
             return {"gpus": gpus, "cuda_problem": first_line(error)}

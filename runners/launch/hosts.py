@@ -131,11 +131,7 @@ def wanted(request: Request, place: OnHosts) -> Wanted:
 
 
 def _facts(
-    record: RunRecord,
-    request: Request,
-    place: OnHosts,
-    facts: Sequence[HostFacts],
-    port: int | None,
+    record: RunRecord, request: Request, place: OnHosts, facts: Sequence[HostFacts], port: int | None
 ) -> Place:
     return place_of_nodes(
         record,

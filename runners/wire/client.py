@@ -184,6 +184,8 @@ MOST_ID = 128
 """Characters of the id of a command; it comes back in the journal."""
 MAX_LINE = 4 << 20
 """Bytes; a longer line is a broken or hostile peer."""
+PIECE = 1 << 20
+"""Bytes that are read at once."""
 MAX_BANNER = 64 << 10
 VIA_ID = "via"
 """Id of the CommandDone by which an agent says why it cannot, or can no longer, relay."""
@@ -238,6 +240,36 @@ async def read_line(reader: asyncio.StreamReader) -> bytes:
     except ValueError:
         raise FrameError(f"a line is longer than {MAX_LINE} bytes") from None
     return line if line.endswith(b"\n") else b""
+
+
+class LineBuffer:
+    """The frames of a stream, as many at once as have come."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        self._reader = reader
+        self._data, self._at = b"", 0
+
+    def next(self) -> bytes:
+        """A whole line that has come; b"" where none has."""
+        end = self._data.find(b"\n", self._at) + 1
+        line = self._data[self._at : end] if end else b""
+        self._at += len(line)
+        return line
+
+    async def more(self) -> bool:
+        """Wait until more has come; False at the end. Raises FrameError for a line that is too long."""
+        self._data, self._at = self._data[self._at :], 0
+        if len(self._data) > MAX_LINE:
+            raise FrameError(f"a line is longer than {MAX_LINE} bytes")
+        came = await self._reader.read(PIECE)
+        self._data += came
+        return bool(came)
+
+    async def exactly(self, size: int) -> bytes:
+        """So many bytes that are no line. Raises IncompleteReadError."""
+        data = self._data[self._at : self._at + size]
+        self._at += len(data)
+        return data + await self._reader.readexactly(size - len(data)) if len(data) < size else data
 
 
 async def skip_to_magic(reader: asyncio.StreamReader) -> None:
@@ -405,7 +437,10 @@ class SocketLink:
         self._reader, self._writer, self._on_close = reader, writer, on_close
         self._answers, self._windows = rpc.OpenRequests[CommandDone](), rpc.OpenRequests[Window]()
         self._curves = rpc.OpenRequests[MetricsWindow]()
-        self._events: asyncio.Queue[Stamped | None] = asyncio.Queue()
+        self._lines = LineBuffer(reader)
+        self._came: list[Stamped] = []
+        """Events that were read and stand in no batch so far."""
+        self._batches: asyncio.Queue[list[Stamped] | None] = asyncio.Queue()
         self._pump: asyncio.Task[None] | None = None
         self._broken = ""
         self.hello: AgentHello | None = None
@@ -468,25 +503,33 @@ class SocketLink:
         self, after: int = 0, telemetry: bool = True, follow: bool = True, fold: str = ""
     ) -> AsyncIterator[Stamped]:
         """See Link.events, and Hello.fold. Raises LinkError when the connection breaks before the agent closed it."""
+        async for batch in self.batches(after, telemetry, follow, fold):
+            for stamped in batch:
+                yield stamped
+
+    async def batches(
+        self, after: int = 0, telemetry: bool = True, follow: bool = True, fold: str = ""
+    ) -> AsyncIterator[list[Stamped]]:
+        """The same, as many at once as have come, at most YIELD_EVERY."""
         await self._write(
             Hello(after=after, telemetry=telemetry, follow=follow, readonly=self._readonly, fold=fold)
         )
         self._start()
         ended = live = False
         while not (ended and live):
-            stamped = await self._events.get()
-            if stamped is None:
+            batch = await self._batches.get()
+            if batch is None:
                 if ended or (live and not follow):
                     return
                 raise LinkError(self._broken)
-            if self._of_the_run(stamped):
-                ended = not isinstance(stamped.event, RunCreated) and (
-                    ended or isinstance(stamped.event, RunEnded)
-                )
-            if isinstance(stamped.event, Folded):
-                ended = stamped.event.ended
-            live = live or isinstance(stamped.event, CaughtUp)
-            yield stamped
+            for stamped in batch:
+                event = stamped.event
+                live = live or isinstance(event, CaughtUp)
+                if isinstance(event, Folded):
+                    ended = event.ended
+                elif isinstance(event, RunCreated | RunEnded) and self._of_the_run(stamped):
+                    ended = isinstance(event, RunEnded)
+            yield batch
 
     def _of_the_run(self, stamped: Stamped) -> bool:
         """Whether an event says it of all that this link is to; a hub passes on what each node says of its part."""
@@ -559,14 +602,16 @@ class SocketLink:
 
     async def _read(self) -> None:
         try:
-            while line := await read_line(self._reader):
-                frame = decode_from_agent(line)
-                if isinstance(frame, LogWindow):
-                    await self._take_window(frame)
-                elif isinstance(frame, MetricsWindow):
-                    self._curves.answer(frame.id, frame)
-                elif isinstance(frame, Stamped):
-                    self._take_event(frame)
+            while await self._lines.more():
+                while line := self._lines.next():
+                    frame = decode_from_agent(line)
+                    if isinstance(frame, Stamped):
+                        self._take_event(frame)
+                    elif isinstance(frame, LogWindow):
+                        await self._take_window(frame)
+                    elif isinstance(frame, MetricsWindow):
+                        self._curves.answer(frame.id, frame)
+                self._hand_on()
             self._fail("the agent closed the connection")
         except (FrameError, OSError, asyncio.IncompleteReadError) as error:
             self._fail(f"the link broke: {error}")
@@ -578,20 +623,21 @@ class SocketLink:
             self._answers.answer(stamped.event.id, stamped.event)
             if not stamped.seq:
                 return  # the answer itself; the journal's line of it follows
-        self._events.put_nowait(stamped)
+        self._came.append(stamped)
+        if len(self._came) == YIELD_EVERY:
+            self._hand_on()
+
+    def _hand_on(self) -> None:
+        """What was read is a batch."""
+        if self._came:
+            self._batches.put_nowait(self._came)
+            self._came = []
 
     async def _take_window(self, header: LogWindow) -> None:
-        data = await self._reader.readexactly(header.length)
+        data = await self._lines.exactly(header.length)
         window = Window(
-            header.file,
-            header.offset,
-            header.next,
-            header.size,
-            data,
-            header.error,
-            header.times,
-            header.starts,
-        )
+            header.file, header.offset, header.next, header.size, data, header.error, header.times, header.starts
+        )  # fmt: skip
         self._windows.answer(header.id, window)
 
     def _fail(self, text: str) -> None:
@@ -600,4 +646,5 @@ class SocketLink:
         self._answers.fail(LinkError(text))
         self._windows.fail(LinkError(text))
         self._curves.fail(LinkError(text))
-        self._events.put_nowait(None)
+        self._hand_on()
+        self._batches.put_nowait(None)

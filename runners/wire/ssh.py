@@ -109,13 +109,13 @@ class SshLink(SocketLink):
             raise
         return link
 
-    async def events(
+    async def batches(
         self, after: int = 0, telemetry: bool = True, follow: bool = True, fold: str = ""
-    ) -> AsyncIterator[Stamped]:
-        """See SocketLink.events."""
+    ) -> AsyncIterator[list[Stamped]]:
+        """See SocketLink.batches."""
         try:
-            async for stamped in super().events(after, telemetry, follow, fold):
-                yield stamped
+            async for batch in super().batches(after, telemetry, follow, fold):
+                yield batch
         except LinkError as error:
             raise LinkError(await self.why(str(error))) from None
 

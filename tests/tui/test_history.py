@@ -192,7 +192,7 @@ def test_the_gpus_of_a_replay_are_known_without_samples_of_gpus() -> None:
     run = Moving()
     run.state.nodes[0].gpus = ()
     run.state.ranks = {rank: run.state.ranks[rank] for rank in (0, 5)}
-    assert gpu_places(run.state) == {(0, 0), (0, 5)}
+    assert gpu_places(run.state) == {0: {0, 5}}
 
 
 def test_a_sample_that_comes_late_leaves_no_hole_and_a_pause_does() -> None:

@@ -153,14 +153,15 @@ def test_the_status_line_of_several_nodes_fits(width: int) -> None:
 
 
 def test_names_lose_what_all_hosts_share() -> None:
-    state = frame_of(several.running()).state
-    state.nodes[0].host, state.nodes[1].host = "gpu-a-0001.lab.example", "gpu-a-0002.lab.example"
-    assert names(state) == {0: "gpu-a-0001", 1: "gpu-a-0002"}
+    def named(*hosts: str) -> dict[int, str]:
+        state = frame_of(several.running()).state
+        state.nodes[0].host, state.nodes[1].host = hosts
+        return names(state)
+
+    assert named("gpu-a-0001.lab.example", "gpu-a-0002.lab.example") == {0: "gpu-a-0001", 1: "gpu-a-0002"}
     assert fit_name("gpu-a-0002", 7) == "…a-0002"
-    state.nodes[1].host = "gpu-a-0001.other.example"
-    assert names(state)[1] == "gpu-a-0001.other.example"
-    state.nodes[0].host, state.nodes[1].host = "10.0.0.1", ""
-    assert names(state) == {0: "10.0.0.1", 1: "node 1"}
+    assert named("gpu-a-0001.lab.example", "gpu-a-0001.other.example")[1] == "gpu-a-0001.other.example"
+    assert named("10.0.0.1", "") == {0: "10.0.0.1", 1: "node 1"}
 
 
 def test_a_launch_shows_its_stages_its_nodes_and_what_a_key_does() -> None:

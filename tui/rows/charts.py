@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
 
 from ...runners.formatting import NA, duration_short, size_short, step_short
 from ...runners.state import RunState
@@ -411,13 +413,13 @@ def window_text(live: str, span: TimeSpan) -> str:
 def limit_of(state: RunState, metric: ChartMetric) -> float | None:
     """Where the metric ends by nature: the largest memory or power limit of the run's GPUs, a node's memory."""
     if metric.name in ("gpu.mem", "rank.gpu_mem"):
-        return _most(gpu.mem_total for node in state.nodes.values() for gpu in node.gpus)
+        return _most(map(attrgetter("mem_total"), node.gpus) for node in state.nodes.values())
     if metric.name == "gpu.power":
-        return _most(gpu.power_limit_w for node in state.nodes.values() for gpu in node.gpus)
+        return _most(map(attrgetter("power_limit_w"), node.gpus) for node in state.nodes.values())
     if metric.name == "host.mem":
-        return _most(node.metrics.mem_total for node in state.nodes.values() if node.metrics is not None)
+        return _most((node.metrics.mem_total,) for node in state.nodes.values() if node.metrics is not None)
     return None
 
 
-def _most(values: Iterable[float | None]) -> float | None:
-    return max((float(value) for value in values if value), default=None)
+def _most(values: Iterable[Iterable[float | None]]) -> float | None:
+    return max(map(float, filter(None, chain.from_iterable(values))), default=None)

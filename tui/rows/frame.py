@@ -7,23 +7,18 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
-from ...runners.formatting import (
-    duration_exact,
-    elapsed,
-    plural,
-    time_of_day,
-)
-from ...runners.model import (
-    Gpu,
-    LinkState,
-)
+from ...runners.formatting import duration_exact, elapsed, plural, time_of_day
+from ...runners.model import Gpu, LinkState
 from ...runners.state import Node, Rank, RunState
 from . import glyphs
 from .glyphs import fit
+
+T = TypeVar("T")
 
 
 class LinkPhase(enum.StrEnum):
@@ -122,6 +117,14 @@ class Frame:
     """Of a state of the past; None: live."""
     wall: float | None = None
     """This machine's clock where `state` and `now` are held; None where they are of this moment."""
+    _derived: dict[object, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    def once(self, find: Callable[[Frame], T]) -> T:
+        """What a function makes of this frame, for all panes; it is not to be changed."""
+        if find not in self._derived:
+            self._derived[find] = find(self)
+        value: T = self._derived[find]
+        return value
 
     @property
     def behind(self) -> float | None:
@@ -161,8 +164,12 @@ class Frame:
 
     def fresh(self, node: int, sampled: float) -> bool:
         """Whether a sample may be shown as true now."""
-        old = self.age(node, sampled)
-        return old is not None and (self.state.phase.ended or (old <= STALE_S and self.answers(node)))
+        fresh: bool | None = self._derived.get((node, sampled))
+        if fresh is None:
+            old = self.age(node, sampled)
+            fresh = old is not None and (self.state.phase.ended or (old <= STALE_S and self.answers(node)))
+            self._derived[node, sampled] = fresh
+        return fresh
 
     def usable(self, node: int, sampled: float) -> bool:
         """Whether a sample may be shown, dim where it is not fresh."""
@@ -209,9 +216,9 @@ def gpu_of(rank: Rank, node: Node | None) -> Gpu | None:
     return next((gpu for gpu in node.gpus if place in (str(gpu.index), gpu.uuid)), None)
 
 
-def gpu_places(state: RunState) -> set[tuple[int, int]]:
-    """Node and index of the GPUs that the run's ranks use; empty where that is not known."""
-    pairs: set[tuple[int, int]] = set()
+def gpu_places(state: RunState) -> dict[int, set[int]]:
+    """By node the indexes of the GPUs that the run's ranks use; empty where that is not known."""
+    places: dict[int, set[int]] = {}
     for rank in state.ranks.values():
         index = rank.sample.gpu if rank.sample is not None else None
         if index is None and rank.place.gpu is not None and rank.place.gpu.isdecimal():
@@ -220,20 +227,18 @@ def gpu_places(state: RunState) -> set[tuple[int, int]]:
             gpu = gpu_of(rank, state.nodes.get(rank.place.node))
             index = gpu.index if gpu is not None else None
         if index is not None:
-            pairs.add((rank.place.node, index))
-    return pairs
+            places.setdefault(rank.place.node, set()).add(index)
+    return places
 
 
 def own_gpus(frame: Frame) -> list[Gpu]:
     """The GPUs that ranks of the run use, those with fresh values; a rank that names none adds none."""
-    places = gpu_places(frame.state)
-    return [
-        gpu
-        for number, node in frame.state.nodes.items()
-        if node.gpus and frame.fresh(number, node.gpu_sampled)
-        for gpu in node.gpus
-        if (number, gpu.index) in places
-    ]
+    own: list[Gpu] = []
+    for number, indexes in frame.state.once(gpu_places).items():
+        node = frame.state.nodes.get(number)
+        if node is not None and node.gpus and frame.fresh(number, node.gpu_sampled):
+            own += [gpu for gpu in node.gpus if gpu.index in indexes]
+    return own
 
 
 def ranks_on(state: RunState, node: int) -> list[Rank]:
@@ -243,6 +248,10 @@ def ranks_on(state: RunState, node: int) -> list[Rank]:
 
 def names(state: RunState) -> dict[int, str]:
     """By node: its host without the domain, unless two would have the same name; "node 2" where the host is unknown."""
+    return state.once(_names)
+
+
+def _names(state: RunState) -> dict[int, str]:
     short = {number: short_host(node.host) for number, node in state.nodes.items()}
     twice = Counter(short.values())
     return {
@@ -287,9 +296,9 @@ def link_state(frame: Frame, node: Node) -> tuple[str, str, str] | None:
 
     The only place that says for how long: whatever counts is painted each second.
     """
-    since = duration_exact(elapsed(node.link_since, frame.now))
-    if frame.state.phase.ended or node.link not in (LinkState.CONNECTING, LinkState.LOST):
+    if node.link not in (LinkState.CONNECTING, LinkState.LOST) or frame.state.phase.ended:
         return None
+    since = duration_exact(elapsed(node.link_since, frame.now))
     if node.link is LinkState.CONNECTING:
         return glyphs.STALE, "warn", f"connecting {since}"
     wait = (node.retry_at or 0.0) - frame.now

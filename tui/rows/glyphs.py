@@ -75,7 +75,8 @@ def run_phase(phase: str) -> tuple[str, str]:
 
 def bucket(value: float) -> int:
     """The step of the heat ramp for 0 to 100; what lies outside is clamped."""
-    return max(0, min(BUCKETS - 1, int(value * BUCKETS / 100)))
+    step = int(value * BUCKETS / 100)
+    return step if 0 <= step < BUCKETS else 0 if step < 0 else BUCKETS - 1
 
 
 def heat(value: float | None, ascii_only: bool = False) -> tuple[str, str]:
@@ -88,7 +89,10 @@ def heat(value: float | None, ascii_only: bool = False) -> tuple[str, str]:
     step = bucket(value)
     if ascii_only:
         return str(max(0, min(9, int(value / 10)))), f"bar{step}"
-    return _RAMP[step], f"bar{step}"
+    return _BARS[step]
+
+
+_BARS = tuple((glyph, f"bar{step}") for step, glyph in enumerate(_RAMP))
 
 
 def to_ascii(text: str) -> str:

@@ -65,10 +65,12 @@ def what_row(frame: Frame, width: int) -> Row:
 
 def how_row(frame: Frame, line: Progress, width: int, trends: Mapping[str, str]) -> Row:
     """How far the training is, how well it goes, and the load of what it uses; before that, what was started."""
-    cells = kept(_how(frame, line, {}), width - 2)
+    load = _load(frame)
+    plain = _how(frame, line, load, {})
+    cells = kept(plain, width - 2)
     if trends:
-        numbers = kept([cell for cell in _how(frame, line, {}) if cell[0] != _COMMAND], width - 2)
-        drawn = kept(_how(frame, line, trends), width - 2)
+        numbers = kept([cell for cell in plain if cell[0] != _COMMAND], width - 2)
+        drawn = kept(_how(frame, line, load, trends), width - 2)
         if {text for text, _ in numbers} <= {text for text, _ in drawn}:  # a trend takes no number's place
             cells = drawn
     return ((" ", "text"), *cells)
@@ -179,10 +181,9 @@ def _missing(frame: Frame) -> bool:
     """Whether nodes or ranks are missing that should be there."""
     if frame.state.phase.ended or not frame.state.nodes:
         return False
-    heard, total = _heard(frame)
-    return heard < total or (
-        frame.state.phase is RunPhase.RUNNING and _running(frame.state) < len(frame.state.ranks)
-    )
+    heard, total = frame.once(_heard)
+    missing = len(frame.state.ranks) - frame.state.once(_running)
+    return heard < total or (frame.state.phase is RunPhase.RUNNING and missing > 0)
 
 
 def _size(frame: Frame) -> Row:
@@ -191,13 +192,13 @@ def _size(frame: Frame) -> Row:
     if not state.nodes:
         return ()
     cells: list[tuple[str, str]] = []
-    heard, total = _heard(frame)
+    heard, total = frame.once(_heard)
     if state.phase.ended or heard >= total:
         cells.append((plural(total, "node"), "text"))
     else:
         cells.append((f"{heard} of {plural(total, 'node')}", "warn"))
     if state.ranks:
-        run = _running(state)
+        run = state.once(_running)
         whole = state.phase is not RunPhase.RUNNING or run >= len(state.ranks)
         count = plural(len(state.ranks), "rank")
         cells += [(" · ", "dim"), (count, "text") if whole else (f"{run} of {count}", "warn")]
@@ -208,13 +209,21 @@ def _software(state: RunState) -> Row:
     """Preset, torch, NCCL."""
     plan = state.plan
     gloo = plan is not None and plan.backend == "gloo"
-    versions = {rank.nccl_version for rank in state.ranks.values() if rank.nccl_version}
+    versions = state.once(_nccl_versions)
     texts = [
         plan.preset if plan is not None else "",
         f"torch {_short_version(state.torch)}" if state.torch else "",
         "gloo" if gloo else f"NCCL {_short_version(min(versions))}" if versions else "",
     ]
     return ((" · ".join(text for text in texts if text), "text"),) if any(texts) else ()
+
+
+def _nccl_versions(state: RunState) -> set[str]:
+    return {rank.nccl_version for rank in state.ranks.values() if rank.nccl_version}
+
+
+def _nccl_levels(state: RunState) -> set[str]:
+    return {rank.nccl_debug for rank in state.ranks.values() if rank.nccl_debug}
 
 
 def _short_version(version: str) -> str:
@@ -225,16 +234,16 @@ def _short_version(version: str) -> str:
 def _nccl_level(frame: Frame) -> Row:
     """A level of NCCL_DEBUG that writes; the quiet ones are no news."""
     state = frame.state
-    levels = {rank.nccl_debug for rank in state.ranks.values() if rank.nccl_debug}
+    levels = state.once(_nccl_levels)
     if state.phase.ended or not levels or (state.plan is not None and state.plan.backend == "gloo"):
         return ()
-    name = levels.pop() if len(levels) == 1 else "mixed"
+    name = next(iter(levels)) if len(levels) == 1 else "mixed"
     return () if name in ("WARN", "VERSION") else ((f"NCCL_DEBUG {name}", "warn"),)
 
 
 def _obeys(state: RunState) -> Row:
     """That the ranks report the preset as not applied."""
-    acted = applied(state)
+    acted = state.once(applied)
     if acted is None or acted.state != "not applied":
         return ()
     expected = state.plan is not None and state.plan.obeys
@@ -297,7 +306,7 @@ _COMMAND = 20
 _BESIDE_STEP = ("fraction", "eta_s", "still_s")
 
 
-def _how(frame: Frame, line: Progress, trends: Mapping[str, str]) -> Cells:
+def _how(frame: Frame, line: Progress, load: Cells, trends: Mapping[str, str]) -> Cells:
     cells: Cells = []
     after: Cells = []
     old = not frame.state.phase.ended and frame.silence > DIM_S
@@ -315,7 +324,7 @@ def _how(frame: Frame, line: Progress, trends: Mapping[str, str]) -> Cells:
         gap = "  " if name in _BESIDE_STEP and cells else _BAR
         (after if _ORDER.get(name, 16) > 12 else cells).append((_ORDER.get(name, 16), cell, gap))
     cells.append((6, _checkpoint(frame), _BAR))
-    cells += _load(frame)
+    cells += load
     cells += after
     cells.append((_COMMAND, _command(frame.state), _BAR))
     return cells
@@ -344,7 +353,7 @@ def checkpoint_age(seconds: float) -> str:
 def _load(frame: Frame) -> Cells:
     if frame.state.phase.ended:
         return []
-    gpus = own_gpus(frame)
+    gpus = frame.once(own_gpus)
     if not gpus:
         return [(7, _cpu(frame), _BAR)]
     utils = _measured(gpu.util for gpu in gpus)

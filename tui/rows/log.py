@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -89,10 +89,9 @@ LARGE = 100 << 20
 """Bytes from which on the size of logs is shown: nothing rotates them."""
 
 
-def large(state: RunState, files: Iterable[LogFile] | None = None) -> int:
-    """Bytes of these logs, or of all that are known, where they are large; else 0."""
-    names = state.log_sizes if files is None else (file.id for file in files)
-    size = sum(state.log_sizes.get(name, 0) for name in names)
+def large(state: RunState, files: Container[str] | None = None) -> int:
+    """Bytes of these logs (ids), or of all that are known, where they are large; else 0."""
+    size = sum(size for name, size in state.log_sizes.items() if files is None or name in files)
     return size if size >= LARGE else 0
 
 
@@ -204,11 +203,7 @@ def time_column(mode: str, width: int, began: float | None) -> TimeColumn:
 
 
 def log_row(
-    line: LogLine,
-    marked: bool,
-    pattern: re.Pattern[str] | None,
-    label_width: int,
-    when: str = "",
+    line: LogLine, marked: bool, pattern: re.Pattern[str] | None, label_width: int, when: str = ""
 ) -> Row:
     """One line: mark, level, who, when, text with hits."""
     glyph, style = _LEVEL.get(line.level, (" ", "text"))

@@ -421,10 +421,7 @@ def init_rows(comm: Communicator, width: int) -> list[Row]:
         (
             (fit(bar.label, edge), "dim"),
             *_drawn(bar, room, longest, names),
-            (
-                " " + bar.text,
-                "text" if bar.ended is not None else "warn",
-            ),
+            (" " + bar.text, "text" if bar.ended is not None else "warn"),
         )
         for bar in shown
     ]

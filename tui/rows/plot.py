@@ -131,20 +131,31 @@ def _between(start: int, end: int) -> int:
     return (2 << high) - (1 << low)
 
 
-def _dot(axis: Axis, value: Value, dots: int) -> int | None:
-    share = axis.share(value)
-    return None if share is None else min(dots - 1, int(share * dots))
+def _dots(axis: Axis, values: Values, dots: int) -> list[int | None]:
+    """By bucket the dot of its value, from below; None for what cannot be drawn."""
+    low, top, size = axis.low, dots - 1, axis.high - axis.low
+    scale = dots / size if size > 0 else 0.0
+    if axis.log or not 0 < scale < math.inf:
+        shares = [axis.share(value) for value in values]
+        return [None if share is None else min(dots - 1, int(share * dots)) for share in shares]
+    places: list[int | None] = []
+    for value in values:
+        if value is None or not math.isfinite(value):
+            places.append(None)
+        else:
+            dot = (value - low) * scale
+            places.append(0 if dot < 0 else top if dot >= top else int(dot))
+    return places
 
 
 def _lines(curve: Line, axis: Axis, dots: int) -> list[int]:
     """By bucket the dots of the mean: joined with the bucket before, where that has a value."""
     columns: list[int] = []
     before: int | None = None
-    for value in curve.mean:
-        now = _dot(axis, value, dots)
+    for now in _dots(axis, curve.mean, dots):
         if now is None:
             columns.append(0)
-        elif before is None or abs(now - before) < 2:
+        elif before is None or -2 < now - before < 2:
             columns.append(1 << now)
         else:
             columns.append(_between(now, before + (1 if now > before else -1)))
@@ -155,8 +166,8 @@ def _lines(curve: Line, axis: Axis, dots: int) -> list[int]:
 def _bands(curve: Line, axis: Axis, dots: int) -> list[int]:
     """By bucket the dots from its smallest to its largest sample: both of these, and every other one between."""
     columns: list[int] = []
-    for at, (low, high) in enumerate(zip(curve.low, curve.high, strict=False)):
-        below, above = _dot(axis, low, dots), _dot(axis, high, dots)
+    lows, highs = _dots(axis, curve.low, dots), _dots(axis, curve.high, dots)
+    for at, (below, above) in enumerate(zip(lows, highs, strict=False)):
         if below is None or above is None:
             columns.append(0)
         else:
@@ -191,17 +202,18 @@ def _braille(curves: Sequence[Line], width: int, height: int, axis: Axis, wide: 
     for curve in curves:
         layers.append((_spread(_lines(curve, axis, dots), 2 * width, wide), curve.style))
     grid: list[list[Cell]] = []
+    style = layers[-1][1] if layers else "text"
     for row in range(height):
         shift = dots - 4 - 4 * row
         cells: list[Cell] = []
-        style = layers[-1][1] if layers else "text"
+        ink = style
         for x in range(0, 2 * width, 2):
             left = right = 0
-            for columns, ink in layers:
+            for columns, colour in layers:
                 first, second = columns[x] >> shift & 15, columns[x + 1] >> shift & 15
                 if first or second:
-                    left, right, style = left | first, right | second, ink
-            cells.append((_BRAILLE[left][right], style))
+                    left, right, ink = left | first, right | second, colour
+            cells.append((_BRAILLE[left][right], ink))
         grid.append(cells)
     return grid
 
@@ -219,8 +231,8 @@ def _filled(
     steps = len(ramp) - 1
     grid: list[list[Cell]] = [[(" ", "text")] * width for _ in range(height)]
     for number, curve in enumerate(curves):
-        heights = [_dot(axis, value, steps * height) for value in curve.mean]
-        tops = [_dot(axis, value, height) for value in curve.high] or [None] * len(heights)
+        heights = _dots(axis, curve.mean, steps * height)
+        tops = _dots(axis, curve.high, height) or [None] * len(heights)
         for x, (dot, top) in enumerate(_right(heights, tops, width, wide)):
             if dot is None:
                 continue
@@ -294,7 +306,7 @@ def sparkline(values: Values, width: int, axis: Axis | None = None, mode: Mode =
         axis = Axis(0.0, nice_ceiling(max(finite(values), default=0.0)))
     levels = mode.up
     dots = width * mode.across
-    heights = [_dot(axis, value, levels) for value in list(values)[-dots:]]
+    heights = _dots(axis, list(values)[-dots:], levels)
     columns = [0] * (dots - len(heights)) + [0 if dot is None else dot + 1 for dot in heights]
     if mode is not Mode.BRAILLE:
         ramp = _EIGHTHS if mode is Mode.BLOCK else _FIFTHS

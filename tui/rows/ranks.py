@@ -7,6 +7,7 @@ rank; many nodes get one tile of single glyphs each.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 
 from ...runners.formatting import NA, duration_short, size_short, spans_short, step_short, usage_short
 from ...runners.model import Gpu
@@ -118,13 +119,19 @@ def _health(frame: Frame, node: Node) -> tuple[str, str]:
     link = link_state(frame, node)
     if link is not None:
         return link[0], link[1]
-    states = [rank.phase for rank in ranks_on(frame.state, node.node)]
-    worst = next((glyphs.RANK[state] for state in states if glyphs.RANK[state][1] == "bad"), None)
-    if worst or any(gpu.lost for gpu in node.gpus):
+    if node.node in frame.state.once(_hit) or any(map(_LOST, node.gpus)):
         return glyphs.BAD, "bad"
     if not frame.fresh(node.node, node.heard):
         return glyphs.STALE, "stale"
     return (glyphs.WARN, "warn") if node.gpu_problem and node.gpus else (glyphs.OK, "ok")
+
+
+_LOST = attrgetter("lost")
+
+
+def _hit(state: RunState) -> set[int]:
+    """Nodes of which a rank failed."""
+    return {rank.place.node for rank in state.ranks.values() if glyphs.RANK[rank.phase][1] == "bad"}
 
 
 def _note(frame: Frame, node: Node) -> str:
@@ -230,19 +237,23 @@ def _node_marks(frame: Frame, node: Node, most: float | None) -> list[Cell]:
     metric = frame.view.metric
     if not node.gpus or metric == "step-time":
         return [_mark(frame, heat.value, heat.broken) for heat in _cells(frame, node, most)]
-    fresh = frame.fresh(node.node, node.gpu_sampled)
-    if metric == "util":  # by far the most frequent
-        return [_mark(frame, gpu.util if fresh else None, gpu.lost) for gpu in node.gpus]
+    fresh, plain = frame.fresh(node.node, node.gpu_sampled), frame.view.ascii
+    if metric == "util" and fresh:  # by far the most frequent
+        return [_BROKEN if gpu.lost else glyphs.heat(gpu.util, plain) for gpu in node.gpus]
     return [_mark(frame, _gpu_value(metric, gpu)[0] if fresh else None, gpu.lost) for gpu in node.gpus]
 
 
 def _mark(frame: Frame, value: float | None, broken: bool) -> Cell:
-    return (glyphs.BAD, "bad") if broken else glyphs.heat(value, frame.view.ascii)
+    return _BROKEN if broken else glyphs.heat(value, frame.view.ascii)
+
+
+_BROKEN: Cell = (glyphs.BAD, "bad")
 
 
 def _tiles(frame: Frame, nodes: list[Node], width: int) -> list[Row]:
     """Tiles column by column, so that neighbours stay neighbours."""
-    most = _most(frame)
+    compared = frame.view.metric == "step-time" or not all(node.gpus for node in nodes)
+    most = _most(frame) if compared else None
     cells = [_node_marks(frame, node, most) for node in nodes]
     named = names(frame.state)
     name = 9

@@ -290,24 +290,9 @@ def plain_table(frame: Frame) -> list[str]:
     )
 
 
-_PLAIN = frozenset(
-    (
-        "rank",
-        "local",
-        "node",
-        "state",
-        "mesh",
-        "pid",
-        "exit",
-        "gpu",
-        "util",
-        "mem",
-        "cpu",
-        "rss",
-        "step",
-        "pace",
-    )
-)
+_PLAIN = frozenset((
+    "rank", "local", "node", "state", "mesh", "pid", "exit", "gpu", "util", "mem", "cpu", "rss", "step", "pace",
+))  # fmt: skip
 """Columns that are printed also where nothing of them is known."""
 
 

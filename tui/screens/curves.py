@@ -35,7 +35,7 @@ from ..rows.charts import (
     strip_rows,
     window_text,
 )
-from ..rows.frame import Frame, names
+from ..rows.frame import Frame, gpu_places, names
 from ..rows.glyphs import Row
 from ..rows.plot import Axis, Line, Mark, Mode, TimeSpan, Values, finite, sparkline
 from ..rows.rank_time import RankSeries, rank_time_rows
@@ -190,9 +190,10 @@ def own_indexes(frame: Frame, history: MetricHistory) -> tuple[int, ...]:
 
     What was known once stays: at a moment before the first sample nothing says which they are.
     """
-    own = history.own = history.newest.own(frame.state) or history.own
+    own = history.own = frame.state.once(gpu_places) or history.own
     every = sum(len(node.gpus) for node in frame.state.nodes.values())
-    return tuple(sorted({index for _, index in own})) if own and len(own) != every else ()
+    used = sum(map(len, own.values()))
+    return tuple(sorted(set().union(*own.values()))) if own and used != every else ()
 
 
 def window_seconds(frame: Frame, end: float) -> float:
@@ -400,15 +401,8 @@ class RankStrip(HistoryPane):
         """Not more often than each two seconds: a cell is several of them, and 1,024 ranks have many cells."""
         now = None if frame.moment is not None else latest(frame) // self.EVERY_S
         view, size = frame.view, (width, self.size.height)
-        built = (
-            size,
-            now,
-            frame.moment,
-            view.ascii,
-            view.window,
-            frame.state.attempt,
-            len(frame.state.ranks),
-        )
+        shape = (frame.state.attempt, len(frame.state.ranks))
+        built = (size, now, frame.moment, view.ascii, view.window, shape)
         if built == self._built:
             return self.rows
         self._built = built

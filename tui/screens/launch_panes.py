@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.binding import Binding
 from textual.events import Key, Paste, Resize
 from textual.message import Message
-from textual.strip import Strip
 
 from ...runners.errors import LaunchError
 from ...runners.launch.launch_form import LaunchForm, PresetEntry
@@ -229,7 +228,7 @@ class PresetList(SearchableRows):
         if self.shown:  # before the first layout nothing is out of sight
             super()._scroll_row(top)
 
-    def render_line(self, y: int) -> Strip:
+    def row_at(self, y: int) -> tuple[Row, bool]:
         """The preset at hand is marked also while the form has the keys."""
         if (
             not self.has_focus
@@ -237,8 +236,8 @@ class PresetList(SearchableRows):
             and y - self._head_rows + self.scroll_offset.y == self.cursor
             and y
         ):
-            return self._strip(self.rows[self.cursor], True)
-        return super().render_line(y)
+            return self.rows[self.cursor], True
+        return super().row_at(y)
 
 
 PAGE = 8

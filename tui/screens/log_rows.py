@@ -173,7 +173,7 @@ class LogRows(Pane):
 
     def _width_of_labels(self, tail: LogTail) -> int:
         """Columns in front of each line; none where all lines are of one file."""
-        if len(tail.files) == 1:
+        if len(tail) == 1:
             return 0
         nodes = self._named()
         return 7 if len(nodes) < 2 else 8 + node_width(nodes)

@@ -23,16 +23,7 @@ from ...runners.wire.client import LinkError
 from ..keys import bindings
 from ..log_tail import LogTail, Reader
 from ..rows.frame import Frame
-from ..rows.log import (
-    TIMES,
-    Jump,
-    LogLine,
-    Selection,
-    choices,
-    chosen_title,
-    files_for,
-    large,
-)
+from ..rows.log import TIMES, Jump, LogLine, Selection, choices, chosen_title, files_for, large
 from ..rows.run_status import launching
 from .log_rows import LogRows
 
@@ -277,9 +268,7 @@ class LogView(LogRows):
         early = self.frame is not None and launching(self.frame.state)
         state = problem or self._errand or self._state()
         size = (
-            large(self.frame.state, self._tail.files)
-            if self._tail is not None and self.frame is not None
-            else 0
+            large(self.frame.state, self._tail) if self._tail is not None and self.frame is not None else 0
         )
         parts = ["log", chosen_title(self.selection, early), size_short(size) if size else "", state]
         self.entitle(" · ".join(part for part in parts if part))
@@ -390,7 +379,7 @@ class LogView(LogRows):
         return "" if line is None else self._copied(line)
 
     def _copied(self, line: LogLine) -> str:
-        several = self._tail is not None and len(self._tail.files) > 1
+        several = self._tail is not None and len(self._tail) > 1
         return f"{line.label}  {line.text}" if several and line.label else line.text
 
     def whole_text(self) -> str:
@@ -439,7 +428,7 @@ class LogView(LogRows):
     def go_to(self, jump: Jump) -> str:
         """Show that place; "" or why it cannot be."""
         tail = self._tail
-        if jump.line > 1 and tail is not None and len(tail.files) > 1:
+        if jump.line > 1 and tail is not None and len(tail) > 1:
             return "lines are counted in one file: choose a rank with Enter and a stream with v first"
         self.follow = False
         if self.selection.pattern and self.selection.only_hits:

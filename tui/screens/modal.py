@@ -228,10 +228,7 @@ class PromptScreen(ModalScreen[str | None]):
 
 
 _KEYS = key_row(
-    ("← →", " change   "),
-    ("space", " choose   "),
-    ("Enter", " go on (asks again)   "),
-    ("esc", " cancel"),
+    ("← →", " change   "), ("space", " choose   "), ("Enter", " go on (asks again)   "), ("esc", " cancel")
 )
 
 

@@ -140,9 +140,7 @@ class CommandPrompt(LinePrompt):
     SIGN = ":"
     HINT = "restart env K=V · nccl INFO COLL for 30 · stop · signal USR1 · dump stacks · Tab completes"
     SELECTED = False
-    BINDINGS: ClassVar[list[Binding]] = [
-        Binding("tab", "complete", "complete", priority=True),
-    ]
+    BINDINGS: ClassVar[list[Binding]] = [Binding("tab", "complete", "complete", priority=True)]
 
     def __init__(self, history: Sequence[str], names: RunNames, ascii_only: bool = False) -> None:
         super().__init__(history, ascii_only=ascii_only)

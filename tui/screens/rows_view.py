@@ -6,16 +6,19 @@ from collections.abc import Iterable, Sequence, Set
 from functools import cache
 from typing import ClassVar
 
+from rich.color import ColorSystem
 from rich.segment import Segment
 from rich.style import Style
 from textual.binding import Binding
 from textual.events import Click
 from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
+from textual.scrollbar import ScrollBar
 from textual.strip import Strip
 
 from ..keys import bindings
 from ..paint import PacedApp, Pacer, styles
+from ..picture import Cell, Pen, pen
 from ..rows import glyphs
 from ..rows.glyphs import Row, row_width
 
@@ -92,6 +95,7 @@ class RowsView(ScrollView):
         self._width = 0
         self._base: Style | None = None
         self._strips: dict[tuple[Row, bool, int, int, str], Strip] = {}
+        self._pens: dict[tuple[str, bool, str, ColorSystem], Pen] = {}
 
     # --- content
 
@@ -157,16 +161,36 @@ class RowsView(ScrollView):
         else:
             self.refresh(*(Region(0, y, self.size.width, 1) for y in lines))
 
-    def drawn(self, lines: Sequence[int]) -> list[Strip]:
-        """These lines as they go to the terminal, without the frame; what Textual kept of them is forgotten."""
+    def drawn(self, lines: Sequence[int], colours: ColorSystem) -> list[list[Cell]]:
+        """These lines as they stand in the terminal, without the frame; what Textual kept of them is forgotten."""
         self._width = self.columns
         top = self.content_offset.y
         self._styles_cache.set_dirty(*(Region(0, top + y, 1, 1) for y in lines))
-        strips = [self.render_line(y) for y in lines]
+        return [self._cells(*self.row_at(y), colours) for y in lines]
+
+    def _cells(self, row: Row, current: bool, colours: ColorSystem) -> list[Cell]:
+        """A row as `_build` draws it, cell by cell."""
+        cells: list[Cell] = []
+        for text, style in self._pieces(row, current):
+            cells += self._pen(style, current, colours).cells(text)
+        width = self._width
+        if self._left or len(cells) > width:
+            strip = self._filtered(self._strip(row, current))
+            return [cell for text, style, _ in strip for cell in pen(style, colours).cells(text)]
+        return cells + [self._pen("text", current, colours)[" "]] * (width - len(cells))
+
+    def _pen(self, name: str, current: bool, colours: ColorSystem) -> Pen:
+        """What a style of this pane draws with, as the filters of the app leave it."""
+        key = (name, current, self.app.theme, colours)
+        if key not in self._pens:
+            (segment,) = self._filtered(Strip([Segment(" ", self._base_of(current) + self._style(name))]))
+            self._pens[key] = pen(segment.style, colours)
+        return self._pens[key]
+
+    def _filtered(self, strip: Strip) -> Strip:
         for filter in self.get_line_filters():
-            ground = self.background_colors[1]
-            strips = [strip.apply_filter(filter, ground) for strip in strips]
-        return strips
+            strip = strip.apply_filter(filter, self.background_colors[1])
+        return strip
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """As Textual does it, but only the rows are painted again."""
@@ -178,30 +202,40 @@ class RowsView(ScrollView):
 
     def slide(self, virtual: int, position: float) -> None:
         """Move the thumb of the scrollbar where that can be seen."""
-        bar = self.vertical_scrollbar
-        height = self.size.height
-        if thumb(height, virtual, position) != thumb(height, bar.window_virtual_size, bar.position):
-            bar.window_virtual_size = virtual
-            bar.position = position
+        bar, app, height = self.vertical_scrollbar, self.app, self.size.height
+        if thumb(height, virtual, position) == thumb(height, bar.window_virtual_size, bar.position):
+            return
+        bar.set_reactive(ScrollBar.window_virtual_size, virtual)
+        bar.set_reactive(ScrollBar.position, bar.validate_position(position))
+        if not (isinstance(app, PacedApp) and app.painter.take_bar(self, bar)):
+            bar.refresh()
 
     def repaint(self) -> None:
         """Everything, because colours or glyphs changed."""
-        self._strips.clear()
-        self._base = None
+        self._forget_styles()
         self.refresh()
+
+    def _forget_styles(self) -> None:
+        self._strips.clear()
+        self._pens.clear()
+        self._base = None
 
     # --- painting
 
-    def render_line(self, y: int) -> Strip:
-        """One line of the pane."""
+    def row_at(self, y: int) -> tuple[Row, bool]:
+        """What stands in a line, counted from the top of the pane, and whether the cursor does."""
         if self.head is not None:
             if y == 0:
-                return self._strip(self.head, False)
+                return self.head, False
             y -= 1
         index = y + self.scroll_offset.y
         if not 0 <= index < len(self.rows):
-            return Strip.blank(self._width, self._ground)
-        return self._strip(self.rows[index], self.has_cursor and self.has_focus and index == self.cursor)
+            return (), False
+        return self.rows[index], self.has_cursor and self.has_focus and index == self.cursor
+
+    def render_line(self, y: int) -> Strip:
+        """One line of the pane."""
+        return self._strip(*self.row_at(y))
 
     def _strip(self, row: Row, current: bool) -> Strip:
         width = self._width
@@ -213,15 +247,23 @@ class RowsView(ScrollView):
             strip = self._strips[key] = self._build(row, current, width)
         return strip
 
-    def _build(self, row: Row, current: bool, width: int) -> Strip:
+    def _pieces(self, row: Row, current: bool) -> Row:
+        """A row with the column of the cursor, in the characters that the terminal has."""
+        cells = ((glyphs.CURSOR if current else " ", "accent"), *row) if self.has_cursor else row
+        return tuple((glyphs.to_ascii(text), style) for text, style in cells) if self.ascii_only else cells
+
+    def _style(self, name: str) -> Style:
         table = styles(self.app.theme)
-        plain = table["text"]
-        cells = [(glyphs.CURSOR if current else " ", "accent"), *row] if self.has_cursor else list(row)
-        if self.ascii_only:
-            cells = [(glyphs.to_ascii(text), style) for text, style in cells]
-        segments = [Segment(text, table.get(style, plain)) for text, style in cells]
-        base = self._ground + Style(bold=True) if current else self._ground
-        over = row_width(tuple(cells)) - width
+        return table.get(name, table["text"])
+
+    def _base_of(self, current: bool) -> Style:
+        return self._ground + Style(bold=True) if current else self._ground
+
+    def _build(self, row: Row, current: bool, width: int) -> Strip:
+        cells = self._pieces(row, current)
+        segments = [Segment(text, self._style(style)) for text, style in cells]
+        plain, base = self._style("text"), self._base_of(current)
+        over = row_width(cells) - width
         if self._left or over > 0:
             segments = self._cut(segments, width, plain)
         else:
@@ -252,8 +294,7 @@ class RowsView(ScrollView):
 
     def notify_style_update(self) -> None:
         super().notify_style_update()
-        self._strips.clear()
-        self._base = None
+        self._forget_styles()
 
     def on_focus(self) -> None:
         self._refresh_rows([self.cursor])

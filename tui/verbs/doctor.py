@@ -30,18 +30,9 @@ MOST_MIB = 4096
 BAR_CELLS = 24
 BETWEEN = "between the nodes"
 HEAD = (
-    "node",
-    "torch",
-    "CUDA",
-    "NCCL",
-    "Python",
-    "driver",
-    "GPUs",
-    "InfiniBand",
-    "interface",
-    "/dev/shm",
+    "node", "torch", "CUDA", "NCCL", "Python", "driver", "GPUs", "InfiniBand", "interface", "/dev/shm",
     "clock",
-)
+)  # fmt: skip
 MOST_PAIRS = 16
 
 
