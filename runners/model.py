@@ -1003,11 +1003,9 @@ class SetAutostop(RunCommand, frozen=True, tag=True):
     """None: never."""
 
     def requested(self) -> str:
-        return (
-            f"autostop after {self.minutes} min requested"
-            if self.minutes
-            else "autostop disabled on request"
-        )
+        if not self.minutes:
+            return "autostop disabled on request"
+        return f"autostop after {self.minutes} min requested"
 
 
 class Via(Struct, frozen=True, tag=True):
@@ -1107,6 +1105,8 @@ class LogWindow(Struct, frozen=True, tag=True):
     lies before that offset was there by that time, and after the time of the pair before."""
     starts: tuple[int, ...] = ()
     """With a pattern: where each line of the data begins in the file."""
+    shift: float = 0.0
+    """Seconds that are added to the node's times in `times`: what its lines themselves say needs the same."""
 
 
 class AgentHello(Struct, frozen=True, tag=True):

@@ -376,7 +376,7 @@ class LogTail:
         if window.error or begin >= end:
             span.begin = 0
             return
-        whole = Window(name, begin, reached, window.size, data, times=_in_order(times))
+        whole = Window(name, begin, reached, window.size, data, times=_in_order(times), shift=window.shift)
         first = self._ends.get(name, (None, None))[0]
         lines = span.front(whole, self._clock(), first)
         self._insert(self._shaped(span.file, lines))

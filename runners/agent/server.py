@@ -468,6 +468,6 @@ class AgentServer:
         )
         header = LogWindow(
             ask.id, window.file, window.offset, window.next, window.size, len(window.data), window.error,
-            window.times, window.starts,
+            window.times, window.starts, window.shift,
         )  # fmt: skip
         return msgspec.json.encode(header) + b"\n" + window.data

@@ -452,7 +452,7 @@ class NodeLogs:
         """A window of a node by our clock, under the id that the file has here."""
         shift = self.shifts.get(node, 0.0)
         times = tuple((offset, at + shift) for offset, at in window.times) if shift else window.times
-        return replace(window, file=file, times=times)
+        return replace(window, file=file, times=times, shift=shift)
 
     async def _read_kept(
         self, node: int, file: str, offset: int, limit: int, grep: str, line: int, at: float
@@ -550,6 +550,7 @@ class Record:
             until = held.get(begin, begin)
             data = window.data[until - window.offset :]
             if data and self._bytes + len(data) <= MOST_BYTES:
+                self._keep_shift(window)
                 self._append(self._path(window.file, begin), data)
                 self._keep_times(window)
                 held[begin] = until + len(data)
@@ -571,6 +572,12 @@ class Record:
         if path.stat().st_size > MOST_TIMES:
             records = line_times.kept(self._root, window.file)
             path.write_bytes(line_times.packed(line_times.fitted(records, line_times.MOST_RECORDS)))
+
+    def _keep_shift(self, window: Window) -> None:
+        if follow.kept_shift(self._root.parent, window.file) != window.shift:
+            path = self._root / window.file.partition("/")[0] / follow.CLOCK
+            private_folder(path.parent)
+            path.write_text(f"{window.shift}\n", encoding="ascii")
 
     @staticmethod
     def _append(path: Path, data: bytes) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ...presets.sanitize import WIDTH, clean_line
 from ..wire.client import Window
-from .line_times import UNKNOWN, LineTime, TimeRecords
+from .line_times import LATEST, UNKNOWN, LineTime, TimeRecords
 from .log_files import LogFile
 from .own_stamps import own_time
 
@@ -70,7 +70,7 @@ class LogSpan:
         """When that was written."""
         self.skip = False
         """Whether the line at `next` is loaded, and what follows it is not."""
-        self._floor = 0.0
+        self._floor = self._shift = 0.0
 
     @property
     def behind(self) -> bool:
@@ -88,6 +88,7 @@ class LogSpan:
             self.size = window.size
             return [self._note("(the file was truncated and begins anew)")]
         self.size = window.size
+        self._take_shift(window)
         if window.starts:
             return self._hits(window, now)
         lines: list[Dated] = []
@@ -122,6 +123,9 @@ class LogSpan:
             return lines[1:]
         return lines
 
+    def _take_shift(self, window: Window) -> None:
+        self._shift = window.shift if abs(window.shift) < LATEST else 0.0
+
     def _hits(self, window: Window, now: float) -> list[Dated]:
         timeline, lines = TimeRecords(window.times), list[Dated]()
         pieces = window.data.removesuffix(b"\n").split(b"\n")
@@ -133,6 +137,7 @@ class LogSpan:
     def front(self, window: Window, now: float, first: Key | None) -> list[Dated]:
         """The lines of a window before `begin`, which may reach beyond it; `first`: of the line that is there now."""
         data = window.data[: max(0, self.begin - window.offset)]
+        self._take_shift(window)
         timeline, offset, lines = TimeRecords(window.times), window.offset, list[Dated]()
         floor, self._floor = self._floor, 0.0
         for piece in data.removesuffix(b"\n").split(b"\n") if data else ():
@@ -175,7 +180,7 @@ class LogSpan:
             return Dated(text, (0.0, 0, 0, self.file.id, offset))
         if moment.by is None and came is not None:
             moment = LineTime(came, came)
-        own = own_time(text, moment, now)
+        own = own_time(text, moment, now, self._shift)
         at = own if own is not None else moment.by if moment.slack <= SHARP_S else None
         when = own if own is not None else moment.by or 0.0
         self._floor = max(self._floor, when)

@@ -269,6 +269,10 @@ Pieces = dict[str, dict[int, int]]
 """By file id: where each piece begins → where it ends, in order."""
 
 
+CLOCK = "clock"
+"""Beside the pieces of a node: `Window.shift` of them."""
+
+
 def pieces(run_dir: str | Path) -> Pieces:
     """Everything that is kept of a run's logs."""
     root = Path(run_dir) / FOLDER
@@ -352,8 +356,16 @@ def read_piece(
         spans = [(window.offset + begin, window.next + begin)]
     return replace(
         window, offset=window.offset + begin, next=window.next + begin, size=size, starts=starts,
-        times=line_times.within(times, spans),
+        times=line_times.within(times, spans), shift=kept_shift(run_dir, file),
     )  # fmt: skip
+
+
+def kept_shift(run_dir: str | Path, file: str) -> float:
+    """Seconds by which the times of a file's node were moved; 0.0 where that is not kept."""
+    try:
+        return float((Path(run_dir) / FOLDER / file.partition("/")[0] / CLOCK).read_bytes())
+    except (OSError, ValueError):
+        return 0.0
 
 
 def pieces_of(run_dir: str | Path, file: str) -> dict[int, int]:

@@ -85,16 +85,18 @@ def _zone(text: str) -> float:
     return sign * timedelta(hours=int(digits[:2]), minutes=int(digits[2:])).total_seconds()
 
 
-def own_time(text: str, moment: LineTime, now: float) -> float | None:
+def own_time(text: str, moment: LineTime, now: float, shift: float = 0.0) -> float | None:
     """Unix time of the line's own stamp; None where it has none, or none that can be of this line.
 
-    `now`: of the reader; no line of a log without times is of the future.
+    `now`: of the reader; no line of a log without times is of the future. `shift`: seconds to add to the stamp, where
+    the clock of its writer differs from that of `moment`.
     """
     if not any(char.isdigit() for char in text[:REACH]):
         return None
     clock = written(text)
     if clock is None:
         return None
+    clock = clock._replace(seconds=clock.seconds + shift)
     if moment.by is None:
         local = clock.seconds if clock.kind == "zone" else _local(clock.seconds)
         return local if clock.kind in ("zone", "date") and local <= now + LEAD_S else None

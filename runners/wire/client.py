@@ -51,7 +51,7 @@ YIELD_EVERY = 256
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A piece of a log file. Offsets and sizes in bytes."""
+    """A piece of a log file. Offsets and sizes in bytes; `times`, `starts` and `shift` as in LogWindow."""
 
     file: str
     offset: int
@@ -60,9 +60,8 @@ class Window:
     data: bytes
     error: str = ""
     times: tuple[tuple[int, float], ...] = ()
-    """See LogWindow.times."""
     starts: tuple[int, ...] = ()
-    """See LogWindow.starts."""
+    shift: float = 0.0
 
 
 class LinkError(Exception):
@@ -636,7 +635,8 @@ class SocketLink:
     async def _take_window(self, header: LogWindow) -> None:
         data = await self._lines.exactly(header.length)
         window = Window(
-            header.file, header.offset, header.next, header.size, data, header.error, header.times, header.starts
+            header.file, header.offset, header.next, header.size, data, header.error, header.times, header.starts,
+            header.shift,
         )  # fmt: skip
         self._windows.answer(header.id, window)
 

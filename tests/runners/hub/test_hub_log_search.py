@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+
+import pytest
 
 from distui.runners.hub.merged_run import NodeLogs
 from distui.runners.logs.follow import ask_window
@@ -22,8 +26,8 @@ SLOW = -40.0
 class Node:
     """A node's part of the run on disk, read as its agent reads it."""
 
-    def __init__(self, path: Path, number: int, clock: float) -> None:
-        self.path, self.number, self.clock = path, number, clock
+    def __init__(self, path: Path, number: int, clock: float, stamps: bool) -> None:
+        self.path, self.number, self.clock, self.stamps = path, number, clock, stamps
         self.name = file_id(number, 1, number, "out")
         (path / self.name).parent.mkdir(parents=True)
         (path / self.name).touch()
@@ -33,7 +37,8 @@ class Node:
         """`at`: by the clock of the hub."""
         now = at + self.clock
         with (self.path / self.name).open("a") as log:
-            log.write(f"{text}\n")
+            own = datetime.fromtimestamp(now - 0.02, UTC).isoformat(timespec="milliseconds")
+            log.write(f"{f'{own} ' if self.stamps else ''}{text}\n")
         size = (self.path / self.name).stat().st_size
         self._times.note(self.name, size, now, now - 0.05, now)
         self._times.flush(self.name)
@@ -47,11 +52,11 @@ class Node:
 class Site:
     """Two nodes, of which one has a clock that is behind, and their hub."""
 
-    def __init__(self, root: Path) -> None:
-        self.nodes = [Node(root / "a", 0, 0.0), Node(root / "b", 1, SLOW)]
+    def __init__(self, root: Path, clock: float = SLOW, stamps: bool = False) -> None:
+        self.nodes = [Node(root / "a", 0, 0.0, stamps), Node(root / "b", 1, clock, stamps)]
         (root / "hub").mkdir()
         self.logs = NodeLogs(cast(Any, SimpleNamespace(run_dir=root / "hub")))
-        self.logs.shifts[1] = -SLOW
+        self.logs.shifts[1] = -clock
         self.up = True
         for second in range(60):
             self.nodes[second % 2].write(f"step {second} of node {second % 2}", T + second)
@@ -93,6 +98,29 @@ async def test_lines_of_nodes_are_in_the_order_of_one_clock(tmp_path: Path) -> N
     alone = site.tail()
     await alone.begin()
     assert steps(alone) != list(range(60))
+
+
+@pytest.mark.parametrize("clock", [-7.0, 7.0, SLOW, 1800.0])
+async def test_what_lines_themselves_say_is_moved_to_the_one_clock(tmp_path: Path, clock: float) -> None:
+    """Seven seconds are near enough to the time at which a line came to count as they stand."""
+    site = Site(tmp_path, clock, stamps=True)
+
+    async def check(tail: LogTail, numbers: Iterable[int]) -> None:
+        assert [int(line.text.split()[2]) for line in tail.lines] == list(numbers)
+        assert all(line.own for line in tail.lines)
+        assert [line.at for line in tail.lines] == [
+            pytest.approx(T + at - 0.02, abs=0.002) for at in numbers
+        ]
+
+    tail = site.tail()
+    await tail.begin()
+    await check(tail, range(60))
+    await check(await site.searched("node 1"), range(1, 60, 2))
+    site.logs, site.up = (
+        NodeLogs(cast(Any, SimpleNamespace(run_dir=tmp_path / "hub"))),
+        False,
+    )  # another hub
+    await check(await site.searched("node 1"), range(1, 60, 2))
 
 
 async def test_a_search_finds_lines_of_all_nodes_in_the_order_of_one_clock(tmp_path: Path) -> None:
