@@ -80,6 +80,16 @@ async def test_a_filter_acts_while_it_is_typed_and_escape_takes_it_back(rig: Sta
         assert log.selection.pattern == ""
 
 
+async def test_what_has_no_room_beside_the_prompt_stands_above(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        await opened(it)
+        await it.press("slash", *"step (((((((((((((((")
+        await it.until(lambda: "is not a regular expression" in it.screen().splitlines()[-2])
+        assert "step ((((" in it.screen().splitlines()[-1]
+        await it.press("ctrl+u", *"step")
+        await it.until(lambda: "step 29" in it.screen().splitlines()[-2])
+
+
 async def test_a_filter_of_a_held_screen_searches_all_files(rig: Start) -> None:
     async with shown(rig(play.running())) as it:
         log = await opened(it)

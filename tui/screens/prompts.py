@@ -1,10 +1,11 @@
-"""Lines of input at the bottom: `:` for commands, `/` for the filter of the log; help above, a history behind."""
+"""Lines of input in the footer's row: `:` for commands, `/` for the filter of the log; help beside, a history behind."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
+from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
@@ -15,6 +16,8 @@ from textual.widgets import Input, Label
 from ..rows.command_line import RunNames, candidates, completed, help_line
 from .rows_view import RowsView
 
+BESIDE = 6
+"""Columns of the sign, the cursor and the space between a line and its help."""
 WAIT_S = 0.15
 """After the last key: a pattern that is still being typed is not searched for."""
 STATE_S = 0.1
@@ -22,7 +25,7 @@ STATE_S = 0.1
 
 
 class LinePrompt(ModalScreen[str | None]):
-    """One line of input with a row of help above it, and the lines of before at Up and Down.
+    """One line of input with help beside it, above where there is no room, and the lines of before at Up and Down.
 
     Returns the line, or None. A subclass says what a change of the line does, and what the help is.
     """
@@ -44,12 +47,13 @@ class LinePrompt(ModalScreen[str | None]):
         self._lines = [*history, value]
         """The last one is what is being typed."""
         self._at = len(history)
+        self.box = Vertical(id="command")
         self.help_row = RowsView(id="command-help")
         self.help_row.can_focus = False
         self.help_row.ascii_only = ascii_only
 
     def compose(self) -> ComposeResult:
-        with Vertical(id="command"):
+        with self.box:
             yield self.help_row
             with Horizontal(id="command-line"):
                 yield Label(self.SIGN, id="prompt-sign", markup=False)
@@ -67,7 +71,11 @@ class LinePrompt(ModalScreen[str | None]):
         return self.query_one(Input)
 
     def show_help(self, text: str, style: str = "dim") -> None:
-        """Show this above the line."""
+        """Show this beside the line, which hides nothing but the footer; above where both do not fit."""
+        room = self.app.size.width - cell_len(self.line.value) - BESIDE
+        above = cell_len(text) > room
+        self.box.set_class(above, "-tall")
+        self.help_row.styles.width = "100%" if above else cell_len(text) + 2
         self.help_row.set_rows([((f" {text}", style),)])
 
     def put(self, text: str) -> None:
