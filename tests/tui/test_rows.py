@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+import msgspec
 import pytest
 import scripted as play
 from msgspec.structs import replace
@@ -244,6 +245,31 @@ def test_titles_and_numbers_are_whole_in_every_width(sort: str, own: bool) -> No
                 assert not re.search(r"\d…", line_of(made.rows[0])[left:right])
     assert tight("1000/1200W", 8) == "1000W"
     assert tight("612/700W", 8) == "612/700W"
+
+
+@pytest.mark.parametrize(
+    ("ages", "wanted"),
+    [
+        ((0, 1, 2, 1), False),
+        ((0, 1, 200, 1), True),
+        ((300, 301, 300, 302), True),
+        ((0, 900, 900, 900), False),
+        ((1, None, None, None), False),
+    ],
+)
+def test_the_age_of_logs_has_room_or_a_silent_rank_and_never_that_of_nccl(
+    ages: tuple[int | None, ...], wanted: bool
+) -> None:
+    """63 columns is what the table has beside the cards of a terminal with 120."""
+    told = tuple(
+        msgspec.structs.replace(sample, log_age_s=age, wait_percent=12.0)
+        for sample, age in zip(play.samples(4), ages, strict=True)
+    )
+    frame = frame_of([*play.running(4), (124.9, RankTick(told))])
+    shown = {id for _, _, id in rank_table(frame, 63, beside_gpus=True).areas}
+    assert "nccl" in shown
+    assert ("log" in shown) is wanted
+    assert "log" in {id for _, _, id in rank_table(frame, 100, beside_gpus=True).areas}
 
 
 def test_own_columns_are_left_out_from_the_right() -> None:

@@ -237,6 +237,20 @@ STEP = _sampled("step", "step", "optimizer steps since the process began", 7, 6,
                 lambda sample: sample.step, or_na, "")  # fmt: skip
 PACE = _sampled("pace", "s/step", "mean time of a step", 6, 5, lambda sample: sample.step_s, step_short, "")
 RSS = _sampled("rss", "RSS", "resident memory", 5, 9, lambda sample: sample.rss_bytes, size_short, "")
+WAIT = _sampled("wait", "wait", "share of time that it waits for other ranks in collectives, %", 4, 7,
+                lambda sample: sample.wait_percent, percent)  # fmt: skip
+LOG = _sampled("log", "log", "how long ago it wrote its last line to its log", 4, 19,
+               lambda sample: sample.log_age_s, duration_short)  # fmt: skip
+SILENT_S = 60.0
+"""A log that is so old is silent."""
+
+
+def silent(lines: Sequence[RankRow]) -> bool:
+    """Whether ranks have stopped to write: all, or some while most go on. Where only rank 0 logs, no others have."""
+    ages = [line.sample.log_age_s for line in lines if line.sample and line.sample.log_age_s is not None]
+    old = sum(age >= SILENT_S for age in ages)
+    return old > 0 and (old == len(ages) or old < len(ages) - old)
+
 
 RANK_COLUMNS: tuple[Column, ...] = (
     RANK,
@@ -256,11 +270,10 @@ RANK_COLUMNS: tuple[Column, ...] = (
     _sampled("write", "write", "written to storage, bytes/s", 5, 26, lambda sample: sample.write_bps, size_short),
     STEP,
     PACE,
-    _sampled("wait", "wait", "share of time that it waits for other ranks in collectives, %", 4, 7,
-             lambda sample: sample.wait_percent, percent),
-    _sampled("log", "log", "how long ago it wrote its last line to its log", 4, 8,
-             lambda sample: sample.log_age_s, duration_short),
-    Column("nccl", "NCCL", "its NCCL_DEBUG", 5, 19, lambda line: line.rank.nccl_debug or NA, right=False, only="nccl"),
+    WAIT,
+    LOG,
+    Column("nccl", "NCCL", "its NCCL_DEBUG", 4, 9, lambda line: line.rank.nccl_debug or NA, right=False, most=7,
+           only="nccl"),
     Column("hook", "hook", "state of distui's hook", 6, 27, lambda line: line.rank.hook or NA, right=False,
            asked=True),
 )  # fmt: skip

@@ -17,11 +17,13 @@ from . import glyphs
 from .columns import (
     EXIT,
     GAP,
+    LOG,
     MESH,
     NODE,
     RANK,
     STATE,
     TABLES,
+    WAIT,
     Column,
     GpuRow,
     RankRow,
@@ -29,6 +31,7 @@ from .columns import (
     fitting,
     in_column,
     least,
+    silent,
     sorted_lines,
     widths,
 )
@@ -84,6 +87,8 @@ def rank_table(
         columns = [
             each for each in columns if not (beside_gpus and each.of_gpu) and _worth(each, lines, view.sort)
         ]
+        if silent(lines):
+            columns = [replace(each, order=WAIT.order) if each is LOG else each for each in columns]
     laid = _laid_out(columns, view.columns, view.sort, width, _kept(frame), skip)
     chosen, sizes = laid.columns, laid.sizes
     rows: list[Row] = [()] * len(order)
