@@ -379,6 +379,8 @@ class Pacer:
         self._clock = clock
         self._depth = 0
         self._asked: float | None = None
+        self._sent = 0
+        """Characters of the batch that is on its way."""
         self._patience = GREETING_S
         self._begun = False
 
@@ -425,7 +427,7 @@ class Pacer:
             self._ask(text)
 
     def _ask(self, text: str) -> None:
-        self._asked = self._clock()
+        self._asked, self._sent = self._clock(), len(text)
         self._write(text + ASK)
 
     def answered(self) -> None:
@@ -435,7 +437,7 @@ class Pacer:
         took = self.rtt = self._clock() - self._asked
         self._least = took if self._least is None else min(self._least, took)
         self._asked, self.mute, self._patience = None, False, PATIENCE_S
-        if took - self._least < FAST_S:
+        if took - self._least < FAST_S and 2 * self._sent > self.budget:  # a small one is always fast
             self.budget = min(MOST, self.budget * 2)
         elif took - self._least > SLOW_S:
             self.budget = max(FEWEST, self.budget // 2, round(self.budget * FAST_S / took))

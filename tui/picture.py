@@ -38,10 +38,12 @@ PLAIN = Ink()
 _BLANK: Cell = (" ", PLAIN)
 _UNKNOWN: Cell = ("\0", PLAIN)
 """What no cell is: nobody knows what the terminal shows there."""
-_inks: dict[Ink, Ink] = {}
+_inks: dict[Ink, Ink] = {PLAIN: PLAIN}
 """Each ink once, so that comparing cells is comparing identities."""
 _BLANK_MARKS = (3, 6, 8, 9, 12)
 """Bits of marks that are seen on a blank: underlined, reverse, struck through, underlined twice, overlined."""
+_SEEN_ON_BLANKS = frozenset(SGR_STYLES[bit] for bit in _BLANK_MARKS)
+"""What they are written as."""
 
 
 class Pen(dict[str, Cell]):
@@ -169,13 +171,19 @@ class Picture:
         """
         pieces: list[str] = []
         pen = _Pen(pieces)
-        for y in [*sorted(self._urgent), *(y for y in list(self._dirty) if y not in self._urgent)]:
+        for y in [*self._in_order(), *(y for y in list(self._dirty) if y not in self._urgent)]:
             if not self._write_line(y, pen, budget):
                 break
             self._dirty.pop(y, None)
             self._urgent.discard(y)
         pen.ink(PLAIN)
         return "".join(pieces)
+
+    def _in_order(self) -> list[int]:
+        """What a key has caused: the header and the titles of panes that come or go first, then from the top."""
+        first = next((y for y, line in enumerate(self._wanted) if _is_title(line)), 0)
+        titles = {y for y in self._urgent if _is_title(self._wanted[y]) or _is_title(self._shown[y])}
+        return sorted(self._urgent, key=lambda y: (y > first and y not in titles, y))
 
     def _write_line(self, y: int, pen: _Pen, budget: int) -> bool:
         """Write what differs in a line; False where the budget came to its end before."""
@@ -190,6 +198,11 @@ class Picture:
                 shown[at:to] = wanted[at:to]
                 at = to
         return True
+
+
+def _is_title(line: list[Cell]) -> bool:
+    """Whether a line is the upper edge of a pane, with its name."""
+    return ("─" in (texts := [text for text, _ in line])) and any(map(str.isalpha, texts))
 
 
 def _changes(wanted: list[Cell], shown: list[Cell]) -> list[tuple[int, int]]:
@@ -241,6 +254,14 @@ def _cut(cells: list[Cell], start: int, end: int) -> list[Cell]:
     return cells[start:end]
 
 
+@lru_cache(4096)
+def _blank_of(ink: Ink) -> Ink | None:
+    """The ink of blanks that look as if this one had drawn them; None where it is seen on them."""
+    if _SEEN_ON_BLANKS.intersection(ink.marks.split(";")):
+        return None
+    return _inks.setdefault(Ink(back=ink.back), Ink(back=ink.back))
+
+
 class _Pen:
     """Writes cells with as few bytes as possible."""
 
@@ -251,18 +272,36 @@ class _Pen:
         self.bytes = 0
 
     def write(self, x: int, y: int, cells: Sequence[Cell]) -> None:
-        if self._at != (x, y):
-            self._put(f"\x1b[{x + 1}G" if self._at[1] == y else f"\x1b[{y + 1};{x + 1}H")
-        start, count = 0, len(cells)
-        while start < count:
-            ink = cells[start][1]
-            end = start + 1
-            while end < count and cells[end][1] is ink:
-                end += 1
+        runs = self._runs(cells)
+        inks = {ink: at for at, (_, _, ink) in reversed(list(enumerate(runs)))}
+        if len(runs) > 2 * len(inks):  # a jump takes fewer bytes than another ink
+            runs.sort(key=lambda run: inks[run[2]])
+        for start, end, ink in runs:
+            self._go(x + start, y)
             self.ink(ink)
             self._put("".join([text for text, _ in cells[start:end]]))
+            self._at = (x + end, y)
+
+    def _runs(self, cells: Sequence[Cell]) -> list[tuple[int, int, Ink]]:
+        """Neighbours that one ink draws, of blanks only the ground is seen: first cell, that after the last, ink."""
+        runs: list[tuple[int, int, Ink]] = []
+        start, count, ink = 0, len(cells), self._ink
+        while start < count:
+            end, blank = start, _blank_of(ink)
+            while end < count and ((cell := cells[end])[1] is ink or (cell[1] is blank and cell[0] == " ")):
+                end += 1
+            if end > start:
+                runs.append((start, end, ink))
             start = end
-        self._at = (x + count, y)
+            ink = cells[end][1] if end < count else ink
+        return runs
+
+    def _go(self, x: int, y: int) -> None:
+        at, line = self._at
+        if line == y and x > at:
+            self._put(f"\x1b[{x - at}C" if x - at > 1 else "\x1b[C")
+        elif (at, line) != (x, y):
+            self._put(f"\x1b[{x + 1}G" if line == y else f"\x1b[{y + 1};{x + 1}H")
 
     def ink(self, ink: Ink) -> None:
         """Draw with it from here on."""

@@ -103,7 +103,7 @@ def test_a_changed_colour_is_a_change_of_letters_and_none_of_blanks() -> None:
     picture = picture_of([(0, 0, [("a b", Style.parse("red"))])])
     picture.take(1 << 20)
     paint(picture, (0, 0, [("a b", Style.parse("blue"))]))
-    assert picture.take(1 << 20) == "\x1b[1;1H\x1b[34ma\x1b[m \x1b[34mb\x1b[m"
+    assert picture.take(1 << 20) == "\x1b[1;1H\x1b[34ma b\x1b[m"
     paint(picture, (0, 0, [("   ", Style.parse("green"))]))
     picture.take(1 << 20)
     paint(picture, (0, 0, [("   ", Style.parse("yellow"))]))
