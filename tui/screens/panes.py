@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from textual.binding import Binding
 from textual.events import Click, Resize
+from textual.geometry import Size
 from textual.message import Message
 from textual.signal import Signal
 
@@ -30,12 +31,15 @@ class Pane(RowsView):
         super().__init__(id=id, cursor=cursor)
         self._frames = frames
         self.frame: Frame | None = None
+        self._made: tuple[Frame, Size] | None = None
+        """What the rows were made of, and for which size."""
 
     def on_mount(self) -> None:
         self._frames.subscribe(self, self.show, immediate=True)
 
     def on_resize(self, event: Resize) -> None:
-        self.again()
+        if self._made is None or self._made[0] is not self.frame or self._made[1] != self.size:
+            self.again()
 
     def watch_show_vertical_scrollbar(self) -> None:
         self.call_next(self.again)  # its rows have a column more or less
@@ -49,7 +53,10 @@ class Pane(RowsView):
         """Paint what changed since the frame before; what is hidden, by itself or with its parent, costs nothing."""
         self.frame = frame
         self.ascii_only = frame.view.ascii
+        if getattr(self.screen, "placing", False):
+            return
         if self.display and self.size.width and getattr(self.parent, "display", True):
+            self._made = (frame, self.size)
             self.set_rows(self.build(frame, self.columns), self.build_head(frame, self.columns))
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:

@@ -105,6 +105,8 @@ class RunScreen(Screen[None]):
         self.flash = Flash(app.publish)
         self.foot = KeyFooter(id="footer", other_words=self._key_words)
         self._measures = Measures()
+        self.placing = False
+        """Whether panes are about to get other places."""
         self._shared: Arrangement | None = None
         self._patterns: list[str] = []
         """Filters of before, the newest last."""
@@ -129,6 +131,7 @@ class RunScreen(Screen[None]):
         }
 
     def compose(self) -> ComposeResult:
+        self.app.frames.subscribe(self, self._arrange, immediate=True)  # before the panes do
         yield self.status
         yield self.tabs
         yield self.banner
@@ -139,7 +142,6 @@ class RunScreen(Screen[None]):
         yield self.foot
 
     def on_mount(self) -> None:
-        self.app.frames.subscribe(self, self._arrange, immediate=True)
         self.tabs.keys = dict(self.app.keys)
         self.ranks.focus()
         self.call_after_refresh(self.app.publish)
@@ -169,7 +171,19 @@ class RunScreen(Screen[None]):
             with self.app.batch_update():
                 self.banner.findings = above
                 self._apply(shared)
-            self.call_after_refresh(self.app.publish)
+            self.placing = True
+            self.call_after_refresh(self._placed)
+
+    def _placed(self) -> None:
+        """Panes have their new places: they show the frame that they were not to make for the old ones."""
+        if self.placing:
+            self.placing = False
+            self.app.publish()
+
+    def _compositor_refresh(self) -> None:
+        """Before Textual paints a new layout; a version that calls this otherwise paints twice."""
+        self._placed()
+        super()._compositor_refresh()
 
     def _apply(self, shared: Arrangement) -> None:
         self.set_class(shared.framed, "-framed")
