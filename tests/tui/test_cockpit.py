@@ -424,7 +424,7 @@ async def test_pause_holds_the_screen_and_not_the_run(rig: Start) -> None:
     [
         ("2", "rank state"),
         ("3", "log · all ranks"),
-        ("4", "live 12m"),
+        ("4", "live 2m"),
         ("5", "need INFO"),
         ("6", "No problems found"),
         ("i", "No problems found"),

@@ -36,6 +36,15 @@ class Bench:
         return "".join(self.written).replace(ASK, "")
 
 
+def test_small_batches_say_nothing_of_how_fast_a_link_is() -> None:
+    bench = Bench()
+    bench.answer(0.01)
+    for _ in range(12):
+        bench.add("x" * 200)
+        bench.answer(0.01)
+    assert bench.pacer.budget == FIRST
+
+
 def test_without_a_terminal_of_our_own_nothing_is_written() -> None:
     bench = Bench()
     bench.pacer.active = False
