@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ...presets.finding import ROLES, SEVERITIES, Finding
+from ..formatting import spans_text
 from ..logs.log_files import parse_file_id
+from .error_lines import PLACE
+from .exits import Endings
+from .heads import Head, Thread
 from .nccl_facts import FactLine, InitStage, requests_sockets
-from .reading import Reading
-from .rules import Head, RankProgress, RuleHits, Tally
+from .reading import REPORT, Reading
+from .rules import RankProgress, Rule, RuleHits, Tally
 from .statements import CommunicatorPart, NodePart, Statements
 
 Order = Literal["lines", "time", "unknown"]
@@ -34,6 +38,11 @@ class LogFinding(Finding):
     """For a derived finding: the statement that shows it."""
     lines: tuple[FactLine, ...] = ()
 
+    @property
+    def stops(self) -> bool:
+        """Whether a job that says so has failed."""
+        return self.role in ("cause", "symptom") and self.severity == "error"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
@@ -42,28 +51,42 @@ class Verdict:
     findings: tuple[LogFinding, ...]
     """The first cause, then by role and severity."""
     first: LogFinding | None
-    """The cause that came first; None where no line shows one."""
+    """The cause that came first, of a job that has not failed what may become one; None where no line shows one."""
     order: Order
     """Why it counts as the first: its place in a single file, its time, or unknown."""
     victims: tuple[LogFinding, ...]
     """Symptoms: where there is a first cause they follow from it."""
     behind: tuple[int, ...]
     """Ranks that had come less far than others when collectives timed out."""
+    ended: bool = False
+    """Whether somebody reported a process that failed."""
 
     @property
     def failed(self) -> bool:
-        """Whether there is a cause that stops a job."""
-        return any(finding.role == "cause" and finding.severity == "error" for finding in self.findings)
+        """Whether the job failed, also where no line shows why."""
+        return self.ended or failed_in(self.findings)
 
 
 def judge(reading: Reading) -> Verdict:
     """Findings and first cause of everything that was read."""
     hits = [*fired(reading), *((entry, "") for entry in reading.exceptions.entries(reading.at))]
     findings = {entry.rule.place: finding_of(entry, seen, reading) for entry, seen in hits}
+    if not any(finding.role == "cause" and finding.severity == "error" for finding in findings.values()):
+        failed = reading.exceptions.failed or failed_in(findings.values())
+        fallback = [*absent(reading), *promoted(entry for entry, _ in hits)]
+        if not fallback:
+            fallback += reading.error_lines.entries(reading.at, failed)
+        others = [each for each in findings.values() if each.id not in ("died-terminated", "died-abort")]
+        if not any(entry.rule.role == "cause" for entry in fallback) and not failed_in(others):
+            fallback += reading.exceptions.exits()
+        for entry in fallback:
+            hits.append((entry, ""))
+            findings[entry.rule.place] = finding_of(entry, "", reading)
     causes = [entry for entry, _ in hits if findings[entry.rule.place].role == "cause"]
+    ended = reading.exceptions.failed
     first, order = _first_of(causes)
-    head = None if first is None else findings[first.rule.place]
-    rest = [finding for finding in findings.values() if finding is not head]
+    head = None if first is None else _placed(findings[first.rule.place], reading.exceptions.endings)
+    rest = [finding for place, finding in findings.items() if first is None or place != first.rule.place]
     rest.sort(key=lambda finding: (ROLES.index(finding.role), SEVERITIES.index(finding.severity)))
     return Verdict(
         findings=tuple(([head] if head else []) + rest),
@@ -71,7 +94,26 @@ def judge(reading: Reading) -> Verdict:
         order=order,
         victims=tuple(finding for finding in rest if finding.role == "symptom"),
         behind=behind(reading.tally.progress),
+        ended=ended,
     )
+
+
+def failed_in(findings: Iterable[LogFinding]) -> bool:
+    """Whether one of these is said by jobs that failed."""
+    return any(finding.stops for finding in findings)
+
+
+def _placed(finding: LogFinding, endings: Endings) -> LogFinding:
+    """With rank and host, where its own lines do not tell them and whoever reported the failed process does."""
+    first = endings.first
+    if finding.rank is None and not finding.ranks and first is not None and first.rank is not None:
+        finding = replace(finding, rank=first.rank, ranks=(first.rank,))
+    if finding.host or finding.hosts:
+        return finding
+    host = endings.hosts.get(-1 if finding.rank is None else finding.rank, "")
+    if not host and first is not None and first.rank in (None, finding.rank):
+        host = first.host
+    return replace(finding, host=host, hosts=(host,)) if host else finding
 
 
 def fired(reading: Reading) -> Iterator[tuple[RuleHits, str]]:
@@ -98,7 +140,7 @@ def finding_of(entry: RuleHits, seen: str, reading: Reading) -> LogFinding:
         role="fact" if soft else rule.role,
         layer=rule.layer,
         confidence=rule.confidence,
-        text=rule.text,
+        text=rule.says(first.values if first else {}),
         remedy=rule.remedy,
         env=rule.env,
         count=entry.count,
@@ -167,6 +209,73 @@ def derived(statements: Statements, tally: Tally) -> dict[str, str]:
         "p2p-hang": _hang(statements, tally),
     }
     return {rule: text for rule, text in texts.items() if text}
+
+
+ABSENT = Rule(
+    id="rank-absent", severity="error", role="cause", layer="torch", confidence="medium", text="", place=PLACE + 1,
+    remedy="Find out what it did instead: its own log and its stack; a phase that only some ranks enter (saving, "
+    "validation), a crash, a node that is gone.",
+)  # fmt: skip
+
+
+def absent(reading: Reading) -> Iterator[RuleHits]:
+    """Who kept the others waiting when collectives timed out, with the arithmetic; nothing where none did."""
+    timed = {rank: each for rank, each in reading.tally.progress.items() if each.seq is not None}
+    (waits,) = (entry for entry in reading.tally.entries if entry.rule.id == "pt-watchdog")
+    sizes = [part.nranks or 0 for part in reading.statements.sessions.communicators]
+    together = len({each.seq for each in timed.values()}) == 1 and len(timed) == max(sizes, default=0)
+    sentence = _kept_waiting(timed, _world(reading, timed)) if timed and not together else ""
+    if sentence:
+        who = _culprits(timed, _world(reading, timed))
+        heads: dict[Thread, Head] = {("", None, rank): Head(rank=rank) for rank in who}
+        firsts = [replace(first, head=Head(rank=who[0] if who else None)) for first in waits.firsts]
+        yield replace(waits, rule=replace(ABSENT, text=sentence), heads=heads, firsts=firsts, further=[])
+
+
+def promoted(entries: Iterable[RuleHits]) -> Iterator[RuleHits]:
+    """Errors that are facts beside a cause, and the best that is known without one."""
+    for entry in entries:
+        if entry.rule.role == "fact" and entry.rule.severity == "error" and entry.rule.id != REPORT:
+            yield replace(entry, rule=replace(entry.rule, role="cause"))
+
+
+def _world(reading: Reading, timed: Mapping[int, RankProgress]) -> int:
+    """Ranks that the logs name at least; ranks count from 0."""
+    sizes = [part.nranks or 0 for part in reading.statements.sessions.communicators]
+    return max(*sizes, *(rank + 1 for rank in (*timed, *reading.tally.progress, *reading.ranks)), 0)
+
+
+def _culprits(timed: Mapping[int, RankProgress], world: int) -> list[int]:
+    """Those that are behind, else those of which nothing is heard."""
+    latest = max(each.seq or 0 for each in timed.values())
+    late = sorted(rank for rank, each in timed.items() if each.seq != latest)
+    return late or sorted(set(range(world)) - set(timed))
+
+
+def _kept_waiting(timed: Mapping[int, RankProgress], world: int) -> str:
+    latest = max(each.seq or 0 for each in timed.values())
+    calls = {rank: f"{each.op} {each.seq}" for rank, each in timed.items()}
+    last = sorted(rank for rank, each in timed.items() if each.seq == latest)
+    late = sorted(rank for rank, each in timed.items() if each.seq != latest)
+    missing = sorted(set(range(world)) - set(timed))
+    waited = (
+        f"{spans_text('rank', sorted(timed))} timed out in {' and '.join(sorted(set(calls.values()))[:4])}"
+    )
+    if late:
+        behind_ = f"{_ranks(late)} {'is' if len(late) == 1 else 'are'} behind, in {calls[late[0]]}"
+        return f"{behind_}, while {spans_text('rank', last)} timed out in {calls[last[0]]}."
+    if missing:
+        return f"{_ranks(missing)} did not come: {waited}, and {_it(missing)} reported none."
+    return f"{waited[:1].upper()}{waited[1:]}: a rank that is not heard of here did not come, or the network failed."
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    text = spans_text("rank", ranks)
+    return text[:1].upper() + text[1:]
+
+
+def _it(ranks: Sequence[int]) -> str:
+    return "it" if len(ranks) == 1 else "they"
 
 
 def several_nodes(statements: Statements) -> bool | None:
@@ -253,7 +362,10 @@ def document(reading: Reading, verdict: Verdict) -> dict[str, Any]:
         "lines": reading.lines,
         "nccl_lines": reading.nccl_lines,
         "nccl": sorted(statements.versions),
-        "first_cause": None if first is None else {"id": first.id, "order": verdict.order},
+        "failed": verdict.failed,
+        "first_cause": None
+        if first is None or first.severity != "error"
+        else _finding(first) | {"order": verdict.order},
         "victims": [
             {"id": victim.id, "count": victim.count, "ranks": list(victim.ranks)}
             for victim in verdict.victims

@@ -18,7 +18,10 @@ from .. import run_directories
 from ..errors import RunError
 from ..logs import follow
 from ..logs.log_files import list_files, parse_file_id, whole_id
+from .error_lines import ALIVE, HINTS, SOFT, ErrorLines
 from .exceptions import Exceptions
+from .exits import NEEDLES
+from .heads import MARK, OLD, SOURCES, Head, Stamp, learned, parse_head, stamp_of, writer
 from .nccl_facts import (
     COMMUNICATORS,
     NODES,
@@ -32,23 +35,7 @@ from .nccl_facts import (
     folded_pairs,
     speed,
 )
-from .rules import (
-    BEGIN,
-    ENDINGS,
-    MARK,
-    OLD,
-    WIDTH,
-    Book,
-    Head,
-    Raw,
-    Stamp,
-    Tally,
-    Version,
-    book,
-    parse_head,
-    rank_of,
-    stamp_of,
-)
+from .rules import BEGIN, WIDTH, Book, Raw, Tally, Version, book
 from .statements import CommunicatorPart, NodePart, Statements
 
 REPORT, REPORT_LINES = "pt-nccl-error", 64
@@ -56,6 +43,8 @@ REPORT, REPORT_LINES = "pt-nccl-error", 64
 HEADS = 1 << 14
 """Heads that are remembered: threads write many lines with the same."""
 
+_CODES = re.compile(r"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+"""Of terminals: colours, cursor, titles (ECMA-48)."""
 _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[-_]?(\d{1,7})(?!\d)", re.IGNORECASE)
 
 Handler = Callable[[Statements, Head, str], None]
@@ -96,6 +85,8 @@ class _Place:
     line: int = 0
     report_until: int = 0
     version: Version = ()
+    prefix: re.Pattern[str] | None = None
+    """With what its lines begin; see heads.learned."""
 
 
 class Reading:
@@ -106,6 +97,9 @@ class Reading:
         self.tally = Tally(self.book)
         self.statements = Statements()
         self.exceptions = Exceptions()
+        self.error_lines = ErrorLines()
+        self.ranks: set[int] = set()
+        """Ranks whose lines were read."""
         self.files: list[str] = []
         """Names, in the order in which they were opened."""
         self.lines = 0
@@ -137,6 +131,10 @@ class Reading:
             self._places[self._at.name] = self._at
             self._at = _Place(line=self._at.line)
 
+    def prefixed(self, prefix: re.Pattern[str] | None) -> None:
+        """With what the lines of this file begin; see heads.learned."""
+        self._at.prefix = prefix
+
     @property
     def at(self) -> int:
         """Lines of the current file so far."""
@@ -149,6 +147,7 @@ class Reading:
     def _begin(self, place: _Place) -> None:
         self._heads.clear()
         self.exceptions.open(place.number, place.name, before=self._at.line)
+        self.error_lines.open(place.number, place.name, before=self._at.line)
         self.tally.open(place.number, place.name)
         self._at = place
         self.statements.version = place.version
@@ -158,6 +157,7 @@ class Reading:
         number, nccl = self._at.line, 0
         mark_in, needle, plain, handlers = MARK.search, self.book.needle, self.book.plain, _HANDLERS
         statements, noted, exceptions = self.statements, self.statements.noted, self.exceptions
+        errors, words = self.error_lines, (*HINTS, *SOFT)
         for line in lines:
             number += 1
             if not line:
@@ -166,10 +166,20 @@ class Reading:
             if mark is None and ("] INFO " in line or "] WARN " in line):
                 mark = OLD.match(line)
             if mark is None:
-                if exceptions.within:
-                    exceptions.line(line, number)
+                if "\x1b" in line:
+                    line = _CODES.sub("", line)
+                traced = exceptions.within and exceptions.line(line, number)
                 if first := plain(" " + line):
                     self._plain(line, first, number)
+                elif traced:
+                    continue
+                elif errors.open_here and ALIVE.search(line):
+                    errors.outlive()
+                else:
+                    for word in words:
+                        if word in line:
+                            self._error(line, number, False)
+                            break
                 continue
             nccl += 1
             start, level = mark.end(), mark[1]
@@ -193,28 +203,39 @@ class Reading:
                 continue
             if first := needle(line, start - 1):
                 self._fired(line, first, self._head(line[: mark.start()]), number)
+            elif level == "WARN":
+                errors.line(line, line[mark.start() :], self._head(line[: mark.start()]), number, False)
         self.lines += number - self._at.line
         self.nccl_lines += nccl
         self._at.line = number
 
     def _plain(self, line: str, first: re.Match[str], number: int) -> None:
         """A line without a mark of NCCL, and a needle in it."""
-        head = self._bare(line)
+        head, text = self._bare(line)
         if first[1] == BEGIN:
             self.exceptions.begin(line, head, number)
-        elif first[1] in ENDINGS:
-            self.exceptions.ended(line, head, number)
-        self._fired(" " + line, first, head, number, bare=True)
+        elif first[1] in NEEDLES:
+            self.exceptions.ended(text, line, head, number)
+        if not self._fired(" " + line, first, head, number, bare=True):
+            self._error(line, number, first[1] in NEEDLES)
 
-    def _fired(self, line: str, first: re.Match[str], head: Head, number: int, bare: bool = False) -> None:
-        """A line with a needle in it; a bare one has no mark of NCCL."""
+    def _error(self, line: str, number: int, has_rule: bool) -> None:
+        """A line that may tell of an error."""
+        head, text = self._bare(line)
+        self.error_lines.line(line, text, head, number, has_rule)
+
+    def _fired(self, line: str, first: re.Match[str], head: Head, number: int, bare: bool = False) -> bool:
+        """A line with a needle in it; a bare one has no mark of NCCL. True where a rule reads it."""
+        fired = False
         for rule, match in self.book.fired(line, first):
             if bare and rule.marked and number > self._at.report_until:
                 continue
             if not (rule.since or rule.until) or rule.holds_for(self.statements.version):
                 self.tally.add(rule, match, head, number)
+                fired = True
                 if rule.id == REPORT:
                     self._at.report_until = number + REPORT_LINES
+        return fired
 
     def _keep(self, line: str, number: int) -> None:
         """A line that states something for the first time."""
@@ -233,11 +254,13 @@ class Reading:
             head = self._heads[text] = parse_head(text, self._at.name, self._at.rank)
         return head
 
-    def _bare(self, line: str) -> Head:
-        """Who writes a line that is none of NCCL's."""
-        named = rank_of(line)
+    def _bare(self, line: str) -> tuple[Head, str]:
+        """Who writes a line that is none of NCCL's, and what it says."""
+        named, host, text = writer(line, self._at.prefix)
         rank = self._at.rank if named is None else named
-        return Head(rank=rank, source=(self._at.name, None, rank))
+        if rank is not None and len(self.ranks) < SOURCES:
+            self.ranks.add(rank)
+        return Head(host=host, rank=rank, source=(host or self._at.name, None, rank)), text
 
     def facts(self) -> NcclFacts:
         """Everything that was read so far, as NcclFacts that travel."""
@@ -389,11 +412,15 @@ def read_run(files: Iterable[Named], stopped: Callable[[], bool] = bool) -> tupl
 
 def _fed(reading: Reading, name: str, blocks: Iterator[list[str]], stopped: Callable[[], bool]) -> bool:
     """Feed one file; False when stopped."""
-    if reading.files[-1:] != [name]:
+    new = reading.files[-1:] != [name]
+    if new:
         reading.open(name)
     for lines in blocks:
         if stopped():
             return False
+        if new:
+            reading.prefixed(learned(lines))
+            new = False
         reading.feed(lines)
     return True
 

@@ -1,4 +1,4 @@
-"""What a line of a log means: who wrote it and when, which rules of rules.toml it fires, and how often they fired."""
+"""Which rules of rules.toml and ends.toml a line of a log fires, and how often they fired."""
 
 from __future__ import annotations
 
@@ -6,141 +6,22 @@ import functools
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any, NamedTuple
 
 from ...presets.finding import ROLES, SEVERITIES, Role, Severity
 from ...presets.sanitize import clean_text
+from .exits import NEEDLES as EXITS
+from .heads import SOURCES, Head, Stamp, Thread, stamp_of
 from .nccl_facts import FactLine
-
-LEVELS = ("INFO", "WARN", "TRACE", "CALL", "ABORT")
-
-MARK = re.compile(r"NCCL (?:(INFO|WARN|TRACE|CALL|ABORT) |version (?=\d))")
-"""Where a head ends and the message begins; without a group: the line with NCCL's version."""
-OLD = re.compile(r"^.*?(?<![\w.-])[\w.-]+:\d+:\d+ \[-?\d+\] (INFO|WARN|TRACE) ")
-"""The form of 2.3."""
-
-_HEAD = re.compile(
-    r"(?<![\w.-])(?!\d\d:\d\d:\d\d )(?P<host>[A-Za-z0-9_][\w.\-]*):(?P<pid>\d{1,10}):(?P<tid>\d{1,10}) "
-    r"(?:\[(?P<dev>-?\d{1,10})\] )?(?P<place>.*)$"
-)
-_BARE = re.compile(r"(?:^|\s)\[(?P<dev>-?\d{1,10})\] (?P<place>.*)$")
-_PLACE = re.compile(r"(?:\d+\.\d+ )?(?P<file>\S[^\r]{0,200}?):(?P<line>\d+) (?:\((?P<func>\w+)\) )?$")
-_DEVICES = 1024
-"""No host has as many GPUs: 2.14 to 2.22 write uninitialised memory where CUDA fails."""
-
-_RANK = re.compile(r"\[(?:rank(\d+)\]|\d+,(\d+)\]<std|PG .{0,80}?Rank (\d+)\]|Rank (\d+)\])")
-"""torchrun and torch, mpirun, torch's process groups."""
-_TASK = re.compile(r"(\d{1,7}): ")
-"""srun -l: only before a head, since other texts begin like that too."""
-_STAMP = re.compile(
-    r"\[(?P<nccl>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)\] "
-    r"|\[[EWIF](?P<glog>\d{3,4} \d\d:\d\d:\d\d(?:\.\d+)?)"
-    r"|(?<!\d)(?P<iso>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?)"
-)
-
-
-Thread = tuple[str, int | None, int | None]
-
-
-@dataclass(slots=True, eq=False)
-class Head:
-    """The prefix of a message. None and "" are unknown."""
-
-    host: str = ""
-    pid: int | None = None
-    tid: int | None = None
-    dev: int | None = None
-    """CUDA device; None also where NCCL wrote a number that is none."""
-    file: str = ""
-    line: int | None = None
-    func: str = ""
-    rank: int | None = None
-    """From the prefix of launcher or torch, or from the file's name."""
-    thread: Thread = ("", None, None)
-    """Host, process and thread; the file in place of an unknown host."""
-    process: Thread = ("", None, None)
-    """The same without the thread."""
-    source: Thread = ("", None, None)
-    """Host or file, process, rank: one source of lines."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Stamp:
-    """When a line was written. Only stamps of one kind can be compared."""
-
-    kind: str
-    """"nccl": its own, the host's time; "glog": torch's, without a year; "iso": somebody's on the way."""
-    text: str
-    """Sorts as time."""
-
-    @property
-    def local(self) -> str | None:
-        """Month, day and time of the host, which NCCL and torch both write; None for a shipper's."""
-        if self.kind == "iso":
-            return None
-        return self.text if self.kind == "glog" else self.text[5:7] + self.text[8:]
-
-
-def parse_head(text: str, file: str = "", rank: int | None = None) -> Head:
-    """The prefix before `NCCL INFO`, in a file that is the log of `rank`."""
-    match = _HEAD.search(text)
-    bare = match or _BARE.search(text)
-    after = bare["place"] if bare else text
-    place = _PLACE.match(after) if after else None
-    dev = int(bare["dev"]) if bare is not None and bare["dev"] else None
-    before = text[: match.start()] if match else text
-    written = rank_of(before) if before else None
-    task = _TASK.match(before) if match and before and written is None else None
-    host, pid, tid = (match["host"], int(match["pid"]), int(match["tid"])) if match else ("", None, None)
-    rank = int(task[1]) if task else rank if written is None else written
-    return Head(
-        host,
-        pid,
-        tid,
-        dev if dev is not None and 0 <= dev < _DEVICES else None,
-        place["file"] if place else "",
-        int(place["line"][:9]) if place else None,
-        (place["func"] or "") if place else "",
-        rank,
-        (host or file, pid, tid),
-        (host or file, pid, None),
-        (host or file, pid, rank),
-    )
-
-
-def rank_of(text: str) -> int | None:
-    """The rank that a launcher or torch writes into a line; None where there is none."""
-    match = _RANK.search(text, 0, 400)
-    return None if match is None else int(next(digits for digits in match.groups() if digits)[:9])
-
-
-def stamp_of(text: str) -> Stamp | None:
-    """When the line was written, by NCCL's own stamp where it has one, else by the first that there is."""
-    first: Stamp | None = None
-    for match in _STAMP.finditer(text, 0, 400):
-        kind = match.lastgroup or ""
-        value = match[kind].replace("T", " ").replace(",", ".")
-        if kind == "glog":  # E429 is April 29th
-            day, _, rest = value.partition(" ")
-            value = f"{day.zfill(4)} {rest}"
-        if kind == "nccl":
-            return Stamp(kind, value)
-        first = first or Stamp(kind, value)
-    return first
-
 
 BEFORE = r"[ \[(<:,'/\"*|>\]]"
 """What may precede a needle: fewer places to match than all of a line."""
 
 BEGIN = "Traceback (most recent call last)"
-ENDINGS = (
-    "failed (exitcode: ", "rank      : ", "exitcode  : ", "exited on signal ", "oom_kill event", "oom-kill event"
-)  # fmt: skip
-OTHERS = (BEGIN, *ENDINGS)
-"""Needles of no rule: an exception follows in the next lines; launchers report how a rank exited."""
-
+OTHERS = (BEGIN, *EXITS)
+"""Needles of no rule: an exception follows in the next lines; somebody reports how a process ended."""
 Version = tuple[int, ...]
 """(2, 21, 5); () where unknown."""
 
@@ -164,10 +45,19 @@ class Rule:
     until: Version = ()
     unless: tuple[str, ...] = ()
     marked: bool = False
+    template: str = ""
+    """The text with values of the line in it, where the match has them all."""
     softer: str = ""
     """A match that holds this text is a fact, no cause: it is usual in some places."""
     place: int = 0
     """In the file, from 0."""
+
+    def says(self, values: Mapping[str, str]) -> str:
+        """What it means, with the values of a match."""
+        try:
+            return self.template.format_map(values) if self.template else self.text
+        except KeyError:
+            return self.text
 
     def holds_for(self, version: Version) -> bool:
         """Whether this version of NCCL may log it; an unknown version may."""
@@ -182,11 +72,12 @@ Hit = tuple[Rule, re.Match[str]]
 class Book:
     """All rules, and their needles as one pattern."""
 
-    def __init__(self, rules: Iterable[Rule]) -> None:
+    def __init__(self, rules: Iterable[Rule], others: Iterable[str] = ()) -> None:
+        """`others`: needles of lines that no rule reads."""
         self.rules = tuple(rules)
         by_needle: dict[str, set[Rule]] = {}
         own = {needle for rule in self.rules for needle in rule.needles}
-        for needle in (*own, *OTHERS):
+        for needle in (*own, *others):
             by_needle[needle] = {
                 rule for rule in self.rules if any(needle.startswith(start) for start in rule.needles)
             }
@@ -195,7 +86,7 @@ class Book:
         }
         self.needle = _search(own)
         """(line, start) → the first needle, where a character stands before it, or None."""
-        self.plain = _search({*own, *OTHERS})
+        self.plain = _search({*own, *others})
         """The same for lines that are none of NCCL's."""
 
     def fired(self, line: str, first: re.Match[str]) -> list[Hit]:
@@ -244,7 +135,7 @@ def parse_version(text: str) -> Version:
 
 def parse(text: str) -> Book:
     """The rules of a text like rules.toml. Raises ValueError, KeyError or TypeError for one that is no such text."""
-    return Book(_rule(place, table) for place, table in enumerate(tomllib.loads(text)["rule"]))
+    return Book((_rule(place, table) for place, table in enumerate(tomllib.loads(text)["rule"])), OTHERS)
 
 
 def _rule(place: int, table: Mapping[str, Any]) -> Rule:
@@ -263,13 +154,12 @@ def _rule(place: int, table: Mapping[str, Any]) -> Rule:
 @functools.cache
 def book() -> Book:
     """The rules that ship."""
-    return parse(resources.files(__package__).joinpath("rules.toml").read_text("utf-8"))
+    files = resources.files(__package__)
+    return parse("".join(files.joinpath(name).read_text("utf-8") for name in ("rules.toml", "ends.toml")))
 
 
 EVIDENCE = 3
 """Lines that are kept of a rule in one file."""
-SOURCES = 4096
-"""Hosts, and ranks, that are kept of a rule."""
 FILES = 1024
 """Files of which the first line that fired a rule is kept."""
 WIDTH = 300
@@ -358,6 +248,8 @@ class Tally:
     def add(self, rule: Rule, match: re.Match[str], head: Head, number: int) -> None:
         """A line that fired a rule, and its number in the file."""
         entry = self.entries[rule.place]
+        if "host" in match.re.groupindex and match["host"]:
+            head = replace(head, host=match["host"], source=(match["host"], *head.source[1:]))
         if entry.seen(head, self._file):
             entry.firsts.append(_first(rule, match, head, self._file, self.evidence(match.string, number)))
         elif len(entry.further) < EVIDENCE - 1:
@@ -383,6 +275,10 @@ class Tally:
 
 
 def _first(rule: Rule, match: re.Match[str], head: Head, file: int, evidence: FactLine) -> First:
-    values = {name: clean_text(value, 200) for name, value in match.groupdict().items() if value}
+    values = {
+        name.removesuffix("_too"): clean_text(value, 200)
+        for name, value in match.groupdict().items()
+        if value
+    }
     softer = bool(rule.softer) and rule.softer in match[0]
     return First(file, evidence, head, stamp_of(match.string), values, softer)

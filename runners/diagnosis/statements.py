@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
 
+from .heads import Head, Stamp, Thread
 from .nccl_facts import Init, InitStage
-from .rules import Head, Raw, Stamp, Thread, Version, parse_version
+from .rules import Raw, Version, parse_version
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -12,7 +12,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .tracebacks import COMPILING, in_lines, unwrapped
+from .tracebacks import COMPILING, in_lines, raised_in, unwrapped
 
 
 class Cause(NamedTuple):
@@ -127,6 +127,14 @@ CAUSES: tuple[Cause, ...] = (
         _LESS,
         "maybe",
         anywhere=True,
+    ),
+    _cause(
+        "shm-full",
+        r"unable to (?:write to file|open shared memory object|mmap \d+ bytes from file) </torch_[^>\n]*>"
+        r"|No space left on device[^\n]*/dev/shm",
+        "finds the shared memory (/dev/shm) full",
+        "enlarge /dev/shm (docker --shm-size, emptyDir with medium Memory), or take fewer data-loader workers",
+        "maybe",
     ),
     _cause(
         "disk-full",
@@ -244,7 +252,7 @@ CAUSES: tuple[Cause, ...] = (
         r"(?i:^RuntimeError|^\w*Dist\w+Error|gloo|nccl|c10d|TCPStore).*?"
         r"(?:Connection (?:closed|reset) by|Connection refused|connectFullMesh|Broken pipe"
         r"|remote process exited|ncclRemoteError|communicator was aborted|Read error)"
-        r"|DistNetworkError",
+        r"|DistNetworkError|Rendezvous(?:Connection|Closed)Error|connection to the C10d store has failed",
         "lost its connection to another rank",
         "look for the rank that ended first, and why",
         "maybe",
@@ -366,6 +374,19 @@ def classify(death: Death) -> Failure:
     return _failure_of(case, death, raised)
 
 
+def of_line(line: str) -> Failure | None:
+    """What a line alone tells of a failure, without a traceback; None where the table knows nothing of it."""
+    kind = raised_in(line)
+    raised: dict[str, Any] = {}
+    case = None
+    if kind is None:
+        case = _in_last_lines(Death(0, None, {}, [line]))
+    else:
+        raised = {"type": kind.rpartition(".")[2], "text": line[len(kind) :].lstrip(": ")}
+        case = _of_table(raised, line)
+    return None if case is None else _failure_of(case, Death(0, None, raised), raised)
+
+
 class _FailureClass(NamedTuple):
     kind: str
     says: str
@@ -411,16 +432,23 @@ def _of_exception(raised: Mapping[str, Any], code: int | None) -> _FailureClass:
     head = "%s: %s" % (kind, raised.get("text", ""))
     if kind == "KeyboardInterrupt":
         return _FailureClass("terminated", "was interrupted (SIGINT)", _OUTSIDE, "yes")
-    for cause in CAUSES:
-        match = cause.pattern.search(head)
-        if match:
-            return _filled(cause, match, raised, head)
+    case = _of_table(raised, head)
+    if case is not None:
+        return case
     for earlier in raised.get("before") or ():
         for cause in CAUSES:
             match = cause.pattern.search(earlier) if cause.kind in THROUGH else None
             if match:
                 return _filled(cause, match, raised, earlier)
     return _unknown(kind, head, raised, code)
+
+
+def _of_table(raised: Mapping[str, Any], head: str) -> _FailureClass | None:
+    for cause in CAUSES:
+        match = cause.pattern.search(head)
+        if match:
+            return _filled(cause, match, raised, head)
+    return None
 
 
 def _unknown(kind: str, head: str, raised: Mapping[str, Any], code: int | None) -> _FailureClass:

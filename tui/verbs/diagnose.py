@@ -168,7 +168,10 @@ def _first(verdict: Verdict) -> list[str]:
     causes = (finding for finding in verdict.findings if finding.role == "cause")
     others = [finding for finding in causes if finding is not verdict.first]
     unsure = verdict.order == "unknown" and bool(others)
-    label = "A cause: " if unsure else f"First cause{ORDERS[verdict.order]}: "
+    if verdict.first.severity != "error":
+        label = "Not failed, but look at this: "
+    else:
+        label = "A cause: " if unsure else f"First cause{ORDERS[verdict.order]}: "
     lines = _finding(verdict.first, label)
     if verdict.victims:
         followed = ", ".join(
@@ -183,17 +186,20 @@ def _first(verdict: Verdict) -> list[str]:
 def _no_cause(reading: Reading, verdict: Verdict) -> str:
     if not reading.lines:
         return "Nothing is written there."
-    if verdict.victims:
+    if verdict.failed:
         late = f" {_behind(verdict)}" if verdict.behind else ""
-        return (
-            "No line shows the cause: the messages below are its consequences. "
-            f"Look at the ranks whose logs are not here.{late}"
-        )
+        signs = [finding for finding in verdict.victims if finding.lines]
+        sign = f" A sign of it: {min(signs, key=_line).text}" if signs else ""
+        return f"The job failed, and no line shows the cause: what is below followed from it.{late}{sign}"
     if any(finding.role == "hint" for finding in verdict.findings):
         return "No line shows a certain cause."
     return (
         f"No problems found in {plural(reading.lines, 'line')}, {reading.nccl_lines:,} of them from NCCL."
     )
+
+
+def _line(finding: LogFinding) -> tuple[str, int]:
+    return finding.lines[0].file, finding.lines[0].line
 
 
 def _behind(verdict: Verdict) -> str:

@@ -1,0 +1,185 @@
+"""Sentences of errors that no rule knows and no traceback carries, so that a failure is never told as nothing.
+
+The best of them is quoted where nothing else explains a failure: what the table of causes knows comes first, then by
+how sure the form of the line makes that something failed, then the earliest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+from ..inrank.failure_causes import Failure, of_line
+from .heads import Head, stamp_of
+from .nccl_facts import FactLine
+from .rules import First, Rule, RuleHits, shown
+
+MOST = 64
+"""Sentences that are kept of all files."""
+LAST = 30
+"""Lines of a file before its end within which a sentence is taken for what ended it."""
+PLACE = 1 << 21
+"""Behind exceptions, where two stand in one line."""
+QUOTED = 300
+"""Characters of a sentence that are quoted."""
+
+
+class Sureness(IntEnum):
+    """How sure the form of a line is that something failed."""
+
+    WORDS = 1
+    """It says so in words: not found, denied, failed."""
+    LEVEL = 2
+    """It is logged as an error."""
+    ENDED = 3
+    """An exception's line, or the last words of a process that ends itself."""
+
+
+_ENDED = re.compile(
+    r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Timeout|Expired|NotFound)(?::\s|$)"
+    r"|^terminate called after throwing|^\s*what\(\):|Fatal Python error|^(?i:fatal)[: ]|\bFATAL\b"
+    r"|^\S+: error: |^Cuda failure \d"
+)
+_LEVEL = re.compile(
+    r"\b(?:ERROR|CRITICAL)\b|\[E\d{3,4} |^E\d{4} |\b[Ee]rror(?::| -?\d+\b)|\berror\]|NCCL WARN|Last error:|\b\w+Error:"
+)
+_WORDS = re.compile(
+    r"command not found|No such file or directory|(?i:permission denied)|Exec format error|(?i:not? (?:found|installed))"
+    r"|\b(?i:cannot|can't|could not|unable to|failed|failure|evicted|killed|aborted|unrecognized arguments|refused)\b"
+)
+HINTS = ("rror", "RROR", "atal", "FATAL", "RITICAL", "xception", "NCCL WARN", "what():", "terminate called")
+"""One stands in each line of the two surer kinds: cheap to look for."""
+SOFT = (
+    "found", "No such", "enied", "annot", "can't", "ould not", "nable to", "ailed", "illed", "victed", "efused",
+    "nrecognized", "borted", "ailure", "nstalled",
+)  # fmt: skip
+"""The same of the least sure."""
+_NOTHING = re.compile(
+    r'^\s*File "|^\s*raise |error_file|(?i:\berrors?["\']?\s*[:=]\s*(?:0|none|null|false|<N/A>|$))|Traceback \(most'
+    r"|\b0 errors?\b|^nccl\w+Error: |closing signal|ChildFailedError|CalledProcessError|Root Cause|failed \(exitcode"
+    r"|exits with return code"
+    r"|FutureWarning|DeprecationWarning|UserWarning|\bINFO\b|\bDEBUG\b|\bWARNING\b"
+)
+"""Words of errors that are none, or only of launchers whose ranks failed."""
+_WARNED = re.compile(r"\[W\d{0,4} |^W\d{4} ")
+"""A warning of torch's C++ (glog), before its prefix is taken away."""
+ALIVE = re.compile(
+    r"\d+%\|.*\||(?i:\b(?:step|iter|iteration|epoch|global_step)\b\W{0,3}\d+.{0,80}\b(?:loss|lr|tok|time|acc))"
+    r"|(?i:\bloss\W{0,4}-?\d)"
+)
+"""A training that goes on."""
+
+
+@dataclass(slots=True)
+class _Sentence:
+    """A line that tells of an error."""
+
+    sureness: Sureness
+    failure: Failure | None
+    """Its class, where the table knows it."""
+    text: str
+    first: First
+    outlived: bool = False
+    """Whether training went on after it."""
+
+
+class ErrorLines:
+    """Collects such lines while logs are read."""
+
+    def __init__(self) -> None:
+        self._kept: list[_Sentence] = []
+        self._file, self._name = 0, ""
+        self._lines: dict[int, int] = {}
+        self.open_here = False
+        """Whether a sentence of this file waits for a sign of life after it."""
+
+    def open(self, file: int, name: str, before: int) -> None:
+        """The next lines are of this file; `before`: lines of the file before."""
+        self._lines[self._file] = before
+        self._file, self._name, self.open_here = file, name, False
+
+    def line(self, line: str, text: str, head: Head, number: int, has_rule: bool) -> None:
+        """A line with one of HINTS or SOFT in it; `text`: without prefixes; `has_rule`: a rule reads it, too."""
+        if len(self._kept) >= MOST or _NOTHING.search(text) or _WARNED.search(line, 0, 80):
+            return
+        sureness = sureness_of(text)
+        if sureness is None:
+            return
+        failure = of_line(text) if sureness > Sureness.WORDS else None
+        if has_rule and (failure is None or failure.symptom):
+            return
+        first = First(
+            self._file, FactLine(self._name, number, shown(line)), head, stamp_of(line), {}, False
+        )
+        self._kept.append(_Sentence(sureness, failure, text, first))
+        self.open_here = True
+
+    def outlive(self) -> None:
+        """Training goes on in this file."""
+        for sentence in self._kept:
+            if sentence.first.file == self._file:
+                sentence.outlived = True
+        self.open_here = False
+
+    def entries(self, lines: int, failed: bool) -> Iterator[RuleHits]:
+        """The best sentence, as a rule that fired: a cause where the job failed or nothing came after it.
+
+        `failed`: somebody else tells that the job failed.
+        """
+        self._lines[self._file] = lines
+        ended = [each for each in self._kept if failed or self._ended(each)]
+        best = min(
+            ended or [each for each in self._kept if each.sureness > Sureness.WORDS],
+            key=_order,
+            default=None,
+        )
+        if best is not None:
+            hits = RuleHits(_rule(best, bool(ended)))
+            hits.seen(best.first.head, best.first.file)
+            hits.firsts.append(best.first)
+            yield hits
+
+    def _ended(self, sentence: _Sentence) -> bool:
+        left = self._lines.get(sentence.first.file, 0) - sentence.first.evidence.line
+        sure = (
+            sentence.sureness is Sureness.ENDED
+            or sentence.failure is not None
+            or sentence.sureness is Sureness.LEVEL
+        )
+        return sure and not sentence.outlived and left <= LAST
+
+
+def sureness_of(text: str) -> Sureness | None:
+    """How sure a line is that something failed; None where it says nothing of the kind."""
+    if _ENDED.search(text):
+        return Sureness.ENDED
+    if _LEVEL.search(text):
+        return Sureness.LEVEL
+    return Sureness.WORDS if _WORDS.search(text) else None
+
+
+def _order(sentence: _Sentence) -> tuple[bool, bool, bool, int, int, int]:
+    failure, first = sentence.failure, sentence.first
+    symptom = failure is not None and failure.symptom
+    return (
+        sentence.outlived, symptom, failure is None, -sentence.sureness, first.file, first.evidence.line,
+    )  # fmt: skip
+
+
+def _rule(sentence: _Sentence, ended: bool) -> Rule:
+    failure = sentence.failure
+    if failure is None:
+        name, text = "unexplained", f"No rule knows this: {shown(sentence.text)[:QUOTED]}"
+        remedy = "Read the lines around it: it is the earliest sentence that tells of an error."
+    else:
+        name = f"died-{failure.kind}"
+        text = f"A rank {failure.text.partition(' ')[2].partition(' ')[2]}."
+        remedy = f"{failure.remedy[:1].upper()}{failure.remedy[1:]}."
+    symptom = failure is not None and failure.symptom
+    return Rule(
+        id=name, severity="error" if ended else "warning", layer="unknown",
+        role="symptom" if symptom else "cause" if ended else "hint",
+        confidence="low", text=text, remedy=remedy, place=PLACE,
+    )  # fmt: skip

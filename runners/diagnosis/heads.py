@@ -1,0 +1,191 @@
+"""Who wrote a line of a log, and when: the prefixes of NCCL, torch, launchers and shippers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+LEVELS = ("INFO", "WARN", "TRACE", "CALL", "ABORT")
+
+MARK = re.compile(r"NCCL (?:(INFO|WARN|TRACE|CALL|ABORT) |version (?=\d))")
+"""Where a head ends and the message begins; without a group: the line with NCCL's version."""
+OLD = re.compile(r"^.*?(?<![\w.-])[\w.-]+:\d+:\d+ \[-?\d+\] (INFO|WARN|TRACE) ")
+"""The form of 2.3."""
+
+_HEAD = re.compile(
+    r"(?<![\w.-])(?!\d\d:\d\d:\d\d )(?P<host>[A-Za-z0-9_][\w.\-]*):(?P<pid>\d{1,10}):(?P<tid>\d{1,10}) "
+    r"(?:\[(?P<dev>-?\d{1,10})\] )?(?P<place>.*)$"
+)
+_BARE = re.compile(r"(?:^|\s)\[(?P<dev>-?\d{1,10})\] (?P<place>.*)$")
+_PLACE = re.compile(r"(?:\d+\.\d+ )?(?P<file>\S[^\r]{0,200}?):(?P<line>\d+) (?:\((?P<func>\w+)\) )?$")
+_DEVICES = 1024
+"""No host has as many GPUs: 2.14 to 2.22 write uninitialised memory where CUDA fails."""
+
+_RANK = re.compile(r"\[(?:rank(\d+)\]|\d+,(\d+)\]<std|PG .{0,80}?Rank (\d+)\]|R(?:ank|ANK) (\d+)\])")
+"""torchrun and torch, mpirun, torch's process groups."""
+_TASK = re.compile(r"(\d{1,7}): ")
+"""srun -l: only before a head, since other texts begin like that too."""
+_STAMP = re.compile(
+    r"\[(?P<nccl>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)\] "
+    r"|\[[EWIF](?P<glog>\d{3,4} \d\d:\d\d:\d\d(?:\.\d+)?)"
+    r"|(?<!\d)(?P<iso>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?)"
+)
+
+
+Thread = tuple[str, int | None, int | None]
+
+
+@dataclass(slots=True, eq=False)
+class Head:
+    """The prefix of a message. None and "" are unknown."""
+
+    host: str = ""
+    pid: int | None = None
+    tid: int | None = None
+    dev: int | None = None
+    """CUDA device; None also where NCCL wrote a number that is none."""
+    file: str = ""
+    line: int | None = None
+    func: str = ""
+    rank: int | None = None
+    """From the prefix of launcher or torch, or from the file's name."""
+    thread: Thread = ("", None, None)
+    """Host, process and thread; the file in place of an unknown host."""
+    process: Thread = ("", None, None)
+    """The same without the thread."""
+    source: Thread = ("", None, None)
+    """Host or file, process, rank: one source of lines."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Stamp:
+    """When a line was written. Only stamps of one kind can be compared."""
+
+    kind: str
+    """"nccl": its own, the host's time; "glog": torch's, without a year; "iso": somebody's on the way."""
+    text: str
+    """Sorts as time."""
+
+    @property
+    def local(self) -> str | None:
+        """Month, day and time of the host, which NCCL and torch both write; None for a shipper's."""
+        if self.kind == "iso":
+            return None
+        return self.text if self.kind == "glog" else self.text[5:7] + self.text[8:]
+
+
+def parse_head(text: str, file: str = "", rank: int | None = None) -> Head:
+    """The prefix before `NCCL INFO`, in a file that is the log of `rank`."""
+    match = _HEAD.search(text)
+    bare = match or _BARE.search(text)
+    after = bare["place"] if bare else text
+    place = _PLACE.match(after) if after else None
+    dev = int(bare["dev"]) if bare is not None and bare["dev"] else None
+    before = text[: match.start()] if match else text
+    written = rank_of(before) if before else None
+    task = _TASK.match(before) if match and before and written is None else None
+    host, pid, tid = (match["host"], int(match["pid"]), int(match["tid"])) if match else ("", None, None)
+    rank = int(task[1]) if task else rank if written is None else written
+    return Head(
+        host,
+        pid,
+        tid,
+        dev if dev is not None and 0 <= dev < _DEVICES else None,
+        place["file"] if place else "",
+        int(place["line"][:9]) if place else None,
+        (place["func"] or "") if place else "",
+        rank,
+        (host or file, pid, tid),
+        (host or file, pid, None),
+        (host or file, pid, rank),
+    )
+
+
+def rank_of(text: str) -> int | None:
+    """The rank that a launcher or torch writes into a line; None where there is none."""
+    match = _RANK.search(text, 0, 400)
+    return None if match is None else int(next(digits for digits in match.groups() if digits)[:9])
+
+
+def stamp_of(text: str) -> Stamp | None:
+    """When the line was written, by NCCL's own stamp where it has one, else by the first that there is."""
+    first: Stamp | None = None
+    for match in _STAMP.finditer(text, 0, 400):
+        kind = match.lastgroup or ""
+        value = match[kind].replace("T", " ").replace(",", ".")
+        if kind == "glog":  # E429 is April 29th
+            day, _, rest = value.partition(" ")
+            value = f"{day.zfill(4)} {rest}"
+        if kind == "nccl":
+            return Stamp(kind, value)
+        first = first or Stamp(kind, value)
+    return first
+
+
+_HOST = r"(?P<host>[A-Za-z0-9][\w.-]*)"
+_WRITERS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"\s*\(\w[\w.:<>-]*,? (?:rank=\d+, )?pid=\d+(?:, ip=" + _HOST + r")?\)",
+        r"\[pod/" + _HOST + r"/[\w.-]+\]",
+    )
+)
+"""Ray and SkyPilot (whose rank is that of the node); kubectl --prefix."""
+_LEARNED = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"\s*(?P<rank>\d{1,6}): ?",
+        r"\[?" + _HOST + r"\]?(?::| +\|) ",
+        r"[\w-]{1,40}/(?P<rank>\d{1,6}) ",
+    )
+)
+"""srun -l; pdsh, DeepSpeed and docker compose; TorchX. Other lines begin like that too: see `learned`."""
+LEARN, SHARE = 400, 0.8
+"""Lines of a file that are looked at, and the share of them that has to have its prefix."""
+_SHIPPED = re.compile(
+    r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*(?:Z|[+-]\d\d:?\d\d)?\s+(?:std(?:out|err) [FP] )?"
+)
+"""What shippers write before each line; it differs from line to line."""
+_TAGS = re.compile(r"^(?:\[[\w:.,<> -]{1,40}\](?:<std\w+>)?:?\s?)+")
+"""What launchers and loggers write: [rank0]: [1,3]<stderr>: [2024-01-01 10:00:00]"""
+
+
+def unshipped(line: str) -> str:
+    """The line without what a shipper of logs wrote before it."""
+    return _SHIPPED.sub("", line)
+
+
+def learned(lines: Sequence[str]) -> re.Pattern[str] | None:
+    """The prefix with which nearly all lines of a file begin: who wrote them; None where there is none."""
+    some = [text for line in lines[:LEARN] if (text := unshipped(line)).strip()]
+    for pattern in _LEARNED:
+        begun = [match for match in map(pattern.match, some) if match is not None]
+        if len(some) > 1 and len(begun) >= SHARE * len(some) and not _words(begun):
+            return pattern
+    return None
+
+
+def _words(begun: Sequence[re.Match[str]]) -> bool:
+    """Whether the lines begin with words of a text ("Epoch: ", "INFO: ") and no hosts, which have digits or are few."""
+    hosts = {match["host"] for match in begun if "host" in match.groupdict()}
+    plain = [host for host in hosts if not any(letter.isdigit() for letter in host)]
+    return bool(plain) and (len(plain) > 1 or plain[0].isupper() or len(begun) < 4)
+
+
+def writer(line: str, prefix: re.Pattern[str] | None) -> tuple[int | None, str, str]:
+    """Rank and host of whoever wrote a line that is none of NCCL's, and its text without prefixes."""
+    text, rank, host = unshipped(line), rank_of(line), ""
+    for pattern in (prefix, *_WRITERS):
+        match = pattern.match(text) if pattern is not None else None
+        if match is None:
+            continue
+        said = match.groupdict()
+        host = host or said.get("host") or ""
+        rank = int(said["rank"]) if rank is None and said.get("rank") else rank
+        text = text[match.end() :].removeprefix(" ")
+    return rank, host, _TAGS.sub("", text)
+
+
+SOURCES = 4096
+"""Hosts, and ranks, that are kept of one thing that is told."""

@@ -1,0 +1,95 @@
+"""258 logs after public threads (tests/corpus/threads): how often the headline names the first cause.
+
+The held-out half is there for its score alone: a rule or a pattern is never written after one of its logs.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distui.runners.diagnosis.first_cause import judge
+from distui.runners.diagnosis.reading import read_all
+from distui.tui.verbs.diagnose import text
+
+THREADS = Path(__file__).parents[2] / "corpus/threads"
+HEALTHY = "healthy"
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the diagnosis says of a log, and its label."""
+
+    label: dict[str, Any]
+    head: str
+    """The headline, with the evidence below it."""
+    failed: bool
+
+    @property
+    def right(self) -> bool:
+        """Whether the headline names the first cause."""
+        first = self.head.split("\n")[0].lower()
+        return self.failed and any(re.search(words, first) for words in self.label["headline"])
+
+    def names(self, what: str) -> bool:
+        """Whether it names the rank or the host."""
+        return re.search(rf"\b{re.escape(what)}\b", self.head, re.IGNORECASE) is not None
+
+
+@functools.cache
+def told(half: str) -> tuple[Told, ...]:
+    """All logs of one half."""
+    return tuple(_told(half))
+
+
+def _told(half: str) -> Iterator[Told]:
+    for label in json.loads((THREADS / "labels.json").read_text("utf-8")):
+        odd = int(hashlib.sha256(label["source"].encode()).hexdigest(), 16) % 2
+        if half != ("held-out" if odd else "develop"):
+            continue
+        name = f"{label['log']}.log"
+        reading = read_all([(name, THREADS / name)])
+        verdict = judge(reading)
+        yield Told(label, "\n".join(text(reading, verdict)[:3]), verdict.failed)
+
+
+def score(half: str) -> dict[str, float]:
+    """Shares of one half: of failed jobs with the right headline, of those with rank or host told that name it."""
+    failed = [one for one in told(half) if one.label["kind"] != HEALTHY]
+    ranks = [one for one in failed if one.label["rank"] is not None]
+    hosts = [one for one in failed if one.label["host"]]
+    return {
+        "right": sum(one.right for one in failed) / len(failed),
+        "rank": sum(one.names(f"rank {one.label['rank']}") for one in ranks) / len(ranks),
+        "host": sum(one.names(one.label["host"]) for one in hosts) / len(hosts),
+        "silent": sum(not one.failed for one in failed),
+    }
+
+
+# What was reached: these only rise, and `silent`, failed jobs that are told as healthy, only falls.
+@pytest.mark.parametrize(
+    ("half", "least"),
+    [
+        ("develop", {"right": 0.97, "rank": 0.93, "host": 0.87, "silent": 1}),
+        ("held-out", {"right": 0.82, "rank": 0.91, "host": 0.75, "silent": 6}),
+    ],
+)
+def test_the_first_cause_is_named(half: str, least: dict[str, float]) -> None:
+    reached = score(half)
+    assert reached["silent"] <= least.pop("silent")
+    assert {name: reached[name] for name in least if reached[name] < least[name]} == {}
+
+
+@pytest.mark.parametrize("half", ["develop", "held-out"])
+def test_a_healthy_log_has_no_first_cause(half: str) -> None:
+    healthy = [one for one in told(half) if one.label["kind"] == HEALTHY]
+    assert len(healthy) > 20
+    assert [one.label["log"] for one in healthy if one.failed or one.head.startswith("First cause")] == []
