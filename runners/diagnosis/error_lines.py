@@ -56,6 +56,7 @@ SOFT = (
     "nrecognized", "borted", "ailure", "nstalled",
 )  # fmt: skip
 """The same of the least sure."""
+ERROR_WORDS = (*HINTS, *SOFT)
 _NOTHING = re.compile(
     r'^\s*File "|^\s*raise |error_file|(?i:\berrors?["\']?\s*[:=]\s*(?:0|none|null|false|<N/A>|$))|Traceback \(most'
     r"|\b0 errors?\b|^nccl\w+Error: |closing signal|ChildFailedError|CalledProcessError|Root Cause|failed \(exitcode"
@@ -152,7 +153,7 @@ class ErrorLines:
 
 
 def sureness_of(text: str) -> Sureness | None:
-    """How sure a line is that something failed; None where it says nothing of the kind."""
+    """How sure a line is that something failed; None where it is no error."""
     if _ENDED.search(text):
         return Sureness.ENDED
     if _LEVEL.search(text):

@@ -180,9 +180,9 @@ def writer(line: str, prefix: re.Pattern[str] | None) -> tuple[int | None, str, 
         match = pattern.match(text) if pattern is not None else None
         if match is None:
             continue
-        said = match.groupdict()
-        host = host or said.get("host") or ""
-        rank = int(said["rank"]) if rank is None and said.get("rank") else rank
+        groups = match.groupdict()
+        host = host or groups.get("host") or ""
+        rank = int(groups["rank"]) if rank is None and groups.get("rank") else rank
         text = text[match.end() :].removeprefix(" ")
     return rank, host, _TAGS.sub("", text)
 

@@ -18,7 +18,7 @@ from .. import run_directories
 from ..errors import RunError
 from ..logs import follow
 from ..logs.log_files import list_files, parse_file_id, whole_id
-from .error_lines import ALIVE, HINTS, SOFT, ErrorLines
+from .error_lines import ALIVE, ERROR_WORDS, ErrorLines
 from .exceptions import Exceptions
 from .exits import NEEDLES
 from .heads import MARK, OLD, SOURCES, Head, Stamp, learned, parse_head, stamp_of, writer
@@ -155,9 +155,8 @@ class Reading:
     def feed(self, lines: Iterable[str]) -> None:
         """Whole lines of the file that was opened last, without their ends."""
         number, nccl = self._at.line, 0
-        mark_in, needle, plain, handlers = MARK.search, self.book.needle, self.book.plain, _HANDLERS
+        mark_in, needle, handlers = MARK.search, self.book.needle, _HANDLERS
         statements, noted, exceptions = self.statements, self.statements.noted, self.exceptions
-        errors, words = self.error_lines, (*HINTS, *SOFT)
         for line in lines:
             number += 1
             if not line:
@@ -166,20 +165,7 @@ class Reading:
             if mark is None and ("] INFO " in line or "] WARN " in line):
                 mark = OLD.match(line)
             if mark is None:
-                if "\x1b" in line:
-                    line = _CODES.sub("", line)
-                traced = exceptions.within and exceptions.line(line, number)
-                if first := plain(" " + line):
-                    self._plain(line, first, number)
-                elif traced:
-                    continue
-                elif errors.open_here and ALIVE.search(line):
-                    errors.outlive()
-                else:
-                    for word in words:
-                        if word in line:
-                            self._error(line, number, False)
-                            break
+                self._unmarked(line, number)
                 continue
             nccl += 1
             start, level = mark.end(), mark[1]
@@ -204,10 +190,28 @@ class Reading:
             if first := needle(line, start - 1):
                 self._fired(line, first, self._head(line[: mark.start()]), number)
             elif level == "WARN":
-                errors.line(line, line[mark.start() :], self._head(line[: mark.start()]), number, False)
+                head = self._head(line[: mark.start()])
+                self.error_lines.line(line, line[mark.start() :], head, number, False)
         self.lines += number - self._at.line
         self.nccl_lines += nccl
         self._at.line = number
+
+    def _unmarked(self, line: str, number: int) -> None:
+        """A line that is none of NCCL's."""
+        if "\x1b" in line:
+            line = _CODES.sub("", line)
+        traced = self.exceptions.within and self.exceptions.line(line, number)
+        if first := self.book.plain(" " + line):
+            self._plain(line, first, number)
+        elif traced:
+            return
+        elif self.error_lines.open_here and ALIVE.search(line):
+            self.error_lines.outlive()
+        else:
+            for word in ERROR_WORDS:
+                if word in line:
+                    self._error(line, number, False)
+                    return
 
     def _plain(self, line: str, first: re.Match[str], number: int) -> None:
         """A line without a mark of NCCL, and a needle in it."""

@@ -20,10 +20,10 @@ from distui.runners.errors import RunError
 from distui.runners.launch import recent
 from distui.runners.launch.launch_form import LaunchForm, PresetEntry
 from distui.runners.launch.syntax_check import syntax_problem
-from distui.tui.path_completion import completed_path
 from distui.tui.rows.form import Field, best_match, folded_plan, form_rows
 from distui.tui.rows.glyphs import plain
 from distui.tui.screens.launch import LaunchScreen
+from distui.tui.screens.launch_panes import completed_path
 from distui.tui.screens.modal import ConfirmScreen
 
 pytestmark = pytest.mark.timeout(60)

@@ -506,3 +506,38 @@ class LogView(LogRows):
                 self._jump = Jump(at=line.key[0] - 1.0)
         else:
             self.post_message(self.Zoomed())
+
+
+def culprit(state: RunState) -> int | None:
+    """The rank that failed first in the newest attempt; None where none did."""
+    cause = state.attempts[-1].first_cause if state.attempts else None
+    return cause.rank if cause is not None and cause.rank in state.ranks else None
+
+
+class LogLead:
+    """Moves the log to a rank, unless the user chose what it shows: a rank, a stream, a filter."""
+
+    def __init__(self, log: LogView) -> None:
+        self._log = log
+        self._led: Selection | None = None
+        self._culprit: int | None = None
+
+    def to(self, rank: int | None) -> None:
+        """Show this rank, or all, at its newest line."""
+        if self._log.selection not in (Selection(), self._led):
+            return
+        self._led = Selection(rank=rank)
+        if self._led != self._log.selection:
+            self._log.select(self._led)
+            self._log.set_follow(True)
+
+    def to_culprit(self, state: RunState) -> None:
+        """Once for each failure; all ranks again when the next attempt begins."""
+        rank = culprit(state)
+        if rank != self._culprit:
+            self._culprit = rank
+            self.to(rank)
+
+    def chosen(self) -> None:
+        """What the log shows now is the user's choice."""
+        self._led = None

@@ -35,8 +35,7 @@ from ..rows.tables import absent, next_sort
 from .bars import Flash, TabRow
 from .curves import CurveStrip, RankStrip
 from .findings_pane import Diagnosis, FindingList
-from .log_lead import LogLead
-from .log_view import LogView
+from .log_view import LogLead, LogView
 from .modal import TextScreen
 from .nccl_board import NcclBoard, StatementRows
 from .panes import (
