@@ -20,7 +20,8 @@ class Sshd:
     """One server. It needs privilege separation's empty directory only where root starts it."""
 
     def __init__(self, root: Path, *lines: str) -> None:
-        assert SSHD is not None
+        if SSHD is None:
+            raise FileNotFoundError("no sshd here: apt-get install openssh-server")
         self.root = root
         root.mkdir(mode=0o700)
         if os.getuid() == 0:

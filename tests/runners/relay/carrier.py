@@ -18,11 +18,11 @@ KEY = b"the key of the runners' rendezvous"
 def main(socket: str, node: int, nnodes: int, port: int) -> None:
     """Carry until stdin ends."""
     control = Control(socket, lambda request, peer: {"ok": True}, lambda peer: None)
-    control.start()
     if node == 0:
         port = coordinator.start("127.0.0.1", port, KEY, (1, nnodes, 1.0))
     relay = Relay("127.0.0.1", port, KEY, RUN, node, nnodes)
     control.takers["relay"] = relay.serve
+    control.start()  # an agent that was answered before would wait for ever
     print(port, flush=True)
     sys.stdin.read()
     relay.close()
