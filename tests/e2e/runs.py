@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import io
 import json
 import os
 import select
@@ -17,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from patience import slowness
+
+from distui.tui.cli import main
 
 DISTUI = str(Path(sys.executable).with_name("distui"))
 EXAMPLES = Path(__file__).parents[2] / "presets" / "examples"
@@ -105,6 +109,21 @@ class World:
             raise
         return Done(process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
 
+    def reads(self, *words: str) -> Done:
+        """`distui WORDS…` of a verb that only reads, in this process where it can: they are asked by the thousand."""
+        if asyncio._get_running_loop() is not None:
+            return self.distui(*words)
+        kept, out, err = dict(os.environ), io.StringIO(), io.StringIO()
+        os.environ.clear()
+        os.environ.update(self.env)
+        try:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                code = main([*words])
+        finally:
+            os.environ.clear()
+            os.environ.update(kept)
+        return Done(code, out.getvalue(), err.getvalue())
+
     def python(self, code: str, *words: str) -> Done:
         """`python -c CODE WORDS…` as this user, with distui importable."""
         done = subprocess.run(
@@ -142,7 +161,8 @@ class World:
 
     def close(self) -> None:
         """Stop every run, end by pid whatever is left, and fail if anything was."""
-        self.stop_all()
+        if self.processes():
+            self.stop_all()
         left = self.left()
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
@@ -174,7 +194,7 @@ class Run:
     def wait(self, until: str = "done", timeout: float = LIMIT_S) -> int:
         """`distui wait`: its exit code. Fails on a time-out, and tells how the run stands."""
         limit = f"{timeout * slowness():g}"
-        done = self.distui("wait", "--until", until, "--timeout", limit, timeout=timeout + 20)
+        done = self.world.reads("wait", self.id, "--until", until, "--timeout", limit)
         assert "after" not in done.err, (done.err, self.describe())
         return done.code
 
@@ -185,12 +205,15 @@ class Run:
 
     def status(self) -> dict[str, Any]:
         """`status --json`."""
-        found: dict[str, Any] = self.distui("status", "--json").fine().json()
+        found: dict[str, Any] = self.world.reads("status", self.id, "--json").fine().json()
         return found
 
     def events(self) -> list[dict[str, Any]]:
         """`events --json`: every event of the journal."""
-        return [json.loads(line) for line in self.distui("events", "--json").fine().out.splitlines()]
+        return [
+            json.loads(line)
+            for line in self.world.reads("events", self.id, "--json").fine().out.splitlines()
+        ]
 
     def of(self, kind: str) -> list[dict[str, Any]]:
         """The events of one kind, without their envelopes."""
@@ -237,7 +260,7 @@ class Run:
 
     def describe(self) -> str:
         """How it stands, for the message of a failed assertion."""
-        said = self.distui("status").out
+        said = self.world.reads("status", self.id).out
         logs = {
             name: self.file(name)[-2000:].decode("utf-8", "replace") for name in ("agent.log", "runner.log")
         }
