@@ -91,8 +91,18 @@ def news(it: Rig, step: int) -> None:
     it.link.play(LogGrew({str(out.relative_to(it.run_dir)): out.stat().st_size}), time=it.now)
 
 
-@pytest.mark.parametrize("theme", NAMES)
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+SIZES = ((80, 24), (120, 40), (200, 60))
+USUAL = {*zip(SIZES, NAMES, strict=True)}
+"""Each size and each theme once."""
+
+
+@pytest.mark.parametrize(
+    ("size", "theme"),
+    [
+        pytest.param(*both, marks=() if both in USUAL else pytest.mark.long)
+        for both in product(SIZES, NAMES)
+    ],
+)
 async def test_the_terminal_shows_what_textual_would(rig: Start, size: tuple[int, int], theme: str) -> None:
     async with shown(rig(play.running()), *size) as it:
         await it.until(lambda: "step 29" in it.screen())
