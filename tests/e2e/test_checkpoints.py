@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from .runs import EXAMPLES, Run, World
+from .runs import EXAMPLES, Run, World, kill
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
 
@@ -121,7 +121,7 @@ def test_an_agent_that_comes_later_reports_each_once(world: World) -> None:
     words = ("launch", "ddp", "--nproc-per-node", "1", "--", str(EXAMPLES / "chargpt.py"), *args)
     run = world.run(*words)
     run.eventually(lambda status: status["checkpoint"] and status["checkpoint"]["saved"] >= 2, 60)
-    os.kill(run.agent_pid(), 9)
+    kill(run.agent_pid())
     before = len(checkpoints(run))
     run.eventually(lambda status: status["checkpoint"]["saved"] > before + 1, 60)
     run.stop().fine()

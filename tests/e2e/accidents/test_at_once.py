@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 
 import pytest
 
-from ..runs import World, alive, until
+from ..runs import World, alive, kill, until
 
 UP = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
 
@@ -109,7 +107,7 @@ def test_the_agent_dies_while_it_stops_the_run(world: World) -> None:
     assert until(lambda: run.file("node-0/attempt-001/rank-0.out"), 20)
     stop = world.start("stop", run.id, "--yes")
     assert until(lambda: b"stop requested" in run.file("journal.jsonl"), 20)
-    os.kill(run.agent_pid(), signal.SIGKILL)
+    kill(run.agent_pid())
     _, err = stop.communicate(timeout=30)
     assert stop.returncode == 0, err
     assert run.status()["state"] == "stopped"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -243,7 +242,7 @@ def test_a_folder_that_is_gone_while_the_run_lives(world: World) -> None:
 def test_without_plan_and_agent(world: World) -> None:
     """The reason is said; the runner that lives is not hurt by a look."""
     run = live(world)
-    os.kill(run.agent_pid(), signal.SIGKILL)
+    kill(run.agent_pid())
     (run.path / "plan.json").write_bytes(DEEP)
     (finding,) = [one for one in run.status()["findings"] if one["id"] == "no-agent"]
     assert "plan.json" in finding["text"]

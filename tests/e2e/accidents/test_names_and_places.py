@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ..runs import DISTUI, World
+from ..runs import DISTUI, World, gone, kill
 
 SLEEP = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
 
@@ -150,10 +151,10 @@ def test_a_stale_socket_is_replaced_and_a_file_is_not(world: World) -> None:
     run = world.execute(SLEEP)
     assert run.wait("running") == 0
     path = Path(next(world.sockets.glob("*.sock")))
-    os.kill(run.agent_pid(), 9)
+    kill(run.agent_pid())
     assert path.is_socket()
     assert run.status()["state"] == "running", "the stale socket is replaced"
-    os.kill(run.agent_pid(), 9)
+    kill(run.agent_pid())
     path.unlink()
     path.write_text("somebody's notes")
     told = run.distui("status").fine().out
@@ -182,5 +183,7 @@ def test_a_socket_that_nobody_serves_any_more(world: World) -> None:
         assert b"Traceback" not in err
     path.unlink()
     # The agent itself is asked to go, as its socket is lost; the next one takes over the same ranks.
-    os.kill(run.agent_pid(), 15)
+    agent = run.agent_pid()
+    kill(agent, signal.SIGTERM)
+    assert gone(agent)
     run.eventually(lambda status: status["state"] == "running")
