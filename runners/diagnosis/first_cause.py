@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from ...presets.finding import ROLES, SEVERITIES, Finding
 from ..formatting import spans_text
 from ..logs.log_files import parse_file_id
 from .error_lines import PLACE
 from .exits import Endings
-from .heads import Head, Thread
+from .heads import SOURCES, Head, Thread
 from .nccl_facts import FactLine, InitStage, requests_sockets
 from .reading import REPORT, Reading
 from .rules import RankProgress, Rule, RuleHits, Tally
@@ -211,6 +211,8 @@ def derived(statements: Statements, tally: Tally) -> dict[str, str]:
     return {rule: text for rule, text in texts.items() if text}
 
 
+MOST_RANKS = 1 << 17
+"""A job with more is a number that was misread: nobody is counted as missing then."""
 ABSENT = Rule(
     id="rank-absent", severity="error", role="cause", layer="torch", confidence="medium", text="", place=PLACE + 1,
     remedy="Find out what it did instead: its own log and its stack; a phase that only some ranks enter (saving, "
@@ -218,18 +220,50 @@ ABSENT = Rule(
 )  # fmt: skip
 
 
+class Waits(NamedTuple):
+    """Ranks of a job in which collectives timed out."""
+
+    calls: Mapping[int, str]
+    """By rank that timed out: operation and sequence number."""
+    last: Sequence[int]
+    """Those in the latest collective."""
+    late: Sequence[int]
+    """Those in an earlier one."""
+    missing: Sequence[int]
+    """Those that the logs name and that report none."""
+
+    @property
+    def culprits(self) -> Sequence[int]:
+        """Those that are behind, else those of which nothing is heard."""
+        return self.late or self.missing
+
+
 def absent(reading: Reading) -> Iterator[RuleHits]:
     """Who kept the others waiting when collectives timed out, with the arithmetic; nothing where none did."""
     timed = {rank: each for rank, each in reading.tally.progress.items() if each.seq is not None}
-    (waits,) = (entry for entry in reading.tally.entries if entry.rule.id == "pt-watchdog")
-    sizes = [part.nranks or 0 for part in reading.statements.sessions.communicators]
-    together = len({each.seq for each in timed.values()}) == 1 and len(timed) == max(sizes, default=0)
-    sentence = _kept_waiting(timed, _world(reading, timed)) if timed and not together else ""
-    if sentence:
-        who = _culprits(timed, _world(reading, timed))
-        heads: dict[Thread, Head] = {("", None, rank): Head(rank=rank) for rank in who}
-        firsts = [replace(first, head=Head(rank=who[0] if who else None)) for first in waits.firsts]
-        yield replace(waits, rule=replace(ABSENT, text=sentence), heads=heads, firsts=firsts, further=[])
+    size = max((part.nranks or 0 for part in reading.statements.sessions.communicators), default=0)
+    together = len({each.seq for each in timed.values()}) == 1 and len(timed) == size
+    if not timed or together:
+        return
+    ranks = _waits(timed, max(size, *(rank + 1 for rank in (*reading.tally.progress, *reading.ranks))))
+    (hits,) = (entry for entry in reading.tally.entries if entry.rule.id == "pt-watchdog")
+    heads: dict[Thread, Head] = {("", None, rank): Head(rank=rank) for rank in ranks.culprits[:SOURCES]}
+    named = Head(rank=ranks.culprits[0] if ranks.culprits else None)
+    yield replace(
+        hits, rule=replace(ABSENT, text=_kept_waiting(ranks)), heads=heads, further=[],
+        firsts=[replace(first, head=named) for first in hits.firsts],
+    )  # fmt: skip
+
+
+def _waits(timed: Mapping[int, RankProgress], world: int) -> Waits:
+    """`world`: how many ranks the logs name at least. One that is not believed leaves out who is missing."""
+    latest = max(each.seq or 0 for each in timed.values())
+    return Waits(
+        calls={rank: f"{each.op} {each.seq}" for rank, each in timed.items()},
+        last=sorted(rank for rank, each in timed.items() if each.seq == latest),
+        late=sorted(rank for rank, each in timed.items() if each.seq != latest),
+        missing=sorted(set(range(world)) - set(timed)) if world <= MOST_RANKS else (),
+    )
 
 
 def promoted(entries: Iterable[RuleHits]) -> Iterator[RuleHits]:
@@ -239,43 +273,22 @@ def promoted(entries: Iterable[RuleHits]) -> Iterator[RuleHits]:
             yield replace(entry, rule=replace(entry.rule, role="cause"))
 
 
-def _world(reading: Reading, timed: Mapping[int, RankProgress]) -> int:
-    """Ranks that the logs name at least; ranks count from 0."""
-    sizes = [part.nranks or 0 for part in reading.statements.sessions.communicators]
-    return max(*sizes, *(rank + 1 for rank in (*timed, *reading.tally.progress, *reading.ranks)), 0)
-
-
-def _culprits(timed: Mapping[int, RankProgress], world: int) -> list[int]:
-    """Those that are behind, else those of which nothing is heard."""
-    latest = max(each.seq or 0 for each in timed.values())
-    late = sorted(rank for rank, each in timed.items() if each.seq != latest)
-    return late or sorted(set(range(world)) - set(timed))
-
-
-def _kept_waiting(timed: Mapping[int, RankProgress], world: int) -> str:
-    latest = max(each.seq or 0 for each in timed.values())
-    calls = {rank: f"{each.op} {each.seq}" for rank, each in timed.items()}
-    last = sorted(rank for rank, each in timed.items() if each.seq == latest)
-    late = sorted(rank for rank, each in timed.items() if each.seq != latest)
-    missing = sorted(set(range(world)) - set(timed))
+def _kept_waiting(ranks: Waits) -> str:
+    calls, last, late, missing = ranks
     waited = (
-        f"{spans_text('rank', sorted(timed))} timed out in {' and '.join(sorted(set(calls.values()))[:4])}"
+        f"{spans_text('rank', sorted(calls))} timed out in {' and '.join(sorted(set(calls.values()))[:4])}"
     )
     if late:
         behind_ = f"{_ranks(late)} {'is' if len(late) == 1 else 'are'} behind, in {calls[late[0]]}"
         return f"{behind_}, while {spans_text('rank', last)} timed out in {calls[last[0]]}."
     if missing:
-        return f"{_ranks(missing)} did not come: {waited}, and {_it(missing)} reported none."
+        return f"{_ranks(missing)} did not come: {waited}, and {'it' if len(missing) == 1 else 'they'} reported none."
     return f"{waited[:1].upper()}{waited[1:]}: a rank that is not heard of here did not come, or the network failed."
 
 
 def _ranks(ranks: Sequence[int]) -> str:
     text = spans_text("rank", ranks)
     return text[:1].upper() + text[1:]
-
-
-def _it(ranks: Sequence[int]) -> str:
-    return "it" if len(ranks) == 1 else "they"
 
 
 def several_nodes(statements: Statements) -> bool | None:

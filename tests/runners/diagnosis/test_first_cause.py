@@ -53,6 +53,12 @@ def test_symptoms_alone_are_no_cause(tmp_path: Path) -> None:
     assert [one.id for one in verdict.victims] == ["sock-closed-by-peer"]
 
 
+def test_a_rank_that_no_job_has_counts_nobody_as_missing(tmp_path: Path) -> None:
+    verdict = of(tmp_path, [WATCHDOG.format(999999998, 49)])
+    assert verdict.first is not None
+    assert (verdict.first.id, verdict.first.ranks) == ("rank-absent", ())
+
+
 def test_in_one_file_the_earlier_line_is_first(tmp_path: Path) -> None:
     for lines, first in (([PORT.format("a"), OOM.format("b")], "ib-port-error"),
                          ([OOM.format("b"), PORT.format("a")], "cuda-oom")):  # fmt: skip
