@@ -7,19 +7,18 @@ how sure the form of the line makes that something failed, then the earliest.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
 from ..inrank.failure_causes import Failure, of_line
+from .exceptions import LAST, sentence, text_of
 from .heads import Head, stamp_of
 from .nccl_facts import FactLine
 from .rules import First, Rule, RuleHits, shown
 
 MOST = 64
 """Sentences that are kept of all files."""
-LAST = 30
-"""Lines of a file before its end within which a sentence is taken for what ended it."""
 PLACE = 1 << 21
 """Behind exceptions, where two stand in one line."""
 QUOTED = 300
@@ -92,18 +91,21 @@ class ErrorLines:
     def __init__(self) -> None:
         self._kept: list[_Sentence] = []
         self._file, self._name = 0, ""
-        self._lines: dict[int, int] = {}
         self.open_here = False
         """Whether a sentence of this file waits for a sign of life after it."""
 
-    def open(self, file: int, name: str, before: int) -> None:
-        """The next lines are of this file; `before`: lines of the file before."""
-        self._lines[self._file] = before
+    @property
+    def full(self) -> bool:
+        """Whether no more is kept."""
+        return len(self._kept) >= MOST
+
+    def open(self, file: int, name: str) -> None:
+        """The next lines are of this file: its number, from 1, and its name."""
         self._file, self._name, self.open_here = file, name, False
 
     def line(self, line: str, text: str, head: Head, number: int, has_rule: bool) -> None:
-        """A line with one of HINTS or SOFT in it; `text`: without prefixes; `has_rule`: a rule reads it, too."""
-        if len(self._kept) >= MOST or _NOTHING.search(text) or _WARNED.search(line, 0, 80):
+        """A line that may report an error; `text`: without prefixes; `has_rule`: a rule reads it, too."""
+        if self.full or _NOTHING.search(text) or _WARNED.search(line, 0, 80):
             return
         sureness = sureness_of(text)
         if sureness is None:
@@ -111,45 +113,41 @@ class ErrorLines:
         failure = of_line(text) if sureness > Sureness.WORDS else None
         if has_rule and (failure is None or failure.symptom):
             return
-        first = First(
-            self._file, FactLine(self._name, number, shown(line)), head, stamp_of(line), {}, False
-        )
+        first = First(self._file, FactLine(self._name, number, shown(line)), head, stamp_of(line))
         self._kept.append(_Sentence(sureness, failure, text, first))
         self.open_here = True
 
     def outlive(self) -> None:
         """Training goes on in this file."""
-        for sentence in self._kept:
-            if sentence.first.file == self._file:
-                sentence.outlived = True
+        for each in self._kept:
+            if each.first.file == self._file:
+                each.outlived = True
         self.open_here = False
 
-    def entries(self, lines: int, failed: bool) -> Iterator[RuleHits]:
+    def entries(self, lengths: Mapping[int, int], failed: bool) -> Iterator[RuleHits]:
         """The best sentence, as a rule that fired: a cause where the job failed or nothing came after it.
 
-        `failed`: somebody else tells that the job failed.
+        `lengths`: lines of each file so far; `failed`: somebody else tells that the job failed.
         """
-        self._lines[self._file] = lines
-        ended = [each for each in self._kept if failed or self._ended(each)]
-        best = min(
-            ended or [each for each in self._kept if each.sureness > Sureness.WORDS],
-            key=_order,
-            default=None,
-        )
+        surer = [each for each in self._kept if each.sureness > Sureness.WORDS]
+        ended = self._kept if failed else [each for each in surer if _ends(each, lengths)]
+        best = min(ended or surer, key=_order, default=None)
         if best is not None:
-            hits = RuleHits(_rule(best, bool(ended)))
-            hits.seen(best.first.head, best.first.file)
-            hits.firsts.append(best.first)
-            yield hits
+            yield RuleHits.of(_rule(best, bool(ended)), best.first)
 
-    def _ended(self, sentence: _Sentence) -> bool:
-        left = self._lines.get(sentence.first.file, 0) - sentence.first.evidence.line
-        sure = (
-            sentence.sureness is Sureness.ENDED
-            or sentence.failure is not None
-            or sentence.sureness is Sureness.LEVEL
-        )
-        return sure and not sentence.outlived and left <= LAST
+
+def _ends(each: _Sentence, lengths: Mapping[int, int]) -> bool:
+    """Whether its file ends with it, and no training went on after it."""
+    left = lengths.get(each.first.file, 0) - each.first.evidence.line
+    return not each.outlived and left <= LAST
+
+
+def may_report(line: str) -> bool:
+    """Whether a line has one of the words without which it is no error. A loop, since it is asked for every line."""
+    for word in ERROR_WORDS:  # noqa: SIM110
+        if word in line:
+            return True
+    return False
 
 
 def sureness_of(text: str) -> Sureness | None:
@@ -161,23 +159,19 @@ def sureness_of(text: str) -> Sureness | None:
     return Sureness.WORDS if _WORDS.search(text) else None
 
 
-def _order(sentence: _Sentence) -> tuple[bool, bool, bool, int, int, int]:
-    failure, first = sentence.failure, sentence.first
+def _order(each: _Sentence) -> tuple[bool, bool, bool, int, int, int]:
+    failure, first = each.failure, each.first
     symptom = failure is not None and failure.symptom
-    return (
-        sentence.outlived, symptom, failure is None, -sentence.sureness, first.file, first.evidence.line,
-    )  # fmt: skip
+    return (each.outlived, symptom, failure is None, -each.sureness, first.file, first.evidence.line)
 
 
-def _rule(sentence: _Sentence, ended: bool) -> Rule:
-    failure = sentence.failure
+def _rule(best: _Sentence, ended: bool) -> Rule:
+    failure = best.failure
     if failure is None:
-        name, text = "unexplained", f"No rule knows this: {shown(sentence.text)[:QUOTED]}"
+        name, text = "unexplained", f"No rule knows this: {shown(best.text)[:QUOTED]}"
         remedy = "Read the lines around it: it is the earliest sentence that tells of an error."
     else:
-        name = f"died-{failure.kind}"
-        text = f"A rank {failure.text.partition(' ')[2].partition(' ')[2]}."
-        remedy = f"{failure.remedy[:1].upper()}{failure.remedy[1:]}."
+        name, text, remedy = f"died-{failure.kind}", text_of(failure), sentence(failure.remedy)
     symptom = failure is not None and failure.symptom
     return Rule(
         id=name, severity="error" if ended else "warning", layer="unknown",

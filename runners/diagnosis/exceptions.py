@@ -6,7 +6,7 @@ Classes and remedies are those of live verdicts: runners/inrank/failure_causes.p
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..inrank.failure_causes import Death, Failure, classify
@@ -85,7 +85,6 @@ class Exceptions:
         self._traces: dict[str, _Trace] = {}
         self._raised: dict[str, _Raised] = {}
         self._file, self._name = 0, ""
-        self._lines: dict[int, int] = {}
         self._inner: dict[str, tuple[Failure, str, int]] = {}
         """By prefix the exception before a chained one, where the table knows its class; its line and its number."""
         self.endings = Endings()
@@ -94,9 +93,8 @@ class Exceptions:
         self._exit: tuple[int, First] | None = None
         """The first that was reported: its code, and the line."""
 
-    def open(self, file: int, name: str, before: int) -> None:
-        """The next lines are of this file: its number, from 1, and its name; `before`: lines of the file before."""
-        self._lines[self._file] = before
+    def open(self, file: int, name: str) -> None:
+        """The next lines are of this file: its number, from 1, and its name."""
         self._file, self._name, self.within = file, name, False
         self._traces.clear()
         self._inner.clear()
@@ -117,11 +115,7 @@ class Exceptions:
         if ending is not None:
             if ending.code and not self.failed:
                 self.failed = True
-                evidence = FactLine(self._name, number, shown(line))
-                self._exit = (
-                    ending.code,
-                    First(self._file, evidence, ending.head, stamp_of(line), {}, False),
-                )
+                self._exit = ending.code, self._first(line, ending.head, number)
             if ending.failure is not None:
                 self._keep(ending.failure, ending.head, line, number, sure=True)
 
@@ -142,14 +136,13 @@ class Exceptions:
             self._close(trace)
         return True
 
-    def entries(self, lines: int) -> Iterator[RuleHits]:
-        """The exceptions, as rules that fired; `lines`: lines of the newest file so far."""
-        self._lines[self._file] = lines
+    def entries(self, lengths: Mapping[int, int]) -> Iterator[RuleHits]:
+        """The exceptions, as rules that fired; `lengths`: lines of each file so far."""
         for place, raised in enumerate(self._raised.values()):
             sure = (
                 raised.sure
                 or self.failed
-                or any(self._lines.get(file, 0) - line <= LAST for file, line in raised.last.items())
+                or any(lengths.get(file, 0) - line <= LAST for file, line in raised.last.items())
             )
             yield replace(raised.entry, rule=_rule(raised.failure, place, sure))
 
@@ -158,10 +151,10 @@ class Exceptions:
         if self._exit is not None:
             code, first = self._exit
             rule = replace(_rule(classify(Death(0, code, {})), MOST, True), role="cause", confidence="low")
-            hits = RuleHits(rule)
-            hits.seen(first.head, first.file)
-            hits.firsts.append(first)
-            yield hits
+            yield RuleHits.of(rule, first)
+
+    def _first(self, line: str, head: Head, number: int) -> First:
+        return First(self._file, FactLine(self._name, number, shown(line)), head, stamp_of(line))
 
     def _of(self, text: str) -> _Trace | None:
         """The traceback of a line: the one with the longest prefix of it; one without a prefix takes no tagged line."""
@@ -216,9 +209,8 @@ class Exceptions:
         if self._file in entry.files:
             raised.last[self._file] = number
         if first:
-            evidence = FactLine(self._name, number, shown(line))
             values = {"where": failure.where} if failure.where else {}
-            entry.firsts.append(First(self._file, evidence, head, stamp_of(line), values, False))
+            entry.firsts.append(replace(self._first(line, head, number), values=values))
         return key
 
     def _take_back(self, key: str) -> None:
@@ -238,7 +230,6 @@ def _classed(death: Death, last: str) -> Failure:
 
 
 def _rule(failure: Failure, place: int, sure: bool) -> Rule:
-    says = failure.text.partition(" ")[2].partition(" ")[2]
     if sure:
         severity, role, remedy = "error", "symptom" if failure.symptom else "cause", failure.remedy
     else:
@@ -246,6 +237,15 @@ def _rule(failure: Failure, place: int, sure: bool) -> Rule:
         remedy = f"the script may have gone on after it; if not: {failure.remedy}"
     return Rule(
         id=f"died-{failure.kind}", severity=severity, role=role, layer="python",  # type: ignore[arg-type]
-        confidence="high" if sure else "low", text=f"A rank {says}.", remedy=f"{remedy[0].upper()}{remedy[1:]}.",
-        place=PLACE + place,
+        confidence="high" if sure else "low", text=text_of(failure), remedy=sentence(remedy), place=PLACE + place,
     )  # fmt: skip
+
+
+def text_of(failure: Failure) -> str:
+    """What happened, of a rank that the sentence does not name: its number here is made up."""
+    return sentence(f"A rank {failure.text.partition(' ')[2].partition(' ')[2]}")
+
+
+def sentence(text: str) -> str:
+    """With a capital letter and a full stop."""
+    return f"{text[:1].upper()}{text[1:]}."

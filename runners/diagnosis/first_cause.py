@@ -69,13 +69,13 @@ class Verdict:
 
 def judge(reading: Reading) -> Verdict:
     """Findings and first cause of everything that was read."""
-    hits = [*fired(reading), *((entry, "") for entry in reading.exceptions.entries(reading.at))]
+    hits = [*fired(reading), *((entry, "") for entry in reading.exceptions.entries(reading.lengths))]
     findings = {entry.rule.place: finding_of(entry, seen, reading) for entry, seen in hits}
     if not any(finding.role == "cause" and finding.severity == "error" for finding in findings.values()):
         failed = reading.exceptions.failed or failed_in(findings.values())
         fallback = [*absent(reading), *promoted(entry for entry, _ in hits)]
         if not fallback:
-            fallback += reading.error_lines.entries(reading.at, failed)
+            fallback += reading.error_lines.entries(reading.lengths, failed)
         others = [each for each in findings.values() if each.id not in ("died-terminated", "died-abort")]
         if not any(entry.rule.role == "cause" for entry in fallback) and not failed_in(others):
             fallback += reading.exceptions.exits()
@@ -220,7 +220,7 @@ ABSENT = Rule(
 )  # fmt: skip
 
 
-class Waits(NamedTuple):
+class TimedOut(NamedTuple):
     """Ranks of a job in which collectives timed out."""
 
     calls: Mapping[int, str]
@@ -245,7 +245,7 @@ def absent(reading: Reading) -> Iterator[RuleHits]:
     together = len({each.seq for each in timed.values()}) == 1 and len(timed) == size
     if not timed or together:
         return
-    ranks = _waits(timed, max(size, *(rank + 1 for rank in (*reading.tally.progress, *reading.ranks))))
+    ranks = _timed_out(timed, max(size, *(rank + 1 for rank in (*reading.tally.progress, *reading.ranks))))
     (hits,) = (entry for entry in reading.tally.entries if entry.rule.id == "pt-watchdog")
     heads: dict[Thread, Head] = {("", None, rank): Head(rank=rank) for rank in ranks.culprits[:SOURCES]}
     named = Head(rank=ranks.culprits[0] if ranks.culprits else None)
@@ -255,10 +255,10 @@ def absent(reading: Reading) -> Iterator[RuleHits]:
     )  # fmt: skip
 
 
-def _waits(timed: Mapping[int, RankProgress], world: int) -> Waits:
+def _timed_out(timed: Mapping[int, RankProgress], world: int) -> TimedOut:
     """`world`: how many ranks the logs name at least. One that is not believed leaves out who is missing."""
     latest = max(each.seq or 0 for each in timed.values())
-    return Waits(
+    return TimedOut(
         calls={rank: f"{each.op} {each.seq}" for rank, each in timed.items()},
         last=sorted(rank for rank, each in timed.items() if each.seq == latest),
         late=sorted(rank for rank, each in timed.items() if each.seq != latest),
@@ -273,7 +273,7 @@ def promoted(entries: Iterable[RuleHits]) -> Iterator[RuleHits]:
             yield replace(entry, rule=replace(entry.rule, role="cause"))
 
 
-def _kept_waiting(ranks: Waits) -> str:
+def _kept_waiting(ranks: TimedOut) -> str:
     calls, last, late, missing = ranks
     waited = (
         f"{spans_text('rank', sorted(calls))} timed out in {' and '.join(sorted(set(calls.values()))[:4])}"

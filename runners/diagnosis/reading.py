@@ -18,7 +18,7 @@ from .. import run_directories
 from ..errors import RunError
 from ..logs import follow
 from ..logs.log_files import list_files, parse_file_id, whole_id
-from .error_lines import ALIVE, ERROR_WORDS, ErrorLines
+from .error_lines import ALIVE, ErrorLines, may_report
 from .exceptions import Exceptions
 from .exits import NEEDLES
 from .heads import MARK, OLD, SOURCES, Head, Stamp, learned, parse_head, stamp_of, writer
@@ -106,6 +106,8 @@ class Reading:
         self.nccl_lines = 0
         self._heads: dict[str, Head] = {}
         self._places: dict[str, _Place] = {}
+        self._lengths: dict[int, int] = {}
+        """Of files that were left."""
         self._at = _Place()
 
     def open(self, name: str, rank: int | None = None) -> None:
@@ -129,6 +131,7 @@ class Reading:
         if self._at.name:
             self._at.version = self.statements.version
             self._places[self._at.name] = self._at
+            self._lengths[self._at.number] = self._at.line
             self._at = _Place(line=self._at.line)
 
     def prefixed(self, prefix: re.Pattern[str] | None) -> None:
@@ -136,9 +139,9 @@ class Reading:
         self._at.prefix = prefix
 
     @property
-    def at(self) -> int:
-        """Lines of the current file so far."""
-        return self._at.line
+    def lengths(self) -> dict[int, int]:
+        """By number of a file its lines so far."""
+        return self._lengths | {self._at.number: self._at.line}
 
     def skip(self, lines: int) -> None:
         """Count lines of the file that are left out."""
@@ -146,8 +149,9 @@ class Reading:
 
     def _begin(self, place: _Place) -> None:
         self._heads.clear()
-        self.exceptions.open(place.number, place.name, before=self._at.line)
-        self.error_lines.open(place.number, place.name, before=self._at.line)
+        self._lengths[self._at.number] = self._at.line
+        self.exceptions.open(place.number, place.name)
+        self.error_lines.open(place.number, place.name)
         self.tally.open(place.number, place.name)
         self._at = place
         self.statements.version = place.version
@@ -191,7 +195,7 @@ class Reading:
                 self._fired(line, first, self._head(line[: mark.start()]), number)
             elif level == "WARN":
                 head = self._head(line[: mark.start()])
-                self.error_lines.line(line, line[mark.start() :], head, number, False)
+                self.error_lines.line(line, line[mark.start() :], head, number, has_rule=False)
         self.lines += number - self._at.line
         self.nccl_lines += nccl
         self._at.line = number
@@ -207,11 +211,9 @@ class Reading:
             return
         elif self.error_lines.open_here and ALIVE.search(line):
             self.error_lines.outlive()
-        else:
-            for word in ERROR_WORDS:
-                if word in line:
-                    self._error(line, number, False)
-                    return
+        elif not self.error_lines.full and may_report(line):
+            head, text = self._bare(line)
+            self.error_lines.line(line, text, head, number, has_rule=False)
 
     def _plain(self, line: str, first: re.Match[str], number: int) -> None:
         """A line without a mark of NCCL, and a needle in it."""
@@ -221,12 +223,7 @@ class Reading:
         elif first[1] in NEEDLES:
             self.exceptions.ended(text, line, head, number)
         if not self._fired(" " + line, first, head, number, bare=True):
-            self._error(line, number, first[1] in NEEDLES)
-
-    def _error(self, line: str, number: int, has_rule: bool) -> None:
-        """A line that may tell of an error."""
-        head, text = self._bare(line)
-        self.error_lines.line(line, text, head, number, has_rule)
+            self.error_lines.line(line, text, head, number, has_rule=first[1] in NEEDLES)
 
     def _fired(self, line: str, first: re.Match[str], head: Head, number: int, bare: bool = False) -> bool:
         """A line with a needle in it; a bare one has no mark of NCCL. True where a rule reads it."""

@@ -191,8 +191,8 @@ class First:
     evidence: FactLine
     head: Head
     stamp: Stamp | None
-    values: dict[str, str]
-    softer: bool
+    values: dict[str, str] = field(default_factory=dict)
+    softer: bool = False
 
 
 @dataclass(slots=True)
@@ -208,6 +208,14 @@ class RuleHits:
     """Which hosts, processes and ranks log it."""
     files: set[int] = field(default_factory=set)
     """Of `firsts`: files may be read in turns."""
+
+    @classmethod
+    def of(cls, rule: Rule, first: First) -> RuleHits:
+        """A rule that one line fired."""
+        hits = cls(rule)
+        hits.seen(first.head, first.file)
+        hits.firsts.append(first)
+        return hits
 
     def seen(self, head: Head, file: int) -> bool:
         """Count a hit; True if it is the file's first (its line is kept)."""

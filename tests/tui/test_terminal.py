@@ -207,27 +207,25 @@ def test_without_a_terminal_it_refuses_in_one_sentence(tmp_path: Path) -> None:
     assert b"no terminal" in done.stderr
 
 
-def test_the_viewer_never_loads_torch_or_numpy() -> None:
-    code = (
-        "import sys; import distui.tui.app, distui.tui.screens.run, distui.tui.screens.launch;"
-        "print([name for name in ('torch', 'numpy', 'sky', 'pynvml', 'psutil') if name in sys.modules])"
-    )
+def loaded(imports: str, which: str) -> str:
+    """The modules of which `which` holds, an expression of `name`, in a process that has made these imports."""
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False
-    )
-    assert done.stdout.strip() == "[]", done.stderr
+        [sys.executable, "-c", f"import sys, {imports}; print([name for name in sys.modules if {which}])"],
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_the_viewer_never_loads_torch_or_numpy() -> None:
+    imports = "distui.tui.app, distui.tui.screens.run, distui.tui.screens.launch"
+    assert loaded(imports, "name in ('torch', 'numpy', 'sky', 'pynvml', 'psutil')") == "[]"
 
 
 def test_logs_loads_nothing_of_launches() -> None:
     """Presets, plans and what reaches hosts took a fifth of its start."""
-    code = (
-        "import sys; import distui.tui.verbs.logs;"
-        "print([name for name in sys.modules if name.startswith(('distui.runners.hub', 'distui.presets.plan'))])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False
-    )
-    assert done.stdout.strip() == "[]", done.stderr
+    launching = "name.startswith(('distui.runners.hub', 'distui.presets.plan'))"
+    assert loaded("distui.tui.verbs.logs", launching) == "[]"
 
 
 @pytest.mark.long
