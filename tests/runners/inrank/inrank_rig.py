@@ -20,7 +20,7 @@ from distui.runners import local_agent, run_directories
 from distui.runners.journal import RunRecord
 from distui.runners.model import CommandDone, RankChanged, Restart, SetNccl, Stamped, Stop
 from distui.runners.state import RunState
-from distui.runners.wire.client import Link
+from distui.runners.wire.client import Link, new_id
 
 ROOMS = Path(__file__).parents[3]
 INRANK = ROOMS / "runners" / "inrank"
@@ -68,7 +68,11 @@ class Driven:
         return await self.link.send(SetNccl("n", level, subsys, **more))
 
     async def restart(self, **env: str) -> CommandDone:
-        return await self.link.send(Restart("r", env))
+        """The answer, once `state` has what was told before it: an answer overtakes events that wait in the link."""
+        asked = Restart(new_id(), env)
+        done = await self.link.send(asked)
+        await self.until(lambda _: any(came.event == done for came in self.events))
+        return done
 
     def changes(self, rank: int) -> list[tuple[int, str, int | None]]:
         """Attempt, state and exit code of every change of a rank."""
