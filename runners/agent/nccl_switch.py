@@ -210,6 +210,8 @@ EVERY_S = 10.0
 WAITS_S = 10.0
 """A rank has waited so long in a collective before RAS is asked at all."""
 LIMIT_S = 8.0
+ANSWERS_S, ASKED = 1.0, 8
+"""A process that lives answers so soon; how often another one is tried."""
 LARGEST = 8 << 20
 ID = "nccl-ras"
 
@@ -253,33 +255,49 @@ def _waits(pulse: Pulse | None, now: float) -> bool:
 
 
 async def ask(port: int, as_json: bool, hosts: tuple[str, ...] = ("::1", "127.0.0.1")) -> ras.RasReport:
-    """One report of all communicators that the process behind `port` knows. Raises OSError, TimeoutError, RasError."""
+    """One report of all communicators that a process behind `port` knows. Raises OSError, TimeoutError, RasError.
+
+    The ranks of a node share the port, and the kernel gives a connection to any of them, also to one that is stopped:
+    where nobody answers at once, the next connection is another rank's by chance.
+    """
     problem: OSError = OSError("nobody listens")
-    for host in hosts:
+    for host in hosts * ASKED:
         try:
-            async with asyncio.timeout(LIMIT_S):
+            async with asyncio.timeout(ANSWERS_S):
                 reader, writer = await asyncio.open_connection(host, port)
         except OSError as error:
             problem = error
             continue
         try:
-            async with asyncio.timeout(LIMIT_S):
-                return ras.parse(await _converse(reader, writer, as_json))
+            if await _greeted(reader, writer, as_json):
+                async with asyncio.timeout(LIMIT_S):
+                    return ras.parse(await _status(reader, writer))
+            problem = TimeoutError("nobody answers")
         finally:
             writer.close()
     raise problem
 
 
-async def _converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, as_json: bool) -> str:
+async def _greeted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, as_json: bool) -> bool:
+    """Agree on the protocol; False where nobody answers."""
     requests = ["CLIENT PROTOCOL 2", "TIMEOUT 5", *(["SET FORMAT json"] if as_json else [])]
-    for line in requests:
-        writer.write(line.encode() + b"\n")
-        try:
-            answer = (await reader.readline()).decode("utf-8", "replace").strip()
-        except ValueError:
-            raise ras.RasError("RAS sends a line without an end") from None
-        if not answer.startswith(("SERVER PROTOCOL", "OK")):
-            raise ras.RasError(f"RAS answered {answer[:80]!r} to {line}")
+    try:
+        async with asyncio.timeout(ANSWERS_S):
+            for line in requests:
+                writer.write(line.encode() + b"\n")
+                answer = (await reader.readline()).decode("utf-8", "replace").strip()
+                if not answer.startswith(("SERVER PROTOCOL", "OK")):
+                    raise ras.RasError(f"RAS answered {answer[:80]!r} to {line}")
+    except TimeoutError:
+        return False
+    except ras.RasError:
+        raise
+    except ValueError:
+        raise ras.RasError("RAS sends a line without an end") from None
+    return True
+
+
+async def _status(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
     writer.write(b"VERBOSE STATUS\n")
     parts, size = [], 0
     while block := await reader.read(1 << 16):

@@ -140,7 +140,7 @@ def finding_of(entry: RuleHits, seen: str, reading: Reading) -> LogFinding:
         role="fact" if soft else rule.role,
         layer=rule.layer,
         confidence=rule.confidence,
-        text=rule.says(first.values if first else {}),
+        text=rule.says({**(first.values if first else {}), **({"seen": seen} if seen else {})}),
         remedy=rule.remedy,
         env=rule.env,
         count=entry.count,
@@ -240,7 +240,7 @@ class TimedOut(NamedTuple):
 
 def absent(reading: Reading) -> Iterator[RuleHits]:
     """Who kept the others waiting when collectives timed out, with the arithmetic; nothing where none did."""
-    timed = {rank: each for rank, each in reading.tally.progress.items() if each.seq is not None}
+    timed = {rank: each for rank, each in reading.tally.progress.items() if each.timed_out}
     size = max((part.nranks or 0 for part in reading.statements.sessions.communicators), default=0)
     together = len({each.seq for each in timed.values()}) == 1 and len(timed) == size
     if not timed or together:
@@ -257,11 +257,14 @@ def absent(reading: Reading) -> Iterator[RuleHits]:
 
 def _timed_out(timed: Mapping[int, RankProgress], world: int) -> TimedOut:
     """`world`: how many ranks the logs name at least. One that is not believed leaves out who is missing."""
-    latest = max(each.seq or 0 for each in timed.values())
+    latest = max((each.seq for each in timed.values() if each.seq is not None), default=None)
     return TimedOut(
-        calls={rank: f"{each.op} {each.seq}" for rank, each in timed.items()},
-        last=sorted(rank for rank, each in timed.items() if each.seq == latest),
-        late=sorted(rank for rank, each in timed.items() if each.seq != latest),
+        calls={
+            rank: "a collective" if each.seq is None else f"{each.op} {each.seq}"
+            for rank, each in timed.items()
+        },
+        last=sorted(rank for rank, each in timed.items() if each.seq in (None, latest)),
+        late=sorted(rank for rank, each in timed.items() if each.seq not in (None, latest)),
         missing=sorted(set(range(world)) - set(timed)) if world <= MOST_RANKS else (),
     )
 
@@ -327,15 +330,24 @@ def _asymmetric_gdr(statements: Statements) -> str:
 
 
 def _versions(statements: Statements) -> str:
-    """Hosts of one communicator with different versions of NCCL."""
+    """Hosts, or ranks of a host, of one communicator with different versions of NCCL."""
     for communicator in statements.sessions.communicators:
         versions = {
-            next(iter(node.versions)): host
+            next(iter(node.versions)): f"{host} has"
             for host in sorted(communicator.hosts)
             if (node := statements.nodes.get(host)) is not None and len(node.versions) == 1
         }
+        if len(versions) < 2:
+            ranks: dict[str, list[int]] = {}
+            for part in communicator.ranks.values():
+                if version := statements.version_of(part):
+                    ranks.setdefault(version, []).append(part.rank)
+            versions = {
+                version: f"{spans_text('rank', sorted(its))} {'has' if len(its) == 1 else 'have'}"
+                for version, its in ranks.items()
+            }
         if len(versions) > 1:
-            return ", ".join(f"{host} has {version}" for version, host in sorted(versions.items())[:4])
+            return ", ".join(f"{who} {version}" for version, who in sorted(versions.items())[:4])
     return ""
 
 

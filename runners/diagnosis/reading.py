@@ -99,7 +99,7 @@ class Reading:
         self.exceptions = Exceptions()
         self.error_lines = ErrorLines()
         self.ranks: set[int] = set()
-        """Ranks whose lines were read."""
+        """Ranks whose lines or files were read."""
         self.files: list[str] = []
         """Names, in the order in which they were opened."""
         self.lines = 0
@@ -154,6 +154,8 @@ class Reading:
         self.error_lines.open(place.number, place.name)
         self.tally.open(place.number, place.name)
         self._at = place
+        if place.rank is not None and len(self.ranks) < SOURCES:
+            self.ranks.add(place.rank)
         self.statements.version = place.version
 
     def feed(self, lines: Iterable[str]) -> None:
@@ -272,7 +274,7 @@ class Reading:
         communicators = []
         for comm in parts:
             name = comm.id
-            if not name and comm.ranks:
+            if not name and comm.nranks is not None:
                 counted[comm.nranks] += 1
                 name = f"{comm.nranks} ranks, no. {counted[comm.nranks]}"
             communicators.append((name, comm))

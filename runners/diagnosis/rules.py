@@ -232,8 +232,9 @@ class RuleHits:
 class RankProgress:
     """How far a rank had come when it failed, from torch's report."""
 
+    timed_out: bool = False
     seq: int | None = None
-    """Of the collective that timed out."""
+    """Of the collective that timed out; None also where torch does not tell it, as of the backend nccl2."""
     op: str = ""
     enqueued: int | None = None
     completed: int | None = None
@@ -276,8 +277,10 @@ class Tally:
         if rank is None or (rank not in self.progress and len(self.progress) >= SOURCES):
             return
         state = self.progress.setdefault(rank, RankProgress())
-        if "seq" in values and state.seq is None:
-            state.seq, state.op = int(values["seq"][:18]), values["op"] or ""
+        if "seq" in values:
+            state.timed_out = True
+            if values["seq"] and state.seq is None:
+                state.seq, state.op = int(values["seq"][:18]), values["op"] or ""
         elif "enqueued" in values and state.enqueued is None:
             state.enqueued, state.completed = int(values["enqueued"][:18]), int(values["completed"][:18])
 

@@ -44,7 +44,7 @@ PLUGIN = re.compile(
     r"|P2P plugin (?P<p2p>\S+)|(?P<kind>TUNER|PROFILER)/Plugin: Using (?P<name>.+))"
 )
 VARIABLE = re.compile(r"(NCCL_[A-Z0-9_]+) set (?:by environment )?to (.+?)\.?\s*$")
-COLLECTIVE = re.compile(r"(\w{1,40}): opCount [0-9a-f]+ .*?comm (0x[0-9a-f]+)")
+COLLECTIVE = re.compile(r"(\w{1,40}): opCount [0-9a-f]+ .*?comm (0x[0-9a-f]+)(?: \[nranks=(\d{1,9})\])?")
 TUNED = re.compile(r"(?:(\w+): )?\d+ Bytes -> Algo (\w+) proto (\w+)")
 VERSION = re.compile(r"(?:NCCL version )?(\d+\.\d+(?:\.\d+)*)(\+cuda[\w.]+)?")
 
@@ -213,13 +213,16 @@ class Sessions:
         """Also by process, for messages of threads that have created none."""
         self._by_id: dict[tuple[str, int], CommunicatorPart] = {}
         self._unnamed: dict[tuple[int, int], CommunicatorPart] = {}
-        self._joined: dict[tuple[int, int], int] = {}
+        self._joined: dict[tuple[int | Thread, int], int] = {}
+        """By rank or process and size: the number of the newest, from 0."""
+        self._older: dict[tuple[int, int], CommunicatorPart] = {}
+        """By size and number: those whose init is not in the logs."""
 
     def all(self) -> list[CommunicatorPart]:
         """The communicators, and last the messages that no line assigns to one."""
         unnamed = CommunicatorPart("")
         for session in [*self._by_thread.values(), *self.by_pointer.values()]:
-            if session.part is None:
+            if session.part is None and session.communicator.nranks is None:
                 unnamed.take(session.communicator)
         used = unnamed.pairs or unnamed.channels or unnamed.rings or unnamed.timed
         used = used or unnamed.collectives or unnamed.tuning  # COLL was turned on later than at the start
@@ -264,7 +267,7 @@ class Sessions:
         name = COMM_ID.search(match["rest"])
         communicator = self._communicator(name[1] if name else "", rank, nranks)
         for before in (self._by_thread.get(head.thread), self.by_pointer.get((head.process, pointer))):
-            if before is not None and before.part is None:
+            if before is not None and before.part is None and before.communicator.nranks is None:
                 communicator.take(before.communicator)
         part = RankPart(rank, head.host, head.pid, pointer)
         if len(communicator.ranks) < RANKS:
@@ -280,13 +283,24 @@ class Sessions:
         self.by_pointer[head.process, pointer] = session
         return session
 
+    def called(self, head: Head, pointer: str, nranks: int) -> InitSession:
+        """A communicator that was made before NCCL logged: of this size the n-th that this process calls."""
+        _room(self._joined)
+        nth = self._joined[head.process, nranks] = self._joined.get((head.process, nranks), -1) + 1
+        communicator = self._older.get((nranks, nth)) or self._new("", nranks, self._older, (nranks, nth))
+        if head.host and len(communicator.hosts) < NODES:
+            communicator.hosts.add(head.host)
+        _room(self.by_pointer)
+        session = self.by_pointer[head.process, pointer] = InitSession(communicator)
+        return session
+
     def _communicator(self, name: str, rank: int, nranks: int) -> CommunicatorPart:
         """By its id; without one the n-th of that size for the n-th time that this rank joins one of that size."""
         if name:
             communicator = self._by_id.get((name, nranks))
             return communicator or self._new(name, nranks, self._by_id, (name, nranks))
         _room(self._joined)
-        nth = self._joined[nranks, rank] = self._joined.get((nranks, rank), -1) + 1
+        nth = self._joined[rank, nranks] = self._joined.get((rank, nranks), -1) + 1
         return self._unnamed.get((nranks, nth)) or self._new("", nranks, self._unnamed, (nranks, nth))
 
     def _new(self, name: str, nranks: int, where: dict[K, CommunicatorPart], key: K) -> CommunicatorPart:
@@ -319,6 +333,8 @@ class Statements:
         self.version: Version = ()
         """The newest that was read."""
         self.versions: set[str] = set()
+        self._by_process: dict[Thread, str] = {}
+        """The version of a process that writes its own line of it: from 2.22 on, at INFO."""
         self.noted: list[Note] = []
         """What the last message states for the first time; the reader keeps its line there."""
 
@@ -328,9 +344,16 @@ class Statements:
             version = match[1] + (match[2] or "")
             self.version = parse_version(version)
             keep(self.versions, version)
+            if head.pid is not None:
+                _room(self._by_process)
+                self._by_process[head.process] = version
             if head.host and (node := self.node(head)):
                 self._first(node.lines, "version")
                 keep(node.versions, version)
+
+    def version_of(self, part: RankPart) -> str:
+        """The version of NCCL in a rank's process; "" where it writes none."""
+        return self._by_process.get((part.host, part.pid, None), "")
 
     def node(self, head: Head) -> NodePart | None:
         """The node of a line, or all those of a file that name none; None where there are too many."""
@@ -466,7 +489,10 @@ class Statements:
     def collective(self, head: Head, message: str) -> None:
         """A collective, where COLL is on, or the tuner's choice."""
         if match := COLLECTIVE.match(message):
-            session = self.sessions.by_pointer.get((head.process, match[2])) or self.sessions.of(head)
+            session = self.sessions.by_pointer.get((head.process, match[2]))
+            if session is None and match[3]:
+                session = self.sessions.called(head, match[2], int(match[3]))
+            session = session or self.sessions.of(head)
             called = session.communicator.collectives
             if match[1] in called or len(called) < KEPT:
                 called[match[1]] += 1

@@ -213,7 +213,7 @@ def _finding(finding: LogFinding, before: str = "") -> list[str]:
     where += [", ".join(finding.hosts[:4]) + " …" * (len(finding.hosts) > 4)] if finding.hosts else []
     label = f"{before}{finding.id}" if before else f"{finding.severity} {finding.role} {finding.id}"
     lines = [f"{label}{' (' + '; '.join(where) + ')' if where else ''}: {finding.text}"]
-    lines += [f"    {finding.seen}"] if finding.seen else []
+    lines += [f"    {finding.seen}"] if finding.seen and finding.seen not in finding.text else []
     lines += [f"    {its.file}:{its.line}: {its.text}" for its in finding.lines[:1]]
     variables = " ".join(f"{name}={value}" for name, value in finding.env.items())
     lines += [f"    {finding.remedy}"] if finding.remedy else []

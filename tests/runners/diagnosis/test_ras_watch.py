@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 
@@ -62,8 +63,8 @@ def test_it_is_not_asked_while_a_rank_is_not_seen() -> None:
     assert "first collective" in watch.refusal(state, False, NOW)
 
 
-async def served(text: str, heard: list[str]) -> asyncio.Server:
-    """A port that speaks the protocol of RAS."""
+async def served(text: str, heard: list[str], at: socket.socket | None = None) -> asyncio.Server:
+    """A port that speaks the protocol of RAS; `at`: a bound socket for it."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := (await reader.readline()).decode().strip():
@@ -75,6 +76,8 @@ async def served(text: str, heard: list[str]) -> asyncio.Server:
         await writer.drain()
         writer.close()
 
+    if at is not None:
+        return await asyncio.start_server(serve, sock=at)
     return await asyncio.start_server(serve, "127.0.0.1", 0)
 
 
@@ -86,6 +89,27 @@ async def test_a_report_is_fetched(as_json: bool) -> None:
         said = await watch.ask(server.sockets[0].getsockname()[1], as_json)
     assert said.communicators[0].hash == "0x673bdeadbeef"
     assert ("SET FORMAT json" in heard) is as_json
+
+
+async def test_where_a_stopped_rank_gets_the_question_another_is_asked_at_once() -> None:
+    """The kernel chooses who of those that share the port is asked: two sockets stand in for two ranks."""
+    heard: list[str] = []
+    with socket.socket() as silent, socket.socket() as lives:
+        for each in (silent, lives):
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            each.bind(("127.0.0.1", 0 if each is silent else silent.getsockname()[1]))
+        silent.listen()
+        server = await served(report([200, 199]), heard, lives)
+        async with server:
+            for _ in range(4):  # among so many questions one lands on the silent socket, all but surely
+                said = await watch.ask(lives.getsockname()[1], True)
+                assert said.communicators[0].hash == "0x673bdeadbeef"
+
+
+async def test_where_nobody_answers_the_question_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "ANSWERS_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(TimeoutError):
+        await watch.ask(silent.getsockname()[1], True, ("127.0.0.1",))
 
 
 async def test_nobody_there_is_an_error_of_the_system() -> None:
