@@ -157,12 +157,18 @@ def _still(state: RunState, now: float, at: float | None, step_s: float | None) 
     newest: float | None = max((*steps, *(() if at is None else (at,))), default=None)
     if newest is None:
         return None
-    if any(finding.id.startswith("hang-") and finding.alarm for finding in state.findings.values()):
+    if hung(state):
         return max(0.0, now - newest)
     if step_s is None:
         return None
     enough = patience(step_s) if steps else max(SILENT_S, SILENT_STEPS * step_s)
     return now - newest if now - newest > enough else None
+
+
+def hung(state: RunState) -> bool:
+    """Whether a run goes on and seems to hang: by a finding on which a person has to act."""
+    alarms = (finding.id for finding in state.findings.values() if finding.alarm)
+    return not state.phase.ended and any(name.startswith("hang-") for name in alarms)
 
 
 def patience(step_s: float) -> float:

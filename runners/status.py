@@ -16,7 +16,7 @@ from ..presets.sanitize import clean_text
 from .formatting import elapsed, spans_text
 from .journal import History
 from .model import HUB, LinkState, PlanSummary, RankPhase, RunPhase, Wrapped
-from .progress import progress, progress_json
+from .progress import hung, progress, progress_json
 from .run_directories import Entry
 from .state import Attempt, Node, Rank, RunState, StageProgress
 from .telemetry import curves, step_totals
@@ -42,6 +42,7 @@ def status_json(state: RunState, now: float | None = None) -> dict[str, Any]:
         "run": state.run,
         "name": state.name,
         "state": str(state.phase),
+        "hung": hung(state),
         "attempt": None if hidden(state) else state.attempt,
         "began": state.began or None,
         "ended": None if state.phase is RunPhase.LOST else state.ended,
@@ -144,6 +145,7 @@ class RunFigures:
     finding: str
     """The worst of them, or how the run ended."""
     lasted_s: float | None
+    hung: bool = False
 
 
 def figures(entry: Entry, history: History, phase: RunPhase, now: float) -> RunFigures:
@@ -160,6 +162,7 @@ def figures(entry: Entry, history: History, phase: RunPhase, now: float) -> RunF
         exit_code=state.exit_code,
         finding=worst(state),
         lasted_s=None if phase is RunPhase.LOST or not state.began else state.lasted(now),
+        hung=not phase.ended and hung(state),
     )
 
 
@@ -341,10 +344,13 @@ def short(dims: Mapping[str, int], rank: int) -> str:
 # --- standing findings, and which data a verdict lacks ---
 
 
+HUNG = "hung?"
+"""A hang is a conclusion from samples: the state says so, with the reason in the findings."""
+
+
 def state_words(state: RunState) -> str:
     """The state of a run, with the hang in it."""
-    hangs = any(finding.alarm and finding.id.startswith("hang-") for finding in state.findings.values())
-    return f"{state.phase.words}, hangs" if hangs and not state.phase.ended else state.phase.words
+    return f"{state.phase.words}, {HUNG}" if hung(state) else state.phase.words
 
 
 def standing(state: RunState) -> list[Finding]:
@@ -393,6 +399,7 @@ def standing_json(state: RunState, logs: int) -> dict[str, Any]:
     """For `--json`: `state`, `attempt`, `findings[]` as in `status --json`, `missing[]`."""
     return {
         "state": str(state.phase),
+        "hung": hung(state),
         "attempt": state.attempt,
         "findings": [finding.of_run() for finding in standing(state)],
         "missing": missing(state, logs),

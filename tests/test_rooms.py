@@ -222,7 +222,7 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 266,
-    "lines": 80_950,
+    "lines": 81_200,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 41,

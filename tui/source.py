@@ -264,7 +264,7 @@ def entry_elsewhere(host: str, run: Mapping[str, Any]) -> tuple[RunEntry, float 
         id=f"{HOST}{host}:{text('run')}", name=text("name") or text("run"), phase=text("state") or "unknown",
         age_s=None, live=live, readonly=True, preset=text("preset"), host=host, nodes=count("nodes"),
         ranks=count("ranks"), step=count("step"), total=count("total"), exit_code=count("exit_code"),
-        lasted_s=number("lasted_s"), finding=text("finding"),
+        lasted_s=number("lasted_s"), finding=text("finding"), hung=run.get("hung") is True,
         problem=clean_text(f"damaged: {problems[0]}") if damaged and isinstance(problems, list) else "",
     )  # fmt: skip
     return entry, number("created")

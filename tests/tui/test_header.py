@@ -95,7 +95,7 @@ def test_state_names_what_is_wrong() -> None:
 
     hang = Finding("hang-not-joined", "error", "rank 1 sleeps", ranks=(1,))
     slow = Finding("straggler", "warning", "rank 2 is slow", rank=2)
-    assert "✖ RUNNING · hang" in state(slow, hang)
+    assert "✖ RUNNING · hung?" in state(slow, hang)
     assert "▲ RUNNING · slow rank" in state(slow)
     assert "▲ RUNNING · 1 alarm" in state(Finding("nobody-knows", "warning", "x"))
     assert "● RUNNING  " in state(Finding("start-waiting", "note", "x"))

@@ -98,18 +98,18 @@ def hung(rig: Start, **more: bool) -> Rig:
 
 @SIZES
 def test_a_hung_run(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
-    assert look(snap_compare, hung(rig), size, "step 29", then="RUNNING · hang")
+    assert look(snap_compare, hung(rig), size, "step 29", then="RUNNING · hung?")
 
 
 def test_a_hung_run_in_light(snap_compare: Compare, rig: Start) -> None:
-    assert look(snap_compare, hung(rig), MIDDLE, "step 29", ["t"], then="RUNNING · hang")
+    assert look(snap_compare, hung(rig), MIDDLE, "step 29", ["t"], then="RUNNING · hung?")
 
 
 def test_a_hung_run_without_colour(
     snap_compare: Compare, rig: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    assert look(snap_compare, hung(rig, ascii_only=True), MIDDLE, "step 29", then="RUNNING . hang")
+    assert look(snap_compare, hung(rig, ascii_only=True), MIDDLE, "step 29", then="RUNNING . hung?")
 
 
 @SIZES

@@ -128,8 +128,8 @@ def test_a_hang_is_in_the_state() -> None:
     state.findings[("hang-not-joined", 1, None)] = Finding(
         "hang-not-joined", "error", "rank 1 sleeps", rank=1
     )
-    assert state_words(state) == "running, hangs"
-    assert "  running, hangs  attempt " in headline(state)
+    assert state_words(state) == "running, hung?"
+    assert "  running, hung?  attempt " in headline(state)
 
 
 def test_what_a_small_terminal_is_told_fits() -> None:

@@ -19,7 +19,7 @@ from ...runners.formatting import (
 from ...runners.model import Cluster, LinkState, RankPhase, RunPhase
 from ...runners.progress import RATES, STEPS_SOURCE, Progress, parts, progress
 from ...runners.state import RunState
-from ...runners.status import applied
+from ...runners.status import HUNG, applied
 from . import glyphs
 from .frame import DIM_S, Frame, own_gpus
 from .glyphs import Row, percent, row_width
@@ -34,7 +34,7 @@ Cells = list[tuple[int, Row, str]]
 _GAP, _BAR = "   ", " │ "
 
 ALARMS = {
-    "hang": "hang",
+    "hang": HUNG,
     "start": "does not start",
     "oom": "out of memory",
     "died": "rank died",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ...runners.formatting import NA, duration_short, plural, size_short
+from ...runners.status import HUNG
 from . import glyphs
 from .glyphs import Cell, Row, fit
 
@@ -35,6 +36,8 @@ class RunEntry:
     exit_code: int | None = None
     finding: str = ""
     """The worst of them, or how the run ended."""
+    hung: bool = False
+    """Whether it seems to hang, see runners.progress.hung."""
     size: int | None = None
     """Bytes of its directory."""
     host: str = ""
@@ -101,8 +104,17 @@ def _finding(entry: RunEntry) -> str:
     return f"{glyphs.WARN} {entry.problem}" if entry.problem else entry.finding
 
 
+def _state(entry: RunEntry) -> str:
+    return f"{glyphs.BAD} {HUNG}" if entry.hung else f"{glyphs.run_phase(entry.phase)[0]} {entry.phase}"
+
+
+def _words(entry: RunEntry) -> str:
+    """The state as one filters and sorts by it."""
+    return f"{entry.phase} {HUNG}" if entry.hung else entry.phase
+
+
 COLUMNS: tuple[RunColumn, ...] = (
-    RunColumn("state", 12, lambda run: f"{glyphs.run_phase(run.phase)[0]} {run.phase}", lambda run: run.phase),
+    RunColumn("state", 12, _state, _words),
     RunColumn("name", 12, lambda run: run.name or run.id, lambda run: run.name.lower(), grows=32),
     RunColumn("host", 12, lambda run: run.host or "here", lambda run: run.host, rank=1, grows=24),
     RunColumn("preset", 8, lambda run: run.preset or "-", lambda run: run.preset.lower(), rank=3, grows=16),
@@ -192,7 +204,7 @@ def run_row(entry: RunEntry, places: Sequence[PlacedColumn], marked: bool = Fals
 
 def _style(column: str, entry: RunEntry) -> str:
     if column == "state":
-        return glyphs.run_phase(entry.phase)[1]
+        return "bad" if entry.hung else glyphs.run_phase(entry.phase)[1]
     if column == "name":
         return "head" if entry.live else "text"
     if column == "finding":
@@ -201,7 +213,7 @@ def _style(column: str, entry: RunEntry) -> str:
 
 
 _FIELDS: dict[str, Callable[[RunEntry], str]] = {
-    "state": lambda run: run.phase,
+    "state": _words,
     "name": lambda run: run.name,
     "preset": lambda run: run.preset,
     "host": lambda run: run.host or "here",

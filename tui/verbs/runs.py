@@ -26,7 +26,8 @@ from ...runners.formatting import NA, time_of_day
 from ...runners.journal import History
 from ...runners.local_agent import follow_until, reached, with_link
 from ...runners.model import FindingRaised, RankTick, RunEnded, RunPhase, Stamped
-from ...runners.status import DAMAGED, figures, hidden
+from ...runners.progress import hung
+from ...runners.status import DAMAGED, HUNG, figures, hidden
 from ...runners.wire.client import Link
 from ...runners.wire.ssh import HostError, Way
 from ..rows.glyphs import ago, table
@@ -122,8 +123,9 @@ class _Listed:
         record, state = self.entry.record, self.history.state
         preset = state.plan.preset or state.plan.launcher if state.plan else ""
         began = ago(record.created, time.time())
+        words = HUNG if hung(state) and not self.phase.ended else str(self.phase)
         return (
-            record.name, str(self.phase), preset, str(self.number(state.attempt)), str(self.number(len(state.ranks))),
+            record.name, words, preset, str(self.number(state.attempt)), str(self.number(len(state.ranks))),
             began, record.run,
         )  # fmt: skip
 
