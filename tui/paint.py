@@ -284,9 +284,11 @@ class CalmDriver(LinuxDriver):
         super().start_application_mode()  # type: ignore[no-untyped-call]
 
     def disable_input(self) -> None:
-        """See Driver.disable_input."""
-        if self._bell is not None:
-            os.write(self._bell[1], b"\0")
+        """See Driver.disable_input; called twice at an end, the second time with the shell's screen and modes back."""
+        if self._bell is None:
+            super().disable_input()
+            return
+        os.write(self._bell[1], b"\0")
         super().disable_input()
         self._close_bell()
         self._take_answers()

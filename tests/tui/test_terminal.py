@@ -125,9 +125,9 @@ def test_leaving_restores_the_terminal_and_says_that_the_run_goes_on(tmp_path: P
 
 ASK, ANSWER, LATE_S = b"\x1b[6n", b"\x1b[7;1R", 0.3
 SHELL = """
-import os, select, subprocess, sys, time, tty
+import os, select, subprocess, sys, termios, time, tty
 subprocess.call([sys.executable, *sys.argv[1:]])
-tty.setcbreak(0)
+tty.setcbreak(0, termios.TCSADRAIN)  # as a shell does it, which forgets nothing that was typed before
 time.sleep(0.6)
 print("TYPED", os.read(0, 100) if select.select([0], [], [], 0)[0] else "nothing", flush=True)
 """
@@ -152,6 +152,8 @@ def test_a_late_answer_of_the_terminal_is_not_typed_into_the_shell(tmp_path: Pat
                 os.write(stage.master, b"q")
                 left = True
         assert b"TYPED nothing" in stage.output
+        assert b"^[[" not in stage.output, "an answer that came when the terminal showed again what is typed"
+        assert stage.output.rfind(ASK) < stage.output.rfind(LEAVE_SCREEN), "the shell's screen was asked, too"
 
 
 def test_the_locale_decides_between_ascii_and_utf_8() -> None:
