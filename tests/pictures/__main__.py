@@ -45,18 +45,18 @@ GPU_SHOTS = (
 )
 
 
-CPU = Shot("overview-cpu", "The overview of two ranks on the CPU", (80, 24), (r"train",))
-DOWN, UP, BEFORE = "\x1b[B", "\x1b[A", "\x1b[Z"
-"""Keys; the last one goes to the pane before."""
+CPU = Shot("overview-cpu", "The overview of two ranks on the CPU", (80, 24), (r"rank",))
+DOWN, UP, BEFORE, CLEAR = "\x1b[B", "\x1b[A", "\x1b[Z", "\x15"
+"""Keys: the third goes to the pane before, the last one empties a field, as the form begins with the run at hand."""
 LAUNCH = Shot(
     "launch", "A new run: the form, and the plan it makes", (120, 40), (r"torch\.distributed", "lr 3e-4"),
-    ("\x0e", "train.py", DOWN, "--steps 5000 --lr 3e-4", DOWN, "2", UP, UP, BEFORE, "/", "take this first", "\r"),
+    ("\x0e", CLEAR, "train.py", DOWN, CLEAR, "--steps 5000 --lr 3e-4", DOWN, CLEAR, "2", UP, UP, BEFORE, "/", "take this first", "\r"),
 )  # fmt: skip
 LAUNCH_MEMORY = Shot(
     "launch-memory", "What fits on which GPUs, beside the form", (120, 40), (r"is the simplest that fits", "fsdp2"),
-    ("\x0e", "train.py", *[DOWN] * 10, "7B", DOWN, "8xA100-80GB", "\x1b[15~", BEFORE, "/", "a rank falls", "\r", "\t"),
+    ("\x0e", CLEAR, "train.py", *[DOWN] * 10, "7B", DOWN, "8xA100-80GB", "\x1b[15~", BEFORE, "/", "a rank falls", "\r", "\t"),
 )  # fmt: skip
-FAILED = Shot("failed", "Why a run failed", (120, 40), (r"rank 1", r"step 5"), ("v",), r"failed")
+FAILED = Shot("failed", "Why a run failed", (120, 40), (r"rank 1", r"loss \d"), ("\x1b",), r"failed")
 
 VERDICT = Shot(
     "verdict", "The rank that the others wait for, with the evidence", (120, 40), ("evidence", r"SIGCONT"), ("i",),

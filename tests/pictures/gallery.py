@@ -55,21 +55,22 @@ class Look:
     """A theme, or none."""
 
     suffix: str
-    keys: tuple[str, ...] = ()
+    theme: str = "dark"
     env: tuple[tuple[str, str], ...] = ()
     paper: str | None = None
 
 
-LOOKS = (Look(""), Look("-light", ("t",), paper=LIGHT_PAPER), Look("-plain", env=(("NO_COLOR", "1"),)))
+LOOKS = (Look(""), Look("-light", "light", paper=LIGHT_PAPER), Look("-plain", env=(("NO_COLOR", "1"),)))
 
 
 @contextlib.contextmanager
 def cockpit(stage: Stage, run: str, size: tuple[int, int], look: Look) -> Iterator[Terminal]:
     command = [DISTUI, "attach", run]
+    settings = Path(stage.env["XDG_CONFIG_HOME"], "distui", "settings.toml")
+    settings.parent.mkdir(parents=True, exist_ok=True)
+    settings.write_text(f'theme = "{look.theme}"\n')
     with Terminal(command, stage.root, {**stage.env, **dict(look.env)}, *size) as terminal:
         terminal.until(r"Overview")
-        for key in look.keys:
-            terminal.press(key)
         yield terminal
 
 

@@ -137,6 +137,10 @@ async def test_the_form_begins_with_the_run_at_hand(rig: Start) -> None:
         await it.until(lambda: screen.preview)
         await it.press("enter")
         assert isinstance(it.app.screen, ConfirmScreen)
+        await it.press("escape", "2")
+        assert screen.form.script == "train.py2", "what is typed first goes behind what stands there"
+        await it.press("ctrl+u", *"new.py")
+        assert screen.form.script == "new.py"
 
 
 async def test_the_last_launch_comes_back_and_recent_ones_by_a_key(rig: Start) -> None:

@@ -274,7 +274,7 @@ class FormView(RowsView, inherit_bindings=False):
         names = [field.name for field in fields]
         self.fields = list(fields)
         self._index = names.index(at) if at in names else 0
-        self._caret = min(self._caret, len(self.text))
+        self._caret = min(self._caret, len(self.text)) if at in names else len(self.text)
         self._draw()
 
     def set(self, name: str, value: str) -> None:
