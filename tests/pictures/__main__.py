@@ -13,7 +13,7 @@ from typing import Protocol
 
 from . import gallery
 from .rack import Rack
-from .stage import DISTUI, LAB, ROOT, STEPS, Launching, Stage
+from .stage import DISTUI, LAB, ROOT, STEPS, Launching, Stage, unnamed
 from .svg import draw
 from .terminal import NotShown, Terminal
 
@@ -50,11 +50,13 @@ DOWN, UP, BEFORE, CLEAR = "\x1b[B", "\x1b[A", "\x1b[Z", "\x15"
 """Keys: the third goes to the pane before, the last one empties a field, as the form begins with the run at hand."""
 LAUNCH = Shot(
     "launch", "A new run: the form, and the plan it makes", (120, 40), (r"torch\.distributed", "lr 3e-4"),
-    ("\x0e", CLEAR, "train.py", DOWN, CLEAR, "--steps 5000 --lr 3e-4", DOWN, CLEAR, "2", UP, UP, BEFORE, "/", "take this first", "\r"),
+    ("\x0e", CLEAR, "train.py", DOWN, CLEAR, "--steps 5000 --lr 3e-4", DOWN, CLEAR, "2", UP, UP, BEFORE, "/",
+     "take this first", "\r"),
 )  # fmt: skip
 LAUNCH_MEMORY = Shot(
     "launch-memory", "What fits on which GPUs, beside the form", (120, 40), (r"is the simplest that fits", "fsdp2"),
-    ("\x0e", CLEAR, "train.py", *[DOWN] * 10, "7B", DOWN, "8xA100-80GB", "\x1b[15~", BEFORE, "/", "a rank falls", "\r", "\t"),
+    ("\x0e", CLEAR, "train.py", *[DOWN] * 10, "7B", DOWN, "8xA100-80GB", "\x1b[15~", BEFORE, "/", "a rank falls",
+     "\r", "\t"),
 )  # fmt: skip
 FAILED = Shot("failed", "Why a run failed", (120, 40), (r"rank 1", r"loss \d"), ("\x1b",), r"failed")
 
@@ -82,11 +84,13 @@ def take(stage: Shown, run: str, shot: Shot) -> None:
             time.sleep(1.5)
             terminal.until(*shot.shown)
         TARGET.mkdir(exist_ok=True)
-        (TARGET / f"{shot.name}.svg").write_text(draw(terminal.cells, shot.title), encoding="utf-8")
+        (TARGET / f"{shot.name}.svg").write_text(
+            unnamed(draw(terminal.cells, shot.title)), encoding="utf-8"
+        )
         print(f"{shot.name}.svg")
         if shot.size == (80, 24):  # what a package index shows in place of a picture
             lines = "\n".join(line.rstrip() for line in terminal.text.splitlines())
-            (TARGET / f"{shot.name}.txt").write_text(lines.rstrip() + "\n", encoding="utf-8")
+            (TARGET / f"{shot.name}.txt").write_text(unnamed(lines.rstrip()) + "\n", encoding="utf-8")
         if "-v" in sys.argv:
             print(terminal.text)
 

@@ -27,6 +27,7 @@ from distui.tui.rows.form import (
     broken,
     fields,
     form_rows,
+    keys_row,
     launch_form,
     matching,
     override,
@@ -231,3 +232,13 @@ def test_the_gpus_of_this_machine(tmp_path: Path) -> None:
     assert hardware_here(root) == "2xH200"
     (folder / "information").write_text("Model: \t\t NVIDIA T1000\n")
     assert hardware_here(root) == ""
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 120, 132, 200])
+def test_no_key_of_the_form_is_cut_and_the_way_back_is_always_named(width: int) -> None:
+    row = keys_row(width)
+    text = "".join(cell for cell, _ in row)
+    assert row_width(row) <= width
+    assert "esc back" in text
+    assert text.count("   ") == sum(style == "key" for _, style in row) - 1
+    assert width < 120 or "guide" in text

@@ -152,8 +152,12 @@ def test_a_late_answer_of_the_terminal_is_not_typed_into_the_shell(tmp_path: Pat
                 os.write(stage.master, b"q")
                 left = True
         assert b"TYPED nothing" in stage.output
-        assert b"^[[" not in stage.output, "an answer that came when the terminal showed again what is typed"
-        assert stage.output.rfind(ASK) < stage.output.rfind(LEAVE_SCREEN), "the shell's screen was asked, too"
+        assert b"^[[" not in stage.output, (
+            "an answer that came when the terminal showed again what is typed"
+        )
+        assert stage.output.rfind(ASK) < stage.output.rfind(LEAVE_SCREEN), (
+            "the shell's screen was asked, too"
+        )
 
 
 def test_the_locale_decides_between_ascii_and_utf_8() -> None:

@@ -24,7 +24,7 @@ from ...runners.launch.launch_form import LaunchForm, LaunchPreview, PresetEntry
 from ...runners.launch.options import of_form
 from ...runners.launch.prepare import shell_words
 from . import glyphs
-from .glyphs import Cell, Row, clip, counted, fit, labelled, row_width, table, wrap
+from .glyphs import Cell, Cells, Row, clip, counted, fit, kept, labelled, row_width, table, wrap
 
 if TYPE_CHECKING:
     from ...runners.hub.sky_process import Candidate
@@ -416,19 +416,29 @@ def _edited(text: str, caret: int, width: int) -> Row:
 
 
 _KEYS = (
-    ("Enter", "start, asks first", "start"), ("tab", "complete, next pane", "next"), ("/", "search", "search"),
-    ("^r", "recent", "recent"),
-    ("^g", "guide", "guide"), ("^s", "save", "save"), ("F2-F5", "plan … memory", "panes"), ("esc", "back", "back"),
-)  # fmt: skip
-"""Key, what it does, and the same where there is little room."""
+    (0, "Enter", "start, asks first", "start"),
+    (2, "tab", "complete, next pane", "next"),
+    (4, "/", "search", "search"),
+    (5, "^r", "recent", "recent"),
+    (7, "^g", "guide", "guide"),
+    (6, "^s", "save", "save"),
+    (3, "F2-F5", "plan … memory", "panes"),
+    (1, "esc", "back", "back"),
+)
+"""Order in which to keep it, key, what it does, and the same where there is little room."""
 
 
 def keys_row(width: int) -> Row:
     """The keys of the launch screen."""
-    cells: list[Cell] = [(" ", "text")]
-    for key, long, short in _KEYS:
-        cells += [(key, "key"), (f" {long if width >= 100 else short}   ", "text")]
-    return tuple(cells)
+    cells: Cells = [
+        (order, ((key, "key"), (f" {long if width >= KEYS_FROM else short}", "text")), "   ")
+        for order, key, long, short in _KEYS
+    ]
+    return ((" ", "text"), *kept(cells, width - 2))
+
+
+KEYS_FROM = 132
+"""Columns in which all keys fit with what they do."""
 
 
 def plan_rows(preview: LaunchPreview, width: int | None = None) -> list[Row]:

@@ -111,6 +111,29 @@ def row_width(row: Row) -> int:
     return sum(len(text) if text.isascii() else cell_len(text) for text, _ in row)
 
 
+Cells = list[tuple[int, Row, str]]
+"""(order in which to keep, cell, gap before it); the highest order is dropped first."""
+
+
+def kept(cells: Cells, width: int) -> Row:
+    """Cells that fit, in their order on the screen: the most important first, then what the rest leaves room for."""
+    chosen: set[int] = set()
+    for at in sorted(range(len(cells)), key=lambda at: cells[at][0]):
+        tried = [cells[each] for each in sorted(chosen | {at})]
+        if cells[at][1] and (not chosen or row_width(_joined(tried)) <= width):
+            chosen.add(at)
+    return _joined([cells[at] for at in sorted(chosen)])
+
+
+def _joined(cells: Cells) -> Row:
+    row: list[tuple[str, str]] = []
+    for _, cell, gap in cells:
+        if row:
+            row.append((gap, "dim"))
+        row += cell
+    return tuple(row)
+
+
 def fit(text: str, width: int, *, right: bool = False) -> str:
     """`text` in exactly `width` columns: cut with an ellipsis, or filled with blanks."""
     size = len(text) if text.isascii() else cell_len(text)

@@ -22,14 +22,11 @@ from ...runners.state import RunState
 from ...runners.status import HUNG, applied
 from . import glyphs
 from .frame import DIM_S, Frame, own_gpus
-from .glyphs import Row, percent, row_width
+from .glyphs import Cells, Row, kept, percent, row_width
 from .run_status import cost, recovered
 
 TRENDS_FROM = 120
 """Columns from which on there are sparklines."""
-
-Cells = list[tuple[int, Row, str]]
-"""(order in which to keep, cell, gap before it); the highest order is dropped first."""
 
 _GAP, _BAR = "   ", " │ "
 
@@ -74,25 +71,6 @@ def how_row(frame: Frame, line: Progress, width: int, trends: Mapping[str, str])
         if {text for text, _ in numbers} <= {text for text, _ in drawn}:  # a trend takes no number's place
             cells = drawn
     return ((" ", "text"), *cells)
-
-
-def kept(cells: Cells, width: int) -> Row:
-    """Cells that fit, in their order on the screen: the most important first, then what the rest leaves room for."""
-    chosen: set[int] = set()
-    for at in sorted(range(len(cells)), key=lambda at: cells[at][0]):
-        tried = [cells[each] for each in sorted(chosen | {at})]
-        if cells[at][1] and (not chosen or row_width(_joined(tried)) <= width):
-            chosen.add(at)
-    return _joined([cells[at] for at in sorted(chosen)])
-
-
-def _joined(cells: Cells) -> Row:
-    row: list[tuple[str, str]] = []
-    for _, cell, gap in cells:
-        if row:
-            row.append((gap, "dim"))
-        row += cell
-    return tuple(row)
 
 
 # --- the first line ---
