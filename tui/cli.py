@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import re
 import sys
 from collections.abc import Mapping
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ..presets.finding import PresetError
 from ..presets.sanitize import quoted
@@ -117,13 +118,22 @@ def main(argv: list[str] | None = None) -> int:
     """Run one verb and return the process's exit status; a user's mistake is one sentence on stderr."""
     words, rest = split_rest(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["agent"]:
-        return int(import_module("distui.runners.agent.__main__").main(words[1:]))
+        return int(_imported("distui.runners.agent.__main__").main(words[1:]))
     terminal.complete()
     if argv is None:
         terminal.leave_in_order()
     for sentence in ignored(os.environ):
         terminal.complain(sentence)
     return terminal.guarded(lambda: _run(words, rest))
+
+
+def _imported(name: str) -> Any:
+    """A module; where garbage is not collected yet, it is from now on, and what was imported is passed over."""
+    module = import_module(name, __package__)
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
+    return module
 
 
 def _run(words: list[str], rest: list[str] | None) -> int:
@@ -136,7 +146,7 @@ def _run(words: list[str], rest: list[str] | None) -> int:
         if rest is not None and not getattr(options, "takes_rest", False):
             raise RunError(f"`{' '.join(('distui', *words[:1]))}` takes nothing behind --")
         module, _, function = options.verb.partition(":")
-        return int(getattr(import_module(f".verbs.{module}", __package__), function)(options))
+        return int(getattr(_imported(f".verbs.{module}"), function)(options))
     except RunError as error:
         terminal.complain(error.sentence, error.details)
         return error.code
