@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from ..presets import worker_group
 from ..presets.secrets import MASK, holds_secret
@@ -43,8 +44,7 @@ _INTERPRETERS = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONNOUSERSITE
 """Where this very interpreter finds itself and distui: an agent is started by the same one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Struct, frozen=True):
     """The file, parsed."""
 
     values: Mapping[str, str]
@@ -52,8 +52,7 @@ class Kept:
     """Names of variables whose values are not written."""
 
 
-@dataclass(slots=True)
-class Started:
+class Started(Struct):
     """What a runner is started with."""
 
     env: dict[str, str]

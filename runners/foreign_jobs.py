@@ -8,7 +8,8 @@ import shlex
 import stat
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from ..presets.sanitize import clean_text
 from ..presets.secrets import mask_words
@@ -99,8 +100,7 @@ _NAMES = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(Struct, frozen=True):
     """Where a process writes one of its standard streams."""
 
     path: str | None
@@ -109,8 +109,7 @@ class Output:
     """What it is instead: "a terminal", "a pipe", …"""
 
 
-@dataclass(frozen=True, slots=True)
-class RankProcess:
+class RankProcess(Struct, frozen=True):
     """One rank's process."""
 
     rank: int
@@ -127,8 +126,7 @@ class RankProcess:
     """(pid, start) of its children that inherited the environment: data loader workers and the like."""
 
 
-@dataclass(frozen=True, slots=True)
-class WatchedJob:
+class WatchedJob(Struct, frozen=True):
     """The ranks on this host that belong together."""
 
     key: str
@@ -146,8 +144,7 @@ class WatchedJob:
     """Unix time at which its oldest process here started."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(Struct, frozen=True):
     """What was true at one moment."""
 
     time: float
@@ -157,8 +154,7 @@ class Scan:
     """(pid, start) of every process that could be seen, zombies left out."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Carrier:
+class _Carrier(Struct, frozen=True):
     """A process with the environment of a rank: the rank, or a child of it."""
 
     stat: Stat

@@ -8,8 +8,9 @@ import fcntl
 import os
 import signal
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from . import file_io
 from .agent.processes import AGENTS, MARKER, arguments_of, environ_of, send_signal, state_of
@@ -36,8 +37,7 @@ class StartMode(enum.StrEnum):
     """The next attempt of a lost run, at once."""
 
 
-@dataclass(slots=True)
-class Living:
+class Living(Struct):
     """The living processes of one run directory, by pid."""
 
     agents: list[int] = field(default_factory=list)

@@ -16,13 +16,12 @@ import time
 import zlib
 from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
 from ..presets.finding import PlanError
 from ..presets.sanitize import clean_text
@@ -408,8 +407,7 @@ class RunRecord(Struct, frozen=True):
     """Of a part: the id of the run it belongs to."""
 
 
-@dataclass(slots=True)
-class History:
+class History(Struct):
     """What the files of a run say, folded, and what is wrong with them."""
 
     node: int = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from .formatting import plural
 from .model import Checkpoint, RankPhase
@@ -12,8 +12,7 @@ from .state import RunState
 NONE_SEEN = "no checkpoint seen; unsaved progress will be lost"
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(Struct, frozen=True):
     """The work of the ranks that is not saved; None is unknown."""
 
     steps: int | None = None

@@ -6,7 +6,8 @@ Pure. Screen, command line and agent decide by it, and so refuse in the same wor
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ..presets.nccl import DEFAULT_SUBSYS, NcclError, parse_subsys
 from .formatting import agreeing, spans_text
@@ -27,8 +28,7 @@ def standing(plan: Mapping[str, str], attempts: Sequence[Attempt]) -> dict[str, 
     return env
 
 
-@dataclass(frozen=True, slots=True)
-class Reach:
+class Reach(Struct, frozen=True):
     """The ranks by what can change their NCCL_DEBUG."""
 
     live: tuple[int, ...] = ()

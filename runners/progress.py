@@ -7,9 +7,10 @@ is None. After the end the last values stay, without an ETA.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
+
+from msgspec import Struct, field
 
 from .formatting import NA, duration_exact, step_text
 from .mfu import computed
@@ -27,8 +28,7 @@ SILENT_S, SILENT_STEPS = 300.0, 200
 """The same without a report, where steps are not counted: scripts report every 10th or 100th step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class Progress(Struct, frozen=True, kw_only=True):
     """The training line. Times in seconds, rates a second, `mfu` in percent."""
 
     step: int | None = None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from ..presets.finding import Finding
 from .checkpoints import joined, same_save
@@ -68,8 +68,7 @@ T = TypeVar("T")
 # --- what a run is made of ---
 
 
-@dataclass(slots=True)
-class Rank:
+class Rank(Struct):
     """One rank of the current attempt."""
 
     place: RankPlace
@@ -89,8 +88,7 @@ class Rank:
     pulse: Pulse | None = None
 
 
-@dataclass(slots=True)
-class Node:
+class Node(Struct):
     """One node of the run; times are the node's own unix seconds."""
 
     node: int
@@ -115,8 +113,7 @@ class Node:
     """How the node's part of the run ended; None while it goes on."""
 
 
-@dataclass(slots=True)
-class StageProgress:
+class StageProgress(Struct):
     """One stage of a launch, on one node or (HUB) on all; times are unix seconds."""
 
     stage: Stage
@@ -127,8 +124,7 @@ class StageProgress:
     text: str = ""
 
 
-@dataclass(slots=True)
-class Attempt:
+class Attempt(Struct):
     """A line of the ledger."""
 
     number: int
@@ -141,9 +137,9 @@ class Attempt:
     outcome: Outcome | None = None
     first_cause: FirstCause | None = None
     text: str = ""
-    env_seen: dict[str, str | None] = field(default_factory=dict)
+    env_seen: dict[str, str | None] = {}
     """What ranks have of `env_diff`, as they report it themselves."""
-    env_differs: dict[str, dict[str, str | None]] = field(default_factory=dict)
+    env_differs: dict[str, dict[str, str | None]] = {}
     """Ranks that have something else: rank → name → value."""
     lasted_s: float | None = None
     """As measured; see `lasted`."""

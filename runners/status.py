@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
+from msgspec import Struct
 
 from ..presets import worker_group
 from ..presets.finding import Finding, worst_first
@@ -133,8 +133,7 @@ def worst(state: RunState) -> str:
     return clean_text(state.end_text) if state.end_text != str(state.phase) else ""
 
 
-@dataclass(frozen=True, slots=True)
-class RunFigures:
+class RunFigures(Struct, frozen=True):
     """What a list shows of a run beside its name and state; None where it is unknown."""
 
     nodes: int | None
@@ -236,8 +235,7 @@ WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(Struct, frozen=True):
     """Whether a preset acted."""
 
     state: Literal["applied", "not applied", "unknown"]

@@ -9,7 +9,9 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from .agent.pyspy import PySpy, PySpyError
 from .finding_ledger import FindingLedger
@@ -65,8 +67,7 @@ READ_ONLY = "not started by distui: read-only"
 _GONE = "its processes are gone; only their starter knows how they ended"
 
 
-@dataclass(frozen=True, slots=True)
-class Watched:
+class Watched(Struct, frozen=True):
     """The state of a job between two scans."""
 
     job: WatchedJob

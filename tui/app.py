@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gc
 import signal
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
+from msgspec.structs import replace
 from textual.app import SystemCommand
 from textual.binding import Binding
 from textual.screen import Screen
@@ -210,9 +211,9 @@ class CockpitApp(CommandingApp, TypeAheadApp, PacedApp):
         if not self.view.paused:
             self._held = None
         elif self._held is None:
-            self._held = replace(frame, state=held(frame.state))
+            self._held = dataclasses.replace(frame, state=held(frame.state))
         if self._held is not None:
-            frame = replace(self._held, view=self.view, wall=frame.now)
+            frame = dataclasses.replace(self._held, view=self.view, wall=frame.now)
         with self.pacer.together():
             self.frames.publish(self.travel.frame(frame))
 
@@ -392,7 +393,7 @@ class CockpitApp(CommandingApp, TypeAheadApp, PacedApp):
 
     def choose(self, **fields: object) -> None:
         """See CommandingApp.choose."""
-        self.settings = replace(self.settings, **fields)  # type: ignore[arg-type]
+        self.settings = replace(self.settings, **fields)
         if not self._unkept:
             self.set_timer(KEEP_AFTER_S, self._keep_settings)
         self._unkept |= fields

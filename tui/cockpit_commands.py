@@ -8,12 +8,12 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from msgspec.structs import replace
 from textual.app import App, SuspendNotSupported
 from textual.signal import Signal
 
@@ -150,7 +150,7 @@ class CommandingApp(LendingApp):
 
     def change_view(self, **changes: object) -> None:
         """Change view options."""
-        self.view = replace(self.view, **changes)  # type: ignore[arg-type]
+        self.view = replace(self.view, **changes)
         self.publish()
 
     async def read_log(

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
+
+from msgspec import Struct, field
 
 from ..runners.model import MetricsWindow, ReadMetrics, Series
 from ..runners.wire.client import new_id
@@ -33,8 +34,7 @@ SAMPLE_S = 1
 """Seconds from sample to sample, a little more now and then."""
 
 
-@dataclass(frozen=True, slots=True)
-class Want:
+class Want(Struct, frozen=True):
     """What a chart shows: a metric of all ranks or GPUs as one, by node, or of each of these."""
 
     metric: str
@@ -48,8 +48,7 @@ Key = tuple[int | None, int | None]
 """Node and index of one series of a Want; None where it is folded."""
 
 
-@dataclass(slots=True)
-class Buckets:
+class Buckets(Struct):
     """One series in buckets of one length; what is unknown is None."""
 
     first: int = 0
@@ -153,8 +152,7 @@ def _finite(value: object) -> Value:
     return None
 
 
-@dataclass(slots=True)
-class _Track:
+class _Track(Struct):
     """All series of one Want, in buckets of one length."""
 
     want: Want
@@ -173,8 +171,7 @@ class _Track:
     """When it was shown last; see MetricHistory.turn."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """One series as a chart takes it."""
 
     node: int | None
@@ -185,8 +182,7 @@ class Shown:
     high: list[Value]
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Struct, frozen=True):
     """A question to the node, and who waits for its answer."""
 
     read: ReadMetrics

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ..presets import trusted_files
 from ..presets.finding import PresetError, did_you_mean
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     from textual.binding import Binding
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(Struct, frozen=True):
     """What a key does."""
 
     id: str

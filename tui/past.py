@@ -8,7 +8,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from typing import Any, TypeVar
 
 from msgspec import Struct, structs
@@ -56,7 +56,7 @@ def _copied(value: Any) -> Any:
 
 
 def _own(value: Any) -> Any:
-    return copy(value) if is_dataclass(value) or isinstance(value, dict | list | set) else value
+    return copy(value) if isinstance(value, Struct | dict | list | set) else value
 
 
 class Timeline:

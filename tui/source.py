@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from ..presets.finding import PlanError, PresetError
 from ..presets.sanitize import clean_text
@@ -68,8 +69,7 @@ MEASURING_S = 0.3
 """How long sizes are measured before the list is shown again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shell:
+class Shell(Struct, frozen=True):
     """What opens a shell; `argv` () where nothing does."""
 
     argv: tuple[str, ...]

@@ -10,9 +10,10 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from ..presets import trusted_files
 from ..presets.finding import PresetError, did_you_mean
@@ -28,8 +29,7 @@ MOST_HOSTS = 32
 """Hosts that are asked for their runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class UserSettings:
+class UserSettings(Struct, frozen=True):
     """What is in the file; "", () and False stand for distui's own choice."""
 
     theme: str = ""
@@ -55,8 +55,7 @@ OF_VIEW = ("columns", "sort", "reverse", "gpu_columns", "gpu_sort", "gpu_reverse
 """Fields that `ViewOptions` has by the same name."""
 
 
-@dataclass(frozen=True, slots=True)
-class SettingKey:
+class SettingKey(Struct, frozen=True):
     """One key of the file."""
 
     field: str

@@ -8,9 +8,11 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
+
+from msgspec.structs import replace
 
 from ...presets.plan import Plan
 from ...presets.trusted_files import private_folder

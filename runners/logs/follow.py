@@ -8,9 +8,10 @@ import os
 import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
+
+from msgspec.structs import replace
 
 from ..errors import RunError
 from ..formatting import spans_text

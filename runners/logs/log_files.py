@@ -9,8 +9,9 @@ import stat
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 # -----------------------------------------------------------------------------------------------------------
 # Hears from the kernel that something in a folder was written: inotify(7), each folder once until asked again.
@@ -89,8 +90,7 @@ class LogError(Exception):
     """A log cannot be read; the text is one sentence with the reason and the remedy."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogFile:
+class LogFile(Struct, frozen=True):
     """A file id, parsed."""
 
     id: str

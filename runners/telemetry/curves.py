@@ -13,9 +13,10 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from ..model import HUB, MetricsWindow, ReadMetrics, Series
 from ..run_directories import Entry, parts
@@ -58,8 +59,7 @@ class Bins(NamedTuple):
         return self.begin + self.seconds * self.buckets
 
 
-@dataclass(slots=True)
-class Points:
+class Points(Struct):
     """One series while it is gathered, a place a bucket."""
 
     total: list[float]

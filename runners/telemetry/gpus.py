@@ -7,16 +7,18 @@ A driver call that hangs costs the agent nothing. Decisions are pure. Sources of
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import enum
 import signal
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ...presets.finding import Finding
 from ..finding_ledger import FindingLedger
@@ -49,8 +51,7 @@ class Act(enum.Enum):
     SPAWN = "spawn"
 
 
-@dataclass(frozen=True, slots=True)
-class SamplerLimits:
+class SamplerLimits(Struct, frozen=True):
     """Times in seconds."""
 
     stale_s: float = 5.0
@@ -66,8 +67,7 @@ class SamplerLimits:
     """Killed children that the driver does not let go, at which no new one is started."""
 
 
-@dataclass(frozen=True, slots=True)
-class Watch:
+class Watch(Struct, frozen=True):
     """All that the decision needs; times are monotonic seconds."""
 
     state: State
@@ -287,7 +287,7 @@ class GpuSource:
 
     def _take(self, event: Event) -> None:
         if isinstance(event, FindingRaised):
-            self._on_event(FindingRaised(replace(event.finding, node=self._node)))
+            self._on_event(FindingRaised(dataclasses.replace(event.finding, node=self._node)))
         elif isinstance(event, GpuTick) and event.problem is not None:
             self._problem = event.problem
             self._on_event(event)

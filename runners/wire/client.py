@@ -15,11 +15,11 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from .. import rpc
 from ..errors import RunError
@@ -49,8 +49,7 @@ YIELD_EVERY = 256
 """Events taken before others get a turn: a long history must not freeze keys, nor the links to other nodes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True):
     """A piece of a log file. Offsets and sizes in bytes; `times`, `starts` and `shift` as in LogWindow."""
 
     file: str

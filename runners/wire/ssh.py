@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
+
+from msgspec import Struct
 
 from ...presets.secrets import mask_text
 from ..model import Stamped
@@ -169,8 +170,7 @@ class HostError(Exception):
     """Something on a host failed; the text is one sentence that names it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
+class Way(Struct, frozen=True):
     """How a host is reached."""
 
     destination: str

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import combinations
 
 import pytest
+from msgspec.structs import replace
 
 from distui.tui.rows.layout import LEAST_LOG, LEAST_RANKS, Arrangement, Rect, Wants, arrange
 from distui.tui.rows.rank_time import rows_wanted

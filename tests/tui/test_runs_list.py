@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import scripted as play
 from conftest import Rig, Start, shown
+from msgspec.structs import replace
 from test_cockpit import entry
 
 from distui.tui.rows.glyphs import row_width

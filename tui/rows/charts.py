@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
+
+from msgspec import Struct
 
 from ...runners.formatting import NA, duration_short, size_short, step_short
 from ...runners.state import RunState
@@ -30,8 +31,7 @@ from .plot import (
 # --- metrics ---
 
 
-@dataclass(frozen=True, slots=True)
-class ChartMetric:
+class ChartMetric(Struct, frozen=True):
     """One metric that can be drawn, as telemetry names it: "gpu.util"."""
 
     name: str
@@ -162,8 +162,7 @@ def metric_of(name: str) -> ChartMetric:
 # --- panels ---
 
 
-@dataclass(frozen=True, slots=True)
-class Panel:
+class Panel(Struct, frozen=True):
     """One chart's data."""
 
     metric: ChartMetric
@@ -178,8 +177,7 @@ class Panel:
         return not any(finite(curve.mean) for curve in self.curves)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChartView:
+class ChartView(Struct, frozen=True, kw_only=True):
     """How charts are shown; one for all of them."""
 
     span: TimeSpan

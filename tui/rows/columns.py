@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ...runners.formatting import NA, duration_short, size_short, spans_short, step_short, usage_short
 from ...runners.model import Gpu, RankSample
@@ -15,8 +17,7 @@ from .glyphs import Row, fit, percent
 Sortable = float | str | None
 
 
-@dataclass(frozen=True, slots=True)
-class RankRow:
+class RankRow(Struct, frozen=True):
     """One rank with what belongs to it at the time of this paint; None where unknown or too old."""
 
     rank: Rank
@@ -32,8 +33,7 @@ class RankRow:
     """Its coordinates; "" where the ranks have but one dimension."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuRow:
+class GpuRow(Struct, frozen=True):
     """One GPU with what belongs to it at the time of this paint."""
 
     index: int
@@ -53,8 +53,7 @@ Line = RankRow | GpuRow
 _L = TypeVar("_L", RankRow, GpuRow)
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """One column. The highest `order` is left out first where the terminal is narrow."""
 
     id: str
@@ -360,8 +359,7 @@ ALWAYS = {"ranks": "rank", "gpus": "gpu"}
 """The column without which nobody knows what a row is about."""
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnChoice:
+class ColumnChoice(Struct, frozen=True):
     """What the dialog of columns has so far."""
 
     table: str

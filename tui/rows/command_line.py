@@ -6,8 +6,9 @@ import re
 import shlex
 import signal as signals
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import get_args
+
+from msgspec import Struct
 
 from ...presets.finding import did_you_mean
 from ...presets.nccl import LEVELS, SUBSYSTEMS, NcclError, parse_level, parse_subsys
@@ -19,8 +20,7 @@ class CommandError(Exception):
     """What was typed is no command; the text is one sentence with what to type."""
 
 
-@dataclass(frozen=True, slots=True)
-class TypedCommand:
+class TypedCommand(Struct, frozen=True):
     """What was typed: a command for the run, or an action of the screen."""
 
     command: Command | None = None
@@ -78,8 +78,7 @@ USAGE = {
 """A line of help by verb; the other verbs take nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunNames:
+class RunNames(Struct, frozen=True):
     """What completion knows of the run."""
 
     ranks: tuple[int, ...] = ()

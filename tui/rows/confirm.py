@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ...presets.secrets import mask
 from ...runners import saving
@@ -25,8 +26,7 @@ DEFAULT_GRACE_S = 30.0
 """Seconds between SIGTERM and SIGKILL where the plan has none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """What a question is about, as it was when it was asked."""
 
     run: str
@@ -62,8 +62,7 @@ def changed_since(before: Target, state: RunState) -> str:
     return f"run {state.name} goes on again"
 
 
-@dataclass(frozen=True, slots=True)
-class Confirmation:
+class Confirmation(Struct, frozen=True):
     """The question and what `y` would send."""
 
     title: str

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ...presets.finding import Finding, worst_first
 from ...presets.sanitize import clean_text
@@ -39,8 +41,7 @@ _EACH = 12
 _LABEL = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(Struct, frozen=True):
     """One row of the list: a finding, or several of one kind."""
 
     findings: tuple[Finding, ...]
@@ -254,8 +255,7 @@ SLOW_CONNECT_S = 5.0
 """After this long, connecting is worth a line of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(Struct, frozen=True):
     """One thing that a person must read: a sentence, and what to type or do."""
 
     glyph: str

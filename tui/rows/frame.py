@@ -12,6 +12,8 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from msgspec import Struct
+
 from ...runners.formatting import duration_exact, elapsed, plural, time_of_day
 from ...runners.model import Gpu, LinkState
 from ...runners.state import Node, Rank, RunState
@@ -32,8 +34,7 @@ class LinkPhase(enum.StrEnum):
     """The run has ended and everything was read."""
 
 
-@dataclass(frozen=True, slots=True)
-class LinkStatus:
+class LinkStatus(Struct, frozen=True):
     """The connection as the screen shows it; times are unix seconds."""
 
     phase: LinkPhase
@@ -53,8 +54,7 @@ METRICS = ("util", "mem", "power", "temp", "step-time")
 """What the heat map can show, in the order of the key."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ViewOptions:
+class ViewOptions(Struct, frozen=True, kw_only=True):
     """What the user chose to see; changed by keys, never by events."""
 
     pane: str = "overview"
@@ -78,8 +78,7 @@ class ViewOptions:
     """Whether charts have a logarithmic value axis."""
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(Struct, frozen=True):
     """The time in the past that the whole cockpit shows."""
 
     at: float

@@ -7,7 +7,8 @@ over goes to what can use it, so that no part of a large screen stays empty.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 SMALLEST = (60, 15)
 """Columns and rows below which only a summary is shown."""
@@ -35,8 +36,7 @@ def _none(width: int) -> int:
     return 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wants:
+class Wants(Struct, frozen=True, kw_only=True):
     """How many rows of text panes would fill, by the columns they get."""
 
     map: Callable[[int], int] = _none
@@ -57,8 +57,7 @@ class Wants:
     """Whether there is anything to draw."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rect:
+class Rect(Struct, frozen=True):
     """Columns and rows of a pane inside the body, frame included."""
 
     x: int
@@ -67,8 +66,7 @@ class Rect:
     height: int
 
 
-@dataclass(frozen=True, slots=True)
-class Arrangement:
+class Arrangement(Struct, frozen=True):
     """The whole screen."""
 
     small: bool = False
@@ -81,8 +79,7 @@ class Arrangement:
     """The pane that has the keys where nothing else has."""
 
 
-@dataclass(slots=True)
-class Stack:
+class Stack(Struct):
     """Panes below each other in some columns of the body."""
 
     x: int

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from msgspec import Struct
 from rich.cells import cell_len
 
 from ...runners.formatting import spans_text
@@ -47,8 +47,7 @@ class LogLine(NamedTuple):
     rank: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(Struct, frozen=True):
     """What the pane shows."""
 
     rank: int | None = None
@@ -160,8 +159,7 @@ TIMES = ("clock", "start", "step", "off")
 """What the time key goes through: time of day, since the attempt began, since the line above, none."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimeColumn:
+class TimeColumn(Struct, frozen=True):
     """How the time of a line is shown."""
 
     mode: str = "off"
@@ -301,8 +299,7 @@ def _joined(first: LogLine, ranks: Sequence[int]) -> LogLine:
     return first._replace(label=f"×{len(ranks)}", text=text)
 
 
-@dataclass(frozen=True, slots=True)
-class Jump:
+class Jump(Struct, frozen=True):
     """A place in the log that was typed."""
 
     line: int = 0

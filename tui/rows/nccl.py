@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from ...presets.secrets import mask
 from ...runners.diagnosis.nccl_facts import STAGES, Communicator, FactLine, Init, NcclFacts, NcclNode
@@ -36,8 +37,7 @@ class StatementRow(NamedTuple):
     line: FactLine | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NodeGroup:
+class NodeGroup(Struct, frozen=True):
     """Nodes for which NCCL reports the same."""
 
     nodes: tuple[NcclNode, ...]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
 from statistics import median
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ...presets.nccl import (
     DEFAULT_SUBSYS,
@@ -36,8 +38,7 @@ _HEAD = 3
 """Rows before the subsystems: level, duration, way."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ways:
+class Ways(Struct, frozen=True):
     """What is possible now."""
 
     live: bool
@@ -51,8 +52,7 @@ def ways(state: RunState, ranks: tuple[int, ...] = ()) -> Ways:
     return Ways(live, how(state, ranks))
 
 
-@dataclass(frozen=True, slots=True)
-class Disk:
+class Disk(Struct, frozen=True):
     """The node with the least room."""
 
     name: str
@@ -66,8 +66,7 @@ class Disk:
         return max(0, self.free - disk_reserve(self.total))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NcclForm:
+class NcclForm(Struct, frozen=True, kw_only=True):
     """What is chosen so far."""
 
     level: str

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
+
+from msgspec import Struct, field
 
 from ...runners.diagnosis.nccl_facts import STAGES, Communicator, FactLine, NcclFacts
 from ...runners.formatting import listed, plural
@@ -43,8 +44,7 @@ def _letter(kind: str) -> str:
     return "T" if "/Socket" in kind else "N"
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(Struct, frozen=True):
     """What one row and one column stand for."""
 
     label: str
@@ -54,8 +54,7 @@ class Unit:
     """Above its column."""
 
 
-@dataclass(slots=True)
-class Grid:
+class Grid(Struct):
     """Units, and the letters of the pairs between them."""
 
     units: list[Unit]
@@ -347,8 +346,7 @@ def crossings(order: Sequence[int], at: dict[int, str]) -> tuple[int, int]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(Struct, frozen=True):
     """One rank or node: when it began and was ready, in seconds from the first line of all."""
 
     label: str

@@ -10,8 +10,9 @@ import enum
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
+
+from msgspec import Struct
 
 from .glyphs import Cell, Row, fit
 
@@ -37,8 +38,7 @@ class Mode(enum.StrEnum):
         return 4 if self is Mode.BRAILLE else 8 if self is Mode.BLOCK else 5
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(Struct, frozen=True):
     """The values at the lower and the upper edge of a chart."""
 
     low: float = 0.0
@@ -57,8 +57,7 @@ class Axis:
         return min(1.0, max(0.0, (value - low) / (high - low))) if high > low else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """One value a bucket, oldest first; of a folded bucket also its smallest and largest sample."""
 
     mean: Values
@@ -327,8 +326,7 @@ _ROOM = 12
 """Cells from one label to the next at least."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimeSpan:
+class TimeSpan(Struct, frozen=True):
     """Which time the cells of a row cover: cell k begins at `begin + k * cell`, unix seconds."""
 
     begin: float
@@ -365,8 +363,7 @@ def tick_row(span: TimeSpan, mode: Mode = Mode.BRAILLE) -> Row:
     return (("".join(text), "dim"),)
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Struct, frozen=True):
     """Something that happened, below the charts."""
 
     at: float

@@ -9,9 +9,10 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from statistics import median
+
+from msgspec import Struct
 
 from ...runners.formatting import spans_short
 from .glyphs import Cell, Row, clip, fit, row_width
@@ -46,8 +47,7 @@ STALL_STEPS = 5.0
 """No step for so long, and for so many steps' time, is a stall."""
 
 
-@dataclass(frozen=True, slots=True)
-class RankSeries:
+class RankSeries(Struct, frozen=True):
     """What is known of a rank by bucket, oldest first; of several ranks their slowest step and their mean wait."""
 
     step: Values = ()

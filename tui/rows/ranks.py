@@ -6,8 +6,9 @@ rank; many nodes get one tile of single glyphs each.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from operator import attrgetter
+
+from msgspec import Struct
 
 from ...runners.formatting import NA, duration_short, size_short, spans_short, step_short, usage_short
 from ...runners.model import Gpu
@@ -25,8 +26,7 @@ WIDE_NODES = 4
 _COLD_C, _HOT_C = 30.0, 90.0
 
 
-@dataclass(frozen=True, slots=True)
-class Heat:
+class Heat(Struct, frozen=True):
     """One cell: its heat, its text, and the text below it."""
 
     value: float | None

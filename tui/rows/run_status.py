@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ...presets.sanitize import clean_text
 from ...runners.formatting import duration_exact, elapsed, plural, step_short
@@ -126,8 +127,7 @@ _PARTS = re.compile(
 """How runners/hub/cluster_launch.py puts together why a launch failed; a text of another form is all cause."""
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchFailure:
+class LaunchFailure(Struct, frozen=True):
     """Why a launch failed."""
 
     stage: Stage

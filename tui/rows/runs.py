@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ...runners.formatting import NA, duration_short, plural, size_short
 from ...runners.status import HUNG
@@ -11,8 +12,7 @@ from . import glyphs
 from .glyphs import Cell, Row, fit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunEntry:
+class RunEntry(Struct, frozen=True, kw_only=True):
     """One line of the run list."""
 
     id: str
@@ -57,8 +57,7 @@ EMPTY: tuple[Row, ...] = (
 """What to do when there is nothing to show."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunColumn:
+class RunColumn(Struct, frozen=True):
     """One column."""
 
     name: str
@@ -137,8 +136,7 @@ DESCENDING = frozenset({"step", "done", "took", "size", "ranks", "exit"})
 """Columns whose largest values come first, unless the order is reversed."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedColumn:
+class PlacedColumn(Struct, frozen=True):
     """A column with its place on the screen."""
 
     column: RunColumn

@@ -5,8 +5,11 @@ Only the rows that can be seen are made: of all others a table knows the order a
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ...runners import status
 from ...runners.formatting import NA, plural, spans_short
@@ -42,8 +45,7 @@ ASKED_FROM = 190
 """Columns of a table from which also those are shown that are `asked`."""
 
 
-@dataclass(slots=True)
-class Table:
+class Table(Struct):
     """What a pane shows."""
 
     head: Row = ()
@@ -144,8 +146,7 @@ def _kept(frame: Frame) -> frozenset[str]:
     return frozenset({"rank", "node"}) if len(frame.state.nodes) > 1 else frozenset({"rank"})
 
 
-@dataclass(frozen=True, slots=True)
-class _Laid:
+class _Laid(Struct, frozen=True):
     """Columns beside each other."""
 
     columns: list[Column]
@@ -282,7 +283,7 @@ def rank_lines(frame: Frame) -> list[RankRow]:
 def plain_table(frame: Frame) -> list[str]:
     """The whole table as text, its columns as wide as they need; of a run that goes on with what ended of it."""
     chosen = [column for column in rank_columns(frame) if not column.asked]
-    rows = rank_lines(replace(frame, view=replace(frame.view, sort="rank")))
+    rows = rank_lines(dataclasses.replace(frame, view=replace(frame.view, sort="rank")))
     if EXIT not in chosen and any(row.rank.signal or row.rank.exit_code is not None for row in rows):
         chosen.insert(chosen.index(STATE) + 1, EXIT)
     texts = [tuple(column.text(row) for column in chosen) for row in rows]

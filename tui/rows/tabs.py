@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from . import glyphs
 from .glyphs import Row, row_width
 
 
-@dataclass(frozen=True, slots=True)
-class Tab:
+class Tab(Struct, frozen=True):
     """One pane of a run."""
 
     pane: str
@@ -36,8 +36,7 @@ _PLACES = (("runs", "R", "Runs"), ("launch", "^n", "New run"), ("help", "?", "He
 """Action id, key and word of what stands at the right end."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClickArea:
+class ClickArea(Struct, frozen=True):
     """Columns of a row that act when they are clicked, the last one excluded."""
 
     first: int
@@ -46,8 +45,7 @@ class ClickArea:
     """Textual action, with its namespace."""
 
 
-@dataclass(slots=True)
-class ClickableRow:
+class ClickableRow(Struct):
     """A row that is put together from left to right."""
 
     cells: list[tuple[str, str]] = field(default_factory=list)

@@ -8,9 +8,9 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import ClassVar
 
+from msgspec.structs import replace
 from textual.binding import Binding
 from textual.events import Resize
 from textual.message import Message

@@ -13,11 +13,11 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import Struct, structs
 
 from ...presets.sanitize import LONGEST, clean_text, escaped_json
 from ...runners import journal, run_directories
@@ -98,8 +98,7 @@ def ls(options: argparse.Namespace) -> int:
     return 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Listed:
+class _Listed(Struct, frozen=True):
     """One line of `ls`."""
 
     entry: run_directories.Entry
@@ -137,7 +136,7 @@ class _Listed:
             "run": entry.record.run, "name": entry.record.name, "state": str(self.phase),
             "attempt": self.number(state.attempt, None), "created": entry.record.created,
             "host": entry.record.host, "path": str(entry.path),
-            "preset": state.plan.preset if state.plan else None, **asdict(its),
+            "preset": state.plan.preset if state.plan else None, **structs.asdict(its),
             "problems": self.history.problems, "orphans": self.orphans,
         }  # fmt: skip
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from distui.runners.foreign_jobs import Output, RankProcess, Scan, WatchedJob
 from distui.runners.model import Outcome, RankPhase, RunPhase, Stamped
