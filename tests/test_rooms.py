@@ -221,8 +221,8 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 266,
-    "lines": 81_200,
+    "modules": 271,
+    "lines": 82_300,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 41,

@@ -472,7 +472,7 @@ def _bundles(verbs: Verbs) -> None:
     )  # fmt: skip
     verb.add_argument(
         "names", nargs="*", metavar="FILE|RUN",
-        help="log files (also .gz; - is standard input), a bundle of `distui export`, or a run",
+        help="log files, archives or directories (- is standard input), a bundle of `distui export`, or a run",
     )  # fmt: skip
     _json(verb)
     verb = _verb(

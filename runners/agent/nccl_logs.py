@@ -16,9 +16,11 @@ from msgspec import Raw, structs
 from ...presets.finding import Finding
 from ...presets.nccl import FLOOD_BYTES, disk_reserve
 from ..diagnosis import nccl_facts
+from ..diagnosis.file_names import Whose
 from ..diagnosis.first_cause import LogFinding, finding_of, fired
+from ..diagnosis.log_text import LONGEST, decoded
 from ..diagnosis.nccl_facts import NcclFacts
-from ..diagnosis.reading import LONGEST, Reading, decoded
+from ..diagnosis.reading import Reading
 from ..diagnosis.rules import book
 from ..finding_ledger import report_bug
 from ..formatting import size_text
@@ -297,7 +299,7 @@ class Tail:
         if self._again:
             self._again = False
             self._reading.leave()
-            self._reading.open(self.file.id, self.file.rank)
+            self._reading.open(self.file.id, Whose(self.file.rank))
         else:
             self._reading.turn_to(self.file.id, self.file.rank)
 

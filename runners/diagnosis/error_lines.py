@@ -65,7 +65,7 @@ _NOTHING = re.compile(
 """Words of errors that are none, or only of launchers whose ranks failed."""
 _WARNED = re.compile(r"\[W\d{0,4} |^W\d{4} ")
 """A warning of torch's C++ (glog), before its prefix is taken away."""
-ALIVE = re.compile(
+_ALIVE = re.compile(
     r"\d+%\|.*\||(?i:\b(?:step|iter|iteration|epoch|global_step)\b\W{0,3}\d+.{0,80}\b(?:loss|lr|tok|time|acc))"
     r"|(?i:\bloss\W{0,4}-?\d)"
 )
@@ -140,6 +140,14 @@ def _ends(each: _Sentence, lengths: Mapping[int, int]) -> bool:
     """Whether its file ends with it, and no training went on after it."""
     left = lengths.get(each.first.file, 0) - each.first.evidence.line
     return not each.outlived and left <= LAST
+
+
+def is_alive(line: str) -> bool:
+    """Whether a line shows that training goes on."""
+    for word in ("%|", "oss", "tep", "ter", "poch", "OSS", "TEP", "TER", "POCH"):
+        if word in line:
+            return _ALIVE.search(line) is not None
+    return False
 
 
 def may_report(line: str) -> bool:

@@ -8,30 +8,33 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from ..inrank.failure_causes import Death, Failure, classify
-from ..inrank.tracebacks import in_lines, of_launcher, raised_in
-from .exits import Endings
-from .heads import Head, stamp_of, unshipped
+from ..inrank.tracebacks import of_launcher
+from .exits import Endings, of_rank
+from .heads import Head, stamp_of
 from .nccl_facts import FactLine
+from .printed_traceback import LINES, PrintedTraceback, Step, begins
 from .rules import BEGIN, First, Rule, RuleHits, shown
 
 MOST = 64
 """Different exceptions that are kept."""
-STREAMS, LINES = 64, 400
-"""Tracebacks that may be printed at the same time, in one file; lines of one."""
+STREAMS = 64
+"""Tracebacks that may be printed at the same time, in one file."""
 OLD = 4000
 """Lines after which an unfinished traceback is dropped."""
 AFTER = 6
 """Lines after an exception within which a chained one may begin."""
 LAST = 30
 """Lines of a file before its end within which an exception is taken for what ended it."""
+SIGNS = 2
+"""Steps of training after an exception that show that somebody caught it: one may have been on its way."""
 PLACE = 1 << 20
 """Behind the rules, where two stand in one line."""
 
-_UNCAUGHT = re.compile(r"\[rank\d+\]: ?$")
+_UNCAUGHT = re.compile(r"\[rank\d+\]: ")
 """torch's tag on uncaught exceptions."""
-_TAGGED = re.compile(r"^\[(?:rank|default)\d+\]:|^\[\d+,\d+\]<std")
 _CHAINED = (
     "another exception occurred",
     "direct cause of the following exception",
@@ -39,6 +42,10 @@ _CHAINED = (
     "Tracebacks above this line can probably be ignored",  # fairseq
 )
 """The next exception is of the same failure, and nearer to its cause or its outcome."""
+_GROUPS = re.compile(r"^(?:.*\.)?(?:Base)?ExceptionGroup$")
+"""Exceptions that carry others, which are printed behind them."""
+_RANK = re.compile(r"Traceback \(most recent call last\): \(RANK (\d{1,7})\)")
+"""The rank of an exception that CheckpointException carries."""
 GENERIC = ("exception", "assertion")
 """Classes that say no more than the exception does: the one before it in a chain may."""
 _NUMBER = re.compile(r"\d+")
@@ -47,21 +54,29 @@ _OF_NCCL = re.compile(
 )
 
 
+Stream = tuple[int, str]
+"""Lines of one writer in one file."""
+
+
 @dataclass(slots=True)
 class _Trace:
     """A traceback that is being printed."""
 
-    prefix: str
+    stream: Stream
     head: Head
-    lines: list[str]
+    printed: PrintedTraceback
     began: int
     """Line of its beginning."""
+    sure: bool
+    """Whether torch tags it as uncaught."""
     ended: int = 0
     """Line of its exception; 0 before that."""
     key: str = ""
     """Of the exception that it came to."""
     raised: tuple[Failure, str] | None = None
     """Its class, and its line."""
+    more: bool = False
+    """Whether its message has further lines that were not judged yet."""
 
 
 @dataclass(slots=True)
@@ -74,6 +89,22 @@ class _Raised:
     """Whether one of them ended its process for certain."""
     last: dict[int, int] = field(default_factory=dict)
     """Line of the newest, by file."""
+    lives: dict[Stream, int] = field(default_factory=dict)
+    """How often its writers showed signs of life since."""
+
+    @property
+    def outlived(self) -> bool:
+        """Whether training went on after it."""
+        return not self.sure and any(count >= SIGNS for count in self.lives.values())
+
+
+class _Inner(NamedTuple):
+    """An exception that another one is chained to."""
+
+    failure: Failure
+    line: str
+    number: int
+    text: str
 
 
 class Exceptions:
@@ -82,11 +113,15 @@ class Exceptions:
     def __init__(self) -> None:
         self.within = False
         """Whether `line` needs the next lines, since a traceback is being printed."""
-        self._traces: dict[str, _Trace] = {}
+        self._traces: dict[Stream, _Trace] = {}
         self._raised: dict[str, _Raised] = {}
         self._file, self._name = 0, ""
-        self._inner: dict[str, tuple[Failure, str, int]] = {}
-        """By prefix the exception before a chained one, where the table knows its class; its line and its number."""
+        self.pending = False
+        """Whether a sign of life would show that an exception of this file was caught."""
+        self._inner: dict[Stream, _Inner] = {}
+        """By stream the exception before a chained one."""
+        self._classes: dict[tuple[Any, ...], Failure] = {}
+        self._ignored: dict[Stream, int] = {}
         self.endings = Endings()
         self.failed = False
         """Whether somebody reported a failed process."""
@@ -95,22 +130,49 @@ class Exceptions:
 
     def open(self, file: int, name: str) -> None:
         """The next lines are of this file: its number, from 1, and its name."""
-        self._file, self._name, self.within = file, name, False
-        self._traces.clear()
-        self._inner.clear()
+        self._file, self._name, self.pending = file, name, False
+        self.within = self._in_file()
 
-    def begin(self, line: str, head: Head, number: int) -> None:
-        """A traceback begins; `head`: whose it is."""
-        text = unshipped(line)
-        prefix = text[: text.index(BEGIN)].removesuffix("Original ")
+    def _in_file(self) -> bool:
+        """Whether one is being printed in this file; files may be read in turns."""
+        return any(file == self._file for file, _ in self._traces)
+
+    def begin(self, text: str, line: str, stream: str, head: Head, number: int) -> None:
+        """A traceback may begin; `text`: without prefixes; `head` and `stream`: whose it is."""
+        where = self._file, stream
+        trace = self._traces.get(where)
+        headed = BEGIN in text
+        if not begins(text) or (trace is not None and not headed and not trace.ended):
+            return
+        if (named := _RANK.search(text)) is not None:
+            head = of_rank(int(named[1]), head)
+        if trace is not None:
+            self._leave(trace, text)
         for stale in [trace for trace in self._traces.values() if number - trace.began > OLD]:
             self._close(stale)
-        if len(self._traces) < STREAMS or prefix in self._traces:
-            self._traces[prefix] = _Trace(prefix, head, [text[len(prefix) :]], number)
+        if len(self._traces) >= STREAMS:
+            self._close(next(iter(self._traces.values())))
+        if number - self._ignored.pop(where, -9) > 2:
+            sure = _UNCAUGHT.search(line[: line.find(text)] or line[:400]) is not None
+            self._traces[where] = _Trace(where, head, PrintedTraceback(text), number, sure)
             self.within = True
 
-    def ended(self, text: str, line: str, head: Head, number: int) -> None:
-        """A line that may report how a process exited; `text`: without prefixes."""
+    def ignore(self, stream: str, number: int) -> None:
+        """Python reports that it ignores the exception of the traceback that follows."""
+        if len(self._ignored) < STREAMS:
+            self._ignored[self._file, stream] = number
+
+    def alive(self, stream: str) -> None:
+        """Somebody goes on with training."""
+        self.pending = False
+        where = self._file, stream
+        for raised in self._raised.values():
+            if where in raised.lives:
+                raised.lives[where] += 1
+                self.pending = self.pending or raised.lives[where] < SIGNS
+
+    def ended(self, text: str, line: str, head: Head, number: int) -> bool:
+        """A line that may report how a process exited; `text`: without prefixes. True where it does."""
         ending = self.endings.reported(text, head)
         if ending is not None:
             if ending.code and not self.failed:
@@ -118,32 +180,35 @@ class Exceptions:
                 self._exit = ending.code, self._first(line, ending.head, number)
             if ending.failure is not None:
                 self._keep(ending.failure, ending.head, line, number, sure=True)
+        return ending is not None
 
-    def line(self, line: str, number: int) -> bool:
-        """A line while `within`, that is none of NCCL's; True where it is one of a traceback."""
-        text = unshipped(line)
-        trace = self._of(text)
+    def line(self, text: str, line: str, stream: str, number: int) -> bool:
+        """A line while `within`, without prefixes and with them; True where it is one of a traceback."""
+        trace = self._traces.get((self._file, stream))
         if trace is None:
             return False
-        rest = text[len(trace.prefix) :]
-        if trace.ended:
-            self._after(trace, rest, number)
+        if trace.ended and any(word in text for word in _CHAINED):
+            self._leave(trace, text)
             return False
-        trace.lines.append(rest[:2000])
-        if rest and not rest[0].isspace():
-            self._perhaps(trace, line, number)
-        if len(trace.lines) > LINES:
+        step = trace.printed.feed(text)
+        if trace.more and step is not Step.MORE:
+            self._settle(trace)
+        if step is Step.RAISED:
+            self._came_to(trace, line, number)
+        elif step is Step.MORE:
+            trace.more = True
+            return False  # it may be a line of its own as well
+        elif step is Step.OVER or (trace.ended and number - trace.ended > AFTER):
             self._close(trace)
-        return True
+        return step in (Step.PART, Step.RAISED)
 
     def entries(self, lengths: Mapping[int, int]) -> Iterator[RuleHits]:
         """The exceptions, as rules that fired; `lengths`: lines of each file so far."""
+        for trace in self._traces.values():
+            self._settle(trace)
         for place, raised in enumerate(self._raised.values()):
-            sure = (
-                raised.sure
-                or self.failed
-                or any(lengths.get(file, 0) - line <= LAST for file, line in raised.last.items())
-            )
+            ends = any(lengths.get(file, 0) - line <= LAST for file, line in raised.last.items())
+            sure = raised.sure or ((self.failed or ends) and not raised.outlived)
             yield replace(raised.entry, rule=_rule(raised.failure, place, sure))
 
     def exits(self) -> Iterator[RuleHits]:
@@ -156,47 +221,74 @@ class Exceptions:
     def _first(self, line: str, head: Head, number: int) -> First:
         return First(self._file, FactLine(self._name, number, shown(line)), head, stamp_of(line))
 
-    def _of(self, text: str) -> _Trace | None:
-        """The traceback of a line: the one with the longest prefix of it; one without a prefix takes no tagged line."""
-        fits = [trace for trace in self._traces.values() if text.startswith(trace.prefix)]
-        best = max(fits, key=lambda trace: len(trace.prefix), default=None)
-        return None if best is None or (not best.prefix and _TAGGED.match(text)) else best
-
-    def _perhaps(self, trace: _Trace, line: str, number: int) -> None:
-        """A line that may be the exception's own."""
-        kind = raised_in(trace.lines[-1])
-        if kind is None:
-            return
-        if of_launcher(kind):
+    def _came_to(self, trace: _Trace, line: str, number: int) -> None:
+        """The exception's own line."""
+        printed = trace.printed
+        trace.ended = number
+        if of_launcher(printed.kind):
             self.failed = True
             self._close(trace)
+        elif not _GROUPS.match(printed.kind):
+            self._take(trace, line, number)
+
+    def _take(self, trace: _Trace, line: str, number: int) -> None:
+        """Its class, or that of the exception before it in a chain, where that says more."""
+        failure = self._classed(trace.printed.raised(), line)
+        inner, at, head = self._inner.pop(trace.stream, None), number, trace.head
+        if inner is not None and number - inner.number <= LINES:
+            again = inner.failure.kind == failure.kind and inner.text == trace.printed.text
+            if again or (failure.kind in GENERIC and inner.failure.kind not in GENERIC):
+                failure, line, at = inner.failure, inner.line, inner.number
+        trace.key, trace.raised = (
+            self._keep(failure, head, line, at, trace.sure, trace.stream),
+            (failure, line),
+        )
+
+    def _settle(self, trace: _Trace) -> None:
+        """Further lines of a message may tell what the first does not."""
+        more, trace.more = trace.more, False
+        if not more or trace.raised is None:
             return
-        raised = in_lines(trace.lines)
-        if raised:
-            failure = _classed(Death(trace.head.rank or 0, None, raised), trace.lines[-1])
-            sure = _UNCAUGHT.search(trace.prefix) is not None
-            trace.ended, at = number, number
-            inner = self._inner.pop(trace.prefix, None)
-            if inner is not None and failure.kind in GENERIC and number - inner[2] <= LINES:
-                failure, line, at = inner
-            trace.key = self._keep(failure, trace.head, line, at, sure)
+        before, line = trace.raised
+        failure = self._classed(trace.printed.raised(), line)
+        other = failure.kind != before.kind and before.kind in GENERIC and not failure.symptom
+        if other or (failure.kind == before.kind and failure.text != before.text):
+            self._take_back(trace.key)
+            trace.key = self._keep(failure, trace.head, line, trace.ended, trace.sure, trace.stream)
             trace.raised = failure, line
 
-    def _after(self, trace: _Trace, rest: str, number: int) -> None:
-        """A line after an exception: a chained one may begin."""
-        if any(word in rest for word in _CHAINED):
+    def _classed(self, raised: dict[str, Any], last: str) -> Failure:
+        """Its class; what torch raises since NCCL failed is NCCL's to explain. Many ranks raise the same."""
+        key = tuple(raised.values())
+        failure = self._classes.get(key)
+        if failure is None:
+            failure = classify(Death(0, None, raised))
+            if failure.kind in GENERIC and _OF_NCCL.search(last):
+                failure = failure._replace(
+                    kind="nccl", symptom=True, remedy="see NCCL's messages before it"
+                )
+            if len(self._classes) < MOST:
+                self._classes[key] = failure
+        return failure
+
+    def _leave(self, trace: _Trace, text: str) -> None:
+        """Another traceback of the same writer begins: of the same failure, where a chain or a wrapper connects them."""
+        wrapped = trace.printed.kind.endswith("CheckpointException") and BEGIN in text
+        self._settle(trace)
+        if trace.ended and (wrapped or any(word in text for word in _CHAINED)):
             self._take_back(trace.key)
-            self._close(trace)
-            if trace.raised is not None and trace.raised[0].kind not in GENERIC:
-                self._inner[trace.prefix] = *trace.raised, trace.ended
-        elif number - trace.ended > AFTER:
-            self._close(trace)
+            if trace.raised is not None:
+                self._inner[trace.stream] = _Inner(*trace.raised, trace.ended, trace.printed.text)
+        self._close(trace)
 
     def _close(self, trace: _Trace) -> None:
-        self._traces.pop(trace.prefix, None)
-        self.within = bool(self._traces)
+        self._settle(trace)
+        self._traces.pop(trace.stream, None)
+        self.within = self._in_file()
 
-    def _keep(self, failure: Failure, head: Head, line: str, number: int, sure: bool) -> str:
+    def _keep(
+        self, failure: Failure, head: Head, line: str, number: int, sure: bool, stream: Stream | None = None
+    ) -> str:
         key = f"{failure.kind}|{failure.key or _NUMBER.sub('#', failure.text)}"
         if key not in self._raised and len(self._raised) >= MOST:
             return ""
@@ -204,6 +296,8 @@ class Exceptions:
         if raised is None:
             raised = self._raised[key] = _Raised(failure, RuleHits(_rule(failure, 0, True)))
         raised.sure = raised.sure or sure
+        if stream is not None and (stream in raised.lives or len(raised.lives) < STREAMS):
+            raised.lives[stream], self.pending = 0, True
         entry = raised.entry
         first = entry.seen(head, self._file)
         if self._file in entry.files:
@@ -219,14 +313,6 @@ class Exceptions:
             raised.entry.count -= 1
             if not raised.entry.count:
                 del self._raised[key]
-
-
-def _classed(death: Death, last: str) -> Failure:
-    """Its class; what torch raises since NCCL failed is NCCL's to explain."""
-    failure = classify(death)
-    if failure.kind in ("exception", "assertion") and _OF_NCCL.search(last):
-        return failure._replace(kind="nccl", symptom=True, remedy="see NCCL's messages before it")
-    return failure
 
 
 def _rule(failure: Failure, place: int, sure: bool) -> Rule:

@@ -177,7 +177,7 @@ def _exit(code: int, pid: int | None, head: Head) -> ReportedExit:
 
 def of_rank(rank: int, head: Head) -> Head:
     """The same, told of this rank."""
-    return replace(head, rank=rank, source=(head.host or head.source[0], head.source[1], rank))
+    return replace(head, rank=rank, node="", source=(head.host or head.source[0], head.source[1], rank))
 
 
 _OF_SLURM = classify(Death(0, -signal.SIGKILL, {}, oom="Slurm counted it"))

@@ -156,6 +156,8 @@ def finding_of(entry: RuleHits, seen: str, reading: Reading) -> LogFinding:
 
 def _rank(head: Head, reading: Reading) -> int | None:
     """From the launcher's prefix, else from the largest communicator of the process."""
+    if head.node and head.rank is not None:
+        return reading.locals.rank(head.node, head.rank)
     return head.rank if head.rank is not None else reading.statements.sessions.rank_of(head)
 
 
@@ -384,6 +386,7 @@ def document(reading: Reading, verdict: Verdict) -> dict[str, Any]:
     statements = reading.statements
     return {
         "files": reading.files,
+        "unread": list(reading.unread),
         "lines": reading.lines,
         "nccl_lines": reading.nccl_lines,
         "nccl": sorted(statements.versions),

@@ -1,9 +1,8 @@
-"""Who wrote a line of a log, and when: the prefixes of NCCL, torch, launchers and shippers."""
+"""Who wrote a line of NCCL's, and when: its own prefix, and the ranks and times that others write before it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 LEVELS = ("INFO", "WARN", "TRACE", "CALL", "ABORT")
@@ -22,8 +21,13 @@ _PLACE = re.compile(r"(?:\d+\.\d+ )?(?P<file>\S[^\r]{0,200}?):(?P<line>\d+) (?:\
 _DEVICES = 1024
 """No host has as many GPUs: 2.14 to 2.22 write uninitialised memory where CUDA fails."""
 
-_RANK = re.compile(r"\[(?:rank(\d+)\]|\d+,(\d+)\]<std|PG .{0,80}?Rank (\d+)\]|R(?:ank|ANK) (\d+)\])")
-"""torchrun and torch, mpirun, torch's process groups."""
+_RANK = re.compile(
+    r"\[(?:rank[:=]? ?(\d+)\]|(?:[\w.-]{0,80}@)?\d+,(?:mpirank:)?(\d+)(?:,[\w.-]+)?\]<std"
+    r"|PG .{0,80}?Rank (\d+)\]|R(?:ank|ANK) (\d+)\])"
+)
+"""torch, Lightning; mpirun and SageMaker; torch's process groups."""
+_OF_RECORD = re.compile(r"⟨[^⟩]{0,200}\brank (\d+)⟩")
+"""Of records of JSON, as they are written here."""
 _TASK = re.compile(r"(\d{1,7}): ")
 """srun -l: only before a head, since other texts begin like that too."""
 _STAMP = re.compile(
@@ -56,6 +60,8 @@ class Head:
     """The same without the thread."""
     source: Thread = ("", None, None)
     """Host or file, process, rank: one source of lines."""
+    node: str = ""
+    """Where `rank` is a local rank: what stands for its node; see file_names.LocalRanks."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -104,7 +110,7 @@ def parse_head(text: str, file: str = "", rank: int | None = None) -> Head:
 
 def rank_of(text: str) -> int | None:
     """The rank that a launcher or torch writes into a line; None where there is none."""
-    match = _RANK.search(text, 0, 400)
+    match = _RANK.search(text, 0, 400) or (_OF_RECORD.search(text, 0, 400) if "⟨" in text else None)
     return None if match is None else int(next(digits for digits in match.groups() if digits)[:9])
 
 
@@ -121,70 +127,6 @@ def stamp_of(text: str) -> Stamp | None:
             return Stamp(kind, value)
         first = first or Stamp(kind, value)
     return first
-
-
-_HOST = r"(?P<host>[A-Za-z0-9][\w.-]*)"
-_WRITERS = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"\s*\(\w[\w.:<>-]*,? (?:rank=\d+, )?pid=\d+(?:, ip=" + _HOST + r")?\)",
-        r"\[pod/" + _HOST + r"/[\w.-]+\]",
-    )
-)
-"""Ray and SkyPilot (whose rank is that of the node); kubectl --prefix."""
-_LEARNED = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"\s*(?P<rank>\d{1,6}): ?",
-        r"\[?" + _HOST + r"\]?(?::| +\|) ",
-        r"[\w-]{1,40}/(?P<rank>\d{1,6}) ",
-    )
-)
-"""srun -l; pdsh, DeepSpeed and docker compose; TorchX. Other lines begin like that too: see `learned`."""
-LEARN, SHARE = 400, 0.8
-"""Lines of a file that are looked at, and the share of them that has to have its prefix."""
-_SHIPPED = re.compile(
-    r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*(?:Z|[+-]\d\d:?\d\d)?\s+(?:std(?:out|err) [FP] )?"
-)
-"""What shippers write before each line; it differs from line to line."""
-_TAGS = re.compile(r"^(?:\[[\w:.,<> -]{1,40}\](?:<std\w+>)?:?\s?)+")
-"""What launchers and loggers write: [rank0]: [1,3]<stderr>: [2024-01-01 10:00:00]"""
-
-
-def unshipped(line: str) -> str:
-    """The line without what a shipper of logs wrote before it."""
-    return _SHIPPED.sub("", line)
-
-
-def learned(lines: Sequence[str]) -> re.Pattern[str] | None:
-    """The prefix with which nearly all lines of a file begin: who wrote them; None where there is none."""
-    some = [text for line in lines[:LEARN] if (text := unshipped(line)).strip()]
-    for pattern in _LEARNED:
-        begun = [match for match in map(pattern.match, some) if match is not None]
-        if len(some) > 1 and len(begun) >= SHARE * len(some) and not _words(begun):
-            return pattern
-    return None
-
-
-def _words(begun: Sequence[re.Match[str]]) -> bool:
-    """Whether the lines begin with words of a text ("Epoch: ", "INFO: ") and no hosts, which have digits or are few."""
-    hosts = {match["host"] for match in begun if "host" in match.groupdict()}
-    plain = [host for host in hosts if not any(letter.isdigit() for letter in host)]
-    return bool(plain) and (len(plain) > 1 or plain[0].isupper() or len(begun) < 4)
-
-
-def writer(line: str, prefix: re.Pattern[str] | None) -> tuple[int | None, str, str]:
-    """Rank and host of whoever wrote a line that is none of NCCL's, and its text without prefixes."""
-    text, rank, host = unshipped(line), rank_of(line), ""
-    for pattern in (prefix, *_WRITERS):
-        match = pattern.match(text) if pattern is not None else None
-        if match is None:
-            continue
-        groups = match.groupdict()
-        host = host or groups.get("host") or ""
-        rank = int(groups["rank"]) if rank is None and groups.get("rank") else rank
-        text = text[match.end() :].removeprefix(" ")
-    return rank, host, _TAGS.sub("", text)
 
 
 SOURCES = 4096

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import gzip
-import os
 import re
-import stat
 import time
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from .. import run_directories
 from ..errors import RunError
 from ..logs import follow
 from ..logs.log_files import list_files, parse_file_id, whole_id
-from .error_lines import ALIVE, ErrorLines, may_report
+from .error_lines import ErrorLines, is_alive, may_report
 from .exceptions import Exceptions
 from .exits import NEEDLES
-from .heads import MARK, OLD, SOURCES, Head, Stamp, learned, parse_head, stamp_of, writer
+from .file_names import NOBODYS, LocalRanks, Whose, older_attempts, owners, rank_in_name
+from .heads import MARK, OLD, SOURCES, Head, Stamp, parse_head, stamp_of
+from .log_sources import BrokenOff, Named, Source, Unread, is_flat, plain_source, sources
+from .log_text import PART, SAMPLE, is_binary, lines_in
 from .nccl_facts import (
     COMMUNICATORS,
     NODES,
@@ -35,17 +33,14 @@ from .nccl_facts import (
     folded_pairs,
     speed,
 )
-from .rules import BEGIN, WIDTH, Book, Raw, Tally, Version, book
+from .prefixes import Writer, learned, ray_rank, writer
+from .rules import BEGIN, FRAME, IGNORED, WIDTH, Book, Raw, Tally, Version, book
 from .statements import CommunicatorPart, NodePart, Statements
 
 REPORT, REPORT_LINES = "pt-nccl-error", 64
 """With what torch begins its report of an error of NCCL, and in how many lines NCCL's own reason follows."""
 HEADS = 1 << 14
 """Heads that are remembered: threads write many lines with the same."""
-
-_CODES = re.compile(r"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-"""Of terminals: colours, cursor, titles (ECMA-48)."""
-_RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[-_]?(\d{1,7})(?!\d)", re.IGNORECASE)
 
 Handler = Callable[[Statements, Head, str], None]
 
@@ -81,12 +76,13 @@ class _Place:
     name: str = ""
     number: int = 0
     """Of the file, from 1."""
-    rank: int | None = None
+    whose: Whose = NOBODYS
+    """By its name."""
     line: int = 0
     report_until: int = 0
     version: Version = ()
     prefix: re.Pattern[str] | None = None
-    """With what its lines begin; see heads.learned."""
+    """With what its lines begin; see prefixes.learned."""
 
 
 class Reading:
@@ -98,10 +94,12 @@ class Reading:
         self.statements = Statements()
         self.exceptions = Exceptions()
         self.error_lines = ErrorLines()
-        self.ranks: set[int] = set()
-        """Ranks whose lines or files were read."""
+        self.locals = LocalRanks()
+        self._ranks: set[int] = set()
         self.files: list[str] = []
         """Names, in the order in which they were opened."""
+        self.unread = Unread()
+        """What was left out."""
         self.lines = 0
         self.nccl_lines = 0
         self._heads: dict[str, Head] = {}
@@ -110,10 +108,24 @@ class Reading:
         """Of files that were left."""
         self._at = _Place()
 
-    def open(self, name: str, rank: int | None = None) -> None:
-        """The next lines are of another file, or the log of this rank."""
+    def open(self, name: str, whose: Whose | None = None) -> None:
+        """The next lines are of another file; `whose`: by its name, as file_names.owners has it."""
+        whose = owners([name]).get(name, NOBODYS) if whose is None else whose
         self.files.append(name)
-        self._begin(_Place(name, len(self.files), rank_in_name(name) if rank is None else rank))
+        self._begin(_Place(name, len(self.files), whose))
+        if whose.rank is not None:
+            self._heard(whose.rank, whose.node)
+
+    def _heard(self, rank: int, node: str) -> None:
+        if node:
+            self.locals.add(node, rank)
+        elif len(self._ranks) < SOURCES:
+            self._ranks.add(rank)
+
+    @property
+    def ranks(self) -> set[int]:
+        """Ranks whose lines, or files, were read."""
+        return self._ranks | set(self.locals.ranks())
 
     def turn_to(self, name: str, rank: int | None = None) -> None:
         """The next lines continue this file where it was left; a new one is opened."""
@@ -122,7 +134,7 @@ class Reading:
         self.leave()
         place = self._places.pop(name, None)
         if place is None:
-            self.open(name, rank)
+            self.open(name, None if rank is None else Whose(rank))
         else:
             self._begin(place)
 
@@ -135,13 +147,18 @@ class Reading:
             self._at = _Place(line=self._at.line)
 
     def prefixed(self, prefix: re.Pattern[str] | None) -> None:
-        """With what the lines of this file begin; see heads.learned."""
+        """With what the lines of this file begin; see prefixes.learned."""
         self._at.prefix = prefix
 
     @property
     def lengths(self) -> dict[int, int]:
         """By number of a file its lines so far."""
         return self._lengths | {self._at.number: self._at.line}
+
+    @property
+    def line(self) -> int:
+        """How many lines of the newest file are read."""
+        return self._at.line
 
     def skip(self, lines: int) -> None:
         """Count lines of the file that are left out."""
@@ -154,18 +171,19 @@ class Reading:
         self.error_lines.open(place.number, place.name)
         self.tally.open(place.number, place.name)
         self._at = place
-        if place.rank is not None and len(self.ranks) < SOURCES:
-            self.ranks.add(place.rank)
         self.statements.version = place.version
 
-    def feed(self, lines: Iterable[str]) -> None:
-        """Whole lines of the file that was opened last, without their ends."""
+    def feed(self, lines: Iterable[str], step: int = 1) -> None:
+        """Whole lines of the file that was opened last, without their ends; `step`: 0 for parts of one line."""
         number, nccl = self._at.line, 0
         mark_in, needle, handlers = MARK.search, self.book.needle, _HANDLERS
-        statements, noted, exceptions = self.statements, self.statements.noted, self.exceptions
+        statements, noted = self.statements, self.statements.noted
         for line in lines:
-            number += 1
+            number += step
             if not line:
+                continue
+            if PART in line:
+                self._parts(line, number)
                 continue
             mark = mark_in(line)
             if mark is None and ("] INFO " in line or "] WARN " in line):
@@ -184,14 +202,8 @@ class Reading:
                         self._keep(line, number)
                     if handler[1]:
                         continue
-            elif level is None:  # torch ends its own sentence with NCCL's version
-                statements.version_line(self._head(line[: mark.start()]), line[start:])
-                if noted:
-                    self._keep(line, number)
-                if exceptions.within:
-                    exceptions.line(line, number)
-                if first := needle(padded := " " + line):
-                    self._fired(padded, first, self._head(line[: mark.start()]), number)
+            elif level is None:
+                self._version(line, mark, number)
                 continue
             if first := needle(line, start - 1):
                 self._fired(line, first, self._head(line[: mark.start()]), number)
@@ -202,30 +214,56 @@ class Reading:
         self.nccl_lines += nccl
         self._at.line = number
 
+    def _version(self, line: str, mark: re.Match[str], number: int) -> None:
+        """A line that names NCCL's version: torch ends a sentence of its own with it."""
+        self.statements.version_line(self._head(line[: mark.start()]), line[mark.end() :])
+        if self.statements.noted:
+            self._keep(line, number)
+        if self.exceptions.within:
+            self._traced(line, number)
+        if first := self.book.needle(padded := " " + line):
+            self._fired(padded, first, self._head(line[: mark.start()]), number)
+
+    def _parts(self, line: str, number: int) -> None:
+        """A line that holds several."""
+        before, self._at.line = self._at.line, number
+        self.feed(line.split(PART), step=0)
+        self._at.line = before
+
     def _unmarked(self, line: str, number: int) -> None:
         """A line that is none of NCCL's."""
-        if "\x1b" in line:
-            line = _CODES.sub("", line)
-        traced = self.exceptions.within and self.exceptions.line(line, number)
+        traced = self.exceptions.within and self._traced(line, number)
         if first := self.book.plain(" " + line):
             self._plain(line, first, number)
         elif traced:
             return
-        elif self.error_lines.open_here and ALIVE.search(line):
+        elif (self.error_lines.open_here or self.exceptions.pending) and is_alive(line):
             self.error_lines.outlive()
+            self.exceptions.alive(writer(line, self._at.prefix).stream)
         elif not self.error_lines.full and may_report(line):
-            head, text = self._bare(line)
-            self.error_lines.line(line, text, head, number, has_rule=False)
+            head, wrote = self._bare(line)
+            self.error_lines.line(line, wrote.text, head, number, has_rule=False)
+
+    def _traced(self, line: str, number: int) -> bool:
+        """Whether a line is of a traceback that is being printed."""
+        wrote = writer(line, self._at.prefix)
+        return self.exceptions.line(wrote.text, line, wrote.stream, number)
 
     def _plain(self, line: str, first: re.Match[str], number: int) -> None:
         """A line without a mark of NCCL, and a needle in it."""
-        head, text = self._bare(line)
-        if first[1] == BEGIN:
-            self.exceptions.begin(line, head, number)
+        head, wrote = self._bare(line)
+        ended = False
+        if first[1] in (BEGIN, FRAME):
+            if r"\n" in line and BEGIN in line:  # a string as Python or JSON writes it
+                self._parts(line.replace(r"\n", PART).replace(r"\"", '"'), number)
+                return
+            self.exceptions.begin(wrote.text, line, wrote.stream, head, number)
+        elif first[1] == IGNORED:
+            self.exceptions.ignore(wrote.stream, number)
         elif first[1] in NEEDLES:
-            self.exceptions.ended(text, line, head, number)
+            ended = self.exceptions.ended(wrote.text, line, head, number)
         if not self._fired(" " + line, first, head, number, bare=True):
-            self.error_lines.line(line, text, head, number, has_rule=first[1] in NEEDLES)
+            self.error_lines.line(line, wrote.text, head, number, has_rule=ended)
 
     def _fired(self, line: str, first: re.Match[str], head: Head, number: int, bare: bool = False) -> bool:
         """A line with a needle in it; a bare one has no mark of NCCL. True where a rule reads it."""
@@ -254,16 +292,38 @@ class Reading:
         if head is None:
             if len(self._heads) >= HEADS:
                 self._heads.clear()
-            head = self._heads[text] = parse_head(text, self._at.name, self._at.rank)
+            head = self._heads[text] = parse_head(
+                text, self._at.name, None if self._at.whose.node else self._at.whose.rank
+            )
         return head
 
-    def _bare(self, line: str) -> tuple[Head, str]:
+    def _bare(self, line: str) -> tuple[Head, Writer]:
         """Who writes a line that is none of NCCL's, and what it says."""
-        named, host, text = writer(line, self._at.prefix)
-        rank = self._at.rank if named is None else named
-        if rank is not None and len(self.ranks) < SOURCES:
-            self.ranks.add(rank)
-        return Head(host=host, rank=rank, source=(host or self._at.name, None, rank)), text
+        wrote = writer(line, self._at.prefix)
+        rank, node = self._rank_of(wrote)
+        host = wrote.host or self._at.whose.host
+        return Head(host=host, rank=rank, node=node, source=(host or self._at.name, None, rank)), wrote
+
+    def _rank_of(self, wrote: Writer) -> tuple[int | None, str]:
+        """The rank that a line, or else its file's name, has; and the node, where it is a local one."""
+        own, process = self._at.whose, f"process {wrote.pid}"
+        if wrote.rank is not None:
+            if wrote.local is not None:
+                self.locals.add(wrote.host or self._at.name, wrote.local, wrote.rank)
+            elif wrote.pid:
+                self.locals.add(process, 0, wrote.rank)
+            elif own.node and own.rank is not None:
+                self.locals.add(own.node, own.rank, wrote.rank)
+            self._heard(wrote.rank, "")
+            return wrote.rank, ""
+        if wrote.local is not None:
+            self._heard(wrote.local, wrote.host or self._at.name)
+            return wrote.local, wrote.host or self._at.name
+        if not wrote.pid:
+            return own.rank, own.node
+        if (named := ray_rank(wrote)) is not None:
+            self.locals.add(f"process {named[0]}", 0, named[1])
+        return 0, process
 
     def facts(self) -> NcclFacts:
         """Everything that was read so far, as NcclFacts that travel."""
@@ -299,106 +359,53 @@ def _other(word: str) -> tuple[Handler, bool] | None:
     return _NUMBERED if word.isdecimal() else None
 
 
-def rank_in_name(name: str) -> int | None:
-    """ "rank-3.nccl", "train_rank3.log" → 3."""
-    match = _RANK_IN_NAME.search(Path(name).name)
-    return int(match[1]) if match else None
+class NoTextError(RunError):
+    """A file is no log."""
 
 
-BLOCK = 1 << 20
-LONGEST = 1 << 16
-"""Bytes of a line that are read."""
-
-_ELSE = bytes(range(9)) + bytes(range(14, 27)) + bytes(range(28, 32))
-"""Bytes that no text holds."""
-
-
-def lines_of(path: Path, refuse: bool = True) -> Iterator[list[str]]:
-    """Lines of a text file, some at a time; of a long one its beginning. Raises RunError.
+def lines_of(source: Source, refuse: bool = True) -> Iterator[list[str]]:
+    """Lines of a log, some at a time; of a long one its beginning. Raises RunError and BrokenOff.
 
     `refuse`: what begins as no text does; else its bytes that are none are replaced.
     """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise RunError(_why(path, error)) from None
-    try:
-        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            raise RunError(f"{path} is a directory: name the log files in it, as in {path}/*.log")
-        yield from lines_in(partial(os.read, descriptor, BLOCK), _Text(path, refuse).check)
-    except OSError as error:
-        raise RunError(_why(path, error)) from None
-    finally:
-        os.close(descriptor)
+    begun = not refuse
 
+    def check(block: bytes) -> None:
+        nonlocal begun
+        if not begun and is_binary(block[:SAMPLE]):
+            raise NoTextError(f"file {source.name} is no text: give the logs themselves")
+        begun = begun or bool(block)
 
-def lines_in(read: Callable[[], bytes], check: Callable[[bytes], None]) -> Iterator[list[str]]:
-    """Lines of a text that `read` gives in blocks, b"" at its end; `check` sees each block before it is used."""
-    rest, skipping = b"", False
-    while block := read():
-        check(block)
-        if skipping:  # the rest of a line whose beginning is in `rest`
-            if (at := block.find(b"\n")) < 0:
-                continue
-            block, skipping = block[at:], False
-        whole, newline, tail = block.rpartition(b"\n")
-        if newline:
-            yield decoded(rest + whole)
-            rest = tail
-        else:
-            rest += tail
-        if len(rest) > LONGEST:
-            rest, skipping = rest[:LONGEST], True
-    if rest:
-        yield decoded(rest)
-
-
-def decoded(data: bytes) -> list[str]:
-    """Whole lines, each cut where it is too long."""
-    lines = data.replace(b"\r\n", b"\n").decode("utf-8", "replace").split("\n")
-    if len(data) > LONGEST and max(map(len, lines)) > LONGEST:
-        return [line[:LONGEST] for line in lines]
-    return lines
-
-
-class _Text:
-    """Whether a file is one, by how it begins."""
-
-    def __init__(self, path: Path, refuse: bool) -> None:
-        self._path, self._begun = path, not refuse
-
-    def check(self, block: bytes) -> None:
-        if not self._begun and _binary(block[:8192]):
-            raise RunError(f"file {self._path} is no text: give the logs themselves, unpacked")
-        self._begun = True
-
-
-def _binary(sample: bytes) -> bool:
-    """Whether more than a few bytes are none of a text."""
-    return len(sample) - len(sample.translate(None, _ELSE)) > len(sample) // 20
-
-
-def _why(path: Path, error: OSError) -> str:
-    if isinstance(error, FileNotFoundError):
-        return f"{path} does not exist: name log files, or a run (`distui ls` lists them)"
-    return f"file {path} cannot be read ({(error.strerror or str(error)).lower()}): name log files that you may read"
-
-
-Named = tuple[str, Path]
-"""What a file is called in findings, and where it is."""
-PACKED = b"\x1f\x8b"
+    return lines_in(source.stream.read, check)
 
 
 def read_all(files: Iterable[Named], stopped: Callable[[], bool] = bool) -> Reading:
-    """Each file to its end, packed by gzip or not; pieces of one file follow one another. Raises RunError.
+    """Every log of these files, archives and directories to its end. Raises RunError.
 
     `stopped` is asked at each block: once it says so, no more is read.
     """
-    reading = Reading()
-    for name, path in files:
-        if not _fed(reading, name, packed_lines(path) if is_packed(path) else lines_of(path), stopped):
-            break
+    reading, files = Reading(), list(files)
+    names = [name for file in files for name in _names(*file)]
+    whose, older = owners(names), older_attempts(names)
+    for source in sources(files, reading.unread):
+        if source.name in older and not source.given:
+            reading.unread.older.append(source.name)
+            continue
+        try:
+            if not _fed(reading, source, lines_of(source), stopped, whose.get(source.name, NOBODYS)):
+                break
+        except NoTextError:
+            if source.given:
+                raise
+            reading.unread.no_logs.append(source.name)
+    if not reading.lines and reading.unread.sentences:
+        raise RunError(reading.unread.sentences[0])
     return reading
+
+
+def _names(name: str, path: Path) -> list[str]:
+    """Those of the logs in a file, as far as it can be read twice."""
+    return [name] if is_flat(path) else [source.name for source in sources([(name, path)], Unread())]
 
 
 def read_run(files: Iterable[Named], stopped: Callable[[], bool] = bool) -> tuple[Reading, list[str]]:
@@ -406,25 +413,44 @@ def read_run(files: Iterable[Named], stopped: Callable[[], bool] = bool) -> tupl
     reading, unread = Reading(), list[str]()
     for name, path in files:
         try:
-            if not _fed(reading, name, lines_of(path, refuse=False), stopped):
-                break
+            with plain_source(name, path) as source:
+                if not _fed(
+                    reading, source, lines_of(source, refuse=False), stopped, Whose(rank_in_name(name))
+                ):
+                    break
         except RunError as error:
-            unread.append(str(error).replace(str(path), name))
-    return reading, unread
+            unread.append(str(error))
+    return reading, [*unread, *reading.unread]
 
 
-def _fed(reading: Reading, name: str, blocks: Iterator[list[str]], stopped: Callable[[], bool]) -> bool:
-    """Feed one file; False when stopped."""
-    new = reading.files[-1:] != [name]
+def _fed(
+    reading: Reading,
+    source: Source,
+    blocks: Iterator[list[str]],
+    stopped: Callable[[], bool],
+    whose: Whose,
+) -> bool:
+    """Feed one log; False when stopped. Raises RunError for one that the user named and of which nothing can be read."""
+    new = reading.files[-1:] != [source.name]
+    try:
+        for lines in blocks:
+            if stopped():
+                return False
+            if new:
+                reading.open(source.name, whose)
+                reading.prefixed(learned(lines))
+                new = False
+            reading.feed(lines)
+    except BrokenOff as error:
+        if new and source.given:
+            raise RunError(f"{source.name} cannot be read ({error}): have it copied again") from None
+        line = 0 if new else reading.line
+        reading.unread.sentences.append(
+            f"{source.name} breaks off after line {line} ({error}): have it copied again"
+        )
+        return True
     if new:
-        reading.open(name)
-    for lines in blocks:
-        if stopped():
-            return False
-        if new:
-            reading.prefixed(learned(lines))
-            new = False
-        reading.feed(lines)
+        reading.open(source.name, whose)
     return True
 
 
@@ -442,31 +468,6 @@ def logs_of_run(entry: run_directories.Entry) -> list[Named]:
     newest = max((file.attempt or 0 for file in logs), default=0)
     chosen = sorted((file for file in logs if file.attempt == newest), key=lambda file: file.order)
     return [(file.id, path) for file in chosen for path in paths[file.id]]
-
-
-def is_packed(path: Path) -> bool:
-    """Whether a file begins as gzip's do. False for a pipe, which cannot be read twice, and for an unreadable file."""
-    if not os.path.isfile(path):  # also of a name too long for a file
-        return False
-    try:
-        with path.open("rb") as file:
-            return file.read(2) == PACKED
-    except OSError:
-        return False
-
-
-def packed_lines(path: Path) -> Iterator[list[str]]:
-    """Lines of a text that gzip packed, some at a time; of a long one its beginning. Raises RunError."""
-
-    def check(block: bytes) -> None:
-        if b"\0" in block[:8192]:
-            raise RunError(f"{path} holds no text: give the logs themselves")
-
-    try:
-        with gzip.open(path) as file:
-            yield from lines_in(partial(file.read, BLOCK), check)
-    except (OSError, EOFError, zlib.error) as error:
-        raise RunError(f"{path} cannot be unpacked ({str(error).lower()}): have it copied again") from None
 
 
 def _node(node: NodePart, raw: dict[str, FactLine]) -> NcclNode:

@@ -20,8 +20,11 @@ BEFORE = r"[ \[(<:,'/\"*|>\]]"
 """What may precede a needle: fewer places to match than all of a line."""
 
 BEGIN = "Traceback (most recent call last)"
-OTHERS = (BEGIN, *EXITS)
-"""Needles of no rule: an exception follows in the next lines; somebody reports how a process ended."""
+FRAME, IGNORED = 'File "', "Exception ignored in"
+RAY = ("world_rank=", "process group for: ")
+OTHERS = (BEGIN, FRAME, IGNORED, *RAY, *EXITS)
+"""Needles of no rule: an exception follows in the next lines, or one that Python ignores; Ray says which process is
+which rank; somebody reports how a process ended."""
 Version = tuple[int, ...]
 """(2, 21, 5); () where unknown."""
 
@@ -273,7 +276,7 @@ class Tally:
     def _progressed(self, match: re.Match[str], head: Head) -> None:
         """Keep each rank's first: later ones are of other groups, or follow from it."""
         values = match.groupdict()
-        rank = int(values["rank"][:9]) if values.get("rank") else head.rank
+        rank = int(values["rank"][:9]) if values.get("rank") else None if head.node else head.rank
         if rank is None or (rank not in self.progress and len(self.progress) >= SOURCES):
             return
         state = self.progress.setdefault(rank, RankProgress())

@@ -18,7 +18,7 @@ _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<
 _LAST = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<text>.*))?$")
 _ERROR = re.compile(r"(?:Error|Exception|Exit|Interrupt|Warning|Timeout|Expired)$|^[a-z_][\w.]*\.[A-Z]\w+$")
 _LAUNCHERS = re.compile(
-    r"ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException"
+    r"ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|TrainingFailedError|WorkerGroupError"
 )
 """What a launcher raises because its ranks failed."""
 COMPILING = ("SyntaxError", "IndentationError", "TabError")

@@ -160,7 +160,8 @@ def test_several_files_without_a_common_time(log: Path, capsys: pytest.CaptureFi
         (["x" * 300], 3, "distui: There is no file xxx"),
         (["train.log", "x" * 300], 2, "distui: File xxx"),
         (["train.log", "gone.log"], 2, "distui: gone.log does not exist: name log files, or a run "),
-        (["."], 2, "distui: . is a directory: name the log files in it"),
+        (["nothing"], 2, "distui: No log files in nothing: name the directory that has them"),
+        (["no text"], 2, "distui: File no text is no text: give the logs themselves"),
     ],
 )
 def test_what_cannot_be_read_is_one_sentence(
@@ -172,6 +173,8 @@ def test_what_cannot_be_read_is_one_sentence(
     says: str,
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(log.parent))
+    log.with_name("nothing").mkdir()
+    log.with_name("no text").write_bytes(bytes(range(256)))
     found, out, err = run(capsys, *names)
     assert (found, out) == (code, "")
     assert err.startswith(says)
@@ -268,3 +271,24 @@ def test_packed_logs_are_read(log: Path, capsys: pytest.CaptureFixture[str]) -> 
     packed = log.with_name("train.log.gz")
     packed.write_bytes(gzip.compress(log.read_bytes()))
     assert run(capsys, str(packed))[1] == run(capsys, str(log))[1].replace("train.log", "train.log.gz")
+
+
+def test_what_is_not_read_is_named(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = log.with_name("logs")
+    folder.mkdir()
+    (folder / "core.71").write_bytes(bytes(range(256)))
+    (folder / "passwd.log").symlink_to("/etc/passwd")
+    (folder / "torn.gz").write_bytes(gzip.compress(log.read_bytes() * 1000)[:2000])
+    code, out, _ = run(capsys, "logs")
+    assert code == 1
+    assert out.startswith("First cause: ib-port-error")
+    torn, *others = (line for line in out.splitlines() if line.startswith("Not read: "))
+    assert re.fullmatch(
+        r"Not read: logs/torn\.gz breaks off after line \d+ \(.*\): have it copied again\.", torn
+    )
+    assert others == [
+        "Not read: 1 file is no log: logs/core.71.",
+        "Not read: 1 symbolic link is not followed.",
+    ]
+    code, out, _ = run(capsys, "logs", "--json")
+    assert len(json.loads(out)["unread"]) == 3

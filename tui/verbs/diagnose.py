@@ -142,6 +142,9 @@ def text(reading: Reading, verdict: Verdict) -> list[str]:
     minor = (finding for finding in verdict.findings if finding.role in ("fact", "trace", "noise"))
     counts = ", ".join(f"{finding.id} {finding.count} ×" for finding in minor)
     lines += ["", f"Also said: {counts}"] if counts else []
+    lines += (
+        ["", *(f"Not read: {sentence}." for sentence in unread)] if (unread := list(reading.unread)) else []
+    )
     facts = reading.facts()
     of_nodes = {version for node in facts.nodes for version in node.versions}
     unplaced = ", ".join(sorted(reading.statements.versions - of_nodes))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from distui.runners.diagnosis.first_cause import judge
-from distui.runners.diagnosis.heads import learned
+from distui.runners.diagnosis.prefixes import learned
 from distui.runners.diagnosis.reading import Reading, read_all
 
 CORPUS = Path(__file__).parent / "corpus"

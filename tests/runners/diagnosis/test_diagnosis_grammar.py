@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from distui.runners.diagnosis.file_names import rank_in_name
 from distui.runners.diagnosis.first_cause import judge
 from distui.runners.diagnosis.heads import MARK, OLD, Head, Stamp, parse_head, rank_of, stamp_of
-from distui.runners.diagnosis.reading import Reading, rank_in_name
+from distui.runners.diagnosis.reading import Reading
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,13 @@
-"""Packed logs are read as others are; what a run's logs are, wherever they lie."""
+"""What a run's logs are, wherever they lie."""
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 
 import pytest
 
 from distui.runners.diagnosis.reading import (
-    BLOCK,
-    LONGEST,
-    is_packed,
-    lines_of,
     logs_of_run,
-    packed_lines,
     read_all,
     read_run,
 )
@@ -22,53 +16,6 @@ from distui.runners.journal import RunRecord
 from distui.runners.run_directories import Entry
 
 PLAIN = b"h:1:2 [0] NCCL WARN Too many open files\n"
-TEXTS = {
-    "short": PLAIN * 3,
-    "windows": b"a\r\nb\r\n",
-    "open end": b"a\nb",
-    "blocks": b"".join(b"line %d\n" % number for number in range(BLOCK // 8)),
-    "no end": b"x" * 100,
-    "empty": b"",
-    "empty lines": b"\n\na\n\n",
-}
-
-
-@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-def test_packed_lines_are_those_of_the_text(tmp_path: Path, text: bytes) -> None:
-    plain, packed = tmp_path / "a.log", tmp_path / "a.log.gz"
-    plain.write_bytes(text)
-    packed.write_bytes(gzip.compress(text))
-    assert is_packed(packed)
-    assert not is_packed(plain)
-    expected = [line for lines in lines_of(plain) for line in lines]
-    found = [line for lines in packed_lines(packed) for line in lines]
-    assert [line for line in found if line] == [line for line in expected if line]
-
-
-def test_of_a_line_without_end_its_beginning_is_read(tmp_path: Path) -> None:
-    packed = tmp_path / "a.gz"
-    packed.write_bytes(gzip.compress(b"a\n" + b"x" * (3 * BLOCK) + b"\nb\n"))
-    found = [line for lines in packed_lines(packed) for line in lines]
-    assert [(line[:1], len(line)) for line in found] == [("a", 1), ("x", LONGEST), ("b", 1)]
-
-
-def test_findings_of_packed_logs(tmp_path: Path) -> None:
-    (tmp_path / "rank3.log.gz").write_bytes(gzip.compress(b"a\n" + PLAIN))
-    reading = read_all([("rank3.log.gz", tmp_path / "rank3.log.gz")])
-    (entry,) = [one for one in reading.tally.entries if one.count]
-    assert entry.rule.id == "too-many-files"
-    assert reading.lines == 2
-
-
-@pytest.mark.parametrize(
-    "data",
-    [gzip.compress(b"a\n" * 1000, mtime=0)[:-9], b"\x1f\x8bnothing", gzip.compress(b"\0" * 99, mtime=0)],
-)
-def test_what_cannot_be_unpacked_is_one_sentence(tmp_path: Path, data: bytes) -> None:
-    path = tmp_path / "a.gz"
-    path.write_bytes(data)
-    with pytest.raises(RunError, match=r"a\.gz (cannot be unpacked|holds no text)"):
-        read_all([("a.gz", path)])
 
 
 def entry(path: Path, kind: str) -> Entry:

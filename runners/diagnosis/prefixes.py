@@ -1,0 +1,195 @@
+"""Who wrote a line that is none of NCCL's: prefixes of launchers and shippers, and those that a file's lines share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from .heads import rank_of
+
+HOST = r"(?P<host>[A-Za-z0-9][\w.-]*)"
+_TIME = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*(?: ?Z|[+-]\d\d:?\d\d)?"
+_DAYS = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
+_DATE = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}\d{1,2} \d\d:\d\d:\d\d(?:\.\d{1,9})?"
+_PROGRAM = r"[^\s:\[\]]{1,64}\[\d{1,10}\]: ?"
+_SHIPPED = tuple(
+    re.compile(pattern)
+    for pattern in (
+        # journald and rsyslog; CRI; all that begins with a time
+        rf"(?:{_DAYS} )?{_TIME}(?: [A-Z]{{2,5}})? {HOST} {_PROGRAM}",
+        rf"{_TIME}[ \t]?(?:std(?:out|err) [FP] )?",
+        rf"(?:<\d{{1,3}}>)?{_DATE} {HOST} [^\s:\[\]]{{1,64}}(?:\[\d{{1,10}}\])?: ?",
+        rf"<\d{{1,3}}>1 {_TIME} {HOST} \S+ \S+ \S+ (?:-|\[.{{1,400}}?\]) ?",
+        rf"\d{{10}}\.\d{{6}} {HOST} {_PROGRAM}",
+        # mpirun --timestamp-output
+        rf"{_DAYS} {_DATE} \d{{4}}(?=[\[<])",
+    )
+)
+"""What shippers write before each line: it has the time, and so differs from line to line."""
+_BAR = re.compile(r"[^|]{0,200}\d%\|[^|]{0,400}\| *\S{1,40}/\S{1,40} \[[^\]]{1,400}\] *")
+"""tqdm's progress bar: what is written after it stands in the same line."""
+_PAREN = re.compile(
+    rf"\s*\((?:\w[\w.:<>-]*,? (?:rank=\d+, )?pid=(?P<pid>\d+)|raylet)(?:, ip={HOST})?\) ?"
+    r"|⟨(?P<record>[^\s⟩]*)(?: ?rank (?P<rank>\d{1,7}))?⟩ ?"
+)
+"""Ray and SkyPilot (whose rank is that of the node); records of JSON, as they are written here."""
+_BRACKET = re.compile(
+    rf"\[(?:pod/{HOST}/[\w.-]+\] ?"
+    r"|(?:[\w.@-]*@)?\d+,(?:mpirank:)?(?P<mpi>\d{1,7})(?:,(?P<algo>[A-Za-z0-9][\w.-]*))?\]<std\w+>: ?"
+    r"|(?:rank[:=]? ?|RANK ?|Rank )(?P<rank>\d{1,7})\]:? ?"
+    r"|(?:[A-Za-z][A-Za-z_-]{0,30})?(?P<local>\d{1,5})\]:)"
+)
+"""kubectl --prefix; mpirun and SageMaker; torch, Lightning and Accelerate; torchrun --tee, with the role."""
+_HOSTS, _RANKS = ("host", "record", "algo"), ("rank", "mpi")
+"""Groups of these patterns that name a host, or a rank."""
+
+
+class Learnable(NamedTuple):
+    """A prefix that is one only where nearly all lines of a file have it."""
+
+    pattern: re.Pattern[str]
+    fits: Callable[[Sequence[re.Match[str]]], bool]
+    """Whether what it matches is no text that only begins so."""
+
+
+def _counts(begun: Sequence[re.Match[str]]) -> bool:
+    """Numbers of ranks come again; those of lines or steps only grow."""
+    numbers = [int(match["rank"]) for match in begun]
+    return len(numbers) < 5 or any(later <= earlier for earlier, later in pairwise(numbers))
+
+
+def _are_hosts(begun: Sequence[re.Match[str]]) -> bool:
+    """No words of a text ("Epoch: ", "INFO: "): hosts have digits, or are few."""
+    plain = [
+        host for host in {match["host"] for match in begun} if not any(letter.isdigit() for letter in host)
+    ]
+    return not plain or not (len(plain) > 1 or plain[0].isupper() or len(begun) < 4)
+
+
+def _are_pods(begun: Sequence[re.Match[str]]) -> bool:
+    hosts, containers = {match["host"] for match in begun}, {match["container"] for match in begun}
+    return (
+        all("-" in host and re.search(r"\d", host) for host in hosts)
+        and len(containers) <= 4
+        and len(begun) >= 4
+    )
+
+
+def _come_again(begun: Sequence[re.Match[str]]) -> bool:
+    return len(begun) >= 4 and len({match["host"] for match in begun}) <= len(begun) // 2
+
+
+_LEARNABLE = tuple(
+    Learnable(re.compile(pattern), fits)
+    for pattern, fits in (
+        (r"\s*(?P<rank>\d{1,6}): ?", _counts),
+        (r"\[(?P<rank>\d{1,6})\] ", _counts),
+        (r"[Rr]ank[ =-]?(?P<rank>\d{1,6}) ?[:|] ", _counts),
+        (r"(?P<host>[\w-]{1,40}/\d{1,6}) (?=\[)", _come_again),
+        (r"[\w-]{1,40}/(?P<rank>\d{1,6}) ", _counts),
+        (r"(?!\[?(?:\d+|rank\d*|default\d+)\b(?!\.))\[?" + HOST + r"\]?(?::| +\|) ", _are_hosts),
+        (r"(?P<host>[a-z0-9][a-z0-9.-]*) (?P<container>[a-z][a-z0-9-]*) ", _are_pods),
+        (r"(?P<host>[\w.$=-]{1,200}(?:/[\w.$=-]{1,200}){1,6}) ", _come_again),
+    )
+)
+"""srun -l; MPICH and Intel MPI; TorchX, whose replica is a node where lines go on with local ranks, else a rank; pdsh,
+DeepSpeed, docker compose and SageMaker; stern; streams of CloudWatch."""
+LEARN, SHARE = 400, 0.8
+"""Lines of a file that are examined, and the share of them that has to have its prefix."""
+_TAGS = re.compile(r"^(?:\[[\w:.,<> -]{1,40}\](?:<std\w+>)?:?\s?)+")
+"""What else launchers and loggers write: [2024-01-01 10:00:00]"""
+_RAY_RANK = re.compile(
+    r"\bpid=(?P<pid>\d+)\) world_rank=(?P<rank>\d{1,7})\b|process group for: \S+ \[rank=(?P<own>\d{1,7}),"
+)
+"""Ray Train says which process is which rank."""
+LAYERS = 5
+"""Prefixes that may stand behind each other."""
+
+
+class Writer(NamedTuple):
+    """Who wrote a line. None and "" are unknown."""
+
+    rank: int | None
+    host: str
+    local: int | None
+    """Its local rank."""
+    pid: str
+    text: str
+    """The line without prefixes."""
+
+    @property
+    def stream(self) -> str:
+        """The same for all lines of one writer, as far as prefixes tell them apart."""
+        parts = (self.host, self.rank, self.local, self.pid)
+        return "" if parts == ("", None, None, "") else "|".join(map(str, parts))
+
+
+def _shipped(text: str) -> re.Match[str] | None:
+    if text[:1] not in "<0123456789JFMASOND" and text[:3] not in ("Tue", "Wed", "Thu"):
+        return None
+    for pattern in _SHIPPED:
+        if (match := pattern.match(text)) is not None:
+            return match
+    return None
+
+
+def unshipped(line: str) -> str:
+    """The line without what a shipper of logs, or a progress bar, wrote before it."""
+    match = _shipped(line)
+    line = line if match is None else line[match.end() :]
+    return _BAR.sub("", line, count=1) if "%|" in line else line
+
+
+def learned(lines: Sequence[str]) -> re.Pattern[str] | None:
+    """The prefix with which nearly all lines of a file begin: who wrote them; None where there is none."""
+    some = [text for line in lines[:LEARN] if (text := unshipped(line)).strip()]
+    for each in _LEARNABLE:
+        begun = [match for match in map(each.pattern.match, some) if match is not None]
+        if len(some) > 1 and len(begun) >= SHARE * len(some) and each.fits(begun):
+            return each.pattern
+    return None
+
+
+def _prefix(text: str) -> re.Match[str] | None:
+    """One that is a prefix in every file."""
+    begin = text[:1]
+    if begin == "[":
+        return _BRACKET.match(text)
+    return _PAREN.match(text) if begin and begin in "(⟨ " else None
+
+
+def writer(line: str, prefix: re.Pattern[str] | None) -> Writer:
+    """Who wrote a line; `prefix`: that of its file."""
+    text, rank, host, local, pid = line, rank_of(line), "", None, ""
+    for _ in range(LAYERS):
+        match = _shipped(text)
+        if match is None and prefix is not None and (match := prefix.match(text)) is not None:
+            prefix = None
+        match = match or _prefix(text)
+        if match is None:
+            break
+        for name, value in match.groupdict().items():
+            if value is None:
+                continue
+            if name in _HOSTS:
+                host = host or value
+            elif name in _RANKS:
+                rank = int(value) if rank is None else rank
+            elif name == "local":
+                local = int(value) if local is None else local
+            elif name == "pid":
+                pid = value
+        text = text[match.end() :]
+    if "%|" in text:
+        text = _BAR.sub("", text, count=1)
+    return Writer(rank, host, local, pid, _TAGS.sub("", text) if text[:1] == "[" else text)
+
+
+def ray_rank(writer: Writer) -> tuple[str, int] | None:
+    """The process of Ray, and its rank, where a line says so."""
+    match = _RAY_RANK.search(writer.text, 0, 400)
+    if match is None:
+        return None
+    return (match["pid"], int(match["rank"])) if match["pid"] else (writer.pid, int(match["own"]))

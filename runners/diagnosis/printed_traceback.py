@@ -1,0 +1,170 @@
+"""One traceback as a log has it, line by line: whole, cut at its start, in a box, a table or a group, behind words."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import Any
+
+from ..inrank.tracebacks import COMPILING, place, raised_in
+from .rules import BEGIN
+
+LINES, MESSAGE = 400, 12
+"""Lines of one; of the message of its exception."""
+WIDTH = 2000
+"""Characters of a line."""
+
+_HEAD = re.compile(rf"{re.escape(BEGIN)}(?::|\s*[─━-]{{2}})")
+_FRAME = re.compile(r'(?:> ?)?\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$')
+_IN_BOX = re.compile(r"(?P<file>/?[^\s:]+\.\w+):(?P<line>\d+) in\b ?(?P<name>\S*)")
+"""A frame as rich prints it."""
+_HEADLESS = re.compile(r'(?P<margin>(?:[|│┃>] ?)?)\s*(?:> )?File "[^"]+", line \d+(?:, in .+)?$')
+_LINE = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<text>.*))?$")
+_NAMED = re.compile(r"(?:[A-Za-z_]\w*\.)+[A-Z]\w*$|[A-Z][a-z0-9]+[A-Z]\w*$")
+"""Names that only exceptions have, where they stand right behind the frames."""
+_BORDER = re.compile(r"[╭╰┌└┏┗+][─━-]")
+_NEXT = re.compile(
+    r"\s*$|\[|[EWIF]\d{4} |\d{4}[-/]\d\d|\d\d:\d\d|Traceback|(?:ERROR|INFO|WARN(?:ING)?|DEBUG|CRITICAL|FATAL)\b"
+    r"|(?:srun|slurmstepd|mpirun|wandb|torchrun|Exception ignored)\b|E0|={8}|-{8}|\+-"
+    r"|During handling|The above exception|.*\b\d+%\||.*(?i:\b(?:step|iter|epoch)\b)\W{0,3}\d"
+)
+"""Lines that begin something else than the rest of a message."""
+_GOES_ON = (":", ",", ";", "(", "[", "{", "-")
+
+
+class Step(Enum):
+    """What a line is to a traceback."""
+
+    NONE = "none"
+    """It is of something else."""
+    OVER = "over"
+    """So is it, and nothing more of the traceback will come."""
+    PART = "part"
+    RAISED = "raised"
+    """The exception's own line."""
+    MORE = "more"
+    """The rest of its message."""
+
+
+class PrintedTraceback:
+    """State across the lines of one writer."""
+
+    def __init__(self, text: str) -> None:
+        """`text`: the line with which it begins, without the prefixes of its writer; see `begins`."""
+        before, headed, _ = text.partition(BEGIN)
+        self.headed = bool(headed)
+        self.kind = ""
+        """Type of its exception, as printed; "" before that."""
+        self._frames: list[tuple[str, int, str]] = []
+        self._message: list[str] = []
+        self._count = 0
+        self._boxed = _BORDER.search(before) is not None
+        self._indent = 0
+        """Of all its lines."""
+        self._sure = not headed or not before.strip()
+        """Whether its other lines begin as the first does, too."""
+        self._margin = before.removesuffix("Original ")
+        if self._boxed:
+            self._margin = before[: _BORDER.search(before).start()]  # type: ignore[union-attr]
+        elif before.endswith("Exception Group "):
+            self._margin = before.removesuffix("Exception Group ").replace("+", "|")
+        elif not headed and (match := _HEADLESS.match(text)) is not None:
+            self._margin = match["margin"]
+            self._frame(text[len(self._margin) :])
+
+    def feed(self, text: str) -> Step:
+        """A further line of its writer."""
+        self._count += 1
+        if self._count > LINES:
+            return Step.OVER
+        if self._boxed:
+            return self._in_box(text)
+        bare = self._bare(text)
+        if bare is None:
+            return Step.NONE
+        if self.kind:
+            return self._continued(bare)
+        if not bare or bare[0].isspace() or bare[0] in ">│└├":
+            self._frame(bare)
+            return Step.PART
+        if self._raised(bare):
+            return Step.RAISED
+        return Step.OVER if not self.headed else Step.NONE
+
+    @property
+    def text(self) -> str:
+        """The exception's own line."""
+        return f"{self.kind}: {self._message[0]}" if self._message else ""
+
+    def raised(self) -> dict[str, Any]:
+        """In the form of inrank.tracebacks.note_of, once its exception was printed."""
+        where, importing = place(self._frames)
+        name = self.kind.rpartition(".")[2]
+        compiling = name in COMPILING and bool(self._frames) and not self._frames[-1][0].startswith("<")
+        text = self._message[0]
+        for line in self._message[1:]:
+            text += ("\n" if self._whole(text) else " ") + line.strip()
+        return {"type": name, "text": text, "where": where, "importing": importing or compiling}
+
+    def _whole(self, text: str) -> bool:
+        """Whether a message does not need the next line to be one."""
+        return bool(text) and not text.rstrip().endswith(_GOES_ON)
+
+    def _bare(self, text: str) -> str | None:
+        """A line without what stands before all lines of it; None where it does not."""
+        if self._margin and not text.startswith(self._margin):
+            if text.rstrip() == self._margin.rstrip():
+                return ""
+            if self._frames or self._sure:
+                return None
+            self._margin = ""  # words that stand before the first line alone
+        bare = text[len(self._margin) :][:WIDTH]
+        if self._margin.strip()[-1:] in ("|", "│", "┃"):  # of a table
+            bare = re.sub(r"\s*[|│┃]\s*$", "", bare)
+        self._sure = True
+        if not self._frames and (frame := _FRAME.match(bare.lstrip())) is not None and frame["name"]:
+            self._indent = max(0, len(bare) - len(bare.lstrip()) - 2) if bare[:1] == " " else 0
+        elif bare[: self._indent].strip():
+            return bare
+        return bare[self._indent :] if bare[: self._indent].isspace() else bare
+
+    def _frame(self, text: str) -> None:
+        match = _FRAME.match(text.strip())
+        if match is not None:
+            self._frames.append((match["file"], int(match["line"][:9]), match["name"] or "<module>"))
+
+    def _raised(self, line: str) -> bool:
+        match = _LINE.match(line.rstrip())
+        if match is None:
+            return False
+        kind = match["type"]
+        if raised_in(line) is None and not (
+            self._frames and match["text"] is not None and _NAMED.match(kind)
+        ):
+            return False
+        self.kind, self._message = kind, [match["text"] or ""]
+        return True
+
+    def _continued(self, line: str) -> Step:
+        if len(self._message) > MESSAGE or _NEXT.match(line):
+            return Step.NONE
+        self._message.append(line[:WIDTH])
+        return Step.MORE
+
+    def _in_box(self, text: str) -> Step:
+        inner = text[len(self._margin) :] if text.startswith(self._margin) else text
+        if inner[:1] in ("│", "┃", "|"):
+            match = _IN_BOX.match(inner[1:].strip(" │┃|"))
+            if match is not None:
+                self._frames.append((match["file"], int(match["line"][:9]), match["name"] or "?"))
+            return Step.PART
+        if _BORDER.match(inner):
+            return Step.PART
+        if self.kind:
+            return self._continued(inner)
+        return Step.RAISED if self._raised(inner) else Step.NONE
+
+
+def begins(text: str) -> bool:
+    """Whether a traceback begins with a line: its head, or a frame where the head is missing."""
+    return _HEAD.search(text) is not None or _HEADLESS.match(text) is not None

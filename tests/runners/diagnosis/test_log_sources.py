@@ -1,0 +1,293 @@
+"""Packed files, archives and directories are read as plain files are; what is hostile in them costs a sentence."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import random
+import shutil
+import string
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from distui.runners.diagnosis import log_sources
+from distui.runners.diagnosis.first_cause import Verdict, judge
+from distui.runners.diagnosis.log_text import BLOCK, LONGEST
+from distui.runners.diagnosis.reading import Reading, read_all
+from distui.runners.errors import RunError
+
+PLAIN = b"h:1:2 [0] NCCL WARN Too many open files\n"
+TRACE = b"""step 1 loss 2.0
+Traceback (most recent call last):
+  File "/app/train.py", line 33, in <module>
+    main()
+KeyError: 'labels'
+"""
+TOOLS = {"gz": "gzip", "xz": "xz", "bz2": "bzip2", "zst": "zstd"}
+
+
+def read(path: Path, name: str = "") -> tuple[Reading, Verdict]:
+    reading = read_all([(name or path.name, path)])
+    return reading, judge(reading)
+
+
+def evidence(path: Path) -> tuple[str, int | None, str, int]:
+    """Id, rank and place of the first cause."""
+    _, verdict = read(path)
+    assert verdict.first is not None
+    line = verdict.first.lines[0]
+    return verdict.first.id, verdict.first.rank, line.file, line.line
+
+
+def tool(*argv: str | Path, cwd: Path | None = None) -> bytes:
+    if shutil.which(str(argv[0])) is None:
+        pytest.skip(f"there is no {argv[0]} here")
+    return subprocess.run(argv, cwd=cwd, capture_output=True, check=True, timeout=60).stdout
+
+
+def tree(folder: Path) -> Path:
+    """Logs of two hosts with two ranks each, the last of which fails."""
+    for rank in range(4):
+        path = folder / "logs" / f"gpu-{'ab'[rank // 2]}" / f"rank{rank}.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"step 1 loss 2.0\n" * 50 + (TRACE if rank == 3 else b""))
+    return folder / "logs"
+
+
+def noise(count: int) -> bytes:
+    """Text that does not pack well."""
+    made = random.Random(7)
+    return "".join(made.choices(string.ascii_letters + "\n", k=count)).encode()
+
+
+@pytest.mark.parametrize("kind", TOOLS)
+def test_what_the_real_tools_pack_is_read(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "rank3.log").write_bytes(TRACE)
+    packed = tmp_path / f"rank3.log.{kind}"
+    packed.write_bytes(tool(TOOLS[kind], "-c", tmp_path / "rank3.log"))
+    assert evidence(packed) == ("died-exception", 3, packed.name, 5)
+    packed.rename(tmp_path / "rank3.txt")  # what it is shows in its bytes
+    assert evidence(tmp_path / "rank3.txt") == ("died-exception", 3, "rank3.txt", 5)
+
+
+@pytest.mark.parametrize("kind", TOOLS)
+def test_packed_texts_may_follow_one_another(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "a").write_bytes(b"step 1\n")
+    (tmp_path / "b").write_bytes(TRACE)
+    parts = [tool(TOOLS[kind], "-c", tmp_path / name) for name in "ab"]
+    (tmp_path / "rank3.log").write_bytes(b"".join(parts))
+    assert evidence(tmp_path / "rank3.log") == ("died-exception", 3, "rank3.log", 6)
+
+
+@pytest.mark.parametrize("option", ["-cf", "-czf", "-cjf", "-cJf", "--zstd -cf"])
+def test_archives_of_the_real_tar(tmp_path: Path, option: str) -> None:
+    tree(tmp_path)
+    tool("tar", *option.split(), "logs.tar", "logs", cwd=tmp_path)
+    assert evidence(tmp_path / "logs.tar") == ("died-exception", 3, "logs.tar:logs/gpu-b/rank3.log", 55)
+
+
+def test_archives_of_the_real_zip(tmp_path: Path) -> None:
+    tree(tmp_path)
+    tool("zip", "-qr", "logs.zip", "logs", cwd=tmp_path)
+    assert evidence(tmp_path / "logs.zip") == ("died-exception", 3, "logs.zip:logs/gpu-b/rank3.log", 55)
+
+
+def test_archives_within_each_other(tmp_path: Path) -> None:
+    tree(tmp_path)
+    tool("tar", "-czf", "a.tgz", "logs", cwd=tmp_path)
+    tool("zip", "-q", "b.zip", "a.tgz", cwd=tmp_path)
+    tool("tar", "-cJf", "c.txz", "b.zip", cwd=tmp_path)
+    with pytest.raises(RunError, match="more than 4 archives lie within each other"):
+        read(tmp_path / "c.txz")
+    assert evidence(tmp_path / "b.zip") == ("died-exception", 3, "b.zip:a.tgz:logs/gpu-b/rank3.log", 55)
+
+
+@pytest.mark.parametrize("archive", ["tar -czf - logs", "zip -qr - logs", "gzip -c logs/gpu-b/rank3.log"])
+def test_standard_input_may_be_packed(tmp_path: Path, archive: str) -> None:
+    tree(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "distui.tui", "diagnose", "-"],
+        input=tool(*archive.split(), cwd=tmp_path), capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, b"")
+    assert done.stdout.startswith(b"First cause: died-exception")
+
+
+def test_a_directory_of_hosts(tmp_path: Path) -> None:
+    _, verdict = read(tree(tmp_path))
+    assert verdict.first is not None
+    assert (verdict.first.rank, verdict.first.host) == (3, "gpu-b")
+    assert verdict.first.lines[0].file == "logs/gpu-b/rank3.log"
+
+
+def test_what_is_no_log_is_left_out_of_a_directory(tmp_path: Path) -> None:
+    logs = tree(tmp_path)
+    (logs / "core.71").write_bytes(random.Random(7).randbytes(5000))
+    (logs / "train.py").write_text("raise ValueError('no log')\n")
+    (logs / "link.log").symlink_to("/etc/passwd")
+    (logs / "loop").symlink_to(logs)
+    (logs / ".git").mkdir()
+    (logs / ".git/a.log").write_bytes(PLAIN)
+    os.mkfifo(logs / "pipe.log")
+    reading, _ = read(logs)
+    assert len(reading.files) == 4
+    assert list(reading.unread) == [
+        "3 files are no logs: logs/core.71, logs/pipe.log, logs/train.py",
+        "2 symbolic links are not followed",
+    ]
+
+
+def test_files_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for rank in (10, 9, 100, 1):
+        (tmp_path / f"rank{rank}.log").write_bytes(PLAIN)
+    reading, _ = read(tmp_path, "x")
+    assert reading.files == [f"x/rank{rank}.log" for rank in (1, 9, 10, 100)]
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+def test_of_a_torn_file_the_beginning_is_read(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    data = pack(PLAIN + noise(2_000_000))
+    (tmp_path / "a.log").write_bytes(data[: len(data) * 3 // 4])
+    reading, verdict = read(tmp_path / "a.log")
+    assert [one.id for one in verdict.findings] == ["too-many-files"]
+    (told,) = reading.unread
+    assert told.startswith(f"a.log breaks off after line {reading.lines} (")
+
+
+def test_of_a_torn_zstd_file_the_beginning_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(PLAIN + noise(2_000_000))
+    data = tool("zstd", "-c", tmp_path / "a")
+    (tmp_path / "a.log").write_bytes(data[: len(data) * 3 // 4])
+    reading, verdict = read(tmp_path / "a.log")
+    assert [one.id for one in verdict.findings] == ["too-many-files"]
+    assert "breaks off" in next(iter(reading.unread))
+
+
+@pytest.mark.parametrize("option", ["-cf", "-czf"])
+def test_of_a_torn_archive_the_first_files_are_read(tmp_path: Path, option: str) -> None:
+    (tmp_path / "rank0.log").write_bytes(TRACE)
+    (tmp_path / "rank1.log").write_bytes(noise(500_000))
+    tool("tar", option, "logs.tar", "rank0.log", "rank1.log", cwd=tmp_path)
+    data = (tmp_path / "logs.tar").read_bytes()
+    (tmp_path / "logs.tar").write_bytes(data[: len(data) // 2])
+    reading, verdict = read(tmp_path / "logs.tar")
+    assert verdict.first is not None
+    assert verdict.first.rank == 0
+    (told,) = reading.unread
+    assert told.startswith("logs.tar:rank1.log breaks off after line ")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x1f\x8bnothing", gzip.compress(b"\0" * 99), b"BZh9nothing", b"\xfd7zXZ\x00nothing",
+        b"\x28\xb5\x2f\xfdnothing", b"PK\x03\x04nothing", gzip.compress(PLAIN)[:12],
+    ],
+    ids=["gzip", "zeros", "bzip2", "xz", "zstd", "zip", "cut"],
+)  # fmt: skip
+def test_what_cannot_be_unpacked_at_all_is_one_sentence(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "a.log").write_bytes(data)
+    with pytest.raises(RunError, match=r"a\.log (cannot be (unpacked|read)|is no text)") as raised:
+        read(tmp_path / "a.log")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_long_line_in_a_packed_file(tmp_path: Path) -> None:
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"a\n" + b"x" * (3 * BLOCK) + b"\n" + PLAIN))
+    reading, verdict = read(tmp_path / "a.gz")
+    assert (reading.lines, verdict.findings[0].lines[0].line) == (3, 3)
+    assert LONGEST < 3 * BLOCK
+
+
+def test_a_bomb_is_left_after_a_gibibyte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_sources, "FLOOR", 4 << 20)
+    (tmp_path / "a.log").write_bytes(gzip.compress(PLAIN) + bz2.compress(b"x"))
+    (tmp_path / "bomb.bz2").write_bytes(bz2.compress(PLAIN + b"x" * (64 << 20)))
+    reading, _ = read(tmp_path, "logs")
+    assert [sentence for sentence in reading.unread if "bomb" in sentence] == [
+        "logs/bomb.bz2 breaks off after line 1 (more than 1,000 bytes come out of each of its own): have it copied again"
+    ]
+
+
+def test_a_zip_bomb_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_sources, "FLOOR", 4 << 20)
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("rank0.log", PLAIN + b"x" * (64 << 20))
+    reading, _ = read(tmp_path / "a.zip")
+    assert "a.zip:rank0.log breaks off after line 1" in next(iter(reading.unread))
+
+
+def test_many_files_are_left_after_so_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_sources, "FILES", 3)
+    with (
+        tarfile.open(tmp_path / "a.tar", "w") as archive,
+        zipfile.ZipFile(tmp_path / "a.zip", "w") as other,
+    ):
+        for number in range(9):
+            info = tarfile.TarInfo(f"rank{number}.log")
+            info.size = len(PLAIN)
+            archive.addfile(info, io.BytesIO(PLAIN))
+            if number < 6:
+                other.writestr(info.name, PLAIN)
+            (tmp_path / "logs").mkdir(exist_ok=True)
+            (tmp_path / "logs" / info.name).write_bytes(PLAIN)
+    for name in ("a.tar", "a.zip", "logs"):
+        reading, _ = read(tmp_path / name)
+        assert len(reading.files) == 3
+        assert list(reading.unread) == [f"{name} holds more than 3 files: the rest is not read"]
+    with zipfile.ZipFile(tmp_path / "many.zip", "w") as other:
+        for number in range(9):
+            other.writestr(str(number), PLAIN)
+    with pytest.raises(RunError, match="holds 9 files or more"):
+        read(tmp_path / "many.zip")
+
+
+def test_a_name_that_fills_the_memory(tmp_path: Path) -> None:
+    """The header of a long name says how long: it is not believed."""
+    info = tarfile.TarInfo("x")
+    info.type, info.size = tarfile.GNUTYPE_LONGNAME, 8 << 30
+    (tmp_path / "a.tar").write_bytes(info.tobuf(tarfile.GNU_FORMAT) + bytes(4096))
+    with pytest.raises(RunError, match=r"a name in it has 8\.0 GiB"):
+        read(tmp_path / "a.tar")
+
+
+def test_what_an_archive_names_is_never_written_anywhere(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for name in ("../../rank0.log", "/etc/rank1.log"):
+            info = tarfile.TarInfo(name)
+            info.size = len(PLAIN)
+            archive.addfile(info, io.BytesIO(PLAIN))
+        link = tarfile.TarInfo("rank2.log")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(link)
+    reading, _ = read(tmp_path / "a.tar")
+    assert reading.files == ["a.tar:../../rank0.log", "a.tar:/etc/rank1.log"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar"]
+
+
+def test_a_zip_with_a_password(tmp_path: Path) -> None:
+    (tmp_path / "rank0.log").write_bytes(PLAIN)
+    tool("zip", "-q", "-P", "secret", "a.zip", "rank0.log", cwd=tmp_path)
+    with pytest.raises(RunError, match="is encrypted, password required"):
+        read(tmp_path / "a.zip")
+
+
+def test_without_a_package_for_zstd_a_sentence_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    monkeypatch.setitem(sys.modules, "compression.zstd", None)
+    (tmp_path / "a.zst").write_bytes(b"\x28\xb5\x2f\xfd" + bytes(99))
+    with pytest.raises(
+        RunError, match=r"needs Python 3\.14 or the package zstandard: `pip install 'distui\[zstd\]'`"
+    ):
+        read(tmp_path / "a.zst")
