@@ -434,6 +434,15 @@ class Stall(Struct, frozen=True, omit_defaults=True):
     """Bytes that the other end has not acknowledged."""
 
 
+class RankThread(Struct, frozen=True, array_like=True):
+    """A thread of a rank beside its main one."""
+
+    name: str
+    stack: tuple[Site, ...]
+    error: str = ""
+    """Of which it died, raised where `stack` begins; "" while it lives."""
+
+
 class Pulse(Struct, frozen=True, omit_defaults=True):
     """One look at a rank, every few seconds, through its hook."""
 
@@ -482,6 +491,15 @@ class Pulse(Struct, frozen=True, omit_defaults=True):
     """Of a stack that the hook did not give: "signal" (SIGUSR2 to the hook's own thread) or "py-spy"."""
     waits_in: str | None = None
     """The kernel's function the main thread waits in ("hrtimer_nanosleep"); None where it runs, or that is hidden."""
+    call: str | None = None
+    """What the main thread waits in, by inrank/thread_waits.py; None where it runs or the kernel does not tell."""
+    on: str = ""
+    """What `call` waits for: a path, "FIFO PATH", "a pipe", "ADDRESS:PORT", a pid."""
+    holder: int | None = None
+    """Pid that holds the file lock it waits for; `holder_name`: its program, where it is none of the run's ranks."""
+    holder_name: str = ""
+    threads: tuple[RankThread, ...] = ()
+    """Only while the main thread waits for what a thread may give; those that died come first."""
     loops: int | None = None
     """Samples that found the innermost frame at a jump backwards: in a loop that calls nothing."""
 

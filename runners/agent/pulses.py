@@ -12,6 +12,7 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -65,6 +66,29 @@ def _waits_in(pid: int, proc: str) -> str | None:
     return name if name not in ("", "0") else None
 
 
+def lock_holder(pid: int, proc: str = "/proc") -> int | None:
+    """Who holds the file lock that a process waits for; None where it waits for none, or the holder is not seen here.
+
+    A waiting line of /proc/locks has "->" and the number of the lock that keeps it waiting, see proc_locks(5).
+    """
+    try:
+        lines = [
+            line.split()
+            for line in Path(proc, "locks").read_text(encoding="ascii", errors="replace").splitlines()
+        ]
+    except OSError:
+        return None
+    waiting = next((line[0] for line in lines if line[1:2] == ["->"] and line[5:6] == [str(pid)]), None)
+    held = (line[4] for line in lines if waiting is not None and line[0] == waiting and line[1:2] != ["->"])
+    holder = next(held, "")
+    return int(holder) if holder.isdigit() and holder != "0" else None
+
+
+def _program(pid: int, proc: str = "/proc") -> str:
+    """Its name alone: arguments may hold secrets."""
+    return (read_once(f"{proc}/{pid}/comm") or b"").decode("utf-8", "replace").strip()
+
+
 def tree(pid: int, proc: str = "/proc") -> list[int]:
     """The process and what was forked below it by main threads, as data loaders' workers are."""
     pids = [pid]
@@ -88,6 +112,26 @@ def sites(text: str) -> tuple[Site, ...]:
     hits = (_FRAME.fullmatch(frame) for frame in main_frames(text))
     return tuple(
         Site(hit[1], int(hit[2]) if hit[2].isdigit() else 0, hit[3]) for hit in hits if hit is not None
+    )
+
+
+def _with_stalls(pulse: Pulse, stalled: Mapping[int, tuple[Stall, ...]]) -> Pulse:
+    its = stalled.get(pulse.pid or 0)
+    return structs.replace(pulse, stalls=its) if its is not None else pulse
+
+
+def _locked(pulses: Iterable[Pulse]) -> bool:
+    """Whether a rank waits for a file lock."""
+    return any(pulse.call == "lock" for pulse in pulses)
+
+
+def _with_holder(pulse: Pulse, own: Mapping[int, int]) -> Pulse:
+    """With who holds the file lock that it waits for: a rank, also by a child (`own`: pid → rank's), or anybody."""
+    holder = lock_holder(pulse.pid) if pulse.call == "lock" and pulse.pid else None
+    if holder is None:
+        return pulse
+    return structs.replace(
+        pulse, holder=own.get(holder, holder), holder_name="" if holder in own else _program(holder)
     )
 
 
@@ -264,10 +308,8 @@ class Pulses:
         self._waiting, self._attentive = bool(waiting), bool(early or slow or still)
         pids = {ranks[pulse.rank] for pulse in (*waiting, *slow)}
         stalled = await asyncio.to_thread(stalls, pids) if pids else {}
-        return tuple(
-            structs.replace(pulse, stalls=stalled[pulse.pid]) if pulse.pid in stalled else pulse
-            for pulse in pulses
-        )
+        own = {member: pid for pid in ranks.values() for member in tree(pid)} if _locked(pulses) else {}
+        return tuple(_with_holder(_with_stalls(pulse, stalled), own) for pulse in pulses)
 
     def _remember(self, ranks: Mapping[int, int]) -> None:
         self._ranks = {rank: state for rank, state in self._ranks.items() if ranks.get(rank) == state.pid}

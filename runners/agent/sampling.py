@@ -182,9 +182,9 @@ class Paces:
     ) -> tuple[int | None, float | None]:
         """Steps so far, and mean seconds a step since the last sample that saw one, unless that is long ago (`now`).
 
-        `counted` is (steps, unix time of the last one); None where the hook did not answer in time: the count
-        known last still holds, a pace does not. Steps are None while the script has no optimizer. Another pid is another
-        process: nothing is known of it.
+        `counted` is (steps, unix time of the last one); None where the hook did not answer in time, as in a busy
+        interpreter: what was known last still holds, the pace while it is recent. Steps are None while the script has
+        no optimizer. Another pid is another process: nothing is known of it.
         """
         before = self._by_rank.get(rank)
         if before is not None and before.pid != pid:
@@ -192,7 +192,9 @@ class Paces:
             del self._by_rank[rank]
         steps, at = counted or (None, 0.0)
         if steps is None:
-            return (None if before is None else before.count), None
+            if before is None:
+                return None, None
+            steps, at = before.count, before.last
         fresh = _StepCount(pid, steps, at)
         if before is not None and fresh.count > before.count and before.last > 0:
             fresh.step_s = (fresh.last - before.last) / (fresh.count - before.count)

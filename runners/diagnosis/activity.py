@@ -252,7 +252,7 @@ def doing(
         return _silent(pulses, hooked, tree, _unanswered(pulses, where, stack))
     if not newest.stack:
         return Doing(Activity.UNKNOWN)
-    still = _asleep(pulses)
+    still = asleep_s(pulses)
     if still >= ASLEEP_S:
         sure = _deep(pulses)
         if sign := _helpers(pulses, tree):
@@ -330,7 +330,7 @@ def _trail(pulses: Sequence[Pulse], fits: Callable[[Pulse], bool]) -> list[Pulse
     return trail[::-1]
 
 
-def _asleep(pulses: Sequence[Pulse]) -> float:
+def asleep_s(pulses: Sequence[Pulse]) -> float:
     """For how many seconds the main thread has slept at one place; 0 with fewer than 3 pulses of it."""
     newest = pulses[-1]
     here = place(newest.stack)
@@ -418,4 +418,6 @@ def _loops(pulses: Sequence[Pulse]) -> bool:
     if samples < LOOP_SAMPLES or sum(pulse.loops or 0 for pulse in trail) < LOOP_SHARE * samples:
         return False
     main = _share(trail[0].cpu_s, trail[-1].cpu_s, trail[0], trail[-1])
-    return main is not None and main >= BUSY_SHARE and _others(trail) <= OTHERS_SHARE
+    # On a machine with more to do than cores it gets less than its share, but is ready to run at each look.
+    busy = main is not None and (main >= BUSY_SHARE or all(pulse.state == "R" for pulse in trail))
+    return busy and _others(trail) <= OTHERS_SHARE

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ...presets.finding import NO_VERDICT, Finding
 from ..formatting import agreeing, spans_text
 from ..model import Collective, Gpu, Pulse, RunPhase, Stall
-from . import activity, rank_dumps, starting, waits
+from . import activity, leaving, rank_dumps, starting, waits
 from .activity import Activity, Kind
 from .view import View
 from .waits import Case, Ends, Pending, Waits, waiting_text
@@ -25,7 +25,7 @@ def find(view: View) -> Iterable[Finding]:
     waiting = waits.collect(view)
     halted = _stopped(view, waiting)
     if not waiting.pending:
-        return halted
+        return halted or list(leaving.find(view))
     chain = waits.ends(waiting)
     verdicts = _verdicts(view, _candidates(view, waiting, chain), chain)
     alarms = [verdict for verdict in verdicts if verdict.alarm]

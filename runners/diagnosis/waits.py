@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ...presets.finding import Finding
 from ..formatting import agreeing, spans_text, time_of_day
 from ..model import Collective, ProcessGroup, Pulse, RankPhase, Site
-from . import activity
+from . import activity, held_by
 from .activity import Activity, Doing, Kind
+from .held_by import HeldBy
 from .rank_dumps import DEFAULT
 from .view import View
 
@@ -341,6 +343,7 @@ _REMEDIES = {
     "hang-c-call": "check what that line calls; a library that holds the GIL needs a time-out of its own",
     "hang-python": "check the condition that this loop waits for",
     "hang-not-joined": "check what that line waits for; every rank has to call the same collectives",
+    "hang-lock": "let it release the lock before it waits for ranks that need the lock",
     "hang-gone": "restart the group; its log says why the rank ended",
     "hang-mismatch": "make every rank call the same collectives in the same order, with no rank left out",
 }
@@ -369,6 +372,10 @@ class Culprit:
     """What else shows it, of the rank."""
     source: str = ""
     """Where the stack comes from, if not from the hook."""
+    more: tuple[str, ...] = ()
+    """Further evidence."""
+    lock: tuple[int, str] | None = None
+    """The rank that holds the file lock it waits for, and the path of that."""
 
 
 class Case(NamedTuple):
@@ -391,7 +398,7 @@ def judge(view: View, rank: int, blocked: Sequence[Pending]) -> Culprit | None:
     does = doing(view, rank)
     if does.mode is Activity.WORKS or (does.mode is Activity.GPU_ALONE and age < GPU_S):
         return _works(does, age, blocked)
-    return _stuck(does, age)
+    return _stuck(does, age, held_by.of(view, rank))
 
 
 def doing(view: View, rank: int) -> Doing:
@@ -430,7 +437,14 @@ def _at(does: Doing) -> str:
     return f" at {activity.site_text(does.place.site)}" if does.place.site is not None else ""
 
 
-def _stuck(does: Doing, age: float) -> Culprit | None:
+def _placed(action: str, does: Doing) -> str:
+    """With the place behind what it does, before what is told of others."""
+    of_others = re.search(r", (?:and its|which) ", action)
+    end = of_others.start() if of_others else len(action)
+    return action[:end] + _at(does) + action[end:]
+
+
+def _stuck(does: Doing, age: float, held: HeldBy) -> Culprit | None:
     if does.mode is Activity.SILENT or (does.mode is Activity.SILENT_BUSY and age >= LONG_S):
         busy = does.mode is Activity.SILENT_BUSY
         return _verdict(
@@ -445,11 +459,11 @@ def _stuck(does: Doing, age: float) -> Culprit | None:
             "it uses CPU time, but every sample shows this one function, which calls no other", "warning",
         )  # fmt: skip
     if does.mode in (Activity.ASLEEP, Activity.GPU_ALONE):
-        return _asleep(does, age)
+        return _asleep(does, age, held)
     return None
 
 
-def _asleep(does: Doing, age: float) -> Culprit | None:
+def _asleep(does: Doing, age: float, held: HeldBy) -> Culprit | None:
     kind = does.place.kind
     if kind is Kind.COMPILE or (age < LONG_S and (not does.sure or kind is Kind.NETWORK)):
         return None
@@ -458,7 +472,11 @@ def _asleep(does: Doing, age: float) -> Culprit | None:
     if kind in (Kind.STORE, Kind.COLLECTIVE):
         return _verdict("hang-mismatch", does, f"is in {does.place.op}{_at(does)}", still)
     name = {Kind.LOADER: "hang-loader", Kind.CHECKPOINT: "hang-checkpoint"}.get(kind, "hang-not-joined")
-    return _verdict(name, does, _AT.get(kind, "sleeps") + _at(does), still)
+    # What the kernel shows is more than a guess by names, except of a data loader, whose workers are others' business.
+    action = (held.does if kind is not Kind.LOADER else "") or _AT.get(kind, "sleeps")
+    verdict = _verdict(name, does, _placed(action, does), still)
+    lock = None if held.holder is None else (held.holder, held.path)
+    return replace(verdict, remedy=held.remedy or verdict.remedy, more=held.proof, lock=lock)
 
 
 def _works(does: Doing, age: float, blocked: Sequence[Pending]) -> Culprit | None:
@@ -513,8 +531,30 @@ def together(view: View, candidates: Mapping[int, Sequence[Pending]]) -> list[Ca
             _, ranks, near = alike.setdefault(key, (culprit, [], {}))
             ranks.append(rank)
             near.update({pending.point: pending for pending in blocked})
-    cases = [Case(culprit, ranks, list(near.values())) for culprit, ranks, near in alike.values()]
+    cases = [
+        _by_holder(view, Case(culprit, ranks, list(near.values())))
+        for culprit, ranks, near in alike.values()
+    ]
     return sorted(cases, key=lambda case: (case.culprit.severity != "error", case.ranks))
+
+
+def _by_holder(view: View, case: Case) -> Case:
+    """Of ranks that wait for a file lock the rank that holds it is the culprit."""
+    fault, ranks, nearest = case
+    if fault.lock is None or fault.lock[0] in ranks:
+        return case
+    holder, path = fault.lock
+    there = doing(view, ranks[0])
+    wait = f"{spans_text('rank', ranks)} {agreeing(ranks, 'waits', 'wait')} for"
+    does = f"holds the lock on {path.rpartition('/')[2]} that {wait}{_at(there)}"
+    itself = next((pending for pending in nearest if holder in pending.waits), None)
+    if itself is not None:
+        does += f", and waits for {agreeing(ranks, 'it', 'them')} in {activity.call_text(itself.call)}"
+    culprit = Culprit(
+        id="hang-lock", severity=fault.severity, does=does, remedy=_REMEDIES["hang-lock"],
+        stack=doing(view, holder).stack, proof=f"/proc/locks: {wait} {path}, which rank {holder} holds",
+    )  # fmt: skip
+    return Case(culprit, [holder], nearest)
 
 
 def finding(view: View, case: Case, chain: Ends | None = None) -> Finding:
@@ -533,7 +573,7 @@ def finding(view: View, case: Case, chain: Ends | None = None) -> Finding:
         text=f"{who} {does}" + (f"; {waiting} for {it}{where}" if waiting else ""),
         role="cause" if fault.severity != "note" else "fact",
         **view.about(ranks),
-        remedy=fault.remedy.format(rank=ranks[0]),
+        remedy=fault.remedy.replace("{rank}", str(ranks[0])),
         evidence=tuple(evidence(view, case, leading)),
         since=min((pending.since for pending in leading), default=None),
     )
@@ -565,6 +605,7 @@ def evidence(view: View, case: Case, leading: Sequence[Pending]) -> Iterable[str
         yield fault.source
     if fault.proof:
         yield fault.proof
+    yield from fault.more
 
 
 def _behind(view: View, ranks: Sequence[int], pending: Pending) -> Iterable[str]:

@@ -28,6 +28,7 @@ from . import checkpoint_saves, rank_changes, rank_pulse, tracebacks
 from .control import Peers, accept_forever, listen, private, requests
 from .import_watch import MISTAKES
 from .model_size import parameters_of
+from .thread_waits import Threads
 from .training_signals import TrainingSignals
 
 MOST_LINE = 64 << 10
@@ -284,10 +285,10 @@ def _computes_in(objects: dict[str, Any], optimizer: Any) -> str | None:
 class Hook:
     """Everything a rank answers."""
 
-    def __init__(self, path: str, steps: Steps, signals: TrainingSignals) -> None:
+    def __init__(self, path: str, steps: Steps, signals: TrainingSignals, threads: Threads) -> None:
         self.steps, self.signals = steps, signals
         self.levels = rank_changes.Levels()
-        self._pulse = rank_pulse.PulseSampler()
+        self._pulse = rank_pulse.PulseSampler(threads)
         self.armed = False
         steps.on_made = lambda made: self._push({"push": "made", "made": made})
         self._leaving = rank_changes.Leaving()
@@ -480,7 +481,9 @@ def attach() -> None:
     rank_changes.survive_full_disk()
     steps, signals = Steps(), TrainingSignals()
     signals.arm()
+    threads = Threads()
+    threads.arm()
     note_exceptions(steps)
     checkpoint_saves.Saves(os.environ["DISTUI_RANK_FILES"] + ".saves", lambda: steps.count).arm()
     stacks_by_signal()
-    Hook(os.environ["DISTUI_HOOK"], steps, signals).run()
+    Hook(os.environ["DISTUI_HOOK"], steps, signals, threads).run()

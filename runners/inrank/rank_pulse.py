@@ -23,10 +23,13 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from .control import private
+from .thread_waits import Threads, main_wait
 
 FRAMES, INNERMOST, DEPTH = 24, 8, 400
 """Frames that a pulse holds, how many of them are the innermost whatever they are, and how deep a stack is read."""
 SAMPLES, APART_S = 20, 0.02
+HELD_UP = ("futex", "lock", "sleep", "poll")
+"""Waits of the main thread in which the other threads are looked at: one of them may be what it waits for."""
 UNREADABLE = (
     OSError, RuntimeError, AttributeError, ValueError, LookupError, TypeError, pickle.PickleError,
     EOFError,
@@ -37,8 +40,8 @@ UNREADABLE = (
 class PulseSampler:
     """Samples this process; keeps what a sample needs of the one before."""
 
-    def __init__(self) -> None:
-        self._collectives = Collectives()
+    def __init__(self, threads: Threads) -> None:
+        self._collectives, self._threads = Collectives(), threads
 
     def take(
         self, count: int, last: float, samples: int = 1, whole: bool = False, sites: bool = False
@@ -68,6 +71,9 @@ class PulseSampler:
             "world_size": os.environ.get("WORLD_SIZE"),
             "master": master(),
         }
+        taken.update(main_wait())
+        if taken.get("call") in HELD_UP:
+            taken["threads"] = self._threads.sample()
         try:
             taken.update(self._collectives.sample(whole, sites))
         except UNREADABLE:

@@ -28,7 +28,7 @@ Frames = Iterable[tuple[str, int, str]]
 
 def note_of(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> dict[str, Any]:
     """What is kept of an exception as JSON values: type, text, where, importing, errno, path, python, before."""
-    frames = list(_frames_of(trace))
+    frames = list(frames_of(trace))
     where, importing = place(frames)
     if isinstance(value, SyntaxError) and value.filename and not value.filename.startswith("<"):
         where, importing = "%s:%d" % (value.filename, value.lineno or 0), True
@@ -45,7 +45,8 @@ def note_of(kind: type[BaseException], value: BaseException, trace: TracebackTyp
     }
 
 
-def _frames_of(trace: TracebackType | None) -> Frames:
+def frames_of(trace: TracebackType | None) -> Frames:
+    """(file, line, function) of a traceback, outermost first."""
     while trace is not None:
         code = trace.tb_frame.f_code
         yield code.co_filename, trace.tb_lineno, code.co_name

@@ -51,6 +51,18 @@ FAULTS = {
         name="one rank's data loader is stuck (2 workers)",
         wanted=Wanted(ids=("hang-loader",), rank=1),
     ),
+    "lock": Fault(
+        name="one rank keeps a file lock over a collective", ranks=3,
+        wanted=Wanted(ids=("hang-lock",), rank=1, words=("cache.lock", "barrier")),
+    ),
+    "thread": Fault(
+        name="one rank waits for a thread that has died",
+        wanted=Wanted(ids=("hang-not-joined",), rank=1, words=("producer", "KeyError")),
+    ),
+    "exit": Fault(
+        name="one rank never leaves: a thread goes on",
+        wanted=Wanted(ids=("hang-leaving",), rank=1, words=("uploader",)),
+    ),
     "skip": Fault(
         name="one rank skips a collective", ranks=3,
         wanted=Wanted(ids=("hang-mismatch",), rank=1, words=("broadcast", "all_reduce")),

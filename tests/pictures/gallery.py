@@ -134,6 +134,7 @@ def all_pictures(wanted: Callable[[str], bool]) -> None:
                     for screen in screens:
                         take(terminal, screen, size, look)
         stage.distui("stop", "gpt-small", "--yes")
+        stage.play()  # its processes have left the GPUs
         if wanted(NCCL.name):
             start_nccl(stage)
             for size in SIZES:

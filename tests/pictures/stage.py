@@ -102,7 +102,9 @@ class Stage:
         for run in json.loads(self.distui("ls", "--json")):
             if run["state"] in ("starting", "running", "restarting"):
                 self.distui("stop", run["run"], "--yes", "--grace", "2")
-        shutil.rmtree(self.root)
+        end = time.monotonic() + 10.0
+        while self.root.exists():  # an agent that ends now may still write its last line
+            shutil.rmtree(self.root, ignore_errors=time.monotonic() < end)
 
 
 class Launching(Stage):

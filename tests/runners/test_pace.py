@@ -31,12 +31,13 @@ def test_before_the_first_step_there_is_no_pace() -> None:
     assert paces.add(0, 1, (5, 105.0), 105.0) == (5, None)
 
 
-def test_a_hook_that_does_not_answer_leaves_the_count_and_no_pace() -> None:
+def test_a_hook_that_does_not_answer_in_time_leaves_what_is_recent() -> None:
     paces = Paces()
     assert paces.add(0, 1, None, 104.0) == (None, None)
     paces.add(0, 1, (10, 100.0), 100.0)
     paces.add(0, 1, (20, 101.0), 101.0)
-    assert paces.add(0, 1, None, 104.0) == (20, None)
+    assert paces.add(0, 1, None, 104.0) == (20, 0.1), "a busy interpreter answers late"
+    assert paces.add(0, 1, None, 162.0) == (20, None), "that is long ago"
     assert paces.last(0, 1) == 0.1, "for the end of it"
     assert (paces.last(0, 2), paces.last(5, 1)) == (None, None)
     assert paces.add(0, 1, (30, 103.0), 103.0) == (30, 0.2)

@@ -47,12 +47,12 @@ def steps(values: Sequence[float | None]) -> Panel:
 
 def test_a_title_says_value_percentiles_and_window() -> None:
     panel = steps([0.8] * 150 + [1.31] * 2 + [0.8])
-    assert plain([title_row(panel, view(60), 80)]) == ["step time 800ms · p50 800ms p99 1.31s · live 10m"]
-    assert plain([title_row(panel, view(60), 30)]) == ["step time 800ms · live 10m"]
+    assert plain([title_row(panel, view(60), 80)]) == ["step time 800ms · p50 800ms p99 1.31s · live 6m"]
+    assert plain([title_row(panel, view(60), 30)]) == ["step time 800ms · live 6m"]
 
 
 def test_a_value_that_is_old_is_not_shown_as_now() -> None:
-    assert plain([title_row(steps([0.8] * 50 + [None] * 50), view(60), 24)]) == ["step time n/a · live 10m"]
+    assert plain([title_row(steps([0.8] * 50 + [None] * 50), view(60), 24)]) == ["step time n/a · live 6m"]
 
 
 def test_an_empty_chart_says_why() -> None:
@@ -121,8 +121,8 @@ def test_numbers_are_short(value: float, text: str) -> None:
 def test_marks_are_in_the_same_column_as_the_curve() -> None:
     now = NOW // 10 * 10
     shown = view(53, 300.0, marks=(Mark(now - 100, "restart"),))
-    assert shown.bucket == 5
-    values = [None if at != 105 - 20 else 100.0 for at in range(106)]
+    assert shown.bucket == 3
+    values = [None if at != 105 - 33 else 100.0 for at in range(106)]
     rows = plain(strip_rows([Panel(metric_of("gpu.util"), (Line(tuple(values)),))], shown, 60, 8))
     drawn = next(row for row in rows[1:-2] if any(0x2800 < ord(letter) < 0x2900 for letter in row[7:]))
     column = next(at for at, letter in enumerate(drawn) if 0x2800 < ord(letter) < 0x2900)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
+import queue
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -58,7 +61,46 @@ def save_to_a_pipe() -> None:
     os.close(holder)
 
 
+def lock_and_meet() -> None:
+    """What guards a cache on a shared disk: the lock is kept over a collective that needs those who wait for it."""
+    with Path(os.environ["FAULT_SIGN"]).with_name("cache.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        sign(ROGUE)
+        dist.barrier()
+
+
+def lock_later() -> None:
+    """The other side of it."""
+    while not Path(os.environ["FAULT_SIGN"]).exists():
+        time.sleep(0.05)
+    with Path(os.environ["FAULT_SIGN"]).with_name("cache.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        dist.barrier()
+
+
+def wait_for_a_dead_thread() -> None:
+    """A queue whose producer has died of its own mistake."""
+    batches: queue.Queue[int] = queue.Queue()
+
+    def produce() -> None:
+        batches.put({"first": 1}["second"])
+
+    threading.Thread(target=produce, name="producer").start()
+    batches.get()
+
+
+def never_leave() -> None:
+    """A thread of a logger that nobody ends keeps the process after the last line."""
+
+    def upload() -> None:
+        threading.Event().wait()
+
+    threading.Thread(target=upload, name="uploader").start()
+    sys.exit(0)
+
+
 STUCK = {
+    "thread": wait_for_a_dead_thread,
     "spin": spin,
     "doze": doze,
     "gil": hold_the_gil,
@@ -153,6 +195,19 @@ def main() -> None:
         with_collectives(rank)
     elif FAULT == "uneven":
         uneven(rank)
+    elif FAULT == "lock":
+        trainer = Trainer()
+        for _ in range(30):
+            trainer.step()
+        lock_and_meet() if rank == ROGUE else lock_later()
+    elif FAULT == "exit":
+        trainer = Trainer()
+        for _ in range(30):
+            trainer.step()
+        dist.destroy_process_group()
+        if rank == ROGUE:
+            sign(rank)
+            never_leave()
     else:  # anything else trains for ever
         trainer = Trainer()
         while not (rank == ROGUE and FAULT in STUCK and trainer.due()):

@@ -83,11 +83,11 @@ def test_a_window_that_moves_on_changes_only_its_edges(tmp_path: Path) -> None:
     written(tmp_path, range(1300))
     before = curves(tmp_path, ask(T + 400, T + 1200, "gpu.util"))
     after = curves(tmp_path, ask(T + 401, T + 1201, "gpu.util"))
-    assert before.seconds == after.seconds == 5
+    assert before.seconds == after.seconds == 4
     assert before.begin == after.begin
     first, second = one(before), one(after)
-    assert first.mean[1:160] == second.mean[1:160]
-    assert first.high[1:160] == second.high[1:160]
+    assert first.mean[1:200] == second.mean[1:200]
+    assert first.high[1:200] == second.high[1:200]
 
 
 def test_a_spike_of_one_second_shows_in_a_window_of_a_week(tmp_path: Path) -> None:
@@ -305,5 +305,5 @@ def test_reading_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_bins_cover_a_window() -> None:
-    assert bins_of(T, T + 600, 240) == Bins(T, 5, 120)
+    assert bins_of(T, T + 600, 240) == Bins(T, 3, 200)
     assert bins_of(T + 0.5, T + 1, 240) == Bins(T, 1, 1)

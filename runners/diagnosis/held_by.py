@@ -1,0 +1,96 @@
+"""What a rank that sleeps waits for, as the kernel and its threads show it: a lock of whom, a pipe, a peer, a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ..model import Pulse, RankThread
+from . import activity
+from .view import View
+
+
+class HeldBy(NamedTuple):
+    """What it waits for, as the words of a finding."""
+
+    does: str = ""
+    """"waits for the lock on index.lock, which pid 812 (python) holds"; "" where only `proof` tells something."""
+    remedy: str = ""
+    proof: tuple[str, ...] = ()
+    holder: int | None = None
+    """The rank that holds the file lock it waits for."""
+    path: str = ""
+    """Of that lock."""
+
+
+_THREAD = "check what that thread waits for: its stack is in `w`, or `distui dump RUN stacks`"
+_DIED = "let the thread hand its exception over, as a future of concurrent.futures does, so that nobody waits for it"
+_PIPE = "check who was to write into it"
+
+
+def of(view: View, rank: int) -> HeldBy:
+    """What the newest pulse of a rank shows of its wait."""
+    pulse = view.history[rank][-1]
+    threads = tuple(of_thread(thread) for thread in _worth_naming(pulse))
+    match pulse.call:
+        case "lock":
+            return _file_lock(view, pulse)._replace(proof=threads)
+        case "read" | "open" if pulse.on.startswith("FIFO ") or pulse.on == "a pipe":
+            verb = "opens" if pulse.call == "open" else "reads from"
+            return HeldBy(
+                f"{verb} {pulse.on}", _PIPE, (*threads, f"{verb} {pulse.on}, to which nobody writes")
+            )
+        case "read" | "connect" if ":" in pulse.on and not pulse.on.startswith("/"):
+            return HeldBy(
+                f"waits for an answer of {pulse.on}", f"check {pulse.on} and the network to it", threads
+            )
+        case "wait" if pulse.on:
+            return HeldBy(proof=(*threads, f"it waits for its child process {pulse.on}"))
+        case "futex" | "sleep" | "poll":
+            return _thread(pulse, threads)
+    return HeldBy(proof=threads)
+
+
+def _file_lock(view: View, pulse: Pulse) -> HeldBy:
+    name = pulse.on.rpartition("/")[2] or "a file"
+    if pulse.holder is None:
+        return HeldBy(
+            f"waits for the lock on {name}", "find who holds it: lsof or /proc/locks of the file's host"
+        )
+    ranks = (number for number, entry in view.state.ranks.items() if entry.pid == pulse.holder)
+    holder = next(ranks, None)
+    who = f"pid {pulse.holder}" + (f" ({pulse.holder_name})" if pulse.holder_name else "")
+    does = f"waits for the lock on {name}, which {who if holder is None else f'rank {holder}'} holds"
+    return HeldBy(does, f"check why {who} keeps the lock on {pulse.on}", (), holder, pulse.on)
+
+
+def _thread(pulse: Pulse, proof: tuple[str, ...]) -> HeldBy:
+    """Of a wait inside the process: the thread that died is who would have ended it."""
+    dead = next((thread for thread in pulse.threads if thread.error), None)
+    if pulse.call != "futex" or not pulse.stack:
+        return HeldBy(proof=proof)
+    does = "waits for a lock, a queue or a thread"
+    if dead is None:
+        return HeldBy(does, _THREAD if proof else "", proof)
+    return HeldBy(f"{does}, and its {_name(dead)} has died of {dead.error}", _DIED, proof)
+
+
+def _worth_naming(pulse: Pulse) -> Iterable[RankThread]:
+    """Threads that died, and those that are in the user's own code."""
+    return [
+        thread
+        for thread in pulse.threads
+        if thread.error or any(activity.own_code(site) for site in thread.stack)
+    ][:4]
+
+
+def _name(thread: RankThread) -> str:
+    return thread.name if thread.name.lower().startswith("thread") else f"thread {thread.name}"
+
+
+def of_thread(thread: RankThread) -> str:
+    """Where a thread is, or of what it died, as a sentence of the evidence."""
+    places = activity.stack_text(activity.users(thread.stack, 3))
+    if thread.error:
+        return f"its {_name(thread)} died of {thread.error}" + (f" at {places}" if places else "")
+    return f"its {_name(thread)} is at {places}"

@@ -1,0 +1,67 @@
+"""Ranks whose script is done and that do not exit: a thread that goes on, a worker process, a function of atexit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ...presets.finding import Finding
+from ..formatting import agreeing, spans_text
+from ..model import Pulse, RankPhase
+from . import activity, held_by
+from .view import View
+from .waits import ended
+
+LEAVES_S = 20.0
+"""Seconds since the last step after which a rank that sleeps at its exit is told: uploads and logs end by then."""
+_EXITS = {
+    "_shutdown": ("/threading.py", "a thread"),
+    "_python_exit": ("/concurrent/futures/thread.py", "a thread of an executor"),
+    "_exit_function": ("/multiprocessing/util.py", "a process of multiprocessing"),
+}
+"""Function of the standard library that the interpreter calls at its exit → its file, and what it waits for there."""
+_REMEDY = (
+    "end it in the script before the last line, or start threads that may be cut off with daemon=True; "
+    "`distui dump RUN stacks` shows all threads"
+)
+
+
+def find(view: View) -> Iterable[Finding]:
+    """A finding for the ranks that wait for the same at their exit."""
+    waiting: dict[str, list[int]] = {}
+    proof: dict[str, tuple[str, ...]] = {}
+    for rank, pulses in view.history.items():
+        if pulses and not ended(view, rank) and (why := _held(pulses)):
+            waiting.setdefault(why, []).append(rank)
+            own = activity.stack_text(pulses[-1].stack[:4])
+            proof.setdefault(
+                why, (f"stack of rank {rank}: {own}", *map(held_by.of_thread, pulses[-1].threads[:4]))
+            )
+    gone = sorted(rank for rank, entry in view.state.ranks.items() if entry.phase is RankPhase.SUCCEEDED)
+    for why, ranks in waiting.items():
+        others = f"; {spans_text('rank', gone)} {agreeing(gone, 'has', 'have')} exited" if gone else ""
+        does = f"{agreeing(ranks, 'is', 'are')} done with the script and {agreeing(ranks, 'does', 'do')} not exit"
+        yield Finding(
+            "hang-leaving", "warning", f"{view.who(ranks)} {does}, waiting for {why}{others}", **view.about(ranks),
+            remedy=_REMEDY, since=activity.still_since(view.history[ranks[0]]), evidence=proof[why],
+        )  # fmt: skip
+
+
+def _held(pulses: Sequence[Pulse]) -> str:
+    """What a rank waits for at its exit; "" where it is not there, works, or has made a step just now."""
+    newest = pulses[-1]
+    if (
+        not newest.hook or not newest.stack or len(newest.stack) >= 24
+    ):  # the outermost frames of more are cut off
+        return ""
+    outermost = newest.stack[-1]
+    file, what = _EXITS.get(outermost.name, ("", ""))
+    if not what or not outermost.file.endswith(file) or newest.at - (newest.last_step or 0.0) < LEAVES_S:
+        return ""
+    if activity.asleep_s(pulses) < activity.ASLEEP_S:
+        return ""
+    alive = next(
+        (thread for thread in newest.threads if not thread.error and activity.users(thread.stack, 1)), None
+    )
+    if alive is None or outermost.name != "_shutdown":
+        return what
+    return f"its thread {alive.name} at {activity.site_text(activity.users(alive.stack, 1)[0])}"

@@ -1,0 +1,161 @@
+"""What a process tells of the wait of its main thread and of its threads; real processes that wait for real things."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distui.runners.agent import pulses
+
+WAITING = """
+import json, sys, threading, time
+from distui.runners.inrank.thread_waits import Threads, main_wait
+
+threads = Threads()
+threads.arm()
+
+def look():
+    before, same = None, 0
+    while same < 3:  # the main thread has come to its wait once it is seen there again and again
+        time.sleep(0.05)
+        seen = main_wait()
+        same = same + 1 if seen and seen == before else 0
+        before = seen
+    print(json.dumps({**seen, "threads": threads.sample()}), flush=True)
+
+threading.Thread(target=look, name="distui-look", daemon=True).start()
+"""
+
+
+def seen(script: str, *arguments: str, extra: str = "") -> Any:
+    """What a process that waits in `script` tells of itself."""
+    command = [sys.executable, "-c", WAITING + extra + script, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        holder = pulses.lock_holder(process.pid)
+        process.kill()
+    assert line, process.stderr.read() if process.stderr else ""
+    return {**json.loads(line), "holder": holder}
+
+
+def test_a_file_lock_with_its_path_and_holder(tmp_path: Path) -> None:
+    path = tmp_path / "index.lock"
+    with path.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        told = seen("import fcntl; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX)", str(path))
+        assert (told["call"], told["on"], told["holder"]) == ("lock", str(path), os.getpid())
+        fcntl.flock(held, fcntl.LOCK_UN)
+        fcntl.lockf(held, fcntl.LOCK_EX)
+        told = seen("import fcntl; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX)", str(path))
+        assert (told["call"], told["on"], told["holder"]) == ("lock", str(path), os.getpid())
+
+
+def test_who_waits_for_no_lock_has_no_holder() -> None:
+    assert pulses.lock_holder(os.getpid()) is None
+    assert pulses.lock_holder(1, proc="/nowhere") is None
+
+
+def test_a_fifo_that_nobody_writes_to(tmp_path: Path) -> None:
+    fifo = tmp_path / "p{0}pe"
+    os.mkfifo(fifo)
+    told = seen("open(sys.argv[1]).read()", str(fifo))
+    assert (told["call"], told["on"]) == ("open", f"FIFO {fifo}")
+    keep = os.open(fifo, os.O_RDWR)
+    try:
+        told = seen("open(sys.argv[1]).read()", str(fifo))
+    finally:
+        os.close(keep)
+    assert (told["call"], told["on"]) == ("read", f"FIFO {fifo}")
+
+
+def test_a_pipe_a_child_and_a_sleep() -> None:
+    assert seen("import os; os.read(os.pipe()[0], 1)")["on"] == "a pipe"
+    told = seen("import subprocess; child = subprocess.Popen(['sleep', '60']); child.wait()")
+    assert told["call"] == "wait"
+    os.kill(int(told["on"]), 15)
+    assert seen("time.sleep(60)")["call"] == "sleep"
+
+
+@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+def test_another_host_that_does_not_answer(family: socket.AddressFamily, host: str) -> None:
+    with socket.socket(family) as server:
+        try:
+            server.bind((host, 0))
+        except OSError:
+            pytest.skip(f"no {host} here")
+        server.listen()
+        port = server.getsockname()[1]
+        told = seen(
+            "import socket; socket.create_connection((sys.argv[1], int(sys.argv[2]))).recv(1)",
+            host,
+            str(port),
+        )
+    assert (told["call"], told["on"]) == ("read", f"{host}:{port}")
+
+
+def test_threads_are_told_with_where_they_are_and_what_they_died_of() -> None:
+    script = """
+import queue
+gate, box = threading.Event(), queue.Queue()
+
+def watch():
+    gate.wait()
+
+def produce():
+    raise KeyError("one line\\nand another")
+
+threading.Thread(target=watch, name="watcher", daemon=True).start()
+dead = threading.Thread(target=produce, name="maker")
+dead.start()
+dead.join()
+box.get()
+"""
+    told = seen(script)
+    assert told["call"] == "futex"
+    maker, watcher = told["threads"]
+    assert maker[0] == "maker"
+    assert maker[1][0][2] == "produce"
+    assert maker[2].startswith("KeyError: 'one line")
+    assert watcher[0] == "watcher"
+    assert "watch" in [frame[2] for frame in watcher[1]]
+    assert watcher[2] == ""
+
+
+def test_the_scripts_own_hook_for_threads_is_called_as_before() -> None:
+    script = """
+import threading
+from distui.runners.inrank.thread_waits import Threads
+threading.excepthook = lambda ended: print("the script's own:", ended.exc_type.__name__)
+Threads().arm()
+
+class Unspeakable(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+def fail():
+    raise Unspeakable
+
+thread = threading.Thread(target=fail)
+thread.start()
+thread.join()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "the script's own: Unspeakable\n"
+    assert done.stderr == ""
+
+
+def test_a_running_main_thread_waits_for_nothing() -> None:
+    from distui.runners.inrank.thread_waits import main_wait
+
+    assert main_wait() == {}
