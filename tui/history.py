@@ -9,15 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from operator import attrgetter
-from typing import Any
 
 from msgspec import Struct, field
 
 from ..runners.model import MetricsWindow, ReadMetrics, Series
 from ..runners.wire.client import new_id
 from .rows.charts import metric_of
-from .rows.frame import Frame, gpu_places
+from .rows.frame import Columns, Frame, Sampled, fresh_gpus, gpu_columns
 from .rows.plot import Value
 
 MOST_BUCKETS = 2000
@@ -201,7 +199,6 @@ class MetricHistory:
         """Where the time axis ends while the past is shown; None: at the newest."""
         self.own: dict[int, set[int]] = {}
         """By node the indexes of the run's GPUs, as they were known last."""
-        self.newest = NewestSamples()
         self._letters: dict[int, int] = {}
         self._turn = 0
         self._sampled: dict[tuple[Want, int], tuple[int, int]] = {}
@@ -262,7 +259,7 @@ class MetricHistory:
         if self._sampled.get(key) == stamp:
             return
         self._sampled[key] = stamp
-        for at, values in self.newest.values(frame, track.want).items():
+        for at, values in newest_values(frame, track.want).items():
             mean = sum(values) / len(values)
             track.series.setdefault(at, Buckets()).put(number, mean, min(values), max(values))
             track.of[at] = len(values)
@@ -387,41 +384,21 @@ def time_of(frame: Frame) -> float:
     return frame.node_now(min(state.nodes))
 
 
-Samples = Iterable[tuple[int, int | None, Any]]
-"""Node, index and sample."""
-
-
-class NewestSamples:
-    """The fresh samples of one frame, gathered once for all charts."""
-
-    def __init__(self) -> None:
-        self._stamp: object = None
-        self._kinds: dict[str, tuple[Samples, list[Any]]] = {}
-
-    def values(self, frame: Frame, want: Want) -> dict[Key, list[float]]:
-        """The values of a metric, by series of the want."""
-        metric = metric_of(want.metric)
-        samples, alone = self._of(frame, metric.kind)
-        if want.fold != "all" or want.indexes or metric.kind == "train":
-            return _by_series(samples, want)
-        with suppress(AttributeError):
-            values = [value for value in map(attrgetter(metric.field), alone) if value is not None]
-            return {(None, None): values} if values else {}
+def newest_values(frame: Frame, want: Want) -> dict[Key, list[float]]:
+    """The fresh values of a metric now, by series of the want; the samples are gathered once for all charts."""
+    metric = metric_of(want.metric)
+    if metric.kind not in _SOURCES:
         return {}
-
-    def _of(self, frame: Frame, kind: str) -> tuple[Samples, list[Any]]:
-        """All that are fresh, and the same without node and index."""
-        state = frame.state
-        stamp = (id(state), state.telemetry_version, state.version, frame.now)
-        if stamp != self._stamp:
-            self._stamp, self._kinds = stamp, {}
-        if kind not in self._kinds:
-            samples = list(_SOURCES[kind](frame)) if kind in _SOURCES else []
-            self._kinds[kind] = samples, [sample for _, _, sample in samples]
-        return self._kinds[kind]
+    if want.fold != "all" or want.indexes or metric.kind not in _COLUMNS:
+        return _by_series(frame.once(_SOURCES[metric.kind]), want)
+    values: list[float] = []
+    with suppress(AttributeError):
+        columns = frame.once(_COLUMNS[metric.kind])
+        values = [value for value in columns.of(metric.field) if value is not None]
+    return {(None, None): values} if values else {}
 
 
-def _by_series(samples: Samples, want: Want) -> dict[Key, list[float]]:
+def _by_series(samples: Iterable[Sampled], want: Want) -> dict[Key, list[float]]:
     metric = metric_of(want.metric)
     kind, name = metric.kind, metric.field
     groups: dict[Key, list[float]] = {}
@@ -437,16 +414,8 @@ def _by_series(samples: Samples, want: Want) -> dict[Key, list[float]]:
     return groups
 
 
-def _gpus(frame: Frame) -> Samples:
-    own = frame.state.once(gpu_places)
-    for number, node in frame.state.nodes.items():
-        indexes = own.get(number, ())
-        for gpu in frame.gpus(node):
-            if not own or gpu.index in indexes:
-                yield number, gpu.index, gpu
-
-
-def _ranks(frame: Frame) -> Samples:
+def _ranks(frame: Frame) -> list[Sampled]:
+    samples: list[Sampled] = []
     of, fresh = None, False  # ranks of a node are sampled together
     for number, rank in frame.state.ranks.items():
         if rank.sample is not None:
@@ -454,29 +423,37 @@ def _ranks(frame: Frame) -> Samples:
             if of != (node, at):
                 of, fresh = (node, at), frame.fresh(node, at)
             if fresh:
-                yield node, number, rank.sample
+                samples.append((node, number, rank.sample))
+    return samples
 
 
-def _hosts(frame: Frame) -> Samples:
-    for number, node in frame.state.nodes.items():
-        if node.metrics is not None and frame.fresh(number, node.heard):
-            yield number, None, node.metrics
+def _hosts(frame: Frame) -> list[Sampled]:
+    return [
+        (number, None, node.metrics)
+        for number, node in frame.state.nodes.items()
+        if node.metrics is not None and frame.fresh(number, node.heard)
+    ]
 
 
-def _training(frame: Frame) -> Samples:
+def _training(frame: Frame) -> list[Sampled]:
     """What was reported within the last bucket or two: a value that stays is no sample."""
-    now = time_of(frame)
-    for number, sample in frame.state.training.items():
-        rank = frame.state.ranks.get(number)
-        if now - sample.at <= FRESH_TRAINING_S:
-            yield rank.place.node if rank is not None else 0, number, sample
+    now, ranks = time_of(frame), frame.state.ranks
+    return [
+        (ranks[number].place.node if number in ranks else 0, number, sample)
+        for number, sample in frame.state.training.items()
+        if now - sample.at <= FRESH_TRAINING_S
+    ]
+
+
+def _rank_columns(frame: Frame) -> Columns:
+    return Columns(frame.once(_ranks), ("step_s", "write_bps", "wait_percent"))
+
+
+def _host_columns(frame: Frame) -> Columns:
+    return Columns(frame.once(_hosts), ("cpu_percent", "net_rx_bps"))
 
 
 FRESH_TRAINING_S = 3.0
 
-_SOURCES: dict[str, Callable[[Frame], Samples]] = {
-    "gpu": _gpus,
-    "rank": _ranks,
-    "host": _hosts,
-    "train": _training,
-}
+_SOURCES = {"gpu": fresh_gpus, "rank": _ranks, "host": _hosts, "train": _training}
+_COLUMNS = {"gpu": gpu_columns, "rank": _rank_columns, "host": _host_columns}

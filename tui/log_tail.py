@@ -112,7 +112,7 @@ class LogTail:
     @property
     def behind(self) -> bool:
         """Whether a file has more than was read."""
-        return any(span.behind for span in self._spans.values())
+        return any(span.next < span.size for span in self._spans.values())
 
     @property
     def far_behind(self) -> bool:
@@ -254,7 +254,9 @@ class LogTail:
         if self._grep:
             await self._search(sizes)
         else:
-            for span in [span for name, span in self._spans.items() if self._grew(name, span, sizes)]:
+            spans = self._spans.items()
+            grew = [span for name, span in spans if not span.next == span.size == sizes.get(name, -1)]
+            for span in grew:  # and those whose sizes are not told, of which `_grew` knows more
                 await self._pull(span, sizes)
         self._show()
         self._trim_front()

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -230,14 +231,44 @@ def gpu_places(state: RunState) -> dict[int, set[int]]:
     return places
 
 
-def own_gpus(frame: Frame) -> list[Gpu]:
-    """The GPUs that ranks of the run use, those with fresh values; a rank that names none adds none."""
-    own: list[Gpu] = []
-    for number, indexes in frame.state.once(gpu_places).items():
-        node = frame.state.nodes.get(number)
-        if node is not None and node.gpus and frame.fresh(number, node.gpu_sampled):
-            own += [gpu for gpu in node.gpus if gpu.index in indexes]
-    return own
+Sampled = tuple[int, int | None, Any]
+"""Node, index and sample."""
+
+
+def fresh_gpus(frame: Frame) -> list[Sampled]:
+    """The GPUs with fresh values: those that ranks of the run use, all where that is not known."""
+    own = frame.state.once(gpu_places)
+    return [
+        (number, gpu.index, gpu)
+        for number, node in frame.state.nodes.items()
+        for gpu in frame.gpus(node)
+        if not own or gpu.index in own.get(number, ())
+    ]
+
+
+class Columns:
+    """The values of samples, field by field: each is read once for all that show it."""
+
+    def __init__(self, samples: Iterable[Sampled], together: Sequence[str]) -> None:
+        """`together`: fields that are read in one go, since most of them are asked for."""
+        self._samples = [sample for _, _, sample in samples]
+        self._together = together
+        self._read: dict[str, Sequence[Any]] = {}
+
+    def of(self, field: str) -> Sequence[Any]:
+        """One value a sample; None where it is unknown. Raises AttributeError where samples have no such field."""
+        if field not in self._read:
+            if field not in self._together:
+                self._read[field] = [getattr(sample, field) for sample in self._samples]
+            elif self._samples:
+                rows = map(attrgetter(*self._together), self._samples)
+                self._read |= dict(zip(self._together, zip(*rows, strict=True), strict=True))
+        return self._read.get(field, ())
+
+
+def gpu_columns(frame: Frame) -> Columns:
+    """Of `fresh_gpus`, for the header and the charts."""
+    return Columns(frame.once(fresh_gpus), ("util", "mem_used", "mem_total", "power_w"))
 
 
 def ranks_on(state: RunState, node: int) -> list[Rank]:

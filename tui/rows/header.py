@@ -21,7 +21,7 @@ from ...runners.progress import RATES, STEPS_SOURCE, Progress, parts, progress
 from ...runners.state import RunState
 from ...runners.status import HUNG, applied
 from . import glyphs
-from .frame import DIM_S, Frame, own_gpus
+from .frame import DIM_S, Frame, gpu_columns, gpu_places
 from .glyphs import Cells, Row, kept, percent, row_width
 from .run_status import cost, recovered
 
@@ -331,13 +331,12 @@ def checkpoint_age(seconds: float) -> str:
 def _load(frame: Frame) -> Cells:
     if frame.state.phase.ended:
         return []
-    gpus = frame.once(own_gpus)
-    if not gpus:
+    gpus = frame.once(gpu_columns)
+    if not frame.state.once(gpu_places) or not gpus.of("util"):
         return [(7, _cpu(frame), _BAR)]
-    utils = _measured(gpu.util for gpu in gpus)
-    sized = [(gpu.mem_used, gpu.mem_total) for gpu in gpus]
+    utils, power = _measured(gpus.of("util")), _measured(gpus.of("power_w"))
+    sized = zip(gpus.of("mem_used"), gpus.of("mem_total"), strict=True)
     memory = [(used, total) for used, total in sized if used is not None and total is not None]
-    power = _measured(gpu.power_w for gpu in gpus)
     util = f"util {percent(sum(utils) / len(utils))}" if utils else f"util {NA}"
     used_all = usage_short(sum(used for used, _ in memory), sum(total for _, total in memory))
     return [

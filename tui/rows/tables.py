@@ -177,17 +177,21 @@ def rank_order(frame: Frame) -> list[int]:
     state = frame.state
     column = by_id("ranks", frame.view.sort) if frame.view.sort else None
     if column is None or column.key is None:
-        blamed = _blamed(state)
-        order = sorted(
-            state.ranks,
-            key=lambda number: (number not in blamed, _SEVERE.get(state.ranks[number].phase, 4), number),
-        )
+        order = state.once(_worst_first)
         return order[::-1] if frame.view.reverse else order
     if column is RANK:
         return sorted(state.ranks, reverse=frame.view.reverse)
     make = _Ranks(frame)
     lines = [make.line(rank) for _, rank in sorted(state.ranks.items())]
     return [line.rank.place.rank for line in sorted_lines(lines, column, frame.view.reverse)]
+
+
+def _worst_first(state: RunState) -> list[int]:
+    blamed = _blamed(state)
+    return sorted(
+        state.ranks,
+        key=lambda number: (number not in blamed, _SEVERE.get(state.ranks[number].phase, 4), number),
+    )
 
 
 _SEVERE = {
