@@ -56,8 +56,30 @@ class ShowVersion(argparse.Action):
         parser.exit()
 
 
-def parser() -> TopParser:
-    """The whole command line."""
+class UnusedParser:
+    """Of a verb that was not typed: its options are not made."""
+
+    def add(self, *_: Any, **__: Any) -> UnusedParser:
+        """An option, a group of options, a default."""
+        return self
+
+    add_argument = add_argument_group = add_mutually_exclusive_group = set_defaults = add
+
+
+class TypedVerb:
+    """Makes the parser of one verb alone: those of all take as long as what most verbs do."""
+
+    def __init__(self, verbs: Any, name: str) -> None:
+        self._verbs, self._name = verbs, name
+
+    def add_parser(self, name: str, **about: Any) -> argparse.ArgumentParser | UnusedParser:
+        """As argparse's."""
+        typed = self._name in (name, *about.get("aliases", ()))
+        return self._verbs.add_parser(name, **about) if typed else UnusedParser()
+
+
+def parser(typed: str | None = None) -> TopParser:
+    """The whole command line, or what of it is needed where one verb was typed."""
     top = TopParser(
         prog="distui",
         usage="distui [options] [VERB …]",
@@ -70,7 +92,7 @@ def parser() -> TopParser:
     top.add_argument("--ascii", action="store_true", help="draw with ASCII characters only")
     top.set_defaults(verb="runs:open_cockpit", rest=None)
     verbs = top.add_subparsers(prog="distui", metavar="VERB", help=argparse.SUPPRESS, parser_class=Parser)
-    add_verbs(verbs)
+    add_verbs(verbs if typed is None else TypedVerb(verbs, typed))
     top.verbs = verbs.choices
     return top
 
@@ -85,10 +107,10 @@ def split_rest(argv: list[str]) -> tuple[list[str], list[str] | None]:
 
 def parsed(words: list[str]) -> argparse.Namespace:
     """What the words mean. Raises WrongUsage."""
-    top = parser()
     verb = next((word for word in words if not word.startswith("-")), None)
+    top = parser(verb)
     if verb is not None and verb not in top.verbs:
-        raise command_words.WrongUsage(command_words.verb_refusal(verb, top.verbs))
+        raise command_words.WrongUsage(command_words.verb_refusal(verb, parser().verbs))
     options, unknown = top.parse_known_args(words)
     if unknown:
         used = top if verb is None else top.verbs[verb]
