@@ -8,14 +8,31 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 MASK = "***"
 """Stands in place of a secret value."""
 SECRET_WORDS = "DISTUI_SECRET_WORDS"
 """Variable in which words of a command and texts of files that hold secrets reach whoever executes a plan, as JSON."""
+
+
+class _Late:
+    """A pattern that is compiled when it is used for the first time: most processes mask no text."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    @cached_property
+    def sub(self) -> Callable[..., str]:
+        """As of the pattern."""
+        return re.compile(self._text).sub
+
+    @cached_property
+    def finditer(self) -> Callable[..., Iterator[re.Match[str]]]:
+        """As of the pattern."""
+        return re.compile(self._text).finditer
 
 
 def _set(text: str) -> frozenset[str]:
@@ -132,39 +149,39 @@ _NAME = (
     rf"(?<![A-Za-z0-9_-])(?=[A-Za-z0-9_-]{{3,131}}(?:{_Q})?\]?[ \t]*[=:])"
     rf"(?P<name>-{{0,2}}[A-Za-z0-9_-]{{0,64}}?{_HINT}[A-Za-z0-9_-]{{0,64}})"
 )
-_NAMED = re.compile(
+_NAMED = _Late(
     rf"{_NAME}(?P<sep>(?:{_Q})?\]?[ \t]*(?:=>|:=|[=:])(?:(?<=['\"]:)\s{{0,99}}(?=['\"])|[ \t]*))"
     rf"(?:{_OPEN}{_SCHEME}{_REST}|(?:{_Q})?{_SCHEME}(?P<bare>{_BARE}))"
 )
 """`HF_TOKEN=x`, `"HF_TOKEN": "x"`, `HF_TOKEN: x`, `Authorization: Bearer x`."""
-_OPENED = re.compile(rf"{_NAME}(?P<sep>(?:{_Q})?\]?[ \t]*(?:=>|:=|[=:])\s{{0,99}})(?=[\[{{(])")
+_OPENED = _Late(rf"{_NAME}(?P<sep>(?:{_Q})?\]?[ \t]*(?:=>|:=|[=:])\s{{0,99}})(?=[\[{{(])")
 """`"tokens": [`, `password={`."""
-_TOKEN = re.compile(rf"{_OPEN}{_REST}|[\[\]{{}}()]")
-_ITEM = re.compile(rf"{_OPEN}{_REST}|(?P<bare>[^\s,:\[\]{{}}()'\"\\]+)")
+_TOKEN = _Late(rf"{_OPEN}{_REST}|[\[\]{{}}()]")
+_ITEM = _Late(rf"{_OPEN}{_REST}|(?P<bare>[^\s,:\[\]{{}}()'\"\\]+)")
 _SCANNED = 4096
 """Characters in which the end of a list is looked for."""
 _COLON = re.compile(r"\s*:")
 _GLUED_ON = re.compile(r"[^\s,;:&'\"\\\[\](){}]")
 _AT_START = re.compile(r"(?:\A|[\n{(\[,='\"])[ \t]*(?:- )?\Z")
 """Before the name of a field in YAML; before a word of a sentence stand others."""
-_OPTION = re.compile(
+_OPTION = _Late(
     rf"(?<![\w-])(?P<name>--?[A-Za-z0-9_.-]{{0,64}}?(?i:{_HINT}|pw)[A-Za-z0-9_-]{{0,64}})"
     rf"(?P<sep>[ \t]+|{_Q},\s*(?=\\*['\"]))(?:{_OPEN}{_REST}|(?P<bare>{_BARE}))"
 )
 """`--hf-token x`, also as two words of a list."""
-_USER = re.compile(
+_USER = _Late(
     r"(://)([^/\s:@'\"]{0,256}:[^/\s'\"]{1,512}|[A-Za-z0-9_~.-]{20,512}"
     r"|(?:(?<=(?i:http)://)|(?<=(?i:https)://))(?![a-z][a-z._-]{0,14}\d{0,2}@)[^/\s:@'\"?#\\]{1,512})@"
 )
 """Also a token as the user of a web address, where that is no plain name: `git+https://X@host`."""
-_QUERY = re.compile(r"([?&;]([\w.-]{1,64})=)([^&\s'\"<>#\\]+)")
+_QUERY = _Late(r"([?&;]([\w.-]{1,64})=)([^&\s'\"<>#\\]+)")
 _SIGNED = frozenset(("sig", "signature", "x-amz-signature", "x-goog-signature", "code"))
-_BEARER = re.compile(r"\b((?i:bearer|basic)[ \t]+)([A-Za-z0-9._~+/-]{8,}={0,2})")
-_COOKIE = re.compile(rf"(?<![\w-])((?i:set-cookie|cookie):[ \t]*(?:{_Q})?)([^\s'\"][^\r\n'\"]*)")
-_WANDB = re.compile(
+_BEARER = _Late(r"\b((?i:bearer|basic)[ \t]+)([A-Za-z0-9._~+/-]{8,}={0,2})")
+_COOKIE = _Late(rf"(?<![\w-])((?i:set-cookie|cookie):[ \t]*(?:{_Q})?)([^\s'\"][^\r\n'\"]*)")
+_WANDB = _Late(
     r"((?i:wandb)(?:(?!(?i:commit|sha|revision))[^\n]){0,80}?(?<![0-9A-Za-z]))([0-9a-f]{40})(?![0-9A-Za-z])"
 )
-_SHAPES = re.compile(
+_SHAPES = _Late(
     r"(?<![A-Za-z0-9_-])(?:(?:hf|gh[pousr]|npm|r8|gsk)_[A-Za-z0-9]{16,}"
     r"|(?:github_pat_|dckr_pat_|nvapi-|hvs\.|glrt-|pypi-AgE)[A-Za-z0-9_-]{16,}"
     r"|(?:sk-|glpat-|xapp-|xox[abeoprs]-)(?=[A-Za-z_-]{0,256}\d)[A-Za-z0-9_-]{10,}"
@@ -173,9 +190,7 @@ _SHAPES = re.compile(
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[A-Za-z0-9+/=\s\\]+"
 )
 """Values that are known by how they begin, and private keys."""
-_HOOK = re.compile(
-    r"(hooks\.slack\.com/(?:services|workflows)/|discord(?:app)?\.com/api/webhooks/)([\w/-]+)"
-)
+_HOOK = _Late(r"(hooks\.slack\.com/(?:services|workflows)/|discord(?:app)?\.com/api/webhooks/)([\w/-]+)")
 _NO_FLAG = re.compile(r"[=:\s]")
 _OPTIONS = frozenset(("pwd", "pass", "pw"))
 """Options that take a password, though a variable of that name would not, or not surely."""
@@ -183,18 +198,18 @@ _ARGUMENTS = frozenset(
     (("sshpass", "-p"), ("curl", "-u"), ("curl", "--user"), ("wget", "--http-user"), ("redis-cli", "-a"))
 )
 """Short options of well-known programs."""
-_TYPED = re.compile(
+_TYPED = _Late(
     r"(?<![\w-])((?:sshpass\b[^\n|;]{0,256}?[ \t]-p|redis-cli\b[^\n|;]{0,256}?[ \t]-a"
     r"|curl\b[^\n|;]{0,256}?[ \t](?:-[uU]|--user|--proxy-user)(?=[ \t=]*\\*['\"]?[^\s:'\"]{0,256}:))[ \t=]*)"
     rf"(?:{_OPEN}{_REST}|(?P<bare>{_BARE}))"
 )
 """The same in the text of a command: `bash -c "curl -u me:x URL"`."""
-_GLUED = re.compile(
+_GLUED = _Late(
     rf"(?<![\w-])((?:mysql\w*|mariadb[\w-]*)\b[^\n|;]{{0,256}}?[ \t]-p)(?=[^\s'\"-])(?P<bare>{_BARE})"
 )
 """`mysql -pX`: the password stands at the option itself."""
 _GLUING = re.compile(r"mysql\w*|mariadb[\w-]*")
-_CONNECTION = re.compile(
+_CONNECTION = _Late(
     rf"((?i:(?<![\w-])pwd[ \t]*=[ \t]*))(?P<bare>(?![$/.~]){_BARE})(?=;)"
     rf"|((?i:;[ \t]*pwd[ \t]*=[ \t]*))(?P<last>(?![$/.~]){_BARE})"
 )

@@ -12,7 +12,6 @@ import re
 
 from .model import TrainingSample
 from .state import RunState
-from .telemetry.output_signals import JOB_RATES
 
 PEAKS = (
     ("GB200", 2500e12), ("B200", 2250e12), ("GB300", 2500e12), ("B300", 2250e12),
@@ -27,6 +26,8 @@ first that fits, as whole words."""
 SLOWER = re.compile(r"MIG|Laptop|Max-Q")
 """Names of parts of a GPU, and of those with lower limits of power."""
 CAP = 100.0
+JOB_RATES = frozenset(("output: torchtitan", "output: nanochat", "output: llm.c", "output: --signal"))
+"""Sources whose tokens a second are known to be those of the whole job, or are made so (`per_gpu`)."""
 
 
 def peak(name: str) -> float | None:

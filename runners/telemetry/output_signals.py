@@ -106,8 +106,6 @@ SIGNATURES = (
     Signature("Keras bar", "] - ", re.compile(r"\[=*>?\.*\] - ")),
 )  # fmt: skip
 """In this order; the first that fits."""
-JOB_RATES = frozenset(("output: torchtitan", "output: nanochat", "output: llm.c", "output: --signal"))
-"""Sources whose tokens a second are known to be those of the whole job (or are made so: `per_gpu`)."""
 _PAIRED = {
     "norm": Name("grad_norm", order=9), "dt": Name("step_s"), "step_avg": Name("step_s", order=2),
     "steps": Name("step", order=20), "iterations": Name("step", order=21),
