@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from ..runners.model import MetricsWindow, ReadMetrics, Series
 from ..runners.wire.client import new_id
 from .rows.charts import metric_of
-from .rows.frame import Columns, Frame, Sampled, fresh_gpus, gpu_columns
+from .rows.frame import Frame, Sampled, SampleFields, fresh_gpus, gpu_fields
 from .rows.plot import Value
 
 MOST_BUCKETS = 2000
@@ -389,12 +389,12 @@ def newest_values(frame: Frame, want: Want) -> dict[Key, list[float]]:
     metric = metric_of(want.metric)
     if metric.kind not in _SOURCES:
         return {}
-    if want.fold != "all" or want.indexes or metric.kind not in _COLUMNS:
+    if want.fold != "all" or want.indexes or metric.kind not in _FIELDS:
         return _by_series(frame.once(_SOURCES[metric.kind]), want)
     values: list[float] = []
     with suppress(AttributeError):
-        columns = frame.once(_COLUMNS[metric.kind])
-        values = [value for value in columns.of(metric.field) if value is not None]
+        fields = frame.once(_FIELDS[metric.kind])
+        values = [value for value in fields.of(metric.field) if value is not None]
     return {(None, None): values} if values else {}
 
 
@@ -445,15 +445,15 @@ def _training(frame: Frame) -> list[Sampled]:
     ]
 
 
-def _rank_columns(frame: Frame) -> Columns:
-    return Columns(frame.once(_ranks), ("step_s", "write_bps", "wait_percent"))
+def _rank_fields(frame: Frame) -> SampleFields:
+    return SampleFields(frame.once(_ranks), ("step_s", "write_bps", "wait_percent"))
 
 
-def _host_columns(frame: Frame) -> Columns:
-    return Columns(frame.once(_hosts), ("cpu_percent", "net_rx_bps"))
+def _host_fields(frame: Frame) -> SampleFields:
+    return SampleFields(frame.once(_hosts), ("cpu_percent", "net_rx_bps"))
 
 
 FRESH_TRAINING_S = 3.0
 
 _SOURCES = {"gpu": fresh_gpus, "rank": _ranks, "host": _hosts, "train": _training}
-_COLUMNS = {"gpu": gpu_columns, "rank": _rank_columns, "host": _host_columns}
+_FIELDS = {"gpu": gpu_fields, "rank": _rank_fields, "host": _host_fields}

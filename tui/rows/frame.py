@@ -68,7 +68,7 @@ class ViewOptions(Struct, frozen=True, kw_only=True):
     """Of the rank table, by id, in their order; (): those that fit."""
     gpu_sort: str = ""
     gpu_reverse: bool = False
-    gpu_columns: tuple[str, ...] = ()
+    gpu_fields: tuple[str, ...] = ()
     marked: frozenset[int] = frozenset()
     paused: bool = False
     ascii: bool = False
@@ -246,7 +246,7 @@ def fresh_gpus(frame: Frame) -> list[Sampled]:
     ]
 
 
-class Columns:
+class SampleFields:
     """The values of samples, field by field: each is read once for all that show it."""
 
     def __init__(self, samples: Iterable[Sampled], together: Sequence[str]) -> None:
@@ -266,9 +266,9 @@ class Columns:
         return self._read.get(field, ())
 
 
-def gpu_columns(frame: Frame) -> Columns:
+def gpu_fields(frame: Frame) -> SampleFields:
     """Of `fresh_gpus`, for the header and the charts."""
-    return Columns(frame.once(fresh_gpus), ("util", "mem_used", "mem_total", "power_w"))
+    return SampleFields(frame.once(fresh_gpus), ("util", "mem_used", "mem_total", "power_w"))
 
 
 def ranks_on(state: RunState, node: int) -> list[Rank]:

@@ -21,12 +21,12 @@ from ...runners.progress import RATES, STEPS_SOURCE, Progress, parts, progress
 from ...runners.state import RunState
 from ...runners.status import HUNG, applied
 from . import glyphs
-from .frame import DIM_S, Frame, gpu_columns, gpu_places
+from .frame import DIM_S, Frame, gpu_fields, gpu_places
 from .glyphs import Cells, Row, kept, percent, row_width
 from .run_status import cost, recovered
 
 TRENDS_FROM = 120
-"""Columns from which on there are sparklines."""
+"""SampleFields from which on there are sparklines."""
 
 _GAP, _BAR = "   ", " │ "
 
@@ -331,7 +331,7 @@ def checkpoint_age(seconds: float) -> str:
 def _load(frame: Frame) -> Cells:
     if frame.state.phase.ended:
         return []
-    gpus = frame.once(gpu_columns)
+    gpus = frame.once(gpu_fields)
     if not frame.state.once(gpu_places) or not gpus.of("util"):
         return [(7, _cpu(frame), _BAR)]
     utils, power = _measured(gpus.of("util")), _measured(gpus.of("power_w"))
