@@ -68,7 +68,7 @@ class ViewOptions(Struct, frozen=True, kw_only=True):
     """Of the rank table, by id, in their order; (): those that fit."""
     gpu_sort: str = ""
     gpu_reverse: bool = False
-    gpu_fields: tuple[str, ...] = ()
+    gpu_columns: tuple[str, ...] = ()
     marked: frozenset[int] = frozenset()
     paused: bool = False
     ascii: bool = False
