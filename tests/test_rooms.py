@@ -221,8 +221,8 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 274,
-    "lines": 82_800,
+    "modules": 275,
+    "lines": 83_000,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 41,

@@ -4,7 +4,7 @@ That Python need not have distui installed: `launch.py` and the hook load this f
 of processes share it:
 
     the runner, one a node    launch.py is its entry, runner.py its main; elastic and worker_group own the ranks;
-                              env_changes, restart_policy and failure_causes decide;
+                              env_changes, restart_policy and failure_causes (by known_causes) decide;
                               rendezvous, coordinator, secure_channel and relay connect the nodes
     each rank                 site/ is its entry, hook.py its main; rank_pulse reports, rank_changes acts;
                               parallelize/ is called by the user's script

@@ -55,9 +55,9 @@ EXCEPTIONS = [
     ("RuntimeError", "[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598",
      "disk-full", "maybe", "rank 3 could not write all of a file with torch.save"),
     ("FileNotFoundError", "[Errno 2] No such file or directory: '/data/x.bin'",
-     "file-missing", "maybe", "rank 3 finds no file or directory /data/x.bin"),
+     "file-missing", "maybe", "rank 3 finds no such file or directory: /data/x.bin"),
     ("RuntimeError", "Parent directory /nope does not exist.",
-     "file-missing", "maybe", "rank 3 finds no file or dir"),
+     "file-missing", "maybe", "rank 3 finds no such file or dir"),
     ("OutOfMemoryError", ("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
       "79.11 GiB"),
      "cuda-oom", "maybe", "rank 3 ran out of GPU memory"),
@@ -84,6 +84,39 @@ EXCEPTIONS = [
     ("AssertionError", "loss is nan",
      "nan", "maybe", "rank 3 stopped at numbers that are not finite: AssertionError"),
     ("AssertionError", "shapes", "assertion", "maybe", "rank 3 raised AssertionError: shapes at train.py:88"),
+    ("RuntimeError", ("Error building extension 'fused_adam': [1/3] nvcc -c adam.cu\nFAILED: adam.cuda.o\n"
+      "/usr/include/c++/7/type_traits(1049): error: type name is not allowed\nninja: build stopped"),
+     "build-failed", "maybe", "rank 3 could not build an extension in C++ or CUDA: /usr/include"),
+    ("RuntimeError", "Error building extension 'cpu_adam'",
+     "build-failed", "maybe", "rank 3 could not build an extension in C++ or CUDA: cpu_adam"),
+    ("ImportError", "/env/flash_attn_2_cuda.so: undefined symbol: _ZN3c104cuda9SetDeviceEi",
+     "library-unfit", "no", "rank 3 cannot load a library: ImportError: /env/flash_attn"),
+    ("InductorError", "CompilationError: at 1:0:\nValueError(\"type fp8e4nv not supported in this architecture.",
+     "kernel-unfit", "maybe", "rank 3 cannot compile or start a kernel for its GPU: type fp8e4nv"),
+    ("RuntimeError", "received 0 items of ancdata", "open-files", "maybe", "rank 3 has no file descriptor left"),
+    ("OSError", "[Errno 122] Disk quota exceeded: '/data/u/x'",
+     "disk-full", "maybe", "rank 3 has reached its disk quota at /data/u/x"),
+    ("OSError", "You are trying to access a gated repo.\nMake sure to have access to it",
+     "hub-refused", "no", "rank 3 may not download from the hub: OSError: You are trying"),
+    ("ConnectionError", "HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded with url: /m",
+     "hub-unreached", "maybe", "rank 3 cannot connect to huggingface.co, which has"),
+    ("UsageError", "api_key not configured (no-tty). call wandb.login(key=[your_api_key])",
+     "tracker", "no", "rank 3 cannot log in to its experiment tracker"),
+    ("ValueError", ("Error initializing torch.distributed using env:// rendezvous: environment variable RANK "
+      "expected, but not set"),
+     "launch-unset", "no", "rank 3 was started without the variable RANK"),
+    ("RuntimeError", "PytorchStreamReader failed reading zip archive: failed finding central directory",
+     "checkpoint-unreadable", "maybe", "rank 3 cannot read a saved file: RuntimeError: PytorchStreamReader"),
+    ("RuntimeError", "Expected to have finished reduction in the prior iteration before starting a new one.",
+     "unused-parameters", "maybe", "rank 3 has parameters that took no part in the loss"),
+    ("RuntimeError", "Expected to mark a variable ready only once. This error is caused by",
+     "ready-twice", "maybe", "rank 3 has a parameter whose gradient DDP got twice"),
+    ("AssertionError", ("Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
+      "gradient_acc_step * world_size 64 != 2 * 4 * 7"),
+     "batch-sizes", "no", "rank 3 was given batch sizes that do not fit each other: train_batch_size"),
+    ("Exception", "Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.",
+     "nan", "maybe", "rank 3 stopped at numbers that are not finite: Exception: Current"),
+    ("ValueError", "Network outputs is NAN! Stop training", "nan", "maybe", "rank 3 stopped at numbers"),
     ("KeyboardInterrupt", "", "terminated", "yes", "rank 3 was interrupted"),
 ]  # fmt: skip
 
@@ -186,7 +219,7 @@ def test_a_worker_of_a_data_loader_is_quoted() -> None:
         "FileNotFoundError: [Errno 2] No such file or directory: '/data/nope.bin'\n"
     )
     found = of("FileNotFoundError", carried)
-    assert found.text == "rank 3 finds no file or directory /data/nope.bin (data.py:5)"
+    assert found.text == "rank 3 finds no such file or directory: /data/nope.bin (data.py:5)"
     assert found.where == "/job/data.py:5"
 
 
@@ -267,24 +300,30 @@ def test_a_long_text_keeps_both_ends() -> None:
 SIZES = [
     ("RuntimeError", "shape '[8, 64, -1, 3, 32]' is invalid for input of size 73728"),
     ("RuntimeError", "mat1 and mat2 shapes cannot be multiplied (8x4 and 5x4)"),
-    ("RuntimeError", "mat1 and mat2 must have the same dtype, but got Float and BFloat16"),
     (
         "RuntimeError",
         "The size of tensor a (3) must match the size of tensor b (4) at non-singleton dimension 1",
-    ),
-    (
-        "RuntimeError",
-        "Error(s) in loading state_dict for Linear:\n\tsize mismatch for weight: copying a param",
     ),
     ("AssertionError", "hidden size 10 is not divisible by 3 heads"),
     ("ValueError", "embed_dim must be divisible by num_heads"),
 ]
 
 
-@pytest.mark.parametrize(("kind", "text"), SIZES)
-def test_sizes_that_do_not_fit_are_certain_before_the_first_step_alone(kind: str, text: str) -> None:
+UNFIT = [
+    *(("sizes", *each) for each in SIZES),
+    ("types", "RuntimeError", "mat1 and mat2 must have the same dtype, but got Float and BFloat16"),
+    (
+        "checkpoint-unfit",
+        "RuntimeError",
+        "Error(s) in loading state_dict for Linear:\n\tsize mismatch for weight: copying a param",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "text"), UNFIT)
+def test_what_does_not_fit_is_certain_before_the_first_step_alone(name: str, kind: str, text: str) -> None:
     first = of(kind, text, untrained=True)
-    assert (first.kind, first.retry) == ("sizes", "no")
+    assert (first.kind, first.retry) == (name, "no")
     assert text.splitlines()[0].rstrip(":") in first.text
     assert of(kind, text, untrained=False).retry == "maybe", (
         "no optimizer of torch's: how far it was is unknown"

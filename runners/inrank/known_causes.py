@@ -1,0 +1,436 @@
+"""What is known of failures: the texts that ranks wrote, most specific first, with a sentence and a remedy for each."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+
+class Cause(NamedTuple):
+    """One class of failures, and the texts that belong to it."""
+
+    kind: str
+    pattern: re.Pattern[str]
+    """Searched in "Type: text"; {0} is its first group that took part."""
+    says: str
+    """After "rank 3 ". {0} see `pattern`, {path} the file that an OSError names, {python} the interpreter."""
+    remedy: str
+    retry: str
+    symptom: bool = False
+    """It only shows that another rank is gone or late."""
+    anywhere: bool = False
+    """Also counts in the last lines of a rank that left no exception."""
+    deterministic: bool = False
+    """The same code does it again where it has not begun to train: before the first step no restart can help."""
+
+
+def _cause(kind: str, pattern: str, says: str, remedy: str, retry: str, **more: bool) -> Cause:
+    return Cause(kind, re.compile(pattern, re.DOTALL), says, remedy, retry, **more)
+
+
+_MEMORY = "take a smaller micro batch, or a preset that shards more: `distui advise` says what would fit"
+LESS = "fewer ranks or data-loader workers on that node, less kept in host memory, or a higher limit"
+_SPACE = (
+    "free space or raise the quota there, then relaunch; `df -h` and `df -i` on that node show what is full"
+)
+_WORKER = r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: "
+
+_SIZES = (
+    r"^(?:RuntimeError|ValueError|IndexError|AssertionError)\b[^\n]*?"
+    r"(?:shape '[^'\n]*' is invalid for input of size|mat1 and mat2 shapes|size mismatch"
+    r"|must match the (?:existing )?size|expected size \d+==\d+"
+    r"|not divisible by|must be divisible by)"
+)
+"""torch's errors about sizes that do not fit each other, where the data seldom decides."""
+
+CAUSES: tuple[Cause, ...] = (
+    _cause(
+        "import-missing",
+        r"^(?:ModuleNotFoundError|ImportError|RuntimeError|ValueError)\b.*?No module named '?([\w.]+)",
+        "finds no module named {0} in {python}",
+        "install it there (`{python} -m pip install …`), choose another interpreter with --python, "
+        "or put its directory on PYTHONPATH",
+        "no",
+    ),
+    _cause(
+        "build-failed",
+        r"Error building extension '.*?\n([^\n]*?\b(?:[Ee]rror|fatal)\b ?:? [^\n]*)|Error building extension '([^'\n]+)'"
+        r"|^RuntimeError: Error compiling objects for (extension)",
+        "could not build an extension in C++ or CUDA: {0}",
+        "the compiler's first error says why: nvcc and the host's compiler must fit torch's CUDA (`nvcc --version`); "
+        "after the repair delete the half-built folder in ~/.cache/torch_extensions",
+        "maybe",
+    ),
+    _cause(
+        "library-unfit",
+        r"undefined symbol: \S+|version `[^'\n]+' not found[^\n]*|cannot open shared object file",
+        "cannot load a library: {line}",
+        "it was built for another torch, CUDA or system than is there: install the build that fits "
+        "(torch.__version__ and torch.version.cuda say which), or put its folder on LD_LIBRARY_PATH",
+        "no",
+    ),
+    _cause(
+        "ecc",
+        r"uncorrectable ECC error",
+        "hit an uncorrectable ECC error of its GPU",
+        "leave that GPU or node out until it was reset; have it exchanged if this comes back",
+        "yes",
+        anywhere=True,
+    ),
+    _cause(
+        "cuda-oom",
+        r"^(?:torch\.)?(?:cuda\.)?OutOfMemoryError\b|(?:CUDA|HIP)(?: error:)? out of memory"
+        r"|CUBLAS_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation",
+        "ran out of GPU memory",
+        _MEMORY,
+        "maybe",
+        anywhere=True,
+    ),
+    _cause(
+        "cuda-error",
+        r"(no kernel image is available for execution|Torch not compiled with CUDA enabled"
+        r"|Found no NVIDIA driver|CUDA driver version is insufficient|no CUDA-capable device|invalid device ordinal)",
+        "cannot use a GPU: {0}",
+        "install a torch that fits the GPU and the driver there (`distui doctor` shows both), "
+        "or ask for as many ranks as there are GPUs",
+        "no",
+        anywhere=True,
+    ),
+    _cause(
+        "kernel-unfit",
+        r"(type fp8\w+ not supported in this architecture|PTXAS error[^\n]*|ptxas fatal[^\n]*|Ptx assembly aborted[^\n]*"
+        r"|Value '\w+' is not defined for option 'gpu-name'|out of resource: shared memory[^\n]*)",
+        "cannot compile or start a kernel for its GPU: {0}",
+        "the GPU cannot do what it asks: take another number type, a smaller block, or a Triton that knows the GPU",
+        "maybe",
+    ),
+    _cause(
+        "cuda-error",
+        r"(device-side assert)",
+        "failed on its GPU: {0} triggered",
+        "most often an index out of range (labels, embeddings): CUDA_LAUNCH_BLOCKING=1 names the line",
+        "maybe",
+        anywhere=True,
+    ),
+    _cause(
+        "cuda-error",
+        r"CUDA error: ([^\n(]+)|(illegal memory access|unspecified launch failure|misaligned address"
+        r"|CU(?:BLAS|DNN)_STATUS_\w+)",
+        "failed on its GPU: {0}",
+        "look for an Xid in that node's kernel log; CUDA_LAUNCH_BLOCKING=1 names the line that failed",
+        "maybe",
+        anywhere=True,
+    ),
+    _cause(
+        "segfault",
+        _WORKER + r"(Bus error)",
+        "lost a worker of its data loader to a bus error",
+        "the shared memory is too small: enlarge /dev/shm (docker --shm-size), or take fewer workers",
+        "maybe",
+    ),
+    _cause(
+        "killed",
+        _WORKER + r"(Killed)",
+        "lost a worker of its data loader to SIGKILL",
+        "most often the kernel does that for want of memory: fewer workers, or a higher limit; see its log there",
+        "maybe",
+    ),
+    _cause(
+        "host-oom",
+        r"^MemoryError\b|DefaultCPUAllocator: (?:can't allocate|not enough) memory|\[Errno 12\]|std::bad_alloc"
+        r"|Cannot allocate memory",
+        "ran out of host memory",
+        LESS,
+        "maybe",
+        anywhere=True,
+    ),
+    _cause(
+        "open-files",
+        r"\[Errno 24\]|Too many open files|received \d+ items of ancdata",
+        "has no file descriptor left: {line}",
+        "raise `ulimit -n` where the ranks start, take fewer data-loader workers, or call "
+        "torch.multiprocessing.set_sharing_strategy('file_system')",
+        "maybe",
+    ),
+    _cause(
+        "shm-full",
+        r"unable to (?:write to file|open shared memory object|mmap \d+ bytes from file) </torch_[^>\n]*>"
+        r"|No space left on device[^\n]*/dev/shm",
+        "finds the shared memory (/dev/shm) full",
+        "enlarge /dev/shm (docker --shm-size, emptyDir with medium Memory), or take fewer data-loader workers",
+        "maybe",
+    ),
+    _cause(
+        "disk-full",
+        r"\[Errno 122\]|Disk quota exceeded",
+        "has reached its disk quota{at_path}",
+        "free space there, or have the quota raised, then relaunch (`quota -s`, or the file system's own command)",
+        "maybe",
+    ),
+    _cause(
+        "disk-full",
+        r"\[Errno 28\]|No space left on device",
+        "finds the disk full{at_path}",
+        _SPACE,
+        "maybe",
+    ),
+    _cause(
+        "disk-full",
+        r"PytorchStreamWriter failed writing|inline_container\.cc:\d+\] \. unexpected pos"
+        r"|basic_ios::clear: iostream error",
+        "could not write all of a file with torch.save: the disk is full, or its quota",
+        _SPACE,
+        "maybe",
+    ),
+    _cause(
+        "permission",
+        r"^PermissionError: \[Errno 13\]|open file failed with strerror: Permission denied"
+        r"|^\w*Error: \[Errno 13\]",
+        "has no permission{for_path}",
+        "make it writable for the user of the ranks on that node, or choose another directory",
+        "no",
+    ),
+    _cause(
+        "permission",
+        r"\[Errno 30\]|Read-only file system",
+        "may not write to a read-only file system{at_path}",
+        "choose a directory that can be written to, or have it mounted for writing",
+        "no",
+    ),
+    _cause(
+        "port-in-use",
+        r"port: (\d+)[^\n]*EADDRINUSE|\[Errno 98\] Address already in use[^\n]*?, (\d+)\)"
+        r"|EADDRINUSE|Address already in use|address already in use",
+        "finds its port {0} in use",
+        "choose another port, or end the process that holds it (`ss -ltnp` on that node names it)",
+        "maybe",
+    ),
+    _cause(
+        "hub-refused",
+        r"access(?:ing)? (?:a )?gated repo|is a gated repo|GatedRepoError|RepositoryNotFoundError"
+        r"|(?:401|403) Client Error[^\n]*(?:huggingface|hf\.co|Request ID)|Invalid (?:user token|username or password)",
+        "may not download from the hub: {line}",
+        "ask for access on the model's page, and give the ranks of every node a token that has it (HF_TOKEN, or "
+        "`hf auth login`); check the name of the repository",
+        "no",
+    ),
+    _cause(
+        "hub-unreached",
+        r"HTTPS?ConnectionPool\(host='((?:[\w-]+\.)*(?:huggingface|hf|modelscope|s3|amazonaws|googleapis|wandb|github)"
+        r"[\w.-]*)'|couldn't connect to '(https?://[^'\s]+)'|LocalEntryNotFoundError|OfflineModeIsEnabled",
+        "cannot connect to {0}, which has the models and data",
+        "nodes without a way to the internet need the files in the cache of every node before (HF_HOME on a shared "
+        "disk, HF_HUB_OFFLINE=1), a proxy (HTTPS_PROXY) or a mirror (HF_ENDPOINT)",
+        "maybe",
+    ),
+    _cause(
+        "tracker",
+        r"(?:^UsageError|^\w*Comm\w*Error|^AuthenticationError|wandb)[^\n]*"
+        r"(?:api_key not configured|permission denied|returned error \d+|Error communicating|not logged in)[^\n]*",
+        "cannot log in to its experiment tracker: {line}",
+        "give the ranks its key (WANDB_API_KEY), or go on without it (WANDB_MODE=offline)",
+        "no",
+    ),
+    _cause(
+        "launch-unset",
+        r"environment variable (\w+) expected, but not set",
+        "was started without the variable {0}",
+        "start it with a launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (torchrun, srun with them "
+        "exported), or set them",
+        "no",
+    ),
+    _cause(
+        "address",
+        r"Unable to find address for: (\S+)",
+        "finds no network interface or address {0}",
+        "set GLOO_SOCKET_IFNAME to an interface that `ip -brief addr` shows on that node, or unset it",
+        "no",
+    ),
+    _cause(
+        "address",
+        r"no socket interface found|No interface found in the same subnet as ([\d.:a-f]+)",
+        "finds no network interface that NCCL may use",
+        "set NCCL_SOCKET_IFNAME to an interface that `ip -brief addr` shows on that node, or unset it",
+        "no",
+        anywhere=True,
+    ),
+    _cause(
+        "address",
+        r"(Name or service not known|Temporary failure in name resolution|gai error: -?\d+)",
+        "cannot resolve the address of another node: {0}",
+        "check MASTER_ADDR or the rendezvous endpoint: every node must be able to resolve it",
+        "maybe",
+    ),
+    _cause(
+        "mismatch",
+        r"op\.preamble\.length <= op\.nbytes",
+        "received data of another size than it requested: another rank calls a collective of another size",
+        "compare what the ranks pass to their collectives; `distui dump` of a run in this state names the call of each",
+        "maybe",
+        anywhere=True,
+    ),
+    _cause(
+        "mismatch",
+        r"Detected mismatch between collectives on ranks\.? ?([^\n]*)",
+        "calls another collective than the others: {0}",
+        "compare what the ranks do up to this collective",
+        "maybe",
+        anywhere=True,
+    ),
+    _cause(
+        "connect-timeout",
+        r"client socket has timed out.*?connect to \(([^)]+)\)|client socket has failed to connect to[^\n(]*\(([^)]+)\)"
+        r"|^ConnectionRefusedError: ([^\n]+)|^TimeoutError: (\[Errno 110\][^\n]*)",
+        "could not connect to {0}",
+        "check that something listens there and that no firewall is between; see MASTER_ADDR and MASTER_PORT",
+        "maybe",
+        symptom=True,
+    ),
+    _cause(
+        "timeout",
+        r"(\d+/\d+) clients joined",
+        "waited for the other ranks to join until the time limit ({0} did)",
+        "look for the ranks that did not start, or were given another address or world size",
+        "maybe",
+        symptom=True,
+    ),
+    _cause(
+        "timeout",
+        r"Timed out waiting \d+ms|collective operation timeout|Socket Timeout|Timeout waiting for|wait timeout after",
+        "waited for a collective until the time limit",
+        "another rank did not come: see where it was (`distui dump`), or raise the timeout of the process group",
+        "maybe",
+        symptom=True,
+        anywhere=True,
+    ),
+    _cause(
+        "connect-timeout",
+        r"connectFullMesh failed.*?(?:timed out connecting|refused|No route|unreachable).*?remote=\[([^\]\n]+)\]",
+        "could not connect to another rank at {0}",
+        "see whether that rank had ended; each rank tells the others the address of its interface, and from another "
+        "node a loopback (127.0.0.1) leads nowhere: set GLOO_SOCKET_IFNAME to one that leads to the other nodes",
+        "maybe",
+        symptom=True,
+    ),
+    _cause(
+        "peer-gone",
+        r"gloo.*?Connection (?:closed|reset) by peer \[([^\]\n]+)\]|(?:recvValue|sendBytes) failed on "
+        r"SocketImpl\([^)\n]*remote=\[?([^\])\n]+)",
+        "lost its connection to another rank, at {0}",
+        "look for the rank that ended first, and why",
+        "maybe",
+        symptom=True,
+        anywhere=True,
+    ),
+    _cause(
+        "peer-gone",
+        r"(?i:^RuntimeError|^\w*Dist\w+Error|gloo|nccl|c10d|TCPStore).*?"
+        r"(?:Connection (?:closed|reset) by|Connection refused|connectFullMesh|Broken pipe"
+        r"|remote process exited|ncclRemoteError|communicator was aborted|Read error)"
+        r"|DistNetworkError|Rendezvous(?:Connection|Closed)Error|connection to the C10d store has failed",
+        "lost its connection to another rank",
+        "look for the rank that ended first, and why",
+        "maybe",
+        symptom=True,
+        anywhere=True,
+    ),
+    _cause(
+        "connection",
+        r"Connection (?:closed|reset) by peer|Connection refused|Broken pipe",
+        "raised {line}",
+        "see who was to answer at the other end",
+        "maybe",
+        symptom=True,
+    ),
+    _cause(
+        "file-missing",
+        r"(?:FileNotFoundError|NotADirectoryError): [^\n]*?'([^'\n]+)'|Parent directory (\S+) does not exist"
+        r"|FileNotFoundError: ([^\n]+)",
+        "finds no such file or directory: {0}",
+        "check the path on that node: relative ones start at the directory of the launch",
+        "maybe",
+    ),
+    _cause(
+        "settings",
+        r"^(?:\w+\.)*ParallelizeError: ([^\n]+)",
+        "cannot do what the preset asks: {0}",
+        "correct the preset, or the sizes of the model: the same would happen again",
+        "no",
+    ),
+    _cause(
+        "checkpoint-unfit",
+        r"Error\(s\) in loading state_dict[^\n]*(?:\n\s*([^\n]+))?|(Missing key in checkpoint state_dict[^\n]*)",
+        "loads a checkpoint that does not fit the model: {line}: {0}",
+        "make the model as it was when the checkpoint was saved (sizes, layers, vocabulary, tensor-parallel size), or "
+        "leave those keys out when loading",
+        "maybe",
+        deterministic=True,
+    ),
+    _cause(
+        "checkpoint-unreadable",
+        r"PytorchStreamReader failed|Error while deserializing header|invalid header or archive is corrupted"
+        r"|UnpicklingError|^EOFError: Ran out of input|unexpected EOF, expected \d+ more bytes"
+        r"|not a valid (?:zip|tar) file",
+        "cannot read a saved file: {line}",
+        "it was cut off while it was saved, copied or downloaded: take an earlier checkpoint, or fetch it again",
+        "maybe",
+    ),
+    _cause(
+        "types",
+        r"mat1 and mat2 (?:must|to) have the same dtype|expected (?:m1 and m2|mat1 and mat2) to have the same dtype"
+        r"|expected scalar type \w+ but found|Input type \([^)\n]*\) and (?:bias|weight) type|must have the same dtype"
+        r"|Attempted? to flatten tensors? with (?:different|non-uniform) dtype|must flatten tensors with the same dtype",
+        "has tensors whose types do not fit: {line}",
+        "bring both to one type: the precision of the preset or trainer, autocast around that call, or .to(dtype)",
+        "maybe",
+        deterministic=True,
+    ),
+    _cause(
+        "sizes",
+        r"Sizes of tensors must match|stack expects each tensor to be equal size|Expected input batch_size",
+        "has tensors whose sizes do not fit: {line}",
+        "look at the batch that does it: samples of different sizes, padding, a last batch that is not full",
+        "maybe",
+    ),
+    _cause(
+        "unused-parameters",
+        r"Expected to have finished reduction in the prior iteration",
+        "has parameters that took no part in the loss: {line}",
+        "pass find_unused_parameters=True to DistributedDataParallel, or use all outputs of forward in the loss; "
+        "TORCH_DISTRIBUTED_DEBUG=DETAIL names the parameters",
+        "maybe",
+    ),
+    _cause(
+        "ready-twice",
+        r"Expected to mark a variable ready only once",
+        "has a parameter whose gradient DDP got twice in one step: {line}",
+        "a parameter is shared, or re-used by gradient checkpointing: use_reentrant=False, or _set_static_graph()",
+        "maybe",
+    ),
+    _cause(
+        "batch-sizes",
+        r"(train_batch_size is not equal to[^\n]*|global[ _]batch[ _]size[^\n]*(?:not|must be) divisible[^\n]*)",
+        "was given batch sizes that do not fit each other: {0}",
+        "the global batch is the micro batch times the accumulation steps times the data-parallel ranks",
+        "no",
+    ),
+    _cause(
+        "sizes",
+        _SIZES,
+        "has tensors whose sizes do not fit: {line}",
+        "correct the sizes at that line: of the model, of its input, or of what the preset divides (mesh.tp, mesh.cp)",
+        "maybe",
+        deterministic=True,
+    ),
+    _cause(
+        "nan",
+        r"^FloatingPointError\b|\b(?i:loss\w*|grad\w*|norm|tensor|outputs?|logits)\b[^\n]*"
+        r"\b(?i:nan|inf|non-?finite|not finite)\b|(?i:minimum loss scale|loss scale already at minimum)",
+        "stopped at numbers that are not finite: {line}",
+        "resume from an earlier checkpoint with a lower learning rate, or look for the batch that does it",
+        "maybe",
+    ),
+)
+
+THROUGH = ("ecc", "cuda-oom", "host-oom", "disk-full")
+"""Also count in the exceptions that led to the last one."""
