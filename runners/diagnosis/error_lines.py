@@ -7,6 +7,7 @@ how sure the form of the line makes that something failed, then the earliest.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -17,8 +18,8 @@ from .heads import Head, stamp_of
 from .nccl_facts import FactLine
 from .rules import First, Rule, RuleHits, shown
 
-MOST = 64
-"""Sentences that are kept of all files."""
+MOST, MOST_IN_ALL = 32, 8192
+"""Sentences of a kind that are kept of each file, and of all files: one that reports much leaves room for the others."""
 PLACE = 1 << 21
 """Behind exceptions, where two stand in one line."""
 QUOTED = 300
@@ -42,7 +43,8 @@ _ENDED = re.compile(
     r"|^\S+: error: |^Cuda failure \d"
 )
 _LEVEL = re.compile(
-    r"\b(?:ERROR|CRITICAL)\b|\[E\d{3,4} |^E\d{4} |\b[Ee]rror(?::| -?\d+\b)|\berror\]|NCCL WARN|Last error:|\b\w+Error:"
+    r"\b(?:ERROR|CRITICAL)\b|^Error executing job\b"
+    r"|\[E\d{3,4} |^E\d{4} |\b[Ee]rror(?::| -?\d+\b)|\berror\]|NCCL WARN|Last error:|\b\w+Error:"
 )
 _WORDS = re.compile(
     r"command not found|No such file or directory|(?i:permission denied)|Exec format error|(?i:not? (?:found|installed))"
@@ -90,14 +92,19 @@ class ErrorLines:
 
     def __init__(self) -> None:
         self._kept: list[_Sentence] = []
+        self._counts: Counter[tuple[int, Sureness]] = Counter()
         self._file, self._name = 0, ""
         self.open_here = False
         """Whether a sentence of this file waits for a sign of life after it."""
 
     @property
     def full(self) -> bool:
-        """Whether no more is kept."""
-        return len(self._kept) >= MOST
+        """Whether no more is kept of this file."""
+        if len(self._kept) >= MOST_IN_ALL:
+            return True
+        return self._counts[self._file, Sureness.ENDED] >= MOST and all(
+            self._counts[self._file, sureness] >= MOST for sureness in Sureness
+        )
 
     def open(self, file: int, name: str) -> None:
         """The next lines are of this file: its number, from 1, and its name."""
@@ -108,13 +115,14 @@ class ErrorLines:
         if self.full or _NOTHING.search(text) or _WARNED.search(line, 0, 80):
             return
         sureness = sureness_of(text)
-        if sureness is None:
+        if sureness is None or self._counts[self._file, sureness] >= MOST:
             return
         failure = of_line(text) if sureness > Sureness.WORDS else None
         if has_rule and (failure is None or failure.symptom):
             return
         first = First(self._file, FactLine(self._name, number, shown(line)), head, stamp_of(line))
         self._kept.append(_Sentence(sureness, failure, text, first))
+        self._counts[self._file, sureness] += 1
         self.open_here = True
 
     def outlive(self) -> None:
@@ -124,16 +132,24 @@ class ErrorLines:
                 each.outlived = True
         self.open_here = False
 
-    def entries(self, lengths: Mapping[int, int], failed: bool) -> Iterator[RuleHits]:
+    def entries(
+        self, lengths: Mapping[int, int], failed: bool, killed: First | None = None
+    ) -> Iterator[RuleHits]:
         """The best sentence, as a rule that fired: a cause where the job failed or nothing came after it.
 
-        `lengths`: lines of each file so far; `failed`: somebody else tells that the job failed.
+        `lengths`: lines of each file so far; `failed`: somebody else tells that the job failed; `killed`: where a
+        process is reported to have been killed, after which sentences of that file tell only what followed.
         """
-        surer = [each for each in self._kept if each.sureness > Sureness.WORDS]
-        ended = self._kept if failed else [each for each in surer if _ends(each, lengths)]
+        kept = [each for each in self._kept if not _follows(each.first, killed)]
+        surer = [each for each in kept if each.sureness > Sureness.WORDS]
+        ended = kept if failed else [each for each in surer if _ends(each, lengths)]
         best = min(ended or surer, key=_order, default=None)
         if best is not None:
             yield RuleHits.of(_rule(best, bool(ended)), best.first)
+
+
+def _follows(first: First, killed: First | None) -> bool:
+    return killed is not None and first.file == killed.file and first.evidence.line > killed.evidence.line
 
 
 def _ends(each: _Sentence, lengths: Mapping[int, int]) -> bool:

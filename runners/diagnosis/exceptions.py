@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from ..inrank.failure_causes import Death, Failure, classify
+from ..inrank.failure_causes import Death, Failure, classify, signal_of
 from ..inrank.tracebacks import of_launcher
 from .exits import Endings, of_rank
 from .heads import Head, stamp_of
@@ -71,6 +71,8 @@ class _Trace:
     """Whether torch tags it as uncaught."""
     ended: int = 0
     """Line of its exception; 0 before that."""
+    last: tuple[int, str] = (0, "")
+    """Its newest line, with its number."""
     key: str = ""
     """Of the exception that it came to."""
     raised: tuple[Failure, str] | None = None
@@ -105,6 +107,15 @@ class _Inner(NamedTuple):
     line: str
     number: int
     text: str
+
+
+CUT_OFF = Rule(
+    id="died-cut-off", severity="error", role="cause", layer="python", confidence="low", place=PLACE - 1,
+    text="its exception is not there.",
+    remedy="Look for the rest: the end of the file, stderr, the logs of the other ranks.",
+)  # fmt: skip
+SHORT = 4
+"""Lines that may stand below a traceback that was cut off, of other writers."""
 
 
 class Exceptions:
@@ -154,7 +165,9 @@ class Exceptions:
             self._close(next(iter(self._traces.values())))
         if number - self._ignored.pop(where, -9) > 2:
             sure = _UNCAUGHT.search(line[: line.find(text)] or line[:400]) is not None
-            self._traces[where] = _Trace(where, head, PrintedTraceback(text), number, sure)
+            self._traces[where] = _Trace(
+                where, head, PrintedTraceback(text), number, sure, last=(number, line)
+            )
             self.within = True
 
     def ignore(self, stream: str, number: int) -> None:
@@ -173,11 +186,11 @@ class Exceptions:
 
     def ended(self, text: str, line: str, head: Head, number: int) -> bool:
         """A line that may report how a process exited; `text`: without prefixes. True where it does."""
-        ending = self.endings.reported(text, head)
+        ending = self.endings.reported(text, head, line)
         if ending is not None:
-            if ending.code and not self.failed:
+            if ending.code:
                 self.failed = True
-                self._exit = ending.code, self._first(line, ending.head, number)
+                self._exit = self._exit or (ending.code, self._first(line, ending.head, number))
             if ending.failure is not None:
                 self._keep(ending.failure, ending.head, line, number, sure=True)
         return ending is not None
@@ -191,6 +204,8 @@ class Exceptions:
             self._leave(trace, text)
             return False
         step = trace.printed.feed(text)
+        if step is Step.PART and text.strip():
+            trace.last = number, line
         if trace.more and step is not Step.MORE:
             self._settle(trace)
         if step is Step.RAISED:
@@ -210,6 +225,28 @@ class Exceptions:
             ends = any(lengths.get(file, 0) - line <= LAST for file, line in raised.last.items())
             sure = raised.sure or ((self.failed or ends) and not raised.outlived)
             yield replace(raised.entry, rule=_rule(raised.failure, place, sure))
+
+    def cut_off(self, lengths: Mapping[int, int]) -> Iterator[RuleHits]:
+        """The first traceback with which a file ends before its exception: somebody failed, of what is not said.
+
+        Where it belongs to a chain, the exception before it is known.
+        """
+        open_ = [each for each in self._traces.values() if not each.ended and each.printed.place]
+        cut = [each for each in open_ if lengths.get(each.stream[0], 0) - each.last[0] <= SHORT]
+        first = min(cut, key=lambda each: (each.stream[0], each.began), default=None)
+        if first is not None:
+            number, line = first.last
+            text = f"The log ends within a traceback, at {first.printed.place}: {CUT_OFF.text}"
+            rule = replace(CUT_OFF, text=text)
+            if (inner := self._inner.get(first.stream)) is not None:
+                rule, number, line = _rule(inner.failure, MOST + 1, True), inner.number, inner.line
+            evidence = FactLine(self._name, number, shown(line))
+            yield RuleHits.of(rule, First(first.stream[0], evidence, first.head, stamp_of(line)))
+
+    @property
+    def killed(self) -> First | None:
+        """The report of the first exit, if a signal ended that process: what stands below it followed from it."""
+        return self._exit[1] if self._exit is not None and signal_of(self._exit[0]) is not None else None
 
     def exits(self) -> Iterator[RuleHits]:
         """The first exit that was reported, as a cause, for want of a better one."""

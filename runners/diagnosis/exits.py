@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..inrank.failure_causes import Death, Failure, classify, signal_of
+from .file_names import LocalRanks
 from .heads import SOURCES, Head
 
 _LISTED = re.compile(
-    r"^\s*(?:host      : (?P<host>\S{1,200})|rank      : (?P<rank>\d{1,9}) \(local_rank: \d+\)"
+    r"^\s*(?:host      : (?P<host>\S{1,200})|rank      : (?P<rank>\d{1,9}) \(local_rank: (?P<local>\d{1,9})\)"
     r"|exitcode  : (?P<code>-?\d{1,9}) +\(pid: (?P<pid>\d{1,9})\)|(?P<root>Root Cause \(first observed failure\):))"
 )
 """In the table at the end of torchrun: a host, a rank on it, and how it ended; that of the root cause comes last."""
@@ -33,12 +34,18 @@ _FORMS = tuple(
     re.compile(pattern)
     for pattern in (
         # torchrun; DeepSpeed's launcher; subprocess, as Accelerate and torch.distributed.launch use it
-        r"failed \(exitcode: (?P<code>-?\d{1,9})\) local_rank: \d+ \(pid: (?P<pid>\d{1,9})\)",
-        r"exits with return code = (?P<code>-?\d{1,9})",
+        r"failed \(exitcode: (?P<code>-?\d{1,9})\) local_rank: (?P<local>\d{1,9}) \(pid: (?P<pid>\d{1,9})\)",
+        r"Child process (?P<pid>\d{1,9}) \(local_rank (?P<local>\d{1,9})\) FAILED \(exitcode (?P<code>-?\d{1,9})\)",
+        # the command of the last rank on the node, whichever failed: the only one where that is 0
+        r"(?:'--local_rank=(?P<local>0)'.*)?exits with return code = (?P<code>-?\d{1,9})",
         r"died with <Signals\.\w+: (?P<signal>\d{1,2})>|returned non-zero exit status (?P<code>\d{1,3})",
         # torch.multiprocessing.spawn
         r"process (?P<rank>\d{1,9}) terminated with (?:signal (?P<name>SIG\w+)|exit code (?P<code>\d{1,3}))",
         _MPIRUN,
+        # Open MPI and UCX, which both begin with [host:pid]; Horovod with gloo
+        rf"^(?:\*\*\* )?Signal: {_WORD} \((?P<signal>\d{{1,2}})\)",
+        r"^Caught signal (?P<signal>\d{1,2}) \(",
+        r"^Process (?P<rank>\d{1,9}) exit(?:ed)? with (?:status|exit) code (?P<code>\d{1,3})",
         # with its task number as the rank
         f"{_SRUN}(?:{_WORD}|Exited with exit code (?P<code>\\d{{1,3}}))",
         # pdsh
@@ -54,9 +61,11 @@ NEEDLES = (
     "failed (exitcode: ", "host      : ", "rank      : ", "exitcode  : ", "Root Cause (first", "exited on signal ",
     "oom_kill event", "oom-kill event", "return code = ", "died with <Signals.", "non-zero exit status ",
     "terminated with signal SIG", "terminated with exit code ", "ssh exited with ", "srun: error: ",
-    "return code list: [", *_WORDS,
+    "return code list: [", ") FAILED (exitcode ", "exit with status code ", "exited with status code ", *_WORDS,
 )  # fmt: skip
 """One stands in each line that tells of an exit."""
+_SPEAKER = re.compile(r"\[(?P<host>[A-Za-z0-9][\w.-]{0,200}):(?P<pid>\d{2,9})(?::\d+)?\] ")
+"""With what Open MPI and UCX begin."""
 _OOM = re.compile(r"Detected \d+ oom[_-]kill event")
 """Slurm's words."""
 _OTHERS_CODE = (137, 143)
@@ -81,6 +90,10 @@ class Endings:
     def __init__(self) -> None:
         self.hosts: dict[int, str] = {}
         """Host of a rank, as torchrun's table says."""
+        self.locals = LocalRanks()
+        """Which local rank is which rank, also by reports of exits."""
+        self.who: dict[int, Head] = {}
+        """Whose processes these were, by all reports of their exits: only one may tell the rank, another the host."""
         self.first: Head | None = None
         """Who failed first, as somebody says: torchrun's root cause, else the first whose rank or host is told."""
         self._host = ""
@@ -88,23 +101,27 @@ class Endings:
         """Whose lines of torchrun's table are being read."""
         self._root = False
         """Whether they are those of the root cause."""
-        self._pids: set[int] = set()
-        """Processes whose exit was reported."""
 
-    def reported(self, line: str, head: Head) -> ReportedExit | None:
-        """The exit that a line reports, without a failure if it was reported before; None for other lines."""
-        listed = _LISTED.match(line)
-        end = _ending(line, head) if listed is None else self._listed(listed, head)
+    def reported(self, text: str, head: Head, line: str = "") -> ReportedExit | None:
+        """The exit that a line reports, without a failure if it was reported before; None for other lines.
+
+        `text`: the line without prefixes.
+        """
+        listed = _LISTED.match(text)
+        end = _ending(text, _spoken(line, head)) if listed is None else self._listed(listed, head)
         if end is None:
             return None
+        if end.head.node and end.head.rank is not None:
+            self.locals.add(end.head.node, end.head.rank)
+        repeated = end.pid in self.who
+        if end.pid is not None and (repeated or len(self.who) < SOURCES):
+            whose = _both(self.who[end.pid], end.head) if repeated else end.head
+            self.who[end.pid] = whose
+            if self.first is not None and self.first.pid == end.pid:
+                self.first = whose
         named = end.head.rank is not None or end.head.host
         if named and end.code and (self.first is None or self._root):
             self.first, self._root = end.head, False
-        if end.pid is None:
-            return end
-        repeated = end.pid in self._pids
-        if len(self._pids) < SOURCES:
-            self._pids.add(end.pid)
         return end._replace(failure=None) if repeated else end
 
     def _listed(self, row: re.Match[str], head: Head) -> ReportedExit | None:
@@ -115,6 +132,7 @@ class Endings:
             self._host = row["host"]
         elif row["rank"]:
             self._rank = int(row["rank"])
+            self.locals.add(self._host or head.source[0], int(row["local"]), self._rank)
             if self._host and len(self.hosts) < SOURCES:
                 self.hosts[self._rank] = self._host
         else:
@@ -132,12 +150,31 @@ def _ending(line: str, head: Head) -> ReportedExit | None:
     return ReportedExit(_OF_SLURM, head, code=-signal.SIGKILL) if _OOM.search(line) else None
 
 
+def _spoken(line: str, head: Head) -> Head:
+    """With host and process, where the line begins with them."""
+    match = _SPEAKER.search(line, 0, 300)
+    return head if match is None else replace(head, host=head.host or match["host"], pid=int(match["pid"]))
+
+
+def _both(before: Head, again: Head) -> Head:
+    """What two reports of one process tell of it; a rank of the job goes before a local one."""
+    surer = (
+        again
+        if before.rank is None or (before.node and again.rank is not None and not again.node)
+        else before
+    )
+    return replace(surer, host=before.host or again.host, pid=before.pid)
+
+
 def _exit_of(match: re.Match[str], head: Head) -> ReportedExit | None:
     groups = match.groupdict()
     whose = replace(head, host=groups["host"]) if groups.get("host") else head
     if groups.get("rank"):
         whose = of_rank(int(groups["rank"]), whose)
-    pid = int(groups["pid"]) or None if groups.get("pid") else None
+    elif groups.get("local") and (whose.rank is None or whose.node):
+        node = whose.host or (whose.node if whose.node.startswith("process ") else whose.source[0])
+        whose = replace(whose, rank=int(groups["local"]), node=node)
+    pid = int(groups["pid"]) or None if groups.get("pid") else head.pid
     if groups.get("word", "") and groups["word"] not in _WORDS:
         return ReportedExit(_OF_SLURM, whose, pid, -signal.SIGKILL)
     if groups.get("list"):
@@ -165,6 +202,7 @@ def _of_list(text: str) -> tuple[int, int]:
 def _exit(code: int, pid: int | None, head: Head) -> ReportedExit:
     """From a report alone: there is no kernel log here, and an abort is explained before it."""
     number = signal_of(code)
+    head = replace(head, pid=pid)
     if number is None:
         return ReportedExit(None, head, pid, code)
     failure = classify(Death(0, -number, {}, pid=pid))

@@ -10,11 +10,10 @@ from ...presets.finding import ROLES, SEVERITIES, Finding
 from ..formatting import spans_text
 from ..logs.log_files import parse_file_id
 from .error_lines import PLACE
-from .exits import Endings
-from .heads import SOURCES, Head, Thread
+from .heads import SOURCES, Head, Stamp, Thread
 from .nccl_facts import FactLine, InitStage, requests_sockets
 from .reading import REPORT, Reading
-from .rules import RankProgress, Rule, RuleHits, Tally
+from .rules import First, RankProgress, Rule, RuleHits, Tally
 from .statements import CommunicatorPart, NodePart, Statements
 
 Order = Literal["lines", "time", "unknown"]
@@ -32,6 +31,8 @@ class LogFinding(Finding):
     host: str = ""
     """Of the first line; "" where unknown."""
     hosts: tuple[str, ...] = ()
+    stamp: Stamp | None = None
+    """When the first line was written; None where it does not tell."""
     values: Mapping[str, str] = field(default_factory=dict)
     """Groups of the first match: a rank, a device, an interface."""
     seen: str = ""
@@ -75,17 +76,22 @@ def judge(reading: Reading) -> Verdict:
         failed = reading.exceptions.failed or failed_in(findings.values())
         fallback = [*absent(reading), *promoted(entry for entry, _ in hits)]
         if not fallback:
-            fallback += reading.error_lines.entries(reading.lengths, failed)
+            fallback += reading.error_lines.entries(reading.lengths, failed, reading.exceptions.killed)
         others = [each for each in findings.values() if each.id not in ("died-terminated", "died-abort")]
+        others = [each for each in others if not _after(each, reading.exceptions.killed)]
         if not any(entry.rule.role == "cause" for entry in fallback) and not failed_in(others):
             fallback += reading.exceptions.exits()
+        if not any(
+            entry.rule.role in ("cause", "symptom") for entry in (*fallback, *(entry for entry, _ in hits))
+        ):
+            fallback += reading.exceptions.cut_off(reading.lengths)
         for entry in fallback:
             hits.append((entry, ""))
             findings[entry.rule.place] = finding_of(entry, "", reading)
     causes = [entry for entry, _ in hits if findings[entry.rule.place].role == "cause"]
     ended = reading.exceptions.failed
     first, order = _first_of(causes)
-    head = None if first is None else _placed(findings[first.rule.place], reading.exceptions.endings)
+    head = None if first is None else _placed(findings[first.rule.place], reading)
     rest = [finding for place, finding in findings.items() if first is None or place != first.rule.place]
     rest.sort(key=lambda finding: (ROLES.index(finding.role), SEVERITIES.index(finding.severity)))
     return Verdict(
@@ -103,15 +109,25 @@ def failed_in(findings: Iterable[LogFinding]) -> bool:
     return any(finding.stops for finding in findings)
 
 
-def _placed(finding: LogFinding, endings: Endings) -> LogFinding:
+def _after(finding: LogFinding, exited: First | None) -> bool:
+    """Whether it was written after a process was reported to have been killed, in the same file."""
+    if exited is None or not finding.lines:
+        return False
+    its = finding.lines[0]
+    return its.file == exited.evidence.file and its.line > exited.evidence.line
+
+
+def _placed(finding: LogFinding, reading: Reading) -> LogFinding:
     """With rank and host, where its own lines do not tell them and whoever reported the failed process does."""
+    endings = reading.exceptions.endings
     first = endings.first
-    if finding.rank is None and not finding.ranks and first is not None and first.rank is not None:
-        finding = replace(finding, rank=first.rank, ranks=(first.rank,))
+    rank = None if first is None else _rank(first, reading)
+    if finding.rank is None and not finding.ranks and rank is not None:
+        finding = replace(finding, rank=rank, ranks=(rank,))
     if finding.host or finding.hosts:
         return finding
     host = endings.hosts.get(-1 if finding.rank is None else finding.rank, "")
-    if not host and first is not None and first.rank in (None, finding.rank):
+    if not host and first is not None and rank in (None, finding.rank):
         host = first.host
     return replace(finding, host=host, hosts=(host,)) if host else finding
 
@@ -131,8 +147,9 @@ def finding_of(entry: RuleHits, seen: str, reading: Reading) -> LogFinding:
     rule = entry.rule
     soft = bool(entry.firsts) and all(first.softer for first in entry.firsts)
     first = entry.firsts[0] if entry.firsts else None
+    whose = _identified(first.head, reading) if first else Head()
     lines = [first.evidence for first in entry.firsts[:3]] + entry.further
-    heads = list(entry.heads.values())
+    heads = [_identified(head, reading) for head in entry.heads.values()]
     ranks = {_rank(head, reading) for head in heads} - {None}
     return LogFinding(
         id=rule.id,
@@ -144,14 +161,24 @@ def finding_of(entry: RuleHits, seen: str, reading: Reading) -> LogFinding:
         remedy=rule.remedy,
         env=rule.env,
         count=entry.count,
-        host=first.head.host if first else "",
-        rank=_rank(first.head, reading) if first else None,
+        host=whose.host,
+        rank=_rank(whose, reading) if first else None,
         hosts=tuple(sorted({head.host for head in heads if head.host})),
         ranks=tuple(sorted(rank for rank in ranks if rank is not None)),
+        stamp=first.stamp if first else None,
         values=first.values if first else {},
         seen=seen,
         lines=tuple(lines[:3]),
     )
+
+
+def _identified(head: Head, reading: Reading) -> Head:
+    """With what other reports of the same process tell: one may name its rank, another its host."""
+    report = reading.exceptions.endings.who.get(head.pid or 0)
+    if report is None or (head.host and report.host and head.host != report.host):
+        return head
+    rank = (report.rank, report.node) if head.rank is None or head.node else (head.rank, "")
+    return replace(head, host=head.host or report.host, rank=rank[0], node=rank[1])
 
 
 def _rank(head: Head, reading: Reading) -> int | None:
@@ -420,6 +447,7 @@ def _finding(finding: LogFinding) -> dict[str, Any]:
         "host": finding.host or None,
         "ranks": list(finding.ranks),
         "hosts": list(finding.hosts),
+        "time": None if finding.stamp is None else finding.stamp.text,
         "count": finding.count,
         "text": finding.text,
         "remedy": finding.remedy,

@@ -32,7 +32,7 @@ _TASK = re.compile(r"(\d{1,7}): ")
 """srun -l: only before a head, since other texts begin like that too."""
 _STAMP = re.compile(
     r"\[(?P<nccl>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)\] "
-    r"|\[[EWIF](?P<glog>\d{3,4} \d\d:\d\d:\d\d(?:\.\d+)?)"
+    r"|(?:\[|^)[EWIF](?P<glog>\d{3,4} \d\d:\d\d:\d\d(?:\.\d+)?)"
     r"|(?<!\d)(?P<iso>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?)"
 )
 
@@ -72,6 +72,11 @@ class Stamp:
     """"nccl": its own, the host's time; "glog": torch's, without a year; "iso": somebody's on the way."""
     text: str
     """Sorts as time."""
+
+    @property
+    def clock(self) -> str:
+        """Hours, minutes and seconds, of whatever day and zone."""
+        return self.text.partition(" ")[2][:8]
 
     @property
     def local(self) -> str | None:

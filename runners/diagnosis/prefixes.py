@@ -104,6 +104,10 @@ _RAY_RANK = re.compile(
     r"\bpid=(?P<pid>\d+)\) world_rank=(?P<rank>\d{1,7})\b|process group for: \S+ \[rank=(?P<own>\d{1,7}),"
 )
 """Ray Train says which process is which rank."""
+_LOGGED = re.compile(
+    r"[\w ./:|,<>()\[\]-]{0,120}?\b(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL)\b[^\w\[]{0,6}(?=\[rank\d)"
+)
+"""What a logger writes before the lines of a rank that it passes on: its name, and a level that is not that line's."""
 LAYERS = 5
 """Prefixes that may stand behind each other."""
 
@@ -168,6 +172,8 @@ def writer(line: str, prefix: re.Pattern[str] | None) -> Writer:
         if match is None and prefix is not None and (match := prefix.match(text)) is not None:
             prefix = None
         match = match or _prefix(text)
+        if match is None and text.find("[rank", 1, 200) > 0:
+            match = _LOGGED.match(text)
         if match is None:
             break
         for name, value in match.groupdict().items():

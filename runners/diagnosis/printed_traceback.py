@@ -96,6 +96,11 @@ class PrintedTraceback:
         """The exception's own line."""
         return f"{self.kind}: {self._message[0]}" if self._message else ""
 
+    @property
+    def place(self) -> str:
+        """File and line of the innermost frame of the user's own code so far; "" without frames."""
+        return place(self._frames)[0].rpartition("/")[2]
+
     def raised(self) -> dict[str, Any]:
         """In the form of inrank.tracebacks.note_of, once its exception was printed."""
         where, importing = place(self._frames)

@@ -16,7 +16,7 @@ from ..logs.log_files import list_files, parse_file_id, whole_id
 from .error_lines import ErrorLines, is_alive, may_report
 from .exceptions import Exceptions
 from .exits import NEEDLES
-from .file_names import NOBODYS, LocalRanks, Whose, older_attempts, owners, rank_in_name
+from .file_names import NOBODYS, Whose, older_attempts, owners, rank_in_name
 from .heads import MARK, OLD, SOURCES, Head, Stamp, parse_head, stamp_of
 from .log_sources import BrokenOff, Named, Source, Unread, is_flat, plain_source, sources
 from .log_text import PART, SAMPLE, is_binary, lines_in
@@ -94,7 +94,7 @@ class Reading:
         self.statements = Statements()
         self.exceptions = Exceptions()
         self.error_lines = ErrorLines()
-        self.locals = LocalRanks()
+        self.locals = self.exceptions.endings.locals
         self._ranks: set[int] = set()
         self.files: list[str] = []
         """Names, in the order in which they were opened."""

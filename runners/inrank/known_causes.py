@@ -234,7 +234,7 @@ CAUSES: tuple[Cause, ...] = (
     _cause(
         "launch-unset",
         r"environment variable (\w+) expected, but not set",
-        "was started without the variable {0}",
+        "was started without the environment variable {0}",
         "start it with a launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (torchrun, srun with them "
         "exported), or set them",
         "no",

@@ -79,7 +79,10 @@ def test_the_first_cause_is_on_top_and_the_documentation_shows_it(
     code, out, err = run(capsys, "train.log")
     lines = out.splitlines()
     assert (code, err) == (1, "")
-    assert lines[0] == "First cause: ib-port-error (rank 1; gpu-b): A port of InfiniBand or RoCE went down."
+    assert (
+        lines[0]
+        == "First cause: ib-port-error (rank 1; gpu-b; 12:00:07): A port of InfiniBand or RoCE went down."
+    )
     assert lines[1] == f"    train.log:11: {LOG[10]}"
     assert (
         lines[3]

@@ -19,6 +19,7 @@ from ...presets.sanitize import clean_text, escaped_json
 from ...presets.trusted_files import private_folder
 from ...runners import file_io, run_directories
 from ...runners.diagnosis.first_cause import LogFinding, Verdict, document, judge
+from ...runners.diagnosis.heads import Stamp
 from ...runners.diagnosis.nccl_facts import NcclFacts
 from ...runners.diagnosis.rank_dumps import merged_recorders, merged_stacks
 from ...runners.diagnosis.reading import Reading, logs_of_run, read_all, read_run
@@ -175,7 +176,7 @@ def _first(verdict: Verdict) -> list[str]:
         label = "Not failed, but look at this: "
     else:
         label = "A cause: " if unsure else f"First cause{ORDERS[verdict.order]}: "
-    lines = _finding(verdict.first, label)
+    lines = _finding(verdict.first, label, verdict.first.stamp)
     if verdict.victims:
         followed = ", ".join(
             f"{victim.id} {victim.count} ×" + f" ({spans_text('rank', victim.ranks)})" * bool(victim.ranks)
@@ -209,11 +210,12 @@ def _behind(verdict: Verdict) -> str:
     return f"Behind the others: {spans_text('rank', verdict.behind)}."
 
 
-def _finding(finding: LogFinding, before: str = "") -> list[str]:
-    """A sentence, where it stands, what to do."""
+def _finding(finding: LogFinding, before: str = "", since: Stamp | None = None) -> list[str]:
+    """A sentence, where it stands, what to do; `since`: when it was written."""
     where = [f"{finding.count} ×"] if finding.count > 1 else []
     where += [spans_text("rank", finding.ranks)] if finding.ranks else []
     where += [", ".join(finding.hosts[:4]) + " …" * (len(finding.hosts) > 4)] if finding.hosts else []
+    where += [since.clock] if since is not None else []
     label = f"{before}{finding.id}" if before else f"{finding.severity} {finding.role} {finding.id}"
     lines = [f"{label}{' (' + '; '.join(where) + ')' if where else ''}: {finding.text}"]
     lines += [f"    {finding.seen}"] if finding.seen and finding.seen not in finding.text else []

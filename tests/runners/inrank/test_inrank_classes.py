@@ -104,7 +104,7 @@ EXCEPTIONS = [
      "tracker", "no", "rank 3 cannot log in to its experiment tracker"),
     ("ValueError", ("Error initializing torch.distributed using env:// rendezvous: environment variable RANK "
       "expected, but not set"),
-     "launch-unset", "no", "rank 3 was started without the variable RANK"),
+     "launch-unset", "no", "rank 3 was started without the environment variable RANK"),
     ("RuntimeError", "PytorchStreamReader failed reading zip archive: failed finding central directory",
      "checkpoint-unreadable", "maybe", "rank 3 cannot read a saved file: RuntimeError: PytorchStreamReader"),
     ("RuntimeError", "Expected to have finished reduction in the prior iteration before starting a new one.",
