@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import signal
 import sys
 import time
@@ -99,6 +100,7 @@ def main(argv: list[str]) -> int:
     """1 when a goal was missed or could not be measured, else 0."""
     found = options(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that every place is left clean
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # what pip installs is compiled: so is a checkout, once
     before = machine.state()
     rows = [
         row
