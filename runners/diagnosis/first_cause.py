@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -75,6 +75,8 @@ def judge(reading: Reading) -> Verdict:
     if not any(finding.role == "cause" and finding.severity == "error" for finding in findings.values()):
         failed = reading.exceptions.failed or failed_in(findings.values())
         fallback = [*absent(reading), *promoted(entry for entry, _ in hits)]
+        if not fallback and failed:
+            fallback += silent(reading, [entry for entry, _ in hits if entry.rule.role == "symptom"])
         if not fallback:
             fallback += reading.error_lines.entries(reading.lengths, failed, reading.exceptions.killed)
         others = [each for each in findings.values() if each.id not in ("died-terminated", "died-abort")]
@@ -132,12 +134,19 @@ def _placed(finding: LogFinding, reading: Reading) -> LogFinding:
     return replace(finding, host=host, hosts=(host,)) if host else finding
 
 
+OF_OTHER_BUILDS = ("boot-mismatch", "boot-truncated", "sock-handshake")
+"""What ranks with different builds of NCCL run into; causes only where the versions are alike or unknown."""
+
+
 def fired(reading: Reading) -> Iterator[tuple[RuleHits, str]]:
     """The rules that hold, each with what a derived one was seen by, else ""; in the order of the rules."""
     seen = derived(reading.statements, reading.tally) if reading.nccl_lines else {}
+    mixed = "version-mismatch" in seen
     alone = several_nodes(reading.statements) is False
     for entry in reading.tally.entries:
         name = entry.rule.id
+        if mixed and name in OF_OTHER_BUILDS:
+            entry = replace(entry, rule=replace(entry.rule, role="symptom"))
         if (entry.count or name in seen) and not (alone and name == "sock-bad-interface-hint"):
             yield entry, seen.get(name, "")
 
@@ -296,6 +305,78 @@ def _timed_out(timed: Mapping[int, RankProgress], world: int) -> TimedOut:
         late=sorted(rank for rank, each in timed.items() if each.seq not in (None, latest)),
         missing=sorted(set(range(world)) - set(timed)) if world <= MOST_RANKS else (),
     )
+
+
+def silent(reading: Reading, symptoms: Sequence[RuleHits]) -> Iterator[RuleHits]:
+    """Who kept the others waiting, from NCCL's own lines, where no watchdog of torch says it; nothing where unknown."""
+    heads = {_rank(head, reading) for entry in symptoms for head in entry.heads.values()}
+    reporting = {rank for rank in heads if rank is not None}
+    largest = sorted(reading.statements.sessions.communicators, key=lambda part: -(part.nranks or 0))
+    for communicator in largest:
+        ranks, text = (
+            _never_came(communicator)
+            or _called_less(communicator, reporting)
+            or _without_word(communicator, reporting)
+        )
+        if ranks:
+            firsts = min(
+                (entry.firsts for entry in symptoms if entry.firsts),
+                key=lambda each: each[0].file,
+                default=[],
+            )
+            named = [replace(first, head=Head(rank=ranks[0])) for first in firsts[:1]]
+            yield RuleHits(
+                replace(ABSENT, layer="nccl", text=text), firsts=named,
+                heads={("", None, rank): Head(rank=rank) for rank in ranks[:SOURCES]},
+            )  # fmt: skip
+            return
+
+
+Silent = tuple[Sequence[int], str]
+"""Ranks, and what they did not do."""
+
+
+def _never_came(communicator: CommunicatorPart) -> Silent | None:
+    """Of a communicator that the others began and none has: at most half of its ranks, else their logs are not here."""
+    size, seen = communicator.nranks or 0, communicator.ranks
+    begun = seen and all(part.stage is InitStage.STARTED for part in seen.values())
+    if not begun or not 0 < size - len(seen) <= size // 2 or size > MOST_RANKS:
+        return None
+    ranks = sorted(set(range(size)) - set(seen))
+    others = spans_text("rank", sorted(seen))
+    it = "it" if len(ranks) == 1 else "them"
+    return (
+        ranks,
+        f"{_ranks(ranks)} did not come to the init of a communicator, in which {others} waited: no line names {it}.",
+    )
+
+
+def _called_less(communicator: CommunicatorPart, reporting: Set[int]) -> Silent | None:
+    """Of a communicator whose ranks log what they call: those that waited are ahead of the ones that they waited for."""
+    calls = {rank: part.calls for rank, part in communicator.ranks.items()}
+    waited = sorted(reporting & set(calls))
+    most = min((calls[rank] for rank in waited), default=0)
+    ranks = sorted(rank for rank, count in calls.items() if rank not in reporting and 0 < count < most)
+    if not ranks or len(calls) != communicator.nranks:
+        return None
+    least, be = min(calls[rank] for rank in ranks), "is" if len(ranks) == 1 else "are"
+    others = spans_text("rank", waited)
+    return (
+        ranks,
+        f"{_ranks(ranks)} {be} behind, with {least} collectives called, while {others} wait in number {most}.",
+    )
+
+
+def _without_word(communicator: CommunicatorPart, reporting: Set[int]) -> Silent:
+    """Of a whole communicator, of which most ranks tell that they waited, or lost a peer."""
+    seen = set(communicator.ranks)
+    ranks = sorted(seen - reporting)
+    if len(seen) != communicator.nranks or not 0 < len(ranks) <= len(seen) // 2:
+        return (), ""
+    others = spans_text("rank", sorted(seen & reporting))
+    nothing = "it tells" if len(ranks) == 1 else "they tell"
+    did = f"{_ranks(ranks)} did not come, or ended without a word"
+    return ranks, f"{did}: {others} waited or lost a peer, and {nothing} of no error."
 
 
 def promoted(entries: Iterable[RuleHits]) -> Iterator[RuleHits]:

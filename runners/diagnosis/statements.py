@@ -91,6 +91,8 @@ class RankPart:
     stage: InitStage = InitStage.STARTED
     stamp: Stamp | None = None
     """Of its first line; None where that carries none."""
+    calls: int = 0
+    """Collectives that it called, where COLL is on; Send and Recv are none."""
 
 
 @dataclass(slots=True)
@@ -496,6 +498,8 @@ class Statements:
             called = session.communicator.collectives
             if match[1] in called or len(called) < KEPT:
                 called[match[1]] += 1
+            if session.part is not None and match[1] not in ("Send", "Recv"):
+                session.part.calls += 1
             _advance(session.part, InitStage.RUNNING)
         elif match := TUNED.match(message):
             algorithm, protocol = (ALGORITHMS.get(match[2], match[2]), PROTOCOLS.get(match[3], match[3]))

@@ -296,7 +296,8 @@ CAUSES: tuple[Cause, ...] = (
     ),
     _cause(
         "timeout",
-        r"Timed out waiting \d+ms|collective operation timeout|Socket Timeout|Timeout waiting for|wait timeout after",
+        r"Timed out waiting \d+ms|collective operation timeout|Socket Timeout|Timeout waiting for|wait timeout after"
+        r"|TimeoutError.{0,80}?\bp?nccl[A-Z]\w+",
         "waited for a collective until the time limit",
         "another rank did not come: see where it was (`distui dump`), or raise the timeout of the process group",
         "maybe",

@@ -151,3 +151,90 @@ def test_no_network_at_all_is_named(tmp_path: Path) -> None:
     told = verdict(tmp_path, lines).first
     assert told is not None
     assert (told.id, told.rank) == ("net-plugin-none", 2)
+
+
+CALL = "AllReduce: opCount 0 sendbuff 0x7 recvbuff 0x8 count 8 datatype 7 op 0 comm 0x7f{0} [nranks={1}] stream 0x9"
+GAVE_UP = "TimeoutError: {} timed out after 600 s"
+
+
+def waited(
+    rank: int, world: int, calls: int = 0, call: str = "ncclAllReduce", stage: str = "COMPLETE"
+) -> list[str]:
+    """The log of a rank that made a communicator, called collectives and gave up."""
+    head, line = HEAD.format(100 + rank, rank), START.format(0, rank).replace("nranks 2", f"nranks {world}")
+    lines = [head + line.replace("START", stage), *[head + CALL.format(rank, world)] * calls]
+    return [
+        *lines,
+        "Traceback (most recent call last):",
+        '  File "train.py", line 9, in <module>',
+        GAVE_UP.format(call),
+    ]
+
+
+def test_a_rank_that_called_less_than_those_that_wait_is_named(tmp_path: Path) -> None:
+    """No watchdog of torch says it: NCCL's own lines count the calls."""
+    away = waited(2, 3, calls=3)[:-3]
+    first = verdict(tmp_path, waited(0, 3, calls=4), waited(1, 3, calls=6), away).first
+    assert first is not None
+    assert (first.id, first.ranks) == ("rank-absent", (2,))
+    assert first.text == "Rank 2 is behind, with 3 collectives called, while ranks 0, 1 wait in number 4."
+
+
+def test_where_all_ranks_wait_none_is_named(tmp_path: Path) -> None:
+    """Ranks run ahead of one another: that alone is no sign."""
+    told = verdict(tmp_path, waited(0, 2, calls=4), waited(1, 2, calls=6))
+    assert (told.failed, told.first) == (True, None)
+
+
+def test_a_rank_that_never_joined_a_communicator_is_named(tmp_path: Path) -> None:
+    logs = [waited(rank, 3, call="ncclCommInitRank", stage="START") for rank in range(2)]
+    first = verdict(tmp_path, *logs).first
+    assert first is not None
+    assert (first.id, first.ranks) == ("rank-absent", (2,))
+    assert first.text.startswith(
+        "Rank 2 did not come to the init of a communicator, in which ranks 0, 1 waited"
+    )
+
+
+def test_one_log_of_many_does_not_say_that_the_others_did_not_come(tmp_path: Path) -> None:
+    told = verdict(tmp_path, waited(0, 8, call="ncclCommInitRank", stage="START"))
+    assert (told.failed, told.first) == (True, None)
+
+
+def test_a_rank_that_ended_without_a_word_is_named(tmp_path: Path) -> None:
+    """Killed: the others lost it, and its own log tells of no error."""
+    lost = "gpu-a:{0}:{0} [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer x<1>"
+    logs = [[*waited(rank, 3)[:-3], lost.format(100 + rank)] for rank in range(2)]
+    first = verdict(tmp_path, *logs, waited(2, 3)[:-3]).first
+    assert first is not None
+    assert (first.id, first.ranks) == ("rank-absent", (2,))
+    assert "did not come, or ended without a word" in first.text
+
+
+def test_what_other_builds_run_into_is_a_symptom_where_the_versions_are_known(tmp_path: Path) -> None:
+    cut = (
+        "gpu-a:100:100 [0] bootstrap.cc:77 NCCL WARN Message truncated : received 144 bytes instead of 128"
+    )
+    told = verdict(tmp_path, [*init(0, "2.29.7"), cut], init(1, "2.30.7"))
+    assert told.first is not None
+    assert (told.first.id, [each.id for each in told.victims]) == ("version-mismatch", ["boot-truncated"])
+    alike = verdict(tmp_path, [*init(0, "2.29.7"), cut], init(1, "2.29.7"))
+    assert alike.first is not None
+    assert alike.first.id == "boot-truncated"
+
+
+def test_an_error_that_is_passed_on_is_a_trace(tmp_path: Path) -> None:
+    lines = [
+        "gpu-a:100:100 [0] group.cc:90 NCCL WARN ncclAsyncJobComplete: job 0x55bf failed, job error 3",
+        "gpu-a:100:100 [0] init.cc:90 NCCL WARN Comm 0x7fa4ad6db010 is in abort state",
+    ]
+    assert [(each.id, each.role) for each in verdict(tmp_path, lines).findings] == [
+        ("error-trace", "trace")
+    ]
+
+
+def test_a_poll_that_is_refused_is_a_limit_of_open_files(tmp_path: Path) -> None:
+    line = "gpu-a:100:103 [0] proxy.cc:1666 NCCL WARN [Proxy Service] Poll failed: Invalid argument"
+    first = verdict(tmp_path, [line]).first
+    assert first is not None
+    assert first.id == "too-many-files"
