@@ -565,6 +565,8 @@ class RankChanged(Struct, frozen=True, tag=True):
     signal: str | None = None
     at: float | None = None
     """Unix time at which the kernel reported it, where that is earlier than this event."""
+    cause: FirstCause | None = None
+    """Of a rank that failed: what is known of why, before its attempt has ended."""
 
 
 class EnvironmentChanged(Struct, frozen=True, tag=True):

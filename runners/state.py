@@ -145,6 +145,8 @@ class Attempt(Struct):
     """As measured; see `lasted`."""
     idle: str = ""
     """Where it succeeded without a training step: that, and the last line."""
+    steps: int = 0
+    """How far it had come when it ended."""
 
     @property
     def unseen(self) -> bool:
@@ -306,6 +308,8 @@ def _rank_changed(state: RunState, at: Stamped, event: RankChanged) -> None:
     rank.exit_code, rank.signal = event.exit_code, event.signal
     if event.state is not RankPhase.RUNNING:
         rank.hook = None
+    if event.cause is not None:
+        state.attempts[-1].first_cause = _earlier(state.attempts[-1].first_cause, event.cause)
     state.refresh_phase()
 
 
@@ -370,8 +374,9 @@ def _end(attempt: Attempt, time: float, event: AttemptEnded) -> None:
     attempt.ended = time
     lasted = [each for each in (attempt.lasted_s, event.lasted_s) if each is not None]
     attempt.lasted_s = max(lasted, default=None)
-    attempt.first_cause = _earlier(attempt.first_cause, event.first_cause)
-    cause = attempt.first_cause
+    known = attempt.first_cause if before is not None or event.first_cause is None else None
+    cause = attempt.first_cause = _earlier(known, event.first_cause)
+    attempt.steps = max((sample.step or 0 for sample in event.last), default=attempt.steps)
     if before is not None and cause is not None and cause is not event.first_cause:
         attempt.text = f"attempt {attempt.number} {attempt.outcome}: {cause.text}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from ...presets.finding import Finding
 from ...presets.sanitize import clean_line, clean_text
 from .. import file_io
 from ..host_processes import StartMode
-from ..inrank.failure_causes import Death, Failure, classify, first_of
+from ..inrank.failure_causes import Death, Failure, classify, first_of, left_early
 from ..inrank.restart_policy import after_failure
 from ..logs.follow import read_window
 from ..logs.log_files import LogError, file_id
@@ -194,13 +194,25 @@ def last_lines(run_dir: Path, file: str, count: int = LAST_LINES) -> tuple[str, 
     return tuple([line for line in lines if line.strip()][-count:])
 
 
-def first_cause(ended: list[Ended]) -> FirstCause | None:
-    """The earliest rank that failed of itself; those that failed because of it are its victims."""
+def first_cause(ended: list[Ended], done: Iterable[RankChanged] = ()) -> FirstCause | None:
+    """The earliest rank that failed of itself; those that failed because of it are its victims.
+
+    `done`: ranks that ended with exit code 0; where the others only lost their connections, the first of these is it.
+    """
     if not ended:
         return None
     failures = {end.change.rank: end.failure for end in ended}
     failure = first_of(list(failures.values()))
     assert failure is not None
+    through = {change.rank: change for change in done}
+    leaver = left_early(failure, {rank: (change.at or 0.0, None) for rank, change in through.items()})
+    if leaver is not None:
+        change = through[leaver.rank]
+        return FirstCause(
+            rank=change.rank, local_rank=change.local_rank, node=ended[0].node, pid=change.pid, exit_code=0,
+            text=leaver.text, victims=tuple(sorted(failures)), at=change.at, kind=leaver.kind, remedy=leaver.remedy,
+            retry=leaver.retry,
+        )  # fmt: skip
     first = next(end for end in ended if end.change.rank == failure.rank)
     change = first.change
     return FirstCause(
@@ -224,6 +236,10 @@ def first_cause(ended: list[Ended]) -> FirstCause | None:
     )
 
 
+def _succeeded(changes: Mapping[int, RankChanged]) -> list[RankChanged]:
+    return [change for change in changes.values() if change.state is RankPhase.SUCCEEDED]
+
+
 def describe(failure: Failure) -> str:
     """One sentence, safe to show: how a rank ended and why."""
     return clean_line(failure.text.encode("utf-8", "replace"), LONGEST)
@@ -243,7 +259,7 @@ def close_attempt(
     the launcher gave up, where it reported that.
     """
     failed = [change for change in changes.values() if change.state in (RankPhase.FAILED, RankPhase.KILLED)]
-    cause = first_cause([gathered(change) for change in failed])
+    cause = first_cause([gathered(change) for change in failed], _succeeded(changes))
     if asked is not None:
         return AttemptEnded(attempt, asked, None, f"attempt {attempt} {asked}")
     if cause is not None:
@@ -431,6 +447,10 @@ class Supervision:
                 self._evidence[event.rank] = self._oom_watch.evidence(event.pid, event.signal)
             if self._run.stopping() and event.state is not RankPhase.SUCCEEDED:
                 event = structs.replace(event, state=RankPhase.STOPPED)
+            elif event.state in (RankPhase.FAILED, RankPhase.KILLED):
+                cause = first_cause([self._gathered(event)], _succeeded(self._changes))
+                if cause is not None and not cause.symptom:
+                    event = structs.replace(event, cause=cause)
         else:
             self._oom_watch.follow(event.pid)
         self._changes[event.rank] = event
@@ -444,12 +464,13 @@ class Supervision:
             current.number,
             self._changes,
             asked=asked,
-            gathered=lambda change: gather(
-                self._run.run_dir, change, self._evidence.get(change.rank, NOTHING), self._run.node
-            ),
+            gathered=self._gathered,
             reported=reported,
         )
         self._emit_end(closed)
+
+    def _gathered(self, change: RankChanged) -> Ended:
+        return gather(self._run.run_dir, change, self._evidence.get(change.rank, NOTHING), self._run.node)
 
     def _emit_end(self, event: AttemptEnded) -> None:
         run = self._run

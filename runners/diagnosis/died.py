@@ -6,37 +6,40 @@ from collections.abc import Iterable, Iterator
 
 from ...presets.finding import Finding
 from ..formatting import size_text, spans_text
+from ..inrank.failure_causes import PEERS, UNEVEN
 from ..model import FirstCause, Outcome, RankPhase, RunPhase
 from ..state import Attempt, RunState
 from . import out_of_memory
 from .view import View
-from .waits import UNEVEN
 
 LINES = 8
 """Last lines of its stderr that are shown as evidence."""
 OTHERS_S = 10.0
 """Hold back victims this long while other nodes still run; the cause may be there."""
+CLOSES_S = 4.0
+"""How long an attempt usually takes to end after its first rank; then that rank is told though others have not ended."""
+TRAINS_S, STARTS_S = 120.0, 300.0
+"""For how long the failure of the attempt before stays in sight: of one that makes steps, and of one that makes none."""
 TORN_S = 10.0
 """Hold back a torn checkpoint this long while its attempt runs; what cut it off may be about to end the attempt."""
 FAILED = (Outcome.FAILED, Outcome.LOST)
 MEMORY = ("cuda-oom", "host-oom", "killed")
 """Classes of which out_of_memory.py may know more."""
-PEERS = ("peer-gone", "timeout", "connect-timeout")
-"""Symptoms of a rank that is not there any more."""
 LOST = "see runner.log and the kernel's log there: what ends a runner most often is the kernel, for want of memory"
 LAUNCHER = "the launcher itself reported it, and no rank failed before: see runner.log there"
 CAN_HELP = {"no": "a restart cannot help before that", "maybe": "", "yes": "a restart can help"}
 
 
 def find(view: View) -> Iterable[Finding]:
-    """The first cause of the newest attempt, where that failed without a stop being requested."""
+    """The first cause of the attempt at hand, where that failed without a stop being requested."""
     state = view.state
-    attempt = view.attempt
-    if attempt is None or attempt.ended is None or attempt.outcome not in FAILED:
-        return
-    if state.phase in (RunPhase.STOPPING, RunPhase.STOPPED):
+    attempt = _at_hand(view)
+    if attempt is None or state.phase in (RunPhase.STOPPING, RunPhase.STOPPED):
         return
     cause = attempt.first_cause
+    if attempt.ended is None:
+        yield from _of_open(view, attempt, cause)
+        return
     if cause is None and attempt.outcome is Outcome.LOST and attempt.text:
         yield Finding("died-lost", "error", attempt.text, remedy=LOST, since=attempt.ended)
     if cause is None and attempt.outcome is Outcome.FAILED and attempt.text:
@@ -45,13 +48,52 @@ def find(view: View) -> Iterable[Finding]:
         return
     if cause.symptom and view.now < attempt.ended + OTHERS_S and _others(state, cause):
         return
-    early = _done_early(state, cause)
+    early = [cause.rank] if cause.kind == "left-early" else []
+    early = early or (_done_early(state, cause) if attempt is view.attempt else [])
     if early:
         yield _left(view, attempt, cause, early)
         return
-    if cause.kind in MEMORY and any(finding.id.startswith("oom-") for finding in out_of_memory.find(view)):
+    lingers = attempt is not view.attempt
+    if cause.kind in MEMORY and (
+        lingers or any(each.id.startswith("oom-") for each in out_of_memory.find(view))
+    ):
         return  # one end, one sentence
-    yield Finding(
+    yield _finding(view, attempt, cause)
+
+
+def _at_hand(view: View) -> Attempt | None:
+    """The newest attempt once it has failed or a rank of it has; until it has come further, the one before."""
+    newest = view.attempt
+    if (
+        newest is None
+        or newest.outcome in FAILED
+        or (newest.ended is None and newest.first_cause is not None)
+    ):
+        return newest
+    before = view.state.attempts[-2] if len(view.state.attempts) > 1 else None
+    if newest.ended is not None or before is None or before.outcome not in FAILED:
+        return None
+    return None if _further(view, newest, before) else before
+
+
+def _further(view: View, newest: Attempt, before: Attempt) -> bool:
+    """Whether an attempt has passed the step at which the one before failed, or trains for so long that it may have."""
+    counts = [rank.sample.step or 0 if rank.sample else 0 for rank in view.state.ranks.values()]
+    least, age = min(counts, default=0), view.now - newest.began
+    return least > before.steps or age > (TRAINS_S if least else STARTS_S)
+
+
+def _of_open(view: View, attempt: Attempt, cause: FirstCause | None) -> Iterable[Finding]:
+    """A rank has failed, and the others have not ended yet: torchrun waits for those that ignore its SIGTERM."""
+    since = None if cause is None else cause.at
+    if cause is None or since is None or not cause.kind or cause.symptom or view.now < since + CLOSES_S:
+        return
+    yield _finding(view, attempt, cause)
+
+
+def _finding(view: View, attempt: Attempt, cause: FirstCause) -> Finding:
+    state = view.state
+    return Finding(
         id=f"died-{cause.kind}",
         severity="warning" if cause.kind == "exit-abort" else "error",
         role="symptom" if cause.symptom else "cause",
@@ -115,9 +157,12 @@ def _left(view: View, attempt: Attempt, cause: FirstCause, early: list[int]) -> 
         text=f"{view.who(early)} ended with exit code 0 before the others were done",
         rank=early[0] if len(early) == 1 else None,
         ranks=tuple(sorted({*early, cause.rank, *cause.victims})),
-        node=view.state.ranks[early[0]].place.node,
+        node=view.state.ranks[early[0]].place.node if early[0] in view.state.ranks else cause.node,
         remedy=UNEVEN,
-        evidence=(f"because of it {cause.text}", *_evidence(view.state, attempt, cause)),
+        evidence=(
+            *(() if cause.rank in early else (f"because of it {cause.text}",)),
+            *_evidence(view.state, attempt, cause),
+        ),
         since=cause.at if cause.at is not None else attempt.ended,
     )
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ...presets.finding import Finding
 from ..formatting import agreeing, spans_text, time_of_day
+from ..inrank.failure_causes import UNEVEN
 from ..model import Collective, ProcessGroup, Pulse, RankPhase, Site
 from . import activity, held_by
 from .activity import Activity, Doing, Kind
@@ -351,10 +352,6 @@ _BUSY = "if it should not take so long, check its stack: `w`, or `distui dump RU
 _TOO_LONG = (
     "check its stack; torch ends a group whose collective waits too long (NCCL: after 10 min), so give "
     "init_process_group a longer timeout if this work may take that long"
-)
-UNEVEN = (
-    "give every rank the same number of batches: drop_last=True with a DistributedSampler, or torch's Join; "
-    "or let every rank take part in the last collectives"
 )
 
 

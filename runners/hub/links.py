@@ -102,6 +102,10 @@ def _placed(event: Event, node: int, shift: float) -> Event:
         if cause is not None:
             cause = structs.replace(cause, node=node, at=_moved(cause.at, shift))
         return structs.replace(event, first_cause=cause, training=training)
+    if isinstance(event, RankChanged) and event.cause is not None:
+        event = structs.replace(
+            event, cause=structs.replace(event.cause, node=node, at=_moved(event.cause.at, shift))
+        )
     return _timed(event, shift) if shift else event
 
 

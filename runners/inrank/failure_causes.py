@@ -66,6 +66,31 @@ def first_of(failures: Sequence[Failure]) -> Failure | None:
     return min(failures, key=lambda failure: (failure.symptom, failure.at), default=None)
 
 
+PEERS = ("peer-gone", "timeout", "connect-timeout")
+"""Symptoms of a rank that is not there any more."""
+UNEVEN = (
+    "give every rank the same number of batches: drop_last=True with a DistributedSampler, or torch's Join; "
+    "or let every rank take part in the last collectives"
+)
+
+
+def left_early(first: Failure | None, done: Mapping[int, tuple[float, int | None]]) -> Failure | None:
+    """The rank that was through before the others, where they only lost their connections to it.
+
+    `done` has the unix time of their end and their steps, by rank, of those that ended with exit code 0.
+    """
+    if first is None or not first.symptom or first.kind not in PEERS or not done:
+        return None
+    rank = min(done, key=lambda each: (done[each][0], each))
+    at, step = done[rank]
+    text = "rank %d ended with exit code 0 before the others were done" % rank
+    return Failure(rank, "left-early", text, UNEVEN, "maybe", at=at, key="left-early", step=step)
+
+
+CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+"""Signals that a process gets for what it does itself."""
+
+
 def classify(death: Death) -> Failure:
     """The class of a death."""
     raised = death.raised
@@ -124,7 +149,7 @@ def _failure_of(case: _FailureClass, death: Death, raised: Mapping[str, Any]) ->
         symptom=case.symptom,
         where=where,
         at=at,
-        key="" if case.symptom or not raised else _key(raised, where),
+        key="" if case.symptom else _key(raised, where) if raised else _crash_key(death),
         step=step if isinstance(step, int) else None,
         untrained=bool(raised.get("untrained")),
     )
@@ -134,6 +159,11 @@ def _key(raised: Mapping[str, Any], where: str) -> str:
     """Type, text and place, without the numbers and addresses that differ from one attempt to the next."""
     text = re.sub(r"0x[0-9a-fA-F]+|\d+", "#", str(raised.get("text", "")))
     return "%s|%s|%s" % (raised.get("type"), text, where)
+
+
+def _crash_key(death: Death) -> str:
+    number = signal_of(death.exit_code)
+    return "signal %d" % number if number in CRASHES else ""
 
 
 # --- exceptions ------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from .failure_causes import Death, Failure, classify, first_of
+from .failure_causes import CRASHES, Death, Failure, classify, first_of, left_early
 
 
 class Decision(NamedTuple):
@@ -47,25 +47,40 @@ def after_failure(policy: Mapping[str, float], failures: int, healthy_s: float) 
 
 
 def hopeless(
-    policy: Mapping[str, float], failure: Failure | None, earlier: Failure | None, healthy_s: float
+    policy: Mapping[str, float],
+    failure: Failure | None,
+    earlier: Failure | None,
+    healthy_s: float,
+    earlier_s: float = 0.0,
 ) -> str:
     """Why no restart can help after this failure; "" when it may, or when the policy restarts always.
 
-    `earlier` is the first cause of the attempt before. Whoever failed in the same way at another step may have made
-    progress from a checkpoint, and a group that was healthy for long has.
+    `earlier` is the first cause of the attempt before, which ran for `earlier_s`. Whoever failed in the same way at
+    another step may have made progress from a checkpoint, and a group that was healthy for long has.
     """
     if failure is None or policy.get("always"):
         return ""
     if failure.retry == "no":
         return "a restart cannot help: %s" % failure.text
     again = earlier is not None and failure.key and failure.key == earlier.key
-    if not again or failure.step is None or healthy_s >= policy["reset_after_s"]:
+    if earlier is None or not again or healthy_s >= policy["reset_after_s"]:
         return ""
-    if earlier is None or failure.step != earlier.step:
+    if failure.step is not None and earlier.step is not None:
+        if not 0 <= earlier.step - failure.step <= STEPS_APART:
+            return ""
+        when = ", at the same step (%d)" % failure.step if failure.step else ""
+        when = ", before the first step" if failure.untrained else when  # else steps are not counted
+    elif failure.key not in _UNCOUNTED or max(healthy_s, earlier_s) > 2 * min(healthy_s, earlier_s):
         return ""
-    when = ", at the same step (%d)" % failure.step if failure.step else ""
-    when = ", before the first step" if failure.untrained else when  # else steps are not counted
+    else:
+        when = ", after %.0f and %.0f s" % (earlier_s, healthy_s)
     return "gave up: failed in the same way twice%s: %s" % (when, failure.text)
+
+
+STEPS_APART = 2
+"""By how much less it may be: the same failure is counted some steps apart. Who came further, if by one, goes on."""
+_UNCOUNTED = frozenset("signal %d" % number for number in CRASHES)
+"""Keys of deaths that leave no note of their step: then only the time that the attempts took can be compared."""
 
 
 def how_it_ended(exit_code: int | None, asked: bool, after_failure_of_another: bool) -> str:
@@ -111,6 +126,8 @@ def first_failure(directory: str, ends: Iterable[RankExit]) -> Failure | None:
     unseen = [RankExit(rank, 0, 1, 0.0, True) for rank in _raisers(directory) if rank not in seen]
     deaths = [_death(directory, end) for end in [*ended, *unseen] if end.failed]
     first = first_of([classify(death) for death in deaths if death.at or death.raised])
+    through = {end.rank: (end.at, _steps_of(directory, end)) for end in ended if end.exit_code == 0}
+    first = left_early(first, through) or first
     if (
         first is not None
         and first.kind == "exit-abort"
@@ -129,14 +146,16 @@ class Deaths:
         self.why = ""
         """Why there may be no further attempt."""
         self._earlier: Failure | None = None
+        self._earlier_s = 0.0
 
     def allow(
         self, policy: Mapping[str, float], verdict: Decision, directory: str, healthy_s: float
     ) -> bool:
         """Whether another attempt may follow this one, whose files are in `directory`."""
         failure = first_failure(directory, list(self.ends.values()))
-        self.why = hopeless(policy, failure, self._earlier, healthy_s) if policy["limit"] else ""
-        self._earlier = failure
+        before = (self._earlier, healthy_s, self._earlier_s)
+        self.why = hopeless(policy, failure, *before) if policy["limit"] else ""
+        self._earlier, self._earlier_s = failure, healthy_s
         if not verdict.restart:
             self.why = self.why or "gave up: the restart policy allows %d failures, this was number %d" % (
                 policy["limit"],
@@ -156,6 +175,11 @@ def _death(directory: str, end: RankExit) -> Death:
         at=end.at,
         finished=os.path.exists(stem + ".end"),
     )
+
+
+def _steps_of(directory: str, end: RankExit) -> int | None:
+    """Of a rank that came to its end; None where nobody counted."""
+    return _noted(_stem(directory, end.rank) + ".end").get("step") or None
 
 
 def _finished(directory: str, end: RankExit) -> bool:

@@ -475,8 +475,15 @@ def ledger_rows(state: RunState, width: int) -> list[Row]:
             else ""
         )
         text = f"   {attempt.number:>3}  {time_of_day(attempt.began)}  {fit(attempt.cause, 10)}  {fit(took, 12)}"
-        rows.append(((text, "text"), (fit(outcome, 11), style), (_changes(attempt), "dim")))
+        more = "; ".join(filter(None, [_changes(attempt), _why_it_failed(state, attempt)]))
+        rows.append(clip(((text, "text"), (fit(outcome, 11), style), (more, "dim")), width))
     return rows
+
+
+def _why_it_failed(state: RunState, attempt: Attempt) -> str:
+    """The first cause of an attempt; of the newest it stands below the ledger, or among the findings."""
+    newest = attempt is state.attempts[-1]
+    return "" if newest or attempt.first_cause is None else cause_text(attempt.first_cause)
 
 
 def _differing(attempt: Attempt) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from distui.runners.inrank.failure_causes import Failure
+from distui.runners.inrank.failure_causes import Death, Failure, classify, left_early
 from distui.runners.inrank.restart_policy import UNLIMITED, after_failure, hopeless, how_it_ended
 from distui.runners.model import RankPhase
 
@@ -69,9 +69,10 @@ def failed(
     key: str = "ValueError|x|train.py:88",
     step: int | None = 7,
     untrained: bool = False,
+    **more: Any,
 ) -> Failure:
-    text = "rank 3 raised ValueError: x"
-    return Failure(3, "exception", text, "", retry, key=key, step=step, untrained=untrained)
+    its = {"kind": "exception", "text": "rank 3 raised ValueError: x", "remedy": "", "retry": retry}
+    return Failure(3, **{**its, **more}, key=key, step=step, untrained=untrained)
 
 
 def test_what_would_come_again_is_not_tried_again() -> None:
@@ -94,7 +95,13 @@ def test_what_would_come_again_is_not_tried_again() -> None:
             "in the same way twice: rank 3",
         ),  # no optimizer: steps unknown
         (failed(), failed(step=6), 1.0, ""),  # from a checkpoint it may come further each time
-        (failed(step=6), failed(), 1.0, ""),
+        (
+            failed(step=6),
+            failed(),
+            1.0,
+            "in the same way twice, at the same step (6)",
+        ),  # no further than before
+        (failed(step=4), failed(), 1.0, ""),  # that far apart it is another place
         (failed(step=None), failed(step=None), 1.0, ""),
         (failed(), failed(key="KeyError|x|train.py:88"), 1.0, ""),
         (failed(key=""), failed(key=""), 1.0, ""),  # a signal says nothing of why
@@ -108,3 +115,38 @@ def test_the_same_failure_at_the_same_step_is_given_up(
     assert bool(why) == bool(said)
     assert said in why
     assert not hopeless(UNLIMITED, failure, earlier, healthy_s)
+
+
+@pytest.mark.parametrize(
+    ("key", "earlier_s", "healthy_s", "gives_up"),
+    [
+        ("signal 6", 24.0, 20.0, True),
+        ("signal 11", 20.0, 39.0, True),
+        ("signal 11", 20.0, 41.0, False),  # a crash that comes at any time may be a fault of the machine
+        ("signal 6", 24.0, 600.0, False),
+        ("ValueError|x|train.py:1", 24.0, 20.0, False),
+    ],
+)
+def test_a_crash_that_nobody_counted_the_steps_of_is_judged_by_the_time_it_took(
+    key: str, earlier_s: float, healthy_s: float, gives_up: bool
+) -> None:
+    one = failed(key=key, step=None)
+    assert bool(hopeless(POLICY, one, one, healthy_s, earlier_s)) == gives_up
+
+
+def test_crashes_have_a_key_and_signals_from_outside_have_none() -> None:
+    keys = {number: classify(Death(0, -number, {}, ())).key for number in (6, 7, 8, 11, 9, 15, 2)}
+    assert keys == {6: "signal 6", 7: "signal 7", 8: "signal 8", 11: "signal 11", 9: "", 15: "", 2: ""}
+
+
+def test_who_left_early_is_the_cause_and_fails_in_the_same_way_again() -> None:
+    lost = failed(kind="peer-gone", symptom=True, key="")
+    leaver = left_early(lost, {2: (5.0, 30), 1: (4.0, 30)})
+    assert leaver is not None
+    assert (leaver.rank, leaver.kind, leaver.text) == (
+        1, "left-early", "rank 1 ended with exit code 0 before the others were done",
+    )  # fmt: skip
+    assert "at the same step (30)" in hopeless(POLICY, leaver, leaver, 1.0)
+    assert left_early(lost, {}) is None
+    assert left_early(failed(), {1: (4.0, 30)}) is None, "what failed of itself needs no other reason"
+    assert left_early(None, {1: (4.0, 30)}) is None

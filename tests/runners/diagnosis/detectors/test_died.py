@@ -9,7 +9,7 @@ import pytest
 from distui.presets.finding import Finding
 from distui.runners.diagnosis import died
 from distui.runners.diagnosis.view import View
-from distui.runners.model import FirstCause, Outcome, RankPhase, RankPlace, RunPhase
+from distui.runners.model import FirstCause, Outcome, RankPhase, RankPlace, RankSample, RunPhase
 from distui.runners.state import Attempt, Node, Rank, RunState
 
 NOW = 1_000_000.0
@@ -140,9 +140,40 @@ def test_a_crash_after_the_end_of_the_script_is_no_error() -> None:
 def test_nothing_is_said_without_a_cause_or_of_an_attempt_that_goes_on() -> None:
     assert found(failed(None)) == []
     assert found(RunState()) == []
+
+
+def going_on(step: int, age: float) -> RunState:
+    """The attempt after one that failed at its step 30."""
     going = failed(RAISED, RAISED)
-    going.attempts[-1].ended = going.attempts[-1].outcome = going.attempts[-1].first_cause = None
-    assert found(going) == []
+    newest = going.attempts[-1]
+    newest.ended = newest.outcome = newest.first_cause = None
+    newest.began = NOW - age
+    going.attempts[-2].steps = 30
+    for number, rank in going.ranks.items():
+        rank.sample = RankSample(number, step=step)
+    return going
+
+
+def test_a_failure_stays_in_sight_until_the_next_attempt_has_come_further() -> None:
+    still = one(going_on(step=0, age=20.0))
+    assert (still.id, still.rank, still.severity) == ("died-exception", one(failed(RAISED)).rank, "error")
+    assert one(going_on(step=30, age=20.0)).text == still.text
+    assert found(going_on(step=31, age=20.0)) == []
+    assert found(going_on(step=3, age=130.0)) == [], "from a checkpoint it counts anew"
+    assert one(going_on(step=0, age=130.0)).text == still.text
+    assert found(going_on(step=0, age=310.0)) == []
+
+
+def test_a_failed_rank_is_named_before_the_others_have_ended() -> None:
+    state = failed(RAISED)
+    attempt = state.attempts[-1]
+    attempt.ended = attempt.outcome = None
+    attempt.first_cause = cause(at=NOW - 2.0)
+    assert found(state) == [], "torchrun usually ends the others within seconds"
+    attempt.first_cause = cause(at=NOW - 6.0)
+    assert one(state).text == RAISED.text
+    attempt.first_cause = cause(at=NOW - 6.0, symptom=True)
+    assert found(state) == []
 
 
 def test_nothing_is_said_of_a_run_that_its_user_stops() -> None:
