@@ -374,8 +374,8 @@ def _end(attempt: Attempt, time: float, event: AttemptEnded) -> None:
     attempt.ended = time
     lasted = [each for each in (attempt.lasted_s, event.lasted_s) if each is not None]
     attempt.lasted_s = max(lasted, default=None)
-    known = attempt.first_cause if before is not None or event.first_cause is None else None
-    cause = attempt.first_cause = _earlier(known, event.first_cause)
+    early = attempt.first_cause if before is not None or event.first_cause is None else None
+    cause = attempt.first_cause = _earlier(early, event.first_cause)
     attempt.steps = max((sample.step or 0 for sample in event.last), default=attempt.steps)
     if before is not None and cause is not None and cause is not event.first_cause:
         attempt.text = f"attempt {attempt.number} {attempt.outcome}: {cause.text}"
