@@ -69,6 +69,8 @@ class _Trace:
     """Line of its beginning."""
     sure: bool
     """Whether torch tags it as uncaught."""
+    ignored: bool = False
+    """Whether Python reports that it ignores it."""
     ended: int = 0
     """Line of its exception; 0 before that."""
     last: tuple[int, str] = (0, "")
@@ -163,12 +165,12 @@ class Exceptions:
             self._close(stale)
         if len(self._traces) >= STREAMS:
             self._close(next(iter(self._traces.values())))
-        if number - self._ignored.pop(where, -9) > 2:
-            sure = _UNCAUGHT.search(line[: line.find(text)] or line[:400]) is not None
-            self._traces[where] = _Trace(
-                where, head, PrintedTraceback(text), number, sure, last=(number, line)
-            )
-            self.within = True
+        ignored = number - self._ignored.pop(where, -9) <= 2
+        sure = _UNCAUGHT.search(line[: line.find(text)] or line[:400]) is not None
+        self._traces[where] = _Trace(
+            where, head, PrintedTraceback(text), number, sure, ignored, last=(number, line)
+        )
+        self.within = True
 
     def ignore(self, stream: str, number: int) -> None:
         """Python reports that it ignores the exception of the traceback that follows."""
@@ -265,7 +267,7 @@ class Exceptions:
         if of_launcher(printed.kind):
             self.failed = True
             self._close(trace)
-        elif not _GROUPS.match(printed.kind):
+        elif not trace.ignored and not _GROUPS.match(printed.kind):
             self._take(trace, line, number)
 
     def _take(self, trace: _Trace, line: str, number: int) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..inrank.failure_causes import Death, Failure, classify, signal_of
-from .file_names import LocalRanks
+from .file_names import PROCESS, LocalRanks
 from .heads import SOURCES, Head
 
 _LISTED = re.compile(
@@ -119,7 +119,8 @@ class Endings:
             self.who[end.pid] = whose
             if self.first is not None and self.first.pid == end.pid:
                 self.first = whose
-        named = end.head.rank is not None or end.head.host
+        ranked = end.head.rank is not None and not end.head.node.startswith(PROCESS)
+        named = ranked or end.head.host != head.host
         if named and end.code and (self.first is None or self._root):
             self.first, self._root = end.head, False
         return end._replace(failure=None) if repeated else end

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
+PROCESS = "process "
+"""With what the node of a single process begins: its local rank means nothing by itself."""
 GROUPS, SEEN = 4096, 1024
 """Nodes whose local ranks are kept, and local ranks of one."""
 
@@ -189,7 +191,7 @@ class LocalRanks:
         shifts = self._shifts.get(node)
         if shifts is not None:
             return local + next(iter(shifts)) if len(shifts) == 1 else None
-        return local if self._seen.keys() == {node} else None
+        return local if self._seen.keys() == {node} and not node.startswith(PROCESS) else None
 
     def ranks(self) -> Iterator[int]:
         """All that are certain."""

@@ -101,13 +101,14 @@ def encoding_of(sample: bytes) -> str | None:
     for mark, codec in _MARKS:
         if sample.startswith(mark):
             return codec
-    pairs = len(sample[:SAMPLE]) // 2
-    if pairs < 2:
+    sample = sample[: min(SAMPLE, len(sample) // 2 * 2)]
+    even, odd = sample[::2].count(0), sample[1::2].count(0)
+    if max(even, odd) <= 0.3 * len(sample) / 2 or max(even, odd) < 2 * min(even, odd):
         return None
-    even, odd = sample[:SAMPLE:2].count(0), sample[1:SAMPLE:2].count(0)
-    if odd > 0.7 * pairs and even <= pairs // 20:
-        return "utf-16-le"
-    return "utf-16-be" if even > 0.7 * pairs and odd <= pairs // 20 else None
+    codec = "utf-16-be" if even > odd else "utf-16-le"
+    text = sample.decode(codec, "replace")
+    strange = sum(letter == "\ufffd" or (letter < " " and not letter.isspace()) for letter in text)
+    return codec if strange <= len(text) // 20 else None
 
 
 def decoded(data: bytes) -> list[str]:

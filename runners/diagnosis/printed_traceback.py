@@ -22,6 +22,7 @@ _HEADLESS = re.compile(r'(?P<margin>(?:[|│┃>] ?)?)\s*(?:> )?File "[^"]+", li
 _LINE = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<text>.*))?$")
 _NAMED = re.compile(r"(?:[A-Za-z_]\w*\.)+[A-Z]\w*$|[A-Z][a-z0-9]+[A-Z]\w*$")
 """Names that only exceptions have, where they stand right behind the frames."""
+_OF_RAY = re.compile(r"ray\.exceptions\.\w+\(\w+\): ")
 _BORDER = re.compile(r"[╭╰┌└┏┗+][─━-]")
 _NEXT = re.compile(
     r"\s*$|\[|[EWIF]\d{4} |\d{4}[-/]\d\d|\d\d:\d\d|Traceback|(?:ERROR|INFO|WARN(?:ING)?|DEBUG|CRITICAL|FATAL)\b"
@@ -89,6 +90,9 @@ class PrintedTraceback:
             return Step.PART
         if self._raised(bare):
             return Step.RAISED
+        if _OF_RAY.match(bare):
+            self._frames.clear()  # those of the task follow
+            return Step.PART
         return Step.OVER if not self.headed else Step.NONE
 
     @property
@@ -108,7 +112,7 @@ class PrintedTraceback:
         compiling = name in COMPILING and bool(self._frames) and not self._frames[-1][0].startswith("<")
         text = self._message[0]
         for line in self._message[1:]:
-            text += ("\n" if self._whole(text) else " ") + line.strip()
+            text += ("\n" if self._whole(text) else " " * bool(text)) + line.strip()
         return {"type": name, "text": text, "where": where, "importing": importing or compiling}
 
     def _whole(self, text: str) -> bool:

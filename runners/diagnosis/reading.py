@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from .. import run_directories
@@ -16,8 +17,9 @@ from ..logs.log_files import list_files, parse_file_id, whole_id
 from .error_lines import ErrorLines, is_alive, may_report
 from .exceptions import Exceptions
 from .exits import NEEDLES
-from .file_names import NOBODYS, Whose, older_attempts, owners, rank_in_name
+from .file_names import NOBODYS, PROCESS, Whose, older_attempts, owners, rank_in_name
 from .heads import MARK, OLD, SOURCES, Head, Stamp, parse_head, stamp_of
+from .log_records import Records, learned_records
 from .log_sources import BrokenOff, Named, Source, Unread, is_flat, plain_source, sources
 from .log_text import PART, SAMPLE, is_binary, lines_in
 from .nccl_facts import (
@@ -33,7 +35,7 @@ from .nccl_facts import (
     folded_pairs,
     speed,
 )
-from .prefixes import Writer, learned, ray_rank, writer
+from .prefixes import LAYERS, LEARN, Writer, learned, ray_rank, writer
 from .rules import BEGIN, FRAME, IGNORED, WIDTH, Book, Raw, Tally, Version, book
 from .statements import CommunicatorPart, NodePart, Statements
 
@@ -306,7 +308,7 @@ class Reading:
 
     def _rank_of(self, wrote: Writer) -> tuple[int | None, str]:
         """The rank that a line, or else its file's name, has; and the node, where it is a local one."""
-        own, process = self._at.whose, f"process {wrote.pid}"
+        own, process = self._at.whose, f"{PROCESS}{wrote.pid}"
         if wrote.rank is not None:
             if wrote.local is not None:
                 self.locals.add(wrote.host or self._at.name, wrote.local, wrote.rank)
@@ -322,7 +324,7 @@ class Reading:
         if not wrote.pid:
             return own.rank, own.node
         if (named := ray_rank(wrote)) is not None:
-            self.locals.add(f"process {named[0]}", 0, named[1])
+            self.locals.add(f"{PROCESS}{named[0]}", 0, named[1])
         return 0, process
 
     def facts(self) -> NcclFacts:
@@ -432,13 +434,18 @@ def _fed(
 ) -> bool:
     """Feed one log; False when stopped. Raises RunError for one that the user named and of which nothing can be read."""
     new = reading.files[-1:] != [source.name]
+    layers: list[Records] = []
     try:
-        for lines in blocks:
+        for lines in _whole_enough(blocks):
             if stopped():
                 return False
             if new:
                 reading.open(source.name, whose)
-                reading.prefixed(learned(lines))
+                layers = _learned_layers(lines)
+            for layer in layers:
+                lines = layer.plain(lines)
+            if new:
+                reading.prefixed(learned(flat(lines)))
                 new = False
             reading.feed(lines)
     except BrokenOff as error:
@@ -448,10 +455,41 @@ def _fed(
         reading.unread.sentences.append(
             f"{source.name} breaks off after line {line} ({error}): have it copied again"
         )
-        return True
-    if new:
+    if new and source.name not in reading.files:
         reading.open(source.name, whose)
+    reading.feed([line for layer in layers for line in layer.rest()], step=0)
+    if any(layer.newest_first for layer in layers):
+        reading.unread.sentences.append(
+            f"{source.name} has its newest lines first: export it in order of time"
+        )
     return True
+
+
+def _learned_layers(lines: list[str]) -> list[Records]:
+    """How the lines are packed, the outermost first."""
+    layers: list[Records] = []
+    some = flat(lines)[:LEARN]
+    while len(layers) < LAYERS and (trial := learned_records(some)) is not None:
+        layers.append(trial.again())
+        some = flat(trial.plain(some))
+    return layers
+
+
+def flat(lines: Iterable[str]) -> list[str]:
+    """Some of the lines, with each part of one as one."""
+    return [part for line in islice(lines, 4 * LEARN) for part in line.split(PART)]
+
+
+def _whole_enough(blocks: Iterator[list[str]]) -> Iterator[list[str]]:
+    """The same, the first block with as many lines as show how the others are: a pipe gives them one by one."""
+    first: list[str] = []
+    for lines in blocks:
+        first += lines
+        if len(first) >= LEARN:
+            break
+    if first:
+        yield first
+    yield from blocks
 
 
 def logs_of_run(entry: run_directories.Entry) -> list[Named]:

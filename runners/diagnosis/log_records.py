@@ -1,0 +1,359 @@
+"""Logs whose lines are records, of shippers and loggers: JSON, CSV, journald's export. Each becomes its plain lines.
+
+A record becomes `TIME ⟨HOST rank N⟩ text`, a form that prefixes.py reads; the lines of a message are parts of one line:
+the numbers of lines stay those of the file. What is no record stays as it is.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from .log_text import LONGEST, PART, without_codes
+from .prefixes import LEARN, writer
+
+DEPTH = 4
+"""Records within each other: an application's JSON in that of a container's runtime."""
+HELD, RECORD = 1 << 20, 4000
+"""Characters of a message in pieces; lines of a record."""
+SHARE = 0.3
+"""Of the first lines of a log that are records, where it is one of records."""
+
+_MESSAGE = (
+    "message",
+    "msg",
+    "log",
+    "MESSAGE",
+    "textPayload",
+    "@message",
+    "_raw",
+    "line",
+    "text",
+    "event",
+    "body",
+)
+_WITHIN = (
+    "jsonPayload",
+    "_source",
+    "result",
+    "fields",
+    "attributes",
+    "content",
+    "record",
+    "message",
+    "log",
+    "event",
+)
+"""Where a record is within another."""
+_TRACE = (
+    "exc_info",
+    "exception",
+    "exc_text",
+    "stack_trace",
+    "stacktrace",
+    "stack",
+    "traceback",
+    "error.stack_trace",
+)
+_TIME = (
+    "timestamp", "time", "@timestamp", "ts", "asctime", "datetime", "__REALTIME_TIMESTAMP", "_SOURCE_REALTIME_TIMESTAMP",
+    "eventTime", "receiveTimestamp", "t", "date",
+)  # fmt: skip
+_HOST = (
+    "pod_name", "podName", "pod", "hostname", "host", "host.name", "_HOSTNAME", "nodeName", "node_name", "node",
+    "instance", "logStreamName", "@logStream", "container_name", "containerName",
+)  # fmt: skip
+_AROUND = ("kubernetes", "k8s", "resource", "labels", "host", "stream", "metadata")
+"""Where hosts are named within a record."""
+_RANK = ("rank", "global_rank", "RANK")
+_LEVEL = ("level", "levelname", "log.level", "lvl")
+"""Not a shipper's severity: that calls all of stderr an error."""
+_BAD = frozenset(("ERROR", "CRITICAL", "FATAL", "PANIC", "E", "F", "40", "50", "60"))
+_DOCKER = frozenset(("log", "stream", "time", "attrs"))
+"""What docker's own records have: it cuts long lines."""
+_ISO = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?")
+_SAYS_SO = re.compile(r"(?i)error|exception|fatal|critical|traceback")
+_OPENS = re.compile(r"\s*\{\s*$")
+_EXPORT = re.compile(r"(?:__CURSOR|__REALTIME_TIMESTAMP)=")
+_KEY = re.compile(r"(?P<key>[A-Z_][A-Z0-9_]{0,63})(?:=(?P<value>.*))?$")
+_ALONE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}$")
+"""A key whose value follows, with its size, in the next lines."""
+
+
+class Records:
+    """State across the lines of a log of records."""
+
+    def __init__(self, kind: str, columns: Sequence[str] = ()) -> None:
+        """`kind`: json, pretty, export, csv or pieces; `columns`: of csv, by its first line."""
+        self._read = {
+            "json": self._json, "pretty": self._pretty, "export": self._export, "csv": self._csv, "pieces": self._pieces,
+        }[kind]  # fmt: skip
+        self.kind, self._columns = kind, columns
+        self._pending: dict[str, str] = {}
+        """By writer the beginning of a line that comes in pieces."""
+        self._lines: list[str] = []
+        """Of a record that is not whole yet."""
+        self._open = False
+        """Whether a value of it has several lines."""
+        self._indent = ""
+        self._times: list[str] = []
+        self._ends = False
+        """Whether lines have their ends, so that one without is a piece of one."""
+
+    def again(self) -> Records:
+        """The same at the beginning of a log."""
+        return Records(self.kind, self._columns)
+
+    def plain(self, lines: Iterable[str]) -> list[str]:
+        """One line for each; "" where it only begins or goes on a record."""
+        return [self._read(line) for line in lines]
+
+    def rest(self) -> list[str]:
+        """What a log that ends in the midst of a record has of it."""
+        pieces, self._pending = list(self._pending.values()), {}
+        lines = [self._entry()] if self.kind == "export" and self._lines else self._lines
+        self._lines = []
+        return [*pieces, *lines]
+
+    @property
+    def newest_first(self) -> bool:
+        """Whether it begins with its end, as `gcloud logging read` writes it."""
+        return len(set(self._times)) > 2 and self._times == sorted(self._times, reverse=True)
+
+    def _json(self, line: str) -> str:
+        at = line.find("{")
+        if at < 0 or not line.rstrip().endswith("}"):
+            return line
+        before = line[:at]
+        if before and writer(f"{before}x", None).text != "x":
+            return line
+        value = _decoded(line[at:])
+        if value is None:
+            return line
+        piece = value.get("log")
+        if isinstance(piece, str) and value.keys() <= _DOCKER:
+            self._ends = self._ends or piece.endswith("\n")
+            if self._ends and not piece.endswith("\n"):
+                return self._piece(f"{before}{value.get('stream')}", piece)
+            value["log"] = self._pending.pop(f"{before}{value.get('stream')}", "") + piece
+        return self._plain(value, before, line)
+
+    def _plain(self, value: Mapping[str, Any], before: str, line: str) -> str:
+        text = message_of(value)
+        if text is None:
+            return line
+        if before:
+            head = before
+        else:
+            at = time_of(value)
+            if len(self._times) < 64 and at:
+                self._times.append(at)
+            head = f"{at}Z " if at else ""
+        head += writer_of(value)
+        text = without_codes(text.rstrip("\n").replace("\r\n", "\n"))
+        return PART.join(head + each for each in text.replace("\r", "\n").split("\n"))
+
+    def _piece(self, key: str, text: str) -> str:
+        held = self._pending.get(key, "")
+        if len(held) < HELD and len(self._pending) < LEARN:
+            self._pending[key] = held + text
+        return ""
+
+    def _pieces(self, line: str) -> str:
+        """CRI cuts long lines: all but the last piece are marked P."""
+        at = line.find(" std", 0, 60)
+        mark = line[at + 7 : at + 10] if at > 0 else ""
+        if mark not in (" P ", " F "):
+            return line
+        stream, text = line[at + 1 : at + 7], line[at + 10 :]
+        if mark == " P ":
+            return self._piece(stream, text)
+        return f"{line[: at + 10]}{self._pending.pop(stream, '')}{text}" if self._pending else line
+
+    def _pretty(self, line: str) -> str:
+        """A document of many lines: a record is what a brace alone in its line opens."""
+        if _OPENS.match(line):
+            self._lines, self._indent = [line], line[: line.index("{")]
+            return ""
+        if not self._lines:
+            return ""
+        self._lines.append(line)
+        if not line.startswith(f"{self._indent}}}") or len(self._lines) > RECORD:
+            return ""
+        value = _decoded("\n".join(self._lines).rstrip().rstrip(","))
+        self._lines = []
+        return "" if value is None else self._plain(value, "", "")
+
+    def _export(self, line: str) -> str:
+        """journald's: KEY=VALUE, an empty line behind each record; a value of several lines has its size first."""
+        begins = (
+            _EXPORT.match(line) is not None and any(map(_EXPORT.match, self._lines)) and not self._lines[-1]
+        )
+        if not begins and (line or self._open):
+            if len(self._lines) < RECORD:
+                self._lines.append(line)
+                self._open = self._open or _ALONE.match(line) is not None
+            return ""
+        entry = self._entry()
+        self._lines, self._open = ([line] if begins else []), False
+        return entry
+
+    def _entry(self) -> str:
+        """The record whose lines are held."""
+        value: dict[str, Any] = {}
+        key = ""
+        for each in self._lines:
+            match = None if key else _KEY.match(each)
+            if match is not None and match["value"] is None:
+                key = match["key"]
+            elif match is not None:
+                value[match["key"]] = match["value"]
+            elif key and _KEY.match(each) and value.get(key) is not None:
+                key, value[each.partition("=")[0]] = "", each.partition("=")[2]
+            else:
+                value[key] = f"{value[key]}\n{each}" if key in value else each[:LONGEST]
+        text = value.get("MESSAGE")
+        if isinstance(text, str) and "\0" in text[:16]:
+            value["MESSAGE"] = text[text.rindex("\0", 0, 16) + 1 :]
+        return self._plain(value, "", "") if value else ""
+
+    def _csv(self, line: str) -> str:
+        self._lines.append(line)
+        text = "\n".join(self._lines)
+        if text.count('"') % 2 and len(self._lines) < RECORD:
+            return ""
+        self._lines = []
+        try:
+            values = next(csv.reader(io.StringIO(text, newline="")), [])
+        except csv.Error:
+            return line
+        return self._plain(dict(zip(self._columns, values, strict=False)), "", line) if values else ""
+
+
+def learned_records(lines: Sequence[str]) -> Records | None:
+    """How the records of a log are written, by its first lines; None for plain lines."""
+    some = [line for line in lines[:LEARN] if line.strip()]
+    if not some:
+        return None
+    if sum(_EXPORT.match(line) is not None for line in some) > len(some) // 100 and _EXPORT.match(some[0]):
+        return Records("export")
+    columns = _columns(some[0])
+    if columns and some[1:]:
+        return Records("csv", columns)
+    if _fits("json", [line for line in some if "{" in line][:100], SHARE * len(some)):
+        return Records("json")
+    if some[0].strip() in ("[", "{") and _fits("pretty", some, 1):
+        return Records("pretty")
+    return Records("pieces") if any(" P " in line[:60] and " std" in line[:60] for line in some) else None
+
+
+def _fits(kind: str, lines: Sequence[str], least: float) -> bool:
+    records, read = Records(kind), 0
+    for before in lines:
+        after = records.plain([before])[0]
+        read += after != before and (bool(after) or kind == "json")
+    return read >= max(1, min(least, len(lines) or 1)) and bool(lines)
+
+
+def _columns(line: str) -> list[str]:
+    """Of a CSV file whose first line names them."""
+    if "," not in line or PART in line or len(line) > 400:
+        return []
+    names = [name.strip() for name in next(csv.reader([line]), [])]
+    return (
+        names
+        if {"message", "@message", "textPayload", "_raw", "Line", "line"} & set(names) and len(names) > 1
+        else []
+    )
+
+
+def _decoded(text: str) -> dict[str, Any] | None:
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def message_of(value: Mapping[str, Any], depth: int = 0) -> str | None:
+    """What a record says, with the traceback that it has in another field; None for one that says nothing."""
+    if depth > DEPTH:
+        return None
+    stack = value.get("extraInfo")
+    if isinstance(stack, dict) and isinstance(stack.get("py_callstack"), str):  # torchelastic's error.json
+        return str(stack["py_callstack"])
+    text = next((text for key in _MESSAGE if (text := _text(value.get(key))) is not None), None)
+    if text is None:
+        inner = (each for key in _WITHIN if isinstance(each := value.get(key), dict))
+        return next((text for each in inner if (text := message_of(each, depth + 1)) is not None), None)
+    if text.startswith("{") and (carried := _decoded(text.strip())) is not None:
+        text = message_of(carried, depth + 1) or text
+    level = next((str(value[key]).upper() for key in _LEVEL if value.get(key) is not None), "")
+    if level in _BAD and not _SAYS_SO.search(text):
+        text = f"ERROR: {text}"
+    traces = [trace for key in _TRACE if isinstance(trace := value.get(key), str) and "\n" in trace]
+    return "\n".join([text, *traces])
+
+
+def _text(value: Any) -> str | None:
+    """journald writes bytes as a list of numbers."""
+    if (
+        isinstance(value, list)
+        and value
+        and all(isinstance(byte, int) and 0 <= byte < 256 for byte in value)
+    ):
+        return bytes(value).decode("utf-8", "replace")
+    return value if isinstance(value, str) else None
+
+
+def time_of(value: Mapping[str, Any], depth: int = 0) -> str:
+    """When a record was written, "2026-03-01T12:00:07.123" in UTC; "" where it does not say."""
+    for key in _TIME:
+        at = value.get(key)
+        if isinstance(at, str) and (match := _ISO.match(at)) is not None:
+            return match[0].replace(" ", "T").replace(",", ".")
+        if isinstance(at, str) and at.isdecimal():
+            at = int(at[:20])
+        if isinstance(at, float | int) and at > 1e8:
+            while at > 1e11:  # ms, µs, ns
+                at /= 1000
+            return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at)) + f"{at % 1:.6f}"[1:]
+    inner = value.get("_source") or value.get("jsonPayload") or value.get("result")
+    return time_of(inner, depth + 1) if isinstance(inner, dict) and depth < DEPTH else ""
+
+
+def writer_of(value: Mapping[str, Any]) -> str:
+    """Host and rank of a record, as prefixes.py reads them; "" where it names neither."""
+    host = _named(value, _HOST)
+    for key in _AROUND:
+        inner = value.get(key)
+        if not host and isinstance(inner, dict):
+            host = _named(inner, (*_HOST, "name") if key == "host" else _HOST)
+    host = re.sub(r"[\s⟨⟩]+", "_", host)[:200]
+    rank = next((number for key in _RANK if (number := _number(value.get(key))) is not None), None)
+    local = _number(value.get("local_rank")) if rank is None else None
+    who = f"{host} rank {rank}".strip() if rank is not None else host
+    return (f"⟨{who}⟩ " if who else "") + (f"[default{local}]:" if local is not None else "")
+
+
+def _named(value: Mapping[str, Any], keys: Sequence[str]) -> str:
+    for key in keys:
+        name = value.get(key)
+        if isinstance(name, str) and name:
+            return name
+    labels = value.get("labels")
+    return _named(labels, keys) if isinstance(labels, dict) and "labels" not in labels else ""
+
+
+def _number(value: Any) -> int | None:
+    if isinstance(value, str) and value.isdecimal():
+        value = int(value[:9])
+    return (
+        value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 20 else None
+    )
