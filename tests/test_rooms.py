@@ -221,8 +221,8 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 275,
-    "lines": 83_700,
+    "modules": 277,
+    "lines": 84_000,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 41,

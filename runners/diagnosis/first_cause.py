@@ -13,6 +13,7 @@ from .error_lines import PLACE
 from .heads import SOURCES, Head, Stamp, Thread
 from .nccl_facts import FactLine, InitStage, requests_sockets
 from .reading import REPORT, Reading
+from .recorder_dumps import symptoms
 from .rules import First, RankProgress, Rule, RuleHits, Tally
 from .statements import CommunicatorPart, NodePart, Statements
 
@@ -71,6 +72,8 @@ class Verdict:
 def judge(reading: Reading) -> Verdict:
     """Findings and first cause of everything that was read."""
     hits = [*fired(reading), *((entry, "") for entry in reading.exceptions.entries(reading.lengths))]
+    explained = any(entry.rule.role == "cause" and entry.rule.severity == "error" for entry, _ in hits)
+    hits += ((entry, "") for entry in symptoms(reading.recorders.hits(), explained))
     findings = {entry.rule.place: finding_of(entry, seen, reading) for entry, seen in hits}
     if not any(finding.role == "cause" and finding.severity == "error" for finding in findings.values()):
         failed = reading.exceptions.failed or failed_in(findings.values())

@@ -13,6 +13,7 @@ import lzma
 import os
 import re
 import stat
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -41,7 +42,10 @@ HELD = 64 << 20
 HEADER = 1 << 20
 """Bytes of a name or of attributes in a tar."""
 
-_BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, ValueError)
+_BROKEN = (
+    OSError, EOFError, ValueError, NotImplementedError, struct.error, zlib.error, lzma.LZMAError, tarfile.TarError,
+    zipfile.BadZipFile,
+)  # fmt: skip
 _NO_LOGS = frozenset(
     (".py", ".pyc", ".ipynb", ".md", ".rst", ".toml", ".yaml", ".yml", ".ini", ".cfg", ".conf", ".sh", ".sbatch",
      ".slurm", ".bash", ".html", ".css", ".js", ".tsv", ".c", ".cc", ".cpp", ".cu", ".h", ".patch", ".diff", ".svg",

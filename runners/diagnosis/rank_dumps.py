@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -83,9 +83,14 @@ def merged_recorders(texts: Mapping[int, str]) -> list[RecorderGroup]:
     groups: dict[Key, GroupRecord] = {}
     for rank in sorted(texts):
         read(rank, json.loads(texts[rank]), groups)
+    return merged(groups, texts)
+
+
+def merged(groups: Mapping[Key, GroupRecord], those: Collection[int]) -> list[RecorderGroup]:
+    """The same of what was read of the recorders of these ranks."""
     groups = _settled(groups)
     for (name, ranks), group in groups.items():
-        for rank in texts if name == DEFAULT else set(ranks) & set(texts):
+        for rank in those if name == DEFAULT else set(ranks) & set(those):
             group.members.setdefault(rank, GroupMember(called=0, completed=0))
     return [_group(*key, groups[key]) for key in sorted(groups, key=lambda key: (len(key[0]), key))]
 

@@ -36,6 +36,7 @@ from .nccl_facts import (
     speed,
 )
 from .prefixes import LAYERS, LEARN, Writer, learned, ray_rank, writer
+from .recorder_dumps import DumpError, Recorders, bounded, is_dump, rank_of_dump
 from .rules import BEGIN, FRAME, IGNORED, WIDTH, Book, Raw, Tally, Version, book
 from .statements import CommunicatorPart, NodePart, Statements
 
@@ -102,6 +103,7 @@ class Reading:
         """Names, in the order in which they were opened."""
         self.unread = Unread()
         """What was left out."""
+        self.recorders = Recorders()
         self.lines = 0
         self.nccl_lines = 0
         self._heads: dict[str, Head] = {}
@@ -128,6 +130,22 @@ class Reading:
     def ranks(self) -> set[int]:
         """Ranks whose lines, or files, were read."""
         return self._ranks | set(self.locals.ranks())
+
+    def record(self, source: Source) -> None:
+        """Read the dump of a flight recorder. Raises RunError for one that the user named and that cannot be read."""
+        rank = rank_of_dump(source.name)
+        try:
+            if rank is None:
+                raise DumpError("its name does not end with a rank")
+            self.recorders.add(rank, source.name, bounded(source.stream.read))
+        except (DumpError, BrokenOff) as error:
+            text = f"{source.name} is no dump of a flight recorder that can be read ({error})"
+            if source.given:
+                raise RunError(f"{text}: give the logs alone") from None
+            self.unread.sentences.append(text)
+            return
+        self.files.append(source.name)
+        self._heard(rank, "")
 
     def turn_to(self, name: str, rank: int | None = None) -> None:
         """The next lines continue this file where it was left; a new one is opened."""
@@ -393,6 +411,9 @@ def read_all(files: Iterable[Named], stopped: Callable[[], bool] = bool) -> Read
         if source.name in older and not source.given:
             reading.unread.older.append(source.name)
             continue
+        if is_dump(source.stream.peek()):
+            reading.record(source)
+            continue
         try:
             if not _fed(reading, source, lines_of(source), stopped, whose.get(source.name, NOBODYS)):
                 break
@@ -483,12 +504,18 @@ def flat(lines: Iterable[str]) -> list[str]:
 def _whole_enough(blocks: Iterator[list[str]]) -> Iterator[list[str]]:
     """The same, the first block with as many lines as show how the others are: a pipe gives them one by one."""
     first: list[str] = []
-    for lines in blocks:
-        first += lines
-        if len(first) >= LEARN:
-            break
+    broken: BrokenOff | None = None
+    try:
+        for lines in blocks:
+            first += lines
+            if len(first) >= LEARN:
+                break
+    except BrokenOff as error:
+        broken = error
     if first:
         yield first
+    if broken is not None:
+        raise broken
     yield from blocks
 
 

@@ -188,7 +188,7 @@ def _first(verdict: Verdict) -> list[str]:
 
 
 def _no_cause(reading: Reading, verdict: Verdict) -> str:
-    if not reading.lines:
+    if not reading.lines and not reading.recorders.names:
         return "Nothing is written there."
     if verdict.failed:
         late = f" {_behind(verdict)}" if verdict.behind else ""

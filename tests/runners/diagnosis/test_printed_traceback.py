@@ -115,8 +115,8 @@ def test_every_form_is_read(form: str) -> None:
 
 
 LOADING = (
-    "A rank has tensors whose sizes do not fit: RuntimeError: Error(s) in loading state_dict for Net: Missing key(s) in "
-    'state_dict: "a.weight". (train.py:21).'
+    "A rank loads a checkpoint that does not fit the model: RuntimeError: Error(s) in loading state_dict for Net: "
+    'Missing key(s) in state_dict: "a.weight". (train.py:21).'
 )
 
 

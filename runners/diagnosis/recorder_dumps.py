@@ -1,0 +1,288 @@
+"""Torch's own dumps of its flight recorder (nccl_trace_rank_N), and what those of several ranks show together.
+
+They are pickles. `loaded` builds nothing but dicts, lists, texts and numbers out of them, as many as fit into memory.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import re
+import struct
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+from ..formatting import spans_text
+from .error_lines import PLACE
+from .heads import SOURCES, Head, Thread
+from .nccl_facts import FactLine
+from .rank_dumps import DEFAULT, CollectiveWait, Divergence, GroupRecord, Key, RecorderGroup, merged, read
+from .rules import First, Rule, RuleHits
+
+MOST_BYTES, MOST_STEPS, MOST_VALUES = 128 << 20, 8_000_000, 8_000_000
+"""Of a dump; steps of its pickle; values in it. 20,000 calls with their stacks take 2,000,000 steps."""
+DEPTH = 16
+"""Containers within each other."""
+KEPT = 256
+"""Calls of a rank in a group that are kept, beside those that are not done."""
+
+_NUMBER = re.compile(r"(\d{1,7})(?:\.\w+)?$")
+_MAGIC = re.compile(rb"\x80[\x02-\x05]")
+_SIGNS = (b"pg_config", b"nccl_version", b"comm_lib_version")
+"""Keys that a recorder's dump begins with."""
+_JSON = re.compile(
+    rb'\s*\{\s*"(?:version|nccl_version|comm_lib_version|pg_config|pg_status|entries|recorders|members)":'
+)
+
+
+class DumpError(ValueError):
+    """A file is no dump that can be read."""
+
+
+def is_dump(head: bytes) -> bool:
+    """Whether a file that begins so is a recorder's, as a pickle or as JSON."""
+    if _MAGIC.match(head) is None:
+        return _JSON.match(head) is not None
+    return any(sign in head for sign in _SIGNS)
+
+
+def rank_of_dump(name: str) -> int | None:
+    """ "nccl_trace_rank_3" → 3: torch appends the rank to whatever name it is given."""
+    match = _NUMBER.search(name.removesuffix(".gz"))
+    return int(match[1]) if match else None
+
+
+class _Plain(pickle._Unpickler):
+    """An unpickler that knows no step which finds, calls or builds anything but plain data.
+
+    Python's own one in C takes gigabytes for a number in a few bytes; this one does not.
+    """
+
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {}
+    steps = 0
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise DumpError(f"it names {module}.{name}"[:200])
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise DumpError("it names something outside of it")
+
+
+_STEPS = (
+    "PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1",
+    "BININT2", "LONG1", "BINFLOAT", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "SHORT_BINBYTES", "BINBYTES",
+    "EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "LIST", "APPEND", "APPENDS",
+    "MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT", "GET", "BINGET", "LONG_BINGET",
+)  # fmt: skip
+
+
+def _counted(step: Callable[[Any], None]) -> Callable[[Any], None]:
+    def run(unpickler: _Plain) -> None:
+        unpickler.steps += 1
+        if unpickler.steps > MOST_STEPS:
+            raise DumpError(f"it has more than {MOST_STEPS:,} steps")
+        step(unpickler)
+
+    return run
+
+
+def _set(into: Any, pairs: list[Any]) -> None:
+    """Keys are texts, or small numbers: others may have been chosen to make a dict slow."""
+    for key, value in zip(pairs[::2], pairs[1::2], strict=True):
+        if not isinstance(key, str) and not (isinstance(key, int) and abs(key) < 1 << 31):
+            raise DumpError("it has keys that are no texts")
+        into[key] = value
+
+
+def _set_item(unpickler: Any) -> None:
+    value, key = unpickler.stack.pop(), unpickler.stack.pop()
+    _set(unpickler.stack[-1], [key, value])
+
+
+def _set_items(unpickler: Any) -> None:
+    pairs = unpickler.pop_mark()
+    _set(unpickler.stack[-1], pairs)
+
+
+for _name in _STEPS:
+    _code = getattr(pickle, _name)[0]
+    _Plain.dispatch[_code] = _counted(pickle._Unpickler.dispatch[_code])
+_Plain.dispatch[pickle.SETITEM[0]] = _counted(_set_item)
+_Plain.dispatch[pickle.SETITEMS[0]] = _counted(_set_items)
+
+
+def loaded(data: bytes) -> dict[str, Any]:
+    """What a dump holds. Raises DumpError."""
+    try:
+        value = _Plain(io.BytesIO(data)).load() if _MAGIC.match(data) else json.loads(data)
+    except DumpError:
+        raise
+    except KeyError as error:
+        code = error.args[0]
+        raise DumpError(f"it has step {code!r}, which builds no plain data") from None
+    except (pickle.PickleError, EOFError, ValueError, TypeError, IndexError, AttributeError, OverflowError,
+            MemoryError, RecursionError, struct.error) as error:  # fmt: skip
+        raise DumpError(f"{type(error).__name__}: {error}"[:200]) from None
+    if not isinstance(value, dict):
+        raise DumpError("it is no flight recorder's")
+    return dict(_copied(value, [MOST_VALUES], 0))
+
+
+def _copied(value: Any, left: list[int], depth: int) -> Any:
+    """A copy without containers that are shared, which may stand for more than there is memory."""
+    left[0] -= 1
+    if left[0] < 0 or depth > DEPTH:
+        raise DumpError("it holds too much")
+    if isinstance(value, dict):
+        return {str(key): _copied(its, left, depth + 1) for key, its in value.items()}
+    if isinstance(value, list | tuple):
+        return [_copied(its, left, depth + 1) for its in value]
+    if isinstance(value, str):
+        return sys.intern(value) if len(value) < 400 else value[:400]
+    if isinstance(value, int) and not -(1 << 64) < value < 1 << 64:
+        raise DumpError("it has a number that is too large")
+    return value if isinstance(value, int | float | None) else None
+
+
+class Recorders:
+    """Dumps of many ranks."""
+
+    def __init__(self) -> None:
+        self.names: dict[int, str] = {}
+        """File of each rank."""
+        self._groups: dict[Key, GroupRecord] = {}
+
+    def add(self, rank: int, name: str, data: bytes) -> None:
+        """One rank's. Raises DumpError."""
+        dump = loaded(data)
+        try:
+            read(rank, dump, self._groups)
+        except (ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
+            raise DumpError(f"{type(error).__name__}: {error}"[:200]) from None
+        self.names[rank] = name
+        for group in self._groups.values():
+            member = group.members.get(rank)
+            if member is not None and len(member.calls) > KEPT:
+                newest = sorted(member.calls)[-KEPT:]
+                unfinished = [seq for seq, call in member.calls.items() if not call.done][:KEPT]
+                member.calls = {seq: member.calls[seq] for seq in sorted({*newest, *unfinished})}
+
+    def hits(self) -> Iterator[RuleHits]:
+        """What they show, as rules that fired: the earliest first."""
+        groups = [group for group in merged(self._groups, self.names) if len(group.ranks) > 1]
+        causes = [
+            (parting.variants[0][0].created, group, parting)
+            for group in groups
+            for parting in _apart(group)
+        ]
+        if causes:
+            _, group, parting = min(causes, key=lambda each: each[0])
+            yield self._hit(
+                _mismatch(group, parting), parting.variants[-1][1], parting.variants[0][0].created, group
+            )
+            return
+        waits = sorted(
+            ((wait, group) for group in groups for wait in group.waits[:1]), key=lambda each: each[0].since
+        )
+        sure = (
+            [each for each in waits if each[0].missing]
+            or [each for each in waits if each[1].unasked]
+            or waits
+        )
+        for wait, group in sure[:1]:
+            yield self._hit(_absent(group, wait), wait.missing or group.unasked, wait.since, group)
+
+    def _hit(self, rule: Rule, ranks: tuple[int, ...], since: float, group: RecorderGroup) -> RuleHits:
+        rank = min(part.rank for part in group.parts)
+        done = next((part.completed for part in group.parts if part.rank == rank), None)
+        text = f"rank {rank} called it at {_clock(since)} and has completed {'nothing' if not done else f'#{done}'}"
+        line = FactLine(self.names.get(rank, ""), 1, text)
+        head = Head(rank=ranks[0] if ranks else None)
+        hits = RuleHits.of(rule, First(0, line, head, None))
+        heads: dict[Thread, Head] = {("", None, each): Head(rank=each) for each in ranks[:SOURCES]}
+        return replace(hits, heads=heads)
+
+
+def _clock(at: float) -> str:
+    try:
+        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return "n/a"
+
+
+def _apart(group: RecorderGroup) -> Iterator[Divergence]:
+    """Where its ranks called something else: a size counts where all of them are to be equal."""
+    return (parting for parting in group.divergences if parting.of != "call site")
+
+
+def _named(group: RecorderGroup) -> str:
+    if group.name == DEFAULT:
+        return ""
+    return f" of group {group.name}" + (f" ({group.desc})" if group.desc else "")
+
+
+def _mismatch(group: RecorderGroup, parting: Divergence) -> Rule:
+    calls = " and ".join(
+        f"{call.what}{f' at {call.site}' if call.site else ''} ({spans_text('rank', ranks)})"
+        for call, ranks in parting.variants[:4]
+    )
+    return _rule(
+        "coll-mismatch", 0, "cause",
+        f"Ranks called different collectives as #{parting.seq}{_named(group)}: {calls}.",
+        "Look at those lines for branches, unused parameters and last batches that differ between ranks.",
+    )  # fmt: skip
+
+
+def _absent(group: RecorderGroup, wait: CollectiveWait) -> Rule:
+    site = f" at {wait.call.site}" if wait.call.site else ""
+    call = f"#{wait.call.seq} {wait.call.what}{_named(group)}{site}"
+    waiting = spans_text("rank", wait.ranks)
+    wait_s = "waits" if len(wait.ranks) == 1 else "wait"
+    remedy = "Find out what it did instead: its own log and its stack; a phase that only some ranks enter, a crash."
+    if wait.missing:
+        who = _capital(spans_text("rank", wait.missing))
+        return _rule(
+            "rank-absent", 1, "cause", f"{who} did not join {call}, in which {waiting} {wait_s}.", remedy
+        )
+    if group.unasked:
+        who = spans_text("rank", group.unasked)
+        text = f"{_capital(waiting)} {wait_s} in {call}; of {who} there is no dump."
+        return _rule("rank-absent", 1, "cause", text, remedy)
+    text = f"{_capital(waiting)} {wait_s} in {call}, which every rank has called."
+    return _rule(
+        "collective-stuck", 2, "hint", text, "Look at the network and the GPUs between these ranks."
+    )
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _rule(name: str, place: int, role: str, text: str, remedy: str) -> Rule:
+    severity: Any = "error" if role == "cause" else "warning"
+    return Rule(
+        id=name, severity=severity, role=role, layer="torch", confidence="high", text=text, remedy=remedy,  # type: ignore[arg-type]
+        place=PLACE + 2 + place,
+    )  # fmt: skip
+
+
+def bounded(read_block: Callable[[], bytes]) -> bytes:
+    """All of a dump. Raises DumpError for one that is too large."""
+    parts, size = list[bytes](), 0
+    while block := read_block():
+        size += len(block)
+        if size > MOST_BYTES:
+            raise DumpError(f"it has more than {MOST_BYTES >> 20} MiB")
+        parts.append(block)
+    return b"".join(parts)
+
+
+def symptoms(hits: Iterator[RuleHits] | list[RuleHits], causes: bool) -> Iterator[RuleHits]:
+    """Beside a cause that a log shows, what the recorders show followed from it."""
+    for each in hits:
+        rule: Mapping[str, Any] = {"role": "symptom"} if causes and each.rule.role == "cause" else {}
+        yield replace(each, rule=replace(each.rule, **rule))
