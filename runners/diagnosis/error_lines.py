@@ -18,8 +18,10 @@ from .heads import Head, stamp_of
 from .nccl_facts import FactLine
 from .rules import First, Rule, RuleHits, shown
 
-MOST, MOST_IN_ALL = 32, 8192
-"""Sentences of a kind that are kept of each file, and of all files: one that reports much leaves room for the others."""
+MOST, MOST_WORDS, MOST_IN_ALL = 64, 16, 8192
+"""Sentences that are kept of a file, the least sure of them, and those of all files: one that reports much leaves room
+for the others.
+"""
 PLACE = 1 << 21
 """Behind exceptions, where two stand in one line."""
 QUOTED = 300
@@ -39,11 +41,11 @@ class Sureness(IntEnum):
 
 _ENDED = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Timeout|Expired|NotFound)(?::\s|$)"
-    r"|^terminate called after throwing|^\s*what\(\):|Fatal Python error|^(?i:fatal)[: ]|\bFATAL\b"
+    r"|^\s*what\(\):|Fatal Python error|^(?i:fatal)[: ]|\bFATAL\b"
     r"|^\S+: error: |^Cuda failure \d"
 )
 _LEVEL = re.compile(
-    r"\b(?:ERROR|CRITICAL)\b|^Error executing job\b"
+    r"\b(?:ERROR|CRITICAL)\b|^Error executing job\b|^terminate called after throwing"
     r"|\[E\d{3,4} |^E\d{4} |\b[Ee]rror(?::| -?\d+\b)|\berror\]|NCCL WARN|Last error:|\b\w+Error:"
 )
 _WORDS = re.compile(
@@ -61,8 +63,8 @@ ERROR_WORDS = (*HINTS, *SOFT)
 _NOTHING = re.compile(
     r'^\s*File "|^\s*raise |error_file|(?i:\berrors?["\']?\s*[:=]\s*(?:0|none|null|false|<N/A>|$))|Traceback \(most'
     r"|\b0 errors?\b|^nccl\w+Error: |closing signal|ChildFailedError|CalledProcessError|Root Cause|failed \(exitcode"
-    r"|exits with return code"
-    r"|FutureWarning|DeprecationWarning|UserWarning|\bINFO\b|\bDEBUG\b|\bWARNING\b"
+    r"|exits with return code|couldn't chdir to .*: going to \S+ instead"
+    r"|FutureWarning|DeprecationWarning|UserWarning|\bINFO\b|\bDEBUG\b|\bWARNING\b|\blevel=(?:info|debug|warn)"
 )
 """Words of errors that are none, or only of launchers whose ranks failed."""
 _WARNED = re.compile(r"\[W\d{0,4} |^W\d{4} ")
@@ -92,37 +94,37 @@ class ErrorLines:
 
     def __init__(self) -> None:
         self._kept: list[_Sentence] = []
-        self._counts: Counter[tuple[int, Sureness]] = Counter()
+        self._counts: Counter[int] = Counter()
+        self._words: Counter[int] = Counter()
+        """How many are kept of each file, by its number, and how many of them say it only in words."""
+        self.full = False
+        """Whether no more is kept of this file."""
         self._file, self._name = 0, ""
         self.open_here = False
         """Whether a sentence of this file waits for a sign of life after it."""
 
-    @property
-    def full(self) -> bool:
-        """Whether no more is kept of this file."""
-        if len(self._kept) >= MOST_IN_ALL:
-            return True
-        return self._counts[self._file, Sureness.ENDED] >= MOST and all(
-            self._counts[self._file, sureness] >= MOST for sureness in Sureness
-        )
-
     def open(self, file: int, name: str) -> None:
         """The next lines are of this file: its number, from 1, and its name."""
         self._file, self._name, self.open_here = file, name, False
+        self.full = self._counts[file] >= MOST or len(self._kept) >= MOST_IN_ALL
 
     def line(self, line: str, text: str, head: Head, number: int, has_rule: bool) -> None:
         """A line that may report an error; `text`: without prefixes; `has_rule`: a rule reads it, too."""
         if self.full or _NOTHING.search(text) or _WARNED.search(line, 0, 80):
             return
         sureness = sureness_of(text)
-        if sureness is None or self._counts[self._file, sureness] >= MOST:
+        if sureness is None or (sureness is Sureness.WORDS and self._words[self._file] >= MOST_WORDS):
             return
-        failure = of_line(text) if sureness > Sureness.WORDS else None
+        failure = of_line(text)
+        if sureness is Sureness.WORDS and failure is not None:
+            sureness, failure = (sureness, None) if failure.symptom else (Sureness.LEVEL, failure)
         if has_rule and (failure is None or failure.symptom):
             return
         first = First(self._file, FactLine(self._name, number, shown(line)), head, stamp_of(line))
         self._kept.append(_Sentence(sureness, failure, text, first))
-        self._counts[self._file, sureness] += 1
+        self._counts[self._file] += 1
+        self._words[self._file] += sureness is Sureness.WORDS
+        self.full = self._counts[self._file] >= MOST or len(self._kept) >= MOST_IN_ALL
         self.open_here = True
 
     def outlive(self) -> None:

@@ -40,12 +40,19 @@ _FORMS = tuple(
         r"(?:'--local_rank=(?P<local>0)'.*)?exits with return code = (?P<code>-?\d{1,9})",
         r"died with <Signals\.\w+: (?P<signal>\d{1,2})>|returned non-zero exit status (?P<code>\d{1,3})",
         # torch.multiprocessing.spawn
-        r"process (?P<rank>\d{1,9}) terminated with (?:signal (?P<name>SIG\w+)|exit code (?P<code>\d{1,3}))",
+        r"[Pp]rocess (?P<rank>\d{1,9}) terminated with (?:signal (?P<name>SIG\w+)|exit code (?P<code>\d{1,3}))",
+        r"Process (?P<rank>\d{1,9}) terminated with the following (?P<raised>error)",
         _MPIRUN,
         # Open MPI and UCX, which both begin with [host:pid]; Horovod with gloo
         rf"^(?:\*\*\* )?Signal: {_WORD} \((?P<signal>\d{{1,2}})\)",
         r"^Caught signal (?P<signal>\d{1,2}) \(",
         r"^Process (?P<rank>\d{1,9}) exit(?:ed)? with (?:status|exit) code (?P<code>\d{1,3})",
+        # the crash handlers of glog and Abseil, which Ray and JAX have, too
+        r"(?:^|\s)\*\*\* (?P<name>SIG[A-Z]{2,6})\b.{0,40}?\breceived (?:by PID (?P<pid>\d{1,9})|at time=)",
+        # Kubeflow's events, kubectl describe, YARN
+        r"\bPod: (?:[\w-]+\.)?(?P<host>[a-z0-9][\w.-]{0,200}) exited with code (?P<code>\d{1,3})",
+        r"^\s*Exit Code:\s+(?P<code>[1-9]\d{0,2})$",
+        r"[Cc]ontainer exited with a non-zero exit code (?P<code>\d{1,3})",
         # with its task number as the rank
         f"{_SRUN}(?:{_WORD}|Exited with exit code (?P<code>\\d{{1,3}}))",
         # pdsh
@@ -61,7 +68,8 @@ NEEDLES = (
     "failed (exitcode: ", "host      : ", "rank      : ", "exitcode  : ", "Root Cause (first", "exited on signal ",
     "oom_kill event", "oom-kill event", "return code = ", "died with <Signals.", "non-zero exit status ",
     "terminated with signal SIG", "terminated with exit code ", "ssh exited with ", "srun: error: ",
-    "return code list: [", ") FAILED (exitcode ", "exit with status code ", "exited with status code ", *_WORDS,
+    "return code list: [", ") FAILED (exitcode ", "exit with status code ", "exited with status code ",
+    "terminated with the following error", "*** SIG", "exited with code ", "Exit Code:", "non-zero exit code ", *_WORDS,
 )  # fmt: skip
 """One stands in each line that tells of an exit."""
 _SPEAKER = re.compile(r"\[(?P<host>[A-Za-z0-9][\w.-]{0,200}):(?P<pid>\d{2,9})(?::\d+)?\] ")
@@ -185,6 +193,8 @@ def _exit_of(match: re.Match[str], head: Head) -> ReportedExit | None:
 
 
 def _code(groups: dict[str, str | None]) -> int:
+    if groups.get("raised"):
+        return 1
     if groups.get("code"):
         return int(groups["code"] or 0)
     if groups.get("name"):

@@ -103,6 +103,7 @@ CAUSES: tuple[Cause, ...] = (
         "cannot compile or start a kernel for its GPU: {0}",
         "the GPU cannot do what it asks: take another number type, a smaller block, or a Triton that knows the GPU",
         "maybe",
+        anywhere=True,
     ),
     _cause(
         "cuda-error",

@@ -18,7 +18,7 @@ import msgspec
 from ...presets.sanitize import clean_text, escaped_json
 from ...presets.trusted_files import private_folder
 from ...runners import file_io, run_directories
-from ...runners.diagnosis.first_cause import LogFinding, Verdict, document, judge
+from ...runners.diagnosis.first_cause import ABSENT, LogFinding, Verdict, document, judge
 from ...runners.diagnosis.heads import Stamp
 from ...runners.diagnosis.nccl_facts import NcclFacts
 from ...runners.diagnosis.rank_dumps import merged_recorders, merged_stacks
@@ -176,7 +176,8 @@ def _first(verdict: Verdict) -> list[str]:
         label = "Not failed, but look at this: "
     else:
         label = "A cause: " if unsure else f"First cause{ORDERS[verdict.order]}: "
-    lines = _finding(verdict.first, label, verdict.first.stamp)
+    ordered = verdict.order != "unknown" and verdict.first.id != ABSENT.id
+    lines = _finding(verdict.first, label, verdict.first.stamp, ordered)
     if verdict.victims:
         followed = ", ".join(
             f"{victim.id} {victim.count} ×" + f" ({spans_text('rank', victim.ranks)})" * bool(victim.ranks)
@@ -210,10 +211,14 @@ def _behind(verdict: Verdict) -> str:
     return f"Behind the others: {spans_text('rank', verdict.behind)}."
 
 
-def _finding(finding: LogFinding, before: str = "", since: Stamp | None = None) -> list[str]:
-    """A sentence, where it stands, what to do; `since`: when it was written."""
+def _finding(
+    finding: LogFinding, before: str = "", since: Stamp | None = None, first: bool = False
+) -> list[str]:
+    """A sentence, where it stands, what to do; `since`: when it was written; `first`: its rank came before others."""
     where = [f"{finding.count} ×"] if finding.count > 1 else []
     where += [spans_text("rank", finding.ranks)] if finding.ranks else []
+    if first and len(finding.ranks) > 1 and finding.rank is not None:
+        where.append(f"rank {finding.rank} first")
     where += [", ".join(finding.hosts[:4]) + " …" * (len(finding.hosts) > 4)] if finding.hosts else []
     where += [since.clock] if since is not None else []
     label = f"{before}{finding.id}" if before else f"{finding.severity} {finding.role} {finding.id}"
