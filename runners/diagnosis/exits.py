@@ -68,11 +68,11 @@ NEEDLES = (
     "failed (exitcode: ", "host      : ", "rank      : ", "exitcode  : ", "Root Cause (first", "exited on signal ",
     "oom_kill event", "oom-kill event", "return code = ", "died with <Signals.", "non-zero exit status ",
     "terminated with signal SIG", "terminated with exit code ", "ssh exited with ", "srun: error: ",
-    "return code list: [", ") FAILED (exitcode ", "exit with status code ", "exited with status code ",
+    "return code list: [", "FAILED (exitcode ", "exit with status code ", "exited with status code ",
     "terminated with the following error", "*** SIG", "exited with code ", "Exit Code:", "non-zero exit code ", *_WORDS,
 )  # fmt: skip
 """One stands in each line that tells of an exit."""
-_SPEAKER = re.compile(r"\[(?P<host>[A-Za-z0-9][\w.-]{0,200}):(?P<pid>\d{2,9})(?::\d+)?\] ")
+_SPEAKER = re.compile(r"\[(?P<host>[A-Za-z0-9][\w.-]{0,200}):(?P<pid>\d{2,9})(?::\d+){0,2}\] ")
 """With what Open MPI and UCX begin."""
 _OOM = re.compile(r"Detected \d+ oom[_-]kill event")
 """Slurm's words."""

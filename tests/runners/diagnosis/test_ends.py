@@ -1,0 +1,114 @@
+"""How processes, pods and workers ended, by what launchers, MPI, Ray and Kubernetes print; and logs that are cut off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from distui.runners.diagnosis.error_lines import MOST
+from distui.runners.diagnosis.first_cause import LogFinding, Verdict, judge
+from distui.runners.diagnosis.reading import Reading
+
+LAUNCHER = (
+    "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: {0}) local_rank: {1} (pid: 611) of binary: "
+    "/usr/bin/python3"
+)
+ROW = (
+    "  host      : node4",
+    "  rank      : {0} (local_rank: 1)",
+    "  exitcode  : -7 (pid: 611)",
+)
+CUT = (
+    "Traceback (most recent call last):",
+    '  File "/srv/otter/train.py", line 33, in <module>',
+    "    main()",
+    '  File "/opt/env/lib/python3.11/site-packages/torch/nn/modules/module.py", line 1751, in _call_impl',
+)
+
+
+def said(*files: Sequence[str]) -> Verdict:
+    """The verdict on some logs."""
+    reading = Reading()
+    for number, lines in enumerate(files):
+        reading.open(f"{number}.log")
+        reading.feed(lines)
+    return judge(reading)
+
+
+def first_of(*files: Sequence[str]) -> LogFinding:
+    """The first cause of a job that failed."""
+    verdict = said(*files)
+    assert verdict.failed
+    assert verdict.first is not None
+    return verdict.first
+
+
+@pytest.mark.parametrize(
+    ("line", "id_", "rank", "host"),
+    [
+        ("[lake-4:30455] Signal: Aborted (6)", "died-abort", None, "lake-4"),
+        ("[1,3]<stderr>:[meteo-7:518] Signal: Segmentation fault (11)", "died-segfault", 3, "meteo-7"),
+        ("[meteo-7:518:0:522] Caught signal 11 (Segmentation fault: address not mapped)", "died-segfault", None,
+         "meteo-7"),
+        ("*** SIGSEGV received at time=1711111111 on cpu 3 ***", "died-segfault", None, ""),
+        ("*** SIGBUS (@0x0) received by PID 4711 (TID 0x7f) from PID 0; stack trace: ***", "died-segfault", None, ""),
+        ("Process 2 exit with status code 250.", "died-exit-silent", 2, ""),
+        ("-- Process 5 terminated with the following error:", "died-exit-silent", 5, ""),
+        ("Child process 719 (local_rank 0) FAILED (exitcode 1)", "died-exit-silent", 0, ""),
+        ("17.1\tDEBUG\tevents\tPod: sea.tides-worker-1 exited with code 3\t{}", "died-exit-silent", None,
+         "tides-worker-1"),
+        ("      Exit Code:    139", "died-segfault", None, ""),
+        ("tides-worker-1   0/1     CrashLoopBackOff   20 (24s ago)   79m", "k8s-pod-state", None, "tides-worker-1"),
+    ],
+)  # fmt: skip
+def test_an_end_is_read(line: str, id_: str, rank: int | None, host: str) -> None:
+    first = first_of(["loading the model", line])
+    assert (first.id, first.rank, first.host) == (id_, rank, host)
+
+
+def test_a_process_is_known_by_all_reports_of_its_end() -> None:
+    first = first_of([LAUNCHER.format(-7, 1), *(line.format(5) for line in ROW)])
+    assert (first.id, first.rank, first.host, first.count) == ("died-segfault", 5, "node4", 1)
+
+
+def test_a_local_rank_alone_is_the_rank_where_there_is_one_node() -> None:
+    assert first_of([LAUNCHER.format(-9, 3)]).rank == 3
+    assert first_of([LAUNCHER.format(-9, 3)], [LAUNCHER.format(-15, 1)]).rank is None
+
+
+def test_what_stands_below_a_killed_process_followed_from_it() -> None:
+    first = first_of(
+        [LAUNCHER.format(-6, 0), "ERROR: Error waiting on exit barrier. Elapsed: 309.2 seconds"]
+    )
+    assert first.id == "died-abort"
+
+
+def test_a_log_that_ends_within_a_traceback_is_of_a_failed_job() -> None:
+    first = first_of(["step 3 loss 2.1", *CUT])
+    assert first.id == "died-cut-off"
+    assert "at train.py:33: its exception is not there." in first.text
+    assert not said([*CUT, *(f"line {number}" for number in range(9))]).failed
+
+
+def test_of_a_chain_that_is_cut_off_the_exception_before_is_known() -> None:
+    chained = [
+        *CUT,
+        "KeyError: 'labels'",
+        "",
+        "During handling of the above exception, another exception occurred:",
+    ]
+    first = first_of([*chained, "", *CUT])
+    assert first.text == "A rank raised KeyError: 'labels' at train.py:33."
+
+
+def test_one_file_that_reports_much_leaves_room_for_the_others() -> None:
+    noise = [f"ERROR: sample {number} is damaged" for number in range(2 * MOST)] + ["step 9 loss 2.0"]
+    first = first_of(noise, ["starting", "ValueError: the vocabulary has 0 words"])
+    assert first.text.endswith("the vocabulary has 0 words")
+
+
+def test_since_when_is_told_where_the_line_has_a_time() -> None:
+    first = first_of(["2025-03-01 12:00:07,100 ERROR trainer: the disk went away"])
+    assert first.stamp is not None
+    assert first.stamp.clock == "12:00:07"
