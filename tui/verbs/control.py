@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import dataclasses
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
+from msgspec import structs
 
 from ...presets.nccl import NcclError, parse_level, parse_subsys
 from ...presets.sanitize import clean_text, escaped_json
@@ -229,7 +229,7 @@ def _sure(options: argparse.Namespace, command: Restart | Stop, save_s: float | 
         return False
     state = entry.state()
     if isinstance(command, Stop):
-        about = dataclasses.replace(
+        about = structs.replace(
             about, silent=confirm.target(state).silent
         )  # they are stopped in any case
     if changed := confirm.changed_since(about, state):
