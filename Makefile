@@ -9,7 +9,7 @@ JOBS ?= 3
 # Of the long matrices: 2/3 is the second third. All of it unless asked.
 PART ?= 1/1
 
-.PHONY: help install demo test test-long test-faults test-cluster test-all check lint types imports house bench pictures clean
+.PHONY: help install demo test test-long test-faults test-nccl test-cluster test-all check lint types imports house bench pictures clean
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -40,11 +40,14 @@ test-long: install ## the long matrices alone; PART=1/3 for a third of them
 test-faults: install ## jobs that are broken for real, and whether the diagnosis names it (8 minutes)
 	$(PYTEST) tests/faults -m 'not long' -n 2 --dist load
 
+test-nccl: install ## NCCL's own host code without a GPU; DISTUI_NCCL_SOURCES is the folder of its source tarballs
+	$(PYTEST) tests/nccl_ranks -m long -n 2 --dist load --part $(PART)
+
 test-cluster: install ## on a Slurm cluster in network namespaces, through SkyPilot (root on Debian or Ubuntu)
 	$(BIN)/python -m tests.rigs.slurm prepare
 	$(PYTEST) tests/cluster tests/presets/test_skypilot_task.py # whose schema is only there now
 
-test-all: test test-faults test-long test-cluster ## the tests, the faults, the long matrices, the cluster
+test-all: test test-faults test-long test-nccl test-cluster ## the tests, the faults, the long matrices, NCCL, the cluster
 
 check: lint types imports ## lint, format, types, imports
 

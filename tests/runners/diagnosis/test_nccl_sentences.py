@@ -54,6 +54,16 @@ def test_other_builds_are_told_also_where_no_version_is_logged(tmp_path: Path) -
     assert (told.id, told.text) == ("version-mismatch", "The ranks have loaded different builds of NCCL.")
 
 
+def test_what_ras_says_of_other_builds_is_told(tmp_path: Path) -> None:
+    warned = (
+        "[2026-11-25 15:20:01] gpu-a:100:107 [0] ras/rasnet.cc:421 NCCL WARN NCCL version mismatch with remote peer "
+        "10.0.0.7<35839> (local: 22907, remote 23007)"
+    )
+    first = verdict(tmp_path, [warned]).first
+    assert first is not None
+    assert first.id == "version-mismatch"
+
+
 def test_a_wrong_number_of_ranks_is_no_other_build(tmp_path: Path) -> None:
     told = verdict(tmp_path, [OTHER_BUILD.replace("nranks 2 vs 2", "nranks 2 vs 4")]).first
     assert told is not None
