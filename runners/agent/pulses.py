@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from ..diagnosis.rank_dumps import main_frames
+from ..diagnosis.rank_dumps import main_frames, threads
 from ..model import Event, Pulse, PulseTick, RankPhase, Site, Stall
 from ..state import RunState
 from ..telemetry.proc import read_io, read_once, read_stat
@@ -109,7 +109,11 @@ def world_of(pid: int) -> tuple[str | None, str | None]:
 
 def sites(text: str) -> tuple[Site, ...]:
     """The main thread in a text that faulthandler wrote, innermost first; () when it does not hold it."""
-    hits = (_FRAME.fullmatch(frame) for frame in main_frames(text))
+    return _sites(main_frames(text))
+
+
+def _sites(frames: Iterable[str]) -> tuple[Site, ...]:
+    hits = (_FRAME.fullmatch(frame) for frame in frames)
     return tuple(
         Site(hit[1], int(hit[2]) if hit[2].isdigit() else 0, hit[3]) for hit in hits if hit is not None
     )
@@ -133,6 +137,13 @@ def _with_holder(pulse: Pulse, own: Mapping[int, int]) -> Pulse:
     return structs.replace(
         pulse, holder=own.get(holder, holder), holder_name="" if holder in own else _program(holder)
     )
+
+
+def crash_sites(text: str) -> tuple[Site, ...]:
+    """The thread that a signal killed in a text of faulthandler's; the newest with frames where that has none."""
+    stacks = [thread for thread in threads(text) if thread.frames]
+    at = next((thread for thread in stacks if thread.current), stacks[-1] if stacks else None)
+    return _sites(at.frames if at is not None else ())
 
 
 # TCP connections of a process that wait for the other end, as /proc tells. Formats: the kernel's proc_net_tcp.

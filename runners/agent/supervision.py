@@ -14,6 +14,7 @@ from msgspec import Struct, structs
 from ...presets.finding import Finding
 from ...presets.sanitize import clean_line, clean_text
 from .. import file_io
+from ..diagnosis import activity
 from ..host_processes import StartMode
 from ..inrank.failure_causes import Death, Failure, classify, first_of, left_early
 from ..inrank.restart_policy import after_failure
@@ -33,10 +34,12 @@ from ..model import (
     RunEnded,
     RunnerLost,
     RunPhase,
+    Site,
     Stamped,
     Wrapped,
 )
 from ..state import Rank
+from . import pulses
 from .checkpoint_watch import CheckpointWatch
 from .commands import Restarts
 from .hook_clients import Hooks
@@ -94,6 +97,8 @@ class Ended:
     node: int = 0
     finished: bool = False
     """Whether its script had reached its end."""
+    crash: tuple[Site, ...] = ()
+    """Where it was when a signal killed it for what it did, innermost first."""
 
     @property
     def failure(self) -> Failure:
@@ -119,7 +124,18 @@ def gather(run_dir: Path, change: RankChanged, evidence: KernelEvidence = NOTHIN
     file = file_id(node, change.attempt, change.rank, "err")
     log = run_dir / file
     lines = last_lines(run_dir, file, MOST_READ)
-    return Ended(change, _raised(log), lines, evidence, node, log.with_suffix(".end").exists())
+    crash = _crashed(log) if change.signal else ()
+    return Ended(change, _raised(log), lines, evidence, node, log.with_suffix(".end").exists(), crash)
+
+
+def _crashed(error_log: Path) -> tuple[Site, ...]:
+    """The thread in which a signal came, as faulthandler wrote it before the process died."""
+    try:
+        text = error_log.with_suffix(".stacks").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ()
+    _, fatal, stacks = text.rpartition("Fatal Python error")
+    return pulses.crash_sites(stacks) if fatal else ()
 
 
 def _raised(error_log: Path) -> Raised | None:
@@ -231,9 +247,18 @@ def first_cause(ended: list[Ended], done: Iterable[RankChanged] = ()) -> FirstCa
         kind=failure.kind,
         remedy=clean_text(failure.remedy),
         retry=failure.retry,
-        where=clean_text(failure.where),
-        evidence=first.evidence.lines,
+        where=clean_text(failure.where or _own_line(first.crash)),
+        evidence=(*_stack_at(first.crash), *first.evidence.lines),
     )
+
+
+def _own_line(crash: tuple[Site, ...]) -> str:
+    own = next((site for site in crash if activity.own_code(site)), None)
+    return "" if own is None else f"{own.file}:{own.line}"
+
+
+def _stack_at(crash: tuple[Site, ...]) -> tuple[str, ...]:
+    return (clean_text(f"its stack at that moment: {activity.stack_text(crash[:6])}"),) if crash else ()
 
 
 def _succeeded(changes: Mapping[int, RankChanged]) -> list[RankChanged]:

@@ -185,7 +185,7 @@ def _evidence(state: RunState, attempt: Attempt, cause: FirstCause) -> Iterator[
     if cause.victims:
         yield f"after it: {spans_text('rank', cause.victims)}"
     if cause.where:
-        yield f"raised at {cause.where}"
+        yield f"{'raised' if cause.signal is None else 'crashed'} at {cause.where}"
     if cause.oom:
         yield cause.oom
     yield from cause.evidence

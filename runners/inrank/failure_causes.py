@@ -297,7 +297,7 @@ def _of_signal(number: int, death: Death) -> _FailureClass:
 _CRASH = {
     int(signal.SIGSEGV): (
         "native code touched memory that is not its own",
-        "faulthandler's stack in its stderr names the call; look for libraries built for another torch or CUDA",
+        "its Python stack names the call; look for libraries built for another torch or CUDA",
     ),
     int(signal.SIGBUS): (
         "a file mapped into memory had no room or went away",

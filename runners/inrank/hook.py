@@ -414,6 +414,7 @@ def owns_signal() -> bool:
 
 def stacks_by_signal() -> None:
     """Have SIGUSR2 write the stacks also while the GIL is held: faulthandler does so from the signal's handler itself.
+    So do signals that end a process for what it does itself, as SIGSEGV.
 
     The interpreter removes that handler long before a process with torch in it has ended. It then restores what is
     set here, to ignore the signal, which would otherwise kill the rank. Python's own table keeps "default", as scripts
@@ -427,6 +428,8 @@ def stacks_by_signal() -> None:
         ignore(signal.SIGUSR2, int(signal.SIG_IGN))
     file = open(os.environ["DISTUI_RANK_FILES"] + ".stacks", "w", opener=private)  # noqa: SIM115
     faulthandler.register(signal.SIGUSR2, file, all_threads=True)
+    if not faulthandler.is_enabled():  # else PYTHONFAULTHANDLER has it on stderr
+        faulthandler.enable(file, all_threads=True)  # crashes, too; the signal then kills as it would have
 
 
 def stacks() -> str:

@@ -189,7 +189,9 @@ def test_a_foreground_launch_says_each_cause_once_and_its_times_never_go_back(wo
     assert attempts == ["attempt 1", "attempt 2"], "the second failure is the same"
     assert len(cause.findall(told)) == len(attempts), told
     assert "  gave up: failed in the same way twice\n" in done.err
-    assert len(cause.findall(report)) == len(attempts), "in the ledger, and of the newest below it: " + report
+    assert len(cause.findall(report)) == len(attempts), (
+        "in the ledger, and of the newest below it: " + report
+    )
     assert "\ngave up: failed in the same way twice\n" in report
 
 

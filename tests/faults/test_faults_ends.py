@@ -44,7 +44,12 @@ def test_killed(world: World) -> None:
 
 def test_segmentation_fault(world: World) -> None:
     wanted = Wanted(ids=("died-segfault",), rank=1, words=("SIGSEGV",))
-    see("one rank crashes in C (SIGSEGV)", start(world, "dies.py", "segfault"), wanted)
+    run = start(world, "dies.py", "segfault")
+    see("one rank crashes in C (SIGSEGV)", run, wanted)
+    said = world.distui("diagnose", run.id).out
+    (stack,) = [line for line in said.splitlines() if "its stack at that moment" in line]
+    assert ", dies.py:" in stack
+    assert stack.count(" crash, dies.py:") == 1
 
 
 def test_out_of_the_cgroups_memory(world: World) -> None:

@@ -229,9 +229,7 @@ def _sure(options: argparse.Namespace, command: Restart | Stop, save_s: float | 
         return False
     state = entry.state()
     if isinstance(command, Stop):
-        about = structs.replace(
-            about, silent=confirm.target(state).silent
-        )  # they are stopped in any case
+        about = structs.replace(about, silent=confirm.target(state).silent)  # they are stopped in any case
     if changed := confirm.changed_since(about, state):
         complain(f"{changed}: nothing was done; type the command again to see the question as it is now")
         return False
