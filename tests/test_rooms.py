@@ -222,7 +222,7 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 277,
-    "lines": 84_000,
+    "lines": 84_100,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 41,

@@ -46,6 +46,7 @@ _ENDED = re.compile(
 )
 _LEVEL = re.compile(
     r"\b(?:ERROR|CRITICAL)\b|^Error executing job\b|^terminate called after throwing"
+    r"|(?i:loss is (?:nan|inf)\b.{0,40}stopp)|\*\*\* An error occurred in MPI_"
     r"|\[E\d{3,4} |^E\d{4} |\b[Ee]rror(?::| -?\d+\b)|\berror\]|NCCL WARN|Last error:|\b\w+Error:"
 )
 _WORDS = re.compile(
@@ -56,14 +57,16 @@ HINTS = ("rror", "RROR", "atal", "FATAL", "RITICAL", "xception", "NCCL WARN", "w
 """One stands in each line of the two surer kinds: cheap to look for."""
 SOFT = (
     "found", "No such", "enied", "annot", "can't", "ould not", "nable to", "ailed", "illed", "victed", "efused",
-    "nrecognized", "borted", "ailure", "nstalled",
+    "nrecognized", "borted", "ailure", "nstalled", "topping",
 )  # fmt: skip
 """The same of the least sure."""
 ERROR_WORDS = (*HINTS, *SOFT)
 _NOTHING = re.compile(
-    r'^\s*File "|^\s*raise |error_file|(?i:\berrors?["\']?\s*[:=]\s*(?:0|none|null|false|<N/A>|$))|Traceback \(most'
+    r'^\s*File "|\bFile "[^"]{1,400}", line \d|^\s*raise |error_file'
+    r"|(?i:\berrors?[\"']?\s*[:=]\s*(?:0|none|null|false|<N/A>|$))|Traceback \(most"
     r"|\b0 errors?\b|^nccl\w+Error: |closing signal|ChildFailedError|CalledProcessError|Root Cause|failed \(exitcode"
-    r"|exits with return code|couldn't chdir to .*: going to \S+ instead"
+    r"|exits with return code|CHILD PROCESS FAILED|error_handler: ?\{?$|Submitted job triggered an exception"
+    r"|couldn't chdir to .*: going to \S+ instead"
     r"|FutureWarning|DeprecationWarning|UserWarning|\bINFO\b|\bDEBUG\b|\bWARNING\b|\blevel=(?:info|debug|warn)"
 )
 """Words of errors that are none, or only of launchers whose ranks failed."""
@@ -126,6 +129,16 @@ class ErrorLines:
         self._words[self._file] += sureness is Sureness.WORDS
         self.full = self._counts[self._file] >= MOST or len(self._kept) >= MOST_IN_ALL
         self.open_here = True
+
+    def introduces(self, number: int) -> None:
+        """A traceback begins in this line: what was logged right above it as its title says less than its exception."""
+        last = self._kept[-1] if self._kept else None
+        if last is None or last.first.file != self._file or number - last.first.evidence.line != 1:
+            return
+        if last.failure is None and last.sureness is not Sureness.ENDED:
+            self._kept.pop()
+            self._counts[self._file] -= 1
+            self._words[self._file] -= last.sureness is Sureness.WORDS
 
     def outlive(self) -> None:
         """Training goes on in this file."""

@@ -278,6 +278,8 @@ class Reading:
                 self._parts(line.replace(r"\n", PART).replace(r"\"", '"'), number)
                 return
             self.exceptions.begin(wrote.text, line, wrote.stream, head, number)
+            if first[1] == BEGIN:
+                self.error_lines.introduces(number)
         elif first[1] == IGNORED:
             self.exceptions.ignore(wrote.stream, number)
         elif first[1] in NEEDLES:

@@ -53,6 +53,22 @@ CAUSES: tuple[Cause, ...] = (
         "no",
     ),
     _cause(
+        "ray-actor",
+        r"(?:ActorDiedError|RayActorError|ActorUnavailableError|WorkerCrashedError)\b.*?\bip: ([\w.:-]+)",
+        "lost an actor of Ray at {0}: {line}",
+        "look at what that worker wrote before, and at why its node or process ended",
+        "maybe",
+        symptom=True,
+    ),
+    _cause(
+        "ray-actor",
+        r"ActorDiedError|RayActorError|ActorUnavailableError|WorkerCrashedError",
+        "lost an actor of Ray: {line}",
+        "look at what that worker wrote before, and at why its node or process ended",
+        "maybe",
+        symptom=True,
+    ),
+    _cause(
         "build-failed",
         r"Error building extension '.*?\n([^\n]*?\b(?:[Ee]rror|fatal)\b ?:? [^\n]*)|Error building extension '([^'\n]+)'"
         r"|^RuntimeError: Error compiling objects for (extension)",
@@ -318,7 +334,7 @@ CAUSES: tuple[Cause, ...] = (
         "peer-gone",
         r"gloo.*?Connection (?:closed|reset) by peer \[([^\]\n]+)\]|(?:recvValue|sendBytes) failed on "
         r"SocketImpl\([^)\n]*remote=\[?([^\])\n]+)",
-        "lost its connection to another rank, at {0}",
+        "lost its connection to another rank, at {0}: {line}",
         "look for the rank that ended first, and why",
         "maybe",
         symptom=True,
@@ -330,7 +346,7 @@ CAUSES: tuple[Cause, ...] = (
         r"(?:Connection (?:closed|reset) by|Connection refused|connectFullMesh|Broken pipe"
         r"|remote process exited|ncclRemoteError|communicator was aborted|Read error)"
         r"|DistNetworkError|Rendezvous(?:Connection|Closed)Error|connection to the C10d store has failed",
-        "lost its connection to another rank",
+        "lost its connection to another rank: {line}",
         "look for the rank that ended first, and why",
         "maybe",
         symptom=True,

@@ -112,3 +112,29 @@ def test_since_when_is_told_where_the_line_has_a_time() -> None:
     first = first_of(["2025-03-01 12:00:07,100 ERROR trainer: the disk went away"])
     assert first.stamp is not None
     assert first.stamp.clock == "12:00:07"
+
+
+def test_the_title_of_a_traceback_says_less_than_its_exception() -> None:
+    title = "2025-03-01 12:00:07,100 ERROR engine: the engine does not start"
+    first = first_of(
+        [title, *CUT, "KeyError: 'labels'", *(f"line {number}" for number in range(40))],
+        [LAUNCHER.format(1, 0)],
+    )
+    assert first.id == "died-exception"
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (["Loss is nan, stopping training"], "Loss is nan"),
+        (["*** An error occurred in MPI_Init_thread"], "MPI_Init_thread"),
+        (["   [[ System not yet initialized (error 802) ]]"], "error 802"),
+        (
+            ['msg="runc create failed: container init was OOM-killed (memory limit too low?)"'],
+            "host memory",
+        ),
+        (["job preempted (node failure)"], "preempted"),
+    ],
+)
+def test_sentences_that_end_a_job(lines: Sequence[str], words: str) -> None:
+    assert words in first_of(["starting", *lines]).text
