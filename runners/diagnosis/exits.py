@@ -44,9 +44,9 @@ _FORMS = tuple(
         r"Process (?P<rank>\d{1,9}) terminated with the following (?P<raised>error)",
         _MPIRUN,
         # Open MPI and UCX, which both begin with [host:pid]; Horovod with gloo
-        rf"^(?:\*\*\* )?Signal: {_WORD} \((?P<signal>\d{{1,2}})\)",
-        r"^Caught signal (?P<signal>\d{1,2}) \(",
-        r"^Process (?P<rank>\d{1,9}) exit(?:ed)? with (?:status|exit) code (?P<code>\d{1,3})",
+        rf"\bSignal: {_WORD} \((?P<signal>\d{{1,2}})\)",
+        r"\bCaught signal (?P<signal>\d{1,2}) \(",
+        r"\bProcess (?P<rank>\d{1,9}) exit(?:ed)? with (?:status|exit) code (?P<code>\d{1,3})",
         # the crash handlers of glog and Abseil, which Ray and JAX have, too
         r"(?:^|\s)\*\*\* (?P<name>SIG[A-Z]{2,6})\b.{0,40}?\breceived (?:by PID (?P<pid>\d{1,9})|at time=)",
         # Kubeflow's events, kubectl describe, YARN
