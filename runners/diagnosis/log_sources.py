@@ -339,12 +339,28 @@ def _is_tar(head: bytes) -> bool:
 
 
 def _of_tar(source: Source) -> Iterator[Source]:
-    with tarfile.open(fileobj=source.stream, mode="r|", tarinfo=_Member) as archive:  # type: ignore[call-overload]
+    packed = _Ended(source.stream)
+    with tarfile.open(fileobj=packed, mode="r|", tarinfo=_Member) as archive:  # type: ignore[call-overload]
         while (member := archive.next()) is not None:
             archive.members.clear()  # it keeps all that it has seen
             if member.isreg() and not member.issparse():
                 file: Any = archive.extractfile(member)
                 yield Source(member.name, ByteStream(partial(_some, file.read1)))
+    if packed.last.strip(b"\0"):  # Python takes a header that is cut for the end
+        raise BrokenOff("its end is missing")
+
+
+class _Ended:
+    """The bytes of a tar, and the last of them: zeros where it is whole."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+        self.last = b""
+
+    def read(self, size: int) -> bytes:
+        block = self._stream.read(size)
+        self.last = block[-512:] or self.last
+        return block
 
 
 def _some(read: Callable[[int], bytes], size: int) -> bytes:

@@ -423,7 +423,7 @@ def read_all(files: Iterable[Named], stopped: Callable[[], bool] = bool) -> Read
             if source.given:
                 raise
             reading.unread.no_logs.append(source.name)
-    if not reading.lines and reading.unread.sentences:
+    if not reading.lines and not reading.recorders.names and reading.unread.sentences:
         raise RunError(reading.unread.sentences[0])
     return reading
 

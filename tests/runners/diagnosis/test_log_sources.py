@@ -186,6 +186,20 @@ def test_of_a_torn_archive_the_first_files_are_read(tmp_path: Path, option: str)
     assert told.startswith("logs.tar:rank1.log breaks off after line ")
 
 
+def test_a_tar_that_ends_within_a_header(tmp_path: Path) -> None:
+    (tmp_path / "rank0.log").write_bytes(TRACE)
+    (tmp_path / "rank1.log").write_bytes(TRACE)
+    tool("tar", "-cf", "logs.tar", "rank0.log", "rank1.log", cwd=tmp_path)
+    data = (tmp_path / "logs.tar").read_bytes()
+    (tmp_path / "cut.tar").write_bytes(data[: 1024 + 300])
+    reading, verdict = read(tmp_path / "cut.tar")
+    assert verdict.first is not None
+    assert list(reading.unread) == [
+        "cut.tar breaks off in its file 1 (its end is missing): have it copied again"
+    ]
+    assert list(read(tmp_path / "logs.tar")[0].unread) == []
+
+
 @pytest.mark.parametrize(
     "data",
     [
