@@ -28,6 +28,9 @@ ONE_PANE = ("log", "curves", "nccl", "findings", "events")
 LEAST_LOG, LEAST_RANKS, STRIP = 4, 6, 3
 """Rows of text that the log, the rank table and the strip of curves keep on a small terminal."""
 
+LEAST_CURVES = 8
+"""Rows of text of curves below the rank table: two charts that one can read."""
+
 MOST_STRIP = 18
 """Rows of text of ranks × time: 16 ranks or groups, the times, the legend."""
 
@@ -182,9 +185,17 @@ def shows_wrong(width: int, height: int, pane: str, ended: bool) -> bool:
 
 
 def _rank_pane(body: Stack, wants: Wants) -> None:
-    """Ranks, and above them their GPUs where both fit well."""
+    """Ranks, above them their GPUs where both fit well, and below them their time and curves where rows are left."""
     if not wants.ended and body.height >= 20:
         body.add("gpus", wants.gpus, keep=max(body.height * 3 // 5, min(wants.ranks, 12) + body.extra))
+    strip = wants.strip(MOST_STRIP) + body.extra
+    if body.extra < strip <= body.height - wants.ranks - body.extra:
+        body.add("ranks", wants.ranks)
+        body.add("strip", strip - body.extra)
+        if wants.curves and body.height >= LEAST_CURVES + body.extra:
+            body.rest("curves")
+        body.grow("ranks")
+        return
     body.rest("ranks")
 
 
