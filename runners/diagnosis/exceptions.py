@@ -24,6 +24,8 @@ STREAMS = 64
 """Tracebacks that may be printed at the same time, in one file."""
 OLD = 4000
 """Lines after which an unfinished traceback is dropped."""
+LEFT = 64
+"""Lines of others after which an exception is over whose writer has written nothing more."""
 AFTER = 6
 """Lines after an exception within which a chained one may begin."""
 LAST = 30
@@ -127,6 +129,8 @@ class Exceptions:
         self.within = False
         """Whether `line` needs the next lines, since a traceback is being printed."""
         self._traces: dict[Stream, _Trace] = {}
+        self._look_at = 0
+        """Line from which on it is worth looking for traces that nobody goes on with."""
         self._raised: dict[str, _Raised] = {}
         self._file, self._name = 0, ""
         self.pending = False
@@ -143,7 +147,7 @@ class Exceptions:
 
     def open(self, file: int, name: str) -> None:
         """The next lines are of this file: its number, from 1, and its name."""
-        self._file, self._name, self.pending = file, name, False
+        self._file, self._name, self.pending, self._look_at = file, name, False, 0
         self.within = self._in_file()
 
     def _in_file(self) -> bool:
@@ -201,6 +205,8 @@ class Exceptions:
         """A line while `within`, without prefixes and with them; True where it is one of a traceback."""
         trace = self._traces.get((self._file, stream))
         if trace is None:
+            if number >= self._look_at:
+                self._close_left(number)
             return False
         if trace.ended and any(word in text for word in _CHAINED):
             self._leave(trace, text)
@@ -218,6 +224,13 @@ class Exceptions:
         elif step is Step.OVER or (trace.ended and number - trace.ended > AFTER):
             self._close(trace)
         return step in (Step.PART, Step.RAISED)
+
+    def _close_left(self, number: int) -> None:
+        """Of writers that write no more: nothing is chained to an exception so far above."""
+        self._look_at = number + LEFT
+        for trace in list(self._traces.values()):
+            if trace.stream[0] == self._file and trace.ended and number - trace.ended > LEFT:
+                self._close(trace)
 
     def entries(self, lengths: Mapping[int, int]) -> Iterator[RuleHits]:
         """The exceptions, as rules that fired; `lengths`: lines of each file so far."""
