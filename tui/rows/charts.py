@@ -385,7 +385,7 @@ WINDOWS: tuple[tuple[str, float], ...] = (
 LIVE_WINDOW = "5m"
 
 BUCKETS = (
-    1, 2, 3, 4, 5, 10, 15, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 10800, 21600, 43200, 86400,
+    1, 2, 3, 4, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 10800, 21600, 43200, 86400,
 )  # fmt: skip
 """Seconds of a dot: those that the store of metrics has, or that divide into them."""
 

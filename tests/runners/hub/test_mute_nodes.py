@@ -62,7 +62,7 @@ async def test_a_stopped_runner_keeps_every_node_from_restarting(site: Site) -> 
         assert (viewer.state.attempt, viewer.state.phase) == (1, RunPhase.RUNNING)
         done = await viewer.link.send(Restart(new_id()))
         assert done.ok, done.text
-        assert viewer.state.attempt == 2
+        await viewer.until(lambda state: state.attempt == 2)
 
 
 class Patient(Whole):
