@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from ..presets.finding import Finding
-from . import file_io, host_processes, run_directories
+from . import file_io, host_processes, kept_stacks, run_directories
 from .agent.processes import gone, marked, resume, send_signal, state_of, sweep, unmarked
 from .agent.runner_process import ReportTail
 from .daemon import RESTART_SECONDS
@@ -33,6 +33,7 @@ from .model import (
     Command,
     CommandDone,
     CommandReceived,
+    Dump,
     Event,
     FindingRaised,
     Hello,
@@ -269,10 +270,18 @@ class DiskLink:
         return max(stamped.time for stamped in history.events)
 
     async def send(self, command: Command) -> CommandDone:
-        """Nothing can be changed any more."""
+        """Nothing can be changed any more; stacks of a moment were kept."""
         assert not isinstance(command, Hello | Via | ReadLog | ReadMetrics)
+        if isinstance(command, Dump) and command.at:
+            return self._stacks_of_then(command)
         again = f"`distui relaunch {self._entry.record.name}` starts it anew"
         return CommandDone(command.id, False, f"the run has ended: {again}")
+
+    def _stacks_of_then(self, command: Dump) -> CommandDone:
+        kept = kept_stacks.newest(self._run_dir, command.at, command.ranks)
+        if kept is None:
+            return CommandDone(command.id, False, kept_stacks.NONE)
+        return CommandDone(command.id, True, kept_stacks.text(kept), kept.data)
 
     async def read_log(
         self, file: str, offset: int, limit: int = 65536, grep: str = "", *, line: int = 0, at: float = 0.0
@@ -320,6 +329,8 @@ class FilesLink(DiskLink):
     async def send(self, command: Command) -> CommandDone:
         """Stop and restart, the only commands that need no agent."""
         assert not isinstance(command, Hello | Via | ReadLog | ReadMetrics)
+        if isinstance(command, Dump) and command.at:
+            return self._stacks_of_then(command)
         if self.readonly and isinstance(command, Stop | Restart):
             return CommandDone(command.id, False, "this connection is read-only")
         try:

@@ -216,8 +216,18 @@ class CommandExecutor(ABC):
     async def carry_out(self, command: Action) -> Reply:
         """Do it. Raises CommandRefused and `failures`."""
 
+    async def _read(self, command: Action) -> CommandDone:
+        """What changes nothing and asks nobody is not journaled, and goes on after the end."""
+        try:
+            answer, data = await self.carry_out(command)
+        except CommandRefused as error:
+            return CommandDone(command.id, False, str(error))
+        return CommandDone(command.id, True, sentence(answer), dict(data))
+
     async def execute(self, command: Action) -> CommandDone:
         """Do it, journal the request and the answer, and answer. The end of a run is its last word."""
+        if command.reads:
+            return await self._read(command)
         if self.run.state.phase.ended and not command.after_end:
             return CommandDone(command.id, False, ENDED)
         self.run.emit(CommandReceived(command.id, shortened(command.requested()), command.verb))

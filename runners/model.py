@@ -899,6 +899,11 @@ class RunCommand(Struct, frozen=True):
         """Whether it restarts the worker group: a hub does one such command at a time, on all nodes at once."""
         return False
 
+    @property
+    def reads(self) -> bool:
+        """Whether it only reads what was kept: then it is not journaled, and answered on read-only links, after the end."""
+        return False
+
     def requested(self) -> str:
         """Its line in the journal, secrets masked."""
         return f"{self.verb} requested"
@@ -993,6 +998,12 @@ class Dump(RunCommand, frozen=True, tag=True):
     """"stacks", "flight", "memory", or "record": torch records allocations for later snapshots of its memory; "runner":
     nothing of the ranks, only whether the runner answers (where the agent's `caps` have it)."""
     ranks: tuple[int, ...] = ()
+    at: float = 0.0
+    """Unix time: stacks that were kept by then, and no rank is asked."""
+
+    @property
+    def reads(self) -> bool:
+        return bool(self.at)
 
     def requested(self) -> str:
         return f"dump of {self.what} requested"

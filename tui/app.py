@@ -227,6 +227,10 @@ class CockpitApp(CommandingApp, TypeAheadApp, PacedApp):
         """See CommandingApp.travel_by."""
         self.travel.step(seconds)
 
+    def shown_time(self) -> float:
+        """See CommandingApp.shown_time."""
+        return self.travel.at or 0.0
+
     def go_live(self) -> bool:
         """See CommandingApp.go_live."""
         was = self.travel.active

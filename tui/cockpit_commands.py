@@ -188,6 +188,10 @@ class CommandingApp(LendingApp):
         """So many seconds later, or earlier."""
         raise NotImplementedError
 
+    def shown_time(self) -> float:
+        """Unix time of the moment of the past that is shown; 0 where the screen is live."""
+        raise NotImplementedError
+
     def go_live(self) -> bool:
         """Back to now; False where that is shown already."""
         raise NotImplementedError
@@ -313,12 +317,13 @@ class CommandingApp(LendingApp):
             rows = partial(dumps().dump_rows, what, done.data, source=source)
             self.push_screen(WideScreen(done.text, rows, self.view.ascii))
 
-    def show_stacks(self, data: Mapping[str, str]) -> None:
-        """Where ranks are, by what they answered."""
+    def show_stacks(self, data: Mapping[str, str], when: str = "") -> None:
+        """Where ranks are, by what they answered; `when`: that it was then, of the past."""
         follower = self.follower
         if follower is not None:
             rows = partial(dumps().stack_rows, data, source=dumps().source_of(follower.state))
-            self.push_screen(WideScreen(dumps().stack_title(data), rows, self.view.ascii))
+            title = dumps().stack_title(data)
+            self.push_screen(WideScreen(f"{when}: {title}" if when else title, rows, self.view.ascii))
 
     async def _save_then(self, command: Restart, follower: Follower) -> None:
         asked = saving.way(follower.state)

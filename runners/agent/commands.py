@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from .. import saving
+from .. import kept_stacks, saving
 from ..daemon import (
     ENDED,
     NO_CLUSTER,
@@ -302,10 +302,21 @@ class AgentCommands(CommandExecutor):
             raise CommandRefused(text)
         return reply(text)
 
+    def _kept(self, command: Dump) -> Reply:
+        """Stacks of then. Raises CommandRefused."""
+        kept = kept_stacks.newest(self._run.run_dir, command.at, command.ranks)
+        if kept is None:
+            raise CommandRefused(kept_stacks.NONE)
+        return Reply([Clause(kept_stacks.text(kept))], kept.data)
+
     async def _dump(self, command: Dump) -> Reply:
-        """Ask every chosen rank at once; those that answer are kept, those that do not are named."""
+        """What the ranks answer, or have answered by then. Raises CommandRefused."""
         if command.what == "runner":
             return reply(await self._restarts.check_runner())
+        return self._kept(command) if command.at else await self._asked(command)
+
+    async def _asked(self, command: Dump) -> Reply:
+        """Ask every chosen rank at once; those that answer are kept, those that do not are named."""
         hooks = self._hooks.chosen(command.ranks)
         if not hooks:
             raise CommandRefused("no rank is running")
@@ -339,6 +350,8 @@ class AgentCommands(CommandExecutor):
         if not data:
             raise CommandRefused(sentence(also), also)
         data, left = within(data, DUMP_BYTES)
+        if command.what == "stacks":
+            kept_stacks.keep(self._run.run_dir, self._run.node, time.time(), data)
         if left:
             also.append(Clause("too long for one answer: ask for {ranks} with --rank", left))
         return Reply(

@@ -456,7 +456,7 @@ class AgentServer:
 
     async def _answer(self, client: Client, command: Action) -> None:
         """Commands go on when their viewer has left."""
-        if client.hello is not None and client.hello.readonly:
+        if client.hello is not None and client.hello.readonly and not command.reads:
             done = CommandDone(command.id, False, "this connection is read-only")
         else:
             done = await self._execute(command)

@@ -537,7 +537,7 @@ class SocketLink:
         """See Link.send."""
         if isinstance(command, Hello | Via | ReadLog | ReadMetrics):
             raise TypeError(f"{type(command).__name__} is not sent this way")
-        if self.readonly:
+        if self.readonly and not command.reads:
             return CommandDone(command.id, False, "this connection is read-only")
         try:
             return await self._answer(command, self._answers.open(command.id))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -81,3 +82,36 @@ def test_a_failure_is_gone_back_to_live_and_in_a_bundle(
     assert replay.ended() == 0
     assert run.status()["state"] == "running"
     run.stop("--grace", "1").fine()
+
+
+STANDS = """
+import torch, time
+
+def wait_for_nothing():
+    time.sleep(600)
+
+wait_for_nothing()
+"""
+
+
+@pytest.mark.torch
+def test_stacks_that_were_taken_are_seen_again_also_after_the_end(
+    world: World, screens: list[Screen]
+) -> None:
+    run = world.run("launch", "single", "--name", "stands", "--", world.script("stands.py", STANDS))
+    assert run.wait("running") == 0
+    end = time.monotonic() + 60
+    while "wait_for_nothing" not in run.distui("dump", "stacks").out:  # torch is being imported until then
+        assert time.monotonic() < end, run.describe()
+    taken = time.time()
+    run.eventually(lambda now: time.time() > taken + 3, 60)  # a dot of a curve is a second
+    assert run.distui("stop", "--yes", "--grace", "1").code == 0
+    ended = Screen((DISTUI, "attach", run.name), world.env, world.work, 120, 40)
+    screens.append(ended)
+    ended.until("STOPPED", 30)
+    ended.press("w")
+    ended.until("when stacks were taken", 30)
+    ended.press("[")
+    ended.until("PAST", 30)
+    ended.press("w")
+    assert "stacks taken " in ended.until("wait_for_nothing", 30)

@@ -525,22 +525,26 @@ class RunScreen(Screen[None]):
     # --- where the ranks are
 
     def action_stacks(self) -> None:
-        """Ask the marked ranks, or all, for their stacks, and show equal ones together."""
+        """Ask the marked ranks, or all, for their stacks, and show equal ones together; of the past those kept then."""
         state = self.app.follower.state if self.app.follower is not None else None
-        if state is None or state.phase.ended:
-            self.notify("the run has ended: there are no ranks to ask")
+        then = self.app.shown_time()
+        if state is None or (state.phase.ended and not then):
+            self.notify(
+                "the run has ended: there are no ranks to ask; [ goes back to when stacks were taken"
+            )
             return
         marked = tuple(sorted(self.app.view.marked & set(state.ranks)))
         who = "the marked ranks" if marked else "every rank"
         late = self.set_timer(PATIENCE_S, lambda: self.notify(f"asking {who} for stacks", timeout=2))
-        self.run_worker(self._ask_stacks(marked, late), group="stacks", exclusive=True)
+        self.run_worker(self._ask_stacks(marked, then, late), group="stacks", exclusive=True)
 
-    async def _ask_stacks(self, ranks: tuple[int, ...], late: Timer) -> None:
+    async def _ask_stacks(self, ranks: tuple[int, ...], then: float, late: Timer) -> None:
+        """`then`: unix time of the moment that is shown; 0 for now."""
         follower = self.app.follower
         if follower is None:
             return
         try:
-            done = await follower.send(Dump(new_id(), "stacks", ranks))
+            done = await follower.send(Dump(new_id(), "stacks", ranks, at=then))
         except LinkError as error:
             self.notify(str(error), severity="error", markup=False)
             return
@@ -549,7 +553,7 @@ class RunScreen(Screen[None]):
         if not done.data:
             self.notify(done.text, severity="information" if done.ok else "error", markup=False)
             return
-        self.app.show_stacks(done.data)
+        self.app.show_stacks(done.data, done.text if then else "")
 
     def _show_text(self, title: str, rows: list[Row]) -> None:
         self.app.push_screen(TextScreen(title, rows, self.app.view.ascii))

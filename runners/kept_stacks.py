@@ -1,0 +1,60 @@
+"""Stacks that somebody asked for, kept beside the logs: a look at that moment later shows them, also after the end."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec import json
+
+from . import file_io
+from .formatting import time_of_day
+
+FOLDER = "stacks"
+"""In the folder of a node; a file an answer, named by its unix milliseconds."""
+MOST = 32
+"""Answers that are kept of a node, the newest."""
+
+
+NONE = "no stacks were taken by then: `w` on the live screen, or `distui dump RUN stacks`, takes them"
+
+
+class KeptStacks(NamedTuple):
+    """What was answered at one moment."""
+
+    at: float
+    """Unix time, by the node's clock; of several nodes that of the newest answer."""
+    data: dict[str, str]
+    """Rank → what its hook answered, as in CommandDone.data."""
+
+
+def keep(run_dir: Path, node: int, at: float, data: Mapping[str, str]) -> None:
+    """Write an answer down. On a full disk it is not kept: whoever asked has it all the same."""
+    folder = run_dir / f"node-{node}" / FOLDER
+    with contextlib.suppress(OSError):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        file_io.write_atomically(folder / f"{int(at * 1000):015d}.json", json.encode(dict(data)))
+        for path in sorted(folder.glob("*.json"))[:-MOST]:
+            path.unlink()
+
+
+def newest(run_dir: Path, at: float, ranks: Collection[int] = ()) -> KeptStacks | None:
+    """The newest answer of each node by a moment, together; of `ranks` alone where some are named."""
+    moments: list[float] = []
+    data: dict[str, str] = {}
+    for folder in sorted(run_dir.glob(f"node-*/{FOLDER}")):
+        taken = [path for path in sorted(folder.glob("*.json")) if path.stem.isdigit()]
+        before = [path for path in taken if int(path.stem) <= at * 1000]
+        kept = file_io.document_or_none(before[-1], dict[str, str]) if before else None
+        its = {rank: text for rank, text in (kept or {}).items() if not ranks or int(rank) in ranks}
+        if its:
+            moments.append(int(before[-1].stem) / 1000)
+            data |= its
+    return KeptStacks(max(moments), data) if moments else None
+
+
+def text(kept: KeptStacks) -> str:
+    """When they were taken."""
+    return f"stacks taken {time_of_day(kept.at)}"
