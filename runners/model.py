@@ -901,7 +901,7 @@ class RunCommand(Struct, frozen=True):
 
     @property
     def reads(self) -> bool:
-        """Whether it only reads what was kept: then it is not journaled, and answered on read-only links, after the end."""
+        """Whether it only reads what was kept: not journaled, and answered on read-only links and after the end, too."""
         return False
 
     def requested(self) -> str:
