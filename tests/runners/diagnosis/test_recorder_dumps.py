@@ -202,8 +202,9 @@ def test_a_place_in_a_table_of_32_gib() -> None:
     assert loaded(b"\x80\x02}X\x09\x00\x00\x00pg_configNr\xff\xff\xff\x7fs.") == {"pg_config": None}
 
 
-def test_what_stands_for_more_than_there_is_memory() -> None:
-    """Containers that hold each other twice: sixty of them are 2^60."""
+def test_what_stands_for_more_than_there_is_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Containers that hold each other: twelve of them are 2^48."""
+    monkeypatch.setattr(recorder_dumps, "MOST_VALUES", 200_000)
     value: Any = []
     for _ in range(12):
         value = [value] * 16
