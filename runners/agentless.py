@@ -272,16 +272,13 @@ class DiskLink:
     async def send(self, command: Command) -> CommandDone:
         """Nothing can be changed any more; stacks of a moment were kept."""
         assert not isinstance(command, Hello | Via | ReadLog | ReadMetrics)
-        if isinstance(command, Dump) and command.at:
-            return self._stacks_of_then(command)
+        if isinstance(command, Dump) and command.reads:
+            kept = kept_stacks.newest(self._run_dir, command.at, command.ranks)
+            if kept is None:
+                return CommandDone(command.id, False, kept_stacks.NONE)
+            return CommandDone(command.id, True, kept_stacks.text(kept), kept.data)
         again = f"`distui relaunch {self._entry.record.name}` starts it anew"
         return CommandDone(command.id, False, f"the run has ended: {again}")
-
-    def _stacks_of_then(self, command: Dump) -> CommandDone:
-        kept = kept_stacks.newest(self._run_dir, command.at, command.ranks)
-        if kept is None:
-            return CommandDone(command.id, False, kept_stacks.NONE)
-        return CommandDone(command.id, True, kept_stacks.text(kept), kept.data)
 
     async def read_log(
         self, file: str, offset: int, limit: int = 65536, grep: str = "", *, line: int = 0, at: float = 0.0
@@ -329,8 +326,8 @@ class FilesLink(DiskLink):
     async def send(self, command: Command) -> CommandDone:
         """Stop and restart, the only commands that need no agent."""
         assert not isinstance(command, Hello | Via | ReadLog | ReadMetrics)
-        if isinstance(command, Dump) and command.at:
-            return self._stacks_of_then(command)
+        if command.reads:
+            return await super().send(command)
         if self.readonly and isinstance(command, Stop | Restart):
             return CommandDone(command.id, False, "this connection is read-only")
         try:

@@ -313,7 +313,7 @@ class AgentCommands(CommandExecutor):
         """What the ranks answer, or have answered by then. Raises CommandRefused."""
         if command.what == "runner":
             return reply(await self._restarts.check_runner())
-        return self._kept(command) if command.at else await self._asked(command)
+        return self._kept(command) if command.reads else await self._asked(command)
 
     async def _asked(self, command: Dump) -> Reply:
         """Ask every chosen rank at once; those that answer are kept, those that do not are named."""

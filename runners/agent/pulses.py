@@ -66,22 +66,23 @@ def _waits_in(pid: int, proc: str) -> str | None:
     return name if name not in ("", "0") else None
 
 
-def lock_holder(pid: int, proc: str = "/proc") -> int | None:
-    """Who holds the file lock that a process waits for; None where it waits for none, or the holder is not seen here.
+def lock_holders(proc: str = "/proc") -> dict[int, int]:
+    """Processes that wait for a file lock, each with who holds it; without those whose holder is not seen here.
 
     A waiting line of /proc/locks has "->" and the number of the lock that keeps it waiting, see proc_locks(5).
     """
     try:
-        lines = [
-            line.split()
-            for line in Path(proc, "locks").read_text(encoding="ascii", errors="replace").splitlines()
-        ]
+        text = Path(proc, "locks").read_text(encoding="ascii", errors="replace")
     except OSError:
-        return None
-    waiting = next((line[0] for line in lines if line[1:2] == ["->"] and line[5:6] == [str(pid)]), None)
-    held = (line[4] for line in lines if waiting is not None and line[0] == waiting and line[1:2] != ["->"])
-    holder = next(held, "")
-    return int(holder) if holder.isdigit() and holder != "0" else None
+        return {}
+    lines = [line.split() for line in text.splitlines()]
+    held = {line[0]: line[4] for line in lines if len(line) > 4 and line[1] != "->"}
+    waiting = {line[5]: held.get(line[0], "") for line in lines if len(line) > 5 and line[1] == "->"}
+    return {
+        int(pid): int(holder)
+        for pid, holder in waiting.items()
+        if pid.isdigit() and holder.isdigit() and holder != "0"
+    }
 
 
 def _program(pid: int, proc: str = "/proc") -> str:
@@ -124,14 +125,9 @@ def _with_stalls(pulse: Pulse, stalled: Mapping[int, tuple[Stall, ...]]) -> Puls
     return structs.replace(pulse, stalls=its) if its is not None else pulse
 
 
-def _locked(pulses: Iterable[Pulse]) -> bool:
-    """Whether a rank waits for a file lock."""
-    return any(pulse.call == "lock" for pulse in pulses)
-
-
-def _with_holder(pulse: Pulse, own: Mapping[int, int]) -> Pulse:
+def _with_holder(pulse: Pulse, holders: Mapping[int, int], own: Mapping[int, int]) -> Pulse:
     """With who holds the file lock that it waits for: a rank, also by a child (`own`: pid → rank's), or anybody."""
-    holder = lock_holder(pulse.pid) if pulse.call == "lock" and pulse.pid else None
+    holder = holders.get(pulse.pid or 0) if pulse.call == "lock" else None
     if holder is None:
         return pulse
     return structs.replace(
@@ -319,8 +315,9 @@ class Pulses:
         self._waiting, self._attentive = bool(waiting), bool(early or slow or still)
         pids = {ranks[pulse.rank] for pulse in (*waiting, *slow)}
         stalled = await asyncio.to_thread(stalls, pids) if pids else {}
-        own = {member: pid for pid in ranks.values() for member in tree(pid)} if _locked(pulses) else {}
-        return tuple(_with_holder(_with_stalls(pulse, stalled), own) for pulse in pulses)
+        holders = lock_holders() if any(pulse.call == "lock" for pulse in pulses) else {}
+        own = {member: pid for pid in ranks.values() for member in tree(pid)} if holders else {}
+        return tuple(_with_holder(_with_stalls(pulse, stalled), holders, own) for pulse in pulses)
 
     def _remember(self, ranks: Mapping[int, int]) -> None:
         self._ranks = {rank: state for rank, state in self._ranks.items() if ranks.get(rank) == state.pid}

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from distui.runners.diagnosis.error_lines import MOST
-from distui.runners.diagnosis.first_cause import LogFinding, Verdict, judge
-from distui.runners.diagnosis.reading import Reading
+from distui.runners.diagnosis.first_cause import LogFinding
+
+from .test_exceptions import said
 
 LAUNCHER = (
     "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: {0}) local_rank: {1} (pid: 611) of binary: "
@@ -25,15 +26,6 @@ CUT = (
     "    main()",
     '  File "/opt/env/lib/python3.11/site-packages/torch/nn/modules/module.py", line 1751, in _call_impl',
 )
-
-
-def said(*files: Sequence[str]) -> Verdict:
-    """The verdict on some logs."""
-    reading = Reading()
-    for number, lines in enumerate(files):
-        reading.open(f"{number}.log")
-        reading.feed(lines)
-    return judge(reading)
 
 
 def first_of(*files: Sequence[str]) -> LogFinding:

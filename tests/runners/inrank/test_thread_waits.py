@@ -41,7 +41,7 @@ def seen(script: str, *arguments: str, extra: str = "") -> Any:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
-        holder = pulses.lock_holder(process.pid)
+        holder = pulses.lock_holders().get(process.pid)
         process.kill()
     assert line, process.stderr.read() if process.stderr else ""
     return {**json.loads(line), "holder": holder}
@@ -60,8 +60,8 @@ def test_a_file_lock_with_its_path_and_holder(tmp_path: Path) -> None:
 
 
 def test_who_waits_for_no_lock_has_no_holder() -> None:
-    assert pulses.lock_holder(os.getpid()) is None
-    assert pulses.lock_holder(1, proc="/nowhere") is None
+    assert pulses.lock_holders().get(os.getpid()) is None
+    assert pulses.lock_holders(proc="/nowhere") == {}
 
 
 def test_a_fifo_that_nobody_writes_to(tmp_path: Path) -> None:
