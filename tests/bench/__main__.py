@@ -90,8 +90,9 @@ def measure(topic: str, effort: Effort) -> list[Row]:
         found = [skipped(topic, str(error), goal=0.0)]
     sys.stderr.write(f"{topic}: {time.monotonic() - began:.0f} s\n")
     for row in found:
+        why = "".join(f": {note}" for note in row.notes) if row.met == "not measured" else ""
         sys.stderr.write(
-            f"  {row.what}: {row.ours} | {row.peer} | {row.shown} | {row.goal_text} {row.met}\n"
+            f"  {row.what}: {row.ours} | {row.peer} | {row.shown} | {row.goal_text} {row.met}{why}\n"
         )
     return found
 

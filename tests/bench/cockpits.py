@@ -34,8 +34,8 @@ TITLES = ("GPU utilisation", "GPU memory", "power, share", "temperature", "time 
 Steps = tuple[tuple[str, Callable[[str], bool]], ...]
 """Keys that are pressed in turns, and whether the screen shows what each asks for."""
 PANES: Steps = (
-    ("2", lambda text: "[2 Ranks]" in text and "live " not in text),
-    ("1", lambda text: "[1 Overview]" in text and "live " in text),
+    ("2", lambda text: "[2 Ranks]" in text and "FOLLOW" not in text),
+    ("1", lambda text: "[1 Overview]" in text and "FOLLOW" in text),
 )
 """Another screen and back."""
 METRICS: Steps = tuple(("m", lambda text, title=title: title in text) for title in (*TITLES[1:], TITLES[0]))  # type: ignore[misc]
@@ -83,6 +83,7 @@ def beside(place: Place, effort: Effort) -> list[Row]:
             terminal.rest(5)
             ours.append(watched(terminal, effort.watch_s / ROUNDS, pids))
         with Terminal([program, "--interval", "1"], nvitop_env(place), SIZE) as terminal:
+            terminal.until("nvitop", lambda text: "MEM" in text and "Traceback" not in text, 60)
             terminal.rest(5)
             theirs.append(watched(terminal, effort.watch_s / ROUNDS))
             if "MEM" not in terminal.text() or "Traceback" in terminal.text():
