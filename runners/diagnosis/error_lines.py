@@ -22,10 +22,16 @@ MOST, MOST_WORDS, MOST_IN_ALL = 64, 16, 8192
 """Sentences that are kept of a file, the least sure of them, and those of all files: one that reports much leaves room
 for the others.
 """
+LAST_WORDS = 1
+"""Lines of a file before its end within which words alone are taken for what ended it."""
 PLACE = 1 << 21
 """Behind exceptions, where two stand in one line."""
 QUOTED = 300
 """Characters of a sentence that are quoted."""
+
+
+UNEXPLAINED = "unexplained"
+"""The rule of a sentence that the table of causes does not know."""
 
 
 class Sureness(IntEnum):
@@ -42,18 +48,23 @@ class Sureness(IntEnum):
 _ENDED = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Timeout|Expired|NotFound)(?::\s|$)"
     r"|^\s*what\(\):|Fatal Python error|^(?i:fatal)[: ]|\bFATAL\b"
-    r"|^\S+: error: |^Cuda failure \d"
+    r"|^\S+: error: |^Cuda failure \d|^Memory access fault by|\bTHCudaCheck FAIL\b|\bCheck failed: "
+    r"|\bAssertion [`'].{1,400}?['`] failed\b"
 )
 _LEVEL = re.compile(
     r"\b(?:ERROR|CRITICAL)\b|^Error executing job\b|^terminate called after throwing"
     r"|(?i:loss is (?:nan|inf)\b.{0,40}stopp)|\*\*\* An error occurred in MPI_"
-    r"|\[E\d{3,4} |^E\d{4} |\b[Ee]rror(?::| -?\d+\b)|\berror\]|NCCL WARN|Last error:|\b\w+Error:"
+    r"|\[E\d{3,4} |^E\d{4} |\[E \w+\.\w+:\d+\]|\b[Ee]rror(?::| #?-?\d+\b)|\berror\]|NCCL WARN|Last error:|\b\w+Error:"
+    r"|\bpthread_create failed\b|^Test \w+ failure\b|^\[[\d :,-]+ [CF] \d+ \d+\] "
 )
 _WORDS = re.compile(
     r"command not found|No such file or directory|(?i:permission denied)|Exec format error|(?i:not? (?:found|installed))"
     r"|\b(?i:cannot|can't|could not|unable to|failed|failure|evicted|killed|aborted|unrecognized arguments|refused)\b"
 )
-HINTS = ("rror", "RROR", "atal", "FATAL", "RITICAL", "xception", "NCCL WARN", "what():", "terminate called")
+HINTS = (
+    "rror", "RROR", "atal", "FATAL", "RITICAL", "xception", "NCCL WARN", "what():", "terminate called", "access fault",
+    "Check FAIL",
+)  # fmt: skip
 """One stands in each line of the two surer kinds: cheap to look for."""
 SOFT = (
     "found", "No such", "enied", "annot", "can't", "ould not", "nable to", "ailed", "illed", "victed", "efused",
@@ -72,6 +83,11 @@ _NOTHING = re.compile(
 """Words of errors that are none, or only of launchers whose ranks failed."""
 _WARNED = re.compile(r"\[W\d{0,4} |^W\d{4} ")
 """A warning of torch's C++ (glog), before its prefix is taken away."""
+_SOCKET = re.compile(r"socket has failed to (?:bind|connect) .{1,400}errno: (?!97\b)\d")
+"""A warning all the same: which port, or which peer, where torch raises no exception that names it. Error 97 only says
+that there is no IPv6."""
+_MINOR = re.compile(r"\b(?:INFO|WARN(?:ING)?|DEBUG|NOTICE)\b|\bI\d{4}\b")
+"""Levels below that of errors, before the sentence."""
 _ALIVE = re.compile(
     r"\d+%\|.*\||(?i:\b(?:step|iter|iteration|epoch|global_step)\b\W{0,3}\d+.{0,80}\b(?:loss|lr|tok|time|acc))"
     r"|(?i:\bloss\W{0,4}-?\d)"
@@ -90,6 +106,10 @@ class _Sentence:
     first: First
     outlived: bool = False
     """Whether training went on after it."""
+    title: bool = False
+    """Whether a traceback begins right below it."""
+    warned: bool = False
+    """Whether it is logged as less than an error."""
 
 
 class ErrorLines:
@@ -113,7 +133,7 @@ class ErrorLines:
 
     def line(self, line: str, text: str, head: Head, number: int, has_rule: bool) -> None:
         """A line that may report an error; `text`: without prefixes; `has_rule`: a rule reads it, too."""
-        if self.full or _NOTHING.search(text) or _WARNED.search(line, 0, 80):
+        if self.full or _NOTHING.search(text) or (_WARNED.search(line, 0, 80) and not _SOCKET.search(text)):
             return
         sureness = sureness_of(text)
         if sureness is None or (sureness is Sureness.WORDS and self._words[self._file] >= MOST_WORDS):
@@ -124,7 +144,8 @@ class ErrorLines:
         if has_rule and (failure is None or failure.symptom):
             return
         first = First(self._file, FactLine(self._name, number, shown(line)), head, stamp_of(line))
-        self._kept.append(_Sentence(sureness, failure, text, first))
+        warned = _MINOR.search(line.partition(text)[0]) is not None
+        self._kept.append(_Sentence(sureness, failure, text, first, warned=warned))
         self._counts[self._file] += 1
         self._words[self._file] += sureness is Sureness.WORDS
         self.full = self._counts[self._file] >= MOST or len(self._kept) >= MOST_IN_ALL
@@ -135,10 +156,7 @@ class ErrorLines:
         last = self._kept[-1] if self._kept else None
         if last is None or last.first.file != self._file or number - last.first.evidence.line != 1:
             return
-        if last.failure is None and last.sureness is not Sureness.ENDED:
-            self._kept.pop()
-            self._counts[self._file] -= 1
-            self._words[self._file] -= last.sureness is Sureness.WORDS
+        last.title = last.failure is None and last.sureness is not Sureness.ENDED
 
     def outlive(self) -> None:
         """Training goes on in this file."""
@@ -148,16 +166,19 @@ class ErrorLines:
         self.open_here = False
 
     def entries(
-        self, lengths: Mapping[int, int], failed: bool, killed: First | None = None
+        self, lengths: Mapping[int, int], failed: bool, killed: First | None = None, titles: bool = True
     ) -> Iterator[RuleHits]:
         """The best sentence, as a rule that fired: a cause where the job failed or nothing came after it.
 
         `lengths`: lines of each file so far; `failed`: somebody else tells that the job failed; `killed`: where a
-        process is reported to have been killed, after which sentences of that file tell only what followed.
+        process is reported to have been killed, after which sentences of that file tell only what followed; `titles`:
+        also those of tracebacks, whose exceptions are not there.
         """
-        kept = [each for each in self._kept if not _follows(each.first, killed)]
+        kept = [
+            each for each in self._kept if not _follows(each.first, killed) and (titles or not each.title)
+        ]
         surer = [each for each in kept if each.sureness > Sureness.WORDS]
-        ended = kept if failed else [each for each in surer if _ends(each, lengths)]
+        ended = kept if failed else [each for each in kept if _ends(each, lengths)]
         best = min(ended or surer, key=_order, default=None)
         if best is not None:
             yield RuleHits.of(_rule(best, bool(ended)), best.first)
@@ -170,7 +191,9 @@ def _follows(first: First, killed: First | None) -> bool:
 def _ends(each: _Sentence, lengths: Mapping[int, int]) -> bool:
     """Whether its file ends with it, and no training went on after it."""
     left = lengths.get(each.first.file, 0) - each.first.evidence.line
-    return not each.outlived and left <= LAST
+    if each.sureness > Sureness.WORDS:
+        return not each.outlived and left <= LAST
+    return not each.outlived and not each.warned and left <= LAST_WORDS
 
 
 def is_alive(line: str) -> bool:
@@ -207,7 +230,7 @@ def _order(each: _Sentence) -> tuple[bool, bool, bool, int, int, int]:
 def _rule(best: _Sentence, ended: bool) -> Rule:
     failure = best.failure
     if failure is None:
-        name, text = "unexplained", f"No rule knows this: {shown(best.text)[:QUOTED]}"
+        name, text = UNEXPLAINED, f"No rule knows this: {shown(best.text)[:QUOTED]}"
         remedy = "Read the lines around it: it is the earliest sentence that tells of an error."
     else:
         name, text, remedy = f"died-{failure.kind}", text_of(failure), sentence(failure.remedy)

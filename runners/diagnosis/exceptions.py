@@ -251,12 +251,17 @@ class Exceptions:
         first = min(cut, key=lambda each: (each.stream[0], each.began), default=None)
         if first is not None:
             number, line = first.last
-            text = f"The log ends within a traceback, at {first.printed.place}: {CUT_OFF.text}"
+            text = f"The log ends within a traceback, at {first.printed.place}{_within(first.printed)}: {CUT_OFF.text}"
             rule = replace(CUT_OFF, text=text)
             if (inner := self._inner.get(first.stream)) is not None:
                 rule, number, line = _rule(inner.failure, MOST + 1, True), inner.number, inner.line
             evidence = FactLine(self._name, number, shown(line))
             yield RuleHits.of(rule, First(first.stream[0], evidence, first.head, stamp_of(line)))
+
+    @property
+    def raised(self) -> bool:
+        """Whether an exception was read to its end."""
+        return bool(self._raised)
 
     @property
     def killed(self) -> First | None:
@@ -277,7 +282,7 @@ class Exceptions:
         """The exception's own line."""
         printed = trace.printed
         trace.ended = number
-        if of_launcher(printed.kind):
+        if of_launcher(printed.kind, printed.text):
             self.failed = True
             self._close(trace)
         elif not trace.ignored and not _GROUPS.match(printed.kind):
@@ -377,6 +382,14 @@ def _rule(failure: Failure, place: int, sure: bool) -> Rule:
         id=f"died-{failure.kind}", severity=severity, role=role, layer="python",  # type: ignore[arg-type]
         confidence="high" if sure else "low", text=text_of(failure), remedy=sentence(remedy), place=PLACE + place,
     )  # fmt: skip
+
+
+def _within(printed: PrintedTraceback) -> str:
+    """The innermost frame, where that is of a library: what it was called for is the most that a cut traceback says."""
+    file, line, name = printed.innermost
+    if f"{file.rpartition('/')[2]}:{line}" == printed.place:
+        return ""
+    return f", in {name} ({'/'.join(file.split('/')[-2:])}:{line})"
 
 
 def text_of(failure: Failure) -> str:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..inrank.failure_causes import Death, Failure, classify, signal_of
+from ..inrank.tracebacks import of_tool
 from .file_names import PROCESS, LocalRanks
 from .heads import SOURCES, Head
 
@@ -43,6 +44,7 @@ _FORMS = tuple(
         r"[Pp]rocess (?P<rank>\d{1,9}) terminated with (?:signal (?P<name>SIG\w+)|exit code (?P<code>\d{1,3}))",
         r"Process (?P<rank>\d{1,9}) terminated with the following (?P<raised>error)",
         _MPIRUN,
+        r"(?P<raised>Primary job) +terminated normally, but \d+ process",
         # Open MPI and UCX, which both begin with [host:pid]; Horovod with gloo
         rf"\bSignal: {_WORD} \((?P<signal>\d{{1,2}})\)",
         r"\bCaught signal (?P<signal>\d{1,2}) \(",
@@ -69,10 +71,11 @@ NEEDLES = (
     "oom_kill event", "oom-kill event", "return code = ", "died with <Signals.", "non-zero exit status ",
     "terminated with signal SIG", "terminated with exit code ", "ssh exited with ", "srun: error: ",
     "return code list: [", "FAILED (exitcode ", "exit with status code ", "exited with status code ",
-    "terminated with the following error", "*** SIG", "exited with code ", "Exit Code:", "non-zero exit code ", *_WORDS,
+    "terminated with the following error", "*** SIG", "Primary job", "exited with code ", "Exit Code:",
+    "non-zero exit code ", *_WORDS,
 )  # fmt: skip
 """One stands in each line that tells of an exit."""
-_SPEAKER = re.compile(r"\[(?P<host>[A-Za-z0-9][\w.-]{0,200}):(?P<pid>\d{2,9})(?::\d+){0,2}\] ")
+_SPEAKER = re.compile(r"\[(?P<host>[A-Za-z0-9][\w.-]{0,200}):(?P<pid>\d{2,9})(?: ?:\d+){0,2}\] ")
 """With what Open MPI and UCX begin."""
 _OOM = re.compile(r"Detected \d+ oom[_-]kill event")
 """Slurm's words."""
@@ -104,6 +107,8 @@ class Endings:
         """Whose processes these were, by all reports of their exits: only one may tell the rank, another the host."""
         self.first: Head | None = None
         """Who failed first, as somebody says: torchrun's root cause, else the first whose rank or host is told."""
+        self.root: Head | None = None
+        """The same, where torchrun calls it the root cause."""
         self._host = ""
         self._rank: int | None = None
         """Whose lines of torchrun's table are being read."""
@@ -126,11 +131,11 @@ class Endings:
             whose = _both(self.who[end.pid], end.head) if repeated else end.head
             self.who[end.pid] = whose
             if self.first is not None and self.first.pid == end.pid:
-                self.first = whose
+                self.first, self.root = whose, whose if self.root is self.first else None
         ranked = end.head.rank is not None and not end.head.node.startswith(PROCESS)
         named = ranked or end.head.host != head.host
         if named and end.code and (self.first is None or self._root):
-            self.first, self._root = end.head, False
+            self.first, self.root, self._root = end.head, end.head if self._root else None, False
         return end._replace(failure=None) if repeated else end
 
     def _listed(self, row: re.Match[str], head: Head) -> ReportedExit | None:
@@ -155,7 +160,7 @@ def _ending(line: str, head: Head) -> ReportedExit | None:
     """The exit that a line reports; None for other lines."""
     for pattern in _FORMS:
         if match := pattern.search(line):
-            return _exit_of(match, head)
+            return None if of_tool(line) else _exit_of(match, head)
     return ReportedExit(_OF_SLURM, head, code=-signal.SIGKILL) if _OOM.search(line) else None
 
 

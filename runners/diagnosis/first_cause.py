@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from ...presets.finding import ROLES, SEVERITIES, Finding
 from ..formatting import spans_text
 from ..logs.log_files import parse_file_id
-from .error_lines import PLACE
+from .error_lines import PLACE, UNEXPLAINED
 from .heads import SOURCES, Head, Stamp, Thread
 from .nccl_facts import FactLine, InitStage, requests_sockets
 from .reading import REPORT, Reading
@@ -31,6 +31,8 @@ class LogFinding(Finding):
     """Lines that match; 0 for a finding that is derived from several statements."""
     host: str = ""
     """Of the first line; "" where unknown."""
+    device: int | None = None
+    """CUDA device of the process that wrote the first line, as NCCL numbers it; None where unknown."""
     hosts: tuple[str, ...] = ()
     stamp: Stamp | None = None
     """When the first line was written; None where it does not tell."""
@@ -53,7 +55,8 @@ class Verdict:
     findings: tuple[LogFinding, ...]
     """The first cause, then by role and severity."""
     first: LogFinding | None
-    """The cause that came first, of a job that has not failed what may become one; None where no line shows one."""
+    """The cause that came first, of a job that has not failed what may become one; where no line shows one the first
+    symptom of a job that failed; None where there is neither."""
     order: Order
     """Why it counts as the first: its place in a single file, its time, or unknown."""
     victims: tuple[LogFinding, ...]
@@ -68,6 +71,11 @@ class Verdict:
         """Whether the job failed, also where no line shows why."""
         return self.ended or failed_in(self.findings)
 
+    @property
+    def cause(self) -> LogFinding | None:
+        """The first cause; None where no line shows one."""
+        return self.first if self.first is not None and self.first.role != "symptom" else None
+
 
 def judge(reading: Reading) -> Verdict:
     """Findings and first cause of everything that was read."""
@@ -75,13 +83,16 @@ def judge(reading: Reading) -> Verdict:
     explained = any(entry.rule.role == "cause" and entry.rule.severity == "error" for entry, _ in hits)
     hits += ((entry, "") for entry in symptoms(reading.recorders.hits(), explained))
     findings = {entry.rule.place: finding_of(entry, seen, reading) for entry, seen in hits}
+    _explain_kills(findings)
     if not any(finding.role == "cause" and finding.severity == "error" for finding in findings.values()):
         failed = reading.exceptions.failed or failed_in(findings.values())
         fallback = [*absent(reading), *promoted(entry for entry, _ in hits)]
         if not fallback and failed:
             fallback += silent(reading, [entry for entry, _ in hits if entry.rule.role == "symptom"])
-        if not fallback:
-            fallback += reading.error_lines.entries(reading.lengths, failed, reading.exceptions.killed)
+        sentences = reading.error_lines.entries(
+            reading.lengths, failed, reading.exceptions.killed, titles=not reading.exceptions.raised
+        )
+        fallback += [entry for entry in sentences if not fallback or entry.rule.id != UNEXPLAINED]
         others = [each for each in findings.values() if each.id not in ("died-terminated", "died-abort")]
         others = [each for each in others if not _after(each, reading.exceptions.killed)]
         if not any(entry.rule.role == "cause" for entry in fallback) and not failed_in(others):
@@ -93,10 +104,11 @@ def judge(reading: Reading) -> Verdict:
         for entry in fallback:
             hits.append((entry, ""))
             findings[entry.rule.place] = finding_of(entry, "", reading)
-    causes = [entry for entry, _ in hits if findings[entry.rule.place].role == "cause"]
     ended = reading.exceptions.failed
-    first, order = _first_of(causes)
-    head = None if first is None else _placed(findings[first.rule.place], reading)
+    first, order = _first_of([entry for entry, _ in hits if findings[entry.rule.place].role == "cause"])
+    if first is None:
+        first, order = _first_of([entry for entry, _ in hits if findings[entry.rule.place].stops])
+    head = None if first is None else _placed(findings[first.rule.place], findings.values(), reading)
     rest = [finding for place, finding in findings.items() if first is None or place != first.rule.place]
     rest.sort(key=lambda finding: (ROLES.index(finding.role), SEVERITIES.index(finding.severity)))
     return Verdict(
@@ -107,6 +119,17 @@ def judge(reading: Reading) -> Verdict:
         behind=behind(reading.tally.progress),
         ended=ended,
     )
+
+
+OUT_OF_MEMORY = ("died-host-oom", "kernel-oom", "k8s-oom-killed", "ray-memory")
+"""Who tells them knows why a process got SIGKILL, of which a shell or a launcher tells no more."""
+
+
+def _explain_kills(findings: dict[int, LogFinding]) -> None:
+    """A kill follows from the want of memory that somebody reports."""
+    if any(each.id in OUT_OF_MEMORY for each in findings.values()):
+        for place, each in findings.items():
+            findings[place] = replace(each, role="symptom") if each.id == "died-killed" else each
 
 
 def failed_in(findings: Iterable[LogFinding]) -> bool:
@@ -122,19 +145,27 @@ def _after(finding: LogFinding, exited: First | None) -> bool:
     return its.file == exited.evidence.file and its.line > exited.evidence.line
 
 
-def _placed(finding: LogFinding, reading: Reading) -> LogFinding:
+def _placed(finding: LogFinding, others: Iterable[LogFinding], reading: Reading) -> LogFinding:
     """With rank and host, where its own lines do not tell them and whoever reported the failed process does."""
     endings = reading.exceptions.endings
     first = endings.first
     rank = None if first is None else _rank(first, reading)
-    if finding.rank is None and not finding.ranks and rank is not None:
-        finding = replace(finding, rank=rank, ranks=(rank,))
+    if rank is not None and (not finding.ranks or (endings.root is first and rank in finding.ranks)):
+        finding = replace(finding, rank=rank, ranks=finding.ranks or (rank,))
     if finding.host or finding.hosts:
         return finding
     host = endings.hosts.get(-1 if finding.rank is None else finding.rank, "")
     if not host and first is not None and rank in (None, finding.rank):
         host = first.host
+    host = host or _only_host(others, reading)
     return replace(finding, host=host, hosts=(host,)) if host else finding
+
+
+def _only_host(findings: Iterable[LogFinding], reading: Reading) -> str:
+    """The one that the logs are of, as far as anything in them names one; "" where none or several are named."""
+    named = {host for finding in findings for host in finding.hosts} | reading.prompts
+    named |= {node.host for node in reading.statements.nodes.values() if node.host}
+    return named.pop() if len(named) == 1 and not several_nodes(reading.statements) else ""
 
 
 OF_OTHER_BUILDS = ("boot-mismatch", "boot-truncated", "sock-handshake")
@@ -162,7 +193,9 @@ def finding_of(entry: RuleHits, seen: str, reading: Reading) -> LogFinding:
     whose = _identified(first.head, reading) if first else Head()
     lines = [first.evidence for first in entry.firsts[:3]] + entry.further
     heads = [_identified(head, reading) for head in entry.heads.values()]
-    ranks = {_rank(head, reading) for head in heads} - {None}
+    ranks = {rank for head in heads if (rank := _rank(head, reading)) is not None}
+    rank = _rank(whose, reading) if first else None
+    hosts = sorted({head.host for head in heads if head.host})
     return LogFinding(
         id=rule.id,
         severity="note" if soft else rule.severity,
@@ -173,10 +206,11 @@ def finding_of(entry: RuleHits, seen: str, reading: Reading) -> LogFinding:
         remedy=rule.remedy,
         env=rule.env,
         count=entry.count,
-        host=whose.host,
-        rank=_rank(whose, reading) if first else None,
-        hosts=tuple(sorted({head.host for head in heads if head.host})),
-        ranks=tuple(sorted(rank for rank in ranks if rank is not None)),
+        host=whose.host or (hosts[0] if len(hosts) == 1 else ""),
+        rank=next(iter(ranks)) if rank is None and len(ranks) == 1 else rank,
+        device=whose.dev,
+        hosts=tuple(hosts),
+        ranks=tuple(sorted(ranks)),
         stamp=first.stamp if first else None,
         values=first.values if first else {},
         seen=seen,
@@ -286,7 +320,12 @@ def absent(reading: Reading) -> Iterator[RuleHits]:
     together = len({each.seq for each in timed.values()}) == 1 and len(timed) == size
     if not timed or together:
         return
-    ranks = _timed_out(timed, max(size, *(rank + 1 for rank in (*reading.tally.progress, *reading.ranks))))
+    heard = {*reading.tally.progress, *reading.ranks}
+    ranks = _timed_out(timed, max(size, *(rank + 1 for rank in heard)))
+    if not size and len(ranks.missing) >= len(timed) and not heard.intersection(ranks.missing):
+        ranks = ranks._replace(
+            missing=()
+        )  # these logs are of few ranks: who is not in them may have waited, too
     (hits,) = (entry for entry in reading.tally.entries if entry.rule.id == "pt-watchdog")
     heads: dict[Thread, Head] = {("", None, rank): Head(rank=rank) for rank in ranks.culprits[:SOURCES]}
     named = Head(rank=ranks.culprits[0] if ranks.culprits else None)
@@ -529,6 +568,7 @@ def _finding(finding: LogFinding) -> dict[str, Any]:
         "rank": finding.rank,
         "node": node_of(finding),
         "host": finding.host or None,
+        "device": finding.device,
         "ranks": list(finding.ranks),
         "hosts": list(finding.hosts),
         "time": None if finding.stamp is None else finding.stamp.text,

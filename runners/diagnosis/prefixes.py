@@ -31,10 +31,11 @@ _SHIPPED = tuple(
 _BAR = re.compile(r"[^|]{0,200}\d%\|[^|]{0,400}\| *\S{1,40}/\S{1,40} \[[^\]]{1,400}\] *")
 """tqdm's progress bar: what is written after it stands in the same line."""
 _PAREN = re.compile(
-    rf"\s*\((?:\w[\w.:<>-]*,? (?:rank=\d+, )?pid=(?P<pid>\d+)|raylet)(?:, ip={HOST})?\) ?"
+    rf"\s*\((?:(?:(?P<sky>node-\d+)|\w[\w.:<>-]*),? (?:rank=\d+, )?pid=(?P<pid>\d+)|raylet)(?:, ip={HOST})?\) ?"
     r"|⟨(?P<record>[^\s⟩]*)(?: ?rank (?P<rank>\d{1,7}))?⟩ ?"
 )
-"""Ray and SkyPilot (whose rank is that of the node); records of JSON, as they are written here."""
+"""Ray and SkyPilot (whose rank is that of the node, and which once had its number alone); records of JSON, as they are
+written here."""
 _BRACKET = re.compile(
     rf"\[(?:pod/{HOST}/[\w.-]+\] ?"
     r"|(?:[\w.@-]*@)?\d+,(?:mpirank:)?(?P<mpi>\d{1,7})(?:,(?P<algo>[A-Za-z0-9][\w.-]*))?\]<std\w+>: ?"
@@ -42,7 +43,7 @@ _BRACKET = re.compile(
     r"|(?:[A-Za-z][A-Za-z_-]{0,30})?(?P<local>\d{1,5})\]:)"
 )
 """kubectl --prefix; mpirun and SageMaker; torch, Lightning and Accelerate; torchrun --tee, with the role."""
-_HOSTS, _RANKS = ("host", "record", "algo"), ("rank", "mpi")
+_HOSTS, _RANKS = ("host", "record", "algo", "sky"), ("rank", "mpi")
 """Groups of these patterns that name a host, or a rank."""
 
 
@@ -154,6 +155,18 @@ def learned(lines: Sequence[str]) -> re.Pattern[str] | None:
         if len(some) > 1 and len(begun) >= SHARE * len(some) and each.fits(begun):
             return each.pattern
     return None
+
+
+_PROMPT = re.compile(
+    rf"(?:\([\w./-]{{1,80}}\) ?)*\[?[a-z_][\w.-]{{0,40}}@{HOST}(?::| )\S{{0,200}}?\]?[#$] "
+)
+"""What a shell writes before a command, where a log was copied from a terminal."""
+
+
+def prompted(lines: Sequence[str]) -> set[str]:
+    """The hosts of shells whose prompts stand among the lines."""
+    prompts = (_PROMPT.match(line) for line in lines if "@" in line)
+    return {match["host"] for match in prompts if match is not None}
 
 
 def _prefix(text: str) -> re.Match[str] | None:

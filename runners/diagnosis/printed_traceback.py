@@ -22,6 +22,8 @@ _HEADLESS = re.compile(r'(?P<margin>(?:[|│┃>] ?)?)\s*(?:> )?File "[^"]+", li
 _LINE = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<text>.*))?$")
 _NAMED = re.compile(r"(?:[A-Za-z_]\w*\.)+[A-Z]\w*$|[A-Z][a-z0-9]+[A-Z]\w*$")
 """Names that only exceptions have, where they stand right behind the frames."""
+_STANDARD = re.compile(r"^<|[/\\]lib[/\\]python\d[\d.]*[/\\](?!(?:site|dist)-packages)")
+"""Files of Python's own library."""
 _OF_RAY = re.compile(r"ray\.exceptions\.\w+\(\w+\): ")
 _BORDER = re.compile(r"[╭╰┌└┏┗+][─━-]")
 _NEXT = re.compile(
@@ -104,6 +106,12 @@ class PrintedTraceback:
     def place(self) -> str:
         """File and line of the innermost frame of the user's own code so far; "" without frames."""
         return place(self._frames)[0].rpartition("/")[2]
+
+    @property
+    def innermost(self) -> tuple[str, int, str]:
+        """File, line and function of the innermost frame so far outside of Python's own library; of none: "", 0, ""."""
+        others = [frame for frame in self._frames if not _STANDARD.search(frame[0])]
+        return next(reversed(others or self._frames), ("", 0, ""))
 
     def raised(self) -> dict[str, Any]:
         """In the form of inrank.tracebacks.note_of, once its exception was printed."""

@@ -35,7 +35,7 @@ from .nccl_facts import (
     folded_pairs,
     speed,
 )
-from .prefixes import LAYERS, LEARN, Writer, learned, ray_rank, writer
+from .prefixes import LAYERS, LEARN, Writer, learned, prompted, ray_rank, writer
 from .recorder_dumps import DumpError, Recorders, bounded, is_dump, rank_of_dump
 from .rules import BEGIN, FRAME, IGNORED, WIDTH, Book, Raw, Tally, Version, book
 from .statements import CommunicatorPart, NodePart, Statements
@@ -104,6 +104,8 @@ class Reading:
         self.unread = Unread()
         """What was left out."""
         self.recorders = Recorders()
+        self.prompts: set[str] = set()
+        """Hosts that prompts of shells name."""
         self.lines = 0
         self.nccl_lines = 0
         self._heads: dict[str, Head] = {}
@@ -166,6 +168,11 @@ class Reading:
             self._lengths[self._at.number] = self._at.line
             self._at = _Place(line=self._at.line)
 
+    def copied_from(self, hosts: set[str]) -> None:
+        """Those that prompts of shells in this file name."""
+        if len(self.prompts) < SOURCES:
+            self.prompts |= hosts
+
     def prefixed(self, prefix: re.Pattern[str] | None) -> None:
         """With what the lines of this file begin; see prefixes.learned."""
         self._at.prefix = prefix
@@ -225,9 +232,10 @@ class Reading:
             elif level is None:
                 self._version(line, mark, number)
                 continue
-            if first := needle(line, start - 1):
-                self._fired(line, first, self._head(line[: mark.start()]), number)
-            elif level == "WARN":
+            first = needle(line, start - 1)
+            if first is not None and self._fired(line, first, self._head(line[: mark.start()]), number):
+                continue
+            if level == "WARN":
                 head = self._head(line[: mark.start()])
                 self.error_lines.line(line, line[mark.start() :], head, number, has_rule=False)
         self.lines += number - self._at.line
@@ -468,7 +476,9 @@ def _fed(
             for layer in layers:
                 lines = layer.plain(lines)
             if new:
-                reading.prefixed(learned(flat(lines)))
+                some = flat(lines)
+                reading.prefixed(learned(some))
+                reading.copied_from(prompted(some))
                 new = False
             reading.feed(lines)
     except BrokenOff as error:

@@ -260,8 +260,8 @@ class Tally:
     def add(self, rule: Rule, match: re.Match[str], head: Head, number: int) -> None:
         """A line that fired a rule, and its number in the file."""
         entry = self.entries[rule.place]
-        if "host" in match.re.groupindex and match["host"]:
-            head = replace(head, host=match["host"], source=(match["host"], *head.source[1:]))
+        if host := _host(match):
+            head = replace(head, host=host, source=(host, *head.source[1:]))
         if entry.seen(head, self._file):
             entry.firsts.append(_first(rule, match, head, self._file, self.evidence(match.string, number)))
         elif len(entry.further) < EVIDENCE - 1:
@@ -286,6 +286,12 @@ class Tally:
                 state.seq, state.op = int(values["seq"][:18]), values["op"] or ""
         elif "enqueued" in values and state.enqueued is None:
             state.enqueued, state.completed = int(values["enqueued"][:18]), int(values["completed"][:18])
+
+
+def _host(match: re.Match[str]) -> str:
+    """The host that a line names, as against that which wrote it; "" for none."""
+    groups = match.groupdict()
+    return groups.get("host") or groups.get("host_too") or ""
 
 
 def _first(rule: Rule, match: re.Match[str], head: Head, file: int, evidence: FactLine) -> First:

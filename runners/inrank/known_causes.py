@@ -123,6 +123,15 @@ CAUSES: tuple[Cause, ...] = (
     ),
     _cause(
         "cuda-error",
+        r"thread: \[\d+,\d+,\d+\] Assertion [`'\"](.+?)[`'\"] failed",
+        "failed on its GPU: a device-side assertion, {0}",
+        "most often an index out of range (labels, embeddings): the assertion says which value must lie where; "
+        "CUDA_LAUNCH_BLOCKING=1 names the line",
+        "maybe",
+        anywhere=True,
+    ),
+    _cause(
+        "cuda-error",
         r"(device-side assert)",
         "failed on its GPU: {0} triggered",
         "most often an index out of range (labels, embeddings): CUDA_LAUNCH_BLOCKING=1 names the line",
@@ -131,7 +140,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     _cause(
         "cuda-error",
-        r"CUDA error: ([^\n(]+)|(illegal memory access|unspecified launch failure|misaligned address"
+        r"((?:CUDA|HIP) error: [^\n(]+)|(illegal memory access|unspecified launch failure|misaligned address"
         r"|CU(?:BLAS|DNN)_STATUS_\w+)",
         "failed on its GPU: {0}",
         "look for an Xid in that node's kernel log; CUDA_LAUNCH_BLOCKING=1 names the line that failed",
@@ -216,11 +225,13 @@ CAUSES: tuple[Cause, ...] = (
     ),
     _cause(
         "port-in-use",
-        r"port: (\d+)[^\n]*EADDRINUSE|\[Errno 98\] Address already in use[^\n]*?, (\d+)\)"
+        r"port: (\d+)[^\n]*EADDRINUSE|failed to bind to \S*?:(\d+) \(errno: 98\b"
+        r"|\[Errno 98\] Address already in use[^\n]*?, (\d+)\)"
         r"|EADDRINUSE|Address already in use|address already in use",
         "finds its port {0} in use",
         "choose another port, or end the process that holds it (`ss -ltnp` on that node names it)",
         "maybe",
+        anywhere=True,
     ),
     _cause(
         "hub-refused",

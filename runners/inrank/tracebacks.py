@@ -21,6 +21,9 @@ _LAUNCHERS = re.compile(
     r"ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|TrainingFailedError|WorkerGroupError"
 )
 """What a launcher raises because its ranks failed."""
+_COMMAND = re.compile(r"\bCommand [\['\"( ]*(?P<program>[^\s'\",\])]+)")
+_STARTERS = re.compile(r"python|pypy|torchrun|accelerate|deepspeed|mpi|srun|ray$|bash$|sh$|env$|numactl")
+"""Programs with which ranks are started."""
 COMPILING = ("SyntaxError", "IndentationError", "TabError")
 Frames = Iterable[tuple[str, int, str]]
 """File, line and function, outermost first."""
@@ -94,9 +97,15 @@ def raised_in(line: str) -> str | None:
     return last["type"] if last and _ERROR.search(last["type"]) else None
 
 
-def of_launcher(kind: str) -> bool:
-    """Whether launchers raise it because their ranks failed."""
-    return _LAUNCHERS.search(kind) is not None
+def of_launcher(kind: str, text: str = "") -> bool:
+    """Whether launchers raise it because their ranks failed; `text`: what it says, which names a command."""
+    return _LAUNCHERS.search(kind) is not None and not of_tool(text)
+
+
+def of_tool(text: str) -> bool:
+    """Whether a CalledProcessError is of a program that a rank called, as a compiler: no launcher starts those."""
+    command = _COMMAND.search(text)
+    return command is not None and _STARTERS.match(os.path.basename(command["program"])) is None
 
 
 def in_lines(lines: Sequence[str]) -> dict[str, Any]:
@@ -115,8 +124,9 @@ def in_lines(lines: Sequence[str]) -> dict[str, Any]:
         elif within and line and not line[0].isspace():
             kind = raised_in(line)
             if kind is not None:
-                if not of_launcher(kind):
-                    note = _carried(kind, line[len(kind) :].removeprefix(":").removeprefix(" "), frames)
+                text = line[len(kind) :].removeprefix(":").removeprefix(" ")
+                if not of_launcher(kind, text):
+                    note = _carried(kind, text, frames)
                 within, frames = False, []
     return note
 

@@ -129,7 +129,7 @@ def test_json_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ([], "Nothing is written there.", 0),
         (["step 1"], "No problems found in 1 line, 0 of them from NCCL.", 0),
-        (LOG[12:13], "The job failed, and no line shows the cause: what is below followed from it.", 1),
+        (LOG[12:13], "First symptom, no line shows what it followed from: ", 1),
         (
             ["h:1:2 [0] NCCL INFO Call to connect returned Connection refused, retrying"],
             "Not failed, but look at this: sock-refused",

@@ -174,6 +174,8 @@ def _first(verdict: Verdict) -> list[str]:
     unsure = verdict.order == "unknown" and bool(others)
     if verdict.first.severity != "error":
         label = "Not failed, but look at this: "
+    elif verdict.first.role == "symptom":
+        label = "First symptom, no line shows what it followed from: "
     else:
         label = "A cause: " if unsure else f"First cause{ORDERS[verdict.order]}: "
     ordered = verdict.order != "unknown" and verdict.first.id != ABSENT.id
@@ -193,18 +195,12 @@ def _no_cause(reading: Reading, verdict: Verdict) -> str:
         return "Nothing is written there."
     if verdict.failed:
         late = f" {_behind(verdict)}" if verdict.behind else ""
-        signs = [finding for finding in verdict.victims if finding.lines]
-        sign = f" A sign of it: {min(signs, key=_line).text}" if signs else ""
-        return f"The job failed, and no line shows the cause: what is below followed from it.{late}{sign}"
+        return f"The job failed, and no line shows the cause: what is below followed from it.{late}"
     if any(finding.role == "hint" for finding in verdict.findings):
         return "No line shows a certain cause."
     return (
         f"No problems found in {plural(reading.lines, 'line')}, {reading.nccl_lines:,} of them from NCCL."
     )
-
-
-def _line(finding: LogFinding) -> tuple[str, int]:
-    return finding.lines[0].file, finding.lines[0].line
 
 
 def _behind(verdict: Verdict) -> str:
@@ -220,6 +216,8 @@ def _finding(
     if first and len(finding.ranks) > 1 and finding.rank is not None:
         where.append(f"rank {finding.rank} first")
     where += [", ".join(finding.hosts[:4]) + " …" * (len(finding.hosts) > 4)] if finding.hosts else []
+    if finding.device is not None and not finding.ranks and finding.count == 1:
+        where.append(f"GPU {finding.device}")
     where += [since.clock] if since is not None else []
     label = f"{before}{finding.id}" if before else f"{finding.severity} {finding.role} {finding.id}"
     lines = [f"{label}{' (' + '; '.join(where) + ')' if where else ''}: {finding.text}"]

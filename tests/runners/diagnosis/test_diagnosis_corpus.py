@@ -57,7 +57,7 @@ def test_the_first_cause(log: str, first: str) -> None:
 @pytest.mark.parametrize(("log", "failed"), [("050", False), ("048", False), ("074", True)])
 def test_without_a_cause_nothing_is_called_one(log: str, failed: bool) -> None:
     verdict = judge(read_all([(str(CORPUS / f"{log}.log"), CORPUS / f"{log}.log")]))
-    assert verdict.first is None
+    assert verdict.cause is None
     assert verdict.failed == failed
 
 

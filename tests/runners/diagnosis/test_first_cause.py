@@ -49,8 +49,9 @@ def test_victims_are_folded_beneath_the_cause_with_counts(tmp_path: Path) -> Non
 
 def test_symptoms_alone_are_no_cause(tmp_path: Path) -> None:
     verdict = of(tmp_path, [CLOSED.format("a")])
-    assert (verdict.first, verdict.failed) == (None, True)
-    assert [one.id for one in verdict.victims] == ["sock-closed-by-peer"]
+    assert (verdict.cause, verdict.failed) == (None, True)
+    assert verdict.first is not None
+    assert (verdict.first.id, verdict.first.role) == ("sock-closed-by-peer", "symptom")
 
 
 def test_a_rank_that_no_job_has_counts_nobody_as_missing(tmp_path: Path) -> None:
@@ -175,8 +176,8 @@ def test_a_first_collective_that_hangs_over_p2p(tmp_path: Path) -> None:
     ]
     verdict = of(tmp_path, [*ready, WATCHDOG.format(0, 1), WATCHDOG.format(1, 1)])
     assert [(one.id, one.role) for one in verdict.findings] == [
-        ("p2p-hang", "hint"),
         ("pt-watchdog", "symptom"),
+        ("p2p-hang", "hint"),
     ]
     for lines in (
         ready,

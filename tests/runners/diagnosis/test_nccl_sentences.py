@@ -145,8 +145,8 @@ def test_an_abort_of_nccl2_after_an_error_is_a_symptom(tmp_path: Path) -> None:
         "[rank3]: torch.distributed.DistBackendError: NCCL communicator was aborted after a previous error"
     )
     told = verdict(tmp_path, [lost, raised])
-    assert (told.failed, told.first) == (True, None)
-    assert {each.id for each in told.victims} >= {"pt-remote-error", "pt-aborted"}
+    assert (told.failed, told.cause) == (True, None)
+    assert {each.id for each in told.findings} >= {"pt-remote-error", "pt-aborted"}
     broken = lost.replace("remote process exited or there was a network error", "unhandled cuda error")
     first = verdict(tmp_path, [broken, raised]).first
     assert first is not None
@@ -193,7 +193,7 @@ def test_a_rank_that_called_less_than_those_that_wait_is_named(tmp_path: Path) -
 def test_where_all_ranks_wait_none_is_named(tmp_path: Path) -> None:
     """Ranks run ahead of one another: that alone is no sign."""
     told = verdict(tmp_path, waited(0, 2, calls=4), waited(1, 2, calls=6))
-    assert (told.failed, told.first) == (True, None)
+    assert (told.failed, told.cause) == (True, None)
 
 
 def test_a_rank_that_never_joined_a_communicator_is_named(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_a_rank_that_never_joined_a_communicator_is_named(tmp_path: Path) -> Non
 
 def test_one_log_of_many_does_not_say_that_the_others_did_not_come(tmp_path: Path) -> None:
     told = verdict(tmp_path, waited(0, 8, call="ncclCommInitRank", stage="START"))
-    assert (told.failed, told.first) == (True, None)
+    assert (told.failed, told.cause) == (True, None)
 
 
 def test_a_rank_that_ended_without_a_word_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,203 @@
+"""Pieces of logs as people paste them: cut at both ends, with the failure told by one line, or only what followed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from distui.runners.diagnosis.first_cause import LogFinding, Verdict, judge
+from distui.runners.diagnosis.reading import read_all
+
+from .test_exceptions import said
+
+LAUNCH = (
+    "Traceback (most recent call last):",
+    '  File "/opt/env/bin/torchrun", line 8, in <module>',
+    "    sys.exit(main())",
+    '  File "/opt/env/lib/python3.11/site-packages/torch/distributed/launcher/api.py", line 264, in launch_agent',
+    "    result = agent.run()",
+)
+"""A launcher's traceback without its end."""
+TITLE = "tracker: ERROR no key is set for this user"
+SEEN = "10.1.0.7:{0}:{0} [{1}] "
+
+
+def first_of(*lines: str) -> LogFinding:
+    """The first cause, or the first symptom, of a job that failed."""
+    verdict = said(lines)
+    assert verdict.failed
+    assert verdict.first is not None
+    return verdict.first
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ([f"WARNING:torch.distributed.elastic.multiprocessing.api:Sending process {pid} closing signal SIGHUP"
+          for pid in (71, 72)], "ended from outside by a signal"),
+        (["[W socket.cpp:401] [c10d] The server socket has failed to bind to [::]:29500 (errno: 98 - in use).",
+          "[E socket.cpp:435] [c10d] The server socket has failed to listen on any local network address."],
+         "finds its port 29500 in use"),
+        ([TITLE], "No rule knows this: tracker: ERROR no key"),
+        (["THCudaCheck FAIL file=THCStream.cpp line=40 error=46 : all CUDA-capable devices are busy"],
+         "error=46 : all CUDA-capable devices are busy"),
+    ],
+)  # fmt: skip
+def test_what_stands_above_a_traceback_without_its_end_is_the_cause(lines: list[str], words: str) -> None:
+    assert words in first_of(*lines, *LAUNCH).text
+
+
+def test_a_title_yields_to_the_exception_below_it() -> None:
+    first = first_of(TITLE, *LAUNCH[:1], '  File "train.py", line 3, in <module>', "ValueError: no batch")
+    assert "ValueError: no batch" in first.text
+
+
+def test_a_traceback_without_its_end_names_the_function_of_the_library_that_was_called() -> None:
+    first = first_of(
+        "Traceback (most recent call last):",
+        '  File "/srv/otter/tune.py", line 89, in main',
+        '  File "/opt/env/lib/python3.11/site-packages/hub/configs.py", line 558, in read_json',
+        '  File "/usr/lib/python3.11/json/decoder.py", line 337, in decode',
+    )
+    assert "at tune.py:89, in read_json (hub/configs.py:558): its exception is not there." in first.text
+
+
+@pytest.mark.parametrize(
+    "command", ["['ninja', '-v']", "'/usr/bin/g++ -o x.so x.o'", "['nvcc', '--version']"]
+)
+def test_a_tool_that_fails_is_no_rank_that_ended(command: str) -> None:
+    line = f"subprocess.CalledProcessError: Command {command} returned non-zero exit status 1."
+    first = first_of("Traceback (most recent call last):", '  File "train.py", line 9, in <module>', line)
+    assert first.id == "died-exception"
+    assert "raised CalledProcessError: Command" in first.text
+
+
+def test_a_script_that_fails_is_one() -> None:
+    line = (
+        "subprocess.CalledProcessError: Command '['python3', 'train.py']' returned non-zero exit status 1."
+    )
+    first = first_of("Traceback (most recent call last):", '  File "launch.py", line 9, in <module>', line)
+    assert first.id == "died-exit-silent"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("OMP: Error #13: Assertion failure at z_Linux_util.cpp(2361).", "OMP: Error #13"),
+        ("Memory access fault by GPU node-2 (Agent handle: 0x58) on address 0x18000. Reason: Page not present.",
+         "Memory access fault by GPU"),
+        ("OpenBLAS blas_thread_init: pthread_create failed for thread 50 of 64: Resource temporarily unavailable",
+         "pthread_create failed"),
+        ("train: pool.cc:12: grow: Assertion `size > 0' failed.", "Assertion `size > 0' failed"),
+        ("F0301 10:00:00.000000 7 store.cc:44] Check failed: left == right (1 vs. 2)", "Check failed: left == right"),
+        ("/src/Loss.cu:57: void loss(): block: [7,0,0], thread: [129,0,0] Assertion `t >= 0 && t < classes` failed.",
+         "a device-side assertion, t >= 0 && t < classes"),
+        ("[2022-02-16 12:46:52,789 C 149 149] node_manager.cc:170: This node has been marked as dead.",
+         "marked it as dead"),
+        ("  Warning  Evicted   109s  kubelet   Pod ephemeral local storage usage exceeds the total limit of 5Gi.",
+         "Pod ephemeral local storage usage exceeds"),
+        ("otter-3:78:79 [4] ibvwrap.c:130 NCCL WARN Call to ibv_create_qp failed", "Call to ibv_create_qp failed"),
+        ("[W socket.cpp:601] [c10d] The client socket has failed to connect to otter-0:43461 (errno: 113 - No route).",
+         "errno: 113 - No route"),
+        ("Primary job  terminated normally, but 1 process returned", "ended with exit code 1"),
+    ],
+)  # fmt: skip
+def test_a_line_that_tells_of_a_failure_is_enough(line: str, words: str) -> None:
+    assert words in first_of("loading the model", line).text
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[W socket.cpp:601] [c10d] The client socket has failed to connect to otter-0:43461 (errno: 97 - no IPv6).",
+        "[2024-01-09 11:05:18] [WARNING] [runner.py:203:fetch_hostfile] Unable to find hostfile, will go on without.",
+        "INFO: could not find an optional package, it is not installed",
+    ],
+)
+def test_a_warning_at_the_end_is_no_failure(line: str) -> None:
+    assert not said(["loading the model", line]).failed
+
+
+def test_words_of_failure_count_at_the_very_end_alone() -> None:
+    assert said(["loading the model", "the kernel could not be compiled"]).failed
+    assert not said(["the kernel could not be compiled", *["another line"] * 3]).failed
+    assert not said(["the kernel could not be compiled", "step 3 loss 2.1"]).failed
+
+
+def test_a_symptom_is_first_where_no_line_shows_a_cause() -> None:
+    verdict = said(
+        [
+            "Traceback (most recent call last):",
+            '  File "/srv/otter/test.py", line 20, in main',
+            "RuntimeError: [gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.6.25.30]:30872",
+        ]
+    )
+    assert isinstance(verdict, Verdict)
+    assert (verdict.failed, verdict.cause) == (True, None)
+    assert verdict.first is not None
+    assert (verdict.first.id, verdict.first.role) == ("died-peer-gone", "symptom")
+    assert "at 10.6.25.30" in verdict.first.text
+
+
+def test_an_out_of_memory_report_explains_a_kill_told_before_it() -> None:
+    first = first_of(
+        "/var/spool/slurm_script: line 46: 2113061 Killed     python3 train.py",
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=188.batch. Some of the step tasks have been OOM Killed.",
+    )
+    assert first.id == "died-host-oom"
+
+
+def test_a_gpu_out_of_memory_goes_before_the_worker_that_died_of_it() -> None:
+    first = first_of(
+        "(Actor pid=2815) torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.84 GiB.",
+        "(raylet) A worker died or was killed while executing a task by an unexpected system error.",
+    )
+    assert first.id == "died-cuda-oom"
+
+
+def test_one_waiting_rank_accuses_nobody_that_the_log_does_not_name() -> None:
+    watchdog = (
+        "[rank2]:[E ProcessGroupNCCL.cpp:563] [Rank 2] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=7487, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1800096 milliseconds before timing out."
+    )
+    first = first_of(watchdog)
+    assert (first.ranks, "a rank that is not heard of here" in first.text) == ((), True)
+    assert first_of(watchdog, watchdog.replace("ank2]", "ank1]").replace("Rank 2]", "Rank 1]")).ranks == (
+        0,
+    )
+
+
+def test_the_root_cause_of_torchruns_table_is_the_rank() -> None:
+    table = ("  host      : otter", "  rank      : {0} (local_rank: {0})", "  exitcode  : -7 (pid: {1})")
+    rows = [line.format(1, 612) for line in table]
+    root = ["Root Cause (first observed failure):", *(line.format(0, 611) for line in table)]
+    first = first_of("Failures:", *rows, *root)
+    assert (first.rank, first.ranks, first.host) == (0, (0, 1), "otter")
+
+
+@pytest.mark.parametrize(
+    ("lines", "host"),
+    [
+        (["me@otter-4:~$ dmesg -T", "[Sun Jul 28 09:15:27 2024] NVRM: Xid (PCI:0000:00:05): 43, pid=1"], "otter-4"),
+        (["(env) me@otter-4:~/runs$ torchrun train.py", "ValueError: no batch"], "otter-4"),
+        (["WARNING:x:The node 'otter-4_3140_0' has failed to shutdown the rendezvous '3' due to an error."], "otter-4"),
+        (["me@otter-4:~$ ssh otter-5", "me@otter-5:~$ torchrun train.py",
+          "otter-5:78:79 [4] NCCL INFO Bootstrap : Using eth0:10.6.2.21<0>", "ValueError: no batch"], ""),
+    ],
+)  # fmt: skip
+def test_the_only_host_that_a_log_names_is_that_of_the_cause(
+    lines: list[str], host: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("\n".join([*lines, "ERROR the job failed"]))
+    first = judge(read_all([("train.log", path)])).first
+    assert first is not None
+    assert first.host == host
+
+
+def test_a_device_is_named_where_no_rank_is() -> None:
+    first = first_of(
+        "otter-3:78:79 [4] misc/shmutils.cc:88 NCCL WARN Error: failed to extend /dev/shm/nccl-W to 9 bytes"
+    )
+    assert (first.rank, first.device, first.host) == (None, 4, "otter-3")
