@@ -103,6 +103,14 @@ def test_what_80_by_24_shows() -> None:
     assert list(many.panes) == ["heat", "ranks", "log"]
 
 
+@pytest.mark.parametrize("run", ["demo", "a node"])
+@pytest.mark.parametrize("flash", [0, 1, 3])
+def test_a_notice_takes_no_table_of_the_rank_pane_away(run: str, flash: int) -> None:
+    made = arrange(80, 24, "ranks", RUNS[run], flash=flash)
+    assert {"gpus", "ranks"} <= set(made.panes)
+    assert made.panes["ranks"].height > min(RUNS[run].ranks, LEAST_RANKS)
+
+
 def test_a_large_screen_has_all_of_it() -> None:
     made = arrange(200, 60, "overview", RUNS["a node"])
     assert set(made.panes) == {"gpus", "ranks", "strip", "wrong", "card", "events", "curves", "log"}

@@ -52,7 +52,7 @@ from distui.tui.rows.header import header_rows
 from distui.tui.rows.log import LogLine, files_for, log_row
 from distui.tui.rows.nccl_dialog import begin, change, command, form_rows, ways
 from distui.tui.rows.ranks import heat_rows, heat_title, node_cells
-from distui.tui.rows.tables import rank_columns, rank_lines, rank_table
+from distui.tui.rows.tables import next_sort, rank_columns, rank_lines, rank_table
 
 
 def line_of(row: Row) -> str:
@@ -272,6 +272,20 @@ def test_the_age_of_logs_has_room_or_a_silent_rank_and_never_that_of_nccl(
     assert "log" in {id for _, _, id in rank_table(frame, 100, beside_gpus=True).areas}
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_the_column_that_orders_the_ranks_is_seen_with_its_mark(beside: bool) -> None:
+    """Whichever `s` comes to: also one that would not fit, or that the GPU table has."""
+    frame, seen = frame_of(play.running()), set()
+    for _ in range(30):
+        name = next_sort(frame)
+        frame = frame_of(play.running(), sort=name)
+        made = rank_table(frame, 78, beside_gpus=beside)
+        assert ("▴" in line_of(made.head)) is bool(name)
+        assert not name or name in {id for _, _, id in made.areas}
+        seen.add(name)
+    assert {"", "temp", "mem", "pace"} <= seen
+
+
 def test_own_columns_are_left_out_from_the_right() -> None:
     frame = frame_of(play.running(), columns=("temp", "rank", "pid", "step", "rss", "cpu", "state"))
     for width in range(20, 80):
@@ -380,6 +394,28 @@ def test_one_victim_is_a_rank() -> None:
     frame.state.attempts[-1].first_cause = replace(play.cause(), victims=(1,))
     lines = text_of(end_rows(frame, 78)).splitlines()
     assert "ended after it: rank 1" in [line.strip() for line in lines]
+
+
+def test_a_cause_of_an_earlier_attempt_is_not_that_of_the_end() -> None:
+    assert " first cause  rank 3" in text_of(end_rows(frame_of(play.failed()), 78))
+    again = [
+        *play.failed()[:-1],
+        (150.0, AttemptStarted(2, "failure", 8, play.places(8))),
+        (160.0, RunEnded(RunPhase.STOPPED, 1, "stopped")),
+    ]
+    for shown in (end_rows(frame_of(again), 78), event_rows(frame_of(again), 78)[0]):
+        assert " first cause of attempt 1  rank 3" in text_of(shown)
+
+
+def test_the_last_lines_of_the_culprit_are_whole() -> None:
+    frame = frame_of(play.failed())
+    text = "CUDA out of memory: " + " ".join(f"word{number}" for number in range(20))
+    frame.state.attempts[-1].first_cause = replace(play.cause(), last_lines=("    raise it", text))
+    rows = end_rows(frame, 60)
+    assert max(map(row_width, rows)) <= 60
+    shown = [line_of(row) for row in rows]
+    assert " │     raise it" in shown
+    assert text in " ".join(" ".join(shown).replace("│", "").split())
 
 
 def test_a_stopped_run_is_called_stopped_once() -> None:

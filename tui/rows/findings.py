@@ -26,7 +26,7 @@ from ...runners.state import Attempt, RunState
 from ...runners.status import foreign, untimed
 from . import glyphs
 from .frame import Frame, LinkPhase, names, silent
-from .glyphs import Cell, Row, clip, fit, labelled, wrap
+from .glyphs import Cell, Row, clip, fit, hang, labelled, wrap
 from .run_status import remains
 
 QUIET = {None, "VERSION", "WARN"}
@@ -419,7 +419,7 @@ def end_rows(frame: Frame, width: int) -> list[Row]:
         rows += wrap(left, width - 1, "warn", first="   ")
     cause = _last_cause(state)
     if cause is not None and state.phase is not RunPhase.SUCCEEDED:
-        rows += cause_rows(cause, width)
+        rows += _last_cause_rows(state, cause, width)
     rows += _end_remedies(state, cause, width)
     if len(state.attempts) > 1:
         rows += ledger_rows(state, width)
@@ -447,10 +447,10 @@ def _last_cause(state: RunState) -> FirstCause | None:
     return next(filter(None, (attempt.first_cause for attempt in reversed(state.attempts))), None)
 
 
-def cause_rows(cause: FirstCause, width: int) -> list[Row]:
-    """The first cause: rank, sentence, last lines of its stderr, victims."""
+def cause_rows(cause: FirstCause, width: int, of: str = "") -> list[Row]:
+    """The first cause: rank, sentence, last lines of its stderr, victims; `of` an attempt that is not the newest."""
     place = f"rank {cause.rank} (local {cause.local_rank}, node {cause.node}, pid {cause.pid or 'unknown'})"
-    rows: list[Row] = [((" first cause  ", "dim"), (place, "head"))]
+    rows: list[Row] = [((f" first cause{of}  ", "dim"), (place, "head"))]
     rows += wrap(cause_text(cause), width - 1, first="   ")
     if cause.oom:
         rows += wrap(f"killed for memory: {cause.oom}", width - 1, "warn", first="   ")
@@ -460,6 +460,13 @@ def cause_rows(cause: FirstCause, width: int) -> list[Row]:
     if cause.victims:
         rows += wrap(f"ended after it: {spans_text('rank', cause.victims)}", width - 1, "dim", first="   ")
     return rows
+
+
+def _last_cause_rows(state: RunState, cause: FirstCause, width: int) -> list[Row]:
+    """The same with whole lines, and with the attempt that it ended, where another one followed."""
+    number = next(attempt.number for attempt in state.attempts if attempt.first_cause is cause)
+    of = "" if number == state.attempts[-1].number else f" of attempt {number}"
+    return [piece for row in cause_rows(cause, width, of) for piece in hang(row, width)]
 
 
 def ledger_rows(state: RunState, width: int) -> list[Row]:
@@ -541,7 +548,7 @@ def event_rows(frame: Frame, width: int, whole: bool = True) -> tuple[list[Row],
         rows.append((("   none has started yet", "dim"),))
     cause = _last_cause(state) if whole else None
     if cause is not None:
-        rows += [(), *cause_rows(cause, width)]
+        rows += [(), *_last_cause_rows(state, cause, width)]
     rows += [(), ((" notices and commands, newest first", "dim"),)]
     if not state.notices:
         rows.append((("   none yet", "dim"),))

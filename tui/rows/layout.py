@@ -31,6 +31,9 @@ LEAST_LOG, LEAST_RANKS, STRIP = 4, 6, 3
 LEAST_CURVES = 8
 """Rows of text of curves below the rank table: two charts that one can read."""
 
+LEAST_OF_BOTH = 20
+"""Rows from which on ranks and GPUs share the rank pane: those of 24 lines."""
+
 MOST_STRIP = 18
 """Rows of text of ranks × time: 16 ranks or groups, the times, the legend."""
 
@@ -154,7 +157,7 @@ def arrange(
     if pane in ONE_PANE:
         body.rest(pane)
     elif pane == "ranks":
-        _rank_pane(body, wants)
+        _rank_pane(body, wants, flash)
     elif wants.launching:
         main = "log"
         _launch(body, width, wants)
@@ -184,9 +187,12 @@ def shows_wrong(width: int, height: int, pane: str, ended: bool) -> bool:
     return pane == "overview" and is_large(width, height)
 
 
-def _rank_pane(body: Stack, wants: Wants) -> None:
-    """Ranks, above them their GPUs where both fit well, and below them their time and curves where rows are left."""
-    if not wants.ended and body.height >= 20:
+def _rank_pane(body: Stack, wants: Wants, flash: int) -> None:
+    """Ranks, above them their GPUs where both fit well, and below them their time and curves where rows are left.
+
+    A notice of `flash` rows, which soon goes, takes no table away.
+    """
+    if not wants.ended and body.height + flash >= LEAST_OF_BOTH:
         body.add("gpus", wants.gpus, keep=max(body.height * 3 // 5, min(wants.ranks, 12) + body.extra))
     strip = wants.strip(MOST_STRIP) + body.extra
     if body.extra < strip <= body.height - wants.ranks - body.extra:

@@ -87,8 +87,9 @@ def rank_table(
     columns = rank_columns(frame)
     if not view.columns:
         columns = [
-            each for each in columns if not (beside_gpus and each.of_gpu) and _worth(each, lines, view.sort)
-        ]
+            each for each in columns
+            if each.id == view.sort or (not (beside_gpus and each.of_gpu) and _worth(each, lines, view.sort))
+        ]  # fmt: skip
         if silent(lines):
             columns = [replace(each, order=WAIT.order) if each is LOG else each for each in columns]
     laid = _laid_out(columns, view.columns, view.sort, width, _kept(frame), skip)
@@ -158,7 +159,12 @@ class _Laid(Struct, frozen=True):
 def _laid_out(
     columns: list[Column], own: Sequence[str], sort: str, width: int, keep: frozenset[str], skip: int
 ) -> _Laid:
-    wanted = [column for column in columns if own or not column.asked or width >= ASKED_FROM]
+    """Those that fit. The column that orders the table is among them, so that its mark is seen."""
+    keep |= {sort}
+    wanted = [
+        column for column in columns
+        if own or column.id == sort or not column.asked or width >= ASKED_FROM
+    ]  # fmt: skip
     chosen = fitting(wanted, width, keep, sort, bool(own))
     if skip and len(chosen) < len(wanted):
         others = [column for column in wanted if column.id not in keep]

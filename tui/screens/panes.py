@@ -11,6 +11,7 @@ from textual.geometry import Size
 from textual.message import Message
 from textual.signal import Signal
 
+from ...runners.model import RunPhase
 from ..keys import bindings
 from ..rows.card import card_rows
 from ..rows.findings import banner_rows, end_rows, event_rows, wrong_rows
@@ -297,7 +298,8 @@ class RankTable(TablePane):
         return rank_table(frame, width, first, count, skip, self.beside_gpus)
 
     def heading(self, frame: Frame) -> str:
-        title = "how the ranks ended" if frame.state.phase.ended else "ranks"
+        ended = frame.state.phase.ended and frame.state.phase is not RunPhase.EXPORTED
+        title = "how the ranks ended" if ended else "ranks"
         marked = f" · {len(frame.view.marked)} marked" if frame.view.marked else ""
         return f"{title}{marked}"
 
