@@ -80,6 +80,27 @@ async def test_a_filter_acts_while_it_is_typed_and_escape_takes_it_back(rig: Sta
         assert log.selection.pattern == ""
 
 
+@pytest.mark.parametrize("timed", [True, False])
+async def test_a_hit_is_under_the_cursor_in_its_context(rig: Start, timed: bool) -> None:
+    """Also of a rank that writes a thousand lines a second, and where no line has a time."""
+    async with shown(rig(play.running())) as it:
+        await opened(it)
+        lines = [f"line {number}\n" for number in range(4000)]
+        lines[2000] = "the needle\n"
+        write(it, OUT, "".join(lines))
+        times = it.run_dir / line_times.FOLDER / OUT
+        times.parent.mkdir(parents=True, exist_ok=True)
+        size = (it.run_dir / OUT).stat().st_size
+        if timed:
+            times.write_bytes(line_times.packed([(10, play.BEGAN + 119.5), (size, play.BEGAN + 120)]))
+        await it.press("slash", *"needle", "enter")
+        await it.until(lambda: "1 line matches" in it.screen())
+        await it.press("enter")
+        await it.until(lambda: "in context" in it.screen() and "line 2001" in it.screen())
+        assert "line 1999" in it.screen()
+        assert "›" in row_with(it, "the needle")
+
+
 async def test_what_has_no_room_beside_the_prompt_stands_above(rig: Start) -> None:
     async with shown(rig(play.running())) as it:
         await opened(it)

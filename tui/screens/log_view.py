@@ -233,6 +233,8 @@ class LogView(LogRows):
             if jump is not None:
                 self._lay_out(tail)
                 self.move_to(self._row_of(self._place_of(jump)))
+                if jump.file:
+                    self._scroll_row(self.cursor - self.shown // 2)  # amid what stands around it
 
     def _place_of(self, jump: Jump) -> int:
         """The line at which a jump lands, of those that are shown."""
@@ -501,9 +503,8 @@ class LogView(LogRows):
         line = self._current()
         if self.selection.pattern:
             self.select(replace(self.selection, only_hits=not self.selection.only_hits))
-            if not self.selection.only_hits and line is not None and line.at is not None:
-                self.follow = False
-                self._jump = Jump(at=line.key[0] - 1.0)
+            if not self.selection.only_hits and line is not None:
+                self._show_hit_at(line)
         else:
             self.post_message(self.Zoomed())
 
