@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -197,7 +197,30 @@ def load_keymap(path: Path) -> tuple[dict[str, str], list[str]]:
     ids = {action.id for action in ACTIONS}
     flat = _flatten(table)
     good = {name: key for name, key in flat.items() if name in ids and isinstance(key, str)}
-    return good, [_complaint(path, name, ids) for name in flat if name not in good]
+    wrong = [_complaint(path, name, ids) for name in flat if name not in good]
+    return good, wrong + [f"{path}: {text}: give one of them another" for text in _clashes(good)]
+
+
+def _clashes(keymap: Mapping[str, str]) -> Iterator[str]:
+    """Keys of the user that mean something else in the same place, a clause each pair."""
+    done: set[str] = set()
+    for action in (action for action in ACTIONS if action.id in keymap):
+        done.add(action.id)
+        mine = set(keymap[action.id].split(","))
+        for other in ACTIONS:
+            if other.id in done or other.action == action.action or not _meet(action.scope, other.scope):
+                continue
+            both = set(action.key.split(",")) & set(
+                other.key.split(",")
+            )  # the inner place has the key, as it is meant
+            for key in sorted((mine & set(keymap.get(other.id, other.key).split(","))) - both):
+                yield f"{key_text(key)} of {action.id} is also the key of {other.id}"
+
+
+def _meet(scope: str, other: str) -> bool:
+    """Whether keys of both scopes are heard in one place."""
+    both = {scope, other}
+    return scope == other or bool(both & {"app", "list", "move"}) or ("run" in both and "runs" not in both)
 
 
 def _flatten(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:
@@ -255,5 +278,6 @@ def _legend() -> list[Row]:
         (("  n/a", "stale"), ("  nobody can tell; never written as 0", "text")),
         (),
         ((" Whatever changes a run asks first: Enter cancels, y does it.", "dim"),),
-        ((" Keys are changed in ~/.config/distui/keys.toml, by the ids in docs/keys.md.", "dim"),),
+        ((" Keys are changed in ~/.config/distui/keys.toml,", "dim"),),
+        ((" by the ids in docs/keys.md.", "dim"),),
     ]

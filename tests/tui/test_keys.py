@@ -48,8 +48,8 @@ def test_docs_list_every_action() -> None:
 
 def test_a_keymap_may_be_flat_or_nested(tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
-    path.write_text('stop = "X"\n"log.follow" = "F"\n[log]\nstream = "ctrl+o"\n')
-    assert load_keymap(path) == ({"stop": "X", "log.follow": "F", "log.stream": "ctrl+o"}, [])
+    path.write_text('stop = "X"\n"log.follow" = "ctrl+f"\n[log]\nstream = "ctrl+o"\n')
+    assert load_keymap(path) == ({"stop": "X", "log.follow": "ctrl+f", "log.stream": "ctrl+o"}, [])
 
 
 @pytest.mark.parametrize(
@@ -68,6 +68,23 @@ def test_a_bad_keymap_is_one_sentence_and_no_crash(tmp_path: Path, text: str, wa
     assert len(problems) == 1
     assert wanted in problems[0]
     assert str(path) in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ('stop = "q"\n', ["q of stop is also the key of leave"]),
+        ('stop = "Z,q"\nleave = "Z"\n', ["Z of leave is also the key of stop"]),
+        ('"runs.sort" = "x"\n', []),  # x stops a run, and no run is open there
+        ('stop = "X"\n"log.follow" = "F"\n', ["F of log.follow is also the key of log.fold"]),
+        ('"curves.mark" = "e"\nhelp = "question_mark"\n', []),
+    ],
+)
+def test_a_key_that_another_action_has_is_told(tmp_path: Path, text: str, wanted: list[str]) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text(text)
+    _, problems = load_keymap(path)
+    assert problems == [f"{path}: {clause}: give one of them another" for clause in wanted]
 
 
 def test_no_keymap_is_no_problem(tmp_path: Path) -> None:
