@@ -56,6 +56,8 @@ class Progress(Struct, frozen=True, kw_only=True):
     """Field → where it comes from."""
     at: float | None = None
     """Unix time of the newest of the script's reports."""
+    earlier: bool = False
+    """Whether the newest report is of the attempt before: its rates are not those of this one."""
 
     @property
     def reported(self) -> bool:
@@ -76,12 +78,13 @@ def progress(state: RunState, now: float) -> Progress:
     if "step_s" not in fields:
         fields |= _counted_pace(state, sources)
     at = max((sample.at for sample in samples), default=None)
+    earlier = at is not None and at < _began(state) and not state.phase.ended
     fraction = eta = None
     step, total, step_s = (fields.get(name) for name in ("step", "total", "step_s"))
     still = _still(state, now, at, step_s)
     if step is not None and total and sources["step"] != STEPS_SOURCE:
         fraction = min(1.0, step / total)
-        eta = _eta(state, now, at, total - step, step_s) if still is None else None
+        eta = _eta(state, now, at, total - step, step_s) if still is None and not earlier else None
     return Progress(
         **fields,
         fraction=fraction,
@@ -91,14 +94,20 @@ def progress(state: RunState, now: float) -> Progress:
         not_finite=not_finite,
         sources=sources,
         at=at,
+        earlier=earlier,
     )
 
 
 def current(state: RunState) -> list[TrainingSample]:
     """The newest sample of each rank, by rank; of the attempt before only until one of this attempt is there."""
     samples = [sample for _, sample in sorted(state.training.items())]
-    began = state.attempts[-1].began if state.attempts else 0.0
+    began = _began(state)
     return [sample for sample in samples if sample.at >= began] or samples
+
+
+def _began(state: RunState) -> float:
+    """When the newest attempt did, unix seconds."""
+    return state.attempts[-1].began if state.attempts else 0.0
 
 
 def _reported(samples: Iterable[TrainingSample]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -209,7 +218,8 @@ def parts(line: Progress) -> list[tuple[str, str]]:
         ("grad_norm", f"grad norm {value_text(line, 'grad_norm')}"),
     ]
     shown = [(name, text) for name, text in texts if text and not text.endswith(NA)]
-    return shown if line.still_s is None else [part for part in shown if part[0] not in RATES]
+    true = line.still_s is None and not line.earlier
+    return shown if true else [part for part in shown if part[0] not in RATES]
 
 
 def percent_text(fraction: float) -> str:

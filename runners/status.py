@@ -250,7 +250,8 @@ def applied(state: RunState) -> Applied | None:
         return None
     made = {number: rank.made for number, rank in sorted(state.ranks.items()) if rank.made is not None}
     if not made:
-        return Applied("unknown", "no rank has shown yet what its model is wrapped with")
+        yet = "" if state.phase.ended else " yet"
+        return Applied("unknown", f"no rank has shown{yet} what its model is wrapped with")
     world = state.attempts[-1].world_size if state.attempts else len(state.ranks)
     judged = [(number, _judge(plan, wrapped, world)) for number, wrapped in made.items()]
     for number, check in judged:
