@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from distui.presets import model
+from distui.presets.finding import Finding
 from distui.presets.load import BUILTIN, Library, library, load
 from distui.presets.preset_guide import survey
 from distui.presets.workload import FORMATS, GB, USABLE, name_of_gpu, shape
@@ -25,7 +26,9 @@ from distui.tui.rows.form import (
     SET,
     begun_with,
     broken,
+    check_title,
     fields,
+    finding_rows,
     form_rows,
     keys_row,
     launch_form,
@@ -147,6 +150,16 @@ def test_title_and_summary_of_every_shipped_preset_are_not_cut(width: int) -> No
     for one in listed(shipped):
         assert one.title in text([title_row(one, width)])[0]
         assert " ".join(" ".join(text(why_rows(one, width, 2))).split()) == one.summary
+
+
+def test_the_title_of_the_check_counts_what_its_pane_shows() -> None:
+    found = (Finding(id="L2", severity="warning", where="", text="InfiniBand is off."),)
+    made = LaunchPreview(text="torchrun train.py", findings=found)
+    assert check_title(made) == "lint: 1 warning"
+    assert "    InfiniBand is off." in text(finding_rows(made, 60))
+    broken_script = LaunchPreview(text="torchrun train.py", findings=found, problems=("a syntax error",))
+    assert check_title(broken_script) == "lint"
+    assert text(finding_rows(broken_script, 60)) == [" There is no plan yet that could be checked."]
 
 
 def test_a_long_line_goes_on_below_and_loses_nothing() -> None:

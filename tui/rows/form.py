@@ -536,9 +536,9 @@ def finding_row(finding: Finding, width: int) -> list[Row]:
     ]
 
 
-def check_title(findings: Sequence[Finding]) -> str:
-    """ "lint: 1 error, 2 warnings"; "lint" where there is nothing."""
-    return ": ".join(filter(None, ("lint", counted(findings))))
+def check_title(preview: LaunchPreview) -> str:
+    """ "lint: 1 error, 2 warnings"; "lint" where there is nothing, or no plan that could be checked."""
+    return ": ".join(filter(None, ("lint", "" if preview.problems else counted(preview.findings))))
 
 
 _WIDTHS = (("infra", 20), ("instance", 18), ("CPUs", 5), ("GB", 5), ("GPUs", 9), ("$/h", 8))

@@ -332,7 +332,7 @@ class LaunchScreen(Screen[None]):
             "plan", lambda width: plan_rows(preview, width), "plan ✖" if preview.problems else ""
         )
         self.details.put("YAML", lambda width: yaml_rows(preview, width))
-        self.details.put("lint", lambda width: finding_rows(preview, width), check_title(preview.findings))
+        self.details.put("lint", lambda width: finding_rows(preview, width), check_title(preview))
 
     def _memory(self, form: LaunchForm, width: int) -> list[Row]:
         if self.loaded is None:
