@@ -172,6 +172,7 @@ def test_a_lost_gpu_is_broken_in_words_and_glyph() -> None:
 def test_every_metric_shows_its_unit(metric: str, wanted: str) -> None:
     frame = frame_of(play.running(), metric=metric)
     assert node_cells(frame, frame.state.nodes[0])[0].text == wanted
+    assert wanted in line_of(heat_rows(frame, 78)[0])
 
 
 def test_the_slowest_rank_is_the_hottest_by_step_time() -> None:
@@ -179,6 +180,10 @@ def test_the_slowest_rank_is_the_hottest_by_step_time() -> None:
     values = [cell.value for cell in node_cells(frame, frame.state.nodes[0])]
     assert values[7] == 100
     assert values == sorted(value for value in values if value is not None)
+    paces = tuple(msgspec.structs.replace(sample, step_s=0.128) for sample in play.samples(8))
+    assert "128ms" in line_of(
+        heat_rows(frame_of([*play.running(), (124.9, RankTick(paces))], metric="step-time"), 78)[0]
+    )
 
 
 def test_many_nodes_become_tiles_within_the_width() -> None:

@@ -104,7 +104,7 @@ def _wide_cell(frame: Frame, heat: Heat) -> tuple[Cell, ...]:
             "text",
         )
     glyph, style = glyphs.heat(heat.value, frame.view.ascii)
-    number = fit(fit(heat.text, CELL - 3, right=True), CELL - 2)
+    number = fit(heat.text.rjust(CELL - 3), CELL - 2)
     if frame.view.ascii:
         glyph = " "  # a digit before the number would be read as part of it
     return (glyph, style), (number, style.replace("bar", "heat")), (" ", "text")
