@@ -113,9 +113,11 @@ def refusal(state: RunState, command: SetNccl, planned: Mapping[str, str] | None
     """
     if not command.restart:
         reached = reach(state, command.ranks)
-        if reached.hookless and not reached.some and not reached.restart and not uses_gloo(state):
-            return "no rank has a hook that could change NCCL_DEBUG live: only a restart sets it"
-        return ""
+        if not reached.hookless or reached.some or reached.restart:
+            return ""
+        if uses_gloo(state):
+            return f"{UNUSED}, and no rank has a hook: nothing would change"
+        return "no rank has a hook that could change NCCL_DEBUG live: only a restart sets it"
     if uses_gloo(state):
         return f"{UNUSED}: a restart would change nothing, so nothing was restarted"
     level = _unchanged(state, command, planned)

@@ -137,8 +137,12 @@ def asked(**changes: object) -> SetNccl:
     return msgspec.structs.replace(SetNccl("c", "INFO"), **changes)
 
 
+HOOKED = tuple((124.8, HookChanged(1, rank, "armed", 4711 + rank)) for rank in (0, 1))
+"""The hooks of two ranks that have not loaded NCCL."""
+
+
 def test_a_restart_that_would_change_nothing_is_refused() -> None:
-    gloo = state_of(ranks=2, gpu=False)
+    gloo = state_of(*HOOKED, ranks=2, gpu=False)
     assert "not in use (gloo)" in refusal(gloo, asked(restart=True))
     assert not refusal(gloo, asked()), "kept for the next start, and c10d logs now"
     same = refusal(state_of(), asked(level="warn", restart=True))
@@ -166,6 +170,10 @@ def test_without_a_hook_nothing_is_changed_live() -> None:
         == "no rank has a hook that could change NCCL_DEBUG live: only a restart sets it"
     )
     assert "ranks 0-7 by a restart alone (have no hook)" in how(state)
+    gloo = state_of(ranks=2, gpu=False)
+    assert (
+        refusal(gloo, asked()) == "NCCL is not in use (gloo), and no rank has a hook: nothing would change"
+    )
 
 
 def test_the_ranks_that_can_obey_are_named() -> None:
@@ -323,8 +331,15 @@ async def test_the_dialog_refuses_a_restart_for_nothing(rig: Start) -> None:
         assert it.link.commands == []
 
 
+async def test_the_names_of_metrics_are_whole(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("4", "a")
+        await it.until(lambda: "train.samples_s" in it.screen())
+
+
 async def test_under_gloo_there_is_no_dialog(rig: Start) -> None:
-    async with shown(rig(play.running(2, gpu=False), ranks=2)) as it:
+    async with shown(rig([*play.running(2, gpu=False), *HOOKED], ranks=2)) as it:
         await it.until(lambda: "RUNNING" in it.screen())
         await it.press("d")
         assert isinstance(it.app.screen, RunScreen)

@@ -76,6 +76,7 @@ class MetricPicker(ModalScreen[tuple[str, ...]]):
 
     def on_resize(self, event: Resize) -> None:
         self.list.styles.height = max(3, min(len(self._names), event.size.height - 11))
+        self.call_after_refresh(self._paint)  # when it is known how wide the list is
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self._fitting = matching(event.value, self._names)
