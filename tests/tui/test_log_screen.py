@@ -105,10 +105,21 @@ async def test_what_has_no_room_beside_the_prompt_stands_above(rig: Start) -> No
     async with shown(rig(play.running())) as it:
         await opened(it)
         await it.press("slash", *"step (((((((((((((((")
-        await it.until(lambda: "is not a regular expression" in it.screen().splitlines()[-2])
+        await it.until(lambda: "is not a regular expression" in it.screen().splitlines()[-3])
+        assert "subpattern at position" in it.screen().splitlines()[-2]
         assert "step ((((" in it.screen().splitlines()[-1]
         await it.press("ctrl+u", *"step")
         await it.until(lambda: "step 29" in it.screen().splitlines()[-2])
+
+
+async def test_all_that_a_line_may_become_is_listed(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        await opened(it)
+        await it.press("colon", "tab")
+        await it.until(lambda: " at  autostop " in it.screen() and " stop  theme" in it.screen())
+        await it.press(*"restart ")
+        await it.until(lambda: "with a changed" in it.screen().splitlines()[-3])
+        assert "environment" in it.screen().splitlines()[-2]
 
 
 async def test_a_filter_of_a_held_screen_searches_all_files(rig: Start) -> None:

@@ -14,10 +14,13 @@ from textual.timer import Timer
 from textual.widgets import Input, Label
 
 from ..rows.command_line import RunNames, candidates, completed, help_line
+from ..rows.glyphs import wrap
 from .rows_view import RowsView
 
 BESIDE = 6
 """Columns of the sign, the cursor and the space between a line and its help."""
+MOST_HELP = 4
+"""Rows of help above a line."""
 WAIT_S = 0.15
 """After the last key: a pattern that is still being typed is not searched for."""
 STATE_S = 0.1
@@ -75,8 +78,15 @@ class LinePrompt(ModalScreen[str | None]):
         room = self.app.size.width - cell_len(self.line.value) - BESIDE
         above = cell_len(text) > room
         self.box.set_class(above, "-tall")
+        rows = (
+            wrap(text, self.app.size.width - 1, style, first=" ")[:MOST_HELP]
+            if above
+            else [((f" {text}", style),)]
+        )
         self.help_row.styles.width = "100%" if above else cell_len(text) + 2
-        self.help_row.set_rows([((f" {text}", style),)])
+        self.help_row.styles.height = len(rows)
+        self.box.styles.height = len(rows) + above
+        self.help_row.set_rows(rows)
 
     def put(self, text: str) -> None:
         """Replace the line."""
