@@ -40,7 +40,6 @@ class Shot:
 
 
 GPU_SHOTS = (
-    Shot("nccl", "The NCCL_DEBUG dialog", (120, 40), (r"NCCL_DEBUG",), ("d",)),
     Shot("restart", "What a restart would do, before it does it", (120, 40), (r"SIGTERM",), ("r",)),
 )
 
