@@ -109,6 +109,8 @@ _LOGGED = re.compile(
     r"[\w ./:|,<>()\[\]-]{0,120}?\b(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL)\b[^\w\[]{0,6}(?=\[rank\d)"
 )
 """What a logger writes before the lines of a rank that it passes on: its name, and a level that is not that line's."""
+_BEGINNINGS = frozenset("(<0123456789JFMASONDTW")
+"""With what a shipper's prefix, or one in parentheses, begins."""
 LAYERS = 5
 """Prefixes that may stand behind each other."""
 
@@ -177,8 +179,15 @@ def _prefix(text: str) -> re.Match[str] | None:
     return _PAREN.match(text) if begin and begin in "(⟨ " else None
 
 
+def _is_bare(line: str) -> bool:
+    """Whether a line has none of the characters that prefixes have: cheap, and so are most lines of a rank's own log."""
+    return line.lstrip()[:1] not in _BEGINNINGS and "[" not in line and "⟨" not in line and "%|" not in line
+
+
 def writer(line: str, prefix: re.Pattern[str] | None) -> Writer:
     """Who wrote a line; `prefix`: that of its file."""
+    if prefix is None and _is_bare(line):
+        return Writer(None, "", None, "", line)
     text, rank, host, local, pid = line, rank_of(line), "", None, ""
     for _ in range(LAYERS):
         match = _shipped(text)

@@ -113,6 +113,8 @@ class Reading:
         self._lengths: dict[int, int] = {}
         """Of files that were left."""
         self._at = _Place()
+        self._written = "", writer("", None)
+        """The newest line of which it was asked who wrote it."""
 
     def open(self, name: str, whose: Whose | None = None) -> None:
         """The next lines are of another file; `whose`: by its name, as file_names.owners has it."""
@@ -175,7 +177,7 @@ class Reading:
 
     def prefixed(self, prefix: re.Pattern[str] | None) -> None:
         """With what the lines of this file begin; see prefixes.learned."""
-        self._at.prefix = prefix
+        self._at.prefix, self._written = prefix, ("", writer("", None))
 
     @property
     def lengths(self) -> dict[int, int]:
@@ -194,6 +196,7 @@ class Reading:
     def _begin(self, place: _Place) -> None:
         self._heads.clear()
         self._lengths[self._at.number] = self._at.line
+        self._written = "", writer("", None)
         self.exceptions.open(place.number, place.name)
         self.error_lines.open(place.number, place.name)
         self.tally.open(place.number, place.name)
@@ -267,14 +270,14 @@ class Reading:
             return
         elif (self.error_lines.open_here or self.exceptions.pending) and is_alive(line):
             self.error_lines.outlive()
-            self.exceptions.alive(writer(line, self._at.prefix).stream)
+            self.exceptions.alive(self._writer(line).stream)
         elif not self.error_lines.full and may_report(line):
             head, wrote = self._bare(line)
             self.error_lines.line(line, wrote.text, head, number, has_rule=False)
 
     def _traced(self, line: str, number: int) -> bool:
         """Whether a line is of a traceback that is being printed."""
-        wrote = writer(line, self._at.prefix)
+        wrote = self._writer(line)
         return self.exceptions.line(wrote.text, line, wrote.stream, number)
 
     def _plain(self, line: str, first: re.Match[str], number: int) -> None:
@@ -327,9 +330,15 @@ class Reading:
             )
         return head
 
+    def _writer(self, line: str) -> Writer:
+        """Who writes a line; several ask in turn."""
+        if line is not self._written[0]:
+            self._written = line, writer(line, self._at.prefix)
+        return self._written[1]
+
     def _bare(self, line: str) -> tuple[Head, Writer]:
         """Who writes a line that is none of NCCL's, and what it says."""
-        wrote = writer(line, self._at.prefix)
+        wrote = self._writer(line)
         rank, node = self._rank_of(wrote)
         host = wrote.host or self._at.whose.host
         return Head(host=host, rank=rank, node=node, source=(host or self._at.name, None, rank)), wrote

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any, NamedTuple
@@ -116,18 +116,18 @@ class Book:
 
 
 def _search(needles: Iterable[str]) -> Callable[..., re.Match[str] | None]:
-    longest_first = sorted(needles, key=lambda needle: (-len(needle), needle))
-    return re.compile(f"{BEFORE}(?=({_alternation(longest_first)}))").search
+    return re.compile(f"{BEFORE}(?=({_alternation(set(needles))}))").search
 
 
-def _alternation(needles: Iterable[str]) -> str:
-    """Needles as a pattern that tests each first character once; the longest that fits matches."""
-    groups: dict[str, list[str]] = {}
-    for needle in needles:
-        groups.setdefault(needle[0], []).append(needle[1:])
-    return "|".join(
-        re.escape(first) + "(?:" + "|".join(map(re.escape, rests)) + ")" for first, rests in groups.items()
-    )
+def _alternation(needles: Set[str]) -> str:
+    """Needles as a pattern that tests each shared beginning once; the longest that fits matches."""
+    groups: dict[str, set[str]] = {}
+    for needle in sorted(needles - {""}):
+        groups.setdefault(needle[0], set()).add(needle[1:])
+    if not groups:
+        return ""
+    pattern = "|".join(re.escape(first) + _alternation(rests) for first, rests in groups.items())
+    return f"(?:{pattern})" + "?" * ("" in needles)
 
 
 def parse_version(text: str) -> Version:
@@ -290,8 +290,10 @@ class Tally:
 
 def _host(match: re.Match[str]) -> str:
     """The host that a line names, as against that which wrote it; "" for none."""
-    groups = match.groupdict()
-    return groups.get("host") or groups.get("host_too") or ""
+    names = match.re.groupindex
+    if "host" not in names:
+        return ""
+    return match["host"] or ("host_too" in names and match["host_too"]) or ""
 
 
 def _first(rule: Rule, match: re.Match[str], head: Head, file: int, evidence: FactLine) -> First:
