@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from types import MappingProxyType
 
 from ..inrank.failure_causes import Failure, of_line
 from .exceptions import LAST, sentence, text_of
@@ -54,8 +55,9 @@ _ENDED = re.compile(
 _LEVEL = re.compile(
     r"\b(?:ERROR|CRITICAL)\b|^Error executing job\b|^terminate called after throwing"
     r"|(?i:loss is (?:nan|inf)\b.{0,40}stopp)|\*\*\* An error occurred in MPI_"
-    r"|\[E\d{3,4} |^E\d{4} |\[E \w+\.\w+:\d+\]|\b[Ee]rror(?::| #?-?\d+\b)|\berror\]|NCCL WARN|Last error:|\b\w+Error:"
-    r"|\bpthread_create failed\b|^Test \w+ failure\b|^\[[\d :,-]+ [CF] \d+ \d+\] "
+    r"|\[E\d{3,4} |^E\d{4} |\[E \w+\.\w+:\d+\]|\b[Ee]rror(?::| #?-?\d+\b)|\berror\]|NCCL WARN|Last error:"
+    r"|\b\w+Error:|\bsize mismatch for \S+: copying a param\b|\bpthread_create failed\b|^Test \w+ failure\b"
+    r"|^\[[\d :,-]+ [CF] \d+ \d+\] "
 )
 _WORDS = re.compile(
     r"command not found|No such file or directory|(?i:permission denied)|Exec format error|(?i:not? (?:found|installed))"
@@ -68,12 +70,13 @@ HINTS = (
 """One stands in each line of the two surer kinds: cheap to look for."""
 SOFT = (
     "found", "No such", "enied", "annot", "can't", "ould not", "nable to", "ailed", "illed", "victed", "efused",
-    "nrecognized", "borted", "ailure", "nstalled", "topping",
+    "nrecognized", "borted", "ailure", "nstalled", "topping", "mismatch for",
 )  # fmt: skip
 """The same of the least sure."""
 ERROR_WORDS = (*HINTS, *SOFT)
 _NOTHING = re.compile(
-    r'^\s*File "|\bFile "[^"]{1,400}", line \d|^\s*raise |error_file'
+    r"^[\s^~]*$|^\s*frame #\d+: "
+    r'|^\s*File "|\bFile "[^"]{1,400}", line \d|^\s*raise |error_file'
     r"|(?i:\berrors?[\"']?\s*[:=]\s*(?:0|none|null|false|<N/A>|$))|Traceback \(most"
     r"|\b0 errors?\b|^nccl\w+Error: |closing signal|ChildFailedError|CalledProcessError|Root Cause|failed \(exitcode"
     r"|exits with return code|CHILD PROCESS FAILED|error_handler: ?\{?$|Submitted job triggered an exception"
@@ -86,6 +89,10 @@ _WARNED = re.compile(r"\[W\d{0,4} |^W\d{4} ")
 _SOCKET = re.compile(r"socket has failed to (?:bind|connect) .{1,400}errno: (?!97\b)\d")
 """A warning all the same: which port, or which peer, where torch raises no exception that names it. Error 97 only says
 that there is no IPv6."""
+_LEVELLED = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b")
+"""The level of an error, before the sentence."""
+_TAGGED = re.compile(r"\[rank\d+\]: (?![\s\[])")
+"""torch's tag on what it prints of an uncaught exception: also a line whose exception is not there is of one."""
 _MINOR = re.compile(r"\b(?:INFO|WARN(?:ING)?|DEBUG|NOTICE)\b|\bI\d{4}\b")
 """Levels below that of errors, before the sentence."""
 _ALIVE = re.compile(
@@ -135,7 +142,12 @@ class ErrorLines:
         """A line that may report an error; `text`: without prefixes; `has_rule`: a rule reads it, too."""
         if self.full or _NOTHING.search(text) or (_WARNED.search(line, 0, 80) and not _SOCKET.search(text)):
             return
+        before = line.partition(text)[0]
         sureness = sureness_of(text)
+        if _LEVELLED.search(before):
+            sureness = max(sureness or Sureness.LEVEL, Sureness.LEVEL)
+        elif sureness is None and _TAGGED.match(line):
+            sureness = Sureness.WORDS
         if sureness is None or (sureness is Sureness.WORDS and self._words[self._file] >= MOST_WORDS):
             return
         failure = of_line(text)
@@ -144,7 +156,7 @@ class ErrorLines:
         if has_rule and (failure is None or failure.symptom):
             return
         first = First(self._file, FactLine(self._name, number, shown(line)), head, stamp_of(line))
-        warned = _MINOR.search(line.partition(text)[0]) is not None
+        warned = _MINOR.search(before) is not None
         self._kept.append(_Sentence(sureness, failure, text, first, warned=warned))
         self._counts[self._file] += 1
         self._words[self._file] += sureness is Sureness.WORDS
@@ -166,16 +178,26 @@ class ErrorLines:
         self.open_here = False
 
     def entries(
-        self, lengths: Mapping[int, int], failed: bool, killed: First | None = None, titles: bool = True
+        self,
+        lengths: Mapping[int, int],
+        failed: bool,
+        killed: First | None = None,
+        titles: bool = True,
+        symptoms: Mapping[int, int] = MappingProxyType({}),
     ) -> Iterator[RuleHits]:
         """The best sentence, as a rule that fired: a cause where the job failed or nothing came after it.
 
         `lengths`: lines of each file so far; `failed`: somebody else tells that the job failed; `killed`: where a
         process is reported to have been killed, after which sentences of that file tell only what followed; `titles`:
-        also those of tracebacks, whose exceptions are not there.
+        also those of tracebacks, whose exceptions are not there; `symptoms`: by number of a file the line of its first
+        symptom, after which words alone are one more.
         """
         kept = [
-            each for each in self._kept if not _follows(each.first, killed) and (titles or not each.title)
+            each
+            for each in self._kept
+            if not (
+                _follows(each.first, killed) or (each.title and not titles) or _is_after(each, symptoms)
+            )
         ]
         surer = [each for each in kept if each.sureness > Sureness.WORDS]
         ended = kept if failed else [each for each in kept if _ends(each, lengths)]
@@ -186,6 +208,12 @@ class ErrorLines:
 
 def _follows(first: First, killed: First | None) -> bool:
     return killed is not None and first.file == killed.file and first.evidence.line > killed.evidence.line
+
+
+def _is_after(each: _Sentence, symptoms: Mapping[int, int]) -> bool:
+    """Whether words alone stand after a symptom in the same file."""
+    line = symptoms.get(each.first.file)
+    return each.sureness is Sureness.WORDS and line is not None and each.first.evidence.line > line
 
 
 def _ends(each: _Sentence, lengths: Mapping[int, int]) -> bool:
@@ -206,10 +234,10 @@ def is_alive(line: str) -> bool:
 
 def may_report(line: str) -> bool:
     """Whether a line has one of the words without which it is no error. A loop, since it is asked for every line."""
-    for word in ERROR_WORDS:  # noqa: SIM110
+    for word in ERROR_WORDS:
         if word in line:
             return True
-    return False
+    return line.startswith("[rank")
 
 
 def sureness_of(text: str) -> Sureness | None:

@@ -48,6 +48,8 @@ _GROUPS = re.compile(r"^(?:.*\.)?(?:Base)?ExceptionGroup$")
 """Exceptions that carry others, which are printed behind them."""
 _RANK = re.compile(r"Traceback \(most recent call last\): \(RANK (\d{1,7})\)")
 """The rank of an exception that CheckpointException carries."""
+_OWN = re.compile(r"\bdid not receive grad for rank (\d{1,7})\b")
+"""The rank that raised it, in the message."""
 GENERIC = ("exception", "assertion")
 """Classes that say no more than the exception does: the one before it in a chain may."""
 _NUMBER = re.compile(r"\d+")
@@ -111,6 +113,8 @@ class _Inner(NamedTuple):
     line: str
     number: int
     text: str
+    file: int
+    head: Head
 
 
 CUT_OFF = Rule(
@@ -249,14 +253,22 @@ class Exceptions:
         open_ = [each for each in self._traces.values() if not each.ended and each.printed.place]
         cut = [each for each in open_ if lengths.get(each.stream[0], 0) - each.last[0] <= SHORT]
         first = min(cut, key=lambda each: (each.stream[0], each.began), default=None)
-        if first is not None:
+        inner = self._unfinished(lengths) if first is None else self._inner.get(first.stream)
+        if inner is not None:
+            evidence = FactLine(self._name, inner.number, shown(inner.line))
+            place = First(inner.file, evidence, inner.head, stamp_of(inner.line))
+            yield RuleHits.of(_rule(inner.failure, MOST + 1, True), place)
+        elif first is not None:
             number, line = first.last
             text = f"The log ends within a traceback, at {first.printed.place}{_within(first.printed)}: {CUT_OFF.text}"
-            rule = replace(CUT_OFF, text=text)
-            if (inner := self._inner.get(first.stream)) is not None:
-                rule, number, line = _rule(inner.failure, MOST + 1, True), inner.number, inner.line
             evidence = FactLine(self._name, number, shown(line))
-            yield RuleHits.of(rule, First(first.stream[0], evidence, first.head, stamp_of(line)))
+            place = First(first.stream[0], evidence, first.head, stamp_of(line))
+            yield RuleHits.of(replace(CUT_OFF, text=text), place)
+
+    def _unfinished(self, lengths: Mapping[int, int]) -> _Inner | None:
+        """The first exception to which one is chained that the end of its file cuts off before its first frame."""
+        ends = [each for each in self._inner.values() if lengths.get(each.file, 0) - each.number <= LAST]
+        return min(ends, key=lambda each: (each.file, each.number), default=None)
 
     @property
     def raised(self) -> bool:
@@ -307,9 +319,13 @@ class Exceptions:
         if not more or trace.raised is None:
             return
         before, line = trace.raised
-        failure = self._classed(trace.printed.raised(), line)
+        raised = trace.printed.raised()
+        named = _OWN.search(str(raised["text"])) if trace.head.rank is None else None
+        if named is not None:
+            trace.head = of_rank(int(named[1]), trace.head)
+        failure = self._classed(raised, line)
         other = failure.kind != before.kind and before.kind in GENERIC and not failure.symptom
-        if other or (failure.kind == before.kind and failure.text != before.text):
+        if other or (failure.kind == before.kind and (failure.text != before.text or named is not None)):
             self._take_back(trace.key)
             trace.key = self._keep(failure, trace.head, line, trace.ended, trace.sure, trace.stream)
             trace.raised = failure, line
@@ -335,7 +351,9 @@ class Exceptions:
         if trace.ended and (wrapped or any(word in text for word in _CHAINED)):
             self._take_back(trace.key)
             if trace.raised is not None:
-                self._inner[trace.stream] = _Inner(*trace.raised, trace.ended, trace.printed.text)
+                self._inner[trace.stream] = _Inner(
+                    *trace.raised, trace.ended, trace.printed.text, trace.stream[0], trace.head
+                )
         self._close(trace)
 
     def _close(self, trace: _Trace) -> None:

@@ -13,7 +13,8 @@ from .file_names import PROCESS, LocalRanks
 from .heads import SOURCES, Head
 
 _LISTED = re.compile(
-    r"^\s*(?:host      : (?P<host>\S{1,200})|rank      : (?P<rank>\d{1,9}) \(local_rank: (?P<local>\d{1,9})\)"
+    r"^\s*(?:time      : (?P<time>[\d_:-]{1,40})|host      : (?P<host>\S{1,200})"
+    r"|rank      : (?P<rank>\d{1,9}) \(local_rank: (?P<local>\d{1,9})\)"
     r"|exitcode  : (?P<code>-?\d{1,9}) +\(pid: (?P<pid>\d{1,9})\)|(?P<root>Root Cause \(first observed failure\):))"
 )
 """In the table at the end of torchrun: a host, a rank on it, and how it ended; that of the root cause comes last."""
@@ -67,7 +68,8 @@ _FORMS = tuple(
     )
 )
 NEEDLES = (
-    "failed (exitcode: ", "host      : ", "rank      : ", "exitcode  : ", "Root Cause (first", "exited on signal ",
+    "failed (exitcode: ", "time      : ", "host      : ", "rank      : ", "exitcode  : ", "Root Cause (first",
+    "exited on signal ",
     "oom_kill event", "oom-kill event", "return code = ", "died with <Signals.", "non-zero exit status ",
     "terminated with signal SIG", "terminated with exit code ", "ssh exited with ", "srun: error: ",
     "return code list: [", "FAILED (exitcode ", "exit with status code ", "exited with status code ",
@@ -114,6 +116,8 @@ class Endings:
         """Whose lines of torchrun's table are being read."""
         self._root = False
         """Whether they are those of the root cause."""
+        self._time = self._root_time = ""
+        """When that process failed, and the root cause."""
 
     def reported(self, text: str, head: Head, line: str = "") -> ReportedExit | None:
         """The exit that a line reports, without a failure if it was reported before; None for other lines.
@@ -134,14 +138,22 @@ class Endings:
                 self.first, self.root = whose, whose if self.root is self.first else None
         ranked = end.head.rank is not None and not end.head.node.startswith(PROCESS)
         named = ranked or end.head.host != head.host
-        if named and end.code and (self.first is None or self._root):
-            self.first, self.root, self._root = end.head, end.head if self._root else None, False
+        if named and end.code and (self.first is None or self._is_root()):
+            self.first, self.root = end.head, end.head if self._root else None
+            self._root_time = self._time if self._root else ""
+        self._root = self._root and not end.code
         return end._replace(failure=None) if repeated else end
+
+    def _is_root(self) -> bool:
+        """Whether the process is the root cause, of several that tables of other nodes name the earliest."""
+        return self._root and (self.root is None or self._time < self._root_time)
 
     def _listed(self, row: re.Match[str], head: Head) -> ReportedExit | None:
         """A row of torchrun's table."""
         if row["root"]:
             self._root = True
+        elif row["time"]:
+            self._time = row["time"]
         elif row["host"]:
             self._host = row["host"]
         elif row["rank"]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -85,23 +85,7 @@ def judge(reading: Reading) -> Verdict:
     findings = {entry.rule.place: finding_of(entry, seen, reading) for entry, seen in hits}
     _explain_kills(findings)
     if not any(finding.role == "cause" and finding.severity == "error" for finding in findings.values()):
-        failed = reading.exceptions.failed or failed_in(findings.values())
-        fallback = [*absent(reading), *promoted(entry for entry, _ in hits)]
-        if not fallback and failed:
-            fallback += silent(reading, [entry for entry, _ in hits if entry.rule.role == "symptom"])
-        sentences = reading.error_lines.entries(
-            reading.lengths, failed, reading.exceptions.killed, titles=not reading.exceptions.raised
-        )
-        fallback += [entry for entry in sentences if not fallback or entry.rule.id != UNEXPLAINED]
-        others = [each for each in findings.values() if each.id not in ("died-terminated", "died-abort")]
-        others = [each for each in others if not _after(each, reading.exceptions.killed)]
-        if not any(entry.rule.role == "cause" for entry in fallback) and not failed_in(others):
-            fallback += reading.exceptions.exits()
-        if not any(
-            entry.rule.role in ("cause", "symptom") for entry in (*fallback, *(entry for entry, _ in hits))
-        ):
-            fallback += reading.exceptions.cut_off(reading.lengths)
-        for entry in fallback:
+        for entry in _for_want_of_a_cause(reading, [entry for entry, _ in hits], findings.values()):
             hits.append((entry, ""))
             findings[entry.rule.place] = finding_of(entry, "", reading)
     ended = reading.exceptions.failed
@@ -119,6 +103,39 @@ def judge(reading: Reading) -> Verdict:
         behind=behind(reading.tally.progress),
         ended=ended,
     )
+
+
+def _for_want_of_a_cause(
+    reading: Reading, hits: Sequence[RuleHits], findings: Collection[LogFinding]
+) -> list[RuleHits]:
+    """What explains a failure that no rule explains, the surest first: who is missing, errors that are facts beside a
+    cause, a sentence, an exit, a traceback that was cut off.
+    """
+    exceptions, lengths = reading.exceptions, reading.lengths
+    failed = exceptions.failed or failed_in(findings)
+    chosen = [*absent(reading), *promoted(hits)]
+    if not chosen and failed:
+        chosen += silent(reading, [entry for entry in hits if entry.rule.role == "symptom"])
+    sentences = reading.error_lines.entries(
+        lengths, failed, exceptions.killed, not exceptions.raised, _first_symptoms(hits)
+    )
+    chosen += [entry for entry in sentences if not chosen or entry.rule.id != UNEXPLAINED]
+    others = [each for each in findings if each.id not in ("died-terminated", "died-abort")]
+    others = [each for each in others if not _after(each, exceptions.killed)]
+    if not any(entry.rule.role == "cause" for entry in chosen) and not failed_in(others):
+        chosen += exceptions.exits()
+    if not any(entry.rule.role in ("cause", "symptom") for entry in (*chosen, *hits)):
+        chosen += exceptions.cut_off(lengths)
+    return chosen
+
+
+def _first_symptoms(hits: Iterable[RuleHits]) -> dict[int, int]:
+    """By number of a file the line of its first symptom of a failure."""
+    lines: dict[int, int] = {}
+    for entry in hits:
+        for first in entry.firsts if (entry.rule.role, entry.rule.severity) == ("symptom", "error") else ():
+            lines[first.file] = min(first.evidence.line, lines.get(first.file, first.evidence.line))
+    return lines
 
 
 OUT_OF_MEMORY = ("died-host-oom", "kernel-oom", "k8s-oom-killed", "ray-memory")
@@ -152,6 +169,9 @@ def _placed(finding: LogFinding, others: Iterable[LogFinding], reading: Reading)
     rank = None if first is None else _rank(first, reading)
     if rank is not None and (not finding.ranks or (endings.root is first and rank in finding.ranks)):
         finding = replace(finding, rank=rank, ranks=finding.ranks or (rank,))
+    elif rank is not None and endings.root is first and finding.id == "died-exit-silent":
+        host = first.host if first is not None else ""
+        finding = replace(finding, rank=rank, ranks=(rank,), host=host, hosts=(host,) if host else ())
     if finding.host or finding.hosts:
         return finding
     host = endings.hosts.get(-1 if finding.rank is None else finding.rank, "")

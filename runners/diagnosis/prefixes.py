@@ -23,6 +23,9 @@ _SHIPPED = tuple(
         rf"(?:<\d{{1,3}}>)?{_DATE} {HOST} [^\s:\[\]]{{1,64}}(?:\[\d{{1,10}}\])?: ?",
         rf"<\d{{1,3}}>1 {_TIME} {HOST} \S+ \S+ \S+ (?:-|\[.{{1,400}}?\]) ?",
         rf"\d{{10}}\.\d{{6}} {HOST} {_PROGRAM}",
+        # vLLM's logger, which writes it before each line of a traceback, too; Kaggle's notebooks
+        r"(?:ERROR|CRITICAL|WARNING|INFO|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./]{1,80}:\d{1,6}\] ?",
+        r"\d{1,7}\.\d{1,3}s\t\d{1,9}\t",
         # mpirun --timestamp-output
         rf"{_DAYS} {_DATE} \d{{4}}(?=[\[<])",
     )
@@ -31,11 +34,12 @@ _SHIPPED = tuple(
 _BAR = re.compile(r"[^|]{0,200}\d%\|[^|]{0,400}\| *\S{1,40}/\S{1,40} \[[^\]]{1,400}\] *")
 """tqdm's progress bar: what is written after it stands in the same line."""
 _PAREN = re.compile(
-    rf"\s*\((?:(?:(?P<sky>node-\d+)|\w[\w.:<>-]*),? (?:rank=\d+, )?pid=(?P<pid>\d+)|raylet)(?:, ip={HOST})?\) ?"
+    r"\s*\((?:(?:(?P<sky>node-\d+)|\w[\w.:<>-]*)(?:,? (?:rank=\d+, )?| rank=(?P<own>\d{1,7}) )pid=(?P<pid>\d+)|raylet)"
+    rf"(?:, ip={HOST})?\) ?"
     r"|⟨(?P<record>[^\s⟩]*)(?: ?rank (?P<rank>\d{1,7}))?⟩ ?"
 )
-"""Ray and SkyPilot (whose rank is that of the node, and which once had its number alone); records of JSON, as they are
-written here."""
+"""Ray, vLLM and SkyPilot (whose rank is that of the node, and which once had its number alone); records of JSON, as
+they are written here."""
 _BRACKET = re.compile(
     rf"\[(?:pod/{HOST}/[\w.-]+\] ?"
     r"|(?:[\w.@-]*@)?\d+,(?:mpirank:)?(?P<mpi>\d{1,7})(?:,(?P<algo>[A-Za-z0-9][\w.-]*))?\]<std\w+>: ?"
@@ -43,7 +47,7 @@ _BRACKET = re.compile(
     r"|(?:[A-Za-z][A-Za-z_-]{0,30})?(?P<local>\d{1,5})\]:)"
 )
 """kubectl --prefix; mpirun and SageMaker; torch, Lightning and Accelerate; torchrun --tee, with the role."""
-_HOSTS, _RANKS = ("host", "record", "algo", "sky"), ("rank", "mpi")
+_HOSTS, _RANKS = ("host", "record", "algo", "sky"), ("rank", "mpi", "own")
 """Groups of these patterns that name a host, or a rank."""
 
 
@@ -109,7 +113,7 @@ _LOGGED = re.compile(
     r"[\w ./:|,<>()\[\]-]{0,120}?\b(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL)\b[^\w\[]{0,6}(?=\[rank\d)"
 )
 """What a logger writes before the lines of a rank that it passes on: its name, and a level that is not that line's."""
-_BEGINNINGS = frozenset("(<0123456789JFMASONDTW")
+_BEGINNINGS = frozenset("(<0123456789JFMASONDTWEIC")
 """With what a shipper's prefix, or one in parentheses, begins."""
 LAYERS = 5
 """Prefixes that may stand behind each other."""
@@ -134,7 +138,7 @@ class Writer(NamedTuple):
 
 
 def _shipped(text: str) -> re.Match[str] | None:
-    if text[:1] not in "<0123456789JFMASOND" and text[:3] not in ("Tue", "Wed", "Thu"):
+    if text[:1] not in "<0123456789JFMASONDEWIC" and text[:3] not in ("Tue", "Wed", "Thu"):
         return None
     for pattern in _SHIPPED:
         if (match := pattern.match(text)) is not None:

@@ -42,6 +42,8 @@ from .statements import CommunicatorPart, NodePart, Statements
 
 REPORT, REPORT_LINES = "pt-nccl-error", 64
 """With what torch begins its report of an error of NCCL, and in how many lines NCCL's own reason follows."""
+REPORTS = (REPORT, "pt-remote-error", "pt-async-error")
+"""What such a report also begins with, where its first line is not there."""
 HEADS = 1 << 14
 """Heads that are remembered: threads write many lines with the same."""
 
@@ -307,7 +309,7 @@ class Reading:
             if not (rule.since or rule.until) or rule.holds_for(self.statements.version):
                 self.tally.add(rule, match, head, number)
                 fired = True
-                if rule.id == REPORT:
+                if rule.id in REPORTS:
                     self._at.report_until = number + REPORT_LINES
         return fired
 

@@ -245,8 +245,16 @@ CAUSES: tuple[Cause, ...] = (
     _cause(
         "hub-unreached",
         r"HTTPS?ConnectionPool\(host='((?:[\w-]+\.)*(?:huggingface|hf|modelscope|s3|amazonaws|googleapis|wandb|github)"
-        r"[\w.-]*)'|couldn't connect to '(https?://[^'\s]+)'|LocalEntryNotFoundError|OfflineModeIsEnabled",
+        r"[\w.-]*)'|couldn't connect to '(https?://[^'\s]+)'",
         "cannot connect to {0}, which has the models and data",
+        "nodes without a way to the internet need the files in the cache of every node before (HF_HOME on a shared "
+        "disk, HF_HUB_OFFLINE=1), a proxy (HTTPS_PROXY) or a mirror (HF_ENDPOINT)",
+        "maybe",
+    ),
+    _cause(
+        "hub-unreached",
+        r"LocalEntryNotFoundError|OfflineModeIsEnabled",
+        "cannot connect to the hub, and has no copy of the file in its cache: {line}",
         "nodes without a way to the internet need the files in the cache of every node before (HF_HOME on a shared "
         "disk, HF_HUB_OFFLINE=1), a proxy (HTTPS_PROXY) or a mirror (HF_ENDPOINT)",
         "maybe",
@@ -344,7 +352,7 @@ CAUSES: tuple[Cause, ...] = (
     _cause(
         "peer-gone",
         r"gloo.*?Connection (?:closed|reset) by peer \[([^\]\n]+)\]|(?:recvValue|sendBytes) failed on "
-        r"SocketImpl\([^)\n]*remote=\[?([^\])\n]+)",
+        r"SocketImpl\([^)\n]*remote=\[?([^\])\n]+)|Exception raised from (?:recvBytes|sendBytes) at",
         "lost its connection to another rank, at {0}: {line}",
         "look for the rank that ended first, and why",
         "maybe",
@@ -394,6 +402,15 @@ CAUSES: tuple[Cause, ...] = (
         "leave those keys out when loading",
         "maybe",
         deterministic=True,
+    ),
+    _cause(
+        "checkpoint-unfit",
+        r"^\s*size mismatch for \S+: copying a param with shape",
+        "loads a checkpoint that does not fit the model: {line}",
+        "make the model as it was when the checkpoint was saved (sizes, layers, vocabulary, tensor-parallel size), or "
+        "leave those keys out when loading",
+        "maybe",
+        anywhere=True,
     ),
     _cause(
         "checkpoint-unreadable",

@@ -20,7 +20,10 @@ LAUNCH = (
 )
 """A launcher's traceback without its end."""
 TITLE = "tracker: ERROR no key is set for this user"
-SEEN = "10.1.0.7:{0}:{0} [{1}] "
+BARRIER = (
+    "[rank1]:[E Gloo.cpp:144] Rank 1 successfully reached monitoredBarrier, but received errors while waiting for "
+    "send/recv from rank 0. Please check rank 0 logs for faulty rank."
+)
 
 
 def first_of(*lines: str) -> LogFinding:
@@ -201,3 +204,73 @@ def test_a_device_is_named_where_no_rank_is() -> None:
         "otter-3:78:79 [4] misc/shmutils.cc:88 NCCL WARN Error: failed to extend /dev/shm/nccl-W to 9 bytes"
     )
     assert (first.rank, first.device, first.host) == (None, 4, "otter-3")
+
+
+@pytest.mark.parametrize(
+    ("lines", "words", "rank"),
+    [
+        (["[rank1]:        size mismatch for layers.21.mlp: copying a param with shape torch.Size([16])."],
+         "does not fit the model: size mismatch for", 1),
+        (["[rank0]: All the files must have the same columns, but there are 3 new ones.", "[rank0]: ",
+          BARRIER],
+         "All the files must have the same columns", 0),
+        (['(VllmWorker rank=3 pid=41) ERROR 08-06 22:23:09 [executor.py:487]   File "/srv/c10d.py", line 17, in helper',
+          "(VllmWorker rank=3 pid=41) ERROR 08-06 22:23:09 [executor.py:487]     make(",
+          "(VllmWorker rank=3 pid=41) ERROR 08-06 22:23:09 [executor.py:487] ValueError: no such group",
+          "(VllmWorker rank=2 pid=40) ERROR 08-06 22:23:09 [executor.py:487] The worker failed to start."],
+         "raised ValueError: no such group", 3),
+        (['704.7s\t12\tTraceback (most recent call last):', '704.7s\t13\t  File "/kaggle/train.py", line 8, in <module>',
+          "704.7s\t14\tValueError: no batch"], "ValueError: no batch at train.py:8", None),
+    ],
+)  # fmt: skip
+def test_lines_that_torch_and_loggers_tag(lines: list[str], words: str, rank: int | None) -> None:
+    first = first_of(*lines)
+    assert words in first.text
+    assert first.rank == rank
+
+
+def test_a_chain_whose_second_traceback_is_cut_before_its_first_frame() -> None:
+    first = first_of(
+        "[rank0]: Traceback (most recent call last):",
+        '[rank0]:   File "/srv/otter/load.py", line 40, in get',
+        "[rank0]: errors.NoSuchFileError: the file is not in the cache",
+        "[rank0]: ",
+        "[rank0]: The above exception was the direct cause of the following exception:",
+        "[rank0]: ",
+        "[rank0]: Traceback (most recent call last):",
+        '[rank0]:   File "/srv/ot',
+    )
+    assert "NoSuchFileError: the file is not in the cache at load.py:40" in first.text
+    assert first.rank == 0
+
+
+def test_of_the_tables_of_several_nodes_the_earliest_root_cause_counts() -> None:
+    rows = (
+        "Root Cause (first observed failure):|  time      : 2023-06-03_22:{0}|  host      : otter-{1}|"
+        "  rank      : {1} (local_rank: 0)|  exitcode  : 1 (pid: 6{1})"
+    )
+    lines = [row for each in (rows.format("45:52", 0), rows.format("45:01", 4), rows.format("46:10", 8))
+             for row in each.split("|")]  # fmt: skip
+    first = first_of(*lines)
+    assert (first.rank, first.host) == (4, "otter-4")
+
+
+def test_words_after_a_symptom_are_no_cause() -> None:
+    first = first_of(
+        "[rank5]:[E207 19:37:09.98 ProcessGroupNCCL.cpp:1895] [Rank 5] Process group watchdog thread terminated with "
+        "exception: NCCL error: remote process exited or there was a network error, NCCL version 2.21.5",
+        "Last error:",
+        "socketProgressOpt: Call to recv from 10.119.24.53<49901> failed : Broken pipe",
+        "frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x80 (0x7f in libc10.so)",
+    )
+    assert (first.id, first.role, first.rank) == ("pt-remote-error", "symptom", 5)
+
+
+def test_a_rank_that_its_message_names() -> None:
+    first = first_of(
+        "Traceback (most recent call last):",
+        '  File "/srv/otter/train.py", line 33, in <module>',
+        "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.",
+        "Parameter indices which did not receive grad for rank 6: 1",
+    )
+    assert (first.id, first.rank) == ("died-unused-parameters", 6)
