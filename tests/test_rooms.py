@@ -221,7 +221,7 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 278,
+    "modules": 279,
     "lines": 85_100,
     "cycles": 0,
     "in_cycles": 0,

@@ -18,8 +18,9 @@ import msgspec
 from ...presets.sanitize import clean_text, escaped_json
 from ...presets.trusted_files import private_folder
 from ...runners import file_io, run_directories
-from ...runners.diagnosis.first_cause import ABSENT, LogFinding, Verdict, document, judge
+from ...runners.diagnosis.first_cause import LogFinding, Verdict, document, judge
 from ...runners.diagnosis.heads import Stamp
+from ...runners.diagnosis.missing_ranks import ABSENT
 from ...runners.diagnosis.nccl_facts import NcclFacts
 from ...runners.diagnosis.rank_dumps import merged_recorders, merged_stacks
 from ...runners.diagnosis.reading import Reading, logs_of_run, read_all, read_run

@@ -1,0 +1,174 @@
+"""Which rank kept the others waiting, with the arithmetic: by time-outs of torch, else by NCCL's own lines. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import replace
+from typing import NamedTuple
+
+from ..formatting import spans_text
+from .error_lines import PLACE
+from .heads import SOURCES, Head, Thread
+from .nccl_facts import InitStage
+from .reading import Reading
+from .rules import RankProgress, Rule, RuleHits
+from .statements import CommunicatorPart
+
+MOST_RANKS = 1 << 17
+"""A job with more is a number that was misread: nobody is counted as missing then."""
+ABSENT = Rule(
+    id="rank-absent", severity="error", role="cause", layer="torch", confidence="medium", text="", place=PLACE + 1,
+    remedy="Find out what it did instead: its own log and its stack; a phase that only some ranks enter (saving, "
+    "validation), a crash, a node that is gone.",
+)  # fmt: skip
+
+
+class TimedOut(NamedTuple):
+    """Ranks of a job in which collectives timed out."""
+
+    calls: Mapping[int, str]
+    """By rank that timed out: operation and sequence number."""
+    last: Sequence[int]
+    """Those in the latest collective."""
+    late: Sequence[int]
+    """Those in an earlier one."""
+    missing: Sequence[int]
+    """Those that the logs name and that report none."""
+
+    @property
+    def culprits(self) -> Sequence[int]:
+        """Those that are behind, else those of which nothing is heard."""
+        return self.late or self.missing
+
+
+def absent(reading: Reading) -> Iterator[RuleHits]:
+    """Who kept the others waiting when collectives timed out, with the arithmetic; nothing where none did."""
+    timed = {rank: each for rank, each in reading.tally.progress.items() if each.timed_out}
+    size = max((part.nranks or 0 for part in reading.statements.sessions.communicators), default=0)
+    together = len({each.seq for each in timed.values()}) == 1 and len(timed) == size
+    if not timed or together:
+        return
+    heard = {*reading.tally.progress, *reading.ranks}
+    ranks = _timed_out(timed, max(size, *(rank + 1 for rank in heard)))
+    if not size and len(ranks.missing) >= len(timed) and not heard.intersection(ranks.missing):
+        ranks = ranks._replace(
+            missing=()
+        )  # these logs are of few ranks: who is not in them may have waited, too
+    (hits,) = (entry for entry in reading.tally.entries if entry.rule.id == "pt-watchdog")
+    heads: dict[Thread, Head] = {("", None, rank): Head(rank=rank) for rank in ranks.culprits[:SOURCES]}
+    named = Head(rank=ranks.culprits[0] if ranks.culprits else None)
+    yield replace(
+        hits, rule=replace(ABSENT, text=_kept_waiting(ranks)), heads=heads, further=[],
+        firsts=[replace(first, head=named) for first in hits.firsts],
+    )  # fmt: skip
+
+
+def _timed_out(timed: Mapping[int, RankProgress], world: int) -> TimedOut:
+    """`world`: how many ranks the logs name at least. One that is not believed leaves out who is missing."""
+    latest = max((each.seq for each in timed.values() if each.seq is not None), default=None)
+    return TimedOut(
+        calls={
+            rank: "a collective" if each.seq is None else f"{each.op} {each.seq}"
+            for rank, each in timed.items()
+        },
+        last=sorted(rank for rank, each in timed.items() if each.seq in (None, latest)),
+        late=sorted(rank for rank, each in timed.items() if each.seq not in (None, latest)),
+        missing=sorted(set(range(world)) - set(timed)) if world <= MOST_RANKS else (),
+    )
+
+
+def silent(reading: Reading, symptoms: Sequence[RuleHits]) -> Iterator[RuleHits]:
+    """Who kept the others waiting, from NCCL's own lines, where no watchdog of torch says it; nothing where unknown."""
+    heads = {rank_of(head, reading) for entry in symptoms for head in entry.heads.values()}
+    reporting = {rank for rank in heads if rank is not None}
+    largest = sorted(reading.statements.sessions.communicators, key=lambda part: -(part.nranks or 0))
+    for communicator in largest:
+        ranks, text = (
+            _never_came(communicator)
+            or _called_less(communicator, reporting)
+            or _without_word(communicator, reporting)
+        )
+        if ranks:
+            firsts = min(
+                (entry.firsts for entry in symptoms if entry.firsts),
+                key=lambda each: each[0].file,
+                default=[],
+            )
+            named = [replace(first, head=Head(rank=ranks[0])) for first in firsts[:1]]
+            yield RuleHits(
+                replace(ABSENT, layer="nccl", text=text), firsts=named,
+                heads={("", None, rank): Head(rank=rank) for rank in ranks[:SOURCES]},
+            )  # fmt: skip
+            return
+
+
+Silent = tuple[Sequence[int], str]
+"""Ranks, and what they did not do."""
+
+
+def _never_came(communicator: CommunicatorPart) -> Silent | None:
+    """Of a communicator that the others began and none has: at most half of its ranks, else their logs are not here."""
+    size, seen = communicator.nranks or 0, communicator.ranks
+    begun = seen and all(part.stage is InitStage.STARTED for part in seen.values())
+    if not begun or not 0 < size - len(seen) <= size // 2 or size > MOST_RANKS:
+        return None
+    ranks = sorted(set(range(size)) - set(seen))
+    others = spans_text("rank", sorted(seen))
+    it = "it" if len(ranks) == 1 else "them"
+    return (
+        ranks,
+        f"{_ranks(ranks)} did not come to the init of a communicator, in which {others} waited: no line names {it}.",
+    )
+
+
+def _called_less(communicator: CommunicatorPart, reporting: Set[int]) -> Silent | None:
+    """Of a communicator whose ranks log what they call: those that waited are ahead of the ones that they waited for."""
+    calls = {rank: part.calls for rank, part in communicator.ranks.items()}
+    waited = sorted(reporting & set(calls))
+    most = min((calls[rank] for rank in waited), default=0)
+    ranks = sorted(rank for rank, count in calls.items() if rank not in reporting and 0 < count < most)
+    if not ranks or len(calls) != communicator.nranks:
+        return None
+    least, be = min(calls[rank] for rank in ranks), "is" if len(ranks) == 1 else "are"
+    others = spans_text("rank", waited)
+    return (
+        ranks,
+        f"{_ranks(ranks)} {be} behind, with {least} collectives called, while {others} wait in number {most}.",
+    )
+
+
+def _without_word(communicator: CommunicatorPart, reporting: Set[int]) -> Silent:
+    """Of a whole communicator, of which most ranks tell that they waited, or lost a peer."""
+    seen = set(communicator.ranks)
+    ranks = sorted(seen - reporting)
+    if len(seen) != communicator.nranks or not 0 < len(ranks) <= len(seen) // 2:
+        return (), ""
+    others = spans_text("rank", sorted(seen & reporting))
+    nothing = "it tells" if len(ranks) == 1 else "they tell"
+    did = f"{_ranks(ranks)} did not come, or ended without a word"
+    return ranks, f"{did}: {others} waited or lost a peer, and {nothing} of no error."
+
+
+def _kept_waiting(ranks: TimedOut) -> str:
+    calls, last, late, missing = ranks
+    waited = (
+        f"{spans_text('rank', sorted(calls))} timed out in {' and '.join(sorted(set(calls.values()))[:4])}"
+    )
+    if late:
+        behind_ = f"{_ranks(late)} {'is' if len(late) == 1 else 'are'} behind, in {calls[late[0]]}"
+        return f"{behind_}, while {spans_text('rank', last)} timed out in {calls[last[0]]}."
+    if missing:
+        return f"{_ranks(missing)} did not come: {waited}, and {'it' if len(missing) == 1 else 'they'} reported none."
+    return f"{waited[:1].upper()}{waited[1:]}: a rank that is not heard of here did not come, or the network failed."
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    text = spans_text("rank", ranks)
+    return text[:1].upper() + text[1:]
+
+
+def rank_of(head: Head, reading: Reading) -> int | None:
+    """From the launcher's prefix, else from the largest communicator of the process."""
+    if head.node and head.rank is not None:
+        return reading.locals.rank(head.node, head.rank)
+    return head.rank if head.rank is not None else reading.statements.sessions.rank_of(head)
