@@ -248,7 +248,16 @@ def first_cause(ended: list[Ended], done: Iterable[RankChanged] = ()) -> FirstCa
         remedy=clean_text(failure.remedy),
         retry=failure.retry,
         where=clean_text(failure.where or _own_line(first.crash)),
-        evidence=(*_stack_at(first.crash), *first.evidence.lines),
+        evidence=(*_stack_at(first.crash), *_led_to(first.raised), *first.evidence.lines),
+    )
+
+
+def _led_to(raised: Raised | None) -> tuple[str, ...]:
+    """The exception of which the last one came, which may be the one that says why."""
+    return (
+        ()
+        if raised is None or not raised.before
+        else (f"it came of {clean_text(raised.before[0].strip())}",)
     )
 
 

@@ -12,7 +12,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .known_causes import CAUSES, LESS, THROUGH, Cause
+from .known_causes import CAUSES, LESS, LOST_WORKER, THROUGH, WORKER, WORKER_REMEDY, Cause
 from .tracebacks import COMPILING, in_lines, raised_in, unwrapped
 
 LONGEST = 200
@@ -102,6 +102,8 @@ def classify(death: Death) -> Failure:
         case = _FailureClass(
             "host-oom", "was killed for memory by the kernel (%s)" % death.oom, LESS, "maybe"
         )
+    elif raised and _without_worker(raised, death.lines):
+        case = _FailureClass("signal", LOST_WORKER, WORKER_REMEDY, "maybe")
     elif raised:
         case = _of_exception(raised, death.exit_code)
     elif number is not None:
@@ -109,6 +111,19 @@ def classify(death: Death) -> Failure:
     else:
         case = _of_code(death)
     return _failure_of(case, death, raised)
+
+
+_LOST = ("ConnectionResetError", "ConnectionRefusedError", "EOFError", "BrokenPipeError")
+
+
+def _without_worker(raised: Mapping[str, Any], lines: Sequence[str]) -> bool:
+    """Whether it came of taking over a batch from a worker of a data loader that is no more.
+
+    torch finds that worker's end in a handler of SIGCHLD, which may come after the read that fails.
+    """
+    if raised.get("type") not in _LOST or WORKER.search(" ".join(raised.get("before") or ())):
+        return False
+    return any("torch/utils/data/dataloader.py" in line for line in lines)
 
 
 def of_line(line: str) -> Failure | None:
@@ -174,10 +189,12 @@ def _of_exception(raised: Mapping[str, Any], code: int | None) -> _FailureClass:
     head = "%s: %s" % (kind, raised.get("text", ""))
     if kind == "KeyboardInterrupt":
         return _FailureClass("terminated", "was interrupted (SIGINT)", _OUTSIDE, "yes")
-    case = _of_table(raised, head)
+    before = raised.get("before") or ()
+    worker = next((_of_table(raised, earlier) for earlier in before if WORKER.search(earlier)), None)
+    case = worker or _of_table(raised, head)
     if case is not None:
         return case
-    for earlier in raised.get("before") or ():
+    for earlier in before:
         for cause in CAUSES:
             match = cause.pattern.search(earlier) if cause.kind in THROUGH else None
             if match:

@@ -35,6 +35,12 @@ _SPACE = (
 )
 _WORKER = r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: "
 
+LOST_WORKER = "lost a worker process of its data loader, which ended before it had given its batch"
+WORKER_REMEDY = (
+    "look for it in that node's kernel log, if it was killed for want of memory: fewer workers then; num_workers=0 has "
+    "an exception or a crash of the data set in the rank"
+)
+
 _SIZES = (
     r"^(?:RuntimeError|ValueError|IndexError|AssertionError)\b[^\n]*?"
     r"(?:shape '[^'\n]*' is invalid for input of size|mat1 and mat2 shapes|size mismatch"
@@ -132,7 +138,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     _cause(
         "cuda-error",
-        r"(device-side assert)",
+        r"(device-side assert)\b",
         "failed on its GPU: {0} triggered",
         "most often an index out of range (labels, embeddings): CUDA_LAUNCH_BLOCKING=1 names the line",
         "maybe",
@@ -159,6 +165,20 @@ CAUSES: tuple[Cause, ...] = (
         _WORKER + r"(Killed)",
         "lost a worker of its data loader to SIGKILL",
         "most often the kernel does that for want of memory: fewer workers, or a higher limit; see its log there",
+        "maybe",
+    ),
+    _cause(
+        "signal",
+        _WORKER + r"([A-Z][^\n.]*)",
+        "lost a worker of its data loader to a signal: {0}",
+        "native code of the data set crashed there: num_workers=0 has it crash in the rank, with a Python stack",
+        "maybe",
+    ),
+    _cause(
+        "signal",
+        r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) exited unexpectedly",
+        LOST_WORKER,
+        WORKER_REMEDY,
         "maybe",
     ),
     _cause(
@@ -478,5 +498,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
 )
 
-THROUGH = ("ecc", "cuda-oom", "host-oom", "disk-full")
+THROUGH = ("ecc", "cuda-oom", "host-oom", "disk-full", "shm-full")
 """Also count in the exceptions that led to the last one."""
+WORKER = re.compile(_WORKER)
+"""What torch says of a worker process of a data loader that a signal has ended."""

@@ -91,3 +91,14 @@ def test_how_far_the_ranks_had_come_outlasts_them(tmp_path: Path) -> None:
     assert [(one.rank, one.step) for one in last] == [(0, 100), (1, 99), (2, 50), (4, 0)]
     assert (last[0].rss_bytes, last[0].step_s, last[0].cpu_percent) == (1 << 20, 0.2, None)
     assert last[1].step_s == 0.3, "a rank that ends answers no more: the pace that was known last"
+
+
+def test_the_exception_before_the_last_one_is_evidence() -> None:
+    killed = "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed. "
+    last = Raised(
+        10.0, "RuntimeError", "DataLoader worker (pid(s) 7) exited unexpectedly", before=(killed,)
+    )
+    found = first_cause([Ended(change(1, 10.5), last, ())])
+    assert found is not None
+    assert found.kind == "killed"
+    assert found.evidence == (f"it came of {killed.strip()}",)

@@ -70,6 +70,13 @@ EXCEPTIONS = [
      "segfault", "maybe", "rank 3 lost a worker of its data loader to a bus error"),
     ("RuntimeError", "DataLoader worker (pid(s) 7, 8) is killed by signal: Killed. ",
      "killed", "maybe", "rank 3 lost"),
+    ("RuntimeError", "DataLoader worker (pid 7) is killed by signal: Aborted. ",
+     "signal", "maybe", "rank 3 lost a worker of its data loader to a signal: Aborted"),
+    ("RuntimeError", "DataLoader worker (pid(s) 7, 8) exited unexpectedly",
+     "signal", "maybe", "rank 3 lost a worker process of its data loader"),
+    ("AcceleratorError", ("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be\n"
+      "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions."),
+     "cuda-error", "maybe", "rank 3 failed on its GPU: CUDA error: an illegal memory access"),
     ("RuntimeError", "CUDA error: uncorrectable ECC error encountered",
      "ecc", "yes", "rank 3 hit an uncorrectable"),
     ("AcceleratorError", ("CUDA error: device-side assert triggered\nCUDA kernel errors might be "
@@ -222,6 +229,27 @@ def test_a_worker_of_a_data_loader_is_quoted() -> None:
     found = of("FileNotFoundError", carried)
     assert found.text == "rank 3 finds no such file or directory: /data/nope.bin (data.py:5)"
     assert found.where == "/job/data.py:5"
+
+
+def test_the_signal_that_ended_a_worker_is_in_the_exception_before() -> None:
+    before = ["RuntimeError: DataLoader worker (pid 7025) is killed by signal: Killed. "]
+    found = of("RuntimeError", "DataLoader worker (pid(s) 7025) exited unexpectedly", before=before)
+    assert (found.kind, found.text) == (
+        "killed",
+        "rank 3 lost a worker of its data loader to SIGKILL (train.py:88)",
+    )
+    assert "fewer workers" in found.remedy
+
+
+def test_a_batch_that_cannot_be_taken_over_has_lost_its_worker() -> None:
+    """Where the read fails before torch's handler of SIGCHLD runs."""
+    raised = {"type": "ConnectionResetError", "text": "[Errno 104] Connection reset by peer"}
+    inside = '  File "/env/lib/python3.11/site-packages/torch/utils/data/dataloader.py", line 1291, in _try_get_data'
+    found = classify(Death(3, 1, raised, [inside]))
+    assert (found.kind, found.symptom) == ("signal", False)
+    assert found.text.startswith("rank 3 lost a worker process of its data loader")
+    assert "num_workers=0" in found.remedy
+    assert classify(Death(3, 1, raised, [])).symptom
 
 
 def test_an_exception_that_led_to_it_is_believed_of_few_things_only() -> None:
