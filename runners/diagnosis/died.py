@@ -102,9 +102,14 @@ def _finding(view: View, attempt: Attempt, cause: FirstCause) -> Finding:
         ranks=tuple(sorted((cause.rank, *cause.victims))) if cause.victims else (),
         node=cause.node,
         remedy="; ".join(part for part in (cause.remedy, CAN_HELP.get(cause.retry, "")) if part),
-        evidence=tuple(_evidence(state, attempt, cause)),
+        evidence=(*_evidence(state, attempt, cause), *_memory(view, attempt, cause)),
         since=cause.at if cause.at is not None else attempt.ended,
     )
+
+
+def _memory(view: View, attempt: Attempt, cause: FirstCause) -> Iterable[str]:
+    """How much a rank that was killed had grown: whoever killed it, for its memory or not, this may be why."""
+    return out_of_memory.grew(view, attempt, cause.rank) if cause.kind == "killed" else ()
 
 
 def find_torn_checkpoint(view: View) -> Iterable[Finding]:

@@ -274,6 +274,23 @@ def _curve(view: View, attempt: Attempt, rank: int, *, gpu: bool) -> Iterable[st
         yield f"rank {rank}'s {'GPU' if gpu else 'host'} memory: {text}"
 
 
+BEGINS_S = 20.0
+"""Every rank grows for so long, by what it imports."""
+GROWS_S, GROWS, GROWS_BYTES = 20.0, 0.05, 64 << 20
+"""Memory grew when in the last seconds of a rank this share of it, and these bytes, were added."""
+
+
+def grew(view: View, attempt: Attempt, rank: int) -> Iterable[str]:
+    """The host memory of a rank that was still growing at its end, as evidence; nothing of one that was not."""
+    curve = [point for point in _curves(view, attempt).get(rank, ()) if point.rss is not None]
+    last = curve[-1] if curve else Point(0.0)
+    from_then = max(last.at - GROWS_S, attempt.began + BEGINS_S)
+    earlier = [point.rss or last.rss or 0 for point in curve if point.at >= from_then]
+    added = (last.rss or 0) - min(earlier, default=last.rss or 0)
+    if last.rss and added >= max(GROWS_BYTES, GROWS * last.rss):
+        yield from _curve(view, attempt, rank, gpu=False)
+
+
 def _who(view: View, attempt: Attempt, cause: FirstCause) -> str:
     several = len({place.node for place in attempt.ranks}) > 1
     return f"rank {cause.rank}" + (f" on {view.host(cause.node)}" if several else "")

@@ -8,7 +8,7 @@ import pytest
 
 from distui.presets.finding import Finding
 from distui.runners.diagnosis import died
-from distui.runners.diagnosis.view import View
+from distui.runners.diagnosis.view import Point, View
 from distui.runners.model import FirstCause, Outcome, RankPhase, RankPlace, RankSample, RunPhase
 from distui.runners.state import Attempt, Node, Rank, RunState
 
@@ -193,3 +193,14 @@ def test_a_rank_that_was_done_before_the_others_is_named_and_not_its_victim(kind
     assert said.evidence[0] == "because of it rank 0 lost its connection"
     state.ranks[2].phase = RankPhase.FAILED
     assert one(state).rank == 0
+
+
+@pytest.mark.parametrize(("growing", "said"), [(True, True), (False, False)])
+def test_of_a_rank_that_was_killed_the_growth_of_its_memory_is_evidence(growing: bool, said: bool) -> None:
+    killed = cause(kind="killed", signal="SIGKILL", exit_code=None, last_lines=(), where="")
+    sizes = [300 + (26 * at if growing else 0) for at in range(50)]
+    curve = [Point(NOW - 55 + at, size << 20) for at, size in enumerate(sizes)]
+    view = View(state=failed(killed), plan=None, now=NOW + 1, history={}, memory={3: curve})
+    (one,) = died.find(view)
+    assert ("rank 3's host memory: 300.0 MiB → 1.5 GiB in 49 s" in one.evidence) is said
+    assert any("memory" in line for line in one.evidence) is said
