@@ -6,6 +6,7 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from ...presets.finding import Finding
@@ -28,6 +29,7 @@ NO_REASON = "no reason is seen in clocks, throttling, CPU or I/O"
 LOADING = 0.75
 """Share of the ranks that have to be in their data loaders mostly."""
 
+_JOIN = "/torch/distributed/algorithms/join.py"
 _PERCENT = re.compile(r"about (\d+) %")
 
 
@@ -36,16 +38,25 @@ def find(view: View) -> Iterable[Finding]:
     before = {(old.rank, old.node or 0): old for old in view.state.findings.values() if old.id == ID}
     nodes = {number: rank.place.node for number, rank in view.state.ranks.items()}
     slow = lags(view.arrivals, nodes, view.now, frozenset(before))
+    if slow and any(_through(pulses) for pulses in view.history.values()):
+        return ()
     if slow:
         findings = (_lag_finding(view, lag, before.get((lag.rank, lag.node))) for lag in slow[:MOST])
         return [finding for finding in findings if finding is not None]
     return _input_bound(view)
 
 
+def _through(pulses: Sequence[Pulse]) -> bool:
+    """Whether a rank had no data left, and only accompanied the others: torch's Join has it call what they call."""
+    return any(
+        site.name == "__exit__" and site.file.endswith(_JOIN) for pulse in pulses for site in pulse.stack
+    )
+
+
 def _lag_finding(view: View, lag: Lag, before: Finding | None) -> Finding | None:
     """The finding; unchanged where the share changed little, None until enough samples show that there is no reason."""
     percent = max(10, 5 * round(20 * lag.share))
-    why = [] if lag.rank is None else reasons(view, lag.rank)
+    why = [] if lag.rank is None else reasons(_since(view, lag.since, lag.rank), lag.rank)
     if before is not None and _same(before, 100 * lag.share, why):
         return before
     if before is None and not why and _stacks_seen(view, lag.rank) < LEAST_STACKS:
@@ -61,6 +72,14 @@ def _lag_finding(view: View, lag: Lag, before: Finding | None) -> Finding | None
         ranks=() if lag.rank is not None else _ranks_on(view, lag.node),
         since=lag.since if before is None or before.since is None else before.since,
     )
+
+
+def _since(view: View, since: float, rank: int) -> View:
+    """The same with the looks since `rank` is slow, once it has enough: where it was before is no reason now."""
+    history = {
+        each: [pulse for pulse in pulses if pulse.at >= since] for each, pulses in view.history.items()
+    }
+    return replace(view, history=history) if len(history.get(rank, ())) >= PULSES else view
 
 
 def _stacks_seen(view: View, rank: int | None) -> int:
@@ -173,6 +192,8 @@ LEAST = 0.10
 """Least share of the step for a finding."""
 LEAST_S = 0.005
 """Least seconds of a step for a finding."""
+INTERRUPTED = 3
+"""Steps one after the other in which another rank is the last: what was before them is another matter."""
 KEEPS = 0.7
 """Share of these limits at which an earlier finding still holds, so that it does not flicker."""
 OLD_S = 60.0
@@ -193,7 +214,7 @@ class Lag(NamedTuple):
     stepwise: bool
     """Whether `step_s` is an optimizer step; else a piece of time."""
     since: float
-    """Unix time of the oldest collective that counts."""
+    """Unix time since which this rank is the one, as far back as collectives count."""
     members: int
     """Ranks of the group."""
     timed: bool
@@ -272,10 +293,28 @@ def _lag(
         share=share,
         step_s=step,
         stepwise=group.a_step is not None,
-        since=pieces[0].ends - pieces[0].seconds,
+        since=_onset(
+            pieces, [price > LEAST / 2 and _is(group.members[at], who, nodes) for at, price in blamed]
+        ),
         members=len(group.members),
         timed=group.timed,
     )
+
+
+def _is(rank: int, who: Who, nodes: Mapping[int, int]) -> bool:
+    return rank == who[0] if who[0] is not None else nodes.get(rank, 0) == who[1]
+
+
+def _onset(pieces: Sequence[Piece], his: Sequence[bool]) -> float:
+    """Unix time since which it is that rank. `his`: for each piece whether it is; one that is not ends nothing yet."""
+    others = 0
+    begin = len(pieces) - 1
+    for at in range(len(pieces) - 1, -1, -1):
+        others = 0 if his[at] else others + 1
+        if others >= INTERRUPTED:
+            break
+        begin = at if his[at] else begin
+    return pieces[begin].ends - pieces[begin].seconds
 
 
 def _most(

@@ -10,9 +10,9 @@ from msgspec import structs
 from distui.presets.finding import Finding
 from distui.runners.diagnosis import straggler
 from distui.runners.diagnosis.view import View
-from distui.runners.model import RankSample
+from distui.runners.model import RankSample, Site
 
-from .lag_rig import BEGAN, LOADER, Training, arrivals_of, view_of
+from .lag_rig import BEGAN, LOADER, STACK, Training, arrivals_of, view_of
 
 
 def slow(rank: int, seconds: float = 0.2) -> Callable[[int, int], float]:
@@ -184,6 +184,33 @@ def test_steps_that_have_just_become_slow_are_not_outvoted_by_the_fast_ones_befo
     (one,) = found(view_of(view.state, view.now, view.history))
     assert one.rank == 1
     assert "about 90 %" in one.text
+
+
+def test_the_reason_is_where_it_is_since_it_is_slow() -> None:
+    """Twenty-four seconds of one kind of steps, then sixteen in which rank 1 is late."""
+    training = Training(step_s=0.05, late=lambda rank, step: 0.5 if rank == 1 and step >= 450 else 0.0)
+    view = training.view(40.0)
+    slow_since = next(lag.since for lag in straggler.lags(view.arrivals, {}, view.now) if lag.rank == 1)
+    assert slow_since == pytest.approx(BEGAN + 450 * 0.054, abs=1.0)
+    here = (Site("/job/train.py", 12, "tokenise"), *STACK)
+    for pulses in view.history.values():
+        pulses[:] = [structs.replace(each, stack=here if each.rank == 1 and each.at >= slow_since else STACK)
+                     for each in pulses]  # fmt: skip
+    (one,) = found(view_of(view.state, view.now, view.history))
+    assert "it is often at train.py:12 tokenise" in one.text
+
+
+def test_whoever_has_no_data_left_waits_for_nobody_in_particular() -> None:
+    """torch's Join: ranks that are through call what the others call, and wait for each of their steps."""
+    torch = "/env/lib/python3.11/site-packages/torch/distributed"
+    through = (
+        Site(f"{torch}/distributed_c10d.py", 3168, "all_reduce"),
+        Site(f"{torch}/algorithms/join.py", 285, "_get_num_nonjoined_procs"),
+        Site(f"{torch}/algorithms/join.py", 264, "__exit__"),
+        *STACK,
+    )
+    assert found(Training(late=slow(1)).view()) != []
+    assert found(Training(late=slow(1), stacks={0: through}).view()) == []
 
 
 def test_the_slow_loader_of_one_rank_is_the_reason() -> None:
