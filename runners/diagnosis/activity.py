@@ -316,7 +316,8 @@ def _silent(pulses: Sequence[Pulse], hooked: bool, tree: float | None, unanswere
     used = _share(trail[0].process_s, trail[-1].process_s, trail[0], trail[-1])
     if used is None and tree is not None:
         used = tree / 100.0
-    busy = used is not None and used > BUSY_SHARE
+    # On a machine with more to do than cores it gets little of one, but is ready to run at each look.
+    busy = all(pulse.state == "R" for pulse in trail) or (used is not None and used > BUSY_SHARE)
     return unanswered._replace(mode=Activity.SILENT_BUSY if busy else Activity.SILENT)
 
 

@@ -139,6 +139,14 @@ def test_a_c_call_that_computes_is_told_later_and_as_a_warning() -> None:
     assert (found.id, found.severity) == ("hang-c-call", "warning")
 
 
+def test_a_c_call_that_computes_where_cores_are_few_is_not_said_to_use_none() -> None:
+    silent = series(2, LOAD, hook=False, groups=(), share=0.04, state="R", sites=None)
+    assert quiet(Made().wait([0, 1, 3]).add(silent).hang())
+    found = only(Made().wait([0, 1, 3], call(42, age=21)).add(silent).hang())
+    assert (found.id, found.severity) == ("hang-c-call", "warning")
+    assert "its hook does not answer; it uses CPU time" in found.evidence
+
+
 def test_a_loop_in_python() -> None:
     spin = (Site("/job/train.py", 34, "spin"), *LOAD)
     made = Made().wait([0, 1, 3], call(42, age=21))
