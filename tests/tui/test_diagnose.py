@@ -15,7 +15,21 @@ import pytest
 from distui.presets.finding import Finding
 from distui.runners import file_io, run_directories
 from distui.runners.diagnosis.rules import book
-from distui.runners.model import Event, FindingRaised, PlanSummary, RunCreated, Stamped
+from distui.runners.model import (
+    AttemptEnded,
+    AttemptStarted,
+    Event,
+    FindingRaised,
+    Outcome,
+    PlanSummary,
+    RankChanged,
+    RankPhase,
+    RankPlace,
+    RunCreated,
+    RunEnded,
+    RunPhase,
+    Stamped,
+)
 from distui.tui.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -215,6 +229,57 @@ def test_a_run_by_its_name(
     assert found["files"] == ["node-0/attempt-002/rank-3.err", "node-0/attempt-002/rank-3.nccl"]
     (finding,) = found["findings"]
     assert (finding["id"], finding["rank"], finding["node"]) == ("ib-port-error", 3, 0)
+
+
+def with_caught_errors(log: Path, monkeypatch: pytest.MonkeyPatch, *events: Event) -> None:
+    """A run "caught" of these events, whose rank 1 printed a traceback."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(log.parent))
+    path = on_another_host("caught")
+    plan = PlanSummary("ddp", "ddp", "torchrun", "train.py")
+    told = (
+        RunCreated("caught-1", "caught", "gpu-a", plan),
+        AttemptStarted(1, "launch", 1, (RankPlace(1, 1),)),
+        RankChanged(1, 1, RankPhase.RUNNING, 1, 7),
+        *events,
+    )
+    lines = [msgspec.json.encode(Stamped(1.7e9, event, seq + 1)) + b"\n" for seq, event in enumerate(told)]
+    (path / "journal.jsonl").write_bytes(b"".join(lines))
+    folder = path / "node-0/attempt-001"
+    folder.mkdir(parents=True)
+    (folder / "rank-1.err").write_text(
+        'Traceback (most recent call last):\n  File "/job/train.py", line 7, in step\n    kernel()\n'
+        "RuntimeError: CUDA error: an illegal memory access was encountered\n"
+    )
+
+
+SUCCEEDED = (
+    RankChanged(1, 1, RankPhase.SUCCEEDED, 1, 7, exit_code=0),
+    AttemptEnded(1, Outcome.SUCCEEDED),
+    RunEnded(RunPhase.SUCCEEDED, 0, ""),
+)
+FAILED = (
+    RankChanged(1, 1, RankPhase.FAILED, 1, 7, exit_code=1),
+    AttemptEnded(1, Outcome.FAILED),
+    RunEnded(RunPhase.FAILED, 1, ""),
+)
+
+
+@pytest.mark.parametrize(("events", "code"), [((), 0), (SUCCEEDED, 0), (FAILED, 1)])
+def test_what_ranks_outlived_is_no_first_cause(
+    log: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    events: tuple[Event, ...],
+    code: int,
+) -> None:
+    with_caught_errors(log, monkeypatch, *events)
+    given, out, _ = run(capsys, "caught")
+    assert given == code, out
+    assert ("First cause: died-cuda-error" in out) == bool(code)
+    assert ("Also said: died-cuda-error 1 ×" in out) != bool(code)
+    assert ("the script went on after them" in out) != bool(code)
+    found = json.loads(run(capsys, "caught", "--json")[1])
+    assert (found["failed"], found["first_cause"] is not None) == (bool(code), bool(code))
 
 
 def test_nothing_that_a_log_holds_is_a_command_to_the_terminal(

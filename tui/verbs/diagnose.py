@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,17 +87,43 @@ def _of_run(entry: run_directories.Entry, as_json: bool) -> int:
         why = state.end_text or run_directories.why_lost(entry, run_directories.orphans(entry))
         state.apply(Stamped(time.time(), RunEnded(RunPhase.LOST, None, why)))
     reading, unread = read_run(files)
-    verdict, live = judge(reading), standing_json(state, len(files))
+    judged, live = judge(reading), standing_json(state, len(files))
+    verdict = survived(judged, state)
     live["missing"] += [*history.problems, *unread]
     lines = [f"{entry.record.name} is {state.end_text}.", ""] if lost else []
     lines += against(entry.record.name, state, live["missing"])
     if files:
         lines += ["", "The logs of the newest attempt:", *text(reading, verdict)]
+        lines += ["", SURVIVED] if verdict is not judged else []
     _print(as_json, document(reading, verdict) | {"live": live}, lines)
     failed = any(
         finding.severity == "error" and finding.role == "cause" for finding in state.findings.values()
     )
     return 1 if verdict.failed or failed or lost else 0
+
+
+SURVIVED = "No rank ended because of what the logs say of failures: the script went on after them."
+
+
+def survived(verdict: Verdict, state: RunState) -> Verdict:
+    """A verdict on the logs of a run without the failures that its ranks outlived, which become facts.
+
+    Those are all of a run that succeeded, and deaths where every rank of the newest attempt runs. The same object where
+    there are none.
+    """
+    ends: tuple[str, ...] = ()
+    if state.phase is RunPhase.SUCCEEDED:
+        ends = ("",)
+    elif state.ranks and all(rank.phase is RankPhase.RUNNING for rank in state.ranks.values()):
+        ends = ("died-", "oom-")
+    outlived = [finding for finding in verdict.findings if finding.stops and finding.id.startswith(ends)]
+    if not outlived:
+        return verdict
+    facts = tuple(replace(finding, role="fact", severity="note") for finding in outlived)
+    kept = tuple(finding for finding in verdict.findings if finding not in outlived)
+    cause = next((finding for finding in kept if finding.role == "cause"), None)
+    victims = tuple(finding for finding in kept if finding.role == "symptom")
+    return replace(verdict, findings=kept + facts, first=cause, victims=victims, ended=False)
 
 
 def _print(as_json: bool, value: dict[str, Any], lines: Sequence[str]) -> None:
