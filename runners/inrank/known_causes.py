@@ -445,6 +445,7 @@ CAUSES: tuple[Cause, ...] = (
         "types",
         r"mat1 and mat2 (?:must|to) have the same dtype|expected (?:m1 and m2|mat1 and mat2) to have the same dtype"
         r"|expected scalar type \w+ but found|Input type \([^)\n]*\) and (?:bias|weight) type|must have the same dtype"
+        r"|[Mm]ust flatten tensors with uniform dtype"
         r"|Attempted? to flatten tensors? with (?:different|non-uniform) dtype|must flatten tensors with the same dtype",
         "has tensors whose types do not fit: {line}",
         "bring both to one type: the precision of the preset or trainer, autocast around that call, or .to(dtype)",

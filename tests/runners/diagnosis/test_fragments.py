@@ -38,7 +38,7 @@ def first_of(*lines: str) -> LogFinding:
     ("lines", "words"),
     [
         ([f"WARNING:torch.distributed.elastic.multiprocessing.api:Sending process {pid} closing signal SIGHUP"
-          for pid in (71, 72)], "ended from outside by a signal"),
+          for pid in (71, 72)], "ended from outside by SIGHUP"),
         (["[W socket.cpp:401] [c10d] The server socket has failed to bind to [::]:29500 (errno: 98 - in use).",
           "[E socket.cpp:435] [c10d] The server socket has failed to listen on any local network address."],
          "finds its port 29500 in use"),
