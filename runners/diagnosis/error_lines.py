@@ -65,7 +65,7 @@ _WORDS = re.compile(
 )
 HINTS = (
     "rror", "RROR", "atal", "FATAL", "RITICAL", "xception", "NCCL WARN", "what():", "terminate called", "access fault",
-    "Check FAIL",
+    "Check FAIL", "[Errno ",
 )  # fmt: skip
 """One stands in each line of the two surer kinds: cheap to look for."""
 SOFT = (
@@ -80,10 +80,11 @@ _NOTHING = re.compile(
     r"|(?i:\berrors?[\"']?\s*[:=]\s*(?:0|none|null|false|<N/A>|$))|Traceback \(most"
     r"|\b0 errors?\b|^nccl\w+Error: |closing signal|ChildFailedError|CalledProcessError|Root Cause|failed \(exitcode"
     r"|exits with return code|CHILD PROCESS FAILED|error_handler: ?\{?$|Submitted job triggered an exception"
-    r"|couldn't chdir to .*: going to \S+ instead"
+    r"|couldn't chdir to .*: going to \S+ instead|^a non-zero exit code\. Per user-direction"
     r"|FutureWarning|DeprecationWarning|UserWarning|\bINFO\b|\bDEBUG\b|\bWARNING\b|\blevel=(?:info|debug|warn)"
 )
 """Words of errors that are none, or only of launchers whose ranks failed."""
+_WARNING = re.compile(r"\bUserWarning: ")
 _WARNED = re.compile(r"\[W\d{0,4} |^W\d{4} ")
 """A warning of torch's C++ (glog), before its prefix is taken away."""
 _SOCKET = re.compile(r"socket has failed to (?:bind|connect) .{1,400}errno: (?!97\b)\d")
@@ -140,11 +141,14 @@ class ErrorLines:
 
     def line(self, line: str, text: str, head: Head, number: int, has_rule: bool) -> None:
         """A line that may report an error; `text`: without prefixes; `has_rule`: a rule reads it, too."""
-        if self.full or _NOTHING.search(text) or (_WARNED.search(line, 0, 80) and not _SOCKET.search(text)):
+        if self.full or (_WARNED.search(line, 0, 80) and not _SOCKET.search(text)):
+            return
+        if _NOTHING.search(text):
+            self._warning(line, text, head, number)
             return
         before = line.partition(text)[0]
         sureness = sureness_of(text)
-        if _LEVELLED.search(before):
+        if _LEVELLED.search(before) and not text[:1].isspace():
             sureness = max(sureness or Sureness.LEVEL, Sureness.LEVEL)
         elif sureness is None and _TAGGED.match(line):
             sureness = Sureness.WORDS
@@ -163,10 +167,20 @@ class ErrorLines:
         self.full = self._counts[self._file] >= MOST or len(self._kept) >= MOST_IN_ALL
         self.open_here = True
 
+    def _warning(self, line: str, text: str, head: Head, number: int) -> None:
+        """A warning of Python's: the reason of a failure that is not told, where the table of causes knows it."""
+        match = _WARNING.search(text)
+        failure = None if match is None else of_line(text[match.end() :])
+        if failure is not None and not failure.symptom and self._words[self._file] < MOST_WORDS:
+            first = First(self._file, FactLine(self._name, number, shown(line)), head, stamp_of(line))
+            self._kept.append(_Sentence(Sureness.WORDS, failure, text, first, warned=True))
+            self._counts[self._file] += 1
+            self._words[self._file] += 1
+
     def introduces(self, number: int) -> None:
         """A traceback begins in this line: what was logged right above it as its title says less than its exception."""
         last = self._kept[-1] if self._kept else None
-        if last is None or last.first.file != self._file or number - last.first.evidence.line != 1:
+        if last is None or last.first.file != self._file or number - last.first.evidence.line > 1:
             return
         last.title = last.failure is None and last.sureness is not Sureness.ENDED
 
@@ -190,7 +204,7 @@ class ErrorLines:
         `lengths`: lines of each file so far; `failed`: somebody else tells that the job failed; `killed`: where a
         process is reported to have been killed, after which sentences of that file tell only what followed; `titles`:
         also those of tracebacks, whose exceptions are not there; `symptoms`: by number of a file the line of its first
-        symptom, after which words alone are one more.
+        symptom, after which what the table does not know is one more.
         """
         kept = [
             each
@@ -211,9 +225,10 @@ def _follows(first: First, killed: First | None) -> bool:
 
 
 def _is_after(each: _Sentence, symptoms: Mapping[int, int]) -> bool:
-    """Whether words alone stand after a symptom in the same file."""
+    """Whether a sentence that the table does not know stands after a symptom in the same file."""
     line = symptoms.get(each.first.file)
-    return each.sureness is Sureness.WORDS and line is not None and each.first.evidence.line > line
+    follows = line is not None and each.first.evidence.line > line
+    return follows and each.sureness < Sureness.ENDED and each.failure is None
 
 
 def _ends(each: _Sentence, lengths: Mapping[int, int]) -> bool:

@@ -44,6 +44,8 @@ _CHAINED = (
     "Tracebacks above this line can probably be ignored",  # fairseq
 )
 """The next exception is of the same failure, and nearer to its cause or its outcome."""
+_OF_LOGGING = "Call stack:"
+"""Follows what the logging module prints of its own error: a message that fits no arguments ends nothing."""
 _GROUPS = re.compile(r"^(?:.*\.)?(?:Base)?ExceptionGroup$")
 """Exceptions that carry others, which are printed behind them."""
 _RANK = re.compile(r"Traceback \(most recent call last\): \(RANK (\d{1,7})\)")
@@ -117,11 +119,18 @@ class _Inner(NamedTuple):
     head: Head
 
 
+REPORTED = Rule(
+    id="launcher-reports", severity="error", role="symptom", layer="python", confidence="low", place=PLACE - 2,
+    text="A rank failed, with an exit code that is not told: its launcher reports it, and no line shows why.",
+    remedy="Look for the rank's own output: stderr, a folder of logs, the logs of the other nodes.",
+)  # fmt: skip
 CUT_OFF = Rule(
     id="died-cut-off", severity="error", role="cause", layer="python", confidence="low", place=PLACE - 1,
     text="its exception is not there.",
     remedy="Look for the rest: the end of the file, stderr, the logs of the other ranks.",
 )  # fmt: skip
+QUOTED = 120
+"""Characters of a line of source that are quoted."""
 SHORT = 4
 """Lines that may stand below a traceback that was cut off, of other writers."""
 
@@ -148,6 +157,8 @@ class Exceptions:
         """Whether somebody reported a failed process."""
         self._exit: tuple[int, First] | None = None
         """The first that was reported: its code, and the line."""
+        self._launcher: First | None = None
+        """The first exception of a launcher, which tells that a rank failed."""
 
     def open(self, file: int, name: str) -> None:
         """The next lines are of this file: its number, from 1, and its name."""
@@ -212,6 +223,11 @@ class Exceptions:
             if number >= self._look_at:
                 self._close_left(number)
             return False
+        if trace.ended and text.startswith(_OF_LOGGING):
+            self._settle(trace)
+            self._take_back(trace.key)
+            self._close(trace)
+            return False
         if trace.ended and any(word in text for word in _CHAINED):
             self._leave(trace, text)
             return False
@@ -260,7 +276,8 @@ class Exceptions:
             yield RuleHits.of(_rule(inner.failure, MOST + 1, True), place)
         elif first is not None:
             number, line = first.last
-            text = f"The log ends within a traceback, at {first.printed.place}{_within(first.printed)}: {CUT_OFF.text}"
+            where = first.printed.place + _within(first.printed, line)
+            text = f"The log ends within a traceback, at {where}: {CUT_OFF.text}"
             evidence = FactLine(self._name, number, shown(line))
             place = First(first.stream[0], evidence, first.head, stamp_of(line))
             yield RuleHits.of(replace(CUT_OFF, text=text), place)
@@ -286,6 +303,8 @@ class Exceptions:
             code, first = self._exit
             rule = replace(_rule(classify(Death(0, code, {})), MOST, True), role="cause", confidence="low")
             yield RuleHits.of(rule, first)
+        elif self._launcher is not None:
+            yield RuleHits.of(REPORTED, self._launcher)
 
     def _first(self, line: str, head: Head, number: int) -> First:
         return First(self._file, FactLine(self._name, number, shown(line)), head, stamp_of(line))
@@ -296,6 +315,7 @@ class Exceptions:
         trace.ended = number
         if of_launcher(printed.kind, printed.text):
             self.failed = True
+            self._launcher = self._launcher or self._first(line, trace.head, number)
             self._close(trace)
         elif not trace.ignored and not _GROUPS.match(printed.kind):
             self._take(trace, line, number)
@@ -402,12 +422,16 @@ def _rule(failure: Failure, place: int, sure: bool) -> Rule:
     )  # fmt: skip
 
 
-def _within(printed: PrintedTraceback) -> str:
-    """The innermost frame, where that is of a library: what it was called for is the most that a cut traceback says."""
+def _within(printed: PrintedTraceback, last: str) -> str:
+    """The innermost frame, where that is of a library, and its source: what it was called for is all that is told."""
     file, line, name = printed.innermost
-    if f"{file.rpartition('/')[2]}:{line}" == printed.place:
-        return ""
-    return f", in {name} ({'/'.join(file.split('/')[-2:])}:{line})"
+    inner = f"{file.rpartition('/')[2]}:{line}" != printed.place
+    library = f", in {name} ({'/'.join(file.split('/')[-2:])}:{line})" if inner else ""
+    newest, before = printed.sources
+    source = (
+        before if before and last.rstrip().endswith(newest) else newest
+    )  # the last line may be cut itself
+    return library + (f", at `{source[:QUOTED]}`" if source else "")
 
 
 def text_of(failure: Failure) -> str:

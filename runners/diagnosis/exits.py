@@ -28,7 +28,7 @@ _WORDS = {
 _WORD = f"(?P<word>{'|'.join(_WORDS)}|Out [Oo]f [Mm]emory)"
 
 _MPIRUN = (
-    r"process rank (?P<rank>\d{1,9}) with PID (?P<pid>\d{1,9})(?: on node (?P<host>\S{1,200}))? exited on "
+    r"process rank (?P<rank>\d{1,9}) with PID (?:(?P<pid>\d{1,9})|\S{1,20})(?: on node (?P<host>\S{1,200}))? exited on "
     r"signal (?P<signal>\d{1,2})\b"
 )
 _SRUN = r"srun: error: (?P<host>[\w.-]{1,200}): tasks? (?P<rank>\d{1,9})[\d,-]*: "

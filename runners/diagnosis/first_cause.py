@@ -121,13 +121,22 @@ def _for_want_of_a_cause(
         lengths, failed, exceptions.killed, not exceptions.raised, _first_symptoms(hits)
     )
     chosen += [entry for entry in sentences if not chosen or entry.rule.id != UNEXPLAINED]
-    others = [each for each in findings if each.id not in ("died-terminated", "died-abort")]
+    if (
+        not chosen and not failed and any(exceptions.cut_off(lengths))
+    ):  # what was on its way is told by a warning
+        warned = reading.error_lines.entries(lengths, failed=True)
+        chosen += [entry for entry in warned if entry.rule.id != UNEXPLAINED]
+    others = [each for each in findings if each.id not in LATER]
     others = [each for each in others if not _after(each, exceptions.killed)]
     if not any(entry.rule.role == "cause" for entry in chosen) and not failed_in(others):
         chosen += exceptions.exits()
     if not any(entry.rule.role in ("cause", "symptom") for entry in (*chosen, *hits)):
         chosen += exceptions.cut_off(lengths)
     return chosen
+
+
+LATER = ("died-terminated", "died-abort", "deepspeed-kills")
+"""Symptoms beside which the exit that somebody reports still says more."""
 
 
 def _first_symptoms(hits: Iterable[RuleHits]) -> dict[int, int]:

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any
 
 from ..inrank.tracebacks import COMPILING, place, raised_in
+from .log_text import PART
 from .rules import BEGIN
 
 LINES, MESSAGE = 400, 12
@@ -22,6 +23,11 @@ _HEADLESS = re.compile(r'(?P<margin>(?:[|│┃>] ?)?)\s*(?:> )?File "[^"]+", li
 _LINE = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<text>.*))?$")
 _NAMED = re.compile(r"(?:[A-Za-z_]\w*\.)+[A-Z]\w*$|[A-Z][a-z0-9]+[A-Z]\w*$")
 """Names that only exceptions have, where they stand right behind the frames."""
+_FLAT = re.compile(r'File "[^"]{1,400}", line \d+, in ')
+_FOLD = re.compile(
+    r' (?=File "[^"]{1,400}", line \d{1,9}, in )| (?=(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception): )'
+)
+"""Where a traceback that stands in one line had ends of lines that can be told."""
 _STANDARD = re.compile(r"^<|[/\\]lib[/\\]python\d[\d.]*[/\\](?!(?:site|dist)-packages)")
 """Files of Python's own library."""
 _OF_RAY = re.compile(r"ray\.exceptions\.\w+\(\w+\): ")
@@ -58,6 +64,8 @@ class PrintedTraceback:
         self.headed = bool(headed)
         self.kind = ""
         """Type of its exception, as printed; "" before that."""
+        self.sources = ("", "")
+        """The newest line of source text below a frame, and the one before."""
         self._frames: list[tuple[str, int, str]] = []
         self._message: list[str] = []
         self._count = 0
@@ -146,9 +154,12 @@ class PrintedTraceback:
         return bare[self._indent :] if bare[: self._indent].isspace() else bare
 
     def _frame(self, text: str) -> None:
-        match = _FRAME.match(text.strip())
+        bare = text.strip()
+        match = _FRAME.match(bare)
         if match is not None:
             self._frames.append((match["file"], int(match["line"][:9]), match["name"] or "<module>"))
+        elif bare.strip("^~ ") and not bare.startswith(('File "', "[Previous line repeated")):
+            self.sources = bare, self.sources[0]
 
     def _raised(self, line: str) -> bool:
         match = _LINE.match(line.rstrip())
@@ -180,6 +191,19 @@ class PrintedTraceback:
         if self.kind:
             return self._continued(inner)
         return Step.RAISED if self._raised(inner) else Step.NONE
+
+
+def unfolded(line: str) -> str | None:
+    """A traceback that was written into one line, its lines parted by PART; None for any other line.
+
+    Python's and JSON's strings have `\\n` there, messages of clouds (SageMaker) a blank.
+    """
+    if r"\n" in line:
+        return line.replace(r"\n", PART).replace(r"\"", '"')
+    before, head, after = line.partition(f"{BEGIN}: ")
+    if not head or _FLAT.match(after) is None:
+        return None
+    return before + f"{BEGIN}:" + PART + PART.join(_FOLD.split(" " + after)[1:])
 
 
 def begins(text: str) -> bool:

@@ -36,6 +36,7 @@ from .nccl_facts import (
     speed,
 )
 from .prefixes import LAYERS, LEARN, Writer, learned, prompted, ray_rank, writer
+from .printed_traceback import unfolded
 from .recorder_dumps import DumpError, Recorders, bounded, is_dump, rank_of_dump
 from .rules import BEGIN, FRAME, IGNORED, WIDTH, Book, Raw, Tally, Version, book
 from .statements import CommunicatorPart, NodePart, Statements
@@ -287,9 +288,12 @@ class Reading:
         head, wrote = self._bare(line)
         ended = False
         if first[1] in (BEGIN, FRAME):
-            if r"\n" in line and BEGIN in line:  # a string as Python or JSON writes it
-                self._parts(line.replace(r"\n", PART).replace(r"\"", '"'), number)
+            if BEGIN in line and (parts := unfolded(line)) is not None:
+                self._parts(parts, number)
                 return
+            before = wrote.text.partition(BEGIN)[0]
+            if before and may_report(before):
+                self.error_lines.line(line, before.rstrip(": "), head, number, has_rule=False)
             self.exceptions.begin(wrote.text, line, wrote.stream, head, number)
             if first[1] == BEGIN:
                 self.error_lines.introduces(number)

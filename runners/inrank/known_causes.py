@@ -216,9 +216,10 @@ CAUSES: tuple[Cause, ...] = (
     _cause(
         "disk-full",
         r"\[Errno 28\]|No space left on device",
-        "finds the disk full{at_path}",
+        "finds the disk full{at_path} (no space left on device)",
         _SPACE,
         "maybe",
+        anywhere=True,
     ),
     _cause(
         "disk-full",
@@ -347,6 +348,14 @@ CAUSES: tuple[Cause, ...] = (
         r"(\d+/\d+) clients joined",
         "waited for the other ranks to join until the time limit ({0} did)",
         "look for the ranks that did not start, or were given another address or world size",
+        "maybe",
+        symptom=True,
+    ),
+    _cause(
+        "timeout",
+        r"^DistStoreError\b.*?wait timeout after",
+        "waited until the time limit for what another rank was to put into the store: {line}",
+        "look for the rank that did not come so far, or raise the timeout of the process group",
         "maybe",
         symptom=True,
     ),

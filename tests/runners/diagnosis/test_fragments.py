@@ -19,6 +19,11 @@ LAUNCH = (
     "    result = agent.run()",
 )
 """A launcher's traceback without its end."""
+FLAT = (
+    'AlgorithmError: ScriptError: Command "python -m launch" Traceback (most recent call last): File "/srv/run.py", '
+    'line 193, in main start() File "/srv/go.py", line 42, in start raise ValueError("x") ValueError: no batch'
+)
+"""A traceback that a cloud wrote into one line."""
 TITLE = "tracker: ERROR no key is set for this user"
 BARRIER = (
     "[rank1]:[E Gloo.cpp:144] Rank 1 successfully reached monitoredBarrier, but received errors while waiting for "
@@ -274,3 +279,73 @@ def test_a_rank_that_its_message_names() -> None:
         "Parameter indices which did not receive grad for rank 6: 1",
     )
     assert (first.id, first.rank) == ("died-unused-parameters", 6)
+
+
+def test_a_traceback_without_its_end_quotes_the_line_of_source() -> None:
+    frames = (
+        "Traceback (most recent call last):",
+        '  File "/srv/otter/tune.py", line 97, in run',
+        "    trainer.write_card(name)",
+        '  File "/opt/env/lib/python3.11/site-packages/hub/cards.py", line 386, in write',
+        "    info = model_info(self.base)",
+        "           ^^^^^^^^^^^^^^^^^^^^^",
+    )
+    whole = first_of(*frames)
+    assert "at tune.py:97, in write (hub/cards.py:386), at `info = model_info(self.base)`:" in whole.text
+    cut = first_of(
+        *frames, '  File "/opt/env/lib/python3.11/site-packages/hub/api.py", line 9, in get', "    ret"
+    )
+    assert "in get (hub/api.py:9), at `info = model_info(self.base)`:" in cut.text
+
+
+def test_a_warning_names_the_reason_of_a_traceback_without_its_end() -> None:
+    first = first_of(
+        "/opt/env/pool.py:46: UserWarning: [Errno 28] No space left on device. Going on alone.", *LAUNCH
+    )
+    assert first.id == "died-disk-full"
+    assert not said(
+        ["/opt/env/pool.py:46: UserWarning: [Errno 28] No space left on device.", "step 3"]
+    ).failed
+
+
+def test_a_title_in_the_line_of_the_traceback_counts() -> None:
+    first = first_of(f"tool: error: must run as root[rank5]: {LAUNCH[0]}", *LAUNCH[1:])
+    assert "tool: error: must run as root" in first.text
+
+
+def test_an_error_of_logging_is_no_cause() -> None:
+    first = first_of(
+        "Traceback (most recent call last):",
+        '  File "/opt/env/lib/python3.11/logging/__init__.py", line 373, in getMessage',
+        "    msg = msg % self.args",
+        "TypeError: not all arguments converted during string formatting",
+        "Call stack:",
+        '  File "main.py", line 97, in <module>',
+        "    log.error('caught: ', error)",
+        "Message: 'caught: '",
+        "Arguments: (RuntimeError('CUDA error: no kernel image is available for execution on the device'),)",
+    )
+    assert "no kernel image is available" in first.text
+
+
+@pytest.mark.parametrize(
+    ("line", "id_"),
+    [
+        ("[2023-09-10 11:45:59,207] [INFO] [launch.py:428:sigkill_handler] Killing subprocess 62", "deepspeed-kills"),
+        ("subprocess.CalledProcessError: Command '['/opt/python', '-u', 'train.py', '--local_rank=1', '--ba", ""),
+        (FLAT, "died-exception"),
+        ("mpirun noticed that process rank 1 with PID xxxx on node yyyy exited on signal 9 (Killed).", "died-killed"),
+    ],
+)  # fmt: skip
+def test_what_launchers_tell(line: str, id_: str) -> None:
+    head = LAUNCH[:3] if not id_ else ()
+    assert first_of(*head, line).id == (id_ or "launcher-reports")
+
+
+def test_deepspeed_names_the_signal_after_it_killed_the_others() -> None:
+    first = first_of(
+        "[2023-07-10 04:26:05,876] [INFO] [launch.py:318:sigkill_handler] Killing subprocess 949",
+        "[2023-07-10 04:26:35,999] [ERROR] [launch.py:324:sigkill_handler] ['python3', '-u', 'train.py', "
+        "'--local_rank=1'] exits with return code = -11",
+    )
+    assert first.id == "died-segfault"
