@@ -216,7 +216,7 @@ CAUSES: tuple[Cause, ...] = (
     _cause(
         "disk-full",
         r"\[Errno 28\]|No space left on device",
-        "finds the disk full{at_path} (no space left on device)",
+        "finds the disk full{at_path}: no space left on device",
         _SPACE,
         "maybe",
         anywhere=True,

@@ -159,7 +159,8 @@ def test_a_wrapper_of_ray_says_only_that_it_failed() -> None:
     told = verdict(
         [HEAD, *FRAMES[:2], "ray.train.base_trainer.TrainingFailedError: The Ray Train run failed. See the errors."]
     )  # fmt: skip
-    assert (told.first, told.failed) == (None, True)
+    assert (told.cause, told.failed) == (None, True)
+    assert [each.id for each in told.findings] == ["launcher-reports"]
 
 
 def test_one_after_which_training_goes_on_is_no_cause() -> None:

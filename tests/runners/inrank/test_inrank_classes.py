@@ -51,7 +51,7 @@ EXCEPTIONS = [
     ("OSError", "[Errno 30] Read-only file system: '/ckpt'",
      "permission", "no", "rank 3 may not write to a read-only"),
     ("OSError", "[Errno 28] No space left on device",
-     "disk-full", "maybe", "rank 3 finds the disk full (train.py:88)"),
+     "disk-full", "maybe", "rank 3 finds the disk full: no space left on device (train.py:88)"),
     ("RuntimeError", "[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598",
      "disk-full", "maybe", "rank 3 could not write all of a file with torch.save"),
     ("FileNotFoundError", "[Errno 2] No such file or directory: '/data/x.bin'",
