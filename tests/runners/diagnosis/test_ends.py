@@ -79,7 +79,9 @@ def test_what_stands_below_a_killed_process_followed_from_it() -> None:
 def test_a_log_that_ends_within_a_traceback_is_of_a_failed_job() -> None:
     first = first_of(["step 3 loss 2.1", *CUT])
     assert first.id == "died-cut-off"
-    within = "at train.py:33, in _call_impl (modules/module.py:1751), at `main()`: its exception is not there."
+    within = (
+        "at train.py:33, in _call_impl (modules/module.py:1751), at `main()`: its exception is not there."
+    )
     assert within in first.text
     assert not said([*CUT, *(f"line {number}" for number in range(9))]).failed
 
