@@ -193,8 +193,7 @@ def _placed(finding: LogFinding, others: Iterable[LogFinding], reading: Reading)
 
 def _only_host(findings: Iterable[LogFinding], reading: Reading) -> str:
     """The one that the logs are of, as far as anything in them names one; "" where none or several are named."""
-    named = {host for finding in findings for host in finding.hosts} | reading.prompts
-    named |= {node.host for node in reading.statements.nodes.values() if node.host}
+    named = {host for finding in findings for host in finding.hosts} | reading.hosts
     return named.pop() if len(named) == 1 and not several_nodes(reading.statements) else ""
 
 

@@ -107,8 +107,8 @@ class Reading:
         self.unread = Unread()
         """What was left out."""
         self.recorders = Recorders()
-        self.prompts: set[str] = set()
-        """Hosts that prompts of shells name."""
+        self.hosts: set[str] = set()
+        """Hosts that lines of NCCL and prompts of shells name."""
         self.lines = 0
         self.nccl_lines = 0
         self._heads: dict[str, Head] = {}
@@ -175,8 +175,8 @@ class Reading:
 
     def copied_from(self, hosts: set[str]) -> None:
         """Those that prompts of shells in this file name."""
-        if len(self.prompts) < SOURCES:
-            self.prompts |= hosts
+        if len(self.hosts) < SOURCES:
+            self.hosts |= hosts
 
     def prefixed(self, prefix: re.Pattern[str] | None) -> None:
         """With what the lines of this file begin; see prefixes.learned."""
@@ -225,6 +225,8 @@ class Reading:
                 self._unmarked(line, number)
                 continue
             nccl += 1
+            if nccl == 1:
+                self._head(line[: mark.start()])  # whose the lines are, also where no rule reads one
             start, level = mark.end(), mark[1]
             if level == "INFO":
                 word = line[start : line.find(" ", start)]
@@ -334,6 +336,8 @@ class Reading:
             head = self._heads[text] = parse_head(
                 text, self._at.name, None if self._at.whose.node else self._at.whose.rank
             )
+            if head.host and len(self.hosts) < SOURCES:
+                self.hosts.add(head.host)
         return head
 
     def _writer(self, line: str) -> Writer:

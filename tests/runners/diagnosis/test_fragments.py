@@ -189,6 +189,7 @@ def test_the_root_cause_of_torchruns_table_is_the_rank() -> None:
     [
         (["me@otter-4:~$ dmesg -T", "[Sun Jul 28 09:15:27 2024] NVRM: Xid (PCI:0000:00:05): 43, pid=1"], "otter-4"),
         (["(env) me@otter-4:~/runs$ torchrun train.py", "ValueError: no batch"], "otter-4"),
+        (["otter-4:78:79 [0] NCCL INFO [Service thread] Connection closed by localRank 1"], "otter-4"),
         (["WARNING:x:The node 'otter-4_3140_0' has failed to shutdown the rendezvous '3' due to an error."], "otter-4"),
         (["me@otter-4:~$ ssh otter-5", "me@otter-5:~$ torchrun train.py",
           "otter-5:78:79 [4] NCCL INFO Bootstrap : Using eth0:10.6.2.21<0>", "ValueError: no batch"], ""),
@@ -216,6 +217,7 @@ def test_a_device_is_named_where_no_rank_is() -> None:
     [
         (["[rank1]:        size mismatch for layers.21.mlp: copying a param with shape torch.Size([16])."],
          "does not fit the model: size mismatch for", 1),
+        (["[rank14]:     assert layers % stages == 0, \\", "[rank14]: "], "assert layers % stages == 0", 14),
         (["[rank0]: All the files must have the same columns, but there are 3 new ones.", "[rank0]: ",
           BARRIER],
          "All the files must have the same columns", 0),
