@@ -60,7 +60,8 @@ _LEVEL = re.compile(
     r"|^\[[\d :,-]+ [CF] \d+ \d+\] "
 )
 _WORDS = re.compile(
-    r"^\s*assert \S|command not found|No such file or directory|(?i:permission denied)|Exec format error|(?i:not? (?:found|installed))"
+    r"^\s*assert \S|command not found|No such file or directory|(?i:permission denied)|Exec format error"
+    r"|(?i:not? (?:found|installed))"
     r"|\b(?i:cannot|can't|could not|unable to|failed|failure|evicted|killed|aborted|unrecognized arguments|refused)\b"
 )
 HINTS = (
