@@ -138,7 +138,8 @@ async def test_hosts_that_answer_and_hosts_that_do_not(near: Near, monkeypatch: 
 
     local = LocalSource()
     local.elsewhere = others
-    assert {entry.host for entry in local.runs()} == {"near", "deaf", "locked"}
+    elsewhere = {entry.host for entry in local.runs()} - {""}  # others may run jobs on this machine
+    assert elsewhere == {"near", "deaf", "locked"}
     words = await local.attach_words(run.id, "--readonly")
     there = words[words.index("--") + 1 :]
     assert (there[0], *there[2:]) == ("near", "--readonly", "attach", run.id.rpartition(":")[2])

@@ -351,3 +351,22 @@ def test_deepspeed_names_the_signal_after_it_killed_the_others() -> None:
         "'--local_rank=1'] exits with return code = -11",
     )
     assert first.id == "died-segfault"
+
+
+def test_a_rank_whose_traceback_has_no_end_goes_before_those_that_lost_it() -> None:
+    lost = [
+        "Traceback (most recent call last):",
+        '  File "/srv/otter/train.py", line 20, in main',
+        "RuntimeError: [gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.6.25.30]:30872",
+    ]
+    cut = [
+        "Traceback (most recent call last):",
+        '  File "/srv/otter/load.py", line 7, in batch',
+        "    wait(worker)",
+    ]
+    first = said(lost, cut).first
+    assert first is not None
+    assert "ends within a traceback, at load.py:7" in first.text
+    together = said([*lost, *cut]).first
+    assert together is not None
+    assert together.id == "died-peer-gone"
