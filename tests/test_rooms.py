@@ -222,7 +222,7 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 279,
-    "lines": 85_100,
+    "lines": 85_300,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 41,
