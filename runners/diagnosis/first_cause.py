@@ -130,10 +130,10 @@ def _for_want_of_a_cause(
     others = [each for each in others if not _after(each, exceptions.killed)]
     if not any(entry.rule.role == "cause" for entry in chosen) and not failed_in(others):
         chosen += exceptions.exits()
-    known = [entry for entry in (*chosen, *hits) if entry.rule.role in ("cause", "symptom")]
-    elsewhere = not any(entry.rule.role == "cause" for entry in known)
+    named = [entry for entry in (*chosen, *hits) if entry.rule.role in ("cause", "symptom")]
+    elsewhere = not any(entry.rule.role == "cause" for entry in named)
     for cut in exceptions.cut_off(lengths):
-        if not known or (elsewhere and cut.firsts[0].file not in _first_symptoms(known)):
+        if not named or (elsewhere and cut.firsts[0].file not in _first_symptoms(named)):
             chosen.append(cut)  # beside symptoms of others it is the rank that failed
     return chosen
 
