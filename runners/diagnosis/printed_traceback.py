@@ -23,6 +23,8 @@ _HEADLESS = re.compile(r'(?P<margin>(?:[|│┃>] ?)?)\s*(?:> )?File "[^"]+", li
 _LINE = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<text>.*))?$")
 _NAMED = re.compile(r"(?:[A-Za-z_]\w*\.)+[A-Z]\w*$|[A-Z][a-z0-9]+[A-Z]\w*$")
 """Names that only exceptions have, where they stand right behind the frames."""
+_INDENTED = re.compile(r"\s+(?:[a-z_]\w*\.){0,8}[A-Z]\w*(?:Error|Exception): \S")
+"""The line of an exception that was indented where somebody pasted it: no source looks like that."""
 _FLAT = re.compile(r'File "[^"]{1,400}", line \d+, in ')
 _FOLD = re.compile(
     r' (?=File "[^"]{1,400}", line \d{1,9}, in )| (?=(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception): )'
@@ -95,7 +97,9 @@ class PrintedTraceback:
             return Step.NONE
         if self.kind:
             return self._continued(bare)
-        if not bare or bare[0].isspace() or bare[0] in ">│└├":
+        if not bare or bare[0].isspace() or bare[0] in ">│└├" or _FRAME.match(bare):
+            if self._frames and _INDENTED.match(bare) and self._raised(bare.strip()):
+                return Step.RAISED
             self._frame(bare)
             return Step.PART
         if self._raised(bare):

@@ -100,7 +100,7 @@ def classify(death: Death) -> Failure:
     number = signal_of(death.exit_code)
     if death.oom:
         case = _FailureClass(
-            "host-oom", "was killed for memory by the kernel (%s)" % death.oom, LESS, "maybe"
+            "host-oom", "ran out of host memory, and the kernel killed it (%s)" % death.oom, LESS, "maybe"
         )
     elif raised and _without_worker(raised, death.lines):
         case = _FailureClass("signal", LOST_WORKER, WORKER_REMEDY, "maybe")

@@ -41,7 +41,7 @@ def test_the_kernel_has_the_word_on_memory() -> None:
         [Ended(change(2, 1.0, -9, "SIGKILL"), None, (), KernelEvidence("kernel log: Killed process 102"))]
     )
     assert found is not None
-    assert found.text.startswith("rank 2 was killed for memory by the kernel")
+    assert found.text.startswith("rank 2 ran out of host memory, and the kernel killed it")
 
 
 def test_what_a_failed_rank_left_behind_is_read(tmp_path: Path) -> None:

@@ -370,3 +370,14 @@ def test_a_rank_whose_traceback_has_no_end_goes_before_those_that_lost_it() -> N
     together = said([*lost, *cut]).first
     assert together is not None
     assert together.id == "died-peer-gone"
+
+
+def test_an_exception_that_was_indented_where_it_was_pasted() -> None:
+    first = first_of(
+        "Traceback (most recent call last):",
+        'File "/srv/otter/train.py", line 18, in <module>',
+        "    from colours import paint",
+        "        ImportError: cannot import name 'paint' from 'colours'",
+    )
+    assert "ImportError: cannot import name 'paint' from 'colours'" in first.text
+    assert first.values["where"].endswith("train.py:18")

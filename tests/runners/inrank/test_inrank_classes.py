@@ -207,7 +207,10 @@ def test_a_crash_after_the_end_of_the_script_needs_no_restart() -> None:
 def test_the_kernel_has_the_last_word_on_memory() -> None:
     found = classify(Death(2, -9, {}, (), oom="kernel log: Killed process 7"))
     assert (found.kind, found.retry) == ("host-oom", "maybe")
-    assert found.text == "rank 2 was killed for memory by the kernel (kernel log: Killed process 7)"
+    assert (
+        found.text
+        == "rank 2 ran out of host memory, and the kernel killed it (kernel log: Killed process 7)"
+    )
 
 
 def test_only_what_comes_at_once_and_again_is_hopeless_while_importing() -> None:
