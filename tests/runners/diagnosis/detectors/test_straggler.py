@@ -193,10 +193,14 @@ def test_the_reason_is_where_it_is_since_it_is_slow() -> None:
     slow_since = next(lag.since for lag in straggler.lags(view.arrivals, {}, view.now) if lag.rank == 1)
     assert slow_since == pytest.approx(BEGAN + 450 * 0.054, abs=1.0)
     here = (Site("/job/train.py", 12, "tokenise"), *STACK)
-    for pulses in view.history.values():
-        pulses[:] = [structs.replace(each, stack=here if each.rank == 1 and each.at >= slow_since else STACK)
-                     for each in pulses]  # fmt: skip
-    (one,) = found(view_of(view.state, view.now, view.history))
+    history = {
+        rank: [
+            structs.replace(each, stack=here if rank == 1 and each.at >= slow_since else STACK)
+            for each in pulses
+        ]
+        for rank, pulses in view.history.items()
+    }
+    (one,) = found(view_of(view.state, view.now, history))
     assert "it is often at train.py:12 tokenise" in one.text
 
 
