@@ -69,6 +69,8 @@ class _Trace:
     """A traceback that is being printed."""
 
     stream: Stream
+    name: str
+    """Of its file."""
     head: Head
     printed: PrintedTraceback
     began: int
@@ -115,8 +117,8 @@ class _Inner(NamedTuple):
     line: str
     number: int
     text: str
-    file: int
-    head: Head
+    first: First
+    """The line as evidence."""
 
 
 REPORTED = Rule(
@@ -187,7 +189,7 @@ class Exceptions:
         ignored = number - self._ignored.pop(where, -9) <= 2
         sure = _UNCAUGHT.search(line[: line.find(text)] or line[:400]) is not None
         self._traces[where] = _Trace(
-            where, head, PrintedTraceback(text), number, sure, ignored, last=(number, line)
+            where, self._name, head, PrintedTraceback(text), number, sure, ignored, last=(number, line)
         )
         self.within = True
 
@@ -271,21 +273,21 @@ class Exceptions:
         first = min(cut, key=lambda each: (each.stream[0], each.began), default=None)
         inner = self._unfinished(lengths) if first is None else self._inner.get(first.stream)
         if inner is not None:
-            evidence = FactLine(self._name, inner.number, shown(inner.line))
-            place = First(inner.file, evidence, inner.head, stamp_of(inner.line))
-            yield RuleHits.of(_rule(inner.failure, MOST + 1, True), place)
+            yield RuleHits.of(_rule(inner.failure, MOST + 1, True), inner.first)
         elif first is not None:
             number, line = first.last
             where = first.printed.place + _within(first.printed, line)
             text = f"The log ends within a traceback, at {where}: {CUT_OFF.text}"
-            evidence = FactLine(self._name, number, shown(line))
+            evidence = FactLine(first.name, number, shown(line))
             place = First(first.stream[0], evidence, first.head, stamp_of(line))
             yield RuleHits.of(replace(CUT_OFF, text=text), place)
 
     def _unfinished(self, lengths: Mapping[int, int]) -> _Inner | None:
         """The first exception to which one is chained that the end of its file cuts off before its first frame."""
-        ends = [each for each in self._inner.values() if lengths.get(each.file, 0) - each.number <= LAST]
-        return min(ends, key=lambda each: (each.file, each.number), default=None)
+        ends = [
+            each for each in self._inner.values() if lengths.get(each.first.file, 0) - each.number <= LAST
+        ]
+        return min(ends, key=lambda each: (each.first.file, each.number), default=None)
 
     @property
     def raised(self) -> bool:
@@ -371,9 +373,9 @@ class Exceptions:
         if trace.ended and (wrapped or any(word in text for word in _CHAINED)):
             self._take_back(trace.key)
             if trace.raised is not None:
-                self._inner[trace.stream] = _Inner(
-                    *trace.raised, trace.ended, trace.printed.text, trace.stream[0], trace.head
-                )
+                failure, line = trace.raised
+                first = self._first(line, trace.head, trace.ended)
+                self._inner[trace.stream] = _Inner(failure, line, trace.ended, trace.printed.text, first)
         self._close(trace)
 
     def _close(self, trace: _Trace) -> None:
@@ -428,9 +430,8 @@ def _within(printed: PrintedTraceback, last: str) -> str:
     inner = f"{file.rpartition('/')[2]}:{line}" != printed.place
     library = f", in {name} ({'/'.join(file.split('/')[-2:])}:{line})" if inner else ""
     newest, before = printed.sources
-    source = (
-        before if before and last.rstrip().endswith(newest) else newest
-    )  # the last line may be cut itself
+    cut = before and last.rstrip().endswith(newest)  # the last line of a file may be cut itself
+    source = before if cut else newest
     return library + (f", at `{source[:QUOTED]}`" if source else "")
 
 

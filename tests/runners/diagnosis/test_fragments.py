@@ -364,9 +364,11 @@ def test_a_rank_whose_traceback_has_no_end_goes_before_those_that_lost_it() -> N
         '  File "/srv/otter/load.py", line 7, in batch',
         "    wait(worker)",
     ]
-    first = said(lost, cut).first
-    assert first is not None
-    assert "ends within a traceback, at load.py:7" in first.text
+    for files, name in (((lost, cut), "1.log"), ((cut, lost), "0.log")):
+        first = said(*files).first
+        assert first is not None
+        assert "ends within a traceback, at load.py:7" in first.text
+        assert first.lines[0].file == name
     together = said([*lost, *cut]).first
     assert together is not None
     assert together.id == "died-peer-gone"
