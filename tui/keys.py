@@ -210,9 +210,8 @@ def _clashes(keymap: Mapping[str, str]) -> Iterator[str]:
         for other in ACTIONS:
             if other.id in done or other.action == action.action or not _meet(action.scope, other.scope):
                 continue
-            both = set(action.key.split(",")) & set(
-                other.key.split(",")
-            )  # the inner place has the key, as it is meant
+            # What both have by default is meant so: the inner place has the key.
+            both = set(action.key.split(",")) & set(other.key.split(","))
             for key in sorted((mine & set(keymap.get(other.id, other.key).split(","))) - both):
                 yield f"{key_text(key)} of {action.id} is also the key of {other.id}"
 

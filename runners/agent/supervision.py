@@ -254,11 +254,8 @@ def first_cause(ended: list[Ended], done: Iterable[RankChanged] = ()) -> FirstCa
 
 def _led_to(raised: Raised | None) -> tuple[str, ...]:
     """The exception of which the last one came, which may be the one that says why."""
-    return (
-        ()
-        if raised is None or not raised.before
-        else (f"it came of {clean_text(raised.before[0].strip())}",)
-    )
+    before = raised.before if raised is not None else ()
+    return tuple(f"it came of {clean_text(earlier.strip())}" for earlier in before[:1])
 
 
 def _own_line(crash: tuple[Site, ...]) -> str:

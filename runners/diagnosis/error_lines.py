@@ -30,7 +30,6 @@ PLACE = 1 << 21
 QUOTED = 300
 """Characters of a sentence that are quoted."""
 
-
 UNEXPLAINED = "unexplained"
 """The rule of a sentence that the table of causes does not know."""
 
@@ -161,12 +160,14 @@ class ErrorLines:
         if has_rule and (failure is None or failure.symptom):
             return
         first = First(self._file, FactLine(self._name, number, shown(line)), head, stamp_of(line))
-        warned = _MINOR.search(before) is not None
-        self._kept.append(_Sentence(sureness, failure, text, first, warned=warned))
-        self._counts[self._file] += 1
-        self._words[self._file] += sureness is Sureness.WORDS
-        self.full = self._counts[self._file] >= MOST or len(self._kept) >= MOST_IN_ALL
+        self._keep(_Sentence(sureness, failure, text, first, warned=_MINOR.search(before) is not None))
         self.open_here = True
+
+    def _keep(self, sentence: _Sentence) -> None:
+        self._kept.append(sentence)
+        self._counts[self._file] += 1
+        self._words[self._file] += sentence.sureness is Sureness.WORDS
+        self.full = self._counts[self._file] >= MOST or len(self._kept) >= MOST_IN_ALL
 
     def _warning(self, line: str, text: str, head: Head, number: int) -> None:
         """A warning of Python's: the reason of a failure that is not told, where the table of causes knows it."""
@@ -174,9 +175,7 @@ class ErrorLines:
         failure = None if match is None else of_line(text[match.end() :])
         if failure is not None and not failure.symptom and self._words[self._file] < MOST_WORDS:
             first = First(self._file, FactLine(self._name, number, shown(line)), head, stamp_of(line))
-            self._kept.append(_Sentence(Sureness.WORDS, failure, text, first, warned=True))
-            self._counts[self._file] += 1
-            self._words[self._file] += 1
+            self._keep(_Sentence(Sureness.WORDS, failure, text, first, warned=True))
 
     def introduces(self, number: int) -> None:
         """A traceback begins in this line: what was logged right above it as its title says less than its exception."""
@@ -235,9 +234,9 @@ def _is_after(each: _Sentence, symptoms: Mapping[int, int]) -> bool:
 def _ends(each: _Sentence, lengths: Mapping[int, int]) -> bool:
     """Whether its file ends with it, and no training went on after it."""
     left = lengths.get(each.first.file, 0) - each.first.evidence.line
-    if each.sureness > Sureness.WORDS:
-        return not each.outlived and left <= LAST
-    return not each.outlived and not each.warned and left <= LAST_WORDS
+    if each.outlived or (each.warned and each.sureness is Sureness.WORDS):
+        return False
+    return left <= (LAST if each.sureness > Sureness.WORDS else LAST_WORDS)
 
 
 def is_alive(line: str) -> bool:
@@ -249,7 +248,7 @@ def is_alive(line: str) -> bool:
 
 
 def may_report(line: str) -> bool:
-    """Whether a line has one of the words without which it is no error. A loop, since it is asked for every line."""
+    """Whether a line has torch's tag, or a word without which it is no error. A loop: it is asked for every line."""
     for word in ERROR_WORDS:
         if word in line:
             return True

@@ -109,15 +109,15 @@ class Endings:
         """Whose processes these were, by all reports of their exits: only one may tell the rank, another the host."""
         self.first: Head | None = None
         """Who failed first, as somebody says: torchrun's root cause, else the first whose rank or host is told."""
-        self.root: Head | None = None
-        """The same, where torchrun calls it the root cause."""
+        self.rooted = False
+        """Whether torchrun calls that the root cause."""
         self._host = ""
         self._rank: int | None = None
         """Whose lines of torchrun's table are being read."""
         self._root = False
         """Whether they are those of the root cause."""
         self._time = self._root_time = ""
-        """When that process failed, and the root cause."""
+        """When the process of those lines failed, and the root cause."""
 
     def reported(self, text: str, head: Head, line: str = "") -> ReportedExit | None:
         """The exit that a line reports, without a failure if it was reported before; None for other lines.
@@ -135,18 +135,17 @@ class Endings:
             whose = _both(self.who[end.pid], end.head) if repeated else end.head
             self.who[end.pid] = whose
             if self.first is not None and self.first.pid == end.pid:
-                self.first, self.root = whose, whose if self.root is self.first else None
+                self.first = whose
         ranked = end.head.rank is not None and not end.head.node.startswith(PROCESS)
         named = ranked or end.head.host != head.host
         if named and end.code and (self.first is None or self._is_root()):
-            self.first, self.root = end.head, end.head if self._root else None
-            self._root_time = self._time if self._root else ""
+            self.first, self.rooted, self._root_time = end.head, self._root, self._time
         self._root = self._root and not end.code
         return end._replace(failure=None) if repeated else end
 
     def _is_root(self) -> bool:
         """Whether the process is the root cause, of several that tables of other nodes name the earliest."""
-        return self._root and (self.root is None or self._time < self._root_time)
+        return self._root and (not self.rooted or self._time < self._root_time)
 
     def _listed(self, row: re.Match[str], head: Head) -> ReportedExit | None:
         """A row of torchrun's table."""

@@ -121,9 +121,8 @@ def _for_want_of_a_cause(
         lengths, failed, exceptions.killed, not exceptions.raised, _first_symptoms(hits)
     )
     chosen += [entry for entry in sentences if not chosen or entry.rule.id != UNEXPLAINED]
-    if (
-        not chosen and not failed and any(exceptions.cut_off(lengths))
-    ):  # what was on its way is told by a warning
+    cut_off = list(exceptions.cut_off(lengths))
+    if cut_off and not chosen and not failed:  # a warning may tell what was on its way
         warned = reading.error_lines.entries(lengths, failed=True)
         chosen += [entry for entry in warned if entry.rule.id != UNEXPLAINED]
     others = [each for each in findings if each.id not in LATER]
@@ -131,10 +130,10 @@ def _for_want_of_a_cause(
     if not any(entry.rule.role == "cause" for entry in chosen) and not failed_in(others):
         chosen += exceptions.exits()
     named = [entry for entry in (*chosen, *hits) if entry.rule.role in ("cause", "symptom")]
-    elsewhere = not any(entry.rule.role == "cause" for entry in named)
-    for cut in exceptions.cut_off(lengths):
-        if not named or (elsewhere and cut.firsts[0].file not in _first_symptoms(named)):
-            chosen.append(cut)  # beside symptoms of others it is the rank that failed
+    if not any(
+        entry.rule.role == "cause" for entry in named
+    ):  # beside symptoms in other files it is who failed
+        chosen += [cut for cut in cut_off if cut.firsts[0].file not in _first_symptoms(named)]
     return chosen
 
 
@@ -180,11 +179,11 @@ def _placed(finding: LogFinding, others: Iterable[LogFinding], reading: Reading)
     endings = reading.exceptions.endings
     first = endings.first
     rank = None if first is None else rank_of(first, reading)
-    if rank is not None and (not finding.ranks or (endings.root is first and rank in finding.ranks)):
+    if rank is not None and (not finding.ranks or (endings.rooted and rank in finding.ranks)):
         finding = replace(finding, rank=rank, ranks=finding.ranks or (rank,))
-    elif rank is not None and endings.root is first and finding.id == "died-exit-silent":
-        host = first.host if first is not None else ""
-        finding = replace(finding, rank=rank, ranks=(rank,), host=host, hosts=(host,) if host else ())
+    elif first is not None and rank is not None and endings.rooted and finding.id == "died-exit-silent":
+        hosts = (first.host,) if first.host else ()
+        finding = replace(finding, rank=rank, ranks=(rank,), host=first.host, hosts=hosts)
     if finding.host or finding.hosts:
         return finding
     host = endings.hosts.get(-1 if finding.rank is None else finding.rank, "")

@@ -31,6 +31,11 @@ _SHIPPED = tuple(
     )
 )
 """What shippers write before each line: it has the time, and so differs from line to line."""
+_BEGIN = "<0123456789JFMASONDEWIC"
+_DAY = ("Tue", "Wed", "Thu")
+"""With what those begin."""
+_BEGINNINGS = frozenset("(" + _BEGIN + "".join(day[0] for day in _DAY))
+"""With what they, or a prefix in parentheses, begin."""
 _BAR = re.compile(r"[^|]{0,200}\d%\|[^|]{0,400}\| *\S{1,40}/\S{1,40} \[[^\]]{1,400}\] *")
 """tqdm's progress bar: what is written after it stands in the same line."""
 _PAREN = re.compile(
@@ -113,8 +118,6 @@ _LOGGED = re.compile(
     r"[\w ./:|,<>()\[\]-]{0,120}?\b(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL)\b[^\w\[]{0,6}(?=\[rank\d)"
 )
 """What a logger writes before the lines of a rank that it passes on: its name, and a level that is not that line's."""
-_BEGINNINGS = frozenset("(<0123456789JFMASONDTWEIC")
-"""With what a shipper's prefix, or one in parentheses, begins."""
 LAYERS = 5
 """Prefixes that may stand behind each other."""
 
@@ -138,7 +141,7 @@ class Writer(NamedTuple):
 
 
 def _shipped(text: str) -> re.Match[str] | None:
-    if text[:1] not in "<0123456789JFMASONDEWIC" and text[:3] not in ("Tue", "Wed", "Thu"):
+    if text[:1] not in _BEGIN and text[:3] not in _DAY:
         return None
     for pattern in _SHIPPED:
         if (match := pattern.match(text)) is not None:

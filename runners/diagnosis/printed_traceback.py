@@ -202,10 +202,12 @@ def unfolded(line: str) -> str | None:
 
     Python's and JSON's strings have `\\n` there, messages of clouds (SageMaker) a blank.
     """
+    if BEGIN not in line:
+        return None
     if r"\n" in line:
         return line.replace(r"\n", PART).replace(r"\"", '"')
-    before, head, after = line.partition(f"{BEGIN}: ")
-    if not head or _FLAT.match(after) is None:
+    before, _, after = line.partition(f"{BEGIN}: ")
+    if _FLAT.match(after) is None:
         return None
     return before + f"{BEGIN}:" + PART + PART.join(_FOLD.split(" " + after)[1:])
 

@@ -116,8 +116,8 @@ class Reading:
         self._lengths: dict[int, int] = {}
         """Of files that were left."""
         self._at = _Place()
-        self._written = "", writer("", None)
-        """The newest line of which it was asked who wrote it."""
+        self._written: tuple[str, re.Pattern[str] | None, Writer] = "", None, writer("", None)
+        """The newest line of which it was asked who wrote it, and with which prefix of its file."""
 
     def open(self, name: str, whose: Whose | None = None) -> None:
         """The next lines are of another file; `whose`: by its name, as file_names.owners has it."""
@@ -180,7 +180,7 @@ class Reading:
 
     def prefixed(self, prefix: re.Pattern[str] | None) -> None:
         """With what the lines of this file begin; see prefixes.learned."""
-        self._at.prefix, self._written = prefix, ("", writer("", None))
+        self._at.prefix = prefix
 
     @property
     def lengths(self) -> dict[int, int]:
@@ -199,7 +199,6 @@ class Reading:
     def _begin(self, place: _Place) -> None:
         self._heads.clear()
         self._lengths[self._at.number] = self._at.line
-        self._written = "", writer("", None)
         self.exceptions.open(place.number, place.name)
         self.error_lines.open(place.number, place.name)
         self.tally.open(place.number, place.name)
@@ -290,11 +289,11 @@ class Reading:
         head, wrote = self._bare(line)
         ended = False
         if first[1] in (BEGIN, FRAME):
-            if BEGIN in line and (parts := unfolded(line)) is not None:
+            if (parts := unfolded(line)) is not None:
                 self._parts(parts, number)
                 return
-            before = wrote.text.partition(BEGIN)[0]
-            if before and may_report(before):
+            before, begun, _ = wrote.text.partition(BEGIN)
+            if begun and may_report(before):
                 self.error_lines.line(line, before.rstrip(": "), head, number, has_rule=False)
             self.exceptions.begin(wrote.text, line, wrote.stream, head, number)
             if first[1] == BEGIN:
@@ -342,9 +341,11 @@ class Reading:
 
     def _writer(self, line: str) -> Writer:
         """Who writes a line; several ask in turn."""
-        if line is not self._written[0]:
-            self._written = line, writer(line, self._at.prefix)
-        return self._written[1]
+        of, prefix, wrote = self._written
+        if line is not of or prefix is not self._at.prefix:
+            wrote = writer(line, self._at.prefix)
+            self._written = line, self._at.prefix, wrote
+        return wrote
 
     def _bare(self, line: str) -> tuple[Head, Writer]:
         """Who writes a line that is none of NCCL's, and what it says."""

@@ -49,6 +49,15 @@ _SIZES = (
 )
 """torch's errors about sizes that do not fit each other, where the data seldom decides."""
 
+_HUB = (
+    "nodes without a way to the internet need the files in the cache of every node before (HF_HOME on a shared "
+    "disk, HF_HUB_OFFLINE=1), a proxy (HTTPS_PROXY) or a mirror (HF_ENDPOINT)"
+)
+_UNFIT = (
+    "make the model as it was when the checkpoint was saved (sizes, layers, vocabulary, tensor-parallel size), or "
+    "leave those keys out when loading"
+)
+
 CAUSES: tuple[Cause, ...] = (
     _cause(
         "import-missing",
@@ -268,16 +277,14 @@ CAUSES: tuple[Cause, ...] = (
         r"HTTPS?ConnectionPool\(host='((?:[\w-]+\.)*(?:huggingface|hf|modelscope|s3|amazonaws|googleapis|wandb|github)"
         r"[\w.-]*)'|couldn't connect to '(https?://[^'\s]+)'",
         "cannot connect to {0}, which has the models and data",
-        "nodes without a way to the internet need the files in the cache of every node before (HF_HOME on a shared "
-        "disk, HF_HUB_OFFLINE=1), a proxy (HTTPS_PROXY) or a mirror (HF_ENDPOINT)",
+        _HUB,
         "maybe",
     ),
     _cause(
         "hub-unreached",
         r"LocalEntryNotFoundError|OfflineModeIsEnabled",
         "cannot connect to the hub, and has no copy of the file in its cache: {line}",
-        "nodes without a way to the internet need the files in the cache of every node before (HF_HOME on a shared "
-        "disk, HF_HUB_OFFLINE=1), a proxy (HTTPS_PROXY) or a mirror (HF_ENDPOINT)",
+        _HUB,
         "maybe",
     ),
     _cause(
@@ -427,8 +434,7 @@ CAUSES: tuple[Cause, ...] = (
         "checkpoint-unfit",
         r"Error\(s\) in loading state_dict[^\n]*(?:\n\s*([^\n]+))?|(Missing key in checkpoint state_dict[^\n]*)",
         "loads a checkpoint that does not fit the model: {line}: {0}",
-        "make the model as it was when the checkpoint was saved (sizes, layers, vocabulary, tensor-parallel size), or "
-        "leave those keys out when loading",
+        _UNFIT,
         "maybe",
         deterministic=True,
     ),
@@ -436,8 +442,7 @@ CAUSES: tuple[Cause, ...] = (
         "checkpoint-unfit",
         r"^\s*size mismatch for \S+: copying a param with shape",
         "loads a checkpoint that does not fit the model: {line}",
-        "make the model as it was when the checkpoint was saved (sizes, layers, vocabulary, tensor-parallel size), or "
-        "leave those keys out when loading",
+        _UNFIT,
         "maybe",
         anywhere=True,
     ),
