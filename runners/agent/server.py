@@ -284,7 +284,7 @@ class AgentServer:
         finally:
             os.umask(old)
         self._server = await asyncio.start_unix_server(
-            self._serve, sock=listener, limit=MAX_LINE, backlog=AT_ONCE
+            self._handle, sock=listener, limit=MAX_LINE, backlog=AT_ONCE
         )
         listener.listen(socket.SOMAXCONN)  # as many may wait
 
@@ -341,6 +341,12 @@ class AgentServer:
     @property
     def viewers(self) -> int:
         return len(self._clients)
+
+    async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a viewer until it leaves, or the agent ends: asyncio before Python 3.13 reports a cancelled handler
+        as an error."""
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._serve(reader, writer)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer: socket.socket = writer.get_extra_info("socket")

@@ -93,10 +93,13 @@ def test_two_viewers_start_one_agent(world: World) -> None:
 
 
 def test_sigterm_to_the_agent(world: World) -> None:
-    """It goes quietly and leaves the run as it is, like a kill."""
+    """It goes quietly and leaves the run as it is, like a kill, also while somebody looks."""
     run = world.execute(COUNT)
     assert run.wait("running") == 0
     pids, agent = run.pids(), run.agent_pid()
+    viewer = world.start("events", run.id, "-f", "--json")
+    assert viewer.stdout is not None
+    assert viewer.stdout.readline()
     os.kill(agent, signal.SIGHUP)
     os.kill(agent, signal.SIGINT)
     assert run.agent_pid() == agent
@@ -106,6 +109,8 @@ def test_sigterm_to_the_agent(world: World) -> None:
     assert run.status()["state"] == "running"
     assert run.pids() == pids
     whole(run.events())
+    viewer.kill()
+    viewer.communicate()
 
 
 def test_a_killed_viewer(world: World) -> None:
