@@ -363,8 +363,16 @@ class CommandingApp(LendingApp):
             self.ask(Restart(id=new_id()))
 
     def stop(self) -> None:
-        """End the run."""
-        self.ask(Stop(id=new_id()))
+        """End the run, or say why it cannot be ended."""
+        follower = self.follower
+        if follower is None or self.in_past():
+            return
+        if self.allowed("stop"):
+            self.ask(Stop(id=new_id()))
+        else:
+            ended = follower.state.phase.ended
+            text = "the run has ended: there is nothing to stop" if ended else self.why_readonly()
+            self.notify(text, severity="error", markup=False)
 
     def ask_nccl(self) -> None:
         """The NCCL_DEBUG dialog, or why there is nothing to set."""

@@ -67,7 +67,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("pane.curves", "4", "pane('curves')", "curves: metrics over time", "run"),
     Action("pane.nccl", "5", "pane('nccl')", "what NCCL says: nodes, communicators, transports, rings, init", "run"),
     Action("diagnose", "6,i", "pane('findings')", "findings, worst first, with their evidence and remedies", "run"),
-    Action("pane.events", "7", "pane('events')", "attempts, notices and commands, newest first", "run"),
+    Action("pane.events", "7", "pane('events')", "attempts; notices, commands, checkpoints, newest first", "run"),
     Action("stacks", "w", "stacks", "where the marked ranks, or all, are: equal stacks together", "run"),
     Action("back", "escape", "back", "back: live, where a line was opened, filter off, all ranks, overview", "run"),
     Action("restart", "r", "restart", "restart the worker group; reconnect now; launch an ended run again", "run",

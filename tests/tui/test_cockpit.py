@@ -219,9 +219,12 @@ async def test_an_ended_run_offers_no_restart(rig: Start) -> None:
     async with shown(rig(play.failed())) as it:
         await it.until(lambda: "FAILED" in it.screen())
         await it.until(lambda: "r run again" in it.screen().splitlines()[-1])
-        await it.press("x", "d")
+        await it.press("x")
+        await it.until(lambda: "run has ended: there is nothing to stop" in it.told())
+        await it.press("d")
         assert isinstance(it.app.screen, RunScreen)
         await it.until(lambda: "run has ended: launch it again" in it.told())
+        assert "x stop" not in it.screen().splitlines()[-1]
         await it.press("r")
         assert type(it.app.screen).__name__ == "LaunchScreen", "r launches it again"
 
@@ -428,7 +431,7 @@ async def test_pause_holds_the_screen_and_not_the_run(rig: Start) -> None:
         ("5", "need INFO"),
         ("6", "No problems found"),
         ("i", "No problems found"),
-        ("7", "notices and commands"),
+        ("7", "notices, commands and checkpoints"),
     ],
 )
 async def test_a_digit_shows_a_pane_and_escape_the_overview_again(

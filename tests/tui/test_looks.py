@@ -153,7 +153,14 @@ def test_help(snap_compare: Compare, rig: Start) -> None:
 
 
 def test_events(snap_compare: Compare, rig: Start) -> None:
-    assert look(snap_compare, rig(troubled()), SMALL, "rank 3 ready", ["7"], then="notices and commands")
+    assert look(
+        snap_compare,
+        rig(troubled()),
+        SMALL,
+        "rank 3 ready",
+        ["7"],
+        then="notices, commands and checkpoints",
+    )
 
 
 def test_ascii(snap_compare: Compare, rig: Start) -> None:

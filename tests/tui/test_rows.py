@@ -25,6 +25,7 @@ from distui.runners.logs.log_files import parse_file_id
 from distui.runners.model import (
     AttemptEnded,
     AttemptStarted,
+    Checkpoint,
     CommandDone,
     Event,
     FindingRaised,
@@ -589,3 +590,20 @@ def test_notices_stand_by_their_times_also_where_the_runner_reports_late() -> No
     shown = [at for at in times[-4:] if at is not None]
     assert shown == sorted(shown, reverse=True)
     assert text_of(rows).index("zseen") < text_of(rows).index("zreported")
+
+
+def test_checkpoints_stand_among_the_events_by_their_times() -> None:
+    frame = frame_of(play.running())
+    frame.state.notices[:] = [(play.BEGAN + 20, "before"), (play.BEGAN + 40, "after")]
+    whole = Checkpoint("/c/step-18000", play.BEGAN + 30, "torch.save", 18_000, duration_s=3.2, size=3 << 29)
+    torn = Checkpoint("/c/step-19000", play.BEGAN + 50, "folder", complete=False)
+    frame.state.checkpoints[:] = [whole, torn]
+    rows, times = event_rows(frame, 100)
+    shown = [line.strip().partition("  ")[2] for line in text_of(rows[-4:]).splitlines()]
+    assert shown == [
+        "torn checkpoint: /c/step-19000",
+        "after",
+        "checkpoint of step 18,000: /c/step-18000, 1.5 GiB, took 3 s",
+        "before",
+    ]
+    assert times[-4:] == [play.BEGAN + at for at in (50, 40, 30, 20)]

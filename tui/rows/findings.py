@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,11 +19,12 @@ from ...runners.formatting import (
     elapsed,
     listed,
     plural,
+    size_text,
     spans_short,
     spans_text,
     time_of_day,
 )
-from ...runners.model import FirstCause, LinkState, Outcome, RunPhase
+from ...runners.model import Checkpoint, FirstCause, LinkState, Outcome, RunPhase
 from ...runners.state import Attempt, RunState
 from ...runners.status import foreign, untimed
 from . import glyphs
@@ -535,11 +538,21 @@ def in_order(notices: Iterable[tuple[float, str]]) -> list[tuple[float, str]]:
     return ordered
 
 
+def _save_text(saved: Checkpoint) -> str:
+    parts = [
+        "" if saved.size is None else size_text(saved.size),
+        "" if saved.duration_s is None else f"took {duration_exact(saved.duration_s)}",
+    ]
+    what = "checkpoint" if saved.complete else "torn checkpoint"
+    of = "" if saved.step is None else f" of step {saved.step:,}"
+    return ", ".join([f"{what}{of}: {saved.path}", *filter(None, parts)])
+
+
 def event_rows(frame: Frame, width: int, whole: bool = True) -> tuple[list[Row], list[float | None]]:
     """The events screen, and by row when that was, unix seconds; None for headings.
 
-    The ledger of attempts, then notices and commands, newest first. `whole`: also the first cause with its last lines,
-    which the report of a run that has ended shows, too.
+    The ledger of attempts, then notices, commands and checkpoints, newest first. `whole`: also the first cause with its
+    last lines, which the report of a run that has ended shows, too.
     """
     state = frame.state
     rows = ledger_rows(state, width)
@@ -549,11 +562,13 @@ def event_rows(frame: Frame, width: int, whole: bool = True) -> tuple[list[Row],
     cause = _last_cause(state) if whole else None
     if cause is not None:
         rows += [(), *_last_cause_rows(state, cause, width)]
-    rows += [(), ((" notices and commands, newest first", "dim"),)]
-    if not state.notices:
+    rows += [(), ((" notices, commands and checkpoints, newest first", "dim"),)]
+    saves = sorted((saved.at, _save_text(saved)) for saved in state.checkpoints)
+    happened = list(heapq.merge(in_order(state.notices), saves, key=itemgetter(0)))
+    if not happened:
         rows.append((("   none yet", "dim"),))
     times += [None] * (len(rows) - len(times))
-    for at, text in reversed(in_order(state.notices)):
+    for at, text in reversed(happened):
         rows += wrap(clean_text(text), width - 1, first=f"   {time_of_day(at)}  ", then=" " * 13)
         times += [at] * (len(rows) - len(times))
     return rows, times

@@ -131,7 +131,7 @@ class HeatMap(Pane):
 
 
 class Events(Pane):
-    """Attempts, notices, commands; Enter shows the whole screen as it was then."""
+    """Attempts, notices, commands, checkpoints; Enter shows the whole screen as it was then."""
 
     BINDINGS: ClassVar[list[Binding]] = bindings("events")  # type: ignore[assignment]
 
@@ -147,7 +147,7 @@ class Events(Pane):
         self._times: list[float | None] = []
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
-        self.entitle("attempts, notices, commands")
+        self.entitle("attempts, notices, commands, checkpoints")
         rows, self._times = event_rows(frame, width - 1, frame.view.pane == "events")
         return rows
 

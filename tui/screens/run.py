@@ -61,6 +61,9 @@ _SPECIAL = re.compile(r"[\\.^$*+?{}\[\]|()]")
 _LONGEST = 160
 """Characters of a line by which the log is searched for it."""
 
+ANSWERED = ("nccl", "stop")
+"""Keys that say why they can do nothing now."""
+
 PATIENCE_S = 0.5
 """How long an answer may take before a notification says that the key was heard."""
 
@@ -219,14 +222,14 @@ class RunScreen(Screen[None]):
 
     def _key_words(self) -> dict[str, str]:
         """Words of the footer that depend on the run."""
-        words = {} if self.app.allowed("nccl") else {"nccl": ""}
+        words = {action: "" for action in ANSWERED if not self.app.allowed(action)}
         follower = self.app.follower
         if follower is not None and follower.state.phase.ended:
             words["restart"] = "run again"
         return words
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return action == "nccl" or self.app.allowed(action)  # this key says why it cannot be done
+        return action in ANSWERED or self.app.allowed(action)
 
     def action_pane(self, pane: str) -> None:
         self._from = None
