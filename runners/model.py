@@ -502,6 +502,8 @@ class Pulse(Struct, frozen=True, omit_defaults=True):
     """Only while the main thread waits for what a thread may give; those that died come first."""
     loops: int | None = None
     """Samples that found the innermost frame at a jump backwards: in a loop that calls nothing."""
+    workers_busy: int | None = None
+    """Workers of its data loaders that do not wait for a task; None where there are none, or the kernel hides it."""
 
 
 # --- events: past participles; `Event` is their union, `Stamped` the form in which they travel and are kept ---

@@ -221,7 +221,7 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 279,
+    "modules": 281,
     "lines": 85_300,
     "cycles": 0,
     "in_cycles": 0,

@@ -29,6 +29,8 @@ from .wait_shares import WaitShares
 
 MOST_PROCESSES = 256
 """Processes of one rank that are looked at."""
+WORKER = "pt_data_worker"
+"""What torch calls the processes of its data loaders; older ones had no name of their own."""
 _FRAME = re.compile(r"(.*):(\d+|\?\?\?) (.*)")
 
 
@@ -44,12 +46,15 @@ class Outside:
     written_bytes: int | None
     waits_in: str | None = None
     """The kernel's function that the main thread waits in; None where it runs, or that is hidden."""
+    workers_busy: int | None = None
+    """See Pulse."""
 
 
 def sample(pid: int, proc: str = "/proc") -> Outside:
     """A process now; what it read and wrote includes its children's."""
     stat, main = read_stat(pid, proc), read_stat(pid, f"{proc}/{pid}/task")
-    counts = [read_io(member, proc) for member in tree(pid, proc)] if stat is not None else [None]
+    members = tree(pid, proc) if stat is not None else []
+    counts = [read_io(member, proc) for member in members] or [None]
     readable = [count for count in counts if count is not None]
     return Outside(
         None if stat is None else stat.state,
@@ -58,12 +63,27 @@ def sample(pid: int, proc: str = "/proc") -> Outside:
         sum(count[0] for count in readable) if counts[0] is not None else None,
         sum(count[1] for count in readable) if counts[0] is not None else None,
         _waits_in(pid, proc),
+        _workers_busy(members[1:], proc),
     )
 
 
 def _waits_in(pid: int, proc: str) -> str | None:
     name = (read_once(f"{proc}/{pid}/wchan") or b"").decode("ascii", "replace").strip()
     return name if name not in ("", "0") else None
+
+
+def _workers_busy(pids: Iterable[int], proc: str) -> int | None:
+    """How many workers of torch's data loaders do not wait for a task, as they do in poll."""
+    busy = []
+    for pid in pids:
+        stat = read_stat(pid, proc)
+        if stat is None or stat.name != WORKER:
+            continue
+        waits_in = _waits_in(pid, proc)
+        if waits_in is None and stat.state == "S":
+            return None
+        busy.append("poll" not in (waits_in or ""))
+    return sum(busy) if busy else None
 
 
 def lock_holders(proc: str = "/proc") -> dict[int, int]:
@@ -350,6 +370,7 @@ class Pulses:
             "read_bytes": seen.read_bytes,
             "written_bytes": seen.written_bytes,
             "waits_in": seen.waits_in,
+            "workers_busy": seen.workers_busy,
         }
         given: dict[str, Any] = {"world_size": state.world_size, "master": state.master}
         if answer is not None:

@@ -17,6 +17,7 @@ SHAPES = {
     "validation-0": "validation of 32 s on rank 0, the others at a barrier",
     "checkpoint": "rank 0 writes a checkpoint for 32 s, the others wait",
     "idle": "20 s of idleness between epochs",
+    "prefetch": "loaders with workers that are too slow on both ranks, samples of uneven time",
     "uneven-load": "each step another rank has more to do",
     "validation": "validation of 32 s on all ranks",
     "first-trace": "32 s of tracing before the first step",

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e.runs import until
 
 from distui.runners.agent import pulses, pyspy
 from distui.runners.agent.hook_clients import HookError, Hooks
@@ -133,6 +134,26 @@ sys.stdin.read()
     assert pulses.sample(process.pid).state == "T"
     process.send_signal(signal.SIGCONT)
     process.communicate()
+
+
+def test_of_the_workers_of_a_data_loader_those_that_wait_for_a_task_are_not_busy() -> None:
+    script = """
+import os, select, sys, time
+for wait in (lambda: select.poll().poll(), lambda: time.sleep(60), lambda: time.sleep(60)):
+    if os.fork() == 0:
+        open("/proc/self/comm", "w").write("pt_data_worker")
+        wait()
+        os._exit(0)
+sys.stdin.read()
+"""
+    assert pulses.sample(os.getpid()).workers_busy is None
+    process = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE)
+    try:
+        assert until(lambda: pulses.sample(process.pid).workers_busy == 2, 10)
+    finally:
+        for pid in pulses.tree(process.pid)[::-1]:
+            os.kill(pid, signal.SIGKILL)
+        process.communicate()
 
 
 def test_the_main_thread_is_read_from_what_faulthandler_writes() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
+import random
 import sys
 import time
 from pathlib import Path
@@ -11,11 +13,13 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from job import Trainer, begin, sign  # type: ignore[import-not-found]
+from torch.utils.data import DataLoader, Dataset
 
 SHAPE = sys.argv[1]
 STEP_S = 11.0
 LONG_S = 32.0
 IDLE_S = 20.0
+BATCHES = 160
 
 
 def forward(samples: int) -> None:
@@ -140,7 +144,27 @@ def preparation(rank: int, trainer: Trainer) -> None:
     dist.barrier()
 
 
+class Samples(Dataset[torch.Tensor]):  # type: ignore[misc]
+    """Samples that take very different times, on all ranks alike; but rank 1 is late with its first."""
+
+    def __len__(self) -> int:
+        return 1 << 20
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        rank = dist.get_rank()
+        time.sleep(2.0 if (index, rank) == (0, 1) else random.Random(2 * index + rank).expovariate(50.0))
+        return torch.randn(64)
+
+
+def prefetch(rank: int, trainer: Trainer) -> None:
+    """A training that waits for its data: the queue of one rank is empty, that of the other full."""
+    loader = DataLoader(Samples(), batch_size=16, num_workers=2, prefetch_factor=4)
+    for batch in itertools.islice(loader, BATCHES):
+        trainer.step(batch, pause_s=0.0)
+
+
 SHAPES = {
+    "prefetch": prefetch,
     "long-steps": long_steps,
     "validation": validation,
     "validation-0": validation_on_0,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from distui.runners.diagnosis.straggler import Reason, reasons
+from distui.runners.diagnosis.slow_reasons import Reason, reasons
 from distui.runners.diagnosis.view import View
 from distui.runners.model import Gpu, Host, RankSample, Site
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -13,6 +14,9 @@ from distui.runners.diagnosis.view import View
 from distui.runners.model import RankSample, Site
 
 from .lag_rig import BEGAN, LOADER, STACK, Training, arrivals_of, view_of
+
+FED = (*LOADER[2:3], *STACK)
+"""In the loader, which has workers."""
 
 
 def slow(rank: int, seconds: float = 0.2) -> Callable[[int, int], float]:
@@ -128,6 +132,59 @@ def test_a_short_time_says_something_only_of_a_high_price(seconds: float, late: 
         )
         == count
     )
+
+
+@pytest.mark.parametrize("seed", range(22, 27))
+def test_luck_with_very_uneven_steps_accuses_nobody(seed: int) -> None:
+    times, made = random.Random(seed), dict[tuple[int, int], float]()
+
+    def late(rank: int, step: int) -> float:
+        if (rank, step) not in made:
+            made[rank, step] = times.expovariate(1.0)
+        return made[rank, step]
+
+    assert alarms(Training(ranks=2, step_s=0.02, late=late).view(30.0)) == []
+
+
+@pytest.mark.parametrize(
+    ("others", "hidden", "raised"),
+    [(2, False, "input-bound"), (1, False, "straggler"), (0, False, "straggler"), (2, True, "straggler")],
+)
+def test_who_waits_for_its_loader_is_slow_only_if_the_others_workers_have_less_to_do(
+    others: int, hidden: bool, raised: str
+) -> None:
+    training = Training(late=slow(1, 0.5), stacks={1: FED})
+    busy = {rank: None if hidden else 2 if rank == 1 else others for rank in range(4)}
+    history = {
+        rank: [structs.replace(each, workers_busy=busy[rank]) for each in pulses]
+        for rank, pulses in training.history().items()
+    }
+    (one,) = found(view_of(training.state(), BEGAN + 41, history))
+    assert one.id == raised
+    assert "data loader" in one.text
+    if raised == "input-bound":
+        assert one.severity == "note"
+        assert one.text.endswith("(train.py:40 train)")
+        assert one.evidence[0].startswith(
+            "rank 1 comes last in most steps, its queue of batches is the emptiest"
+        )
+
+
+def test_a_rank_that_waits_for_its_loader_is_not_named_before_its_workers_were_seen_often_enough() -> None:
+    training = Training(late=slow(1, 0.5), stacks={1: FED})
+    history = {
+        rank: [structs.replace(each, workers_busy=2 * (rank == 1)) for each in pulses]
+        for rank, pulses in training.history().items()
+    }
+    arrivals = arrivals_of(history, 4)
+    early = {rank: pulses[-2:] for rank, pulses in history.items()}
+    state = training.state()
+    view = View(state=state, plan=None, now=BEGAN + 41, history=early, arrivals=arrivals)
+    assert found(view) == []
+    state.findings["straggler", 1, 0] = Finding(
+        "straggler", "warning", "rank 1 …, about 45 % of each step", rank=1
+    )
+    assert [one.id for one in found(view)] == ["straggler"]
 
 
 def test_what_is_long_past_says_nothing() -> None:

@@ -1,0 +1,249 @@
+"""Why a rank is slow: its GPU's clocks and link, its CPU quota and cores, the place where it mostly is, its node."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from ..formatting import spans_text
+from ..model import Gpu, Host, Pulse, RankSample
+from ..state import Rank
+from . import activity
+from .activity import Kind, RankPosition, place
+from .view import View
+
+BENIGN = frozenset(("idle", "application clocks", "sync boost", "display clocks"))
+"""Clock reasons that hold nothing back, or that somebody wished."""
+FETCHING = 0.5
+"""Share of the samples in one place from which a rank counts as mostly there."""
+OFTEN = 0.25
+"""Share of the samples in one place from which it may be what makes a rank slow."""
+INFORMATIVE = (Kind.LOADER, Kind.CHECKPOINT, Kind.CODE, Kind.LOCK, Kind.NETWORK, Kind.SUBPROCESS)
+"""Places that explain a slow rank."""
+PULSES = 3
+"""Samples that are needed for where a rank usually is."""
+WITNESSES = 16
+"""Other ranks whose places are compared with."""
+
+
+class Reason(NamedTuple):
+    """One reason why a rank is slow."""
+
+    kind: str
+    """Words that stand in `text`, whatever the numbers."""
+    text: str
+    """As it stands after a colon."""
+    remedy: str
+    evidence: str = ""
+    """A sentence; "" where the text has everything."""
+
+
+def reasons(view: View, rank: int) -> list[Reason]:
+    """The strongest first."""
+    seen = view.state.ranks.get(rank)
+    if seen is None:
+        return []
+    return [*_of_gpu(view, seen), *_of_process(view, seen), *_of_place(view, rank), *_of_node(view, seen)]
+
+
+def usual(pulses: Sequence[Pulse]) -> RankPosition | None:
+    """Where a rank is in most of its samples; None where that changes, or where there are too few."""
+    positions = [place(pulse.stack) for pulse in pulses if pulse.stack]
+    if len(positions) < PULSES:
+        return None
+    kind, times = Counter(position.kind for position in positions).most_common(1)[0]
+    if times < FETCHING * len(positions):
+        return None
+    site, _ = Counter(position.site for position in positions if position.kind is kind).most_common(1)[0]
+    return RankPosition(kind, site)
+
+
+def witnesses(view: View) -> list[RankPosition | None]:
+    """Where some of the other ranks usually are."""
+    return [usual(pulses) for pulses in some_others(view)]
+
+
+def _of_gpu(view: View, rank: Rank) -> Iterator[Reason]:
+    own = view.gpu(rank.place.rank)
+    if own is None:
+        return
+    others = [gpu for peer in _other_ranks(view, rank) if (gpu := view.gpu(peer.place.rank)) is not None]
+    yield from _clocks(own, others)
+    yield from _link(own, others)
+    if own.ecc_uncorrected or own.remap_failed or own.remap_pending:
+        yield Reason(
+            "memory errors", "its memory has memory errors (ECC)", "reset the GPU before the next run"
+        )
+    if own.pcie_replays and _far(own.pcie_replays, [gpu.pcie_replays for gpu in others], 10.0):
+        yield Reason("PCIe replays", "PCIe replays", "reseat the GPU or its riser; watch the counter")
+
+
+def _clocks(own: Gpu, others: list[Gpu]) -> Iterator[Reason]:
+    usual = _median(gpu.sm_mhz for gpu in others)
+    if own.sm_mhz is None or usual is None or own.sm_mhz > 0.93 * usual:
+        return
+    clocks = f"{own.sm_mhz / 1000:.1f} of {usual / 1000:.1f} GHz"
+    words = [word for word in own.throttle or () if word not in BENIGN]
+    hot = "" if own.temp_c is None else f"{5 * round(own.temp_c / 5)} °C"
+    if any(word.startswith("thermal") for word in words) or (own.temp_c or 0) >= 85:
+        yield Reason("thermal", f"thermal throttling{f' at {hot}' * bool(hot)}, {clocks}",
+                     "check the cooling of this GPU")  # fmt: skip
+    elif words:
+        yield Reason(words[0], f"{', '.join(words)}, {clocks}", _remedy(words[0]))
+    else:
+        yield Reason(
+            "low clocks", f"low clocks, {clocks}", "compare nvidia-smi -q -d CLOCK with another GPU"
+        )
+
+
+def _remedy(word: str) -> str:
+    if word == "power cap":
+        return "compare its power limit with the others' (nvidia-smi -q -d POWER); raise it, or leave the node out"
+    return "check power supply and cooling of the node (nvidia-smi -q -d PERFORMANCE)"
+
+
+def _link(own: Gpu, others: list[Gpu]) -> Iterator[Reason]:
+    width, gen = _median(gpu.pcie_width for gpu in others), _median(gpu.pcie_gen for gpu in others)
+    remedy = "reseat the GPU or its riser, or leave the node out"
+    if own.pcie_width and width and own.pcie_width < width:
+        yield Reason("PCIe x", f"PCIe x{own.pcie_width} where others have x{width:.0f}", remedy)
+    elif own.pcie_gen and gen and own.pcie_gen < gen and (own.util or 0) > 50:  # it sleeps at rest
+        yield Reason("PCIe gen", f"PCIe gen {own.pcie_gen} where others have gen {gen:.0f}", remedy)
+
+
+def _of_process(view: View, rank: Rank) -> Iterator[Reason]:
+    sample = rank.sample
+    if sample is None:
+        return
+    others = [peer.sample for peer in _other_ranks(view, rank) if peer.sample is not None]
+    quota = [peer.throttled_percent or 0.0 for peer in others]
+    if (sample.throttled_percent or 0.0) >= 20 and _far(sample.throttled_percent, quota, 1.3):
+        yield Reason("CPU quota", "its cgroup's CPU quota holds it back",
+                     "raise cpu.max of its cgroup, or the job's number of cores",
+                     "the quota was used up in many periods (nr_throttled of cpu.stat grows)")  # fmt: skip
+    yield from _cores(view, rank, sample)
+    if (
+        sample.read_bps is not None
+        and sample.read_bps > 10e6
+        and _far(sample.read_bps, [peer.read_bps for peer in others], 3.0)
+    ):
+        node = view.state.nodes.get(rank.place.node)
+        host = None if node is None else node.metrics
+        low = host and host.page_cache is not None and host.page_cache < 0.05 * (host.mem_total or 0)
+        yield Reason("reads from storage", "it reads from storage where the others do not",
+                     "put its part of the data on a local disk, or give the node more memory for its page cache",
+                     "little of the node's memory is page cache" if low else "")  # fmt: skip
+
+
+def _cores(view: View, rank: Rank, sample: RankSample) -> Iterator[Reason]:
+    """Fewer cores than the others have, or one that is shared."""
+    if sample.cpus is None or not sample.cpus.isdigit():
+        return
+    node = rank.place.node
+    sharing = sorted(
+        peer.place.rank
+        for peer in _other_ranks(view, rank)
+        if peer.place.node == node and peer.sample is not None and peer.sample.cpus == sample.cpus
+    )
+    free = [peer for peer in _other_ranks(view, rank) if peer.sample and peer.sample.cpus != sample.cpus]
+    remedy = "bind each rank to cores of its own (taskset, numactl, --cpus-per-task of the scheduler)"
+    if sharing and free:
+        yield Reason(
+            "it shares core", f"it shares core {sample.cpus} with {spans_text('rank', sharing)}", remedy
+        )
+    elif free and all(peer.sample and not (peer.sample.cpus or "0").isdigit() for peer in free):
+        yield Reason(
+            "bound to core", f"it is bound to core {sample.cpus} alone, the others have more", remedy
+        )
+
+
+def _of_place(view: View, rank: int) -> Iterator[Reason]:
+    """A place where it is far more often than the others are."""
+    own = _places(view.history.get(rank, ()))
+    if len(own) < PULSES:
+        return
+    counted = Counter(_location(position) for position in own if position.kind in INFORMATIVE)
+    others = Counter[object]()
+    pooled = 0
+    for pulses in some_others(view, rank):
+        positions = _places(pulses)
+        pooled += len(positions)
+        others.update(_location(position) for position in positions)
+    for location, times in counted.most_common():
+        share, theirs = times / len(own), others[location] / max(1, pooled)
+        if times < 2 or share < OFTEN or theirs > share / 3:
+            continue
+        sites = Counter(position.site for position in own if _location(position) == location)
+        site = sites.most_common(1)[0][0]
+        where = "" if site is None else activity.site_text(site)
+        if location is Kind.LOADER:
+            text = f"it waits for its data loader ({where})" if where else "it waits for its data loader"
+            remedy = (
+                "give its loader more workers (num_workers, prefetch_factor), or its data faster storage"
+            )
+            yield Reason("data loader", text, remedy)
+        elif where:
+            yield Reason(where, f"it is often at {where}", "see what this place does on this rank alone")
+        return
+
+
+def _places(pulses: Sequence[Pulse]) -> list[RankPosition]:
+    return [place(pulse.stack) for pulse in pulses if pulse.stack]
+
+
+def _location(pos: RankPosition) -> object:
+    """What counts as the same place: a function of the user's own code, else the kind."""
+    return (pos.site.file, pos.site.name) if pos.kind is Kind.CODE and pos.site else pos.kind
+
+
+def some_others(view: View, but: int | None = None) -> list[Sequence[Pulse]]:
+    """The pulses of some of the other ranks."""
+    others = [pulses for rank, pulses in view.history.items() if rank != but and pulses]
+    return others[:: max(1, len(others) // WITNESSES)]
+
+
+def _of_node(view: View, rank: Rank) -> Iterator[Reason]:
+    """What sets the node apart from others, and what holds for its processors in any case."""
+    node = view.state.nodes.get(rank.place.node)
+    host = None if node is None else node.metrics
+    if host is None:
+        return
+    hosts = [
+        peer.metrics for at, peer in view.state.nodes.items() if at != rank.place.node and peer.metrics
+    ]
+    if (host.steal_percent or 0) >= 5 and _far(
+        host.steal_percent, [peer.steal_percent for peer in hosts], 2.0
+    ):
+        yield Reason("steal", "the hypervisor takes CPU time from the node (CPU steal)",
+                     "ask for a dedicated machine, or move the node")  # fmt: skip
+    if host.nic_errors and _far(host.nic_errors, [peer.nic_errors for peer in hosts], 3.0):
+        yield Reason("network errors", "the node's interfaces count network errors",
+                     "check cable, transceiver and switch port (ethtool -S, ibqueryerrors)")  # fmt: skip
+    yield from _short_of_cores(host, hosts)
+
+
+def _short_of_cores(host: Host, hosts: list[Host]) -> Iterator[Reason]:
+    stalled = host.cpu_stall_percent is not None and host.cpu_stall_percent >= 40
+    loaded = bool(host.load1 and host.cores and host.load1 > 1.5 * host.cores)
+    if not (stalled or loaded) or not hosts or (not _far(host.load1, [peer.load1 for peer in hosts], 1.5)):
+        return
+    yield Reason("short of cores", "the node is short of cores",
+                 "end what else runs there, or give the ranks fewer threads (OMP_NUM_THREADS)",
+                 "tasks wait for a core (load, /proc/pressure/cpu)")  # fmt: skip
+
+
+def _other_ranks(view: View, rank: Rank) -> list[Rank]:
+    return [peer for peer in view.state.ranks.values() if peer is not rank]
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    present = [value for value in values if value is not None]
+    return statistics.median(present) if present else None
+
+
+def _far(value: float | None, others: Iterable[float | None], factor: float) -> bool:
+    """Whether a value stands out: beyond `factor` times what is usual among the others; alone it does."""
+    usual = _median(others)
+    return value is not None and (usual is None or value > factor * max(usual, 0.0))
