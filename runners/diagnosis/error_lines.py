@@ -55,12 +55,13 @@ _LEVEL = re.compile(
     r"\b(?:ERROR|CRITICAL)\b|^Error executing job\b|^terminate called after throwing"
     r"|(?i:loss is (?:nan|inf)\b.{0,40}stopp)|\*\*\* An error occurred in MPI_"
     r"|\[E\d{3,4} |^E\d{4} |\[E \w+\.\w+:\d+\]|\b[Ee]rror(?::| #?-?\d+\b)|\berror\]|NCCL WARN|Last error:"
-    r"|\b\w+Error:|\bsize mismatch for \S+: copying a param\b|\bpthread_create failed\b|^Test \w+ failure\b"
+    r"|\b\w+Error:|\b[Ee]rror in [\w.<>]{1,80}: |^[EF] \d\d-\d\d \d\d:\d\d:\d\d "
+    r"|\bsize mismatch for \S+: copying a param\b|\bpthread_create failed\b|^Test \w+ failure\b"
     r"|^\[[\d :,-]+ [CF] \d+ \d+\] "
 )
 _WORDS = re.compile(
     r"^\s*assert \S|command not found|No such file or directory|(?i:permission denied)|Exec format error"
-    r"|(?i:not? (?:found|installed))"
+    r"|(?i:not? (?:found|installed)|does not exist)"
     r"|\b(?i:cannot|can't|could not|unable to|failed|failure|evicted|killed|aborted|unrecognized arguments|refused)\b"
 )
 HINTS = (
@@ -70,7 +71,7 @@ HINTS = (
 """One stands in each line of the two surer kinds: cheap to look for."""
 SOFT = (
     "found", "No such", "enied", "annot", "can't", "ould not", "nable to", "ailed", "illed", "victed", "efused",
-    "nrecognized", "borted", "ailure", "nstalled", "topping", "mismatch for",
+    "nrecognized", "not exist", "borted", "ailure", "nstalled", "topping", "mismatch for",
 )  # fmt: skip
 """The same of the least sure."""
 ERROR_WORDS = (*HINTS, *SOFT)
@@ -94,7 +95,7 @@ _LEVELLED = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b")
 """The level of an error, before the sentence."""
 _TAGGED = re.compile(r"\[rank\d+\]: (?![\s\[])")
 """torch's tag on what it prints of an uncaught exception: also a line whose exception is not there is of one."""
-_MINOR = re.compile(r"\b(?:INFO|WARN(?:ING)?|DEBUG|NOTICE)\b|\bI\d{4}\b")
+_MINOR = re.compile(r"\b(?:INFO|WARN(?:ING)?|DEBUG|NOTICE)\b|\bI\d{4}\b|^[WI] \d\d-\d\d ")
 """Levels below that of errors, before the sentence."""
 _ALIVE = re.compile(
     r"\d+%\|.*\||(?i:\b(?:step|iter|iteration|epoch|global_step)\b\W{0,3}\d+.{0,80}\b(?:loss|lr|tok|time|acc))"
@@ -141,7 +142,11 @@ class ErrorLines:
 
     def line(self, line: str, text: str, head: Head, number: int, has_rule: bool) -> None:
         """A line that may report an error; `text`: without prefixes; `has_rule`: a rule reads it, too."""
-        if self.full or (_WARNED.search(line, 0, 80) and not _SOCKET.search(text)):
+        if (
+            self._joins(text, number)
+            or self.full
+            or (_WARNED.search(line, 0, 80) and not _SOCKET.search(text))
+        ):
             return
         if _NOTHING.search(text):
             self._warning(line, text, head, number)
@@ -162,6 +167,19 @@ class ErrorLines:
         first = First(self._file, FactLine(self._name, number, shown(line)), head, stamp_of(line))
         self._keep(_Sentence(sureness, failure, text, first, warned=_MINOR.search(before) is not None))
         self.open_here = True
+
+    def _joins(self, text: str, number: int) -> bool:
+        """Whether a line is the next one of the sentence before, which says with a colon that more follows."""
+        last = self._kept[-1] if self._kept else None
+        follows = last is not None and (last.first.file, last.first.evidence.line) == (
+            self._file,
+            number - 1,
+        )
+        if last is None or not follows or not text[:1].isspace() or not last.text.endswith(":"):
+            return False
+        whole = f"{last.text}\n{text.strip()}"
+        last.failure = of_line(whole) or last.failure
+        return last.failure is not None
 
     def _keep(self, sentence: _Sentence) -> None:
         self._kept.append(sentence)
@@ -248,11 +266,14 @@ def is_alive(line: str) -> bool:
 
 
 def may_report(line: str) -> bool:
-    """Whether a line has torch's tag, or a word without which it is no error. A loop: it is asked for every line."""
+    """Whether a line has torch's tag, the level of an error, or a word without which it is no error.
+
+    A loop: it is asked for every line.
+    """
     for word in ERROR_WORDS:
         if word in line:
             return True
-    return line.startswith("[rank")
+    return line.startswith(("[rank", "E "))
 
 
 def sureness_of(text: str) -> Sureness | None:

@@ -122,7 +122,8 @@ def _for_want_of_a_cause(
     )
     chosen += [entry for entry in sentences if not chosen or entry.rule.id != UNEXPLAINED]
     cut_off = list(exceptions.cut_off(lengths))
-    if cut_off and not chosen and not failed:  # a warning may tell what was on its way
+    if cut_off and not failed and not any(entry.rule.role == "cause" for entry in chosen):
+        # what stands above may tell what was on its way
         warned = reading.error_lines.entries(lengths, failed=True)
         chosen += [entry for entry in warned if entry.rule.id != UNEXPLAINED]
     others = [each for each in findings if each.id not in LATER]

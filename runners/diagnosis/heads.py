@@ -9,8 +9,15 @@ LEVELS = ("INFO", "WARN", "TRACE", "CALL", "ABORT")
 
 MARK = re.compile(r"NCCL (?:(INFO|WARN|TRACE|CALL|ABORT) |version (?=\d))")
 """Where a head ends and the message begins; without a group: the line with NCCL's version."""
-OLD = re.compile(r"^.*?(?<![\w.-])[\w.-]+:\d+:\d+ \[-?\d+\] (INFO|WARN|TRACE) ")
-"""The form of 2.3."""
+_OLD = re.compile(r"(?<![\w.-])[\w.-]+:\d+:\d+ \[-?\d+\] (?:\S+:\d+ )?(INFO|WARN|TRACE) ")
+_LEVEL = re.compile(r"(INFO|WARN|TRACE) ")
+
+
+def old_mark(line: str) -> re.Match[str] | None:
+    """The same of NCCL before 2.4, which does not write its name."""
+    old = _OLD.search(line)
+    return None if old is None else _LEVEL.match(line, old.start(1))
+
 
 _HEAD = re.compile(
     r"(?<![\w.-])(?!\d\d:\d\d:\d\d )(?P<host>[A-Za-z0-9_][\w.\-]*):(?P<pid>\d{1,10}):(?P<tid>\d{1,10}) "

@@ -18,7 +18,7 @@ from .error_lines import ErrorLines, is_alive, may_report
 from .exceptions import Exceptions
 from .exits import NEEDLES
 from .file_names import NOBODYS, PROCESS, Whose, older_attempts, owners, rank_in_name
-from .heads import MARK, OLD, SOURCES, Head, Stamp, parse_head, stamp_of
+from .heads import MARK, SOURCES, Head, Stamp, old_mark, parse_head, stamp_of
 from .log_records import Records, learned_records
 from .log_sources import BrokenOff, Named, Source, Unread, is_flat, plain_source, sources
 from .log_text import PART, SAMPLE, is_binary, lines_in
@@ -218,8 +218,8 @@ class Reading:
                 self._parts(line, number)
                 continue
             mark = mark_in(line)
-            if mark is None and ("] INFO " in line or "] WARN " in line):
-                mark = OLD.match(line)
+            if mark is None and ("] INFO " in line or " WARN " in line):
+                mark = old_mark(line)
             if mark is None:
                 self._unmarked(line, number)
                 continue

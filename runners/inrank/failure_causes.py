@@ -127,8 +127,8 @@ def _without_worker(raised: Mapping[str, Any], lines: Sequence[str]) -> bool:
 
 
 def of_line(line: str) -> Failure | None:
-    """What a line alone tells of a failure, without a traceback; None where the table knows nothing of it."""
-    kind = raised_in(line)
+    """What a line alone, or a message of several, tells of a failure; None where the table knows nothing of it."""
+    kind = raised_in(line.partition("\n")[0])
     raised: dict[str, Any] = {}
     case = None
     if kind is None:

@@ -271,6 +271,7 @@ CAUSES: tuple[Cause, ...] = (
         "ask for access on the model's page, and give the ranks of every node a token that has it (HF_TOKEN, or "
         "`hf auth login`); check the name of the repository",
         "no",
+        anywhere=True,
     ),
     _cause(
         "hub-unreached",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from distui.runners.diagnosis.file_names import rank_in_name
 from distui.runners.diagnosis.first_cause import judge
-from distui.runners.diagnosis.heads import MARK, OLD, Head, Stamp, parse_head, rank_of, stamp_of
+from distui.runners.diagnosis.heads import MARK, Head, Stamp, old_mark, parse_head, rank_of, stamp_of
 from distui.runners.diagnosis.reading import Reading
 
 
@@ -26,12 +26,9 @@ class ParsedLine:
 
 def take_apart(text: str) -> ParsedLine:
     """Any line; never raises."""
-    match = MARK.search(text)
+    match = MARK.search(text) or old_mark(text)
     if match is not None:
         return ParsedLine(parse_head(text[: match.start()]), match[1] or "VERSION", text[match.end() :])
-    old = OLD.match(text)
-    if old is not None:
-        return ParsedLine(parse_head(text[: old.start(1)]), old[1], text[old.end() :])
     return ParsedLine(Head(rank=rank_of(text)), "", text)
 
 

@@ -383,3 +383,72 @@ def test_an_exception_that_was_indented_where_it_was_pasted() -> None:
     )
     assert "ImportError: cannot import name 'paint' from 'colours'" in first.text
     assert first.values["where"].endswith("train.py:18")
+
+
+OF_HUB = "Cannot access gated repo for url https://hub.example/api/models/otter-70b/revision/main."
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        # a message of several lines without a traceback
+        (
+            [
+                "RuntimeError: Error(s) in loading state_dict for DistributedDataParallel:",
+                "\tsize mismatch for module.neck.weight: copying a param with shape torch.Size([8, 4]) from checkpoint",
+            ],
+            "size mismatch for module.neck.weight",
+        ),
+        # a trainer that prints what it caught
+        (
+            [
+                "0 :Error in Rewards.compute_loss: Detected mismatch between collectives on ranks. Rank 0 is running it",
+                "0 :input_ids dtype: torch.int64",
+            ],
+            "calls another collective than the others: Rank 0 is running",
+        ),
+        # SkyPilot's log of a launch
+        (
+            [
+                "I 11-26 17:45:57 backend.py:1356] Head VM is up. Waiting for workers.",
+                "E 11-26 17:47:34 backend_utils.py:992] Timed out: no progress of new workers for 90 seconds.",
+                "E 11-26 17:47:34 backend.py:1118] *** The cluster is not provisioned. ***",
+            ],
+            "Timed out: no progress of new workers",
+        ),
+        # NCCL before 2.4 has no name in its lines
+        (
+            [
+                "hob-7:185:186 [0] INFO comm 0x7fa42c00a3b0 rank 0 nranks 2",
+                "hob-7:185:187 [0] include/socket.h:360 WARN Call to connect failed : Connection timed out",
+                "hob-7:185:186 [0] include/socket.h:371 WARN Connection closed by remote peer",
+            ],
+            "A TCP connection to a peer could not be made",
+        ),
+        (
+            [
+                "(Engine pid=23, ip=10.1.2.3) ncclInternalError: Internal check failed.",
+                "(Engine pid=23, ip=10.1.2.3) Last error:",
+                "(Engine pid=23, ip=10.1.2.3) Proxy Call to rank 7 failed (Connect)",
+            ],
+            "Connect with rank 7 failed",
+        ),
+        # a line that was wrapped where it was copied from
+        (
+            [
+                "[rank3]:[E909 09:55:29.3 Process.cpp:607] [Rank 3] Watchdog caught collective operation timeout: ",
+                "WorkNCCL(SeqNum=2070, OpType=REDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600034 ms",
+            ],
+            "Rank 3 timed out in a collective",
+        ),
+        ([OF_HUB, *LAUNCH], "may not download from the hub: Cannot access gated repo"),
+        (["Dataset does not exist: /data/subset-01"], "Dataset does not exist: /data/subset-01"),
+    ],
+)  # fmt: skip
+def test_forms_in_which_a_failure_is_told(lines: list[str], words: str) -> None:
+    assert words in first_of(*lines).text
+
+
+def test_a_line_of_an_old_nccl_names_its_host() -> None:
+    line = "hob-7:185:187 [0] include/socket.h:360 WARN Call to connect failed : Connection timed out"
+    assert first_of(line).host == "hob-7"
