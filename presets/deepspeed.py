@@ -9,7 +9,7 @@ import base64
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from . import model
@@ -29,6 +29,8 @@ HEAD_SCRIPT = "deepspeed.sh"
 
 VARIABLE = "DISTUI_DEEPSPEED_CONFIG"
 """Path of the configuration (or itself, see `travelling`), for a script that asks for it."""
+OPTION = "--deepspeed_config"
+"""By which a script takes its configuration from the command line."""
 MARKER = "DISTUI_DEEPSPEED_RUN"
 """By which the ranks that the head started over ssh are known on each node."""
 
@@ -93,8 +95,11 @@ def address(node: int) -> str:
     return f"{{address {node}}}"
 
 
-def config(preset: Preset, reader: Reader) -> dict[str, Any]:
-    """DeepSpeed's configuration, with the table [deepspeed] over what the fields make. Raises PlanError."""
+def config(preset: Preset, reader: Reader, own: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """DeepSpeed's configuration, with the table [deepspeed] over what the fields make. Raises PlanError.
+
+    `own`: the script's own one, which stays below wherever the preset has a value.
+    """
     made: dict[str, Any] = {
         **_batch(preset, reader),
         **_precision(preset, reader),
@@ -103,6 +108,7 @@ def config(preset: Preset, reader: Reader) -> dict[str, Any]:
     }
     if reader == "deepspeed" and preset.strategy.offload_optimizer == "cpu":
         made["zero_force_ds_cpu_optimizer"] = False
+    made = made if own is None else _over(own, made, preset)
     merged = model.merged(made, dict(preset.deepspeed))
     assert isinstance(merged, Mapping)
     return dict(merged)
@@ -111,6 +117,70 @@ def config(preset: Preset, reader: Reader) -> dict[str, Any]:
 def text(made: Mapping[str, Any]) -> str:
     """The file."""
     return json.dumps(made, indent=2) + "\n"
+
+
+def parsed(source: str | bytes | None) -> dict[str, Any] | None:
+    """A script's own configuration; None where there is none that is JSON of DeepSpeed's form."""
+    try:
+        value = None if source is None else json.loads(source)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+FORMATS = ("bf16", "fp16", "amp")
+OFFLOADS = ("offload_optimizer", "offload_param", "cpu_offload", "cpu_offload_params")
+"""Of `zero_optimization`, the last two by their old names."""
+
+
+def _over(own: Mapping[str, Any], made: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
+    """The script's own configuration, with strategy, precision and batch of the preset in it."""
+    below = {"bf16" if key == "bfloat16" else key: value for key, value in own.items()}
+    for name in FORMATS:
+        if name not in made and isinstance(below.get(name), Mapping):
+            below[name] = {**below[name], "enabled": False}
+    above = dict(made)
+    if preset.batch.micro is not None or preset.batch.accumulation > 1:
+        below = {key: value for key, value in below.items() if key not in BATCH}
+    elif below.keys() & set(BATCH):
+        above = {key: value for key, value in above.items() if key not in BATCH}
+    for name in ("zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer"):
+        above[name] = below.get(name, above.get(name))
+    zero = below.get("zero_optimization")
+    if isinstance(zero, Mapping):
+        kept = {
+            key: value
+            for key, value in zero.items()
+            if key not in OFFLOADS or key in made["zero_optimization"]
+        }
+        below["zero_optimization"] = kept
+    merged = model.merged(below, {key: value for key, value in above.items() if value is not None})
+    assert isinstance(merged, Mapping)
+    return dict(merged)
+
+
+def merge_note(path: str, own: Mapping[str, Any], made: Mapping[str, Any]) -> str:
+    """What became of a script's own configuration, the file `path`, as a sentence."""
+    kept = [key for key, value in own.items() if made.get(key) == value]
+    changed = [f"{name} {before} → {after}" for name, before, after in _changes(own, made)]
+    added = [key for key in made if key not in own]
+    parts = (("kept", kept), ("changed", changed), ("added", added))
+    shown = "; ".join(f"{what} {', '.join(names)}" for what, names in parts if names)
+    return f"DeepSpeed gets {path} with strategy and precision of the preset in it: {shown}."
+
+
+def _changes(own: object, made: object, path: str = "") -> list[tuple[str, str, str]]:
+    """Dotted path, value before and after of what differs from `own`."""
+    if isinstance(own, Mapping) and isinstance(made, Mapping):
+        inner = ((f"{path}.{key}".lstrip("."), value, made.get(key)) for key, value in own.items())
+        return [change for name, value, after in inner for change in _changes(value, after, name)]
+    return [] if own == made else [(path, _brief(own), "left out" if made is None else _brief(made))]
+
+
+def _brief(value: object) -> str:
+    shown = json.dumps(value)
+    return shown if len(shown) <= 40 else f"{shown[:39]}…"
 
 
 def _batch(preset: Preset, reader: Reader) -> dict[str, Any]:
@@ -180,6 +250,20 @@ def travelling(text: str) -> str:
     What the head starts on other nodes is told of the head's files, which are not there.
     """
     return base64.urlsafe_b64encode(text.encode()).decode()
+
+
+def with_config(args: Sequence[str], path: str) -> tuple[str, ...] | None:
+    """A script's arguments with another file of DeepSpeed's configuration; None where they name none."""
+    at = option_at(args)
+    if at is None:
+        return None
+    words = (f"{OPTION}={path}",) if "=" in args[at] else (OPTION, path)
+    return (*args[:at], *words, *args[at + (1 if "=" in args[at] else 2) :])
+
+
+def option_at(args: Sequence[str]) -> int | None:
+    """Where OPTION stands among a script's arguments; None: nowhere."""
+    return next((at for at, word in enumerate(args) if word.partition("=")[0] == OPTION), None)
 
 
 def environment(backend: str, path: str) -> dict[str, str]:

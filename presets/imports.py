@@ -15,7 +15,7 @@ from .finding import Finding, PresetError
 from .lint import config_files, lint_file
 from .plan import Plan
 from .secrets import MASK, is_secret
-from .text_formats import MOST_BYTES, MarkupNode, Unreadable, decoded, toml_escaped, toml_pair
+from .text_formats import MOST_BYTES, MarkupNode, Unreadable, bare, decoded, toml_escaped, toml_pair
 
 WANTED = "accelerate's YAML, DeepSpeed's JSON or a SkyPilot task was expected"
 
@@ -26,7 +26,7 @@ def import_preset(name: str, data: bytes) -> tuple[Imported, list[Finding]]:
         document = _document(name, data)
     except Unreadable as error:
         raise PresetError(f"{name} line {error.line}: {error}: {WANTED}") from None
-    values = _plain(document)
+    values = bare(document)
     keys = document.mapping.keys()
     if keys & {"distributed_type", "compute_environment"}:
         draft = from_accelerate(values, name)
@@ -55,15 +55,6 @@ def _document(name: str, data: bytes) -> MarkupNode:
 
 def _is_yaml(name: str) -> bool:
     return name.lower().endswith((".yaml", ".yml"))
-
-
-def _plain(node: MarkupNode) -> Any:
-    """The values of a tree, without lines."""
-    if isinstance(node.value, dict):
-        return {key: _plain(part) for key, part in node.value.items()}
-    if isinstance(node.value, list):
-        return [_plain(part) for part in node.value]
-    return node.value
 
 
 @dataclass(slots=True)

@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from . import accelerate, deepspeed, nccl, save_on, script_support, signal_patterns, torchrun, worker_group
 from .finding import PlanError
@@ -82,6 +84,8 @@ class Place:
     """Text (or raw bytes) of the script; None when it cannot be read."""
     script_beside: Mapping[str, str | bytes] = field(default_factory=dict)
     """Files beside the script that it imports: path from there → text."""
+    script_config: str | bytes | None = None
+    """The script's own configuration of DeepSpeed (`script_support.own_config`); None when it cannot be read."""
     user_env: Mapping[str, str] = field(default_factory=dict)
     """`worker_group.inherited_env` of the user's own environment."""
 
@@ -159,7 +163,8 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
     obeyed = _inspect(preset, request, place, ranks.backend, sizes)
     python = request.python or place.python
     launch = _launch(preset, request, place, ranks.nproc, script)
-    wired = wire(preset, launch, obeyed, ranks.backend, place.run_dir, python or "python", env)
+    own = _own_config(request, place)
+    wired = wire(preset, launch, obeyed, ranks.backend, place.run_dir, python or "python", env, own)
     return Plan(
         run=place.run,
         name=request.name or _name(request),
@@ -183,8 +188,7 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
         obeys=obeyed.how,
         restart=preset.restart,
         grace_s=preset.launcher.grace_s, save_on=_save_on(preset, request),
-        hook=preset.hook,
-        signals=signal_patterns.checked(request.signals),
+        hook=preset.hook, signals=signal_patterns.checked(request.signals),
         notes=(*loaded.notes, *ranks.notes, *notes, *_node_notes(preset.topology, place.port), *wired.notes,
                obeyed.why),
         passed=loaded.notes,
@@ -215,8 +219,27 @@ def _inspect(
     asked = script_support.Requirements(
         kind=preset.strategy.kind, backend=backend, mesh=tuple(sizes), args=request.args,
         accumulation=preset.batch.accumulation, beside=place.script_beside,
+        own_config=_own_config(request, place).path,
     )  # fmt: skip
     return script_support.inspect(request.script, None if request.no_python else place.script_source, asked)
+
+
+class OwnConfig(NamedTuple):
+    """The script's own configuration of DeepSpeed."""
+
+    path: str = ""
+    """"" where there is none that could be read."""
+    values: Mapping[str, Any] = MappingProxyType({})
+
+
+NO_CONFIG = OwnConfig()
+
+
+def _own_config(request: Request, place: Place) -> OwnConfig:
+    values = deepspeed.parsed(place.script_config)
+    if not values:
+        return NO_CONFIG
+    return OwnConfig(script_support.own_config(place.script_source, request.args), values)
 
 
 def _mesh(preset: Preset, nproc: int) -> dict[str, int]:
@@ -432,13 +455,14 @@ class Wired:
 
 def wire(
     preset: Preset, launch: torchrun.Launch, obeys: Obeys, backend: str, run_dir: str, python: str,
-    env: Mapping[str, str],
+    env: Mapping[str, str], scripts: OwnConfig = NO_CONFIG,
 ) -> Wired:  # fmt: skip
     """Everything of a start that depends on the launcher or on who reads the preset. `env`: the plan's so far.
 
     `python` starts a launcher of another program's. Raises PlanError.
     """
-    files = _deepspeed_config(preset, obeys)
+    merged = scripts.values if scripts.path and obeys.how and obeys.reader == "deepspeed" else None
+    files, made = _deepspeed_config(preset, obeys, merged)
     where = _where(preset, launch, files, run_dir)
     launch = _with_options(launch, obeys, where)
     own = obeys.reader == "trainer" and preset.strategy.kind == "deepspeed"
@@ -448,7 +472,8 @@ def wire(
         added["ACCELERATE_GRADIENT_ACCUMULATION_STEPS"] = str(preset.batch.accumulation)
     if preset.strategy.kind == "deepspeed":
         added |= deepspeed.environment(backend, where)
-    notes = _reader_notes(preset, obeys)
+    notes = _reader_notes(preset, obeys, made)
+    notes += () if merged is None else (deepspeed.merge_note(scripts.path, merged, made),)
     # What the user wished for wins: the preset's fields are only where these come from.
     added = {name: value for name, value in added.items() if name not in env}
     if preset.launcher.kind == "torchrun":
@@ -459,12 +484,15 @@ def wire(
     return _own(preset, launch, config, run_dir, python, {**env, **added}, added, files, notes)
 
 
-def _deepspeed_config(preset: Preset, obeys: Obeys) -> dict[str, str]:
-    """DeepSpeed's configuration as a file of the run directory. Raises PlanError."""
+def _deepspeed_config(
+    preset: Preset, obeys: Obeys, own: Mapping[str, Any] | None
+) -> tuple[dict[str, str], dict[str, Any]]:
+    """DeepSpeed's configuration as a file of the run directory, and its values. Raises PlanError."""
     if preset.strategy.kind != "deepspeed":
-        return {}
+        return {}, {}
     reader: deepspeed.Reader = obeys.reader if obeys.reader in ("trainer", "accelerate") else "deepspeed"
-    return {deepspeed.CONFIG_FILE: deepspeed.text(deepspeed.config(preset, reader))}
+    made = deepspeed.config(preset, reader, own)
+    return {deepspeed.CONFIG_FILE: deepspeed.text(made)}, made
 
 
 def _where(preset: Preset, launch: torchrun.Launch, files: Mapping[str, str], run_dir: str) -> str:
@@ -502,9 +530,12 @@ def _own(
 
 def _with_options(launch: torchrun.Launch, obeys: Obeys, where: str) -> torchrun.Launch:
     """The script's own arguments, with those by which it takes DeepSpeed's configuration."""
+    script, *args = launch.command
+    replaced = deepspeed.with_config(args, where) if obeys.how and obeys.reader == "deepspeed" else None
+    if replaced is not None:
+        return replace(launch, command=(script, *replaced))
     if obeys.how is None or not obeys.options:
         return launch
-    script, *args = launch.command
     return replace(launch, command=(script, *obeys.options, where, *args))
 
 
@@ -536,13 +567,22 @@ def _idle(launch: torchrun.Launch) -> tuple[str, ...]:
     )
 
 
-def _reader_notes(preset: Preset, obeys: Obeys) -> tuple[str, ...]:
-    """Parts of the preset that do not reach a script which obeys otherwise than by parallelize()."""
+def _reader_notes(preset: Preset, obeys: Obeys, config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Parts of the preset that do not reach a script which obeys otherwise than by parallelize().
+
+    `config`: DeepSpeed's configuration.
+    """
     if obeys.how is None or obeys.reader == "parallelize":
         return ()
     strategy, notes = preset.strategy, []
+    param = preset.precision.param
+    if strategy.kind == "deepspeed" and obeys.reader != "trainer" and param != "fp32" and not obeys.casts:
+        notes.append(
+            f"DeepSpeed makes the model {param}, not its inputs: where the script gives it fp32 numbers, cast them, or "
+            "add --set precision.param=fp32."
+        )
     if obeys.reader == "deepspeed":
-        if preset.batch.micro is None:
+        if preset.batch.micro is None and config.get("train_micro_batch_size_per_gpu") == 1:
             notes.append(
                 "DeepSpeed gets train_micro_batch_size_per_gpu 1: set batch.micro to what a rank takes at once."
             )

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from .deepspeed import OPTION, option_at
 from .model import StrategyKind
 
 _DEEPEST = 8
@@ -347,7 +348,6 @@ NOTHING = "obeys nothing: the preset sets only flags and environment"
 
 VARIABLE = "DISTUI_DEEPSPEED_CONFIG"
 """By which a DeepSpeed script may ask for the configuration itself (deepspeed.VARIABLE)."""
-OPTION = "--deepspeed_config"
 CLAIMED = (
     "fsdp_plugin", "deepspeed_plugin", "deepspeed_plugins", "megatron_lm_plugin", "parallelism_config", "cpu"
 )  # fmt: skip
@@ -374,6 +374,8 @@ class Requirements:
     """Backward passes before each optimizer step."""
     beside: Mapping[str, str | bytes] = field(default_factory=dict)
     """Files beside the script that it imports: name → text."""
+    own_config: str = ""
+    """The script's own configuration of DeepSpeed, where it could be read: see `own_config`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,6 +390,8 @@ class Obeys:
     """By what it would obey some preset, if not this one; None: by nothing that distui knows."""
     options: tuple[str, ...] = ()
     """Options of the script that are to be given, the last with the path of DeepSpeed's configuration behind it."""
+    casts: bool = False
+    """Whether the script itself makes anything bf16 or fp16, as far as its names say."""
 
 
 USUAL = Requirements()
@@ -548,15 +552,20 @@ def _deepspeed(lead: str, script: Script, call: ScriptCall, asked: Requirements)
         return Obeys(
             None, f"{lead}, which obeys strategy deepspeed alone: take ds-zero1, 2 or 3.", "deepspeed"
         )
-    if any(word.split("=", 1)[0] == OPTION for word in asked.args):
-        return Obeys(
-            None,
-            f"{lead}, and its arguments name a configuration ({OPTION}): the preset's is not used.",
-            "deepspeed",
-        )
+    casts = bool(_CASTS & {node.attr for node in ast.walk(script.tree) if isinstance(node, ast.Attribute)})
     how = f"{lead}: it obeys strategy and precision through "
+    if option_at(asked.args) is not None:
+        if not asked.own_config:
+            return Obeys(
+                None,
+                f"{lead}, and its arguments name a configuration ({OPTION}) that cannot be read from here: the preset's "
+                "is not used.",
+                "deepspeed",
+            )
+        how += f"{OPTION}, which gets {asked.own_config} merged with the preset."
+        return Obeys(how, how, "deepspeed", casts=casts)
     if VARIABLE in script.texts:
-        return Obeys(f"{how}{VARIABLE}.", f"{how}{VARIABLE}.", "deepspeed")
+        return Obeys(f"{how}{VARIABLE}.", f"{how}{VARIABLE}.", "deepspeed", casts=casts)
     given = call.keyword("config", "config_params")
     if given is not None and not (
         isinstance(given.value, ast.Attribute) and given.value.attr == OPTION[2:]
@@ -575,7 +584,26 @@ def _deepspeed(lead: str, script: Script, call: ScriptCall, asked: Requirements)
             "deepspeed",
         )
     how += f"{OPTION}, which distui adds to its arguments."
-    return Obeys(how, how, "deepspeed", options)
+    return Obeys(how, how, "deepspeed", options, casts)
+
+
+_CASTS = frozenset({"bfloat16", "float16", "half", "autocast"})
+
+
+def own_config(source: str | bytes | None, args: Sequence[str]) -> str:
+    """The file of DeepSpeed's configuration that a script would read by itself: of its arguments, or by its option's
+    default; "" for none. Never raises.
+    """
+    at = option_at(args)
+    if at is not None:
+        return args[at].partition("=")[2] if "=" in args[at] else next(iter(args[at + 1 : at + 2]), "")
+    try:
+        tree = parse(source or "").tree
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+    usual = (option.default for option in Values(tree, args).options if OPTION in option.names)
+    texts = [default.value for default in usual if isinstance(default, ast.Constant)]
+    return texts[0] if texts and isinstance(texts[0], str) else ""
 
 
 def _deepspeed_options(script: Script) -> tuple[str, ...]:

@@ -264,7 +264,12 @@ def own_task(documents: Sequence[Any], where: str) -> dict[str, Any]:
     """The one task in a file that a user wrote. Raises PlanError."""
     if len(documents) != 1 or not isinstance(documents[0], Mapping):
         actual = "no task" if not documents else "several documents" if len(documents) > 1 else "no mapping"
-        raise PlanError(f"{where} holds {actual}: one SkyPilot task is what can be launched")
+        remedy = (
+            f"`sky jobs launch {where}` launches a group"
+            if len(documents) > 1
+            else "name the file of a task"
+        )
+        raise PlanError(f"{where} holds {actual}, and distui launches one SkyPilot task: {remedy}")
     config = dict(documents[0])
     for key in ("service", "pool"):
         if key in config:

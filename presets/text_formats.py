@@ -100,6 +100,15 @@ def plain(value: object, depth: int = 0) -> MarkupNode:
     return MarkupNode(0, value)
 
 
+def bare(node: MarkupNode) -> Any:
+    """The values of a tree, without lines."""
+    if isinstance(node.value, dict):
+        return {key: bare(part) for key, part in node.value.items()}
+    if isinstance(node.value, list):
+        return [bare(part) for part in node.value]
+    return node.value
+
+
 def walk(node: MarkupNode, path: str = "") -> Iterator[tuple[str, MarkupNode]]:
     """Every value with its dotted path."""
     yield path, node

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -128,6 +128,7 @@ def place(record: RunRecord, request: Request, port: int | None = None) -> Place
     from ..presets.plan import Place
 
     exists, source = _script(request)
+    beside, config = read_around(Path(request.script or ""), source, args=request.args)
     return Place(
         run=record.run,
         run_dir=str(run_directories.runs_dir() / record.run),
@@ -139,7 +140,8 @@ def place(record: RunRecord, request: Request, port: int | None = None) -> Place
         python=request.python or default_python(),
         script_exists=exists,
         script_source=source,
-        script_beside=read_beside(Path(request.script or ""), source),
+        script_beside=beside,
+        script_config=config,
         user_env=inherited_env(os.environ),
     )
 
@@ -183,14 +185,25 @@ def read_source(path: Path) -> bytes | None:
 
 def read_beside(path: Path, source: bytes | None) -> dict[str, bytes]:
     """What is looked at of the files beside the script at `path` that its text imports."""
-    from ..presets.script_support import local_imports  # what only the look at a script needs
+    return read_around(path, source)[0]
+
+
+def read_around(
+    path: Path, source: bytes | None, folder: Path = Path(), args: Sequence[str] = ()
+) -> tuple[dict[str, bytes], bytes | None]:
+    """What is looked at beside a script: files that its text imports, and its own configuration of DeepSpeed.
+
+    `path`: of the script; `folder`: where the ranks start.
+    """
+    from ..presets.script_support import local_imports, own_config  # what only the look at a script needs
 
     texts: dict[str, bytes] = {}
     for name in local_imports(source)[:MOST_IMPORTS] if source else ():
         if (path.parent / name).is_file():
             text = read_source(path.parent / name)
             texts |= {} if text is None else {name: text}
-    return texts
+    config = own_config(source, args)
+    return texts, read_source(folder / config) if config else None
 
 
 def start(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from .. import model, skypilot, worker_group
+from .. import deepspeed, model, skypilot, worker_group
 from ..finding import Finding, PresetError, sentence, worst_first
 from ..load import PROJECT_FILE, Definition, Library, check_name, load
 from ..model import Loaded, Preset
@@ -30,7 +30,17 @@ from . import config_files, launches, lint_rules, script
 from .lint_rules import RULES, LintRule, issue, once
 from .shell import Surroundings, Word
 
-__all__ = ["RULES", "SUFFIXES", "LintRule", "lint_file", "lint_plan", "lint_text", "refusal"]
+__all__ = [
+    "RULES",
+    "SUFFIXES",
+    "LintRule",
+    "lint_command",
+    "lint_file",
+    "lint_plan",
+    "lint_task",
+    "lint_text",
+    "refusal",
+]
 
 Exists = Callable[[str], bool]
 SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".sh", ".bash", ".sbatch", ".slurm", ".py")
@@ -58,6 +68,23 @@ def lint_file(
 def lint_text(text: str, exists: Exists | None = None) -> list[Finding]:
     """What is wrong with a command line or a shell script, the worst first. Never raises."""
     return worst_first(launches.check_text(text, Surroundings(exists=exists)))
+
+
+def lint_command(text: str, exists: Exists, read: Callable[[str], bytes | None]) -> list[Finding]:
+    """What is wrong with a command line and the files that it names, the worst first. Raises PresetError.
+
+    `exists`, `read`: of a file, seen from where the command is going to run.
+    """
+    findings = launches.check_text(text, Surroundings(exists=exists))
+    for file in launches.named_files(text):
+        data = None if file.is_script else read(file.path)
+        if data is not None:
+            findings += lint_file(file.path, data, exists=exists)
+        elif not exists(file.path) and not any(finding.value == file.path for finding in findings):
+            remedy = "Give its path from where the command runs." if file.is_script else None
+            what = f"There is no {file.path}, seen from here."
+            findings.append(issue("L8", f"line {file.line}", what, value=file.path, remedy=remedy))
+    return worst_first(once(findings))
 
 
 def _text(data: bytes) -> str:
@@ -118,7 +145,35 @@ def _document(documents: list[MarkupNode], name: str, exists: Exists | None) -> 
         else:
             continue
         recognised = True
+    tasks = [document for document in documents if config_files.SKYPILOT_MARKS & document.mapping.keys()]
+    if tasks and len(documents) > 1:
+        text = f"{name} holds {len(tasks)} tasks: distui launches a file of one."
+        where = f"{name}:{tasks[1].line}" if tasks[1:] else name
+        findings.append(issue("L49", where, text, remedy=f"Launch it with `sky jobs launch {name}`."))
     return findings if recognised else [_unknown(name)]
+
+
+def lint_task(
+    name: str, data: bytes, wish: Resources, nnodes: int | None = None, exists: Exists | None = None
+) -> list[Finding]:
+    """What is wrong with a SkyPilot task, with what a launch says of its nodes in it, the worst first.
+
+    Raises PresetError for YAML without PyYAML.
+    """
+    try:
+        documents = read_yaml(_text(data))
+    except Unreadable as error:
+        return [issue("L41", f"{name}:{max(1, error.line)}", f"{name} {error}.")]
+    given: dict[str, Any] = {} if nnodes is None else {"num_nodes": nnodes}
+    given |= {"setup": wish.setup} if wish.setup else {}
+    asked = skypilot.resources(wish)
+    changed = []
+    for document in documents:
+        below = document.mapping.get("resources")
+        merged = {**(below.mapping if below else {}), **plain(asked).mapping}
+        resources = {"resources": MarkupNode(below.line if below else 0, merged)} if merged else {}
+        changed.append(MarkupNode(document.line, {**document.mapping, **plain(given).mapping, **resources}))
+    return worst_first(_document(changed, name, exists))
 
 
 def _unknown(name: str) -> Finding:
@@ -280,7 +335,8 @@ def lint_plan(
         *_deepspeed(plan, loaded.preset, seen),
         *_optimizer(plan, loaded.preset, source),
         *_nodes(plan, resources, managed, hosts),
-        *_script(plan, source),
+        *_path(plan, resources, source),
+        *_script(plan, source, beside or {}),
         *_sizes(plan, loaded.preset, [source, *(beside or {}).values()] if source else ()),
         *_command(plan, resources),
     ]
@@ -366,7 +422,7 @@ def _launcher(preset: Preset) -> Iterator[Finding]:
 
 def _deepspeed(plan: Plan, preset: Preset, seen: script.ScriptContents | None) -> Iterator[Finding]:
     """DeepSpeed's configuration: what is written for it, else what the preset adds to it."""
-    filled = False if seen and any(full == "deepspeed.initialize" for full, _, _ in seen.calls) else None
+    filled = None if seen is None else script.fills_in(seen)
     world = worker_group.data_ranks(plan.mesh) if plan.mesh else None
     written = [name for name in plan.files if name.endswith(".json")]
     for name in written:
@@ -386,10 +442,10 @@ def _deepspeed(plan: Plan, preset: Preset, seen: script.ScriptContents | None) -
 
 
 def _optimizer(plan: Plan, preset: Preset, source: str | bytes | None) -> Iterator[Finding]:
-    """The configuration of a preset replaces the script's own, in which its optimizer may be."""
+    """A script whose optimizer is in a configuration that it is not launched with."""
     if (
         preset.strategy.kind != "deepspeed"
-        or "optimizer" in preset.deepspeed
+        or '"optimizer":' in plan.files.get(deepspeed.CONFIG_FILE, "")
         or not plan.obeys
         or not source
     ):
@@ -430,6 +486,7 @@ def _nodes(plan: Plan, resources: Resources | None, managed: bool, hosts: int | 
         )
     if resources is None:
         return
+    yield from config_files.old_torch(plain(resources.setup), "--setup")
     infra = (resources.infra or "").partition("/")[0].lower()
     wanted = resources.gpus or any("gpus" in alternative for alternative in resources.any_of)
     if (
@@ -437,8 +494,9 @@ def _nodes(plan: Plan, resources: Resources | None, managed: bool, hosts: int | 
         and wanted
         and resources.network_tier != "best"
         and infra not in config_files.TIERLESS
+        and not _plain_gpus(resources)
     ):
-        text = "Without network_tier best the nodes get the plain network: no EFA, TCPX or InfiniBand."
+        text = "Without network_tier best the nodes get the plain network, not the fastest that there is."
         remedy = "Add --network-tier best."
         yield issue("L21", "--network-tier", text, value=resources.network_tier or "", remedy=remedy)
     if resources.gpus and plan.nproc_per_node and plan.backend == "nccl":
@@ -451,7 +509,21 @@ def _nodes(plan: Plan, resources: Resources | None, managed: bool, hosts: int | 
             yield issue("L35", "topology.nproc_per_node", text, value=value, severity="warning")
 
 
-def _script(plan: Plan, source: str | bytes | None) -> Iterator[Finding]:
+def _path(plan: Plan, resources: Resources | None, source: str | bytes | None) -> Iterator[Finding]:
+    """A script that is here, for nodes that may not have it."""
+    script_ = next((word for word in plan.command if not word.startswith("-")), "")
+    if resources is not None and source is not None and script_.startswith("/"):
+        text = f"{script_} is a path of this machine, and nothing copies it: are the nodes known to have it, too?"
+        yield issue("L46", script_, text)
+
+
+def _plain_gpus(resources: Resources) -> bool:
+    """Whether a network tier brings nothing to any accelerator that is asked for."""
+    asked = [resources.gpus, *(choice.get("gpus") for choice in resources.any_of)]
+    return config_files.are_plain({skypilot.gpus(text)[0] for text in asked if text})
+
+
+def _script(plan: Plan, source: str | bytes | None, beside: Mapping[str, str | bytes]) -> Iterator[Finding]:
     if source is None or not plan.strategy:
         return
     facts = script.ScriptFacts(
@@ -459,9 +531,15 @@ def _script(plan: Plan, source: str | bytes | None) -> Iterator[Finding]:
         nnodes=plan.nnodes,
         strategy=None if plan.obeys else plan.strategy,
         preset=plan.preset,
+        gpus=plan.backend == "nccl" if plan.backend else None,
     )
     name = PurePath(next((word for word in plan.command if not word.startswith("-")), "script")).name
-    yield from script.check(source, name, facts)
+    findings = script.check(source, name, facts)
+    yield from findings
+    if not any(finding.id == "L25" for finding in findings):
+        yield from (
+            hit for file, text in beside.items() for hit in script.imported_strategy(text, file, facts)
+        )
 
 
 def _sizes(plan: Plan, preset: Preset, sources: Sequence[str | bytes]) -> Iterator[Finding]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Collection, Iterator
 from typing import get_args
 
 from ..finding import Finding
 from ..model import Sharding
 from ..text_formats import MarkupNode, place, walk, whole
-from . import launches, lint_rules
+from . import launches, lint_rules, shell
 from .launches import total_of_machines
 from .lint_rules import DEFAULT_PORT, HERE, issue, once
 from .script import saves
@@ -312,6 +313,17 @@ SKYPILOT_MARKS = frozenset({"run", "setup", "resources", "num_nodes", "file_moun
 TIERS = ("standard", "best")
 TIERLESS = ("slurm", "ssh")
 """Infras that do nothing with a network tier (release 0.14)."""
+PLAIN_GPUS = frozenset({
+    "L4", "T4", "T4G", "A10", "A10G", "K80", "P4", "P40", "P100", "M60", "M4000", "P4000", "RTX4000",
+    "RTX5000", "RTX6000", "A2", "A4000", "A5000", "A6000", "RTXA6000", "RTX3090", "RTX4090", "RTX5090", "RTX6000-ADA"
+})  # fmt: skip
+"""Accelerators whose machines have no faster network that a tier could bring."""
+NETWORKS = re.compile(
+    r"(^|[/._-])(efa|rdma|infiniband|ib|roce|hostdev|mlnxnics|sriov\w*)\b|networking\.gke\.io", re.I
+)
+"""In the keys and values of a pod's configuration: devices and annotations of a fast network."""
+MIN_TORCH = (2, 7)
+"""What distui needs on the nodes."""
 
 
 def check_skypilot(
@@ -329,6 +341,7 @@ def check_skypilot(
             *_resources(task, file, nnodes),
             *_variables(task, file, nnodes),
             *(finding for key in ("setup", "run") for finding in _shell(task.get(key), around)),
+            *old_torch(task.get("setup"), file),
         ]
     )
 
@@ -432,10 +445,75 @@ def _network(
         return
     if any(wish.get("network_tier") and wish.text("network_tier") != "standard" for wish in wishes):
         return  # also where it is a wrong one: L7 says so
+    if are_plain({name for wish in wishes for name in _names_of(wish.get("accelerators"))}) or _own_network(
+        task
+    ):
+        return
     tier = next((wish.get("network_tier") for wish in wishes if wish.get("network_tier")), None)
     where = place(file, tier or task.get("resources") or task.get("num_nodes"), "resources")
-    text = f"{nnodes} nodes with the plain network between them: no EFA, TCPX or InfiniBand."
+    text = f"{nnodes} nodes with the plain network between them, not the fastest that there is."
     yield issue("L21", where, text, value="network_tier: standard" if tier else "")
+
+
+def are_plain(gpus: Collection[str]) -> bool:
+    """Whether all of these are PLAIN_GPUS."""
+    return bool(gpus) and {name.upper() for name in gpus} <= PLAIN_GPUS
+
+
+def _names_of(node: MarkupNode | None) -> Iterator[str]:
+    """The accelerators that a task names, in any spelling."""
+    if node is None:
+        return
+    yield from node.mapping
+    for item in node.items:
+        yield from _names_of(item)
+    if isinstance(node.value, str):
+        yield node.value.partition(":")[0]
+
+
+def _own_network(task: MarkupNode) -> bool:
+    """Whether the task asks for a fast network by itself, in the configuration of its pods."""
+    for path in (("config", "kubernetes"), ("experimental", "config_overrides", "kubernetes")):
+        pods = task.get(*path, "pod_config")
+        for key, node in walk(pods) if pods else ():
+            if NETWORKS.search(key) or (isinstance(node.value, str) and NETWORKS.search(node.value)):
+                return True
+    return False
+
+
+_INSTALLERS = frozenset(
+    {"pip", "pip3", "uv", "conda", "mamba", "micromamba", "poetry", "python", "python3"}
+)
+_TORCH = re.compile(r"(?:torch|pytorch)(?:\[[^\]]*\])?\s*((?:[=~<>!]=?=?\s*\d[\w.+*]*\s*,?\s*)+)")
+_BOUND = re.compile(r"(?<![<>=~!])(===?|~=|<=?|=)\s*(\d+(?:\.(?:\d+|\*))*)")
+
+
+def old_torch(node: MarkupNode | None, file: str) -> Iterator[Finding]:
+    """Commands that install a torch older than MIN_TORCH."""
+    if node is None or not isinstance(node.value, str):
+        return
+    for command in shell.read_commands(node.value, node.text_line or 1):
+        installs = command.words[0].text.rsplit("/", 1)[-1] in _INSTALLERS
+        for word in command.words if installs else ():
+            match = _TORCH.fullmatch(word.text.strip())
+            if match and _too_old(match[1]):
+                where = f"{file}:{word.line}" if node.line else file
+                text = f"{word.text} is too old: distui needs torch {MIN_TORCH[0]}.{MIN_TORCH[1]} or newer on the nodes."
+                yield issue("L47", where, text, value=word.text)
+
+
+def _too_old(bounds: str) -> bool:
+    """Whether every version within the bounds is older than MIN_TORCH."""
+    for relation, version in _BOUND.findall(bounds):
+        parts = version.split(".")
+        numbers = [int(part) for part in parts if part.isdecimal()]
+        if "*" in parts or relation == "~=":
+            numbers = numbers[:-1] if relation == "~=" else numbers
+            if tuple(numbers) < MIN_TORCH[: len(numbers)]:
+                return True
+        elif (*numbers, 0)[:2] < MIN_TORCH or (relation == "<" and (*numbers, 0)[:2] == MIN_TORCH):
+            return True
+    return False
 
 
 def _variables(task: MarkupNode, file: str, nnodes: int | None) -> Iterator[Finding]:

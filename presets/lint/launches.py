@@ -21,8 +21,6 @@ SHELLS_OWN = frozenset(
 MOST_BESIDE = 100
 """Commands in the background that are looked at."""
 CONFIGS = ("config_file", "deepspeed", "deepspeed_config", "deepspeed_config_file", "hostfile")
-GONE = ("configs/recipes/phi3/dpo/fsdp_sky_job.yaml", "configs/recipes/phi3/dpo/accelerate.yaml")
-"""Of oumi's repository: removed when its configurations stopped being accelerate's."""
 
 
 def check_text(text: str, around: Surroundings, first_line: int = 1) -> list[Finding]:
@@ -176,10 +174,6 @@ def _is_lost(name: str) -> bool:
 
 
 def _configs(launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
-    for word in launch.words:
-        if word.text.endswith(GONE):
-            text = f"oumi's repository has no {word.text} any more: its configurations are no longer accelerate's."
-            yield issue("L8", around.at(word.line), text, value=word.text)
     for name, word in _options(launch.words).items():
         path = word.text
         if (
@@ -189,13 +183,41 @@ def _configs(launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
             or around.exists is None
         ):
             continue
-        if (
-            path.endswith((".yaml", ".yml", ".json"))
-            and not path.endswith(GONE)
-            and not around.exists(path)
-        ):
+        if path.endswith((".yaml", ".yml", ".json")) and not around.exists(path):
             text = f"There is no {path}, seen from here."
             yield issue("L8", around.at(word.line), text, value=path, severity="warning")
+
+
+SKY_VERBS = (("launch",), ("exec",), ("jobs", "launch"), ("serve", "up"))
+"""Of `sky`, whose argument is the file of a task."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFile:
+    """A file that a command reads."""
+
+    path: str
+    line: int
+    is_script: bool
+
+
+def named_files(text: str) -> list[NamedFile]:
+    """The files that the commands of a text read: configurations, tasks and scripts. Never raises."""
+    script = shell.read_script(text)
+    named: list[NamedFile] = []
+    for launch in script.launches:
+        for name, word in _options(launch.words).items():
+            if name in CONFIGS and word.literal and word.text.endswith((".yaml", ".yml", ".json")):
+                named.append(NamedFile(word.text, word.line, False))
+        scripts = (word for word in launch.words if word.literal and word.text.endswith(".py"))
+        named += [NamedFile(word.text, word.line, True) for word in itertools.islice(scripts, 1)]
+    for command in script.commands:
+        words = [word for word in command.words if not shell.ASSIGNMENT.match(word.text)]
+        texts = [word.text for word in words]
+        if texts[:1] == ["sky"] and any(tuple(texts[1 : 1 + len(verb)]) == verb for verb in SKY_VERBS):
+            tasks = (word for word in words if word.literal and word.text.endswith((".yaml", ".yml")))
+            named += [NamedFile(word.text, word.line, False) for word in itertools.islice(tasks, 1)]
+    return named
 
 
 @dataclass(slots=True)

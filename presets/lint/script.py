@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from ..finding import Finding
 from ..model import Preset
-from ..script_support import COPY, PARALLELIZE, Names, Script, Values, parse, wraps
+from ..script_support import COPY, PARALLELIZE, TRAINERS, Names, Script, Values, parse, wraps
 from ..text_formats import Unreadable
-from . import lint_rules
+from . import gpu_calls, lint_rules
 from .lint_rules import HERE, issue, once
 
 SIZE_NAMES: Mapping[str, frozenset[str]] = {
@@ -178,6 +178,8 @@ class ScriptFacts:
     strategy: str | None = None
     """Of the preset."""
     preset: str = ""
+    gpus: bool | None = None
+    """Whether the ranks have GPUs."""
 
     @property
     def world(self) -> int:
@@ -196,12 +198,13 @@ class ScriptContents:
     """Full name, line, and whether an `if` decides."""
     mentioned: set[str] = field(default_factory=set)
     """Last parts of all attributes and names."""
+    tree: ast.Module = field(default_factory=lambda: ast.Module([], []))
 
 
 def inspect(source: str | bytes) -> ScriptContents:
     """Raises Unreadable."""
     tree = read_python(source)
-    seen = ScriptContents(Names(tree))
+    seen = ScriptContents(Names(tree), tree=tree)
     for node, decided in nodes(tree):
         seen.writes.extend(writes(node, seen.names, decided))
         read = reads(node, seen.names)
@@ -227,7 +230,18 @@ def check(source: str | bytes, file: str, facts: ScriptFacts | None = None) -> l
     except Unreadable as error:
         text = f"{file} {error}."
         return [issue("L41", f"{file}:{error.line}", text, severity="warning", remedy="")]
-    rules = (_variables, _private, _launchers_own, _spawns, _strategy, _alone, _left_open)
+    rules = (
+        _variables,
+        _private,
+        _launchers_own,
+        _spawns,
+        _strategy,
+        _alone,
+        _left_open,
+        _gpu,
+        _old,
+        _passes,
+    )
     return once(finding for rule in rules for finding in rule(seen, file, facts))
 
 
@@ -290,6 +304,100 @@ def _strategy(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[F
         _, what, line = own[0]
         text = f"The script {what}: preset {facts.preset} ({facts.strategy}) does not change that."
         yield issue("L25", f"{file}:{line}", text, value=own[0][0])
+
+
+def imported_strategy(source: str | bytes, file: str, facts: ScriptFacts) -> list[Finding]:
+    """Of a file beside the script, which the script imports: a strategy other than the preset's. Never raises."""
+    try:
+        return list(_strategy(inspect(source), file, facts))
+    except Unreadable:
+        return []
+
+
+def fills_in(seen: ScriptContents) -> bool | None:
+    """Whether something puts numbers in place of DeepSpeed's "auto" for this script; None: not known."""
+    if any(full == "deepspeed.initialize" for full, _, _ in seen.calls):
+        return False
+    tops = {module.split(".")[0] for module in seen.names.imported}
+    return True if tops & {"accelerate", *TRAINERS} else None
+
+
+def _gpu(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
+    if facts.gpus is False:
+        yield from gpu_calls.without_gpu(seen.tree, seen.names, file)
+    yield from gpu_calls.global_rank(seen.tree, seen.names, file, facts.nnodes)
+
+
+WRAPPERS = frozenset({"DDP", "FSDP", "DistributedDataParallel", "FullyShardedDataParallel", "fully_shard"})
+"""Names by which torch's wrappers go."""
+
+
+def _old(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
+    """FSDP1, and wrappers that nothing imports."""
+    for full, line, _ in seen.calls:
+        if wraps(full)[0] == "fsdp1":
+            text = "FullyShardedDataParallel is FSDP1, which torch has deprecated: FSDP2 is fully_shard."
+            yield issue("L51", f"{file}:{line}", text, value=full, remedy="")
+            break
+    bound = _bound(seen.tree)
+    for node in ast.walk(seen.tree):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in WRAPPERS - bound
+        ):
+            text = f"{node.func.id} is called here, and nothing imports or defines it: distui does not know what it is."
+            yield issue("L52", f"{file}:{node.lineno}", text, value=node.func.id)
+            return
+
+
+def _bound(tree: ast.Module) -> frozenset[str]:
+    """Names that a text binds; all of WRAPPERS where an import with a star may bind them."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.arg):
+            names.add(node.arg)
+    return frozenset(names | WRAPPERS if "*" in names else names)
+
+
+QUIET = frozenset(
+    {"no_sync", "set_requires_gradient_sync", "require_backward_grad_sync", "set_is_last_backward"}
+)
+"""How a script keeps gradients to itself until the last pass."""
+
+
+def _passes(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
+    """A loop with a backward pass in each turn and an optimizer step in every n-th, under a wrapper that exchanges."""
+    kinds = {kind for kind, _, _ in _own(seen)}
+    if not kinds & {"ddp", "fsdp1", "fsdp2"} or "deepspeed" in kinds or QUIET & seen.mentioned:
+        return
+    for loop in ast.walk(seen.tree):
+        if not isinstance(loop, ast.For | ast.While):
+            continue
+        backward = next((call.lineno for node in loop.body for call in _method(node, "backward")), None)
+        decided = (node for node in loop.body if isinstance(node, ast.If) and _every_nth(node.test))
+        if backward is not None and any(any(_method(node, "step")) for node in decided):
+            text = "Every pass exchanges the gradients, and the optimizer steps only every n-th time."
+            yield issue("L53", f"{file}:{backward}", text, value="backward()")
+            return
+
+
+def _method(node: ast.AST, name: str) -> Iterator[ast.Call]:
+    """Calls of a method of that name."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr == name:
+            yield part
+
+
+def _every_nth(test: ast.expr) -> bool:
+    """Whether a condition is true in every n-th turn only: `(i + 1) % n == 0`."""
+    return any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod) for part in ast.walk(test))
 
 
 def _alone(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:

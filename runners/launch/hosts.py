@@ -24,7 +24,16 @@ from ..hub.on_hosts import read as order_of
 from ..hub.routes import check_destination, check_remote_word
 from ..journal import RunRecord
 from ..wire.ssh import HostError, Way, call, each
-from .prepare import LaunchPlace, LaunchRequest, Prepared, check_port, hub_record, place_of_nodes, run_name
+from .prepare import (
+    LaunchPlace,
+    LaunchRequest,
+    Prepared,
+    check_inside,
+    check_port,
+    hub_record,
+    place_of_nodes,
+    run_name,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +130,7 @@ def wanted(request: Request, place: OnHosts) -> Wanted:
     """What each host must have. Raises PlanError."""
     script = "" if request.no_python or request.module else request.script or ""
     if place.workdir:
+        check_inside(script, place.workdir)
         if script and not Path(script).is_absolute() and not (Path(place.workdir) / script).is_file():
             raise PlanError(f"There is no script {script} in {place.workdir}: give its path from there")
         outside = Path(script).is_absolute() or script.startswith("~")
@@ -133,6 +143,8 @@ def wanted(request: Request, place: OnHosts) -> Wanted:
 def _facts(
     record: RunRecord, request: Request, place: OnHosts, facts: Sequence[HostFacts], port: int | None
 ) -> Place:
+    source, folder = _source(request, place), Path(place.workdir or ".")
+    beside, config = local_agent.read_around(folder / (request.script or ""), source, folder, request.args)
     return place_of_nodes(
         record,
         port,
@@ -140,8 +152,9 @@ def _facts(
         cores=min(host.cores for host in facts),
         cwd=f"~/.distui/{_work(record)}" if place.workdir else str(Path.cwd()),
         nodes=len(facts),
-        script_source=(source := _source(request, place)),
-        script_beside=local_agent.read_beside(Path(place.workdir or ".") / (request.script or ""), source),
+        script_source=source,
+        script_beside=beside,
+        script_config=config,
     )
 
 

@@ -178,6 +178,17 @@ def place_of_nodes(record: RunRecord, port: int | None, **about: Any) -> Place:
     return Place(run=record.run, run_dir=run_dir, port=port, ras_port=port + 1, python="", **about)
 
 
+def check_inside(script: str | None, workdir: str) -> None:
+    """That a script, seen from `workdir`, lies in it: only what lies there is copied. Raises PlanError."""
+    if script is None or "://" in workdir or Path(script).is_absolute() or script.startswith("~"):
+        return
+    if not (Path(workdir) / script).resolve().is_relative_to(Path(workdir).resolve()):
+        raise PlanError(
+            f"Script {script} lies outside {workdir}, and only that directory is copied to the nodes: cd to a "
+            "directory that holds the script, or name one with --workdir"
+        )
+
+
 def hub_record(record: RunRecord, plan: Plan) -> RunRecord:
     """The record of a run that a hub keeps."""
     return msgspec.structs.replace(record, kind="hub", nnodes=plan.nnodes)

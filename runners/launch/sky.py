@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,20 +19,28 @@ from ...presets.render import hidden as hidden_of
 from ...presets.render import moved_paths
 from ...presets.secrets import is_secret
 from ...presets.skypilot import Cargo, Resources
-from ...presets.text_formats import write_yaml
+from ...presets.task_summary import summary
+from ...presets.text_formats import Unreadable, bare, read_yaml, write_yaml
 from ...presets.worker_group import inherited_env
 from .. import daemon, local_agent, run_directories
 from ..errors import RunError
 from ..hub import launch_order
 from ..hub.launch_order import SkyRequest
-from ..hub.sky_process import Sky, SkyError, interpreter, shortened
+from ..hub.sky_process import interpreter
 from ..journal import RunRecord
 from ..node import package
-from .prepare import LaunchPlace, LaunchRequest, Prepared, check_port, hub_record, place_of_nodes, run_name
+from .prepare import (
+    LaunchPlace,
+    LaunchRequest,
+    Prepared,
+    check_inside,
+    check_port,
+    hub_record,
+    place_of_nodes,
+    run_name,
+)
 
 MOST_BYTES = 1 << 20
-NO_YAML = ("ParserError", "ScannerError", "ComposerError", "ConstructorError", "ReaderError")
-"""What PyYAML raises."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +93,13 @@ def _task(launch: LaunchRequest, place: OnSky) -> Prepared:
     )
     cargo, named = _cargo(record, hidden_of(plan)), {**config, "name": task_name(record)}
     task = skypilot.wrap(named, place.resources, nnodes, cargo, request.wished)
-    return _planned(plan, record, place, task, cargo)
+    starts = summary({**task, "run": config["run"]}, nnodes)
+    planned = _planned(plan, record, place, task, cargo)
+    return replace(
+        planned,
+        details="\n".join(["Task", "", *starts.lines(), "", planned.details]),
+        about={**planned.about, "starts": starts.document()},
+    )
 
 
 def _planned(plan: Plan, record: RunRecord, place: OnSky, task: dict[str, Any], cargo: Cargo) -> Prepared:
@@ -198,6 +211,8 @@ def _facts(loaded: Loaded, record: RunRecord, launch: LaunchRequest, resources: 
     if not gpus and not cores and asked in ("auto", "cpu"):
         raise PlanError("Cannot tell how many ranks per node: give --gpus, --cpus or --nproc-per-node")
     exists, source = _source(request, resources)
+    folder = Path(resources.workdir or ".")
+    beside, config = local_agent.read_around(folder / (request.script or ""), source, folder, request.args)
     ranks = int(asked) if str(asked).isdecimal() else 1
     return place_of_nodes(
         record,
@@ -208,9 +223,8 @@ def _facts(loaded: Loaded, record: RunRecord, launch: LaunchRequest, resources: 
         cores=max(cores, ranks),
         script_exists=exists,
         script_source=source,
-        script_beside=local_agent.read_beside(
-            Path(resources.workdir or ".") / (request.script or ""), source
-        ),
+        script_beside=beside,
+        script_config=config,
     )
 
 
@@ -231,7 +245,10 @@ def _workdir(resources: Resources, request: Request) -> Resources:
         path = Path(resources.workdir).expanduser().resolve()
         if "://" not in resources.workdir and not path.is_dir():
             raise PlanError(f"--workdir {resources.workdir}: there is no such directory here")
-        return resources if "://" in resources.workdir else replace(resources, workdir=str(path))
+        if "://" in resources.workdir:
+            return resources
+        _check_script(request, str(path))
+        return replace(resources, workdir=str(path))
     script = Path(request.script or "")
     if request.no_python or script.is_absolute() or str(script).startswith("~"):
         return resources  # it is on the nodes already
@@ -239,7 +256,13 @@ def _workdir(resources: Resources, request: Request) -> Resources:
         raise PlanError(
             f"All of {here} would be copied to the nodes: cd to your code, or give --workdir DIR"
         )
+    _check_script(request, str(here))
     return replace(resources, workdir=str(here))
+
+
+def _check_script(request: Request, workdir: str) -> None:
+    """Raises PlanError."""
+    check_inside(None if request.no_python or request.module else request.script, workdir)
 
 
 def _source(request: Request, resources: Resources) -> tuple[bool, bytes | None]:
@@ -267,7 +290,11 @@ def read_task(file: str) -> dict[str, Any]:
             text = opened.read(MOST_BYTES)
     except (OSError, UnicodeDecodeError) as error:
         raise RunError(f"--task {file}: it cannot be read ({error})") from None
-    config = skypilot.own_task(asyncio.run(_documents(text, file)), file)
+    try:
+        documents = [bare(document) for document in read_yaml(text)]
+    except Unreadable as error:
+        raise RunError(f"--task {file}: line {error.line} {error}") from None
+    config = skypilot.own_task([document for document in documents if document is not None], file)
     if isinstance(config.get("workdir"), str):
         config["workdir"] = _absolute(config["workdir"])
     mounts = config.get("file_mounts") or {}
@@ -282,17 +309,3 @@ def _absolute(path: str) -> str:
     if "://" in path or path.startswith(("/", "~", "$")):
         return path
     return str(Path.cwd() / path)
-
-
-async def _documents(text: str, file: str) -> list[Any]:
-    """The documents of a YAML text, as SkyPilot reads them. Raises RunError."""
-    sky = Sky()
-    try:
-        await sky.start()
-        return list(await sky.call("read_task", text=text))
-    except SkyError as error:
-        if error.kind in NO_YAML:
-            raise RunError(f"--task {file}: it is no YAML ({shortened(error.detail)})") from None
-        raise
-    finally:
-        await sky.close()

@@ -7,7 +7,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -16,8 +16,9 @@ from typing import Any
 import msgspec
 
 from ...presets import skypilot
-from ...presets.finding import Finding, PlanError
+from ...presets.finding import Finding, PlanError, worst_first
 from ...presets.load import load
+from ...presets.model import Loaded, Preset
 from ...presets.plan import Request
 from ...presets.sanitize import clean_text, clean_whole
 from ...presets.skypilot import Resources
@@ -54,11 +55,9 @@ def launch(options: argparse.Namespace) -> int:
         complain(note)
     if ready.order is None and (problem := syntax_problem(ready.plan)):
         raise RunError(problem)
-    if options.on != "local" or names_hosts(options):
-        for finding in _findings(ready, options):
-            if finding.severity == "error":  # of nodes that cost money from now on
-                text = f"{finding.id} {finding.where}: {finding.text} {finding.remedy}"
-                complain(text)
+    for finding in _findings(ready, options):
+        if finding.severity == "error":
+            complain(f"{finding.id} {finding.where}: {finding.text} {finding.remedy}")
     return begin(ready, options)
 
 
@@ -69,15 +68,34 @@ def plan(options: argparse.Namespace) -> int:
 
 
 def _findings(ready: Prepared, options: argparse.Namespace) -> list[Finding]:
-    """What the check of the plan says; nothing of a task of the user's own. Raises RunError and PresetError."""
-    from ...presets.lint import lint_plan  # what only a check of the plan needs
+    """What the check of the plan says. Raises RunError and PresetError."""
+    from ...presets.lint import lint_plan, lint_task  # what only a check of the plan needs
 
-    if not ready.plan.preset:
-        return []
-    source = None if options.no_python or options.module else local_agent.read_source(Path(options.rest[0]))
-    beside = local_agent.read_beside(Path(options.rest[0]), source)
+    if options.task is not None:
+        path = Path(options.task)
+        nnodes = None if options.nnodes is None else ready.plan.nnodes
+        data = local_agent.read_source(path) or b""
+        hits = lint_task(options.task, data, node_resources(options), nnodes, exists_beside(path.parent))
+        bare = replace(ready.plan, argv=("true",), files={})  # what it runs was looked at in the file
+        return worst_first(
+            [*hits, *lint_plan(bare, Loaded(preset=Preset(name="")), managed=options.managed)]
+        )
+    path = script_path(options)
+    source = None if options.no_python or options.module else local_agent.read_source(path)
+    beside = local_agent.read_beside(path, source)
     loaded = load(options.preset, options.set)
     return lint_plan(ready.plan, loaded, source=source, beside=beside, **nodes_of(options))
+
+
+def script_path(options: argparse.Namespace) -> Path:
+    """Where the script is that the options name, seen from here: in the directory that is copied, if one is."""
+    elsewhere = options.on != "local" or names_hosts(options)
+    return Path((elsewhere and options.workdir) or ".", options.rest[0])
+
+
+def exists_beside(folder: Path) -> Callable[[str], bool]:
+    """Whether there is a file of a name, in a folder or here."""
+    return lambda name: any((place / name).is_file() for place in (folder, Path.cwd()))
 
 
 def nodes_of(options: argparse.Namespace) -> dict[str, Any]:

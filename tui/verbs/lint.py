@@ -6,12 +6,12 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ...presets.finding import Finding, PlanError, PresetError, failed, worst_first
-from ...presets.lint import SUFFIXES, lint_file, lint_plan, lint_text, refusal
+from ...presets.lint import SUFFIXES, lint_command, lint_file, lint_plan, refusal
 from ...presets.load import Library, library, load
 from ...presets.plan import Plan, make_plan
 from ...presets.sanitize import clean_whole
@@ -52,7 +52,7 @@ def _checked(options: argparse.Namespace) -> list[Finding]:
         presets = _presets()
         return worst_first(finding for file in files for finding in _file(file, presets))
     if not words and rest:
-        return lint_text(shlex.join(rest), _exists(Path.cwd()))
+        return lint_command(shlex.join(rest), launch.exists_beside(Path.cwd()), _read)
     if not words:
         raise RunError(
             "nothing to check: `distui lint PRESET -- SCRIPT` checks a launch, `distui lint FILE…` configuration files, "
@@ -75,7 +75,16 @@ def _file(file: str, presets: Library | None) -> list[Finding]:
             data = opened.read(MOST_BYTES + 1)
     except OSError as error:
         raise RunError(f"file {file} cannot be read: {error.strerror or error}") from None
-    return lint_file(file, data, exists=_exists(path.parent), presets=presets)
+    return lint_file(file, data, exists=launch.exists_beside(path.parent), presets=presets)
+
+
+def _read(name: str) -> bytes | None:
+    """What a file holds; None where it cannot be read."""
+    try:
+        with Path(name).open("rb") as opened:
+            return opened.read(MOST_BYTES + 1)
+    except OSError:
+        return None
 
 
 def _presets() -> Library | None:
@@ -84,10 +93,6 @@ def _presets() -> Library | None:
         return library()
     except PresetError:
         return None
-
-
-def _exists(folder: Path) -> Callable[[str], bool]:
-    return lambda name: any((place / name).is_file() for place in (folder, Path.cwd()))
 
 
 def _launch(options: argparse.Namespace) -> list[Finding]:
@@ -105,6 +110,9 @@ def _launch(options: argparse.Namespace) -> list[Finding]:
         except PlanError as error:
             return [refusal(str(error))]
         return lint_plan(plan, loaded, **about)
+    if about["source"] is not None:
+        about["source"] = local_agent.read_source(launch.script_path(options))
+        about["beside"] = local_agent.read_beside(launch.script_path(options), about["source"])
     try:
         plan = _elsewhere(options, about)
     except RunError as error:

@@ -36,7 +36,7 @@ def test_the_ids_are_numbered_without_a_gap() -> None:
 
 
 def test_every_rule_has_a_case() -> None:
-    refused = {"L17", "L18", "L19", "L39"}  # by tests of their own in test_lint_plans
+    refused = {"L8", "L17", "L18", "L19", "L39", "L46", "L54"}  # by tests of their own
     cases = {one[0] for one in test_lint_plans.CASES} | {one[0] for one in test_lint_script.CASES}
     cases |= {one[0] for one in test_lint_shell.CASES} | {one[0] for one in test_lint_shell.ON_NODES}
     cases |= {one[0] for one in test_lint_files.CASES}

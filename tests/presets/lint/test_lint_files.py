@@ -105,6 +105,12 @@ def check(name: str, text: str) -> list[Finding]:
 STAGE = '"stage": 3'
 PARAM_2 = "zero_stage: 2, offload_param_device: cpu"
 ONE_GPU = ("node=8", "node=gpu")
+EFA = (
+    "{kubernetes: {pod_config: {spec: {containers: [{resources: {limits: {vpc.amazonaws.com/efa: 4}}}]}}}}"
+)
+GROUP = ("group.yaml", f"name: group\nexecution: parallel\n---\n{task()[1]}---\nrun: echo\n")
+TASKS = len(task()[1].splitlines()) + 5
+"""Line of the second task behind a header."""
 CASES: list[tuple[str, tuple[str, str], int]] = [
     ("L2", accelerate(("num_processes: 16", "num_processes: 8")), 12),
     ("L2", accelerate(("num_processes: 16", "num_processes: 17")), 12),
@@ -152,6 +158,9 @@ CASES: list[tuple[str, tuple[str, str], int]] = [
     ("L38", task(("$HEAD:", "localhost:")), 10),
     ("L3", task(("--nnodes=2", "--nnode=2 --nnodes=2 --nproc_pernode 8")), 10),
     ("L41", task(("best", "best\n - x")), 5),
+    ("L47", task(("run: |", "setup: pip install torch==1.13.1 numpy\nrun: |")), 7),
+    ("L47", task(("run: |", "setup: |\n  set -e\n  uv pip install 'torch<2.6'\nrun: |")), 9),
+    ("L49", GROUP, TASKS),
     ("L41", task(("run: |", "run: *nothing")), 7),
     ("L10", preset(("OMP_NUM_THREADS = 4", 'CUDA_VISIBLE_DEVICES = ""')), 4),
     ("L1", preset(("OMP_NUM_THREADS = 4", "NCCL_TIMEOUT = 4")), 7),
@@ -195,6 +204,9 @@ def test_a_rule_and_its_line(id: str, file: tuple[str, str], line: int) -> None:
         task(("accelerators: H100:8", "any_of: [{accelerators: H100:8}, {accelerators: A100:8}]")),
         task(("accelerators: H100:8", "accelerators: [H100:8, A100:4]"), ("node=8", "node=6")),
         task(("  network_tier: best\n", "  infra: slurm/lab\n")),
+        task(("run: |", "setup: pip install 'torch>=2.1' torch~=2.7 torchvision==0.14\nrun: |")),
+        task(("accelerators: H100:8", "accelerators: A10G:8"), ("  network_tier: best\n", "")),
+        task(("  network_tier: best\n", ""), ("run: |", f"config: {EFA}\nrun: |")),
         preset(),
         ("distui.toml", '[preset.night]\nbase = "ddp"\n[preset.night.restart]\nlimit = 9\n'),
     ],

@@ -142,9 +142,54 @@ def test_deepspeeds_own_configuration() -> None:
     auto = "deepspeed.gradient_clipping=auto"
     severities = [
         [one.severity for one in lint("ds-zero2", auto, source=text) if one.id == "L34"]
-        for text in (calls, "from transformers import Trainer\n")
+        for text in (
+            calls,
+            "from transformers import Trainer\n",
+            "from accelerate import Accelerator\n",
+            "import x\n",
+        )
     ]
-    assert severities == [["error"], ["note"]]
+    assert severities == [["error"], [], [], ["note"]]
+
+
+def test_a_strategy_in_an_imported_file() -> None:
+    loaded = load("fsdp2", cwd=Path("/"), env={"HOME": "/nowhere"})
+    beside = {
+        "trainer.py": "from torch.nn.parallel import DistributedDataParallel as DDP\n\ndef wrap(m): return DDP(m)\n"
+    }
+    plan = make_plan(loaded, Request(script="train.py"), place(source="import trainer\n"))
+    found = lint_plan(plan, loaded, source="import trainer\n", beside=beside)
+    assert [(one.id, one.where) for one in found] == [("L25", "trainer.py:3")]
+    assert lint_plan(plan, loaded, source="import trainer\n", beside={"trainer.py": "broken ("}) == []
+
+
+def test_a_script_of_this_machine_for_nodes_of_a_cloud() -> None:
+    loaded = load("ddp", cwd=Path("/"), env={"HOME": "/nowhere"})
+    for script, expected in (("/data/me/train.py", ["L46"]), ("train.py", [])):
+        plan = make_plan(loaded, Request(script=script), place())
+        assert ids(lint_plan(plan, loaded, source=OBEYING, resources=H100)) == expected
+        assert lint_plan(plan, loaded, source=OBEYING) == []
+    assert lint_plan(plan, loaded, source=None, resources=H100) == []
+
+
+@pytest.mark.parametrize(("gpus", "expected"), [("L4:8", []), ("a10g:8", []), ("H100:8", ["L21"])])
+def test_a_network_tier_that_brings_nothing(gpus: str, expected: list[str]) -> None:
+    wish = Resources(gpus=gpus, infra="aws")
+    assert ids(lint(nnodes=2, resources=wish)) == expected
+    several = Resources(any_of=({"gpus": gpus}, {"gpus": "T4:8"}))
+    assert ids(lint(nnodes=2, resources=several)) == expected
+
+
+def test_an_old_torch_for_the_nodes() -> None:
+    assert ids(lint(resources=replace(H100, setup="pip install torch==2.4.0"))) == ["L47"]
+    assert lint(resources=replace(H100, setup="pip install torch==2.13.0")) == []
+
+
+def test_a_script_for_gpus_where_there_are_none() -> None:
+    source = f"import torch\ntorch.cuda.set_device(0)\n{OBEYING}"
+    (one,) = lint(gpus=0, source=source)
+    assert (one.id, one.severity, one.where) == ("L48", "error", "train.py:2")
+    assert lint(source=source) == []
 
 
 def test_a_command_is_looked_at_as_a_shell_would() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distui.presets.finding import Finding
-from distui.presets.lint import lint_text
+from distui.presets.lint import lint_command, lint_text
 from distui.presets.lint.launches import check_text
 from distui.presets.lint.shell import Surroundings, read_script
 
@@ -33,8 +33,6 @@ CASES: list[tuple[str, str, str]] = [
     ("L6", "export HF_HOME=/x\ndeepspeed --num_nodes 2 t.py",
      "export HF_HOME=/x\necho HF_HOME=/x > ~/.deepspeed_env\ndeepspeed --num_nodes 2 t.py"),
     ("L6", "HF_HOME=/x deepspeed -H h t.py", "HF_HOME=/x deepspeed --num_gpus 8 t.py"),
-    ("L8", "accelerate launch --config_file configs/recipes/phi3/dpo/accelerate.yaml t.py",
-     "accelerate launch --config_file $CONFIG t.py"),
     ("L9", "export NCCL_SOCKET_IFNAME=eth0", "export NCCL_SOCKET_IFNAME==eth0"),
     ("L9", "export NCCL_NET_GDR_LEVEL=5", "export NCCL_NET_GDR_LEVEL=SYS"),
     ("L10", "export CUDA_VISIBLE_DEVICES=\ntorchrun --nproc-per-node gpu t.py",
@@ -167,3 +165,45 @@ def test_what_starts_nothing_is_left_alone(text: str) -> None:
 def test_a_launcher_is_found_behind_what_starts_it(command: str) -> None:
     assert [one.program for one in read_script(command).launches] == ["torchrun"]
     assert only(command).value == "--nope"
+
+
+FILES = {
+    "acc.yaml": "distributed_type: MULTI_GPU\nnum_machines: 2\nnum_processes: 8\nmachine_rank: 0\n"
+    "main_process_ip: 10.0.0.1\nmain_process_port: 29501\n",
+    "task.yaml": "num_nodes: 1\nsetup: pip install torch==2.1.2\nrun: torchrun --standalone t.py\n",
+    "ds.json": '{"zero_optimization": {"stage": 4}}',
+    "t.py": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        ("accelerate launch --config_file acc.yaml t.py", [("L2", "acc.yaml:3")]),
+        ("accelerate launch --config_file=acc.yaml -m pkg", [("L2", "acc.yaml:3")]),
+        ("deepspeed t.py --deepspeed_config ds.json", [("L30", "ds.json:1")]),
+        ("sky launch -c x task.yaml", [("L47", "task.yaml:2")]),
+        ("A=1 sky jobs launch task.yaml -y", [("L47", "task.yaml:2")]),
+        ("sky launch gone.yaml", [("L8", "line 1")]),
+        ("sky status gone.yaml", []),
+        ("accelerate launch --config_file gone.yaml t.py", [("L8", "line 1")]),
+        ("torchrun --standalone gone.py --out x.py", [("L8", "line 1")]),
+        ("torchrun --standalone t.py", []),
+        ("torchrun --standalone $SCRIPT.py", []),
+        ("python gone.py", []),
+    ],
+)
+def test_a_command_is_checked_with_the_files_that_it_names(
+    command: str, found: list[tuple[str, str]]
+) -> None:
+    findings = lint_command(
+        command, FILES.__contains__, lambda name: FILES[name].encode() if name in FILES else None
+    )
+    assert [(one.id, one.where) for one in findings] == found
+
+
+def test_only_the_disk_knows_which_files_are_there() -> None:
+    command = "accelerate launch --config_file configs/recipes/phi3/dpo/accelerate.yaml t.py"
+    assert lint_text(command) == []
+    assert lint_text(command, lambda name: True) == []
+    assert [one.id for one in lint_text(command, lambda name: False)] == ["L8"]

@@ -201,3 +201,137 @@ def test_the_nodes_are_told_exactly_the_plan(monkeypatch: pytest.MonkeyPatch) ->
     assert told.whole().argv == found.plan.argv
     assert record is found.record
     assert hidden is found.hidden
+
+
+@pytest.mark.parametrize(
+    ("script", "workdir"), [("../train.py", None), ("sub/../../x.py", None), ("../train.py", "sub")]
+)
+def test_a_script_outside_of_what_is_copied_is_refused(
+    code: Path, script: str, workdir: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (code / "sub").mkdir()
+    for folder in (code.parent, code):
+        (folder / "train.py").write_text("import torch\n")
+    (code / "sub" / "inner.py").write_text("import torch\n")
+    words = ["plan", "ddp", "--on", "sky", "--gpus", "H100:8", *(["--workdir", workdir] if workdir else [])]
+    assert main([*words, "--", script]) == 2
+    where = code / (workdir or "")
+    assert f"Script {script} lies outside {where}, and only that directory" in capsys.readouterr().err
+    hosts = ["plan", "ddp", "--hosts", "a.invalid", "--workdir", workdir or "."]
+    assert main([*hosts, "--", script]) == 2
+    assert "lies outside" in capsys.readouterr().err
+    assert main([*words, "--", "sub/../sub/inner.py" if workdir is None else "./inner.py"]) == 0
+
+
+TASK = """\
+name: mine
+num_nodes: 2
+resources:
+  accelerators: H100:8
+setup: pip install torch==2.4.1
+run: |
+  torchrun --nnodes=2 --nproc-per-node=8 --node-rank=0 --master-addr=H --rdzv-backend=c10d --rdzv-endpoint=$H:29501 x.py
+"""
+
+
+def task_file(code: Path, text: str = TASK) -> str:
+    (code / "task.yaml").write_text(text)
+    return "task.yaml"
+
+
+def no_skypilot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISTUI_SKY_PYTHON", "/nowhere/python")
+
+
+def test_a_task_is_printed_without_skypilot(
+    code: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nodes, ranks and launcher, and what lint finds in the file: with what the command line says of the nodes."""
+    no_skypilot(monkeypatch)
+    file = task_file(code)
+    assert main(["plan", "--task", file]) == 0
+    text = capsys.readouterr().out
+    assert "\nnodes        2, each H100:8 = 16 in all\n" in text
+    assert "\nlauncher     torchrun (run: line 1): 16 ranks\n" in text
+    assert "`distui candidates --gpus H100:8 --nnodes 2` asks SkyPilot" in text
+    assert main(["plan", "--task", file, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["starts"] == {
+        "nnodes": 2,
+        "accelerators": "H100:8",
+        "gpus": 8,
+        "launchers": [{"name": "torchrun", "line": 1, "known": True, "ranks": 16}],
+    }
+    assert [(one["id"], one["where"]) for one in document["findings"]] == [
+        ("L47", "task.yaml:5"), ("L21", "task.yaml:3"), ("L4", "task.yaml:7"),
+    ]  # fmt: skip
+    words = ["--network-tier", "best", "--nnodes", "3", "--env", "NCCL_TIMEOUT=3", "--managed"]
+    assert main(["plan", "--task", file, "--json", *words]) == 0
+    found = [one["id"] for one in json.loads(capsys.readouterr().out)["findings"]]
+    assert sorted(found) == ["L1", "L12", "L35", "L4", "L47"]
+
+
+def test_a_launch_of_a_task_tells_its_errors(
+    code: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    no_skypilot(monkeypatch)
+    assert main(["launch", "--task", task_file(code), "--detach"]) != 0
+    err = capsys.readouterr().err
+    assert "L47 task.yaml:5: torch==2.4.1 is too old" in err
+    assert "/nowhere/python" in err
+
+
+@pytest.mark.parametrize(
+    ("run", "row"),
+    [
+        ("fabric run --accelerator cuda t.py", "fabric (run: line 1), unknown to distui: the screen shows"),
+        ("mpirun -np 16 python t.py", "mpirun (run: line 1), unknown to distui"),
+        ("cd x\n  torchrun --nproc-per-node gpu t.py", "torchrun (run: line 2): 16 ranks"),
+        ("torchrun --nproc-per-node $SKYPILOT_NUM_GPUS_PER_NODE t.py", "torchrun (run: line 1): 16 ranks"),
+        ("torchrun --nproc-per-node $N t.py", "torchrun (run: line 1): ranks as it finds them"),
+        ("accelerate launch t.py", "accelerate (run: line 1), as it is: the screen shows"),
+        ("bash train.sh", "none seen in run:"),
+    ],
+)
+def test_the_launcher_of_a_task_is_named(
+    code: Path, run: str, row: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    no_skypilot(monkeypatch)
+    text = f"num_nodes: 2\nresources: {{accelerators: {{A100: 8}}}}\nrun: |\n  {run}\n"
+    assert main(["plan", "--task", task_file(code, text)]) == 0
+    assert f"launcher     {row}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            f"name: g\nexecution: parallel\n---\n{TASK}---\n{TASK}",
+            "`sky jobs launch task.yaml` launches a group",
+        ),
+        ("a: [1, 2\nb: }", "--task task.yaml: line 2 is not valid YAML"),
+        ("", "task.yaml holds no task"),
+    ],
+)
+def test_a_file_that_is_no_single_task_is_refused(
+    code: Path,
+    text: str,
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    no_skypilot(monkeypatch)
+    assert main(["plan", "--task", task_file(code, text)]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_the_script_that_is_checked_is_the_one_that_is_copied(
+    code: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (code / "sub").mkdir()
+    (code / "sub" / "train.py").write_text("import os\nos.environ['NCCL_TIMEOUT'] = '3'\n")
+    words = ["--on", "aws", "--gpus", "H100:8", "--workdir", "sub", "--json", "--", "train.py"]
+    assert main(["plan", "ddp", *words]) == 0
+    assert [one["id"] for one in json.loads(capsys.readouterr().out)["findings"]] == ["L1"]
+    assert main(["lint", "ddp", *words]) == 1
+    assert [one["id"] for one in json.loads(capsys.readouterr().out)["findings"]] == ["L1"]

@@ -1,0 +1,96 @@
+"""Rules about the calls by which a training script takes its GPU: none that is there, or the wrong one."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..finding import Finding, Severity
+from ..script_support import Names, Values
+from .lint_rules import issue
+
+SET_DEVICE = "torch.cuda.set_device"
+INIT_GROUP = "torch.distributed.init_process_group"
+_ASKS = re.compile(r"cuda|gpu|device|accelerator|is_available|backend|nccl|cpu", re.I)
+"""In the condition of an `if`: what may ask whether there is a GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedCall:
+    """One call of a script, and what decides about it."""
+
+    full: str
+    node: ast.Call
+    tests: tuple[str, ...]
+    """Conditions around it, outermost first; "try" where its failure is caught."""
+
+
+def calls(tree: ast.Module, names: Names) -> Iterator[GuardedCall]:
+    """The calls that this module asks for, in no order."""
+    stack: list[tuple[ast.AST, tuple[str, ...]]] = [(tree, ())]
+    while stack:
+        node, tests = stack.pop()
+        if isinstance(node, ast.Call) and names.full(node.func) in (SET_DEVICE, INIT_GROUP):
+            yield GuardedCall(names.full(node.func), node, tests)
+        inside = (*tests, *_tests(node))
+        stack += [(child, inside) for child in ast.iter_child_nodes(node)]
+
+
+def _tests(node: ast.AST) -> tuple[str, ...]:
+    if isinstance(node, ast.If | ast.IfExp):
+        text = ast.unparse(node.test)
+        return () if text.startswith("__name__") else (text,)
+    if isinstance(node, ast.Try | ast.Match):
+        return ("try",)
+    return ()
+
+
+def without_gpu(tree: ast.Module, names: Names, file: str) -> Iterator[Finding]:
+    """The first call that fails where no GPU is; nothing where a condition may ask for one."""
+    asks = any(isinstance(node, ast.Attribute) and node.attr == "is_available" for node in ast.walk(tree))
+    taking = sorted(filter(_takes_gpu, calls(tree, names)), key=lambda call: call.node.lineno)
+    for call in taking:
+        if any(test == "try" or _ASKS.search(test) for test in call.tests):
+            continue
+        what = call.full if call.full == SET_DEVICE else f'{INIT_GROUP}("nccl")'
+        text = f"The ranks run on CPU (backend gloo), and {what} fails without a GPU."
+        severity: Severity = "warning" if asks or call.tests else "error"
+        yield issue("L48", f"{file}:{call.node.lineno}", text, value=what, severity=severity)
+        return
+
+
+def _takes_gpu(call: GuardedCall) -> bool:
+    if call.full == SET_DEVICE:
+        return True
+    given = [*call.node.args[:1], *(word.value for word in call.node.keywords if word.arg == "backend")]
+    return any(isinstance(value, ast.Constant) and value.value == "nccl" for value in given)
+
+
+def global_rank(tree: ast.Module, names: Names, file: str, nnodes: int | None) -> Iterator[Finding]:
+    """Calls that take the number of a rank in the whole job for the number of a GPU."""
+    values = Values(tree, ())
+    for call in calls(tree, names):
+        if call.full != SET_DEVICE or len(call.node.args) != 1 or nnodes == 1:
+            continue
+        source = _rank(call.node.args[0], values)
+        if source:
+            text = f"{source} counts ranks over all nodes: from the second node on there is no such GPU."
+            severity: Severity = "warning" if (nnodes or 1) > 1 else "note"
+            yield issue("L50", f"{file}:{call.node.lineno}", text, value=source, severity=severity)
+
+
+def _rank(node: ast.expr, values: Values, deep: int = 0) -> str:
+    """How an expression asks for the global rank; "" where it does not, or does something with it."""
+    if isinstance(node, ast.Name) and deep < 4:
+        assigned = values.assigned.get(node.id, [])
+        return _rank(assigned[0], values, deep + 1) if len(assigned) == 1 else ""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "int":
+        return _rank(node.args[0], values, deep + 1) if len(node.args) == 1 and deep < 4 else ""
+    text = ast.unparse(node).replace('"', "'")
+    if isinstance(node, ast.Call) and text.endswith("get_rank()"):
+        return text
+    if re.fullmatch(r"(os\.)?environ\['RANK'\]|(os\.)?(environ\.get|getenv)\('RANK'.*\)", text):
+        return text
+    return ""

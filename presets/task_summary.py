@@ -1,0 +1,132 @@
+"""What a user's own SkyPilot task would start: nodes, accelerators, launchers in its `run:` and their ranks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .lint import config_files, launches, shell
+from .text_formats import plain, whole
+
+OTHERS = frozenset({
+    "fabric", "lightning", "tune", "mpirun", "mpiexec", "srun", "horovodrun", "ray", "composer", "colossalai", "torchx",
+    "llamafactory-cli", "axolotl", "swift", "xtuner", "nemo", "litgpt", "pdsh"
+})  # fmt: skip
+"""Programs that start ranks, and that distui's shim does not steer."""
+PER_NODE = ("gpu", "auto", "$SKYPILOT_NUM_GPUS_PER_NODE", "${SKYPILOT_NUM_GPUS_PER_NODE}")
+"""Values of --nproc-per-node that are the accelerators of a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLauncher:
+    """A launcher in the text."""
+
+    name: str
+    line: int
+    """Of `run:`, from 1."""
+    steered: bool
+    """Whether distui knows its ranks: those of torchrun."""
+    ranks: int | None = None
+    """Of all nodes; None where that shows only on the nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSummary:
+    """What stands in a task."""
+
+    nnodes: int
+    accelerators: str
+    """Of each node, as it is written; "" for none."""
+    gpus: int | None
+    """Of each node; None where alternatives differ or SkyPilot chooses."""
+    launchers: tuple[TaskLauncher, ...]
+
+    def lines(self) -> list[str]:
+        """As they are printed above the task."""
+        total = f" = {self.nnodes * self.gpus} in all" if self.gpus and self.nnodes > 1 else ""
+        each = f", each {self.accelerators}{total}" if self.accelerators else ""
+        rows = [
+            f"nodes        {self.nnodes}{each}",
+            *(f"launcher     {_row(launcher)}" for launcher in self.launchers),
+        ]
+        if not self.launchers:
+            rows.append("launcher     none seen in run: a torchrun that it starts is seen when it runs")
+        asked = f" --gpus {self.accelerators}" if self.gpus and " or " not in self.accelerators else ""
+        nodes = f" --nnodes {self.nnodes}" if self.nnodes > 1 else ""
+        return [*rows, f"price        not asked: `distui candidates{asked}{nodes}` asks SkyPilot"]
+
+    def document(self) -> dict[str, Any]:
+        """The same as JSON values."""
+        listed = [
+            {
+                "name": launcher.name,
+                "line": launcher.line,
+                "known": launcher.steered,
+                "ranks": launcher.ranks,
+            }
+            for launcher in self.launchers
+        ]
+        return {
+            "nnodes": self.nnodes,
+            "accelerators": self.accelerators or None,
+            "gpus": self.gpus,
+            "launchers": listed,
+        }
+
+
+def _row(launcher: TaskLauncher) -> str:
+    where = f"{launcher.name} (run: line {launcher.line})"
+    if launcher.steered:
+        return (
+            f"{where}: {'ranks as it finds them' if launcher.ranks is None else f'{launcher.ranks} ranks'}"
+        )
+    what = "unknown to distui" if launcher.name in OTHERS else "as it is"
+    ranks = "" if launcher.ranks is None else f" {launcher.ranks} ranks,"
+    return f"{where}, {what}:{ranks} the screen shows the command on each node, not its ranks"
+
+
+def summary(config: Mapping[str, Any], nnodes: int) -> TaskSummary:
+    """What a task says; `nnodes`: as it is launched."""
+    node = plain(config)
+    gpus = config_files.gpus(node)
+    resources = config.get("resources") or {}
+    wanted = resources.get("accelerators") if isinstance(resources, Mapping) else None
+    text = shell.read_script(str(config.get("run") or ""))
+    return TaskSummary(nnodes, _accelerators(wanted), gpus, tuple(_launchers(text, gpus, nnodes)))
+
+
+def _accelerators(wanted: object) -> str:
+    if isinstance(wanted, Mapping):
+        return " or ".join(f"{name}:{1 if count is None else count}" for name, count in wanted.items())
+    if isinstance(wanted, list):
+        return " or ".join(map(str, wanted))
+    return "" if wanted is None else str(wanted)
+
+
+def _launchers(text: shell.ShellText, gpus: int | None, nnodes: int) -> Iterator[TaskLauncher]:
+    for call in text.launches:
+        torchrun = call.program == "torchrun"
+        each = _each(call, gpus) if torchrun else None
+        yield TaskLauncher(call.program, call.line, torchrun, None if each is None else each * nnodes)
+    named = {id(call.command) for call in text.launches}
+    for command in text.commands:
+        words = (word for word in command.words if not shell.ASSIGNMENT.match(word.text))
+        name = next(
+            (word.text.rsplit("/", 1)[-1] for word in words if word.text not in ("exec", "nohup")), ""
+        )
+        if (
+            name in OTHERS
+            and not any(call.line == command.line for call in text.launches)
+            and id(command) not in named
+        ):
+            yield TaskLauncher(name, command.line, False)
+
+
+def _each(call: shell.LauncherCall, gpus: int | None) -> int | None:
+    """Ranks of one node."""
+    options = launches.read_options(call.words)
+    word = options.values.get("nproc-per-node")
+    if word is None:
+        return None if options.opaque else gpus if call.completed else 1
+    return (gpus or None) if word.text in PER_NODE else whole(word.text)
