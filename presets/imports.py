@@ -6,13 +6,14 @@ What the fields of a preset cannot hold stays in its tables [accelerate], [deeps
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from . import accelerate, deepspeed, model, nccl, text_formats, worker_group
 from .finding import Finding, PresetError
 from .lint import config_files, lint_file
+from .lint.launches import named_files
 from .plan import Plan
 from .secrets import MASK, is_secret
 from .text_formats import MOST_BYTES, MarkupNode, Unreadable, bare, decoded, toml_escaped, toml_pair
@@ -20,8 +21,13 @@ from .text_formats import MOST_BYTES, MarkupNode, Unreadable, bare, decoded, tom
 WANTED = "accelerate's YAML, DeepSpeed's JSON or a SkyPilot task was expected"
 
 
-def import_preset(name: str, data: bytes) -> tuple[Imported, list[Finding]]:
-    """The preset of the file `name`, and what lint finds in it. Raises PresetError."""
+def import_preset(
+    name: str, data: bytes, read: Callable[[str], bytes | None] = lambda name: None
+) -> tuple[Imported, list[Finding]]:
+    """The preset of the file `name`, and what lint finds in it. Raises PresetError.
+
+    `read`: a file that this one names, seen from its folder; None where it cannot be read.
+    """
     try:
         document = _document(name, data)
     except Unreadable as error:
@@ -33,7 +39,7 @@ def import_preset(name: str, data: bytes) -> tuple[Imported, list[Finding]]:
     elif config_files.is_config(document):
         draft = from_deepspeed(values, name)
     elif keys & config_files.SKYPILOT_MARKS:
-        draft = from_skypilot(values)
+        draft = from_skypilot(values, read)
     else:
         content = f"keys {', '.join(list(keys)[:5])}" if keys else "no mapping"
         raise PresetError(f"{name} line {max(1, document.line)}: it holds {content}: {WANTED}")
@@ -337,10 +343,19 @@ OURS = ("run", "name", "secrets", "envs", "num_nodes", "service", "pool")
 """Keys that are no part of a preset, or become fields."""
 
 
-def from_skypilot(document: Mapping[str, Any]) -> Imported:
-    """The preset of a task. Raises nothing: what cannot be kept is noted."""
-    draft = Imported()
-    draft.put("strategy.kind", "ddp")
+def from_skypilot(document: Mapping[str, Any], read: Callable[[str], bytes | None]) -> Imported:
+    """The preset of a task, and of the DeepSpeed configuration that its `run:` names. What cannot be kept is noted.
+
+    Raises PresetError.
+    """
+    run = str(document.get("run") or "")
+    named = next((file.path for file in named_files(run) if file.path.endswith(".json")), "")
+    config = deepspeed.parsed(read(named)) if named else None
+    draft = Imported() if config is None else from_deepspeed(config, named)
+    if config is None:
+        draft.put("strategy.kind", "ddp")
+    else:
+        draft.notes.append(f"Its strategy is that of {named}, which its run: names.")
     draft.put("topology.nnodes", whole(document.get("num_nodes")) or 1)
     envs = table_of(document, "envs")
     nccl_env = {name: value for name, value in envs.items() if _is_nccl(str(name), value)}
@@ -349,10 +364,12 @@ def from_skypilot(document: Mapping[str, Any]) -> Imported:
     secrets = document.get("secrets")
     for name in secrets if isinstance(secrets, Mapping | list) else ():
         draft.notes.append(f"{name} is left out: a preset is no place for a secret; pass it with --env.")
-    if document.get("run"):
+    if run:
+        unknown = ", and its strategy is not known from here: say [strategy] kind" if config is None else ""
+        there = f" ({named} is not here)" if named and config is None else ""
         draft.notes.append(
-            "Its run: is left out, and its strategy is not known from here: say [strategy] kind, and launch with "
-            "`distui launch NAME --on sky -- SCRIPT`; `--task FILE` runs the task as it is."
+            f"Its run: is left out{unknown}{there}; launch with `distui launch NAME --on sky -- SCRIPT`; `--task FILE` "
+            "runs the task as it is."
         )
     draft.keep("sky", {key: value for key, value in document.items() if key not in OURS})
     return draft

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from . import accelerate, deepspeed, nccl, save_on, script_support, signal_patterns, torchrun, worker_group
+from . import (
+    accelerate,
+    deepspeed,
+    megatron,
+    nccl,
+    save_on,
+    script_support,
+    signal_patterns,
+    torchrun,
+    worker_group,
+)
 from .finding import PlanError
 from .model import MESH_OPTIONS, Loaded, Preset, RestartPolicy, Topology
 from .script_support import Obeys
@@ -163,6 +174,7 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
     obeyed = _inspect(preset, request, place, ranks.backend, sizes)
     python = request.python or place.python
     launch = _launch(preset, request, place, ranks.nproc, script)
+    obeyed, sizes = _megatron(request, obeyed, sizes)
     own = _own_config(request, place)
     wired = wire(preset, launch, obeyed, ranks.backend, place.run_dir, python or "python", env, own)
     return Plan(
@@ -240,6 +252,17 @@ def _own_config(request: Request, place: Place) -> OwnConfig:
     if not values:
         return NO_CONFIG
     return OwnConfig(script_support.own_config(place.script_source, request.args), values)
+
+
+def _megatron(request: Request, obeyed: Obeys, sizes: dict[str, int]) -> tuple[Obeys, dict[str, int]]:
+    """What is known of a script, and the mesh, where its arguments are Megatron-LM's or NeMo's."""
+    asked = megatron.read(request.args) if obeyed.how is None and obeyed.reader is None else None
+    if asked is None:
+        return obeyed, sizes
+    world = math.prod(sizes.values())
+    made = megatron.dimensions(asked, world)
+    why = megatron.note(request.script or "the command", asked, made)
+    return replace(obeyed, why=why), made or {"dp": world}
 
 
 def _mesh(preset: Preset, nproc: int) -> dict[str, int]:

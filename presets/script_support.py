@@ -417,7 +417,11 @@ def inspect(script: str | None, source: str | bytes | None, asked: Requirements 
         through = inspect(f"{name}, through {file},", text, replace(asked, beside={}))
         if through.how or through.reader or "the preset's strategy does not change that" in through.why:
             return through
-    return Obeys(None, f"{name} {NOTHING}.")
+    used = {module.split(".")[0] for module in Names(parsed.tree).imported} & {"megatron", "nemo"}
+    sizes = "".join(
+        f"; it uses {top}, and its arguments name no parallel sizes" for top in sorted(used)[:1]
+    )
+    return Obeys(None, f"{name} {NOTHING}{sizes}.")
 
 
 def _parallelize(name: str, call: ScriptCall, asked: Requirements, steps: bool) -> Obeys:

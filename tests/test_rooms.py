@@ -221,8 +221,8 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 283,
-    "lines": 85_900,
+    "modules": 284,
+    "lines": 86_200,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 41,

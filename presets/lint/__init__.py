@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from .. import deepspeed, model, skypilot, worker_group
+from .. import deepspeed, megatron, model, skypilot, worker_group
 from ..finding import Finding, PresetError, sentence, worst_first
 from ..load import PROJECT_FILE, Definition, Library, check_name, load
 from ..model import Loaded, Preset
@@ -147,7 +147,7 @@ def _document(documents: list[MarkupNode], name: str, exists: Exists | None) -> 
         recognised = True
     tasks = [document for document in documents if config_files.SKYPILOT_MARKS & document.mapping.keys()]
     if tasks and len(documents) > 1:
-        text = f"{name} holds {len(tasks)} tasks: distui launches a file of one."
+        text = f"{name} holds several documents, a group of tasks: distui launches a file of one task."
         where = f"{name}:{tasks[1].line}" if tasks[1:] else name
         findings.append(issue("L49", where, text, remedy=f"Launch it with `sky jobs launch {name}`."))
     return findings if recognised else [_unknown(name)]
@@ -338,6 +338,7 @@ def lint_plan(
         *_path(plan, resources, source),
         *_script(plan, source, beside or {}),
         *_sizes(plan, loaded.preset, [source, *(beside or {}).values()] if source else ()),
+        *_parallel_sizes(plan),
         *_command(plan, resources),
     ]
     if (
@@ -545,6 +546,13 @@ def _script(plan: Plan, source: str | bytes | None, beside: Mapping[str, str | b
 def _sizes(plan: Plan, preset: Preset, sources: Sequence[str | bytes]) -> Iterator[Finding]:
     if plan.strategy and sources:
         yield from script.check_sizes(sources, plan.command[1:], plan.mesh, preset)
+
+
+def _parallel_sizes(plan: Plan) -> Iterator[Finding]:
+    """Megatron-LM's and NeMo's sizes among the script's arguments against the ranks."""
+    asked = None if plan.obeys or not plan.strategy else megatron.read(plan.command[1:])
+    if asked is not None:
+        yield from launches.parallel_sizes(asked, plan.nnodes * (plan.nproc_per_node or 1), "")
 
 
 def _command(plan: Plan, resources: Resources | None) -> Iterator[Finding]:

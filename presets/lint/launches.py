@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from .. import megatron
 from ..finding import Finding, nearest
 from ..text_formats import whole
 from ..torchrun import SHORT, SWITCHES, VALUES
@@ -79,6 +80,7 @@ def _started(script: ShellText, around: Surroundings) -> Iterator[Finding]:
             )
     for launch in script.launches:
         yield from _configs(launch, around)
+        yield from _megatron(launch, around)
 
 
 def _options(words: Sequence[Word]) -> dict[str, Word]:
@@ -186,6 +188,27 @@ def _configs(launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
         if path.endswith((".yaml", ".yml", ".json")) and not around.exists(path):
             text = f"There is no {path}, seen from here."
             yield issue("L8", around.at(word.line), text, value=path, severity="warning")
+
+
+def _megatron(launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
+    """Parallel sizes behind a torchrun whose number of ranks is written out."""
+    if launch.program != "torchrun" or launch.legacy:
+        return
+    asked, options = megatron.read([word.text for word in launch.words]), read_options(launch.words)
+    nodes, each = options.number("nnodes"), options.number("nproc-per-node")
+    nodes = (
+        1
+        if nodes is None and "nnodes" not in options.values and not launch.completed
+        else nodes or around.nnodes
+    )
+    if asked is not None and nodes and each:
+        yield from parallel_sizes(asked, nodes * each, around.at(launch.line))
+
+
+def parallel_sizes(asked: megatron.MegatronArguments, world: int, where: str) -> Iterator[Finding]:
+    """What does not fit of Megatron's sizes; `where`: their place, "" for the arguments themselves."""
+    for hit in megatron.misfits(asked, world):
+        yield issue("L54", where or hit.where, hit.text, value=hit.value, remedy=hit.remedy)
 
 
 SKY_VERBS = (("launch",), ("exec",), ("jobs", "launch"), ("serve", "up"))

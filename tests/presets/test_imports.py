@@ -204,6 +204,26 @@ def test_a_skypilot_task() -> None:
     assert any(note.startswith("Its run: is left out") for note in found.notes)
 
 
+def test_a_task_whose_run_names_a_configuration_of_deepspeed() -> None:
+    """Its stage, optimizer and precision are the preset's; a file that is not there is named."""
+    config = (
+        b'{"zero_optimization": {"stage": 3}, "bf16": {"enabled": true}, "optimizer": {"type": "AdamW"}}'
+    )
+    task = "num_nodes: 2\nrun: deepspeed train.py --deepspeed ds_config.json\n"
+    found, _ = imports.import_preset(
+        "task.yaml", task.encode(), lambda name: config if name == "ds_config.json" else None
+    )
+    made = loaded(found)
+    assert (made.strategy.kind, made.strategy.stage, made.precision.param) == ("deepspeed", 3, "bf16")
+    assert made.deepspeed["optimizer"] == {"type": "AdamW"}
+    assert made.topology.nnodes == 2
+    assert any("strategy is that of ds_config.json" in note for note in found.notes)
+    assert not any("not known from here" in note for note in found.notes)
+    found, _ = imports.import_preset("task.yaml", task.encode())
+    assert loaded(found).strategy.kind == "ddp"
+    assert any("(ds_config.json is not here)" in note for note in found.notes)
+
+
 @pytest.mark.parametrize(
     ("name", "data", "words"),
     [

@@ -130,10 +130,18 @@ def _from_file(file: Path) -> Imported:
             data = opened.read(MOST_BYTES + 1)
     except OSError as error:
         raise RunError(f"--from {file}: it cannot be read ({error.strerror})") from None
-    imported, problems = imports.import_preset(str(file), data)
+    imported, problems = imports.import_preset(str(file), data, lambda name: _read(file.parent / name))
     for problem in problems:
         complain(f"{problem.as_lines()[0]}: {problem.text}")
     return imported
+
+
+def _read(file: Path) -> bytes | None:
+    """What a file holds; None where it cannot be read."""
+    try:
+        return file.read_bytes()
+    except OSError:
+        return None
 
 
 def _from_run(source: str) -> Imported:

@@ -1,0 +1,158 @@
+"""Megatron-LM's and NeMo's parallel sizes, which a script has among its own arguments: mesh, and whether they fit.
+
+Names and rules: Megatron-LM's arguments and `parallel_state` (tensor parallelism innermost, then context, data and
+pipeline; experts are groups of their own over the same ranks), NeMo's overrides (`trainer.strategy.NAME=2`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from .text_formats import whole
+
+SIZES: Mapping[str, str] = {
+    "tensor_model_parallel_size": "tp",
+    "pipeline_model_parallel_size": "pp",
+    "context_parallel_size": "cp",
+    "expert_model_parallel_size": "ep",
+    "expert_tensor_parallel_size": "etp",
+}
+"""Name of an argument → dimension."""
+COUNTS = (
+    "num_attention_heads", "num_query_groups", "num_experts", "micro_batch_size", "global_batch_size"
+)  # fmt: skip
+"""Names of arguments that sizes must divide, or that count samples."""
+DATA_OUTSIDE = "use_tp_pp_dp_mapping"
+"""By which data parallelism is the outermost dimension, not the pipeline."""
+ELSEWHERE = ("yaml_cfg", "use_checkpoint_args", "factory")
+"""Arguments by which sizes may come from elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class MegatronArguments:
+    """What a script's arguments say."""
+
+    words: Mapping[str, str]
+    """Name with `_` → the word as it is written, of SIZES that are given as a number."""
+    sizes: Mapping[str, int]
+    """Dimension → size, of those that are given."""
+    counts: Mapping[str, int]
+    data_outside: bool = False
+    elsewhere: str = ""
+    """The argument by which further sizes may come from elsewhere; "" for none."""
+
+    def size(self, dimension: str) -> int:
+        """1 where it is not given; experts have the tensor parallelism of the other layers."""
+        return self.sizes.get(dimension, self.size("tp") if dimension == "etp" else 1)
+
+    @property
+    def text(self) -> str:
+        """ "tp 2 × pp 4"."""
+        return " × ".join(f"{name} {size}" for name, size in self.sizes.items())
+
+
+def read(args: Sequence[str]) -> MegatronArguments | None:
+    """The sizes among a script's arguments; None where there are none."""
+    values = dict(_values(args))
+    words = {name: values[name][0] for name in SIZES if name in values and _number(values[name][1])}
+    if not words:
+        return None
+    sizes = {SIZES[name]: _number(values[name][1]) for name in words}
+    counts = {
+        name: _number(values[name][1]) for name in COUNTS if name in values and _number(values[name][1])
+    }
+    elsewhere = next((values[name][0] for name in ELSEWHERE if name in values), "")
+    return MegatronArguments(words, sizes, counts, DATA_OUTSIDE in values, elsewhere)
+
+
+def _number(text: str) -> int:
+    return whole(text) or 0
+
+
+def _values(args: Sequence[str]) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Last part of a name with `_` → the word that gives it, and its value: --name 2, --name=2, a.b.name=2."""
+    for at, word in enumerate(args):
+        name, equals, value = word.partition("=")
+        if not name.startswith("--") and not equals:
+            continue
+        following = next(iter(args[at + 1 : at + 2]), "")
+        plain = name.lstrip("-+~").rpartition(".")[2].replace("-", "_").strip()
+        yield plain, (name, value.strip() if equals else following)
+
+
+def dimensions(asked: MegatronArguments, world: int) -> dict[str, int]:
+    """Name → size, outermost first, as Megatron numbers its ranks; {} where the sizes do not divide `world`.
+
+    Experts are a dimension where their groups lie within data parallelism alone.
+    """
+    pp, cp, tp, ep = (asked.size(name) for name in ("pp", "cp", "tp", "ep"))
+    data, left = divmod(world, pp * cp * tp)
+    if left:
+        return {}
+    within = ep > 1 and cp == 1 and asked.size("etp") == tp and data % ep == 0
+    inner = {"dp": data // ep, "ep": ep} if within else {"dp": data}
+    sizes = {**inner, "pp": pp, "cp": cp} if asked.data_outside else {"pp": pp, **inner, "cp": cp}
+    return {name: size for name, size in {**sizes, "tp": tp}.items() if size > 1 or name == "dp"}
+
+
+def note(script: str, asked: MegatronArguments, sizes: Mapping[str, int]) -> str:
+    """How the script divides its model, as a sentence."""
+    lead = f"{script} divides its model by its own arguments ({asked.text}): the preset's strategy does not change that"
+    if not sizes:
+        return f"{lead}, and its mesh is not known, because they do not divide the ranks."
+    apart = asked.size("ep") > 1 and "ep" not in sizes
+    experts = (
+        "; its groups of experts lie across the dimensions of the mesh, which does not name them"
+        if apart
+        else ""
+    )
+    more = (
+        f"; {asked.elsewhere} may give further sizes, which are not known from here"
+        if asked.elsewhere
+        else ""
+    )
+    return f"{lead}{experts}{more}."
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A size that does not fit."""
+
+    where: str
+    """The argument, as it is written."""
+    value: str
+    text: str
+    remedy: str
+
+
+def misfits(asked: MegatronArguments, world: int) -> Iterator[Misfit]:
+    """What Megatron refuses of these sizes on so many ranks."""
+    dense, experts = ("tp", "cp", "pp"), ("etp", "ep", "pp")
+    for names in (dense, experts) if {"ep", "etp"} & asked.sizes.keys() else (dense,):
+        product = math.prod(asked.size(name) for name in names)
+        if world % product:
+            shown = [f"{name} {asked.size(name)}" for name in names if asked.size(name) > 1]
+            total = f" = {product}" if shown[1:] else ""
+            text = f"{' × '.join(shown)}{total} does not divide the {world} ranks."
+            where = next(word for name, word in asked.words.items() if asked.sizes[SIZES[name]] > 1)
+            fewest = product * max(1, -(-world // product))
+            yield Misfit(where, str(product), text, f"Launch {fewest} ranks, or change the sizes.")
+            return
+    yield from _divided(asked, world)
+
+
+def _divided(asked: MegatronArguments, world: int) -> Iterator[Misfit]:
+    """Counts of the model and of the batch."""
+    for name, dimension in (("num_attention_heads", "tp"), ("num_experts", "ep")):
+        count, size = asked.counts.get(name, 0), asked.size(dimension)
+        if count % size:
+            text = f"{name} {count} cannot be divided by {dimension} {size}."
+            yield Misfit(name, str(count), text, f"Give a multiple of {size}, or another {dimension}.")
+    data = world // (asked.size("tp") * asked.size("cp") * asked.size("pp"))
+    micro, total = asked.counts.get("micro_batch_size", 0), asked.counts.get("global_batch_size", 0)
+    if micro and total % (micro * data):
+        parts = f"micro {micro} × {data} data-parallel ranks = {micro * data}"
+        text = f"global_batch_size {total} is no multiple of {parts}."
+        yield Misfit("global_batch_size", str(total), text, f"Give a multiple of {micro * data}.")
