@@ -105,9 +105,23 @@ def failed(findings: Iterable[Finding]) -> bool:
 
 def nearest(word: str, names: Iterable[str], least: float = 0.6) -> str:
     """The name most like `word`; "" where none has at least that share in common with it, 0 to 1."""
+    return next(iter(nearest_names(word, names, least, 1)), "")
+
+
+def nearest_names(word: str, names: Iterable[str], least: float, most: int) -> list[str]:
+    """Up to `most` of the names that `nearest` means, the most alike first."""
     import difflib  # needed where a user has misspelt something
 
-    return next(iter(difflib.get_close_matches(word, list(names), n=1, cutoff=least)), "")
+    return difflib.get_close_matches(word, list(names), n=most, cutoff=least)
+
+
+def misspells(word: str, name: str) -> bool:
+    """Whether `word` is `name` but for one letter too many, missing or wrong, or two that changed places."""
+    while word and name and word[0] == name[0]:
+        word, name = word[1:], name[1:]
+    while word and name and word[-1] == name[-1]:
+        word, name = word[:-1], name[:-1]
+    return max(len(word), len(name)) == 1 or (len(word) == 2 and word == name[::-1])
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:

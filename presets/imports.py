@@ -413,8 +413,9 @@ def from_plan(
     hidden = sorted(name for name, value in env.items() if value == MASK)
     draft.notes += [f"{name} is left out: its value is a secret; pass it with --env." for name in hidden]
     env = {name: value for name, value in env.items() if value != MASK}
-    draft.variables("nccl", {name: value for name, value in env.items() if nccl.covers(name)})
-    draft.variables("env", {name: value for name, value in env.items() if not nccl.covers(name)})
+    nccl_env = {name: value for name, value in env.items() if _is_nccl(name, value)}
+    draft.variables("nccl", nccl_env)
+    draft.variables("env", {name: value for name, value in env.items() if name not in nccl_env})
     return draft
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from .finding import PlanError, did_you_mean
+from .finding import PlanError, did_you_mean, misspells, nearest, nearest_names
 
 
 class NcclError(ValueError):
@@ -18,6 +19,12 @@ class NcclError(ValueError):
 
 LEVELS = ("VERSION", "WARN", "INFO", "TRACE")
 """Values of NCCL_DEBUG, from the quietest. TRACE says more than INFO only in builds made for it."""
+
+LATER_LEVELS = ("ATTN",)
+"""Those of NCCL 2.32, which an older one takes for no level at all: taken, and never offered."""
+
+NEWEST = "2.32"
+"""The NCCL up to whose documentation the catalogue goes."""
 
 DEFAULT_SUBSYS = "INIT,BOOTSTRAP,ENV"
 """What NCCL prints at INFO when NCCL_DEBUG_SUBSYS is not set."""
@@ -72,7 +79,7 @@ class NcclVariable:
 
     name: str
     kind: str = "text"
-    """What it takes: "flag", "torch", "int", "word", "level", "text", "debug" or "mask" (see nccl.toml)."""
+    """What it takes: "flag", "torch", "int", "number", "word", "level", "text", "debug", "mask" (see nccl.toml)."""
     scope: str = "restart"
     """When a change acts: "live", "communicator" (new ones) or "restart"."""
     since: str = ""
@@ -83,7 +90,7 @@ class NcclVariable:
     least: int | None = None
     most: int | None = None
     meaning: str = ""
-    """One sentence; "" for a variable known by name alone."""
+    """What it does and when to touch it, in a sentence or two; "" for a variable of the sources alone."""
     until: str = ""
     """Last NCCL version that read it; "" while it is read."""
 
@@ -91,12 +98,17 @@ class NcclVariable:
 @functools.cache
 def catalogue() -> Mapping[str, NcclVariable]:
     """Every known variable by name."""
-    data = tomllib.loads(resources.files(__package__).joinpath("nccl.toml").read_text("utf-8"))
-    other, removed = data.pop("other"), data.pop("removed")
+    data = dict(_file())
+    other, removed, _ = data.pop("other"), data.pop("removed"), data.pop("plugins")
     variables = {name: _variable(name, facts) for name, facts in data.items()}
     variables |= {name: NcclVariable(name, scope=scope) for scope, names in other.items() for name in names}
     variables |= {name: NcclVariable(name, until=last) for name, last in removed.items()}
     return variables
+
+
+@functools.cache
+def _file() -> Mapping[str, Any]:
+    return tomllib.loads(resources.files(__package__).joinpath("nccl.toml").read_text("utf-8"))
 
 
 def _variable(name: str, facts: Mapping[str, Any]) -> NcclVariable:
@@ -108,13 +120,53 @@ def covers(name: str) -> bool:
     return name.startswith(("NCCL_", "TORCH_NCCL_", "TORCH_FR_"))
 
 
+SCOPES = {
+    "live": "follows a live switch",
+    "communicator": "read for each new communicator",
+    "restart": "read once in a process",
+}
+"""What `NcclVariable.scope` means."""
+
+
+def described(name: str) -> list[NcclVariable]:
+    """The variable of that name, or all that begin with it where it ends with _; NCCL_ may be left out."""
+    full = full_name(name.upper())
+    if full.endswith("_"):
+        return [entry for entry in catalogue().values() if entry.name.startswith(full)]
+    return [catalogue()[full]] if full in catalogue() else []
+
+
+def facts(entry: NcclVariable) -> str:
+    """What it takes, what it does by itself, which versions have it, and when a change acts."""
+    values, maker = takes(entry), "" if entry.since.startswith("torch") else "NCCL "
+    parts = [
+        values and f"takes {values}",
+        entry.default and f"default {entry.default}",
+        entry.since and f"since {maker}{entry.since}",
+        f"NCCL {entry.until} was the last that read it" if entry.until else SCOPES[entry.scope],
+    ]
+    return "; ".join(filter(None, parts))
+
+
+def full_name(name: str) -> str:
+    """`name` with the NCCL_ that a user may leave out."""
+    return name if covers(name.upper()) or of_plugin(name) else f"NCCL_{name}"
+
+
+def of_plugin(name: str) -> bool:
+    """Whether `name` begins as the variables of a plug-in, or of a library or an image around NCCL, do."""
+    return name.startswith(tuple(_file()["plugins"]["names"]))
+
+
 def check(name: str, value: str) -> str | None:
-    """What is wrong with setting the variable `name` to `value`, as a sentence; None when nothing is."""
+    """What is surely wrong with setting the variable `name` to `value`, as a sentence; None when nothing is.
+
+    A name that is not in the catalogue is right, as newer NCCLs and plug-ins have their own, unless it is the slip of
+    a hand: of all pairs of names in the catalogue one is as alike as that. `doubt` has what is to be said of it.
+    """
     entry = catalogue().get(name)
     if entry is None:
-        return _unknown(name)
-    if entry.until:
-        return f"{name} is no longer read: NCCL {entry.until} was the last that did"
+        return _slipped(name)
     try:
         if entry.kind == "debug":
             parse_level(value)
@@ -122,14 +174,67 @@ def check(name: str, value: str) -> str | None:
             parse_subsys(value)
     except NcclError as error:
         return str(error)
-    wanted = _wanted(entry, value)
-    return f"{name} takes {wanted}, not {value!r}" if wanted else None
+    return None if _fits(entry, value) else f"{name} takes {takes(entry)}, not {value!r}"
+
+
+def slip(name: str) -> str:
+    """The variable that `name` is but for capitals or `misspells`; "" where there is none, and for a right name."""
+    if name in catalogue():
+        return ""
+    upper = name.upper()
+    return upper if upper in catalogue() else next((near for near in _read() if misspells(upper, near)), "")
+
+
+def _read() -> Iterator[str]:
+    """The names that the newest versions read."""
+    return (entry.name for entry in catalogue().values() if not entry.until)
+
+
+def doubt(name: str) -> str:
+    """Why setting the variable `name` may do nothing, as a sentence; "" where it is read, or is none of NCCL's."""
+    entry = catalogue().get(name)
+    if entry is not None:
+        return f"{name} is no longer read: NCCL {entry.until} was the last that did." if entry.until else ""
+    if not slip(name) and (of_plugin(name) or not covers(name)):
+        return ""
+    return (
+        f"Neither NCCL up to {NEWEST} nor torch is known to read {name}: "
+        "it does nothing, unless yours is newer or a plug-in reads it."
+    )
+
+
+def doubts(names: Iterable[str]) -> list[str]:
+    """The doubts about those of `names` that are NCCL's, each with the name that was probably meant."""
+    texts = [(doubt(name), likely(name)) for name in names if covers(name)]
+    return [f"{text} Did you mean {near}?" if near else text for text, near in texts if text]
+
+
+@functools.lru_cache(maxsize=1000)
+def likely(name: str) -> str:
+    """The variable that was probably meant by `name`, which is none; "" where none is like it.
+
+    The words that both begin and end with do not count: INSPECTOR_ENABLE is not like WIN_ENABLE.
+    """
+    word = name.upper()[:60]
+    if name in catalogue():
+        return ""
+    return slip(name) or next(
+        (near for near in nearest_names(word, _read(), 0.75, 12) if _alike(word, near)), ""
+    )
+
+
+def _alike(word: str, name: str) -> bool:
+    mine, others = word.split("_"), name.split("_")
+    for at in (0, -1):
+        while mine and others and mine[at] == others[at]:
+            del mine[at], others[at]
+    return bool(nearest("_".join(mine), ["_".join(others)], 0.6))
 
 
 def parse_level(text: str) -> str:
-    """One of LEVELS, however it is written. Raises NcclError."""
+    """One of LEVELS or LATER_LEVELS, however it is written. Raises NcclError."""
     level = text.strip().upper()
-    if level not in LEVELS:
+    if level not in (*LEVELS, *LATER_LEVELS):
         raise NcclError(
             f"{text!r} is not a level of NCCL_DEBUG: take {', '.join(LEVELS[:-1])} or {LEVELS[-1]}"
         )
@@ -221,27 +326,51 @@ def _unknown_subsystem(name: str) -> str:
     return f"{name!r} is not a subsystem of NCCL: {hint}"
 
 
-def _unknown(name: str) -> str:
-    hint = did_you_mean(name.upper(), catalogue()) or "see its spelling"
-    return f"{name} is no variable that NCCL or torch is known to read (plain env takes any): {hint}"
+def _slipped(name: str) -> str | None:
+    """Why a name that is not in the catalogue is not taken; None where it is."""
+    near = slip(name)
+    if not near and (covers(name) or of_plugin(name)):
+        return None
+    full = f"NCCL_{name.upper()}"
+    near = near or (full if full in catalogue() else "")
+    hint = f"did you mean {near}?" if near else "their names begin with NCCL_, TORCH_NCCL_ or TORCH_FR_"
+    return f"{name} is no variable of NCCL or torch (plain env takes any): {hint}"
 
 
-def _wanted(entry: NcclVariable, value: str) -> str | None:
-    """What `entry` takes, in words, when `value` is not that; None when it is."""
+def takes(entry: NcclVariable) -> str:
+    """What values `entry` takes, in words; "" for any."""
     match entry.kind:
         case "flag":
-            return None if value in ("0", "1") else "0 or 1"
+            return "0 or 1"
         case "torch":
-            fits = value.lower() in ("0", "1", "y", "n", "yes", "no", "t", "f", "true", "false")
-            return None if fits else "1 or 0"
-        case "word":
-            return None if value in entry.values else _choice(entry.values)
-        case "level":
-            fits = value.upper() in entry.values or value.isdecimal()
-            return None if fits else _choice(entry.values)
+            return "1 or 0"
+        case "word" | "level" | "debug":
+            return _choice(entry.values)
         case "int":
-            return None if _in_range(entry, value) else _range(entry)
-    return None
+            return _range(entry)
+        case "number":
+            return "a number above 0"
+        case "mask":
+            return "a comma list of subsystems"
+    return ""
+
+
+def _fits(entry: NcclVariable, value: str) -> bool:
+    """Whether `entry` takes `value`; NCCL_DEBUG and NCCL_DEBUG_SUBSYS have checks of their own."""
+    match entry.kind:
+        case "flag":
+            return value in ("0", "1")
+        case "torch":
+            return value.lower() in ("0", "1", "y", "n", "yes", "no", "t", "f", "true", "false")
+        case "word":
+            return value in entry.values
+        case "level":
+            return value.upper() in entry.values or value.isdecimal()
+        case "int":
+            return _in_range(entry, value)
+        case "number":
+            return _above_zero(value)
+    return True
 
 
 def _choice(values: tuple[str, ...]) -> str:
@@ -254,6 +383,13 @@ def _in_range(entry: NcclVariable, value: str) -> bool:
     except ValueError:
         return False
     return (entry.least is None or number >= entry.least) and (entry.most is None or number <= entry.most)
+
+
+def _above_zero(value: str) -> bool:
+    try:
+        return 0 < float(value) < math.inf
+    except ValueError:
+        return False
 
 
 def _range(entry: NcclVariable) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -343,6 +344,7 @@ def command_plan(command: tuple[str, ...], request: Request, place: Place) -> Pl
     if not command or not command[0]:
         raise PlanError("No command was given: write it after --, as in `distui exec -- bash train.sh`")
     env, notes = _layered(request, place, {}, request.wished)
+    notes += nccl.doubts([*request.wished, *itertools.chain(*request.hosts.values())])
     fewest, nnodes = worker_group.parse_nnodes(request.nnodes or 1)
     worker_group.check_nodes(
         Preset(name="", topology=Topology(nnodes=nnodes, nnodes_min=fewest)), place.nodes

@@ -171,12 +171,12 @@ def remembered(names: Iterable[str], *processes: Mapping[str, str]) -> dict[str,
     return values
 
 
-def pairs(words: Sequence[str], option: str, prefix: str = "") -> dict[str, str]:
-    """`K=V` words as a mapping; `prefix` is put before names that lack it. Raises RunError."""
+def pairs(words: Sequence[str], option: str) -> dict[str, str]:
+    """`K=V` words as a mapping. Raises RunError."""
     values = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name.replace("_", "").isalnum():
             raise RunError(f"{option} {word}: write it as NAME=VALUE")
-        values[name if name.startswith((prefix, f"TORCH_{prefix}")) else prefix + name] = value
+        values[name] = value
     return values

@@ -400,8 +400,9 @@ def _clusters(verbs: Verbs) -> None:
 
 def _presets(verbs: Verbs) -> None:
     verb = _verb(
-        verbs, "presets", "presets:presets", help="list, show or create presets; nccl lists settings of NCCL",
-        usage="distui presets [--json] | show NAME [--set F=VALUE] | new NAME [--base NAME | --from FILE|RUN] | nccl",
+        verbs, "presets", "presets:presets", help="list, show or create presets; nccl: settings and variables of NCCL",
+        usage="distui presets [--json] | show NAME [--set F=VALUE] | new NAME [--base NAME | --from FILE|RUN]"
+        " | nccl [NAME]",
     )  # fmt: skip
     verb.add_argument("action", nargs="?", choices=("show", "new", "nccl"))
     verb.add_argument("name", nargs="?", metavar="NAME")

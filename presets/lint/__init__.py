@@ -6,6 +6,7 @@ import itertools
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import PurePath
 from typing import Any
 
@@ -374,9 +375,15 @@ def _environment(plan: Plan, loaded: Loaded, seen: script.ScriptContents | None)
         if not name.startswith("DISTUI_") and name not in own and worker_group.WATCHED.get(name) != value
     }
     yield from lint_rules.check_all(env, where, plan.nnodes)
+    for pattern, variables in plan.hosts.items():
+        yield from lint_rules.check_all(variables, partial(_of_hosts, pattern), plan.nnodes)
     for name, value in preset.env.items():
         if "builtin" not in loaded.origins.get(f"env.{name}", "--set"):
             yield from lint_rules.in_plain_text(name, value, f"env.{name}")
+
+
+def _of_hosts(pattern: str, name: str) -> str:
+    return f"hosts.{pattern}.{name}"
 
 
 def _sharding(plan: Plan, preset: Preset) -> Iterator[Finding]:

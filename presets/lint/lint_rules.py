@@ -7,7 +7,6 @@ this table for a reader.
 from __future__ import annotations
 
 import difflib
-import functools
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -36,6 +35,7 @@ E: Severities = ("error",)
 W: Severities = ("warning",)
 N: Severities = ("note",)
 EW: Severities = ("error", "warning")
+EWN: Severities = ("error", "warning", "note")
 EN: Severities = ("error", "note")
 WN: Severities = ("warning", "note")
 
@@ -62,7 +62,7 @@ _ALL: tuple[tuple[str, Severities, str, str], ...] = (
      "Launch a cluster where ranks and GPUs are to be seen and restarted; a managed job shows its log alone."),
     ("L13", W, "ports that SkyPilot opens to everybody", "Leave ports out, and forward one with ssh -L."),
     ("L14", W, "`fully_shard` from a private module of torch", "Write: from torch.distributed.fsdp import fully_shard."),
-    ("L15", WN, "a variable that neither NCCL nor torch reads (any more)",
+    ("L15", EWN, "a variable that neither NCCL nor torch is known to read (any more); a typing error is an error",
      "Take the name that is meant, or leave it out."),
     ("L16", E, "a value that NCCL or torch does not take for a variable", "Give a value that it takes."),
     ("L17", E, "batch sizes that contradict each other",
@@ -206,11 +206,6 @@ def keys(
 HERE = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|\[?::1\]?)(:\d+)?")
 """An address that is another place on each node."""
 DEFAULT_PORT = "29500"
-FOREIGN = (
-    *("NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_", "NCCL_SHARP_", "NCCL_UCX_", "NCCL_PLUGIN_", "NCCL_SHIMNET_"),
-    *("NCCL_TUNER_CONFIG", "NCCL_HOME", "NCCL_ROOT", "NCCL_LIB", "NCCL_INCLUDE", "NCCL_VERSION"),
-)
-"""Plugins' own variables, and those of builds and images."""
 OLD_NAMES = ("NCCL_BLOCKING_WAIT", "NCCL_ASYNC_ERROR_HANDLING", "NCCL_DESYNC_DEBUG", "NCCL_ENABLE_TIMING")
 """torch still reads them, under TORCH_ in front since 2.2."""
 SLOW: Mapping[str, tuple[str, str]] = {
@@ -280,14 +275,14 @@ def _nccl(name: str, value: str, where: str, literal: bool) -> Iterator[Finding]
         text = f"{name} is the old name of TORCH_{name}, which newer torch warns about."
         yield issue("L15", where, text, severity="note", remedy=f"Write TORCH_{name}.")
         return
+    text = nccl.doubt(name)
+    if text:
+        severity: Severity = "error" if nccl.slip(name) else "warning"
+        remedy = None if name in nccl.catalogue() else "Check its spelling: it is set as it stands."
+        yield issue("L15", where, text, near=nccl.likely(name), severity=severity, remedy=remedy)
+        return
     fact = nccl.catalogue().get(name)
     if fact is None:
-        if not name.startswith(FOREIGN):
-            text = f"Neither NCCL nor torch is known to read {name}: it does nothing."
-            yield issue("L15", where, text, near=_nearest(name))
-        return
-    if fact.until:
-        yield issue("L15", where, f"{name} is no longer read: NCCL {fact.until} was the last that did.")
         return
     problem = nccl.check(name, value) if literal else None
     if problem:
@@ -315,14 +310,9 @@ def _misspelt(name: str) -> bool:
     first = parts[parts[0] == "TORCH"] if parts[1:] else ""
     if not 3 <= len(first) <= 5 or _alike(first, "NCCL") < 0.7 or first == "NCCL" == name[:4]:
         return False
-    near = _nearest(name)
+    near = nccl.likely(name)
     return bool(near) and _alike(name.upper(), near) >= 0.9
 
 
 def _alike(name: str, other: str) -> float:
     return difflib.SequenceMatcher(None, name, other).ratio()
-
-
-@functools.lru_cache(maxsize=1000)
-def _nearest(name: str) -> str:
-    return nearest(name.upper()[:60], nccl.catalogue(), 0.75)

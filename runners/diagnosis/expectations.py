@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from ...presets.finding import Finding, nearest
-from ...presets.nccl import catalogue
+from ...presets.finding import Finding
+from ...presets.nccl import catalogue, likely
 from ...presets.plan import Plan
 from ..formatting import plural
 from ..model import Outcome
@@ -42,7 +42,7 @@ def unread(facts: Iterable[NcclFacts], plan: Plan | None, whole: bool) -> Iterat
 
 def _variable_finding(name: str, value: str, read: Mapping[str, str]) -> Finding:
     listed = name in catalogue()
-    near = "" if listed else nearest(name, catalogue(), 0.85)
+    near = likely(name)
     alarm = name in READ_AT_INIT or bool(near)
     why = (
         f"it looks like {near}" if near else "it is read only where it is needed"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-LEVELS = ("INFO", "WARN", "TRACE", "CALL", "ABORT")
+LEVELS = ("INFO", "WARN", "ATTN", "TRACE", "CALL", "ABORT")
 
-MARK = re.compile(r"NCCL (?:(INFO|WARN|TRACE|CALL|ABORT) |version (?=\d))")
+MARK = re.compile(r"NCCL (?:(INFO|WARN|ATTN|TRACE|CALL|ABORT) |version (?=\d))")
 """Where a head ends and the message begins; without a group: the line with NCCL's version."""
 _OLD = re.compile(r"(?<![\w.-])[\w.-]+:\d+:\d+ \[-?\d+\] (?:\S+:\d+ )?(INFO|WARN|TRACE) ")
 _LEVEL = re.compile(r"(INFO|WARN|TRACE) ")

@@ -100,7 +100,7 @@ OPTIONS: tuple[LaunchOption, ...] = (
     ),
     LaunchOption(
         flags=("--nccl",), takes="K=V", repeat=True, help="NCCL variable, NCCL_ may be left out",
-        more="It is checked against the catalogue.",
+        more="It is checked against the catalogue; `distui presets nccl NAME` says what a variable does.",
     ),
     LaunchOption(
         flags=("--nccl-preset",), takes="NAME", repeat=True,

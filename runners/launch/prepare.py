@@ -22,7 +22,7 @@ import msgspec
 
 from ...presets.finding import PlanError
 from ...presets.load import load
-from ...presets.nccl import check
+from ...presets.nccl import check, full_name
 from ...presets.plan import Place, Plan, Request, command_plan, make_plan
 from ...presets.render import for_host, plan_to_json, render, rendezvous_port
 from ...presets.sanitize import quoted
@@ -500,7 +500,7 @@ def host_pairs(words: Sequence[str]) -> dict[str, dict[str, str]]:
 
 def nccl_pairs(words: Sequence[str]) -> dict[str, str]:
     """`--nccl K=V` words, checked against the catalogue. Raises RunError."""
-    values = pairs(words, "--nccl", "NCCL_")
+    values = {full_name(name): value for name, value in pairs(words, "--nccl").items()}
     for name, value in values.items():
         problem = check(name, value)
         if problem is not None:

@@ -55,7 +55,7 @@ _RANK = r"^(?:\[rank\d+\]:?\s*)?"
 _SIGNALS = r"Signal \d+ \(SIG[A-Z]+\)|Segmentation fault|\bBus error\b|\bcore dumped\b|^Killed$"
 
 RULES = (
-    _rule(Level.INFO, r"NCCL (?:INFO|TRACE)", "NCCL INFO", "NCCL TRACE"),
+    _rule(Level.INFO, r"NCCL (?:INFO|ATTN|TRACE)", "NCCL INFO", "NCCL ATTN", "NCCL TRACE"),
     _rule(Level.WARN, r"NCCL WARN", "NCCL WARN"),
     _rule(Level.ERROR, _RANK + r"\[?[EF]\d{4} \d\d:\d\d:"),
     _rule(Level.WARN, _RANK + r"\[?W\d{4} \d\d:\d\d:"),

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+from pathlib import Path
+
 import pytest
 
-from distui.presets import nccl
+from distui.presets import nccl, secrets
+from distui.presets.finding import misspells
 
-KINDS = {"flag", "torch", "int", "word", "level", "text", "debug", "mask"}
+KINDS = {"flag", "torch", "int", "number", "word", "level", "text", "debug", "mask"}
+DOCUMENTED = (
+    Path(__file__).with_name(f"nccl-{nccl.NEWEST}-variables.txt").read_text("utf-8").splitlines()[1:]
+)
 
 
 @pytest.mark.parametrize(
@@ -24,6 +31,16 @@ KINDS = {"flag", "torch", "int", "word", "level", "text", "debug", "mask"}
         ("NCCL_LSA_TEAM_SIZE", "anything"),
         ("TORCH_NCCL_BLOCKING_WAIT", "True"),
         ("TORCH_FR_BUFFER_SIZE", "0"),
+        ("NCCL_DEBUG", "attn"),
+        ("NCCL_RAS_TIMEOUT_FACTOR", "0.5"),
+        ("NCCL_IB_PKEY_VALUE", "0x8111"),
+        ("NCCL_TREE_THRESHOLD", "0"),
+        ("NCCL_FOOBAR", "1"),
+        ("NCCL_INSPECTOR_ENABLE", "1"),
+        ("NCCL_INSPECTOR_NOT_YET_THERE", "x"),
+        ("NCCL_OFI_TUNER", "x"),
+        ("OFI_NCCL_PROTOCOL", "RDMA"),
+        ("FI_PROVIDER", "efa"),
     ],
 )
 def test_good_values_pass(name: str, value: str) -> None:
@@ -34,14 +51,21 @@ def test_good_values_pass(name: str, value: str) -> None:
     ("name", "value", "part"),
     [
         ("NCCL_DEBG", "INFO", "did you mean NCCL_DEBUG?"),
+        ("NCCL_DEUBG", "INFO", "did you mean NCCL_DEBUG?"),
+        ("NCCL_SOCKET_IFNMAE", "eth0", "did you mean NCCL_SOCKET_IFNAME?"),
+        ("NCCL_PROFILER_PLUGN", "x", "did you mean NCCL_PROFILER_PLUGIN?"),
         ("nccl_debug", "INFO", "did you mean NCCL_DEBUG?"),
+        ("DEBUG", "INFO", "did you mean NCCL_DEBUG?"),
+        ("GLOO_SOCKET_IFNAME", "eth0", "their names begin with NCCL_, TORCH_NCCL_ or TORCH_FR_"),
         ("NCCL_DEBUG", "LOUD", "take VERSION, WARN, INFO or TRACE"),
         ("NCCL_DEBUG_SUBSYS", "COLL,NETT", "'NETT' is not a subsystem of NCCL: did you mean NET?"),
         ("NCCL_P2P_DISABLE", "true", "takes 0 or 1, not 'true'"),
         ("NCCL_P2P_LEVEL", "NVLINK", "takes LOC, NVL, PIX, PXB, PHB or SYS"),
         ("NCCL_IB_TIMEOUT", "300", "takes a whole number from 0 to 255, not '300'"),
         ("NCCL_BUFFSIZE", "4MB", "takes a whole number of 0 or more"),
-        ("NCCL_TREE_THRESHOLD", "0", "no longer read: NCCL 2.4.8"),
+        ("NCCL_RAS_TIMEOUT_FACTOR", "0", "takes a number above 0, not '0'"),
+        ("NCCL_RAS_TIMEOUT_FACTOR", "nan", "takes a number above 0"),
+        ("NCCL_INSPECTOR_ENABLE", "yes", "takes 0 or 1"),
         ("TORCH_NCCL_BLOCKING_WAIT", "maybe", "takes 1 or 0"),
         ("NCCL_SOCKET_FAMILY", "ipv4", "takes AF_INET or AF_INET6"),
         ("", "1", "is no variable"),
@@ -56,17 +80,63 @@ def test_bad_values_get_a_sentence(name: str, value: str, part: str) -> None:
 
 def test_the_table_is_whole() -> None:
     variables = nccl.catalogue()
-    described = [variable for variable in variables.values() if variable.meaning]
-    assert len(described) >= 60
-    assert len(variables) >= 270
+    assert len(variables) >= 340
     for variable in variables.values():
         assert variable.kind in KINDS, variable.name
         assert variable.scope in ("live", "communicator", "restart"), variable.name
         assert bool(variable.values) == (variable.kind in ("word", "level", "debug")), variable.name
         if variable.since and not variable.since.startswith("torch "):
             assert nccl.version_key(variable.since) >= (2,), variable.name
-    for variable in described:
-        assert variable.meaning.endswith("."), variable.name
+        if variable.meaning:
+            assert (variable.meaning[:1].isupper(), variable.meaning[-1]) == (True, "."), variable.name
+            assert len(variable.meaning.split()) >= 4, variable.name
+
+
+def test_every_variable_of_the_documentation_has_help() -> None:
+    assert len(DOCUMENTED) == len(set(DOCUMENTED)) == 126
+    listed = nccl.catalogue()
+    assert [name for name in DOCUMENTED if name not in listed or not listed[name].meaning] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("NCCL_FOOBAR", ""),
+        ("NCCL_IB_SOMETHING_NEW", ""),
+        ("TORCH_NCCL_FOOBAR", ""),
+        ("NCCL_P2P_LVL", "NCCL_P2P_LEVEL"),
+        ("NCCL_IB_ENABLE", "NCCL_IB_DISABLE"),
+        ("NCCL_DEUBG", "NCCL_DEBUG"),
+    ],
+)
+def test_an_unknown_variable_is_doubted(name: str, near: str) -> None:
+    (text,) = nccl.doubts(["PATH", name, "NCCL_DEBUG", "NCCL_INSPECTOR_ENABLE", "NCCL_OFI_X", "FI_X"])
+    assert text.startswith(
+        f"Neither NCCL up to 2.32 nor torch is known to read {name}: it does nothing, unless"
+    )
+    assert text.partition(" Did you mean ")[2].rstrip("?") == near
+
+
+def test_a_variable_of_the_past_is_doubted() -> None:
+    assert nccl.doubts(["NCCL_LL_THRESHOLD"]) == [
+        "NCCL_LL_THRESHOLD is no longer read: NCCL 2.4.8 was the last that did."
+    ]
+
+
+def test_words_that_names_share_make_them_no_neighbours() -> None:
+    assert {nccl.likely(name) for name in ("NCCL_WEATHER_ENABLE", "NCCL_FOO_PLUGIN")} == {""}
+    assert nccl.likely("NCCL_INSPECT_ENABLE") == "NCCL_INSPECTOR_ENABLE"
+
+
+def test_names_of_the_catalogue_are_no_slips_of_each_other() -> None:
+    names = [name for name, entry in nccl.catalogue().items() if not entry.until]
+    assert [pair for pair in combinations(names, 2) if misspells(*pair)] == [
+        ("NCCL_WIN_ENABLE", "NCCL_GIN_ENABLE")
+    ]
+
+
+def test_the_key_of_encryption_is_a_secret() -> None:
+    assert secrets.is_secret("NCCL_PSK")
 
 
 def test_what_follows_a_live_switch() -> None:

@@ -73,6 +73,16 @@ def test_a_command_gets_them_too() -> None:
     assert "no-shm: NCCL_SHM_DISABLE=1." in plan.notes
 
 
+def test_a_command_is_warned_of_variables_that_nothing_reads() -> None:
+    request = Request(nccl={"NCCL_FOOBAR": "1", "NCCL_INSPECTOR_ENABLE": "1"}, env={"NCCL_P2P_LVL": "NVL"})
+    plan = command_plan(("bash", "train.sh"), request, PLACE)
+    assert (plan.env["NCCL_FOOBAR"], plan.env["NCCL_P2P_LVL"]) == ("1", "NVL")
+    first, second = (note for note in plan.notes if note.startswith("Neither NCCL"))
+    assert "NCCL_P2P_LVL" in first
+    assert first.endswith("Did you mean NCCL_P2P_LEVEL?")
+    assert "NCCL_FOOBAR" in second
+
+
 def test_what_can_be_told_to_a_running_process() -> None:
     live = {name for name, preset in nccl_presets().items() if preset.live}
     assert {"debug-warn", "debug-init", "coll-tap"} <= live
@@ -87,6 +97,18 @@ def test_the_command_line_lists_and_takes_them(capsys: pytest.CaptureFixture[str
     assert "    NCCL_NET=Socket NCCL_IB_DISABLE=1\n" in text
     assert main(["presets", "nccl", "--json"]) == 0
     assert {row["name"] for row in json.loads(capsys.readouterr().out)} == set(nccl_presets())
+    assert main(["presets", "nccl", "IB_TIMEOUT"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("NCCL_IB_TIMEOUT\n    RDMA timeout: ")
+    assert text.endswith("    takes a whole number from 0 to 255; default 20; read once in a process\n")
+    assert main(["presets", "nccl", "ib_", "--json"]) == 0
+    names = [row["name"] for row in json.loads(capsys.readouterr().out)]
+    assert len(names) > 30
+    assert all(name.startswith("NCCL_IB_") for name in names)
+    assert main(["presets", "nccl", "no-p2p"]) == 0
+    assert capsys.readouterr().out.startswith("no-p2p\n")
+    assert main(["presets", "nccl", "IB_TIMEUOT"]) == 2
+    assert "did you mean NCCL_IB_TIMEOUT?" in capsys.readouterr().err
     words = [
         "plan",
         "ddp",

@@ -64,6 +64,14 @@ def test_the_shipped_presets_are_whole(places: Places) -> None:
     assert places.load("ddp").preset.topology.nproc_per_node == "auto"
 
 
+def test_variables_that_newer_nccls_and_plugins_may_have_load(places: Places) -> None:
+    places.user(
+        "mine", 'base = "ddp"\n[nccl]\nNCCL_FOOBAR = 1\nFI_PROVIDER = "efa"\nNCCL_LL_THRESHOLD = 0\n'
+    )
+    env = places.load("mine").preset.nccl.env
+    assert (env["NCCL_FOOBAR"], env["FI_PROVIDER"], env["NCCL_LL_THRESHOLD"]) == ("1", "efa", "0")
+
+
 def test_later_layers_win_value_by_value(places: Places) -> None:
     user = places.user("ddp", 'title = "mine"\n[restart]\nlimit = 7\nbackoff_s = 2\n')
     places.project_file.write_text("[preset.ddp.restart]\nbackoff_s = 5\n")
@@ -198,6 +206,7 @@ def test_set_leaves_the_text_of_variables_alone(places: Places, value: str) -> N
         ("topology.nnodes=0", ("takes 1 or more",)),
         ("topology.nproc_per_node=all", ('a whole number, or "gpu", "cpu" or "auto"',)),
         ("hook=no", ("hook takes true or false",)),
+        ("nccl.DEBUG=INFO", ("DEBUG is no variable of NCCL", "did you mean NCCL_DEBUG?")),
         ("nccl.NCCL_DEBG=INFO", ("NCCL_DEBG", "did you mean NCCL_DEBUG?")),
         ("nccl.NCCL_P2P_DISABLE=yes", ("NCCL_P2P_DISABLE takes 0 or 1",)),
         ("base=ddp", ("base is not a field",)),

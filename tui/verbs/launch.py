@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ...presets import skypilot
+from ...presets import nccl, skypilot
 from ...presets.finding import Finding, PlanError, worst_first
 from ...presets.load import load
 from ...presets.model import Loaded, Preset
@@ -196,6 +197,9 @@ def show(prepared: Prepared, options: argparse.Namespace, findings: Sequence[Fin
 
 def begin(prepared: Prepared, options: argparse.Namespace) -> int:
     """Start it, and stay with it as far as the user wants and the terminal can."""
+    for doubt in nccl.doubts([*prepared.plan.env, *chain(*prepared.plan.hosts.values())]):
+        if doubt not in prepared.plan.notes:
+            complain(doubt)
     entry = prepared.start()
     about = {"run": entry.record.run, "name": entry.record.name, "path": str(entry.path)}
     if options.detach:

@@ -7,11 +7,13 @@ import json
 import os
 import shlex
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...presets import trusted_files
+from ...presets import nccl, trusted_files
 from ...presets import trusted_files as trusted
+from ...presets.finding import nearest
 from ...presets.load import (
     PROJECT_FILE,
     Definition,
@@ -46,7 +48,7 @@ def presets(options: argparse.Namespace) -> int:
     if options.action is None:
         return _list_presets(options.json)
     if options.action == "nccl":
-        return _nccl(options.json)
+        return _nccl(options.name, options.json)
     if options.name is None:
         raise RunError(f"presets {options.action}: which one? `distui presets` lists them")
     return _show(options) if options.action == "show" else _new(options)
@@ -154,9 +156,11 @@ def _from_run(source: str) -> Imported:
     return imports.from_plan(daemon.load(entry), changes, f"run {entry.record.name}", library().names)
 
 
-def _nccl(as_json: bool) -> int:
-    """Settings of NCCL by name."""
-    named = nccl_presets().values()
+def _nccl(name: str | None, as_json: bool) -> int:
+    """Settings of NCCL by name: all, or one of them; or what a variable is. Raises RunError."""
+    if name is not None and name not in nccl_presets():
+        return _variables(name, as_json)
+    named = [preset for preset in nccl_presets().values() if name in (None, preset.name)]
     if as_json:
         rows = [
             {"name": preset.name, "when": preset.when, "live": preset.live, "env": dict(preset.env)}
@@ -167,6 +171,22 @@ def _nccl(as_json: bool) -> int:
     for preset in named:
         pairs = " ".join(f"{name}={shlex.quote(value)}" for name, value in preset.env.items())
         sys.stdout.write(f"{preset.name}\n    {preset.when}\n    {pairs}\n")
+    return 0
+
+
+def _variables(name: str, as_json: bool) -> int:
+    """Variables of NCCL, with help. Raises RunError."""
+    entries = nccl.described(name)
+    if not entries:
+        near = nccl.likely(nccl.full_name(name.upper())) or nearest(name, nccl_presets())
+        hint = f"did you mean {near}?" if near else "`distui presets nccl NCCL_` lists all variables"
+        raise RunError(f"{name} is neither a setting nor a variable of NCCL: {hint}")
+    if as_json:
+        sys.stdout.write(json.dumps([asdict(entry) for entry in entries]) + "\n")
+        return 0
+    for entry in entries:
+        meaning = entry.meaning or "In NCCL's sources alone, without a word in its documentation."
+        sys.stdout.write(f"{entry.name}\n    {meaning}\n    {nccl.facts(entry)}\n")
     return 0
 
 

@@ -55,6 +55,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("L15", {"env": {"NCCL_DEBUGG": "INFO"}}, {"env": {"NCCL_DEBUG": "INFO"}}),
     ("L15", {"env": {"NCLL_DEBUG": "INFO"}}, {"env": {"NOTHING_DEBUG": "INFO"}}),
     ("L15", {"env": {"NCCL_BLOCKING_WAIT": "1"}}, {"env": {"TORCH_NCCL_BLOCKING_WAIT": "1"}}),
+    ("L15", {"nccl": {"NCCL_FOOBAR": "1"}}, {"nccl": {"NCCL_INSPECTOR_ENABLE": "1"}}),
     ("L15", {"env": {"NCCL_RINGS": "0 1"}}, {"env": {"NCCL_TUNER_CONFIG_PATH": "/x"}}),
     ("L16", {"env": {"NCCL_IB_TIMEOUT": "999"}}, {"env": {"NCCL_IB_TIMEOUT": "22"}}),
     ("L16", {"env": {"NCCL_SOCKET_NTHREADS": "16", "NCCL_NSOCKS_PERTHREAD": "16"}},
@@ -93,6 +94,25 @@ def test_where_says_which_field() -> None:
     assert (one.where, one.remedy) == ("NCCL_DEBUGG", "Did you mean NCCL_DEBUG?")
     (one,) = lint("ddp", "nccl.NCCL_P2P_DISABLE=1")
     assert (one.where, one.id) == ("nccl.NCCL_P2P_DISABLE", "L40")
+
+
+def test_only_a_typing_error_of_a_variable_is_an_error() -> None:
+    names = ("NCCL_FOOBAR", "NCCL_P2P_LVL", "NCCL_LL_THRESHOLD", "NCCL_DEUBG")
+    findings = [lint("ddp", env={name: "INFO"})[0] for name in names]
+    assert [finding.severity for finding in findings] == ["warning", "warning", "warning", "error"]
+    assert [finding.remedy for finding in findings] == [
+        "Check its spelling: it is set as it stands.",
+        "Did you mean NCCL_P2P_LEVEL?",
+        "Take the name that is meant, or leave it out.",
+        "Did you mean NCCL_DEBUG?",
+    ]
+
+
+def test_the_variables_of_single_hosts() -> None:
+    loaded = load("ddp", (), cwd=Path("/"), env={"HOME": "/nowhere"})
+    request = Request(script="train.py", hosts={"a*": {"NCCL_FOOBAR": "1", "NCCL_DEBUG": "INFO"}})
+    (finding,) = lint_plan(make_plan(loaded, request, place()), loaded, source=OBEYING)
+    assert (finding.id, finding.where, finding.value) == ("L15", "hosts.a*.NCCL_FOOBAR", "1")
 
 
 def test_what_the_script_reads_itself_is_its_own() -> None:

@@ -76,6 +76,7 @@ def test_a_head_behind_every_prefix(name: str, level: str) -> None:
     [
         ("h:1:2 [0] init.cc:497 NCCL WARN boom", "WARN", "init.cc", 497, "", "boom"),
         ("h:1:2 [0] a/b.cc:4 (f) NCCL WARN boom", "WARN", "a/b.cc", 4, "f", "boom"),
+        ("h:1:2 [0] a/b.cc:4 (f) NCCL ATTN boom", "ATTN", "a/b.cc", 4, "f", "boom"),
         (
             "h:1:2 [0] nccl_net_ofi_x:969 NCCL WARN NET/OFI a",
             "WARN",

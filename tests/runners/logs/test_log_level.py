@@ -20,6 +20,7 @@ LINES = [
     ("/x/y.py:3: UserWarning: something", Level.WARN),
     ("W1120 13:50:05.123000 99 torch/distributed/run.py:1] ******", Level.WARN),
     ("[rank1]:[W1120 13:50:05.1 ProcessGroupNCCL.cpp:1] destroy_process_group", Level.WARN),
+    ("n1:1:2 [0] init.cc:5 (f) NCCL ATTN cleanup failed", Level.INFO),
     ("this is deprecated", Level.WARN),
     ("Traceback (most recent call last):", Level.ERROR),
     ("[rank3]: Traceback (most recent call last):", Level.ERROR),
