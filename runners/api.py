@@ -228,7 +228,7 @@ def _variables(where: str, value: Any) -> dict[str, str]:
 
 
 def _nccl(where: str, value: Any) -> dict[str, str]:
-    """As `--nccl` takes them: NCCL_ may be left out. Raises RunError for what NCCL does not read."""
+    """As `--nccl` takes them: NCCL_ may be left out. Raises RunError for a wrong value and a misspelt name."""
     return nccl_pairs([f"{name}={text}" for name, text in _variables(where, value).items()])
 
 

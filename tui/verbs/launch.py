@@ -20,7 +20,7 @@ from ...presets import nccl, skypilot
 from ...presets.finding import Finding, PlanError, worst_first
 from ...presets.load import load
 from ...presets.model import Loaded, Preset
-from ...presets.plan import Request
+from ...presets.plan import Plan, Request
 from ...presets.sanitize import clean_text, clean_whole
 from ...presets.skypilot import Resources
 from ...runners import local_agent, run_directories
@@ -197,9 +197,7 @@ def show(prepared: Prepared, options: argparse.Namespace, findings: Sequence[Fin
 
 def begin(prepared: Prepared, options: argparse.Namespace) -> int:
     """Start it, and stay with it as far as the user wants and the terminal can."""
-    for doubt in nccl.doubts([*prepared.plan.env, *chain(*prepared.plan.hosts.values())]):
-        if doubt not in prepared.plan.notes:
-            complain(doubt)
+    _warn(prepared.plan, options)
     entry = prepared.start()
     about = {"run": entry.record.run, "name": entry.record.name, "path": str(entry.path)}
     if options.detach:
@@ -212,6 +210,14 @@ def begin(prepared: Prepared, options: argparse.Namespace) -> int:
         quiet = getattr(options, "quiet", False)
         return asyncio.run(foreground.stay(entry, prepared.plan, as_json=options.json, quiet=quiet))
     return runs.show(entry.record.run, options.readonly, options.ascii) or outcome(entry)
+
+
+def _warn(plan: Plan, options: argparse.Namespace) -> None:
+    """Of variables that nothing may read; the notes of a plan are printed where its text is."""
+    printed = () if options.detach or options.json or interactive() else plan.notes
+    for doubt in nccl.doubts([*plan.env, *chain(*plan.hosts.values())]):
+        if doubt not in printed:
+            complain(doubt)
 
 
 def outcome(entry: run_directories.Entry) -> int:

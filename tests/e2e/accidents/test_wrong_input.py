@@ -97,3 +97,15 @@ def test_a_port_that_is_held(world: World) -> None:
         port = held.getsockname()[1]
         world.distui("launch", "ddp", "--port", str(port), "--", "x.py").refused(2, str(port), "not free")
     assert not world.runs.exists() or not list(world.runs.iterdir())
+
+
+def test_a_variable_that_nothing_reads_is_set_and_warned_of(world: World) -> None:
+    out = world.work / "value"
+    words = ("exec", "--detach", "--json", "--nccl", "FOOBAR=1", "--env", "NCCL_DEUBG=2", "--")
+    started = world.distui(*words, "sh", "-c", f'echo "$NCCL_FOOBAR $NCCL_DEUBG" > {out}').fine()
+    first, second = started.err.splitlines()
+    assert "is known to read NCCL_DEUBG" in first
+    assert first.endswith("Did you mean NCCL_DEBUG?")
+    assert "is known to read NCCL_FOOBAR: it does nothing, unless yours is newer" in second
+    world.distui("wait", started.json()["run"]).fine()
+    assert out.read_text() == "1 2\n"

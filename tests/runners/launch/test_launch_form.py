@@ -31,6 +31,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_an_unknown_variable_of_nccl_is_in_the_preview(here: Path) -> None:
+    seen = launch_form.preview(form(nproc="2", env="NCCL_FOOBAR=1"))
+    (finding,) = (finding for finding in seen.findings if finding.id == "L15")
+    assert (finding.where, finding.severity) == ("NCCL_FOOBAR", "warning")
+    assert "NCCL_FOOBAR=1" in seen.text
+
+
 @pytest.mark.parametrize(
     ("place", "kind"),
     [
