@@ -443,6 +443,14 @@ class RankThread(Struct, frozen=True, array_like=True):
     """Of which it died, raised where `stack` begins; "" while it lives."""
 
 
+class OwnLine(Struct, frozen=True, array_like=True):
+    """A line that a rank wrote to its stdout or stderr, cut, with secrets masked."""
+
+    text: str
+    at: float | None = None
+    """Unix time by which it was written; None where that is not sure to some seconds."""
+
+
 class Pulse(Struct, frozen=True, omit_defaults=True):
     """One look at a rank, every few seconds, through its hook."""
 
@@ -504,6 +512,8 @@ class Pulse(Struct, frozen=True, omit_defaults=True):
     """Samples that found the innermost frame at a jump backwards: in a loop that calls nothing."""
     workers_busy: int | None = None
     """Workers of its data loaders that do not wait for a task; None where there are none, or the kernel hides it."""
+    wrote: tuple[OwnLine, ...] = ()
+    """Only while it waits or stands still: what it wrote last that may say why, oldest first; at most 2 lines."""
 
 
 # --- events: past participles; `Event` is their union, `Stamped` the form in which they travel and are kept ---

@@ -24,7 +24,7 @@ MODULE_LINES = 650
 FUNCTION_LINES = 45
 LONGER: dict[str, tuple[int, str]] = {
     "runners/model.py": (
-        1160,
+        1170,
         "one definition of every event and command, and all that is known of each kind of command",
     ),
     "runners/state.py": (690, "one fold: what every event does to the state of a run"),
@@ -221,7 +221,7 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 284,
+    "modules": 286,
     "lines": 86_200,
     "cycles": 0,
     "in_cycles": 0,

@@ -25,6 +25,7 @@ from .hook_clients import Environment, Hooks
 from .nccl_logs import NcclLogs
 from .nccl_switch import NcclSwitch, RasWatch
 from .pulses import Pulses
+from .rank_lines import RankLines
 from .relay_client import AgentRelay, read_key
 from .runner_process import ServedRun
 from .sampling import Sampling
@@ -49,7 +50,9 @@ class Agent:
         hooks = Hooks(run.run_dir, run.stem, run.emit, run.node)
         restarts = Restarts(run, Environment(run, hooks))
         self.relay = self._make_relay()
-        self.pulses = Pulses(run.state, hooks, run.emit)
+        self.pulses = Pulses(
+            run.state, hooks, run.emit, RankLines(run.run_dir, run.node, self._flush_times)
+        )
         self.sampling = Sampling(run, hooks, lambda: self.server.viewers, self.pulses.shares)
         self.nccl = NcclSwitch(run, hooks, restarts)
         self.nccl_logs = NcclLogs(run, lower=self.nccl.lower, heard=self.sampling.training.heard)
@@ -79,8 +82,12 @@ class Agent:
         self, file: str, offset: int, limit: int, grep: str, *, line: int = 0, at: float = 0.0
     ) -> Window:
         """A piece of a log, with the times that were noted so far."""
-        self.sampling.flush_times(file)
+        self._flush_times(file)
         return await ask_window(self.served.run_dir, file, offset, limit, grep, line=line, at=at)
+
+    def _flush_times(self, file: str) -> None:
+        """Write when the lines of a log were written, as far as that was noted."""
+        self.sampling.flush_times(file)
 
     def _make_relay(self) -> AgentRelay | None:
         """The way to the other nodes; None where there are none, or no key to recognise them by."""

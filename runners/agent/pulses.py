@@ -19,12 +19,13 @@ import msgspec
 from msgspec import structs
 
 from ..diagnosis.rank_dumps import main_frames, threads
-from ..model import Event, Pulse, PulseTick, RankPhase, Site, Stall
+from ..model import Event, OwnLine, Pulse, PulseTick, RankPhase, Site, Stall
 from ..state import RunState
 from ..telemetry.proc import read_io, read_once, read_stat
 from .hook_clients import HookClient, HookError, Hooks
 from .processes import environ_of
 from .pyspy import PySpy
+from .rank_lines import RankLines
 from .wait_shares import WaitShares
 
 MOST_PROCESSES = 256
@@ -153,6 +154,11 @@ def _with_holder(pulse: Pulse, holders: Mapping[int, int], own: Mapping[int, int
     return structs.replace(
         pulse, holder=own.get(holder, holder), holder_name="" if holder in own else _program(holder)
     )
+
+
+def _with_lines(pulse: Pulse, wrote: Mapping[int, tuple[OwnLine, ...]]) -> Pulse:
+    its = wrote.get(pulse.rank)
+    return structs.replace(pulse, wrote=its) if its is not None else pulse
 
 
 def crash_sites(text: str) -> tuple[Site, ...]:
@@ -287,8 +293,11 @@ class _PulseState:
 class Pulses:
     """Takes the pulses of this node's ranks for as long as the run lives."""
 
-    def __init__(self, state: RunState, hooks: Hooks, emit: Callable[[Event], None]) -> None:
-        self._state, self._hooks, self._emit = state, hooks, emit
+    def __init__(
+        self, state: RunState, hooks: Hooks, emit: Callable[[Event], None], lines: RankLines | None = None
+    ) -> None:
+        """`lines`: reads what waiting ranks wrote; None where nothing of them is kept."""
+        self._state, self._hooks, self._emit, self._lines = state, hooks, emit, lines
         self.spy = PySpy()
         self.shares = WaitShares()
         self._ranks: dict[int, _PulseState] = {}
@@ -337,7 +346,13 @@ class Pulses:
         stalled = await asyncio.to_thread(stalls, pids) if pids else {}
         holders = lock_holders() if any(pulse.call == "lock" for pulse in pulses) else {}
         own = {member: pid for pid in ranks.values() for member in tree(pid)} if holders else {}
-        return tuple(_with_holder(_with_stalls(pulse, stalled), holders, own) for pulse in pulses)
+        steps = {pulse.rank: pulse.last_step for pulse in (*waiting, *still)}
+        wrote = (
+            await self._lines.of(self._state.attempt, steps) if steps and self._lines is not None else {}
+        )
+        return tuple(
+            _with_lines(_with_holder(_with_stalls(pulse, stalled), holders, own), wrote) for pulse in pulses
+        )
 
     def _remember(self, ranks: Mapping[int, int]) -> None:
         self._ranks = {rank: state for rank, state in self._ranks.items() if ranks.get(rank) == state.pid}

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ...presets.finding import NO_VERDICT, Finding
 from ..formatting import agreeing, spans_text
 from ..model import Collective, Gpu, Pulse, RunPhase, Stall
-from . import activity, leaving, rank_dumps, starting, waits
+from . import activity, leaving, own_lines, rank_dumps, starting, waits
 from .activity import Activity, Kind
 from .view import View
 from .waits import Case, Ends, Pending, Waits, waiting_text
@@ -181,6 +181,7 @@ def mismatch(view: View, pending: Pending, *, sites: bool) -> Finding | None:
     parting = split(made)
     if parting is None or (parting.of == "site" and (not sites or pending.age < SITES_S)):
         return None
+    parting = _settled(view, parting)
     (usual, most), (other, few) = parting.variants[0], parting.variants[1]
     skipped = _skipped(view, name, few[0], most[0])
     phrase = f"{view.who(few)} {agreeing(few, 'is', 'are')} in {_call(other, parting)}"
@@ -192,6 +193,15 @@ def mismatch(view: View, pending: Pending, *, sites: bool) -> Finding | None:
         "hang-mismatch", "error", text, **view.about(few), remedy=ALIGN, since=pending.since,
         evidence=tuple(_parted(view, parting, pending)),
     )  # fmt: skip
+
+
+def _settled(view: View, parting: Split) -> Split:
+    """Where two are equally many, those count as the few that wrote something which may say why, if only they did."""
+    (_, most), (_, few) = first, second = parting.variants[:2]
+    reason = len(most) == len(few) and own_lines.quoted(view, most, few)
+    if not reason or own_lines.quoted(view, few, most):
+        return parting
+    return parting._replace(variants=(second, first, *parting.variants[2:]))
 
 
 def _call(call: Collective, parting: Split) -> str:
@@ -212,6 +222,7 @@ def _parted(view: View, parting: Split, pending: Pending) -> Iterable[str]:
             f"they part at #{apart.mine.seq}{'' if apart.exact else ' or before'}: rank {few[0]} called "
             f"{_brief(apart.mine)}, rank {most[0]} {_brief(apart.theirs)}"
         )
+    yield from own_lines.quoted(view, few, most)
 
 
 def _brief(call: Collective) -> str:
@@ -247,6 +258,7 @@ def left_out(view: View, rank: int, pending: Pending) -> Finding | None:
         evidence=(
             waiting_text(view, pending),
             f"at #{apart.mine.seq} rank {rank} called {_brief(apart.mine)}, rank {other} {_brief(apart.theirs)}",
+            *own_lines.quoted(view, [rank], ranks),
         ),
     )  # fmt: skip
 
@@ -262,7 +274,9 @@ def elsewhere(view: View, pending: Pending, others: Sequence[Pending]) -> Findin
     )
     return Finding(
         "hang-mismatch", "error", text, **view.about(ranks), remedy=ALIGN, since=near.since,
-        evidence=tuple(waiting_text(view, each) for each in (*others[:3], pending)),
+        evidence=(
+            *(waiting_text(view, each) for each in (*others[:3], pending)), *own_lines.quoted(view, ranks, near.ranks)
+        ),
     )  # fmt: skip
 
 

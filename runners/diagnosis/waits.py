@@ -13,7 +13,7 @@ from ...presets.finding import Finding
 from ..formatting import agreeing, spans_text, time_of_day
 from ..inrank.failure_causes import UNEVEN
 from ..model import Collective, ProcessGroup, Pulse, RankPhase, Site
-from . import activity, held_by
+from . import activity, held_by, own_lines
 from .activity import Activity, Doing, Kind
 from .held_by import HeldBy
 from .rank_dumps import DEFAULT
@@ -595,6 +595,7 @@ def evidence(view: View, case: Case, leading: Sequence[Pending]) -> Iterable[str
         yield f"{sum(len(each.waits) for each in more)} more ranks wait in {len(more)} other collectives behind those"
     for pending in nearest[:1]:
         yield from _behind(view, ranks, pending)
+        yield from own_lines.quoted(view, ranks, pending.ranks)
     stack = activity.users(fault.stack)
     if stack:
         yield f"stack of rank {ranks[0]}: {activity.stack_text(stack)}"

@@ -75,6 +75,10 @@ FAULTS = {
         name="one rank's epoch has fewer batches", ranks=3,
         wanted=Wanted(ids=("hang-mismatch",), rank=1, words=("barrier", "all_reduce")),
     ),
+    "skipping": Fault(
+        name="one rank skips a batch that it cannot read, and says so",
+        wanted=Wanted(ids=("hang-mismatch",), rank=1, words=("barrier", "all_reduce", "skipping batch 17: bad sample")),
+    ),
 }  # fmt: skip
 """By the argument of hangs.py."""
 

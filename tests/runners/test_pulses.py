@@ -21,7 +21,9 @@ from e2e.runs import until
 from distui.runners.agent import pulses, pyspy
 from distui.runners.agent.hook_clients import HookError, Hooks
 from distui.runners.agent.pulses import Pulses, address, parse, stalls
-from distui.runners.model import HookChanged, RankChanged, RankPhase, Site, Stall
+from distui.runners.agent.rank_lines import RankLines
+from distui.runners.logs.log_files import file_id
+from distui.runners.model import HookChanged, OwnLine, RankChanged, RankPhase, Site, Stall
 from distui.runners.state import RunState
 
 pytestmark = pytest.mark.timeout(30)
@@ -210,7 +212,8 @@ async def looked(directory: Path, *ranks: Rank) -> AsyncIterator[tuple[Pulses, d
         hooks.follow(RankChanged(1, number, RankPhase.RUNNING, number, rank.pid))
     try:
         await asyncio.wait_for(up.wait(), 5)
-        taking = Pulses(RunState(), hooks, lambda event: None)
+        lines = RankLines(directory, 0, lambda file: None)
+        taking = Pulses(RunState(), hooks, lambda event: None, lines)
         yield taking, {number: rank.pid for number, rank in enumerate(ranks)}
     finally:
         for rank in ranks:
@@ -247,6 +250,19 @@ async def test_a_silent_rank_is_asked_once_and_the_others_are_looked_at_closely(
         await asyncio.sleep(0.05)
         assert [one.hook for one in await taking.take(pids)] == [True, True]
         assert len(silent.asked) == 3
+
+
+async def test_what_ranks_wrote_is_read_of_those_that_wait_and_of_nobody_else(tmp_path: Path) -> None:
+    ranks = Rank(os.getpid()), Rank(os.getpid())
+    for number in (0, 1):
+        log = tmp_path / file_id(0, 0, number, "err")
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(f"skipping batch {number}\n")
+    async with looked(tmp_path, *ranks) as (taking, pids):
+        assert [each.wrote for each in await taking.take(pids)] == [(), ()]
+        waits = {"group": "0", "seq": 7, "op": "all_reduce", "created": 1.0}
+        ranks[1].answer = {**ranks[1].answer, "active": [waits]}
+        assert [each.wrote for each in await taking.take(pids)] == [(), (OwnLine("skipping batch 1"),)]
 
 
 async def test_a_rank_whose_hook_is_older_lives_and_tells_nothing(tmp_path: Path) -> None:

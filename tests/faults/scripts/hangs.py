@@ -181,6 +181,26 @@ def uneven(rank: int) -> None:
     end_of_epoch()
 
 
+def skipping(rank: int) -> None:
+    """The rogue leaves out a batch that it cannot read, says so, and is one collective behind from then on."""
+    trainer = Trainer()
+    for number in range(150):
+        try:
+            trainer.step(read_batch(trainer, rank, number))
+        except ValueError as error:
+            print(f"skipping batch {number}: {error}", file=sys.stderr, flush=True)
+    if rank == ROGUE:
+        sign(rank)
+    end_of_epoch()
+
+
+def read_batch(trainer: Trainer, rank: int, number: int) -> torch.Tensor:
+    """One of the files is damaged."""
+    if (rank, number) == (ROGUE, 17):
+        raise ValueError("bad sample")
+    return trainer.batch()
+
+
 def end_of_epoch() -> None:
     """What follows the last batch."""
     dist.barrier()
@@ -195,6 +215,8 @@ def main() -> None:
         with_collectives(rank)
     elif FAULT == "uneven":
         uneven(rank)
+    elif FAULT == "skipping":
+        skipping(rank)
     elif FAULT == "lock":
         trainer = Trainer()
         for _ in range(30):

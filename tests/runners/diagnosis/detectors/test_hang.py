@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distui.presets.finding import Finding
-from distui.runners.model import ProcessGroup, RankPhase, RunPhase, Site
+from distui.runners.model import OwnLine, ProcessGroup, RankPhase, RunPhase, Site
 
 from .hang_rig import (
     END,
@@ -43,6 +43,31 @@ def test_a_sleeping_rank_is_named_with_its_line() -> None:
         "rank 2 called 41 collectives of default_pg",
         "stack of rank 2: train.py:33 load, train.py:70 main, train.py:80 <module>",
     )
+
+
+SKIPPED = OwnLine("skipping batch 17: bad sample", NOW - 9)
+ON_ALL = OwnLine("[rank2]: UserWarning: the same on all ranks")
+
+
+def test_a_rank_that_is_behind_is_quoted_with_what_it_alone_wrote() -> None:
+    made = Made().wait([0, 1, 3], wrote=(OwnLine("[rank0]: UserWarning: the same on all ranks"),))
+    made.add(series(2, LOAD, enqueued=41, wrote=(ON_ALL, SKIPPED)))
+    assert only(made.hang()).evidence[2] == "rank 2 wrote at 20:40:58 UTC: skipping batch 17: bad sample"
+    assert not any("UserWarning" in line for line in only(made.hang()).evidence)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_of_two_ranks_in_different_calls_the_one_that_wrote_why_is_named(rank: int) -> None:
+    made = Made(ranks=2)
+    calls = {rank: call(42, "barrier", sites=END), 1 - rank: call(42)}
+    for each in (0, 1):
+        made.wait([each], calls[each], wrote=(SKIPPED,) if each == rank else ())
+    told = only(made.hang())
+    assert (told.id, told.rank) == ("hang-mismatch", rank)
+    assert told.text.startswith(f"rank {rank} is in barrier #42")
+    assert told.evidence[-1] == f"rank {rank} wrote at 20:40:58 UTC: skipping batch 17: bad sample"
+    silent = Made(ranks=2).wait([0], calls[0], wrote=(SKIPPED,)).wait([1], calls[1], wrote=(SKIPPED,))
+    assert only(silent.hang()).rank == 1
 
 
 def test_nodes_are_named_where_there_are_several() -> None:

@@ -1,0 +1,102 @@
+"""What ranks that wait or stand still wrote last that may say why: warnings, errors, what they left out."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from ...presets.sanitize import clean_line, clean_text
+from ...presets.secrets import mask_text
+from ..diagnosis.error_lines import is_alive
+from ..diagnosis.own_lines import unlike
+from ..logs.follow import read_window
+from ..logs.line_times import TimeRecords
+from ..logs.log_files import LogError, file_id
+from ..model import OwnLine
+
+READ = 64 << 10
+"""Bytes of a file's end in which a line is looked for."""
+MOST, CHARACTERS = 2, 200
+"""Lines of a rank, and how much of each."""
+WHOLE = 4096
+"""Characters of a line in which secrets are looked for before it is cut."""
+SHARP_S = 2.0
+"""A line whose time is less certain is shown without."""
+_WARNS = re.compile(
+    r"\b(?:WARN(?:ING)?|ERROR|CRITICAL|FATAL)\b|\b\w*(?:Error|Exception|Warning)\b"
+    r"|(?i:\b(?:skip|ignor|drop|discard|corrupt|fail|invalid|missing|empty|retry|bad\b|cannot\b|could not\b))"
+)
+
+
+class _Candidate(NamedTuple):
+    order: float
+    line: OwnLine
+    warns: bool
+
+
+class RankLines:
+    """Reads them of one node's ranks; a file again only once it has grown."""
+
+    def __init__(self, run_dir: Path, node: int, flush: Callable[[str], None]) -> None:
+        """`flush`: has the times of a file's lines written that were noted so far."""
+        self._run_dir, self._node, self._flush = run_dir, node, flush
+        self._kept: dict[str, tuple[int, list[_Candidate]]] = {}
+        """By file: its size, and what was read of it."""
+
+    async def of(self, attempt: int, ranks: Mapping[int, float | None]) -> dict[int, tuple[OwnLine, ...]]:
+        """Lines of each rank that has any, oldest first. `ranks`: unix time of the newest step of each.
+
+        Without what other ranks here wrote as well. Where no line warns, what stands in stderr since the step.
+        """
+        files = [file_id(self._node, attempt, rank, stream) for rank in ranks for stream in ("err", "out")]
+        for file in files:
+            self._flush(file)
+        read = await asyncio.to_thread(lambda: {file: self._lines(file) for file in files})
+        self._kept = {file: each for file, each in read.items() if each is not None}
+        return unlike({rank: self._newest(attempt, rank, step) for rank, step in ranks.items()})
+
+    def _newest(self, attempt: int, rank: int, step: float | None) -> tuple[OwnLine, ...]:
+        streams = [self._kept.get(file_id(self._node, attempt, rank, name)) for name in ("err", "out")]
+        lines = sorted(
+            (each for kept in streams if kept is not None for each in kept[1]), key=lambda each: each.order
+        )
+        warnings = [each.line for each in lines if each.warns]
+        since = [each.line for each in lines if step is not None and (each.line.at or 0.0) > step]
+        return tuple((warnings or since)[-MOST:])
+
+    def _lines(self, file: str) -> tuple[int, list[_Candidate]] | None:
+        before = self._kept.get(file)
+        try:
+            same = before is not None and (self._run_dir / file).stat().st_size == before[0]
+            if before is not None and same and all(each.line.at is not None for each in before[1]):
+                return before
+            window = read_window(self._run_dir, file, -READ)
+        except (LogError, OSError):
+            return None
+        times, lines = TimeRecords(window.times), list[_Candidate]()
+        errors, counts = file.endswith(".err"), {True: 0, False: 0}
+        for offset, raw in _backwards(window.data):
+            text = clean_line(raw, WHOLE).strip()
+            warns = _WARNS.search(text) is not None
+            if not text or not (warns or errors) or counts[warns] == MOST or is_alive(text):
+                continue
+            moment = times.of(window.offset + offset)
+            shown = clean_text(mask_text(text))[:CHARACTERS]
+            at = moment.by if moment.slack <= SHARP_S else None
+            lines.append(_Candidate(moment.by or 0.0, OwnLine(shown, at), warns))
+            counts[warns] += 1
+            if counts[True] == MOST:
+                break
+        return window.size, lines[::-1]
+
+
+def _backwards(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Lines with their offsets, the last first."""
+    end = len(data)
+    while end > 0:
+        begin = data.rfind(b"\n", 0, end) + 1
+        yield begin, data[begin:end]
+        end = begin - 1

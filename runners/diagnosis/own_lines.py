@@ -1,0 +1,42 @@
+"""What ranks wrote themselves that may say why they are behind the others, as evidence. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..formatting import time_of_day
+from ..model import OwnLine
+from .prefixes import writer
+from .view import View
+
+MOST = 3
+"""Ranks of a finding that are quoted."""
+
+
+def unlike(by_rank: Mapping[int, Sequence[OwnLine]]) -> dict[int, tuple[OwnLine, ...]]:
+    """Without what other ranks wrote as well: it is no reason why one of them is behind."""
+    writers = Counter(text for lines in by_rank.values() for text in {_bare(line) for line in lines})
+    kept = {
+        rank: tuple(line for line in lines if writers[_bare(line)] == 1) for rank, lines in by_rank.items()
+    }
+    return {rank: lines for rank, lines in kept.items() if lines}
+
+
+def _bare(line: OwnLine) -> str:
+    """Without what loggers write before it, which differs."""
+    return writer(line.text, None).text
+
+
+def quoted(view: View, ranks: Sequence[int], others: Iterable[int]) -> list[str]:
+    """ "rank 1 wrote at 12:40:58 UTC: skipping batch 17": what some ranks wrote, and the others did not."""
+    here = {rank: view.history[rank][-1].wrote for rank in (*ranks, *others) if view.history.get(rank)}
+    if not any(here.get(rank) for rank in ranks):
+        return []
+    apart = unlike(here)
+    return [_sentence(rank, line) for rank in ranks[:MOST] for line in apart.get(rank, ())]
+
+
+def _sentence(rank: int, line: OwnLine) -> str:
+    at = "" if line.at is None else f" at {time_of_day(line.at, utc=True)}"
+    return f"rank {rank} wrote{at}: {line.text}"
