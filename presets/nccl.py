@@ -182,7 +182,10 @@ def slip(name: str) -> str:
     if name in catalogue():
         return ""
     upper = name.upper()
-    return upper if upper in catalogue() else next((near for near in _read() if misspells(upper, near)), "")
+    long = (
+        near for near in _read() if len(near) >= len("NCCL_DEBUG")
+    )  # among three letters one says little
+    return upper if upper in catalogue() else next((near for near in long if misspells(upper, near)), "")
 
 
 def _read() -> Iterator[str]:

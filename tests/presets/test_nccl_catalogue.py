@@ -36,6 +36,7 @@ DOCUMENTED = (
         ("NCCL_IB_PKEY_VALUE", "0x8111"),
         ("NCCL_TREE_THRESHOLD", "0"),
         ("NCCL_FOOBAR", "1"),
+        ("NCCL_NEW", "1"),
         ("NCCL_INSPECTOR_ENABLE", "1"),
         ("NCCL_INSPECTOR_NOT_YET_THERE", "x"),
         ("NCCL_OFI_TUNER", "x"),
