@@ -52,9 +52,7 @@ class TaskSummary:
         ]
         if not self.launchers:
             rows.append("launcher     none seen in run: a torchrun that it starts is seen when it runs")
-        asked = f" --gpus {self.accelerators}" if self.gpus and " or " not in self.accelerators else ""
-        nodes = f" --nnodes {self.nnodes}" if self.nnodes > 1 else ""
-        return [*rows, f"price        not asked: `distui candidates{asked}{nodes}` asks SkyPilot"]
+        return rows
 
     def document(self) -> dict[str, Any]:
         """The same as JSON values."""

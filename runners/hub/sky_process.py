@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ...presets.sanitize import clean_lines
@@ -52,6 +53,7 @@ NO_SUCH = (
     "Catalog does not contain any|not available in|Invalid accelerator|is not (?:a )?(?:valid|supported) accelerator"
     "|No launchable resource|No resource satisfying|not found in .*slurm|resources? .*not found"
 )
+CATALOG = r"ConnectionPool\(.*(?:raw\.githubusercontent\.com|skypilot-catalog)"
 SERVER = "Connection refused|Connection reset|Max retries exceeded|RemoteDisconnected|Connection aborted"
 TEXTS: tuple[tuple[str, str], ...] = (
     (
@@ -65,6 +67,7 @@ TEXTS: tuple[tuple[str, str], ...] = (
     ),
     (CAPACITY, "no such nodes are free there now: take another infrastructure, or --retry-until-up"),
     (LET_IN, "SkyPilot was not let in there: `sky check` shows what is wrong with the credentials"),
+    (CATALOG, "SkyPilot could not fetch its catalogue of prices from here: it needs a way to that host"),
     (SERVER, "SkyPilot's API server went away: `sky api start` starts it again"),
 )
 """What is looked for in the text of an error, the first that is found counts."""
@@ -283,11 +286,16 @@ async def check_installed() -> None:
         await sky.close()
 
 
-async def candidates_for(wish: Resources, nnodes: int) -> list[Candidate]:
-    """Which nodes SkyPilot would take, as it orders them. Raises SkyError where there are none."""
+async def candidates_for(
+    wish: Resources, nnodes: int, below: Mapping[str, Any] = MappingProxyType({})
+) -> list[Candidate]:
+    """Which nodes SkyPilot would take, as it orders them. Raises SkyError where there are none.
+
+    `below`: resources of a task, where `wish` says nothing else.
+    """
     sky = Sky()
     try:
-        task = {"num_nodes": nnodes, "resources": resources(wish), "run": "true"}
+        task = {"num_nodes": nnodes, "resources": {**below, **resources(wish)}, "run": "true"}
         return parse((await sky.call("candidates", config=task))["text"])
     finally:
         await sky.close()

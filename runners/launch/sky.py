@@ -95,9 +95,10 @@ def _task(launch: LaunchRequest, place: OnSky) -> Prepared:
     task = skypilot.wrap(named, place.resources, nnodes, cargo, request.wished)
     starts = summary({**task, "run": config["run"]}, nnodes)
     planned = _planned(plan, record, place, task, cargo)
+    price = f"price        not asked: `distui candidates --task {file}` asks SkyPilot"
     return replace(
         planned,
-        details="\n".join(["Task", "", *starts.lines(), "", planned.details]),
+        details="\n".join(["Task", "", *starts.lines(), price, "", planned.details]),
         about={**planned.about, "starts": starts.document()},
     )
 

@@ -85,13 +85,6 @@ def candidates(call: SkyCall, config: dict[str, Any]) -> dict[str, str]:
     return {"text": text.getvalue()}
 
 
-def read_task(call: SkyCall, text: str) -> list[Any]:
-    """The documents of a task's YAML, as SkyPilot's own parser reads them."""
-    import yaml
-
-    return [document for document in yaml.safe_load_all(text) if document is not None]
-
-
 # -----------------------------------------------------------------------------------------------------------
 # Clusters and their jobs.
 
@@ -324,7 +317,7 @@ def managed_tail(call: SkyCall, job: int) -> int:
 VERBS = {
     verb.__name__: verb
     for verb in (
-        version, enabled, check, accelerators, candidates, read_task, launch, follow, describe, reach, jobs, job_state,
+        version, enabled, check, accelerators, candidates, launch, follow, describe, reach, jobs, job_state,
         tail, provision_log, cancel, autostop, down, cost, managed_launch, managed_follow, managed_jobs, managed_cancel,
         managed_tail,
     )

@@ -6,11 +6,13 @@ import json
 import shlex
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
 from distui.presets.load import BUILTIN
+from distui.runners.launch.prepare import Prepared
 from distui.tui.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -145,3 +147,22 @@ def test_as_a_program_without_a_terminal(here: Path) -> None:
     done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.endswith("2 errors\n")
+
+
+@pytest.mark.torch
+def test_a_launch_here_tells_errors_before_it_starts(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A script for GPUs on a machine without one; what is no error is left to `plan` and `lint`."""
+    begun: list[str] = []
+
+    def begin(ready: Prepared, options: Namespace) -> int:
+        begun.append(capsys.readouterr().err)
+        return 0
+
+    monkeypatch.setattr("distui.tui.verbs.launch.begin", begin)
+    (here / "gpu.py").write_text("import torch\ntorch.cuda.set_device(0)\n")
+    for script, told in (("gpu.py", "L48 gpu.py:2: The ranks run on CPU"), ("train.py", "")):
+        assert main(["launch", "ddp", "--nproc-per-node", "2", "--", script]) == 0
+        assert told in begun[-1]
+    assert begun[-1] == ""

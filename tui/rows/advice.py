@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, replace
 
+from ...presets import megatron
 from ...presets.finding import PlanError
 from ...presets.memory import Estimate, estimate_for, format_for
 from ...presets.model import Preset
@@ -200,6 +202,18 @@ def memory_rows(advice: Advice, preset: Preset, width: int) -> list[Row]:
     rows += [(), *wrap(verdict(advice), inside, "head", first=" "), ()]
     rows += [*wrap(question(advice), inside, first=" "), *wrap(terms(advice), inside, "dim", first=" ")]
     return [*rows, (), *table_rows(advice, mine, inside)]
+
+
+def own_sizes_rows(args: str, width: int) -> list[Row]:
+    """That a script with parallel sizes of its own is not what is estimated; nothing where it has none."""
+    try:
+        asked = megatron.read(shlex.split(args))
+    except ValueError:  # a quote is still open
+        return []
+    if asked is None:
+        return []
+    text = f"The script divides its model by its own arguments ({asked.text}), which this estimate does not count."
+    return wrap(text, width - 2, "warn", first=" ")
 
 
 def _bar_rows(name: str, mine: Estimate, width: int, beside: str) -> list[Row]:

@@ -345,7 +345,7 @@ class LaunchScreen(Screen[None]):
         if answer is None:
             text = "Enter a model (7B) and a GPU (8xA100-80GB) in the form to see the memory estimate here."
             return wrap(text, width - 1, "dim", first=" ")
-        return advice.memory_rows(answer, preset, width)
+        return [*advice.own_sizes_rows(form.args, width), *advice.memory_rows(answer, preset, width)]
 
     def action_pane(self, number: int) -> None:
         """Put a pane in front: 1 plan, 2 YAML, 3 lint, 4 memory."""

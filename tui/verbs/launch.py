@@ -12,7 +12,7 @@ from dataclasses import replace
 from importlib import resources
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -42,6 +42,9 @@ from ..rows import confirm
 from ..rows.form import candidate_table
 from ..rows.glyphs import plain
 from ..terminal import complain, interactive
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 # -----------------------------------------------------------------------------------------------------------
 # launch, plan, exec: what starts a run.
@@ -380,20 +383,26 @@ def _free_name(base: str) -> str:
 
 def candidates(options: argparse.Namespace) -> int:
     """Which nodes SkyPilot would take, cheapest first."""
-    text = options.nnodes or "1"
+    config = {} if options.task is None else planned(sky.read_task, options.task)
+    text = options.nnodes or str(config.get("num_nodes") or 1)
     if not text.isdecimal() or not int(text):
         raise RunError(f"--nnodes {text}: a number of nodes, from 1 on")
-    try:
-        wish = skypilot.check(node_resources(options))
-    except PlanError as error:
-        raise RunError(str(error)) from None
-    offers = asyncio.run(candidates_for(wish, int(text)))
+    wish = planned(skypilot.check, node_resources(options))
+    offers = asyncio.run(candidates_for(wish, int(text), config.get("resources") or {}))
     if options.json:
         rows = [{field: getattr(offer, field) for field in Candidate.__slots__} for offer in offers]
         sys.stdout.write(json.dumps(rows) + "\n")
         return 0 if offers else 1
     sys.stdout.write("\n".join(candidate_table(offers)) + "\n")
     return 0 if offers else 1
+
+
+def planned(make: Callable[[A], B], what: A) -> B:
+    """What `make` makes of something. Raises RunError in place of PlanError."""
+    try:
+        return make(what)
+    except PlanError as error:
+        raise RunError(str(error)) from None
 
 
 def down(options: argparse.Namespace) -> int:

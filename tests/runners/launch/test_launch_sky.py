@@ -16,6 +16,7 @@ from distui.runners import run_directories
 from distui.runners.errors import RunError
 from distui.runners.hub import launch_order
 from distui.runners.hub.launch_order import SkyRequest
+from distui.runners.hub.sky_process import Sky
 from distui.runners.launch import sky
 from distui.runners.launch.prepare import LaunchRequest, Prepared, prepare
 from distui.runners.launch.sky import OnSky
@@ -253,7 +254,7 @@ def test_a_task_is_printed_without_skypilot(
     text = capsys.readouterr().out
     assert "\nnodes        2, each H100:8 = 16 in all\n" in text
     assert "\nlauncher     torchrun (run: line 1): 16 ranks\n" in text
-    assert "`distui candidates --gpus H100:8 --nnodes 2` asks SkyPilot" in text
+    assert "`distui candidates --task task.yaml` asks SkyPilot" in text
     assert main(["plan", "--task", file, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["starts"] == {
@@ -269,6 +270,28 @@ def test_a_task_is_printed_without_skypilot(
     assert main(["plan", "--task", file, "--json", *words]) == 0
     found = [one["id"] for one in json.loads(capsys.readouterr().out)["findings"]]
     assert sorted(found) == ["L1", "L12", "L35", "L4", "L47"]
+
+
+def test_candidates_are_those_of_the_task(
+    code: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SkyPilot is asked about the task's own nodes, and what the command line says of them wins."""
+    asked: list[dict[str, Any]] = []
+
+    async def call(sky: Sky, verb: str, **about: Any) -> dict[str, str]:
+        asked.append(about["config"])
+        return {"text": ""}
+
+    monkeypatch.setattr(Sky, "call", call)
+    file = task_file(code)
+    assert main(["candidates", "--task", file]) == 1
+    assert main(["candidates", "--task", file, "--nnodes", "3", "--on", "aws"]) == 1
+    assert [(config["num_nodes"], config["resources"]) for config in asked] == [
+        (2, {"accelerators": "H100:8"}),
+        (3, {"accelerators": "H100:8", "infra": "aws"}),
+    ]
+    assert main(["candidates", "--task", "gone.yaml"]) == 2
+    assert "--task gone.yaml: it cannot be read" in capsys.readouterr().err
 
 
 def test_a_launch_of_a_task_tells_its_errors(
