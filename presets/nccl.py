@@ -208,8 +208,10 @@ def doubt(name: str) -> str:
 
 def doubts(names: Iterable[str]) -> list[str]:
     """The doubts about those of `names` that are NCCL's, each with the name that was probably meant."""
-    texts = [(doubt(name), likely(name)) for name in names if covers(name)]
-    return [f"{text} Did you mean {near}?" if near else text for text, near in texts if text]
+    texts = {name: text for name in names if (text := doubt(name))}
+    return [
+        f"{text} Did you mean {near}?" if (near := likely(name)) else text for name, text in texts.items()
+    ]
 
 
 @functools.lru_cache(maxsize=1000)

@@ -109,3 +109,6 @@ def test_a_variable_that_nothing_reads_is_set_and_warned_of(world: World) -> Non
     assert "is known to read NCCL_FOOBAR: it does nothing, unless yours is newer" in second
     world.distui("wait", started.json()["run"]).fine()
     assert out.read_text() == "1 2\n"
+    script = world.script("x.py", "print('hello')\n")
+    launched = world.distui("launch", "single", "--detach", "--env", "NCLL_DEBUG=1", "--", script).fine()
+    assert launched.err.count("Did you mean NCCL_DEBUG?") == len(launched.err.splitlines()) == 1
