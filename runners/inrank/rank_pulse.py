@@ -93,6 +93,22 @@ def recorders() -> dict[str, Callable[..., bytes]]:
     return {kind: dump for kind, dump in dumps.items() if dump is not None}
 
 
+def recording() -> dict[str, Callable[..., bytes]]:
+    """Those, and from torch 2.15 on those of backends that record for themselves; a process group has to be there.
+
+    A torch that knows no such backend refuses its name.
+    """
+    dumps = recorders()
+    general = dumps.get("fr")
+    if general is not None and "backend" in (general.__doc__ or ""):
+        for backend in OF_BACKENDS:
+            dump = partial(general, backend=backend)
+            with contextlib.suppress(*UNREADABLE):
+                dump(False, False, False)
+                dumps[backend] = dump
+    return dumps
+
+
 def master() -> str | None:
     """MASTER_ADDR:MASTER_PORT as the script has it now."""
     address = os.environ.get("MASTER_ADDR")
@@ -136,6 +152,8 @@ ACTIVE, RECENT, RECENT_SITES, SITES = 16, 64, 8, 12
 SIZE_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 RECORDERS = ("nccl", "fr")
 """NCCL builds have one for NCCL and one for everything else: names of torch's functions, _dump_NAME_trace."""
+OF_BACKENDS = ("nccl2", "nccl-lazy")
+"""Values of its parameter `backend`; without it that is "gloo"."""
 
 
 def alone(*steps: Callable[[], Any]) -> list[Any]:
@@ -217,8 +235,15 @@ def members() -> list[tuple[str, tuple[int, ...], str]]:
 class _Recorder:
     """One of torch's flight recorders, and its groups as of the last sample."""
 
-    def __init__(self, core: Any, kind: str, names: dict[str, tuple[int, ...]], mixed: list[str]) -> None:
-        self._dump = getattr(core, "_dump_%s_trace" % kind)
+    def __init__(
+        self,
+        core: Any,
+        kind: str,
+        dump: Callable[..., bytes],
+        names: dict[str, tuple[int, ...]],
+        mixed: list[str],
+    ) -> None:
+        self._dump = dump
         self._json = getattr(core, "_dump_%s_trace_json" % kind, None)
         self._kind = kind
         self.names, self.mixed = names, mixed
@@ -359,15 +384,16 @@ class Collectives:
         core = getattr(getattr(sys.modules.get("torch"), "_C", None), "_distributed_c10d", None)
         if core is None or distributed is None:
             return {}
-        kinds = list(recorders())
-        if not kinds or any(os.environ.get(name) == "0" for name in SIZE_VARIABLES):
+        if not recorders() or any(os.environ.get(name) == "0" for name in SIZE_VARIABLES):
             return {"recorder": False}
         if not getattr(distributed, "is_initialized", bool)():
             # The first dump fixes the recorder's settings: the script has to come first.
             self._recorders.clear()
             return {"recorder": True}
         if not self._recorders:
-            self._recorders = [_Recorder(core, kind, self._names, self._mixed) for kind in kinds]
+            self._recorders = [
+                _Recorder(core, kind, dump, self._names, self._mixed) for kind, dump in recording().items()
+            ]
         return self._read(whole, sites)
 
     def _read(self, whole: bool, sites: bool) -> dict[str, Any]:
@@ -412,8 +438,7 @@ def flight(newest: int = 128) -> str:
     Of 2,000 entries the `newest` ones, with the last 8 of each group and all that have not completed; of their stacks
     the frames outside torch, innermost first. Raises NotReady without a recorder or a process group.
     """
-    dumps = recorders()
-    if not dumps:
+    if not recorders():
         raise NotReady("this torch has no flight recorder, or is not imported yet")
     distributed = sys.modules.get("torch.distributed")
     # a dump would fix the recorder's settings before the script has made its own
@@ -421,7 +446,7 @@ def flight(newest: int = 128) -> str:
         raise NotReady("there is no process group yet, and so no flight recorder")
     dumped_recorders: list[dict[str, Any]] = []
     ranks_of = {name: ranks for name, ranks, _ in members()}
-    for kind, dump in dumps.items():
+    for kind, dump in recording().items():
         header = dict(pickle.loads(dump(False, False, False)), kind=kind)  # our own process wrote it
         entries = dumped(dump, True)
         kept = [_brief(entry) for entry in _wanted(entries, newest) if _lives(entry, ranks_of)]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from distui.runners.inrank.rank_pulse import Collectives, inputs
+from distui.runners.inrank.rank_pulse import Collectives, flight, inputs
 
 
 def entry(number: int, name: str, **more: Any) -> dict[str, Any]:
@@ -137,3 +137,48 @@ def test_without_a_recorder_nothing_is_told(monkeypatch: pytest.MonkeyPatch, loo
         sys.modules, "torch", SimpleNamespace(_C=SimpleNamespace(_distributed_c10d=object()))
     )
     assert Collectives().sample(True, True) == {"recorder": False}
+
+
+class PerBackend(Recorder):
+    """torch 2.15, of which this has the documented signature: a backend has a recorder of its own."""
+
+    def _dump_fr_trace(self, entries: bool, stacks: bool, active: bool, backend: str = "gloo") -> bytes:
+        """_dump_fr_trace(includeCollectives, includeStackTraces, onlyActive, backend: str = "gloo") -> bytes"""
+        if backend == "nccl-lazy":
+            raise ValueError("Unknown backend: nccl-lazy")
+        if backend == "gloo":
+            return super()._dump_fr_trace(entries, stacks, active)
+        own = [
+            entry(1, "x", profiling_name="nccl2:all_reduce", pg_id=5),
+            entry(2, "x", profiling_name="nccl2:all_gather", pg_id=5, state="scheduled", retired=False),
+        ]
+        counts = {"last_enqueued_collective": 2, "last_completed_collective": 1}
+        return pickle.dumps({"entries": own, "pg_status": {"5": counts}})
+
+    def _dump_nccl_trace(self, entries: bool, stacks: bool, active: bool) -> bytes:
+        return pickle.dumps({"entries": [], "pg_status": {}})
+
+    def _dump_nccl_trace_json(self, entries: bool) -> bytes:
+        return json.dumps({}).encode()
+
+
+def test_a_backend_that_records_for_itself_is_asked_by_its_name(looked: Look) -> None:
+    torch = PerBackend(enqueued=0, completed=0)
+    told = looked(torch)
+    (waits,) = told["active"]
+    assert (waits["group"], waits["seq"], waits["op"], waits["done"]) == ("0", 2, "all_gather", False)
+    assert {(group["name"], group["enqueued"], group["completed"]) for group in told["groups"]} == {
+        ("0/gloo", 1, 1), ("0", 2, 1),
+    }  # fmt: skip
+    recorders = json.loads(flight())["recorders"]
+    assert [(each["kind"], len(each["entries"])) for each in recorders] == [
+        ("nccl", 0),
+        ("fr", 1),
+        ("nccl2", 2),
+    ]
+
+
+def test_a_torch_that_does_not_know_such_a_backend_is_not_asked_for_it(looked: Look) -> None:
+    assert {group["name"] for group in looked(Recorder(entry(1, "all_reduce"), enqueued=1, completed=1))["groups"]} == {
+        "0", "0/gloo",
+    }  # fmt: skip
