@@ -14,6 +14,7 @@ from enum import IntEnum
 from types import MappingProxyType
 
 from ..inrank.failure_causes import Failure, of_line
+from ..inrank.known_causes import NAN_REMEDY
 from .exceptions import LAST, sentence, text_of
 from .heads import Head, stamp_of
 from .nccl_facts import FactLine
@@ -46,13 +47,14 @@ class Sureness(IntEnum):
 
 
 _ENDED = re.compile(
-    r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Timeout|Expired|NotFound)(?::\s|$)"
+    r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Timeout|Expired|NotFound)(?::\s|:?$)"
     r"|^\s*what\(\):|Fatal Python error|^(?i:fatal)[: ]|\bFATAL\b"
-    r"|^\S+: error: |^Cuda failure \d|^Memory access fault by|\bTHCudaCheck FAIL\b|\bCheck failed: "
+    r"|^\S+: error: |^Cuda failure \d|^Memory access fault by|^[\w.]+\.OutOfResources:"
+    r"|\bTHCudaCheck FAIL\b|\bCheck failed: "
     r"|\bAssertion [`'].{1,400}?['`] failed\b"
 )
 _LEVEL = re.compile(
-    r"\b(?:ERROR|CRITICAL)\b|^Error executing job\b|^terminate called after throwing"
+    r"\b(?:ERROR|CRITICAL)\b|\|CCL_ERROR\||^Error executing job\b|^terminate called after throwing"
     r"|(?i:loss is (?:nan|inf)\b.{0,40}stopp)|\*\*\* An error occurred in MPI_"
     r"|\[E\d{3,4} |^E\d{4} |\[E \w+\.\w+:\d+\]|\b[Ee]rror(?::| #?-?\d+\b)|\berror\]|NCCL WARN|Last error:"
     r"|\b\w+Error:|\b[Ee]rror in [\w.<>]{1,80}: |^[EF] \d\d-\d\d \d\d:\d\d:\d\d "
@@ -62,6 +64,7 @@ _LEVEL = re.compile(
 _WORDS = re.compile(
     r"^\s*assert \S|command not found|No such file or directory|(?i:permission denied)|Exec format error"
     r"|(?i:not? (?:found|installed)|does not exist)"
+    r"|\bnodes are available: |, but another process is utilizing it"
     r"|\b(?i:cannot|can't|could not|unable to|failed|failure|evicted|killed|aborted|unrecognized arguments|refused)\b"
 )
 HINTS = (
@@ -71,7 +74,8 @@ HINTS = (
 """One stands in each line of the two surer kinds: cheap to look for."""
 SOFT = (
     "found", "No such", "enied", "annot", "can't", "ould not", "nable to", "ailed", "illed", "victed", "efused",
-    "nrecognized", "not exist", "borted", "ailure", "nstalled", "topping", "mismatch for",
+    "nrecognized", "not exist", "borted", "are available: ", "is utilizing", "ailure", "nstalled", "topping",
+    "mismatch for",
 )  # fmt: skip
 """The same of the least sure."""
 ERROR_WORDS = (*HINTS, *SOFT)
@@ -82,6 +86,7 @@ _NOTHING = re.compile(
     r"|\b0 errors?\b|^nccl\w+Error: |closing signal|ChildFailedError|CalledProcessError|Root Cause|failed \(exitcode"
     r"|exits with return code|CHILD PROCESS FAILED|error_handler: ?\{?$|Submitted job triggered an exception"
     r"|couldn't chdir to .*: going to \S+ instead|^a non-zero exit code\. Per user-direction"
+    r"|^UserError: User program failed with"
     r"|FutureWarning|DeprecationWarning|UserWarning|\bINFO\b|\bDEBUG\b|\bWARNING\b|\blevel=(?:info|debug|warn)"
 )
 """Words of errors that are none, or only of launchers whose ranks failed."""
@@ -102,6 +107,7 @@ _ALIVE = re.compile(
     r"|(?i:\bloss\W{0,4}-?\d)"
 )
 """A training that goes on."""
+_NOT_FINITE = re.compile(r"""(?i)loss["']?\s*[=:|,]?\s*(?:tensor\()?["']?(?:nan|[-+]?inf)\b""")
 
 
 @dataclass(slots=True)
@@ -119,6 +125,8 @@ class _Sentence:
     """Whether a traceback begins right below it."""
     warned: bool = False
     """Whether it is logged as less than an error."""
+    lasts: bool = False
+    """Whether it holds until training goes on otherwise, however far the end is."""
 
 
 class ErrorLines:
@@ -175,11 +183,17 @@ class ErrorLines:
             self._file,
             number - 1,
         )
-        if last is None or not follows or not text[:1].isspace() or not last.text.endswith(":"):
+        if last is None or not follows or not text[:1].isspace():
             return False
-        whole = f"{last.text}\n{text.strip()}"
-        last.failure = of_line(whole) or last.failure
-        return last.failure is not None
+        if last.text.startswith("terminate called") and text.lstrip().startswith("what(): "):
+            last.text, last.failure, last.sureness = text, of_line(text), Sureness.ENDED
+            return True
+        if not last.text.endswith(":"):
+            return False
+        last.failure = of_line(f"{last.text}\n{text.strip()}") or last.failure
+        if last.failure is None and last.sureness is Sureness.ENDED:
+            last.text = f"{last.text} {text.strip()}"
+        return last.failure is not None or last.sureness is Sureness.ENDED
 
     def _keep(self, sentence: _Sentence) -> None:
         self._kept.append(sentence)
@@ -194,6 +208,27 @@ class ErrorLines:
         if failure is not None and not failure.symptom and self._words[self._file] < MOST_WORDS:
             first = First(self._file, FactLine(self._name, number, shown(line)), head, stamp_of(line))
             self._keep(_Sentence(Sureness.WORDS, failure, text, first, warned=True))
+
+    def diverged(self, line: str, text: str, head: Head, number: int) -> bool:
+        """Whether a line of training has a loss that is not a number; the first of those in a row is kept."""
+        if _NOT_FINITE.search(text) is None or not is_alive(text):
+            return False
+        last = self._kept[-1] if self._kept else None
+        if self.full or (
+            last is not None and last.lasts and last.first.file == self._file and not last.outlived
+        ):
+            return True
+        first = First(self._file, FactLine(self._name, number, shown(line)), head, stamp_of(line))
+        failure = Failure(
+            0,
+            "nan",
+            f"rank 0 trains on with a loss that is not a number: {shown(text.strip())[:QUOTED]}",
+            NAN_REMEDY,
+            "maybe",
+        )
+        self._keep(_Sentence(Sureness.LEVEL, failure, text, first, lasts=True))
+        self.open_here = True
+        return True
 
     def introduces(self, number: int) -> None:
         """A traceback begins in this line: what was logged right above it as its title says less than its exception."""
@@ -251,6 +286,8 @@ def _is_after(each: _Sentence, symptoms: Mapping[int, int]) -> bool:
 
 def _ends(each: _Sentence, lengths: Mapping[int, int]) -> bool:
     """Whether its file ends with it, and no training went on after it."""
+    if each.lasts:
+        return not each.outlived
     left = lengths.get(each.first.file, 0) - each.first.evidence.line
     if each.outlived or (each.warned and each.sureness is Sureness.WORDS):
         return False

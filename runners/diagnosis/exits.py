@@ -52,6 +52,8 @@ _FORMS = tuple(
         r"\bProcess (?P<rank>\d{1,9}) exit(?:ed)? with (?:status|exit) code (?P<code>\d{1,3})",
         # the crash handlers of glog and Abseil, which Ray and JAX have, too
         r"(?:^|\s)\*\*\* (?P<name>SIG[A-Z]{2,6})\b.{0,40}?\breceived (?:by PID (?P<pid>\d{1,9})|at time=)",
+        # composer's launcher
+        r"\bRank (?P<rank>\d{1,9}) crashed with exit code (?P<code>-?\d{1,3})",
         # Kubeflow's events, kubectl describe, YARN
         r"\bPod: (?:[\w-]+\.)?(?P<host>[a-z0-9][\w.-]{0,200}) exited with code (?P<code>\d{1,3})",
         r"^\s*Exit Code:\s+(?P<code>[1-9]\d{0,2})$",
@@ -74,7 +76,7 @@ NEEDLES = (
     "terminated with signal SIG", "terminated with exit code ", "ssh exited with ", "srun: error: ",
     "return code list: [", "FAILED (exitcode ", "exit with status code ", "exited with status code ",
     "terminated with the following error", "*** SIG", "Primary job", "exited with code ", "Exit Code:",
-    "non-zero exit code ", *_WORDS,
+    "crashed with exit code ", "non-zero exit code ", *_WORDS,
 )  # fmt: skip
 """One stands in each line that tells of an exit."""
 _SPEAKER = re.compile(r"\[(?P<host>[A-Za-z0-9][\w.-]{0,200}):(?P<pid>\d{2,9})(?: ?:\d+){0,2}\] ")

@@ -85,7 +85,12 @@ def judge(reading: Reading) -> Verdict:
     hits += ((entry, "") for entry in symptoms(reading.recorders.hits(), explained))
     findings = {entry.rule.place: finding_of(entry, seen, reading) for entry, seen in hits}
     _explain_kills(findings)
-    if not any(finding.role == "cause" and finding.severity == "error" for finding in findings.values()):
+    causes = {each.id for each in findings.values() if (each.role, each.severity) == ("cause", "error")}
+    if causes == {KILLED}:
+        for entry in _before_the_kill(reading):
+            hits.append((entry, ""))
+            findings[entry.rule.place] = finding_of(entry, "", reading)
+    if not causes:
         for entry in _for_want_of_a_cause(reading, [entry for entry, _ in hits], findings.values()):
             hits.append((entry, ""))
             findings[entry.rule.place] = finding_of(entry, "", reading)
@@ -128,7 +133,8 @@ def _for_want_of_a_cause(
         chosen += [entry for entry in warned if entry.rule.id != UNEXPLAINED]
     others = [each for each in findings if each.id not in LATER]
     others = [each for each in others if not _after(each, exceptions.killed)]
-    if not any(entry.rule.role == "cause" for entry in chosen) and not failed_in(others):
+    explained = any(entry.rule.role == "cause" or entry.rule.id not in LATER for entry in chosen)
+    if not explained and not failed_in(others):
         chosen += exceptions.exits()
     named = [entry for entry in (*chosen, *hits) if entry.rule.role in ("cause", "symptom")]
     if not any(
@@ -136,6 +142,15 @@ def _for_want_of_a_cause(
     ):  # beside symptoms in other files it is who failed
         chosen += [cut for cut in cut_off if cut.firsts[0].file not in _first_symptoms(named)]
     return chosen
+
+
+KILLED = "died-killed"
+
+
+def _before_the_kill(reading: Reading) -> Iterator[RuleHits]:
+    """A failure that the process wrote, right before a shell or a launcher reports that it was killed: by its parent."""
+    sentences = reading.error_lines.entries(reading.lengths, False, reading.exceptions.killed)
+    return (each for each in sentences if each.rule.role == "cause" and each.rule.id != UNEXPLAINED)
 
 
 LATER = ("died-terminated", "died-abort", "deepspeed-kills")
@@ -159,7 +174,7 @@ def _explain_kills(findings: dict[int, LogFinding]) -> None:
     """A kill follows from the want of memory that somebody reports."""
     if any(each.id in OUT_OF_MEMORY for each in findings.values()):
         for place, each in findings.items():
-            findings[place] = replace(each, role="symptom") if each.id == "died-killed" else each
+            findings[place] = replace(each, role="symptom") if each.id == KILLED else each
 
 
 def failed_in(findings: Iterable[LogFinding]) -> bool:

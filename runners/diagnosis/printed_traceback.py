@@ -40,7 +40,7 @@ _NEXT = re.compile(
     r"|During handling|The above exception|.*\b\d+%\||.*(?i:\b(?:step|iter|epoch)\b)\W{0,3}\d"
 )
 """Lines that begin something else than the rest of a message."""
-_GOES_ON = (":", ",", ";", "(", "[", "{", "-")
+_GOES_ON = (":", ",", ";", "(", "[", "{", "-", "...", "error(s) found.")
 
 
 class Step(Enum):

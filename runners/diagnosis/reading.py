@@ -270,7 +270,7 @@ class Reading:
         traced = self.exceptions.within and self._traced(line, number)
         if first := self.book.plain(" " + line):
             self._plain(line, first, number)
-        elif traced:
+        elif traced or (("nan" in line or "NaN" in line) and self._diverged(line, number)):
             return
         elif (self.error_lines.open_here or self.exceptions.pending) and is_alive(line):
             self.error_lines.outlive()
@@ -278,6 +278,10 @@ class Reading:
         elif not self.error_lines.full and may_report(line):
             head, wrote = self._bare(line)
             self.error_lines.line(line, wrote.text, head, number, has_rule=False)
+
+    def _diverged(self, line: str, number: int) -> bool:
+        head, wrote = self._bare(line)
+        return self.error_lines.diverged(line, wrote.text, head, number)
 
     def _traced(self, line: str, number: int) -> bool:
         """Whether a line is of a traceback that is being printed."""

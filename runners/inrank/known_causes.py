@@ -41,6 +41,10 @@ WORKER_REMEDY = (
     "an exception or a crash of the data set in the rank"
 )
 
+NAN_REMEDY = (
+    "resume from an earlier checkpoint with a lower learning rate, or look for the batch that does it"
+)
+
 _SIZES = (
     r"^(?:RuntimeError|ValueError|IndexError|AssertionError)\b[^\n]*?"
     r"(?:shape '[^'\n]*' is invalid for input of size|mat1 and mat2 shapes|size mismatch"
@@ -84,6 +88,14 @@ CAUSES: tuple[Cause, ...] = (
         symptom=True,
     ),
     _cause(
+        "ray-trials",
+        r"Trials did not complete",
+        "saw trials of Ray Tune fail: {line}",
+        "look at what those trials wrote: the error file in the folder of each, and who ended their processes",
+        "maybe",
+        symptom=True,
+    ),
+    _cause(
         "build-failed",
         r"Error building extension '.*?\n([^\n]*?\b(?:[Ee]rror|fatal)\b ?:? [^\n]*)|Error building extension '([^'\n]+)'"
         r"|^RuntimeError: Error compiling objects for (extension)",
@@ -111,7 +123,7 @@ CAUSES: tuple[Cause, ...] = (
     _cause(
         "cuda-oom",
         r"^(?:torch\.)?(?:cuda\.)?OutOfMemoryError\b|(?:CUDA|HIP)(?: error:)? out of memory"
-        r"|CUBLAS_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation",
+        r"|CUBLAS_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation|(?:ZE|UR)_RESULT_ERROR_OUT_OF_DEVICE_MEMORY",
         "ran out of GPU memory",
         _MEMORY,
         "maybe",
@@ -126,6 +138,16 @@ CAUSES: tuple[Cause, ...] = (
         "or ask for as many ranks as there are GPUs",
         "no",
         anywhere=True,
+    ),
+    _cause(
+        "cuda-fork",
+        r"Cannot re-initialize CUDA in forked subprocess",
+        "uses CUDA in a process that was forked from one that used it",
+        "start such processes by spawn (mp.set_start_method('spawn'), multiprocessing_context='spawn' of a DataLoader), "
+        "or leave CUDA alone before the fork",
+        "no",
+        anywhere=True,
+        deterministic=True,
     ),
     _cause(
         "kernel-unfit",
@@ -257,9 +279,19 @@ CAUSES: tuple[Cause, ...] = (
         "port-in-use",
         r"port: (\d+)[^\n]*EADDRINUSE|failed to bind to \S*?:(\d+) \(errno: 98\b"
         r"|\[Errno 98\] Address already in use[^\n]*?, (\d+)\)"
+        r"|on port `(\d+)`, but another process is utilizing"
         r"|EADDRINUSE|Address already in use|address already in use",
         "finds its port {0} in use",
         "choose another port, or end the process that holds it (`ss -ltnp` on that node names it)",
+        "maybe",
+        anywhere=True,
+    ),
+    _cause(
+        "hub-limited",
+        r"429 Client Error|Too Many Requests for url",
+        "was refused by the hub, which was asked too often: {line}",
+        "download once before the launch into a cache that all ranks share (HF_HOME), and start with HF_HUB_OFFLINE=1; "
+        "or give the ranks a token (HF_TOKEN), which may ask more often",
         "maybe",
         anywhere=True,
     ),
@@ -379,7 +411,8 @@ CAUSES: tuple[Cause, ...] = (
     ),
     _cause(
         "connect-timeout",
-        r"connectFullMesh failed.*?(?:timed out connecting|refused|No route|unreachable).*?remote=\[([^\]\n]+)\]",
+        r"gloo/transport\S* connect (\[[^\]\n]+\]:\d+): "
+        r"|connectFullMesh failed.*?(?:timed out connecting|refused|No route|unreachable).*?remote=\[([^\]\n]+)\]",
         "could not connect to another rank at {0}",
         "see whether that rank had ended; each rank tells the others the address of its interface, and from another "
         "node a loopback (127.0.0.1) leads nowhere: set GLOO_SOCKET_IFNAME to one that leads to the other nodes",
@@ -509,7 +542,7 @@ CAUSES: tuple[Cause, ...] = (
         r"^FloatingPointError\b|\b(?i:loss\w*|grad\w*|norm|tensor|outputs?|logits)\b[^\n]*"
         r"\b(?i:nan|inf|non-?finite|not finite)\b|(?i:minimum loss scale|loss scale already at minimum)",
         "stopped at numbers that are not finite: {line}",
-        "resume from an earlier checkpoint with a lower learning rate, or look for the batch that does it",
+        NAN_REMEDY,
         "maybe",
     ),
 )

@@ -442,6 +442,53 @@ OF_HUB = "Cannot access gated repo for url https://hub.example/api/models/otter-
             "Rank 3 timed out in a collective",
         ),
         ([OF_HUB, *LAUNCH], "may not download from the hub: Cannot access gated repo"),
+        (
+            [
+                "RuntimeError:",
+                "        The library's set-up failed despite GPU being there.",
+            ],
+            "RuntimeError: The library's set-up failed",
+        ),
+        # C++ that names its exception in the line below
+        (
+            [
+                "terminate called after throwing an instance of 'gloo::IoException'",
+                "  what():  [/w/gloo/gloo/transport/tcp/pair.cc:724] connect [127.0.1.1]:3210: Connection refused",
+                "Aborted (core dumped)",
+            ],
+            "Connection refused",
+        ),
+        # a parent that kills the rank which failed
+        (
+            [
+                "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 147, limit: 101.",
+                "[2025-07-29 15:06:51] Received sigquit from a child process. It usually means the child failed.",
+                "./serve.sh: line 19: 8670 Killed                  python -m serve",
+            ],
+            "out of resource: shared memory",
+        ),
+        (
+            [
+                "ERROR 01-11 13:09:40 e.py:366]            ^^^^^^^^^^^^^^^^^",
+                'ERROR 01-11 13:09:40 e.py:366]   File "/opt/env/lib/python3.12/serve/runner.py", line 152, in go',
+                "ERROR 01-11 13:09:40 e.py:366]     raise type(err)(",
+                "ERROR 01-11 13:09:40 e.py:366] RuntimeError: Error in a model: only newer GPUs are supported",
+            ],
+            "only newer GPUs are supported",
+        ),
+        (
+            [
+                "ray.tune.error.TuneError: ('Trials did not complete', [seed:5591])",
+                "slurmstepd: error: Detected 8 oom-kill event(s) in step 5.batch cgroup.",
+            ],
+            "killed",
+        ),
+        (["0/2 nodes are available: 1 Insufficient memory, 1 node(s) taken."], "1 Insufficient memory"),
+        (
+            ["Tried to launch distributed communication on port `29500`, but another process is utilizing it."],
+            "finds its port 29500 in use",
+        ),
+        (["HfHubHTTPError: 429 Client Error: Too Many Requests for url: https://hub.example/api"], "asked too often"),
         (["Dataset does not exist: /data/subset-01"], "Dataset does not exist: /data/subset-01"),
     ],
 )  # fmt: skip
@@ -452,3 +499,22 @@ def test_forms_in_which_a_failure_is_told(lines: list[str], words: str) -> None:
 def test_a_line_of_an_old_nccl_names_its_host() -> None:
     line = "hob-7:185:187 [0] include/socket.h:360 WARN Call to connect failed : Connection timed out"
     assert first_of(line).host == "hob-7"
+
+
+def test_the_rank_of_which_a_launcher_says_that_it_crashed() -> None:
+    first = first_of("Building trainer...", "ERROR:composer.cli.launcher:Rank 2 crashed with exit code -7.")
+    assert first.rank == 2
+    assert "SIGBUS" in first.text
+
+
+def train(*losses: str) -> list[str]:
+    return [f"epoch 1 step {step * 10} loss: {loss} lr: 0.01" for step, loss in enumerate(losses, 1)]
+
+
+def test_a_loss_that_is_no_number_to_the_end_is_a_failure_and_a_step_of_it_none() -> None:
+    first = first_of(*train("2.31", "2.30", *["nan"] * 100))
+    assert "trains on with a loss that is not a number: epoch 1 step 30" in first.text
+    assert first.lines[0].line == 3
+    verdict = said(train("2.31", "nan", "2.29"))
+    assert not verdict.failed
+    assert said(train("2.31", "2.30", "2.29")).first is None
