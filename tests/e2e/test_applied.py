@@ -117,6 +117,7 @@ def test_a_script_that_leaves_at_once_is_no_plain_success(world: World) -> None:
     assert said in run.distui("wait").fine().out
 
 
+@pytest.mark.long
 def test_a_torchrun_in_a_script_of_somebody_elses_that_leaves_at_once_is_none_either(world: World) -> None:
     """As pytorch/examples has it: `run_example.sh` under `exec`, once detached and once as text."""
     world.script("example.py", LEAVES)

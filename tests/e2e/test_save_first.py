@@ -138,6 +138,7 @@ def test_a_run_whose_plan_does_not_say_how(world: World) -> None:
         world.distui("plan", "ddp", "--save-on", bad, "--", "train.py").refused(2, why)
 
 
+@pytest.mark.long
 def test_the_example_saves_on_demand(world: World) -> None:
     folder = world.work / "saved"
     run = world.run(

@@ -54,6 +54,7 @@ def test_torn_checkpoint_is_passed_over_and_the_run_goes_on_as_if_unbroken(tmp_p
     assert "step-00000040.pt" in saved(tmp_path), "higher numbers of damaged files did not push it out"
 
 
+@pytest.mark.long
 def test_alone_it_is_single_and_wrong_presets_are_one_sentence(tmp_path: Path) -> None:
     command: list[str | Path] = [sys.executable, EXAMPLES / "chargpt.py", *SMALL, "--steps", "20"]
     output = finished(command, environment(), tmp_path)
@@ -84,6 +85,7 @@ def two_ranks(strategy: str, folder: Path) -> Iterator[list[subprocess.Popen[str
 
 
 @pytest.mark.parametrize("strategy", ["fsdp2", pytest.param("zero1", marks=pytest.mark.long)])
+@pytest.mark.long
 def test_sigterm_to_all_saves_and_ends_with_0(tmp_path: Path, strategy: str) -> None:
     with two_ranks(strategy, tmp_path) as ranks:
         began = time.monotonic()
@@ -107,6 +109,7 @@ def test_sigterm_where_the_other_rank_is_gone(tmp_path: Path) -> None:
         assert len(saved(tmp_path)) == 1
 
 
+@pytest.mark.long
 def test_sigterm_where_the_other_rank_is_stuck(tmp_path: Path) -> None:
     with two_ranks("ddp", tmp_path) as ranks:
         ranks[1].send_signal(signal.SIGSTOP)

@@ -109,6 +109,7 @@ def test_options_reach_torch(ranks: list[dict[str, Any]]) -> None:
         assert options["sharded_after_forward"] == {"True": True, "False": False}
 
 
+@pytest.mark.long
 def test_single_wraps_nothing_and_resumes(alone: dict[str, Any]) -> None:
     single = alone["looked"]["single"]
     assert (single["model"], single["optimizer"]) == ("Net", "AdamW")

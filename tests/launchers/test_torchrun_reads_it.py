@@ -59,6 +59,7 @@ def read(*argvs: tuple[str, ...]) -> list[dict[str, object]]:
     return list(found.values())
 
 
+@pytest.mark.long
 def test_every_option_in_every_spelling_is_passed_on_or_refused(options: list[list[object]]) -> None:
     passed = []
     for spellings, flag, choices in options:

@@ -55,6 +55,7 @@ def test_every_path_ends_at_a_preset_that_ships_with_reasons() -> None:
 
 
 @pytest.mark.parametrize("script", ["parallelize", "trainer", "deepspeed"])
+@pytest.mark.long
 def test_what_is_said_to_fit_fits_by_the_estimate_of_that_very_preset(script: str) -> None:
     tried = set()
     for answers in every():

@@ -77,6 +77,7 @@ def test_every_preset_has_ranks_at_which_it_is_tried() -> None:
     ("preset", "ranks"),
     [pytest.param(*one, marks=() if one in QUICK else pytest.mark.long) for one in worlds()],
 )
+@pytest.mark.long
 def test_to_a_checkpoint_and_back(place: World, preset: str, ranks: int) -> None:
     first = train(place, preset, ranks, "--steps", "3")
     saved = checkpoint(first)

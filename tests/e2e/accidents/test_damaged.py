@@ -87,6 +87,7 @@ def two(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple[Run, Run]:
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("file", FILES)
+@pytest.mark.long
 def test_every_damage(two: tuple[Run, Run], file: str, capsys: pytest.CaptureFixture[str]) -> None:
     good, hurt = two
     whole = hurt.world.root / "kept"  # beside the run it would be listed as another

@@ -315,6 +315,7 @@ optimizer.step()
     ],
     ids=["whole", "frozen", "experts", "parts", "two optimizers"],
 )
+@pytest.mark.long
 def test_the_size_of_the_model(place: Path, before: str, between: str, size: int | None) -> None:
     with rank(place, SIZED.format(before=before, between=between) + END) as started:
         asking = Asking(started.socket)
