@@ -507,7 +507,8 @@ class Pulse(Struct, frozen=True, omit_defaults=True):
     """Pid that holds the file lock it waits for; `holder_name`: its program, where it is none of the run's ranks."""
     holder_name: str = ""
     threads: tuple[RankThread, ...] = ()
-    """Only while the main thread waits for what a thread may give; those that died come first."""
+    """Only while the main thread waits for what a thread may give, and not in a collective; those that died in any case,
+    and first."""
     loops: int | None = None
     """Samples that found the innermost frame at a jump backwards: in a loop that calls nothing."""
     workers_busy: int | None = None

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
+from ..diagnosis.activity import Kind, place
 from ..diagnosis.rank_dumps import main_frames, threads
 from ..model import Event, OwnLine, Pulse, PulseTick, RankPhase, Site, Stall
 from ..state import RunState
@@ -139,6 +140,16 @@ def _sites(frames: Iterable[str]) -> tuple[Site, ...]:
     return tuple(
         Site(hit[1], int(hit[2]) if hit[2].isdigit() else 0, hit[3]) for hit in hits if hit is not None
     )
+
+
+def _lean(pulse: Pulse) -> Pulse:
+    """Without the threads of a rank that waits for others in a collective, but those that died: 3 kB of every pulse."""
+    waits = place(pulse.stack).kind in (Kind.COLLECTIVE, Kind.TORCH) and any(
+        not call.done for call in pulse.active
+    )
+    if not waits or not pulse.threads:
+        return pulse
+    return structs.replace(pulse, threads=tuple(thread for thread in pulse.threads if thread.error))
 
 
 def _with_stalls(pulse: Pulse, stalled: Mapping[int, tuple[Stall, ...]]) -> Pulse:
@@ -351,7 +362,8 @@ class Pulses:
             await self._lines.of(self._state.attempt, steps) if steps and self._lines is not None else {}
         )
         return tuple(
-            _with_lines(_with_holder(_with_stalls(pulse, stalled), holders, own), wrote) for pulse in pulses
+            _with_lines(_with_holder(_with_stalls(_lean(pulse), stalled), holders, own), wrote)
+            for pulse in pulses
         )
 
     def _remember(self, ranks: Mapping[int, int]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from ...presets.finding import ROLES, SEVERITIES, Finding
 from ..formatting import spans_text
@@ -19,6 +19,7 @@ from .rules import First, RankProgress, RuleHits, Tally
 from .statements import CommunicatorPart, NodePart, Statements
 
 Order = Literal["lines", "time", "unknown"]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -240,7 +241,7 @@ def finding_of(entry: RuleHits, seen: str, reading: Reading) -> LogFinding:
     whose = _identified(first.head, reading) if first else Head()
     lines = [first.evidence for first in entry.firsts[:3]] + entry.further
     heads = [_identified(head, reading) for head in entry.heads.values()]
-    ranks = {rank for head in heads if (rank := rank_of(head, reading)) is not None}
+    ranks = sorted({rank for head in heads if (rank := rank_of(head, reading)) is not None})
     rank = rank_of(whose, reading) if first else None
     hosts = sorted({head.host for head in heads if head.host})
     return LogFinding(
@@ -253,16 +254,21 @@ def finding_of(entry: RuleHits, seen: str, reading: Reading) -> LogFinding:
         remedy=rule.remedy,
         env=rule.env,
         count=entry.count,
-        host=whose.host or (hosts[0] if len(hosts) == 1 else ""),
-        rank=next(iter(ranks)) if rank is None and len(ranks) == 1 else rank,
+        host=whose.host or _single(hosts) or "",
+        rank=_single(ranks) if rank is None else rank,
         device=whose.dev,
         hosts=tuple(hosts),
-        ranks=tuple(sorted(ranks)),
+        ranks=tuple(ranks),
         stamp=first.stamp if first else None,
         values=first.values if first else {},
         seen=seen,
         lines=tuple(lines[:3]),
     )
+
+
+def _single(values: Sequence[T]) -> T | None:
+    """The only value; None where there are none, or several."""
+    return values[0] if len(values) == 1 else None
 
 
 def _identified(head: Head, reading: Reading) -> Head:

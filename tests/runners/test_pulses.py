@@ -265,6 +265,22 @@ async def test_what_ranks_wrote_is_read_of_those_that_wait_and_of_nobody_else(tm
         assert [each.wrote for each in await taking.take(pids)] == [(), (OwnLine("skipping batch 1"),)]
 
 
+async def test_threads_are_of_use_only_where_a_rank_does_not_wait_for_others(tmp_path: Path) -> None:
+    living, dead = (
+        ["uploader", [["up.py", 3, "run"]], ""],
+        ["producer", [["in.py", 9, "run"]], "KeyError: 'x'"],
+    )
+    waits = {"group": "0", "seq": 7, "op": "all_reduce", "created": 1.0}
+    ranks = Rank(os.getpid()), Rank(os.getpid())
+    for rank in ranks:
+        rank.answer = {**rank.answer, "threads": [dead, living]}
+    stack = [["/x/torch/distributed/distributed_c10d.py", 3252, "all_reduce"], ["a.py", 1, "f"]]
+    ranks[1].answer |= {"stack": stack, "active": [waits]}
+    async with looked(tmp_path, *ranks) as (taking, pids):
+        names = [[thread.name for thread in each.threads] for each in await taking.take(pids)]
+        assert names == [["producer", "uploader"], ["producer"]]
+
+
 async def test_a_rank_whose_hook_is_older_lives_and_tells_nothing(tmp_path: Path) -> None:
     old = Rank(os.getpid())
     old.answer = {"error": "unknown request 'pulse'"}
