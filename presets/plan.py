@@ -234,7 +234,13 @@ def _inspect(
         accumulation=preset.batch.accumulation, beside=place.script_beside,
         own_config=_own_config(request, place).path,
     )  # fmt: skip
-    return script_support.inspect(request.script, None if request.no_python else place.script_source, asked)
+    obeyed = script_support.inspect(
+        request.script, None if request.no_python else place.script_source, asked
+    )
+    if request.module and place.script_source is None:
+        why = f"Module {request.script} is none below {place.cwd}: what it obeys shows only in the training's Python."
+        return replace(obeyed, why=why)
+    return obeyed
 
 
 class OwnConfig(NamedTuple):

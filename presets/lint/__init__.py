@@ -495,6 +495,8 @@ def _nodes(plan: Plan, resources: Resources | None, managed: bool, hosts: int | 
     if resources is None:
         return
     yield from config_files.old_torch(plain(resources.setup), "--setup")
+    if resources.gpus:
+        yield from config_files.other_makers(resources.gpus.partition(":")[0], "--gpus")
     infra = (resources.infra or "").partition("/")[0].lower()
     wanted = resources.gpus or any("gpus" in alternative for alternative in resources.any_of)
     if (

@@ -322,6 +322,8 @@ NETWORKS = re.compile(
     r"(^|[/._-])(efa|rdma|infiniband|ib|roce|hostdev|mlnxnics|sriov\w*)\b|networking\.gke\.io", re.I
 )
 """In the keys and values of a pod's configuration: devices and annotations of a fast network."""
+OTHER_MAKERS = re.compile(r"(MI\d|TPU|GAUDI|HPU|TRAINIUM|INFERENTIA|ASCEND)", re.I)
+"""With what the names of accelerators begin that are not NVIDIA's."""
 MIN_TORCH = (2, 7)
 """What distui needs on the nodes."""
 
@@ -433,6 +435,8 @@ def _resources(task: MarkupNode, file: str, nnodes: int | None) -> Iterator[Find
         if preemptible is not None and preemptible.value is True and not saves(task.text("run")):
             text = "Spot nodes can be taken back, and nothing in run speaks of a checkpoint."
             yield issue("L37", place(file, preemptible, "resources.use_spot"), text, value="use_spot: true")
+        for name in _names_of(wish.get("accelerators")):
+            yield from other_makers(name, place(file, wish.get("accelerators"), "resources.accelerators"))
     yield from _network(task, wishes, file, nnodes)
 
 
@@ -453,6 +457,13 @@ def _network(
     where = place(file, tier or task.get("resources") or task.get("num_nodes"), "resources")
     text = f"{nnodes} nodes with the plain network between them, not the fastest that there is."
     yield issue("L21", where, text, value="network_tier: standard" if tier else "")
+
+
+def other_makers(name: str, where: str) -> Iterator[Finding]:
+    """An accelerator whose driver distui does not ask."""
+    if OTHER_MAKERS.match(name):
+        text = f"{name} is not NVIDIA's: distui's GPU values are those of NVIDIA's driver alone."
+        yield issue("L55", where, text, value=name)
 
 
 def are_plain(gpus: Collection[str]) -> bool:

@@ -126,6 +126,8 @@ _ALL: tuple[tuple[str, Severities, str, str], ...] = (
      "Run all passes but the last under model.no_sync() (DDP, FSDP1), or with model.set_requires_gradient_sync(False)."),
     ("L54", E, "parallel sizes among the arguments that the ranks cannot be divided by",
      "Make the product of the sizes divide the number of ranks."),
+    ("L55", N, "accelerators that are not NVIDIA's, of which distui shows little",
+     "Expect no GPU values, no NCCL and no flight recorder there: ranks, steps, stacks, logs and restarts work."),
 )
 # fmt: on
 

@@ -99,7 +99,7 @@ def _task(launch: LaunchRequest, place: OnSky) -> Prepared:
     return replace(
         planned,
         details="\n".join(["Task", "", *starts.lines(), price, "", planned.details]),
-        about={**planned.about, "starts": starts.document()},
+        about={**planned.about, "summary": starts.document()},
     )
 
 

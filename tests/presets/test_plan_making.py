@@ -296,3 +296,13 @@ def test_everything_inherited_is_what_the_layers_look_at() -> None:
     made = plan(user_env=seen)
     assert "OMP_NUM_THREADS" not in made.env
     assert all(made.env[name] == "7" for name in worker_group.WATCHED)
+
+
+def test_a_module_that_is_not_here_says_where_it_was_looked_for() -> None:
+    there = Request(script="pkg.train", module=True)
+    assert (
+        plan(request=there, script_source=None)
+        .notes[-1]
+        .startswith("Module pkg.train is none below /work:")
+    )
+    assert "parallelize() in line 2" in plan(request=there, script_source=OBEYS).notes[-1]

@@ -161,6 +161,7 @@ CASES: list[tuple[str, tuple[str, str], int]] = [
     ("L47", task(("run: |", "setup: pip install torch==1.13.1 numpy\nrun: |")), 7),
     ("L47", task(("run: |", "setup: |\n  set -e\n  uv pip install 'torch<2.6'\nrun: |")), 9),
     ("L49", GROUP, TASKS),
+    ("L55", task(("H100:8", "MI300:8")), 3),
     ("L41", task(("run: |", "run: *nothing")), 7),
     ("L10", preset(("OMP_NUM_THREADS = 4", 'CUDA_VISIBLE_DEVICES = ""')), 4),
     ("L1", preset(("OMP_NUM_THREADS = 4", "NCCL_TIMEOUT = 4")), 7),

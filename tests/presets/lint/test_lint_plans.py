@@ -200,6 +200,10 @@ def test_a_network_tier_that_brings_nothing(gpus: str, expected: list[str]) -> N
     assert ids(lint(nnodes=2, resources=several)) == expected
 
 
+def test_accelerators_of_other_makers() -> None:
+    assert ids(lint(resources=replace(H100, gpus="MI300X:8"))) == ["L55"]
+
+
 def test_an_old_torch_for_the_nodes() -> None:
     assert ids(lint(resources=replace(H100, setup="pip install torch==2.4.0"))) == ["L47"]
     assert lint(resources=replace(H100, setup="pip install torch==2.13.0")) == []

@@ -257,7 +257,7 @@ def test_a_task_is_printed_without_skypilot(
     assert "`distui candidates --task task.yaml` asks SkyPilot" in text
     assert main(["plan", "--task", file, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert document["starts"] == {
+    assert document["summary"] == {
         "nnodes": 2,
         "accelerators": "H100:8",
         "gpus": 8,
