@@ -203,7 +203,7 @@ def read_around(
             text = read_source(path.parent / name)
             texts |= {} if text is None else {name: text}
     config = own_config(source, args)
-    return texts, read_source(folder / config) if config else None
+    return texts, read_source(folder / config) if config and (folder / config).is_file() else None
 
 
 def start(

@@ -546,10 +546,12 @@ def _script(plan: Plan, source: str | bytes | None, beside: Mapping[str, str | b
     name = PurePath(next((word for word in plan.command if not word.startswith("-")), "script")).name
     findings = script.check(source, name, facts)
     yield from findings
-    if not any(finding.id == "L25" for finding in findings):
-        yield from (
-            hit for file, text in beside.items() for hit in script.imported_strategy(text, file, facts)
-        )
+    seen = _seen(source)
+    raised = {finding.id for finding in findings} | (
+        {"L48"} if seen and "is_available" in seen.mentioned else set()
+    )
+    for file, text in beside.items():
+        yield from (hit for hit in script.check_imported(text, file, facts) if hit.id not in raised)
 
 
 def _sizes(plan: Plan, preset: Preset, sources: Sequence[str | bytes]) -> Iterator[Finding]:

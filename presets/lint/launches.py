@@ -215,6 +215,10 @@ SKY_VERBS = (("launch",), ("exec",), ("jobs", "launch"), ("serve", "up"))
 """Of `sky`, whose argument is the file of a task."""
 
 
+NO_SCRIPT = frozenset({"-m", "--module", "--no-python"})
+"""Options of launchers, by which no script of Python's is named."""
+
+
 @dataclass(frozen=True, slots=True)
 class NamedFile:
     """A file that a command reads."""
@@ -232,7 +236,10 @@ def named_files(text: str) -> list[NamedFile]:
         for name, word in _options(launch.words).items():
             if name in CONFIGS and word.literal and word.text.endswith((".yaml", ".yml", ".json")):
                 named.append(NamedFile(word.text, word.line, False))
-        scripts = (word for word in launch.words if word.literal and word.text.endswith(".py"))
+        other = any(word.text.replace("_", "-") in NO_SCRIPT for word in launch.words)
+        scripts = (
+            word for word in launch.words if not other and word.literal and word.text.endswith(".py")
+        )
         named += [NamedFile(word.text, word.line, True) for word in itertools.islice(scripts, 1)]
     for command in script.commands:
         words = [word for word in command.words if not shell.ASSIGNMENT.match(word.text)]

@@ -6,7 +6,7 @@ import ast
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..finding import Finding
 from ..model import Preset
@@ -306,12 +306,14 @@ def _strategy(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[F
         yield issue("L25", f"{file}:{line}", text, value=own[0][0])
 
 
-def imported_strategy(source: str | bytes, file: str, facts: ScriptFacts) -> list[Finding]:
-    """Of a file beside the script, which the script imports: a strategy other than the preset's. Never raises."""
+def check_imported(source: str | bytes, file: str, facts: ScriptFacts) -> list[Finding]:
+    """Of a file that the script imports: a strategy other than the preset's, and that it takes a GPU. Never raises."""
     try:
-        return list(_strategy(inspect(source), file, facts))
+        seen = inspect(source)
     except Unreadable:
         return []
+    taken = gpu_calls.without_gpu(seen.tree, seen.names, file) if facts.gpus is False else ()
+    return [*_strategy(seen, file, facts), *(replace(hit, severity="warning") for hit in taken)]
 
 
 def fills_in(seen: ScriptContents) -> bool | None:

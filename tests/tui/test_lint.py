@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -166,3 +167,10 @@ def test_a_launch_here_tells_errors_before_it_starts(
         assert main(["launch", "ddp", "--nproc-per-node", "2", "--", script]) == 0
         assert told in begun[-1]
     assert begun[-1] == ""
+
+
+def test_a_pipe_is_not_waited_for(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(here / "acc.yaml")
+    assert found("-- accelerate launch --config_file acc.yaml train.py", capsys) == [("L8", "line 1")]
+    (here / "ds.py").write_text("import deepspeed\ndeepspeed.initialize(args=args)\n")
+    assert found("ds-zero1 --nproc-per-node 2 -- ds.py --deepspeed_config acc.yaml", capsys) == []

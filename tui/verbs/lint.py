@@ -79,8 +79,10 @@ def _file(file: str, presets: Library | None) -> list[Finding]:
 
 
 def _read(name: str) -> bytes | None:
-    """What a file holds; None where it cannot be read."""
+    """What a file holds; None where it is none, or cannot be read."""
     try:
+        if not Path(name).is_file():  # a pipe would be waited for
+            return None
         with Path(name).open("rb") as opened:
             return opened.read(MOST_BYTES + 1)
     except OSError:

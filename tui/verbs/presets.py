@@ -139,9 +139,9 @@ def _from_file(file: Path) -> Imported:
 
 
 def _read(file: Path) -> bytes | None:
-    """What a file holds; None where it cannot be read."""
+    """What a file holds; None where it is none, or cannot be read."""
     try:
-        return file.read_bytes()
+        return file.read_bytes() if file.is_file() else None
     except OSError:
         return None
 

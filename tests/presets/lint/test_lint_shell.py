@@ -189,6 +189,8 @@ FILES = {
         ("accelerate launch --config_file gone.yaml t.py", [("L8", "line 1")]),
         ("torchrun --standalone gone.py --out x.py", [("L8", "line 1")]),
         ("torchrun --standalone t.py", []),
+        ("torchrun --standalone -m pkg.train gone.py", []),
+        ("accelerate launch --no_python prog gone.py", []),
         ("torchrun --standalone $SCRIPT.py", []),
         ("python gone.py", []),
     ],
