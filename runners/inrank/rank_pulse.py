@@ -232,6 +232,16 @@ def members() -> list[tuple[str, tuple[int, ...], str]]:
     return groups
 
 
+def backends() -> list[str]:
+    """Classes of torch's that carry out the collectives of this process, as "ProcessGroupNCCL2"."""
+    world: Any = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
+    names: set[str] = set()
+    for group in list(getattr(world, "pg_names", {})):
+        with contextlib.suppress(*UNREADABLE):
+            names.update(type(group._get_backend(device)).__name__ for device in group._device_types)
+    return sorted(names)
+
+
 class _Recorder:
     """One of torch's flight recorders, and its groups as of the last sample."""
 
@@ -433,7 +443,8 @@ class NotReady(RuntimeError):
 
 
 def flight(newest: int = 128) -> str:
-    """torch's flight recorders as JSON text: "recorders", each in torch's own layout, and "members" of the groups.
+    """torch's flight recorders as JSON text: "recorders", each in torch's own layout, "members" of the groups, and the
+    classes of their "backends".
 
     Of 2,000 entries the `newest` ones, with the last 8 of each group and all that have not completed; of their stacks
     the frames outside torch, innermost first. Raises NotReady without a recorder or a process group.
@@ -451,7 +462,8 @@ def flight(newest: int = 128) -> str:
         entries = dumped(dump, True)
         kept = [_brief(entry) for entry in _wanted(entries, newest) if _lives(entry, ranks_of)]
         dumped_recorders.append(dict(header, entries=kept, left_out=len(entries) - len(kept)))
-    return json.dumps({"recorders": dumped_recorders, "members": ranks_of}, default=str)
+    told = {"recorders": dumped_recorders, "members": ranks_of, "backends": backends()}
+    return json.dumps(told, default=str)
 
 
 def _wanted(entries: list[dict[str, Any]], newest: int) -> list[dict[str, Any]]:

@@ -150,6 +150,14 @@ def test_flight_recorders_are_one_table_a_group() -> None:
     assert dumps.flight({0: '{"entries": []}'}) == ["No rank has called a collective yet."]
     both = json.dumps({"recorders": [{"kind": kind, "entries": []} for kind in ("nccl", "fr")]})
     assert dumps.flight({0: both}) == ["No rank has called a collective yet."]
+    for backends, recorders, words in (
+        (["ProcessGroupNCCL2"], ("nccl", "fr"), "does not record what its backend nccl2 does"),
+        (["ProcessGroupNCCL2"], ("nccl", "fr", "nccl2"), "No rank has called a collective yet."),
+        (["ProcessGroupGloo"], ("nccl", "fr"), "No rank has called a collective yet."),
+    ):
+        kinds = [{"kind": kind, "entries": []} for kind in recorders]
+        (told,) = dumps.flight({0: json.dumps({"recorders": kinds, "backends": backends})})
+        assert words in told
     older = json.dumps({"recorders": [{"version": "2.4", "kind": "nccl", "entries": []}]})
     (said,) = dumps.flight({0: older, 1: older})
     assert "what gloo does is n/a" in said, "torch 2.7 has no recorder for gloo"

@@ -218,11 +218,20 @@ def flight(texts: Mapping[int, str]) -> list[str]:
     return lines or [_nothing(texts)]
 
 
+UNRECORDED = ("ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
+"""Backends of torch 2.14 that only the recorders of later versions know."""
+
+
 def _nothing(texts: Mapping[int, str]) -> str:
-    """Why no call is there: torch before 2.8 or so has no recorder for gloo."""
-    kinds = {
-        str(entry.get("kind")) for text in texts.values() for entry in json.loads(text).get("recorders", ())
-    }
+    """Why no call is there: torch before 2.8 or so has no recorder for gloo, and 2.14 none for its backend nccl2."""
+    dumped = [json.loads(text) for text in texts.values()]
+    kinds = {str(entry.get("kind")) for each in dumped for entry in each.get("recorders", ())}
+    silent = any(str(name) in UNRECORDED for each in dumped for name in each.get("backends", ()))
+    if silent and kinds <= {"nccl", "fr"}:
+        return (
+            "No call is recorded: this torch does not record what its backend nccl2 does, so that hangs in it are not "
+            "seen either. TORCH_DIST_USE_NCCL2=0, or the backend nccl-legacy, is recorded."
+        )
     if kinds == {"nccl"}:
         return (
             "No call is recorded: this torch records NCCL's collectives alone, and what gloo does is n/a."
