@@ -15,7 +15,7 @@ from typing import Any, Literal
 from . import model
 from .finding import PlanError
 from .model import Preset, Strategy
-from .secrets import holds_secret
+from .secrets import holds_secret, mask_text
 from .torchrun import Launch
 
 MODULE = "deepspeed.launcher.runner"
@@ -160,14 +160,18 @@ def _over(own: Mapping[str, Any], made: Mapping[str, Any], preset: Preset) -> di
     return dict(merged)
 
 
-def merge_note(path: str, own: Mapping[str, Any], made: Mapping[str, Any]) -> str:
-    """What became of a script's own configuration, the file `path`, as a sentence."""
+def merge_notes(path: str, own: Mapping[str, Any], made: Mapping[str, Any]) -> tuple[str, ...]:
+    """What became of a script's own configuration, the file `path`, a sentence each."""
     kept = [key for key, value in own.items() if made.get(key) == value]
     changed = [f"{name} {before} → {after}" for name, before, after in _changes(own, made)]
     added = [key for key in made if key not in own]
     parts = (("kept", kept), ("changed", changed), ("added", added))
     shown = "; ".join(f"{what} {', '.join(names)}" for what, names in parts if names)
-    return f"DeepSpeed gets {path} with strategy and precision of the preset in it: {shown}."
+    note = f"DeepSpeed gets {path} with strategy and precision of the preset in it: {shown}."
+    if mask_text(text(made)) == text(made):
+        return (note,)
+    secret = f"{path} holds a secret: the copy in the run directory has it, too, and on other nodes it is masked."
+    return note, f"{secret} Pass it in a variable (--env)."
 
 
 def _changes(own: object, made: object, path: str = "") -> list[tuple[str, str, str]]:

@@ -97,6 +97,15 @@ def dimensions(asked: MegatronArguments, world: int) -> dict[str, int]:
     return {name: size for name, size in {**sizes, "tp": tp}.items() if size > 1 or name == "dp"}
 
 
+def of_command(words: Sequence[str]) -> dict[str, int]:
+    """The mesh of any command, {} for none. Data parallelism, 1 here, takes the ranks that there are when it runs."""
+    asked = read(words)
+    if asked is None:
+        return {}
+    fixed = asked.size("pp") * asked.size("cp") * asked.size("tp")
+    return dimensions(asked, fixed * (asked.size("ep") if asked.size("cp") == 1 else 1))
+
+
 def note(script: str, asked: MegatronArguments, sizes: Mapping[str, int]) -> str:
     """How the script divides its model, as a sentence."""
     lead = f"{script} divides its model by its own arguments ({asked.text}): the preset's strategy does not change that"

@@ -139,7 +139,7 @@ class Plan:
     backend: str | None = None
     """"nccl" or "gloo"; None for a command."""
     mesh: Mapping[str, int] = field(default_factory=dict)
-    """Named dimensions of the ranks and their sizes, outermost first; empty for a command."""
+    """Named dimensions of the ranks and their sizes, outermost first. For a command empty, or `megatron.of_command`."""
     batch: str = ""
     """The arithmetic of one optimizer step's samples; "" where it is the script's own."""
     obeys: str | None = None
@@ -370,6 +370,7 @@ def command_plan(command: tuple[str, ...], request: Request, place: Place) -> Pl
         hosts=_hosts({}, request),
         nnodes=nnodes,
         nnodes_min=fewest,
+        mesh=megatron.of_command(command),
         restart=RestartPolicy(limit=request.restart_limit or 0),
         grace_s=30.0 if request.grace_s is None else request.grace_s,
         save_on=save_on.checked(request.save_on or ""),
@@ -504,7 +505,7 @@ def wire(
     if preset.strategy.kind == "deepspeed":
         added |= deepspeed.environment(backend, where)
     notes = _reader_notes(preset, obeys, made)
-    notes += () if merged is None else (deepspeed.merge_note(scripts.path, merged, made),)
+    notes += () if merged is None else deepspeed.merge_notes(scripts.path, merged, made)
     # What the user wished for wins: the preset's fields are only where these come from.
     added = {name: value for name, value in added.items() if name not in env}
     if preset.launcher.kind == "torchrun":

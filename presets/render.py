@@ -79,7 +79,9 @@ def _head(plan: Plan) -> list[str]:
         lines.append(f"obeys        {plan.obeys or 'nothing: the preset sets only flags and environment'}")
     if plan.nproc_per_node is not None:
         lines.append(f"ranks        {_ranks(plan.nnodes, plan.nnodes_min, plan.nproc_per_node)}")
-    if len(plan.mesh) > 1:
+    if plan.mesh and not plan.strategy:
+        lines.append(f"mesh         {_own_mesh(plan.mesh)}")
+    elif len(plan.mesh) > 1:
         lines += [f"mesh         {worker_group.mesh_text(plan.mesh)}", *_coordinates(plan.mesh)]
     if plan.batch:
         lines.append(f"batch        {plan.batch}")
@@ -91,6 +93,12 @@ def _head(plan: Plan) -> list[str]:
             else f"nodes        {plan.nnodes}, each runs the command; DISTUI_NODE and DISTUI_HEAD say where"
         )
     return [*lines, f"directory    {plan.cwd}", f"records in   {plan.run_dir}"]
+
+
+def _own_mesh(sizes: Mapping[str, int]) -> str:
+    """That of a command, whose ranks are not known before it runs."""
+    parts = [f"{name} {'…' if name == 'dp' else size}" for name, size in sizes.items()]
+    return f"{' × '.join(parts)}, by the command's own arguments: dp has the ranks that are left"
 
 
 def _coordinates(sizes: Mapping[str, int]) -> list[str]:
@@ -128,7 +136,8 @@ def plan_to_json(plan: Plan, *, masked: bool = False) -> dict[str, Any]:
         plain = dict(value) if isinstance(value, Mapping) else value
         document[item.name] = list(plain) if isinstance(plain, tuple) else plain
     document["coordinates"] = [
-        worker_group.coordinates(plan.mesh, rank) for rank in range(math.prod(plan.mesh.values()))
+        worker_group.coordinates(plan.mesh, rank)
+        for rank in range(math.prod(plan.mesh.values()) if plan.strategy or not plan.mesh else 0)
     ]
     document["hosts"] = {pattern: dict(variables) for pattern, variables in plan.hosts.items()}
     if masked:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from . import megatron
 from .lint import config_files, launches, shell
 from .text_formats import plain, whole
 
@@ -92,6 +93,15 @@ def summary(config: Mapping[str, Any], nnodes: int) -> TaskSummary:
     wanted = resources.get("accelerators") if isinstance(resources, Mapping) else None
     text = shell.read_script(str(config.get("run") or ""))
     return TaskSummary(nnodes, _accelerators(wanted), gpus, tuple(_launchers(text, gpus, nnodes)))
+
+
+def own_mesh(run: str) -> dict[str, int]:
+    """The mesh by parallel sizes behind the first launcher of a text; {} for none."""
+    for call in shell.read_script(run).launches:
+        mesh = megatron.of_command([word.text for word in call.words])
+        if mesh:
+            return mesh
+    return {}
 
 
 def _accelerators(wanted: object) -> str:

@@ -19,7 +19,7 @@ from ...presets.render import hidden as hidden_of
 from ...presets.render import moved_paths
 from ...presets.secrets import is_secret
 from ...presets.skypilot import Cargo, Resources
-from ...presets.task_summary import summary
+from ...presets.task_summary import own_mesh, summary
 from ...presets.text_formats import Unreadable, bare, read_yaml, write_yaml
 from ...presets.worker_group import inherited_env
 from .. import daemon, local_agent, run_directories
@@ -90,6 +90,7 @@ def _task(launch: LaunchRequest, place: OnSky) -> Prepared:
         command=("bash", file),
         nnodes=nnodes,
         files={skypilot.TASK_SCRIPT: config["run"]},
+        mesh=own_mesh(config["run"]),
     )
     cargo, named = _cargo(record, hidden_of(plan)), {**config, "name": task_name(record)}
     task = skypilot.wrap(named, place.resources, nnodes, cargo, request.wished)

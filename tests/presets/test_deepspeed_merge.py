@@ -86,6 +86,12 @@ def test_the_plan_shows_the_merge() -> None:
     assert not any("train_micro_batch_size_per_gpu 1" in note for note in made.notes)
 
 
+def test_a_secret_in_the_file_is_told() -> None:
+    own = {**OWN, "comet": {"enabled": True, "api_key": "k3y0123456789abcdef"}}
+    assert any("own.json holds a secret" in note for note in merged(own=own).notes)
+    assert not any("holds a secret" in note for note in merged().notes)
+
+
 def test_a_default_of_the_option_is_merged_too() -> None:
     source = SCRIPT.replace(
         "deepspeed.add_config_arguments(argparse.ArgumentParser())", "argparse.ArgumentParser()"

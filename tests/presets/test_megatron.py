@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from test_plan_making import plan, preset
+from test_plan_making import PLACE, plan, preset
 
 from distui.presets import megatron
 from distui.presets.finding import Finding
 from distui.presets.lint import lint_plan, lint_text
-from distui.presets.plan import Plan, Request
+from distui.presets.plan import Plan, Request, command_plan
+from distui.presets.render import render
+from distui.presets.task_summary import own_mesh
 from distui.presets.worker_group import coordinates
+from distui.runners.model import PlanSummary
+from distui.runners.state import Attempt, RunState
+from distui.runners.status import short, sizes
 
 MEGATRON = "from megatron.training import pretrain\npretrain()\n"
 
@@ -138,6 +143,38 @@ def test_a_script_that_obeys_has_the_presets_mesh() -> None:
 )
 def test_a_command_line(text: str, count: int) -> None:
     assert [one.id for one in lint_text(text) if one.id == "L54"] == ["L54"] * count
+
+
+@pytest.mark.parametrize(
+    ("args", "mesh", "ranks", "shown"),
+    [
+        (
+            "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2",
+            {"pp": 2, "dp": 1, "tp": 2},
+            8,
+            "pp1 dp1 tp1",
+        ),
+        ("--expert-model-parallel-size 2", {"dp": 1, "ep": 2}, 8, "dp3 ep1"),
+        ("--tensor-model-parallel-size 2", {"dp": 1, "tp": 2}, 3, ""),
+        ("--tensor-model-parallel-size $TP", {}, 8, ""),
+        ("--lr 3", {}, 8, ""),
+    ],
+)
+def test_a_command_has_the_mesh_of_its_arguments(
+    args: str, mesh: dict[str, int], ranks: int, shown: str
+) -> None:
+    """Its ranks are those that it starts: data parallelism takes what is left of them."""
+    words = ("torchrun", "--nproc-per-node", str(ranks), "pretrain_gpt.py", *args.split())
+    found = command_plan(words, Request(), PLACE)
+    assert list(found.mesh.items()) == list(mesh.items())
+    assert own_mesh(f"cd x && {' '.join(words)}") == mesh
+    state = RunState()
+    state.plan = PlanSummary(preset="", strategy="", launcher="command", command="torchrun", mesh=mesh)
+    state.attempts.append(
+        Attempt(number=1, began=0.0, cause="launch", world_size=ranks, env_diff={}, ranks=())
+    )
+    assert short(sizes(state), ranks - 1) == shown
+    assert ("by the command's own arguments" in render(found)) == bool(mesh)
 
 
 def test_arguments_of_other_programs_are_not_megatrons() -> None:
