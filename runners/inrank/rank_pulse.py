@@ -462,8 +462,8 @@ def flight(newest: int = 128) -> str:
         entries = dumped(dump, True)
         kept = [_brief(entry) for entry in _wanted(entries, newest) if _lives(entry, ranks_of)]
         dumped_recorders.append(dict(header, entries=kept, left_out=len(entries) - len(kept)))
-    told = {"recorders": dumped_recorders, "members": ranks_of, "backends": backends()}
-    return json.dumps(told, default=str)
+    whole = {"recorders": dumped_recorders, "members": ranks_of, "backends": backends()}
+    return json.dumps(whole, default=str)
 
 
 def _wanted(entries: list[dict[str, Any]], newest: int) -> list[dict[str, Any]]:
