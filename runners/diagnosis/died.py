@@ -48,7 +48,7 @@ def find(view: View) -> Iterable[Finding]:
         return
     if cause.symptom and view.now < attempt.ended + OTHERS_S and _others(state, cause):
         return
-    early = [cause.rank] if cause.kind == "left-early" else []
+    early = [cause.rank] if _gone(cause) else []
     early = early or (_done_early(state, cause) if attempt is view.attempt else [])
     if early:
         yield _left(view, attempt, cause, early)
@@ -88,7 +88,12 @@ def _of_open(view: View, attempt: Attempt, cause: FirstCause | None) -> Iterable
     since = None if cause is None else cause.at
     if cause is None or since is None or not cause.kind or cause.symptom or view.now < since + CLOSES_S:
         return
-    yield _finding(view, attempt, cause)
+    yield _left(view, attempt, cause, [cause.rank]) if _gone(cause) else _finding(view, attempt, cause)
+
+
+def _gone(cause: FirstCause) -> bool:
+    """Whether it is a rank that ended with exit code 0 before the others were done."""
+    return cause.kind == "left-early"
 
 
 def _finding(view: View, attempt: Attempt, cause: FirstCause) -> Finding:

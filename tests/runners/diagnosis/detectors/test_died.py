@@ -172,6 +172,8 @@ def test_a_failed_rank_is_named_before_the_others_have_ended() -> None:
     assert found(state) == [], "torchrun usually ends the others within seconds"
     attempt.first_cause = cause(at=NOW - 6.0)
     assert one(state).text == RAISED.text
+    attempt.first_cause = cause(at=NOW - 6.0, kind="left-early")
+    assert one(state).id == "died-peer-gone", "as it is called once the attempt has ended"
     attempt.first_cause = cause(at=NOW - 6.0, symptom=True)
     assert found(state) == []
 
