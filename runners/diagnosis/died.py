@@ -53,10 +53,7 @@ def find(view: View) -> Iterable[Finding]:
     if early:
         yield _left(view, attempt, cause, early)
         return
-    lingers = attempt is not view.attempt
-    if cause.kind in MEMORY and (
-        lingers or any(each.id.startswith("oom-") for each in out_of_memory.find(view))
-    ):
+    if cause.kind in MEMORY and any(each.id.startswith("oom-") for each in out_of_memory.find(view)):
         return  # one end, one sentence
     yield _finding(view, attempt, cause)
 
@@ -102,7 +99,7 @@ def _finding(view: View, attempt: Attempt, cause: FirstCause) -> Finding:
         id=f"died-{cause.kind}",
         severity="warning" if cause.kind == "exit-abort" else "error",
         role="symptom" if cause.symptom else "cause",
-        text=_text(view, cause),
+        text=_of(view, attempt) + _text(view, cause),
         rank=cause.rank,
         ranks=tuple(sorted((cause.rank, *cause.victims))) if cause.victims else (),
         node=cause.node,
@@ -164,7 +161,7 @@ def _left(view: View, attempt: Attempt, cause: FirstCause, early: list[int]) -> 
     return Finding(
         id="died-peer-gone",
         severity="error",
-        text=f"{view.who(early)} ended with exit code 0 before the others were done",
+        text=f"{_of(view, attempt)}{view.who(early)} ended with exit code 0 before the others were done",
         rank=early[0] if len(early) == 1 else None,
         ranks=tuple(sorted({*early, cause.rank, *cause.victims})),
         node=view.state.ranks[early[0]].place.node if early[0] in view.state.ranks else cause.node,
@@ -175,6 +172,11 @@ def _left(view: View, attempt: Attempt, cause: FirstCause, early: list[int]) -> 
         ),
         since=cause.at if cause.at is not None else attempt.ended,
     )
+
+
+def _of(view: View, attempt: Attempt) -> str:
+    """Names the attempt where another one runs by now."""
+    return "" if attempt is view.attempt else f"attempt {attempt.number}: "
 
 
 def _text(view: View, cause: FirstCause) -> str:

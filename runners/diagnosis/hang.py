@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from ...presets.finding import NO_VERDICT, Finding
@@ -15,11 +16,15 @@ from .waits import Case, Ends, Pending, Waits, waiting_text
 
 MOST = 8
 """Findings at a time."""
+WHEN_STOPPED = "hung when it was stopped: "
+"""What the verdict on a run begins with once its user has stopped it."""
 STOPPED_S, QUIET_S = 8.0, 60.0
 
 
 def find(view: View) -> Iterable[Finding]:
     """Who keeps the ranks waiting, or in what they disagree."""
+    if view.state.phase in (RunPhase.STOPPING, RunPhase.STOPPED):
+        return _at_the_stop(view.state.findings.values())
     if view.state.phase not in (RunPhase.STARTING, RunPhase.RUNNING) or not view.history:
         return ()
     waiting = waits.collect(view)
@@ -34,6 +39,14 @@ def find(view: View) -> Iterable[Finding]:
     if alarms:
         return alarms[:MOST]
     return (_disagree(view, waiting, chain) or verdicts or _open(view, waiting))[:MOST]
+
+
+def _at_the_stop(findings: Iterable[Finding]) -> Iterable[Finding]:
+    """The verdicts that stood when the user stopped the run: most often they are why it was stopped."""
+    for finding in findings:
+        if finding.alarm and finding.id.startswith(("hang-", "start-")):
+            text = finding.text.removeprefix(WHEN_STOPPED)
+            yield replace(finding, text=WHEN_STOPPED + text)
 
 
 def _stopped(view: View, waiting: Waits) -> list[Finding]:

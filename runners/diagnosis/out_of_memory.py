@@ -293,7 +293,8 @@ def grew(view: View, attempt: Attempt, rank: int) -> Iterable[str]:
 
 def _who(view: View, attempt: Attempt, cause: FirstCause) -> str:
     several = len({place.node for place in attempt.ranks}) > 1
-    return f"rank {cause.rank}" + (f" on {view.host(cause.node)}" if several else "")
+    before = "" if attempt is view.attempt else f"attempt {attempt.number}: "
+    return f"{before}rank {cause.rank}" + (f" on {view.host(cause.node)}" if several else "")
 
 
 def _quoted(cause: FirstCause, pattern: re.Pattern[str]) -> Iterable[str]:

@@ -101,6 +101,18 @@ def test_state_names_what_is_wrong() -> None:
     assert "● RUNNING  " in state(Finding("start-waiting", "note", "x"))
 
 
+def test_an_alarm_of_the_attempt_before_is_not_one_of_this_attempt() -> None:
+    died = Finding("died-killed", "error", "attempt 1: rank 3 was killed", rank=3, since=play.BEGAN + 99.0)
+    again = [
+        *play.running(),
+        (100, AttemptEnded(1, Outcome.FAILED, play.cause(), "rank 3 failed")),
+        (110, AttemptStarted(2, "failure", 8, play.places(8), failures=1)),
+        *[(112.0, RankChanged(2, rank, RankPhase.RUNNING, rank, 5000 + rank)) for rank in range(8)],
+        (113.0, FindingRaised(died)),
+    ]
+    assert "▲ RUNNING · rank died in attempt 1 " in head(again)[0]
+
+
 def test_the_age_of_an_attempt_is_not_that_of_the_run() -> None:
     """kill -9 of a rank: the restart stays visible, with how long its ranks run."""
     again = [

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from ...presets.finding import Finding
 from ...runners.formatting import (
     NA,
     duration_exact,
@@ -41,6 +42,8 @@ ALARMS = {
     "disk": "disk full",
 }
 """Word beside the state for a finding, by the first part of its id."""
+_ENDS = ("died-", "oom-cuda", "oom-host", "oom-cgroup")
+"""Findings on how an attempt ended."""
 
 
 def header_rows(frame: Frame, width: int, trends: Mapping[str, str] | None = None) -> list[Row]:
@@ -114,10 +117,23 @@ def worst_alarm(state: RunState) -> tuple[str, bool] | None:
         return None
     worst = min(
         alarms,
-        key=lambda finding: (finding.severity != "error", finding.role != "cause", finding.since or 0.0),
+        key=lambda finding: (
+            _before(state, finding),
+            finding.severity != "error",
+            finding.role != "cause",
+            finding.since or 0.0,
+        ),
     )
     word = ALARMS.get(worst.id.partition("-")[0])
+    if word and _before(state, worst):
+        return f"{word} in attempt {state.attempt - 1}", False
     return word or plural(len(alarms), "alarm"), worst.severity == "error"
+
+
+def _before(state: RunState, finding: Finding) -> bool:
+    """Whether it is how the attempt before ended: the ranks of this one run."""
+    began = state.attempts[-1].began if state.attempts else 0.0
+    return finding.id.startswith(_ENDS) and finding.since is not None and finding.since < began
 
 
 def _link(frame: Frame) -> Row:

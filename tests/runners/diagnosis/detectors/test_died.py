@@ -164,6 +164,14 @@ def test_a_failure_stays_in_sight_until_the_next_attempt_has_come_further() -> N
     assert found(going_on(step=0, age=310.0)) == []
 
 
+def test_the_failure_of_the_attempt_before_names_it_however_the_rank_ended() -> None:
+    killed = cause(kind="killed", signal="SIGKILL", exit_code=None, where="", text="rank 3 was killed")
+    raised, ended = going_on(step=3, age=20.0), going_on(step=3, age=20.0)
+    ended.attempts[0].first_cause = killed
+    assert one(raised).text == f"attempt 1: {RAISED.text}"
+    assert (one(ended).id, one(ended).text) == ("died-killed", "attempt 1: rank 3 was killed")
+
+
 def test_a_failed_rank_is_named_before_the_others_have_ended() -> None:
     state = failed(RAISED)
     attempt = state.attempts[-1]

@@ -354,10 +354,22 @@ def test_what_shows_that_a_rank_works_is_what_was_seen_of_it() -> None:
         assert any(proof in line for line in found.evidence)
 
 
-def test_nothing_is_said_of_a_run_that_ends() -> None:
+def test_of_a_run_that_ends_only_the_verdict_stays_that_stood_before() -> None:
     made = Made().wait([0, 1, 3]).add(series(2, LOAD, enqueued=41))
+    verdict = only(made.hang())
     made.state.phase = RunPhase.STOPPING
     assert made.hang() == []
+    made.state.findings[("hang-not-joined", 2, 0)] = verdict
+    for phase in (RunPhase.STOPPING, RunPhase.STOPPED):
+        made.state.phase = phase
+        stopped = only(made.hang())
+        made.state.findings[("hang-not-joined", 2, 0)] = stopped
+        assert stopped.text == f"hung when it was stopped: {verdict.text}"
+        assert (stopped.id, stopped.since, stopped.evidence) == (
+            verdict.id,
+            verdict.since,
+            verdict.evidence,
+        )
 
 
 def test_old_news_of_a_rank_are_no_evidence() -> None:
