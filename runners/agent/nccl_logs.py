@@ -43,8 +43,8 @@ GROWS = 1_000_000.0
 """Bytes a second below which the logs do not fill a disk."""
 QUIET_S = 10.0
 """Between two times that something is done: what was lowered needs a moment to show."""
-Heard = Callable[[str, int | None, bytes], None]
-"""File id, its rank (None: a command's), and the end of what is new in it."""
+Heard = Callable[[LogFile, bytes], None]
+"""A file and the end of what is new in it; of the attempt before also once the next has begun."""
 Lower = Callable[[str], Awaitable[tuple[bool, str]]]
 """Take a level back, given half a sentence why; whether it was, and a sentence that says so."""
 
@@ -478,7 +478,7 @@ class RaisedFindings:
 class NcclLogs:
     """Follows the logs of this node's ranks for as long as the run lives."""
 
-    def __init__(self, run: ServedRun, lower: Lower, heard: Heard = lambda file, rank, tail: None) -> None:
+    def __init__(self, run: ServedRun, lower: Lower, heard: Heard = lambda file, tail: None) -> None:
         """`heard`: gets the end of what each rank has written since it was called last."""
         self._run, self._heard = run, heard
         self._guard = Guard(run, lower)
@@ -588,7 +588,7 @@ class NcclLogs:
         assert self._tails is not None
         now, tails = time.time(), self._tails
         for file, newest in tails.recent():
-            self._heard(file.id, file.rank, newest)
+            self._heard(file, newest)
         events = self._findings.news(tails.reading, now)
         if tails.sampled:
             events += self._findings.behind(left, now)

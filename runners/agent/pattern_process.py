@@ -33,6 +33,8 @@ class SignalPatterns:
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._ended = not patterns
+        self._forgotten = 0
+        """How often."""
 
     def put(self, rank: int, lines: list[str], at: float) -> None:
         """Lines that a rank has written, read at a unix time."""
@@ -41,6 +43,11 @@ class SignalPatterns:
         self._waiting[rank] = lines, at
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
+
+    def forget(self) -> None:
+        """Answer for no lines that were put so far: their attempt has ended."""
+        self._waiting.clear()
+        self._forgotten += 1
 
     async def close(self) -> None:
         """End the process."""
@@ -53,7 +60,7 @@ class SignalPatterns:
     async def _run(self) -> None:
         while self._waiting and not self._ended:
             rank = next(iter(self._waiting))
-            lines, at = self._waiting.pop(rank)
+            (lines, at), forgotten = self._waiting.pop(rank), self._forgotten
             try:
                 matches = await asyncio.wait_for(self._ask(lines), PATIENCE_S)
             except (TimeoutError, OSError, ValueError):
@@ -61,7 +68,8 @@ class SignalPatterns:
                 self._kill()
                 self._failed()
                 return
-            self._matched(rank, [signal for match in matches for signal in _signals(match)], at)
+            if forgotten == self._forgotten:
+                self._matched(rank, [signal for match in matches for signal in _signals(match)], at)
 
     async def _ask(self, lines: list[str]) -> list[dict[str, str]]:
         if self._process is None:

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from ...presets.finding import Finding
 from ...presets.plan import Plan
+from ..logs.log_files import LogFile
 from ..mfu import computed
 from ..model import TrainingSample, TrainingTick
 from ..telemetry import output_signals, step_totals
@@ -61,12 +62,14 @@ class Training:
         )
         self._run.findings.raise_finding(finding)
 
-    def heard(self, file: str, rank: int | None, tail: bytes, now: float | None = None) -> None:
-        """The end of what a rank (None: a command) has written since the last call."""
+    def heard(self, file: LogFile, tail: bytes, now: float | None = None) -> None:
+        """The end of what a rank or a command has written since the last call."""
         now = time.time() if now is None else now
         self._follow_attempt()
-        source = self._sources.setdefault(file, _Output(now))
-        who = self._lead() if rank is None else rank
+        if file.attempt != self._attempt:
+            return  # the rest of the attempt before, which is read once this one has begun
+        source = self._sources.setdefault(file.id, _Output(now))
+        who = self._lead() if file.rank is None else file.rank
         if self._run.plan.signals:
             self._patterns.put(
                 who, [line.decode("utf-8", "replace") for line in last_lines(tail, PATTERN_LINES)], now
@@ -79,7 +82,7 @@ class Training:
         """Once a second: emit what is new."""
         self._follow_attempt()
         for rank, hook in self._hooks.by_rank.items():
-            if hook.reported is not None:
+            if hook.reported is not None and hook.attempt == self._attempt:
                 self._of(rank).trackers(hook.reported)
         fresh = []
         for rank, signals in self._ranks.items():
@@ -112,6 +115,7 @@ class Training:
         if self._run.state.attempt != self._attempt:
             self._attempt = self._run.state.attempt
             self._ranks, self._emitted, self._sources = {}, {}, {}
+            self._patterns.forget()
 
     def _of(self, rank: int) -> RankSignals:
         there = self._ranks.get(rank)
