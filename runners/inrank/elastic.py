@@ -373,12 +373,9 @@ def python_path(folders: list[str]) -> dict[str, str]:
     if not folders:
         return {}
     here = os.path.dirname(os.path.abspath(__file__))
-    rest = environ.get("PYTHONPATH", "")
-    return {
-        "PYTHONPATH": os.pathsep.join(
-            [os.path.join(here, name) for name in folders] + ([rest] if rest else [])
-        )
-    }
+    ours = [os.path.join(here, name) for name in folders]
+    rest = [folder for folder in environ.get("PYTHONPATH", "").split(os.pathsep) if folder not in ours]
+    return {"PYTHONPATH": os.pathsep.join([*ours, *rest] if any(rest) else ours)}
 
 
 def gpu_of(local: int) -> str | None:

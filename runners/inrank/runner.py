@@ -240,7 +240,7 @@ class CommandGroup(WorkerGroup):
 
 
 def command_env(group: WorkerGroup, stem: str) -> dict[str, str]:
-    """The marker, what a guest needs, and the shim for torchrun in front."""
+    """The marker, what a guest needs, the shim for torchrun in front; the hook, where the command is a rank itself."""
     env = dict(os.environ)
     env["DISTUI_ATTEMPT"] = str(group.attempt)
     env["DISTUI_RUN_DIR"] = group.run_dir
@@ -250,8 +250,10 @@ def command_env(group: WorkerGroup, stem: str) -> dict[str, str]:
         env["PATH"] = shim + os.pathsep + env.get("PATH", os.defpath)
         # Tasks that activate an environment put its torchrun first on PATH; bash asks its functions before that.
         env["BASH_FUNC_torchrun%%"] = '() { %s "$@"; }' % shlex.quote(os.path.join(shim, "torchrun"))
+        env["DISTUI_COMMAND_HOOK"] = "%d %s.r0" % (os.getpid(), os.environ["DISTUI_SOCKETS"])
+        env["DISTUI_RANK_FILES"] = stem
     env.update(group.variables.unset())  # which a guest would set again
-    return {**env, **python_path([])}
+    return {**env, **python_path(["site"] if group.plan["hook"] else [])}
 
 
 def run_nested(plan: dict[str, Any], run_dir: str, argv: list[str]) -> int:

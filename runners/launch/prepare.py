@@ -395,6 +395,8 @@ def _of_runner(
             shim = f"{inrank}/shim"
             values["PATH"] = f"{shim}{os.pathsep}{env.get('PATH', os.defpath)}"
             values["BASH_FUNC_torchrun%%"] = f'() {{ {shlex.quote(shim + "/torchrun")} "$@"; }}'
+            values["DISTUI_COMMAND_HOOK"], folders = f"<pid of the runner> {sockets}.r0", ["site"]
+            values["DISTUI_RANK_FILES"] = f"{folder}/rank-{node}"
     if plan.nnodes > 1:
         values |= {"DISTUI_NODE": "<node>", "DISTUI_NNODES": str(plan.nnodes)}
         values["DISTUI_HEAD"] = "<address of the first node>"

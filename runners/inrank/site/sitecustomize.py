@@ -1,7 +1,8 @@
 """Runs at the start of every Python below a distui run: chains to the user's own sitecustomize, then the hook.
 
 Stdlib only, silent, and off with `--no-hook`. Only a rank itself gets the hook: its children inherit the
-environment, but their parent is not the runner.
+environment, but their parent is not the runner. A command of the user's is a rank where it is Python with a script of
+its own that imports torch, as in `distui exec -- python train.py`; launchers and other programs of Python's are none.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ _HOMES = {
     "distui.runners.inrank": [_ROOMS],
     "distui_inrank": [_ROOMS],
 }
+
+
+_LAUNCHERS = ("torch/distributed/", "accelerate/commands/", "deepspeed/launcher/", "horovod/", "torchrun")
+"""In the paths of scripts that start ranks and are none."""
 
 
 class _Fallback:
@@ -46,13 +51,33 @@ def _chain() -> None:
         spec.loader.exec_module(module)
 
 
+def _runs_a_script() -> bool:
+    """Whether this interpreter executes a file of Python's that starts no ranks itself; not a module, a text, a tool."""
+    words = sys.orig_argv[1:]
+    while words and words[0].startswith("-"):
+        if words[0] in ("-m", "-c", "-"):
+            return False
+        words = words[2:] if words[0] in ("-W", "-X") else words[1:]
+    return bool(words) and words[0].endswith(".py") and not any(part in words[0] for part in _LAUNCHERS)
+
+
 def _attach() -> None:
     sys.meta_path.append(_Fallback)
-    if os.environ.get("DISTUI_HOOK") and os.environ.get("DISTUI_RUNNER_PID") == str(os.getppid()):
-        try:
-            importlib.import_module("distui_inrank.hook").attach()
-        except (OSError, ImportError, AttributeError, ValueError, RuntimeError, LookupError, TypeError):
-            pass  # a rank never fails because of its hook
+    parent = str(os.getppid())
+    runner, _, path = os.environ.get("DISTUI_COMMAND_HOOK", "").partition(" ")
+    try:
+        if runner == parent and "DISTUI_NESTED" not in os.environ:
+            if _runs_a_script():
+                os.environ["DISTUI_HOOK"] = path
+                importlib.import_module("distui_inrank.import_watch").when_imported("torch", _hook)
+        elif os.environ.get("DISTUI_HOOK") and os.environ.get("DISTUI_RUNNER_PID") == parent:
+            _hook()
+    except (OSError, ImportError, AttributeError, ValueError, RuntimeError, LookupError, TypeError):
+        pass  # a rank never fails because of its hook
+
+
+def _hook(*_: Any) -> None:
+    importlib.import_module("distui_inrank.hook").attach()
 
 
 try:

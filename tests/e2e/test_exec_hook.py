@@ -1,0 +1,68 @@
+"""A command that is one rank itself, as `distui exec -- python train.py`, is asked and counted like a rank of torchrun."""
+
+from __future__ import annotations
+
+import sys
+
+from .runs import World, until
+
+TRAINS = """
+import sys, time, torch
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(100_000):
+    loss = model(torch.ones(4, 8)).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print(f"step {step} loss {loss.item():.4f}", flush=True)
+    if "fail" in sys.argv:
+        raise KeyError("weights")
+    time.sleep(0.05)
+"""
+
+
+def test_its_steps_stacks_and_variables_are_known(world: World) -> None:
+    run = world.execute(TRAINS)
+    status = run.eventually(lambda now: (now["ranks"][0]["step"] or 0) > 3, 60)
+    assert status["ranks"][0]["hook"] == "armed"
+    assert "job.py" in run.distui("dump", "stacks").fine().out
+    run.distui("nccl", "INFO").fine()
+    run.distui("restart", "--env", "OMP_NUM_THREADS=1", "--yes").fine()
+    again = run.eventually(lambda now: now["attempt"] == 2 and (now["ranks"][0]["step"] or 0) > 3, 60)
+    assert again["ranks"][0]["pid"] != status["ranks"][0]["pid"]
+    run.stop().fine()
+
+
+def test_what_it_raises_is_the_first_cause_with_its_line(world: World) -> None:
+    script = world.script("job.py", TRAINS)
+    run = world.run("exec", "--restarts", "0", "--", sys.executable, script, "fail")
+    assert run.wait() == 1
+    cause = run.status()["attempts"][0]["first_cause"]
+    assert (cause["kind"], cause["where"].rpartition("/")[2]) == ("exception", "job.py:12")
+
+
+def test_programs_of_python_that_are_no_rank_get_none(world: World) -> None:
+    """A tool of Python's, a module, a text, and a script without torch: as before, also for their signals."""
+    launcher = "import torch, time\nprint('up', flush=True)\ntime.sleep(600)\n"
+    tool = world.script("tool", launcher)
+    plain = world.script("plain.py", "import time\nprint('up', flush=True)\ntime.sleep(600)\n")
+    for command in (
+        [sys.executable, tool],
+        [sys.executable, "-c", launcher],
+        [sys.executable, plain],
+        ["sh", "-c", f"{sys.executable} {plain}; true"],
+    ):
+        run = world.run("exec", "--", *command)
+        assert until(lambda run=run: b"up" in run.file("node-0/attempt-001/rank-0.out"), 60)
+        assert run.status()["ranks"][0]["hook"] is None, command
+        run.stop().fine()
+
+
+def test_without_a_hook_nothing_of_it_is_there(world: World) -> None:
+    text = (
+        "import os, torch\nprint('site' in os.environ.get('PYTHONPATH', ''), 'DISTUI_HOOK' in os.environ)\n"
+    )
+    run = world.execute(text, "--no-hook")
+    assert run.wait() == 0
+    assert run.file("node-0/attempt-001/rank-0.out").split() == [b"False", b"False"]
