@@ -212,7 +212,7 @@ class HookClient:
         """Ask; the answer to come. Raises HookError when there is no hook."""
         if self._writer is None:
             raise HookError(
-                f"rank {self.rank} has no hook (started by another launcher, with --no-hook or python -I, or without torch)"
+                f"rank {self.rank} has no hook (of another launcher, with --no-hook or python -I, or without torch)"
             )
         question = self._requests.open()
         self._writer.write(msgspec.json.encode({"op": op, "id": question.number, **fields}) + b"\n")
