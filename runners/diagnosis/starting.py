@@ -67,7 +67,7 @@ def _lone_finding(view: View, rank: int, pulse: Pulse, there: int, began: float)
         evidence=(
             f"its environment: WORLD_SIZE={pulse.world_size}, MASTER_ADDR:MASTER_PORT {pulse.master or 'n/a'}",
             f"pid {pulse.pid} uses no CPU time",
-            "missing: its stack. What another launcher starts has no hook; py-spy, where it is installed, names the line",
+            "missing: its stack. Without a hook py-spy names the line, where it is installed",
         ),
         since=began,
     )

@@ -1,4 +1,4 @@
-"""A command that is one rank itself, as `distui exec -- python train.py`, is asked and counted like a rank of torchrun."""
+"""A command that is one rank itself, `distui exec -- python train.py`, is asked and counted like one of torchrun."""
 
 from __future__ import annotations
 
