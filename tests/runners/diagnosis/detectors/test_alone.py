@@ -20,7 +20,7 @@ def test_it_is_told_that_it_may_wait_and_what_is_missing() -> None:
     assert (found.id, found.severity, found.rank) == ("start-waiting", "note", 0)
     assert found.text == "rank 0 has WORLD_SIZE 4, this run has 1 rank: it may wait for the others"
     assert found.evidence[0] == "its environment: WORLD_SIZE=4, MASTER_ADDR:MASTER_PORT gpu-a:29500"
-    assert any("no hook" in line for line in found.evidence)
+    assert any("Without a hook" in line for line in found.evidence)
 
 
 def test_nothing_is_said_of_one_that_works_or_fits_or_is_not_known() -> None:
