@@ -10,6 +10,8 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median_low
 
 from ...presets.sanitize import clean_text
 from ..model import TrainingSample
@@ -23,6 +25,9 @@ OFTEN = 3
 """How many times more often the output must report a field to be believed before a tracker."""
 PACE_S, PACE_LEAST_S = 60.0, 4.0
 """Over which the time of a step is measured, and how much is needed at least."""
+PAUSE = 3.0
+"""Times the usual step from which on the time between two reports was not of steps alone, but of a compile, a checkpoint
+or an evaluation. That reports are read once in a while makes up to twice of it."""
 OWN_PATTERN = "output: --signal"
 PACED = "computed: steps over time"
 AXIS_FACTOR, AXIS_MARGIN = 0.5, 10
@@ -149,7 +154,7 @@ class RankSignals:
             del chosen["total"]
 
     def _pace(self, step: ReportedValue | None) -> float | None:
-        """Mean seconds of a step over the last minute, by the times at which steps were reported."""
+        """Mean seconds of a step over the last minute without pauses, by the times at which steps were reported."""
         if step is None:
             self._paced.clear()
             return None
@@ -160,7 +165,10 @@ class RankSignals:
             paced.append(here)
         while len(paced) > 2 and paced[-1][0] - paced[1][0] >= PACE_S:
             paced.popleft()
-        seconds, steps = paced[-1][0] - paced[0][0], paced[-1][1] - paced[0][1]
+        spans = [(end[0] - begin[0], end[1] - begin[1]) for begin, end in pairwise(paced)]
+        usual = median_low([seconds / steps for seconds, steps in spans] or [0.0])
+        spans = [span for span in spans if span[0] <= PAUSE * usual * span[1]]
+        seconds, steps = sum(span[0] for span in spans), sum(span[1] for span in spans)
         return seconds / steps if steps > 0 and seconds >= PACE_LEAST_S else None
 
     def _own(self) -> tuple[dict[str, float], dict[str, ReportedValue]]:

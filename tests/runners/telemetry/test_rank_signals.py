@@ -108,6 +108,25 @@ def test_the_pace_is_of_reported_steps_and_restarts_with_them() -> None:
     assert sample(rank).step_s is None
 
 
+@pytest.mark.parametrize("paused", [0, 7, 29])
+def test_a_compile_a_checkpoint_and_an_evaluation_are_no_time_of_a_step(paused: int) -> None:
+    rank, at = RankSignals(0), 0.0
+    for step in range(30):
+        rank.output(signals(f"step {4 * step} loss 1.0"), at)
+        told = sample(rank)
+        at += 20.0 if step == paused else 1.0
+    assert told.step_s == 0.25
+
+
+def test_steps_that_become_slower_are_no_pause() -> None:
+    rank, at = RankSignals(0), 0.0
+    for step in range(60):
+        rank.output(signals(f"step {step} loss 1.0"), at)
+        told = sample(rank)
+        at += 1.0 if step < 10 else 10.0
+    assert told.step_s == 10.0
+
+
 def test_a_nan_and_since_when() -> None:
     rank = RankSignals(0)
     lines = ["step 1 loss 2.0", "step 2 loss nan", "step 3 loss nan"]
