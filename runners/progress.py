@@ -57,7 +57,7 @@ class Progress(Struct, frozen=True, kw_only=True):
     at: float | None = None
     """Unix time of the newest of the script's reports."""
     earlier: bool = False
-    """Whether the newest report is of the attempt before: its rates are not those of this one."""
+    """Whether all this was reported by the attempt before, and nothing yet by this one."""
 
     @property
     def reported(self) -> bool:
@@ -73,12 +73,12 @@ def progress(state: RunState, now: float) -> Progress:
     not_finite = {name: text for name, text in not_finite.items() if fields.get(name) is None}
     if "mfu" not in fields and (own := _computed(state, samples)) is not None:
         fields["mfu"], sources["mfu"] = own
-    if "step" not in fields:
-        fields |= _counted_steps(state, sources)
-    if "step_s" not in fields:
-        fields |= _counted_pace(state, sources)
     at = max((sample.at for sample in samples), default=None)
     earlier = at is not None and at < _began(state) and not state.phase.ended
+    if "step" not in fields and not earlier:
+        fields |= _counted_steps(state, sources)
+    if "step_s" not in fields and not earlier:
+        fields |= _counted_pace(state, sources)
     fraction = eta = None
     step, total, step_s = (fields.get(name) for name in ("step", "total", "step_s"))
     still = _still(state, now, at, step_s)
@@ -201,7 +201,7 @@ def progress_json(line: Progress) -> dict[str, Any]:
 
 def parts(line: Progress) -> list[tuple[str, str]]:
     """(field, words), the most important first: ("step", "step 18,420 / 50,000"), …; only what is known, and no rates
-    while the training stalls.
+    while the training stalls. After a restart, until there is more: "before the restart: step 400 / 2,000", ….
     """
     texts = [
         ("step", _step_text(line)),
@@ -218,8 +218,12 @@ def parts(line: Progress) -> list[tuple[str, str]]:
         ("grad_norm", f"grad norm {value_text(line, 'grad_norm')}"),
     ]
     shown = [(name, text) for name, text in texts if text and not text.endswith(NA)]
-    true = line.still_s is None and not line.earlier
-    return shown if true else [part for part in shown if part[0] not in RATES]
+    if line.still_s is None and not line.earlier:
+        return shown
+    shown = [part for part in shown if part[0] not in (*RATES, "fraction" if line.earlier else "")]
+    if line.earlier and shown:
+        shown[0] = shown[0][0], f"before the restart: {shown[0][1]}"
+    return shown
 
 
 def percent_text(fraction: float) -> str:

@@ -138,11 +138,14 @@ def test_a_new_attempt_has_no_rates_of_the_one_before() -> None:
     state = running(told(at=50.0, step=90, total=100, step_s=1.0, loss=2.0, tokens_s=5000.0))
     state.apply(Stamped(60.0, AttemptStarted(2, "restart", 2, PLACES), 9))
     line = progress(state, 61.0)
-    assert [name for name, _ in parts(line)] == ["step", "fraction", "loss"]
+    assert [text for _, text in parts(line)] == ["before the restart: step 90 / 100", "loss 2"]
     assert line.eta_s is None
+    counted = RankTick((RankSample(0, 200, step=1, step_s=8.0), RankSample(1, 201, step=1, step_s=8.0)))
     state.apply(Stamped(62.0, RankChanged(2, 0, RankPhase.RUNNING, 0, 200), 10))
     state.apply(Stamped(63.0, RankChanged(2, 1, RankPhase.RUNNING, 1, 201), 11))
     assert progress(state, 64.0).eta_s is None
+    state.apply(Stamped(65.0, counted))
+    assert parts(progress(state, 66.0)) == parts(line)
     state.apply(Stamped(70.0, TrainingTick((told(at=70.0, step=80, total=100, step_s=1.0),))))
     assert [name for name, _ in parts(progress(state, 70.0))] == ["step", "fraction", "eta_s", "step_s"]
 

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distui.runners.model import AttemptStarted, RankPlace, RunEnded, RunPhase, Stamped
+from distui.runners.state import RunState
 from distui.tui.rows.charts import (
     METRICS,
     WINDOWS,
@@ -15,6 +17,7 @@ from distui.tui.rows.charts import (
     Panel,
     axis_of,
     count_short,
+    is_young,
     metric_of,
     scale,
     span_ending,
@@ -60,8 +63,20 @@ def test_an_empty_chart_says_why() -> None:
     assert row == "step time  n/a"
     assert "hook" in " ".join(rest)
     assert "distui lint" in " ".join(rest)
+    (_, *rest) = plain(strip_rows([Panel(metric_of("rank.step_s"), young=True)], view(60), 60, 5))
+    assert [line.strip() for line in rest if line.strip()] == ["no step yet"]
     noted = Panel(metric_of("rank.step_s"), note="no metrics of this run are kept here")
     assert "no metrics of this run" in " ".join(plain(strip_rows([noted], view(60), 60, 5)))
+
+
+def test_an_attempt_is_young_until_a_first_step_should_have_come() -> None:
+    state = RunState()
+    assert is_young(state, 1000.0), "nodes come up"
+    state.apply(Stamped(1000.0, AttemptStarted(1, "launch", 1, (RankPlace(0, 0),)), 1))
+    assert is_young(state, 1030.0)
+    assert not is_young(state, 1130.0)
+    state.apply(Stamped(1031.0, RunEnded(RunPhase.FAILED, 1, ""), 2))
+    assert not is_young(state, 1032.0)
 
 
 @given(

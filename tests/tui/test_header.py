@@ -128,6 +128,15 @@ def test_the_age_of_an_attempt_is_not_that_of_the_run() -> None:
     assert "attempt" not in head(play.running())[0]
 
 
+def test_what_the_attempt_before_reported_is_not_shown_as_current() -> None:
+    again = [*trained(), (124.8, AttemptStarted(2, "restart", 8, play.places(8)))]
+    again += [(124.9, RankChanged(2, rank, RankPhase.RUNNING, rank, 5000 + rank)) for rank in range(8)]
+    row = header_rows(frame_of(again), 200)[1]
+    assert "before the restart: step 18,420 / 50,000 │ loss 2.311 │ checkpoint" in line_of(row)
+    assert ("before the restart: step 18,420 / 50,000", "stale") in row
+    assert ("loss 2.311", "stale") in row
+
+
 def test_missing_ranks_are_counted() -> None:
     gone = [*play.running(), (124.65, RankChanged(1, 3, RankPhase.FAILED, 3, 4714, 1))]
     assert "7 of 8 ranks" in head(gone, 80)[0]

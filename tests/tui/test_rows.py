@@ -130,6 +130,8 @@ def test_cells_wrap_where_the_terminal_is_narrow() -> None:
 
 
 def test_without_a_gpu_the_map_shows_the_ranks_cpu_and_says_so() -> None:
+    early = [event for event in play.running(2, gpu=False) if event[0] < 1]
+    assert "GPU" not in heat_title(frame_of(early)), "before there is any rank"
     frame = frame_of(play.running(2, gpu=False))
     assert "no GPU" in heat_title(frame)
     shown = text_of(heat_rows(frame, 78))

@@ -99,6 +99,10 @@ def count_short(value: float) -> str:
 _NO_GPU = "this node has no GPU that NVML serves"
 _NO_STEPS = "the script makes no optimizer steps that the hook sees; `distui lint` names the line"
 _NO_TRAINING = "the script reports none; docs/telemetry.md names what is read"
+_NOT_YET = {_NO_STEPS: "no step yet", _NO_TRAINING: "nothing reported yet"}
+"""What is said of a young attempt instead."""
+YOUNG_S = 120.0
+"""Seconds of an attempt in which a first step may still come: imports, the process group, a compile."""
 
 _NO_GPM = "NVML serves it on Hopper and newer GPUs"
 _NO_IB = "this node has no InfiniBand port"
@@ -171,6 +175,8 @@ class Panel(Struct, frozen=True):
     """Where the metric has a natural upper edge: the memory's size, the power limit."""
     note: str = ""
     """Of a chart without data: why."""
+    young: bool = False
+    """Whether the attempt has just begun, or none has."""
 
     @property
     def empty(self) -> bool:
@@ -229,6 +235,14 @@ def near(curves: Sequence[Line]) -> Axis:
     return Axis(math.floor(low / step) * step, math.ceil(high / step + 1e-9) * step)
 
 
+def is_young(state: RunState, now: float) -> bool:
+    """Whether it is too early to say that a run makes no steps; `now`: unix time by the clock of `state`."""
+    if state.phase.ended:
+        return False
+    lasted = state.attempts[-1].lasted(now) if state.attempts else 0.0
+    return lasted is not None and lasted < YOUNG_S
+
+
 def percentile(values: Sequence[float], share: float) -> float:
     """The value that this share of the others does not exceed."""
     ordered = sorted(values)
@@ -276,7 +290,8 @@ def chart(panel: Panel, view: ChartView, width: int, height: int) -> list[Row]:
     if body < 1:
         return rows[:height]
     if panel.empty:
-        words = panel.note or panel.metric.why or "no sample yet"
+        why = panel.metric.why
+        words = panel.note or (_NOT_YET.get(why, why) if panel.young else why) or "no sample yet"
         text = wrap(words, max(10, width - 2), "stale", first="  ")[:body]
         return rows + text + [()] * (body - len(text))
     axis = axis_of(panel, view)

@@ -309,7 +309,7 @@ def _how(frame: Frame, line: Progress, load: Cells, trends: Mapping[str, str]) -
             continue  # no optimizer step was seen: unknown, for a script that has no optimizer
         if old and name in RATES:
             continue
-        style = "stale" if frame.quiet or frame.lost else "text"
+        style = "stale" if frame.quiet or frame.lost or line.earlier else "text"
         if name in line.not_finite or name == "still_s":
             style = "bad"
         cell: Row = ((text, style),)

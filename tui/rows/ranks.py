@@ -38,10 +38,14 @@ class Heat(Struct, frozen=True):
 
 def heat_title(frame: Frame) -> str:
     """What the map shows, with its unit."""
-    gpu = any(node.gpus for node in frame.state.nodes.values()) or not frame.state.ranks
+    gpu, ranks = any(node.gpus for node in frame.state.nodes.values()), bool(frame.state.ranks)
     names = {
-        "util": "GPU utilisation" if gpu else "no GPU · CPU, percent of one core",
-        "mem": "GPU memory" if gpu else "no GPU · resident memory",
+        "util": "GPU utilisation"
+        if gpu
+        else "no GPU · CPU, percent of one core"
+        if ranks
+        else "utilisation",
+        "mem": "GPU memory" if gpu else "no GPU · resident memory" if ranks else "memory",
         "power": "power, share of the limit",
         "temp": "temperature",
         "step-time": "time of a step",

@@ -26,6 +26,7 @@ from ..rows.charts import (
     chosen,
     gutter,
     held,
+    is_young,
     limit_of,
     marks_of,
     metric_of,
@@ -286,7 +287,8 @@ class CurveStrip(HistoryPane):
                 if letter:
                     lines.append(replace(_line(metric, each, 1), style=ink, letter=letter))
         note = "reading …" if self.history.waiting(want, seconds) else self.history.error(want, seconds)
-        return Panel(metric, tuple(lines), limit_of(frame.state, metric), note)
+        young = is_young(frame.state, frame.node_now(0))
+        return Panel(metric, tuple(lines), limit_of(frame.state, metric), note, young)
 
     def _apart(
         self, frame: Frame, metric: ChartMetric
