@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import fcntl
 import hashlib
+import itertools
 import os
 import platform
 import re
@@ -116,6 +117,14 @@ def _unwritable(path: Path, error: OSError) -> RunError:
     return RunError(
         f"cannot write {path} ({error.strerror}): free space or set XDG_STATE_HOME to a directory you can write"
     )
+
+
+def free_name(name: str) -> str:
+    """This name, or the first that no live run has: night-2 for night."""
+    live = {entry.record.name for entry in entries() if not ended(entry)}
+    plain = re.sub(r"-\d+$", "", name)[:60]
+    numbered = (f"{plain}-{number}" for number in itertools.count(2))
+    return next(each for each in itertools.chain((name,), numbered) if each not in live)
 
 
 def create(record: RunRecord, plan: bytes, files: Mapping[str, str]) -> Path:

@@ -12,7 +12,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...presets import nccl, skypilot
@@ -34,9 +34,10 @@ from ..errors import RunError
 from ..file_io import write_atomically
 from ..hub.sky_process import Candidate, candidates_for
 from ..local_agent import MOST_SOURCE, check_python
+from ..run_directories import free_name
 from .hosts import Named, OnHosts, from_words
 from .options import option
-from .prepare import Here, LaunchRequest, Prepared, nccl_pairs, prepare, shell_words
+from .prepare import Here, LaunchRequest, Prepared, nccl_pairs, prepare, run_name, shell_words
 from .sky import OnSky
 from .syntax_check import syntax_problem
 
@@ -98,6 +99,13 @@ class LaunchPreview:
     """What the check of the plan found, the worst first."""
     preset: str = ""
     """The preset with the files that it comes from; "" where there is no plan."""
+
+
+def with_free_name(form: LaunchForm) -> LaunchForm:
+    """The same form; where a live run has its name, under one that is free."""
+    name = form.name or (run_name(form.script) if form.script else "")
+    free = free_name(name) if name else ""
+    return form if free == name else replace(form, name=free)
 
 
 def kind_of(place: str) -> str:

@@ -18,7 +18,7 @@ from distui.presets.render import plan_to_json
 from distui.runners import run_directories
 from distui.runners.errors import RunError
 from distui.runners.launch import recent
-from distui.runners.launch.launch_form import LaunchForm, PresetEntry
+from distui.runners.launch.launch_form import LaunchForm, PresetEntry, with_free_name
 from distui.runners.launch.syntax_check import syntax_problem
 from distui.tui.rows.form import Field, best_match, folded_plan, form_rows
 from distui.tui.rows.glyphs import plain
@@ -172,9 +172,44 @@ async def test_tab_completes_the_script_and_then_moves_on(
         assert "train_big.py" in it.screen()
         await it.press(".", "tab")
         assert screen.form_view.text == "train.py"
+        assert screen.form_view.current.name == "script"
+        await it.press("tab")
         assert screen.form_view.has_focus
+        assert screen.form_view.current is screen.form_view.fields[1]
+
+
+async def test_what_is_typed_after_tab_goes_into_the_next_field_and_is_no_key(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        theme = it.app.theme
+        await it.press("ctrl+n", *"train.py", "tab", *"--hang-at 30 --lr 1e-2")
+        screen = it.app.screen
+        assert isinstance(screen, LaunchScreen)
+        assert (screen.form.script, screen.form.args) == ("train.py", "--hang-at 30 --lr 1e-2")
+        assert "tab ↑↓ field" in it.screen().splitlines()[-1]
+        await it.press("shift+tab")
+        assert screen.form_view.current.name == "script"
+        await it.press("shift+tab")
+        assert screen.presets.has_focus
+        await it.press("t", "q")
+        assert (it.app.theme, screen.form.script) == (theme, "train.pytq")
+        assert screen.form_view.has_focus
+        screen.form_view.go(screen.form_view.fields[-1].name)
         await it.press("tab")
         assert not screen.form_view.has_focus
+
+
+def test_the_form_offers_a_name_that_no_live_run_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("res", "res-2"):
+        run_directories.create(run_directories.new_record(name), b"{}", {})
+    monkeypatch.setattr(run_directories, "ended", lambda entry: False)
+    form = LaunchForm(preset="ddp", script="job/res.py")
+    assert with_free_name(form).name == "res-3", "the name that it would get"
+    assert with_free_name(replace(form, name="res-2")).name == "res-3"
+    assert with_free_name(replace(form, name="mine")).name == "mine"
+    assert with_free_name(LaunchForm(preset="ddp")).name == ""
+    monkeypatch.setattr(run_directories, "ended", lambda entry: True)
+    assert with_free_name(form) == form
 
 
 async def test_digits_typed_into_a_field_stay_there(rig: Start) -> None:

@@ -129,6 +129,21 @@ async def test_a_search_takes_words_in_any_order_and_esc_ends_it(here: Here) -> 
         assert it.app.screen is not screen
 
 
+async def test_a_message_of_the_form_covers_nothing_and_goes_when_something_is_typed(here: Here) -> None:
+    async with shown(here()) as it:
+        await it.press("ctrl+n")
+        screen = it.app.screen
+        assert isinstance(screen, LaunchScreen)
+        await it.until(lambda: screen.preview)
+        await it.press("enter")
+        await it.until(lambda: screen.flash.display)
+        *_, message, keys = it.screen().splitlines()
+        assert it.told().splitlines()[-1].startswith(message.strip(" ✖")[:30])
+        assert "esc back" in keys
+        await it.press(*"train.py")
+        assert not screen.flash.display
+
+
 @pytest.mark.torch
 async def test_a_changed_field_changes_the_plan(here: Here) -> None:
     async with shown(here()) as it:

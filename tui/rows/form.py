@@ -417,7 +417,7 @@ def _edited(text: str, caret: int, width: int) -> Row:
 
 _KEYS = (
     (0, "Enter", "start, asks first", "start"),
-    (2, "tab", "complete, next pane", "next"),
+    (2, "tab ↑↓", "complete, next field", "field"),
     (4, "/", "search", "search"),
     (5, "^r", "recent", "recent"),
     (7, "^g", "guide", "guide"),

@@ -82,15 +82,22 @@ class Flash(RowsView):
         self._said: list[tuple[str, str]] = []
 
     def say(self, text: str, severity: str, seconds: float | None) -> None:
-        """Show a sentence for some seconds: longer if it is long, or an error."""
+        """Show a sentence for some seconds: longer if it is long, or an error. A new error replaces the one before."""
         item = (clean_text(text), _STYLES.get(severity, _STYLES["information"]))
-        if item in self._said:
-            self._said.remove(item)
+        self._said = [
+            each for each in self._said if each != item and (severity, each[1]) != ("error", "bad")
+        ]
         self._said.append(item)
         del self._said[: -self.MOST]
         least = max(3.0, len(text) / 12) * (1.5 if severity == "error" else 1.0)
         self.set_timer(max(least, seconds or 0.0), lambda: self._forget(item))
         self._changed()
+
+    def clear(self) -> None:
+        """Show none any more."""
+        if self._said:
+            self._said.clear()
+            self._changed()
 
     def _forget(self, item: tuple[str, str]) -> None:
         if item in self._said:

@@ -9,7 +9,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Container, Horizontal, Vertical
-from textual.events import Resize
+from textual.events import Key, Resize
 from textual.geometry import Size
 from textual.screen import Screen
 from textual.timer import Timer
@@ -20,7 +20,15 @@ from ...presets.preset_guide import QUESTIONS, Recommendation, recommend
 from ...presets.sanitize import clean_text
 from ...presets.secrets import holds_secret
 from ...runners.errors import LaunchError, RunError
-from ...runners.launch.launch_form import LOCAL, SKY, LaunchForm, LaunchPreview, hardware_here, kind_of
+from ...runners.launch.launch_form import (
+    LOCAL,
+    SKY,
+    LaunchForm,
+    LaunchPreview,
+    hardware_here,
+    kind_of,
+    with_free_name,
+)
 from ..cockpit_commands import CommandingApp
 from ..rows import advice, glyphs
 from ..rows.advice import choice_rows, end_rows, title
@@ -43,6 +51,7 @@ from ..rows.form import (
     yaml_rows,
 )
 from ..rows.glyphs import Row, key_row, wrap
+from .bars import Flash
 from .launch_panes import PANES, Candidates, Details, FormView, PresetList
 from .modal import ConfirmScreen, PromptScreen, RowsModal
 from .rows_view import RowsView
@@ -164,6 +173,7 @@ class LaunchScreen(Screen[None]):
         self.presets, self.form_view, self.details = PresetList(), FormView(), Details()
         self.top, self.why, self.foot = RowsView(id="title"), RowsView(id="why"), RowsView(id="launch-keys")
         self.top.can_focus = self.why.can_focus = self.foot.can_focus = False
+        self.flash = Flash(self._fit_flash)
         self.candidates = Candidates(self._ask)
         self.preview: LaunchPreview | None = None
         self.loaded: Loaded | None = None
@@ -176,7 +186,7 @@ class LaunchScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         panes: list[RowsView] = [self.presets, self.form_view, self.details, self.candidates]
-        for view in (*panes, self.top, self.why, self.foot):
+        for view in (*panes, self.top, self.why, self.flash, self.foot):
             view.ascii_only = self.app.view.ascii
         yield self.top
         yield self.why
@@ -187,6 +197,7 @@ class LaunchScreen(Screen[None]):
             with Vertical(id="plan-box"):
                 yield self.candidates
                 yield self.details
+        yield self.flash
         yield self.foot
 
     async def _ask(self, form: LaunchForm) -> list[Candidate]:
@@ -220,7 +231,8 @@ class LaunchScreen(Screen[None]):
             self.form_view.border_subtitle = "as the last launch: ^r goes back further"
 
     def _fill(self, form: LaunchForm) -> None:
-        """Show a launch of before."""
+        """Show a launch of before, under a name that it can be started with."""
+        form = with_free_name(form)
         if form.preset in [entry.name for entry in self.presets.entries]:
             self.presets.go(form.preset)
         self.form_view.fill(typed_of(form))
@@ -237,8 +249,15 @@ class LaunchScreen(Screen[None]):
         self._open()
         self._renew()
 
+    def _fit_flash(self) -> None:
+        """Messages stand in rows of their own above the keys: they cover nothing."""
+        rows = self.flash.wanted(self.size.width)
+        self.flash.display = rows > 0
+        self.flash.styles.height = rows
+
     def on_resize(self, event: Resize) -> None:
         width, height = event.size
+        self._fit_flash()
         self.set_class(width >= WIDE, "-wide")
         self.query_one("#choose").styles.height = "100%" if width >= WIDE else max(10, (height - 4) // 2)
         self.call_after_refresh(self._draw_why)
@@ -298,6 +317,7 @@ class LaunchScreen(Screen[None]):
     def _renew(self) -> None:
         """Something changed: the plan is made once the form is still."""
         self.preview = None
+        self.flash.clear()  # a message was about what stood there before
         self.workers.cancel_group(self, "plan")
         if self._soon is not None:
             self._soon.stop()
@@ -348,7 +368,9 @@ class LaunchScreen(Screen[None]):
         return [*advice.own_sizes_rows(form.args, width), *advice.memory_rows(answer, preset, width)]
 
     def action_pane(self, number: int) -> None:
-        """Put a pane in front: 1 plan, 2 YAML, 3 lint, 4 memory."""
+        """Put a pane in front: 1 plan, 2 YAML, 3 lint, 4 memory; where it is in front already, into it."""
+        if self.details.pane == PANES[number - 1]:
+            self.details.focus()
         self.details.show(PANES[number - 1])
 
     def action_zoom(self) -> None:
@@ -359,6 +381,14 @@ class LaunchScreen(Screen[None]):
         """To another pane, which has to be there first."""
         self.remove_class("-zoomed")
         self.call_after_refresh(self.focus_next if by > 0 else self.focus_previous)
+
+    def on_key(self, event: Key) -> None:
+        """A letter that the pane with the keys has no use for goes into the form: none is a key of the cockpit here."""
+        pane, letter = self.focused, event.character
+        own = pane is not None and event.key in pane._bindings.key_to_bindings
+        if letter is not None and event.is_printable and not own:
+            event.stop()
+            self.form_view.type_letter(letter)
 
     # --- guide and save
 
@@ -382,7 +412,7 @@ class LaunchScreen(Screen[None]):
         }
         for name, value in (answers | counted).items():
             self.form_view.set(name, value)
-        self.action_pane(PANES.index("memory") + 1)
+        self.details.show("memory")
 
     def action_save(self) -> None:
         """Ask for the name of a preset of the user's own."""

@@ -324,6 +324,8 @@ class FormView(RowsView, inherit_bindings=False):
             self.post_message(self.Submitted())
         elif key == "tab" and self.current.name == "script" and self._complete():
             pass
+        elif key in _TABS and 0 <= self._index + _TABS[key] < len(self.fields):
+            self._to(self._index + _TABS[key])
         elif key in ("backspace", "delete", "ctrl+u", "ctrl+w") and self._picked:
             self._put("")
         elif key in ("left", "right") and self._picked:
@@ -350,6 +352,12 @@ class FormView(RowsView, inherit_bindings=False):
     def _picked(self) -> bool:
         """Whether the field at hand is chosen, not typed."""
         return bool(self.current.choices) or self.current.check
+
+    def type_letter(self, letter: str) -> None:
+        """As if it had been typed here."""
+        if self.fields:
+            self.focus()
+            self._letter(letter)
 
     def _letter(self, letter: str) -> None:
         if not self._picked:
@@ -458,6 +466,10 @@ class FormView(RowsView, inherit_bindings=False):
 _MOVES = {
     "up": -1, "down": 1, "pageup": -PAGE, "pagedown": PAGE, "ctrl+home": -10_000, "ctrl+end": 10_000,
 }  # fmt: skip
+
+
+_TABS = {"tab": 1, "shift+tab": -1}
+"""They leave the form at its ends."""
 
 
 # --- completion of a path as it is typed
