@@ -196,16 +196,25 @@ class LogTail:
         self._show()
 
     async def find(
-        self, pattern: str, wanted: Callable[[str], bool], before: bool, progress: Callable[[float], None]
+        self,
+        pattern: str,
+        wanted: Callable[[str], bool],
+        before: bool,
+        progress: Callable[[float], None],
+        newest: bool = False,
     ) -> LogLine | None:
-        """The first wanted line of those that match, behind what is loaded or `before` it. Raises LinkError."""
+        """The first wanted line of those that match, or the `newest`, behind what is loaded or `before` it.
+
+        Raises LinkError.
+        """
+        best = max if newest else min
         spans = [
             (span.file, 0, span.begin) if before else (span.file, span.next, span.size)
             for span in self._spans.values()
         ]
         spans = [(file, begin, end) for file, begin, end in spans if begin < end]
         whole, done = sum(end - begin for _, begin, end in spans), 0
-        hits = [line for line in self._hidden(before) if wanted(line.text)][:1]
+        hits = [line for line in self._hidden(before) if wanted(line.text)]
         for file, begin, end in spans:
             at = begin
             while at < end:
@@ -214,13 +223,13 @@ class LogTail:
                 fitting = [
                     line for line in self._shaped(file, lines) if wanted(line.text) and line.key[4] < end
                 ]
-                if fitting or window.error or window.next <= at:
-                    hits += fitting[:1]
+                hits += fitting[-1:] if newest else fitting[:1]
+                if (fitting and not newest) or window.error or window.next <= at:
                     break
                 at = window.next
                 progress((done + min(at, end) - begin) / whole)
             done += end - begin
-        return min(hits, key=_key, default=None)
+        return best(hits, key=_key, default=None)
 
     def _hidden(self, before: bool) -> list[LogLine]:
         """Lines that are loaded and not shown, because others are not loaded so far."""

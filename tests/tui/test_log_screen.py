@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from conftest import Rig, Start, shown
 from distui.runners.logs import line_times
 from distui.runners.model import LogGrew
 from distui.runners.wire.client import Window
-from distui.tui.rows.log import Selection
+from distui.tui.rows.log import Selection, smart_case
+from distui.tui.screens import log_view as log_view_module
 from distui.tui.screens.log_view import LogView
 from distui.tui.screens.run import RunScreen
 
@@ -130,6 +132,88 @@ async def test_a_filter_of_a_held_screen_searches_all_files(rig: Start) -> None:
         await it.press("slash", *"loss", "enter")
         await it.until(lambda: "30 lines match · FOLLOW" in it.screen())
         assert "searching" not in str(log.border_title)
+
+
+async def test_a_filter_of_small_letters_ignores_case(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        log = await opened(it)
+        await it.press("slash", *"userwarning: slow", "enter")
+        await it.until(lambda: "1 line matches" in it.screen())
+        assert log.to_hit(1)
+        await it.press("slash", "ctrl+u", *"STEP", "enter")
+        await it.until(lambda: "no line matches" in it.screen())
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("oom", "(?i)oom"), (r"rank \S+", r"(?i)rank \S+"), ("NaN", "NaN"), ("(?x)a b", "(?x)a b"), ("", ""),
+    ],
+)  # fmt: skip
+def test_capitals_make_a_filter_exact(typed: str, meant: str) -> None:
+    assert smart_case(typed) == meant
+
+
+async def test_only_a_slow_search_says_how_far_it_is(rig: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_view_module, "SLOW_S", 1e9)
+    async with shown(rig(play.running())) as it:
+        log = await opened(it)
+        titles: list[str] = []
+
+        def nothing_matches() -> bool:
+            titles.append(str(log.border_title))
+            return "no line matches" in it.screen()
+
+        await it.press("slash", *"zzz")
+        await it.until(nothing_matches)
+        assert not any("searching" in title for title in titles)
+
+
+def _is_at(log: LogView, line: str) -> bool:
+    return line in log.chosen_text()
+
+
+async def test_e_goes_from_the_end_upwards_and_big_e_back(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        log = await opened(it)
+        write(it, OUT, "ERROR: first\nfine\nERROR: second\nfine again\n")
+        await it.until(lambda: "fine again" in it.screen())
+        for key, line, message in (
+            ("e", "ERROR: second", "The newest error or warning"),
+            ("e", "ERROR: first", "The error or warning above"),
+            ("E", "ERROR: second", "The error or warning below"),
+        ):
+            await it.press(key)
+            await it.until(partial(_is_at, log, line))
+            assert message in it.told().splitlines()[-1]
+        await it.press("E")
+        await it.until(lambda: "from the top again" in it.told())
+        await it.press("e")
+        await it.until(lambda: "the newest again" in it.told())
+        assert "ERROR: second" in log.chosen_text()
+
+
+async def test_enter_on_a_line_opens_the_ranks_own_log_there_and_escape_leads_back_to_live(
+    rig: Start,
+) -> None:
+    async with shown(rig(play.running())) as it:
+        log = await opened(it)
+        await it.press("up", "up", "enter")
+        await it.until(lambda: log.selection.rank == 0 and "AT" in str(log.border_title))
+        assert "[3 Logs]" in it.screen()
+        assert "step 27 " in row_with(it, "›")
+        await it.press("enter")
+        assert log.selection.rank == 0
+        assert "esc shows all ranks" in it.told()
+        await it.press("escape")
+        await it.until(lambda: log.selection.rank is None and "FOLLOW" in it.screen())
+        assert "[3 Logs]" in it.screen()
+        await it.press("up", "up")
+        assert not log.follow
+        await it.press("escape")
+        await it.until(lambda: log.follow and "[3 Logs]" in it.screen())
+        await it.press("escape")
+        await it.until(lambda: "[1 Overview]" in it.screen())
 
 
 class Late(play.ScriptedLink):

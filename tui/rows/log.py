@@ -99,6 +99,12 @@ def node_width(nodes: Mapping[int, str]) -> int:
     return min(8, max(map(len, nodes.values()), default=0))
 
 
+def smart_case(pattern: str) -> str:
+    """A pattern without capitals, not counting escapes such as `\\S`, as one that ignores case, as in ripgrep."""
+    letters = re.sub(r"\\.", "", pattern)
+    return f"(?i){pattern}" if pattern and letters.islower() and not pattern.startswith("(?") else pattern
+
+
 def named(name: str) -> LogFile | None:
     """The file of an id; ids of jobs that distui did not start only name rank and stream."""
     file = parse_file_id(name)

@@ -28,6 +28,7 @@ from ..rows.log import (
     label_of,
     log_row,
     node_width,
+    smart_case,
     time_column,
     wrapped,
 )
@@ -206,5 +207,5 @@ class LogRows(Pane):
     def _hits(self) -> re.Pattern[str] | None:
         text = self.selection.pattern
         if self._pattern[0] != text:
-            self._pattern = (text, re.compile(text) if text else None)
+            self._pattern = (text, re.compile(smart_case(text)) if text else None)
         return self._pattern[1]

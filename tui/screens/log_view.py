@@ -23,7 +23,18 @@ from ...runners.wire.client import LinkError
 from ..keys import bindings
 from ..log_tail import LogTail, Reader
 from ..rows.frame import Frame
-from ..rows.log import TIMES, Jump, LogLine, Selection, choices, chosen_title, files_for, large
+from ..rows.log import (
+    TIMES,
+    Jump,
+    LogLine,
+    Selection,
+    choices,
+    chosen_title,
+    files_for,
+    large,
+    named,
+    smart_case,
+)
 from ..rows.run_status import launching
 from .log_rows import LogRows
 
@@ -35,6 +46,16 @@ SIFT_S = 2.0
 
 SEARCH_S = 0.02
 """The same while a search goes on, which the node paces."""
+
+_ALARMS = ("the error or warning below", "the error or warning above")
+_FROM_THE_END = (
+    "no error or warning below: from the top again",
+    "no error or warning above: the newest again",
+)
+"""What `next_error` did, downwards and upwards."""
+
+SLOW_S = 0.5
+"""From when on the title says how far a search is."""
 
 HELD_S = 0.4
 """How long new lines wait for a frame to be painted with."""
@@ -63,6 +84,8 @@ class LogView(LogRows):
         self._behind = False
         self._pulled = float("-inf")
         """When, by the monotonic clock."""
+        self._begun = 0.0
+        """When what is shown was begun, by the same clock."""
         self._sizes: dict[str, int] = {}
         self._reason = ""
         self._errand = ""
@@ -87,7 +110,7 @@ class LogView(LogRows):
             self._marks.clear()
 
     def _begin_anew(self, jump: Jump | None = None) -> None:
-        self._tail, self._jump = None, jump
+        self._tail, self._jump, self._begun = None, jump, time.monotonic()
         self._ask()
 
     def _ask(self) -> None:
@@ -219,7 +242,9 @@ class LogView(LogRows):
             self._name_it()
             return
         clock = getattr(self.app, "clock", time.time)
-        tail = LogTail(self._read, files, chosen.pattern if chosen.only_hits else "", self._label, clock)
+        tail = LogTail(
+            self._read, files, smart_case(chosen.pattern) if chosen.only_hits else "", self._label, clock
+        )
         if jump is None:
             await tail.begin()
         else:
@@ -292,6 +317,8 @@ class LogView(LogRows):
             count = len(tail.lines) + max(0, tail.dropped)
             hits = f"{plural(count, 'line')} {'matches' if count == 1 else 'match'}" if count else ""
             hits = f"more than {hits}" if tail.skipped else hits
+            if tail.searching and time.monotonic() < self._begun + SLOW_S:
+                return hits
             if tail.searching:
                 searching = f"searching {int(tail.searched * 100)} %"
                 return " · ".join(part for part in (searching, hits) if part)
@@ -332,29 +359,47 @@ class LogView(LogRows):
             self._left = left
             self.refresh()
 
-    def to_error(self) -> bool:
-        """Move to the next error or warning of the lines that are loaded, from the top again after the last."""
-        if not self._to(lambda line: line.level >= Level.WARN, 1):
+    async def next_error(self, step: int, progress: Callable[[float], None]) -> str:
+        """Move to the error or warning above (-1; from the end, the newest) or below (1).
+
+        Of what is loaded, then of what is not, then from the other end. What that is; "" for none. Raises LinkError.
+        """
+        up, tail, here = step < 0, self._tail, self._index()
+        newest = up and self.follow
+        here = len(self._lines) if newest else here
+        words = "the newest error or warning" if newest else _ALARMS[up]
+        beside = self._lines[:here] if up else self._lines[here + 1 :]
+        if any(line.level >= Level.WARN for line in beside):
+            return words if self._to_alarm(here, step) else ""
+        if tail is None or (self.selection.pattern and self.selection.only_hits):
+            return _FROM_THE_END[up] if self._to_alarm(here, step) else ""
+        for before in (up, not up):
+            hit = await tail.find(ALARMS, lambda text: level_of(text) >= Level.WARN, before, progress, up)
+            if tail is not self._tail:
+                return words  # something else is shown by now
+            if hit is not None:
+                self._show_hit_at(hit)
+                return words if before == up else _FROM_THE_END[up]
+        return _FROM_THE_END[up] if self._to_alarm(here, step) else ""
+
+    def _to_alarm(self, here: int, step: int) -> bool:
+        if not self._to(lambda line: line.level >= Level.WARN, step, here):
             return False
         if self._left:
             self._left = 0
             self.refresh()
         return True
 
-    async def next_error(self, progress: Callable[[float], None]) -> bool:
-        """Move to the next error or warning: below, then in what is not loaded, then from the top. Raises LinkError."""
-        below = any(line.level >= Level.WARN for line in self._lines[self._index() + 1 :])
-        tail = self._tail
-        if below or tail is None or (self.selection.pattern and self.selection.only_hits):
-            return self.to_error()
-        for before in (False, True):
-            hit = await tail.find(ALARMS, lambda text: level_of(text) >= Level.WARN, before, progress)
-            if tail is not self._tail:
-                return True  # something else is shown by now
-            if hit is not None:
-                self._show_hit_at(hit)
-                return True
-        return self.to_error()
+    def to_own_log(self) -> bool:
+        """From the lines of all ranks to the log of the rank that wrote this one, where it stands; False for one
+        rank's."""
+        line = self._current()
+        wrote = named(line.key[3]) if line is not None else None
+        if line is None or wrote is None or wrote.rank is None or self.selection.rank is not None:
+            return False
+        self.select(replace(self.selection, rank=wrote.rank))
+        self._show_hit_at(line)
+        return True
 
     def _show_hit_at(self, hit: LogLine) -> None:
         """Load the lines around one that was found elsewhere; the cursor goes to it."""
@@ -362,8 +407,8 @@ class LogView(LogRows):
         self._left = 0
         self._begin_anew(Jump(offset=hit.key[4], file=hit.key[3], at=hit.key[0]))
 
-    def _to(self, wanted: Callable[[LogLine], bool], step: int) -> bool:
-        count, here = len(self._lines), self._index()
+    def _to(self, wanted: Callable[[LogLine], bool], step: int, here: int | None = None) -> bool:
+        count, here = len(self._lines), self._index() if here is None else here
         for offset in range(1, count + 1):
             at = (here + offset * step) % count
             if wanted(self._lines[at]):

@@ -247,12 +247,15 @@ class RunScreen(Screen[None]):
             return
         if self.went_back():
             return
+        held = self.log_view.display and not self.log_view.follow
         if chosen.pattern:
             self.log_view.select(replace(chosen, pattern=""))
         elif chosen.rank is not None:
             self.log_view.select(replace(chosen, rank=None))
-        else:
+        elif not held:
             self.action_pane("overview")
+        if held:
+            self.log_view.set_follow(True)
 
     def action_metric(self) -> None:
         if not self.heat.display:
@@ -368,7 +371,11 @@ class RunScreen(Screen[None]):
 
     @on(LogView.Zoomed)
     def _zoom_log(self) -> None:
-        self.action_pane("overview" if self.app.view.pane == "log" else "log")
+        """On the whole screen; there, the own log of the rank that wrote the line."""
+        if self.app.view.pane != "log":
+            self.action_pane("log")
+        elif not self.log_view.to_own_log():
+            self.notify("one rank's log alone: esc shows all ranks", timeout=2)
         self.call_after_refresh(self.log_view.focus)
 
     # --- the log
@@ -385,23 +392,24 @@ class RunScreen(Screen[None]):
         elif not self.log_view.to_hit(step):
             self.notify("no hit in the lines that are loaded")
 
-    def action_error(self) -> None:
-        self.run_worker(self._to_error(), group="error", exclusive=True)
+    def action_error(self, step: int) -> None:
+        self.run_worker(self._to_error(step), group="error", exclusive=True)
 
-    async def _to_error(self) -> None:
-        """The next one below; where none is loaded, what is not loaded is searched."""
+    async def _to_error(self, step: int) -> None:
+        """The one above or below; where none is loaded, what is not loaded is searched."""
         log = self.log_view
         late = self.set_timer(PATIENCE_S, lambda: self.notify("searching for an error", timeout=2))
         try:
-            reached = await log.next_error(lambda share: log.name_search(f"searching {int(share * 100)} %"))
+            reached = await log.next_error(
+                step, lambda share: log.name_search(f"searching {int(share * 100)} %")
+            )
         except LinkError as error:
             self.notify(str(error), severity="error", markup=False)
             return
         finally:
             late.stop()
             log.name_search("")
-        if not reached:
-            self.notify("no error or warning in this log")
+        self.notify(reached or "no error or warning in this log", timeout=2)
 
     def action_log_times(self) -> None:
         names = {"clock": "time of day", "start": "since the attempt began", "step": "since the line above"}
