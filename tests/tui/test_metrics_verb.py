@@ -6,8 +6,10 @@ import time
 
 import pytest
 
+from distui.runners import run_directories
 from distui.runners.errors import RunError
 from distui.runners.model import HUB, Series
+from distui.tui.cli import main
 from distui.tui.verbs.metrics import SeriesSummary, chosen, duration, lines, moment, small_curve, value_text
 
 NOW = time.mktime((2026, 5, 4, 12, 0, 0, 0, 0, -1))
@@ -35,6 +37,20 @@ def test_a_row_a_series() -> None:
         "host.cpu 2 nodes n/a n/a n/a n/a",
     ]
     assert lines(shown[:1], 1.0, utf8=True)[1].endswith("▁▁▁▁▁▁▁▁▅▅▅▅▅▅▅▅████████")
+
+
+def test_a_word_that_a_run_is_called_by_means_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str | None] = []
+
+    async def ask(run: str | None, use: object) -> None:
+        asked.append(run)
+        raise RunError("nobody answers here")
+
+    monkeypatch.setattr("distui.tui.verbs.metrics.with_link", ask)
+    assert main(["metrics", "train"]) != 0
+    run_directories.create(run_directories.new_record("train"), b"{}", {})
+    assert main(["metrics", "train"]) != 0
+    assert asked == [None, "train"]
 
 
 def test_small_curves() -> None:

@@ -430,6 +430,7 @@ def test_a_stopped_run_is_called_stopped_once() -> None:
     ended = [*play.running(), (140.0, RunEnded(RunPhase.STOPPED, 1, "stopped"))]
     shown = text_of(end_rows(frame_of(ended), 78))
     assert shown.count("stopped") == 1, shown
+    assert "exit code" not in shown, "it was asked for, and is no error"
 
 
 def test_findings_of_an_ended_run_are_as_old_as_they_are_now() -> None:

@@ -8,8 +8,9 @@ from conftest import Rig, Start, shown
 from msgspec.structs import replace
 from test_cockpit import entry
 
+from distui.tui.cli import main
 from distui.tui.rows.glyphs import row_width
-from distui.tui.rows.runs import RunEntry, fitting, head_row, ordered, placed, run_row
+from distui.tui.rows.runs import RunEntry, fitting, head_row, ordered, placed, run_row, unknown_state
 from distui.tui.screens.launch import LaunchScreen
 from distui.tui.screens.modal import ConfirmScreen
 from distui.tui.screens.run import RunScreen
@@ -76,7 +77,17 @@ def test_a_filter_reads_words_and_fields() -> None:
     assert names("exit:0") == ["train3"]
     assert names("ranks:2 state:watched") == ["train.py"]
     assert names("nothing:like") == []
+    assert unknown_state("ddp state:bogus").startswith("no state is called bogus: starting, ")
+    assert unknown_state("state:fail state: hung") == ""
     assert len(names("")) == 4
+
+
+def test_a_run_that_is_not_there_is_named_before_anybody_is_asked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for verb in ("stop", "restart"):
+        assert main([verb, "nope"]) != 0
+        assert "No run 'nope'" in capsys.readouterr().err
 
 
 def test_unknown_values_come_last_in_either_order() -> None:

@@ -413,7 +413,8 @@ def end_rows(frame: Frame, width: int) -> list[Row]:
     glyph, style = glyphs.RUN[state.phase]
     after = "" if state.phase is RunPhase.LOST else f" after {duration_exact(state.lasted(frame.now))}"
     head = f" {glyph} {state.phase}{after}, {plural(len(state.attempts), 'attempt')}"
-    code = "" if state.exit_code is None else f", exit code {state.exit_code}"
+    asked = state.phase is RunPhase.STOPPED  # its exit code says nothing: the user ended it
+    code = "" if state.exit_code is None or asked else f", exit code {state.exit_code}"
     rows: list[Row] = [((head + code, style),)]
     if state.end_text and state.end_text != str(state.phase):
         rows += wrap(state.end_text, width - 1, first="   ")

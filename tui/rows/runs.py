@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec import Struct
 
 from ...runners.formatting import NA, duration_short, plural, size_short
+from ...runners.model import RunPhase
 from ...runners.status import HUNG
 from . import glyphs
 from .glyphs import Cell, Row, fit
@@ -226,6 +227,16 @@ def fitting(runs: Iterable[RunEntry], words: str) -> list[RunEntry]:
     """The runs that have every word: anywhere in their texts, or where it is `field:text` in that field."""
     wanted = words.lower().split()
     return [run for run in runs if all(_has(run, word) for word in wanted)]
+
+
+def unknown_state(words: str) -> str:
+    """What is said of a word `state:x` of which no state is called so; "" where there is none."""
+    states = [*map(str, RunPhase), "watched", HUNG]
+    for word in words.lower().split():
+        name, _, text = word.partition(":")
+        if name == "state" and not any(text in state for state in states):
+            return f"no state is called {text}: {', '.join(states)}"
+    return ""
 
 
 def _has(run: RunEntry, word: str) -> bool:

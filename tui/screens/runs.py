@@ -28,6 +28,7 @@ from ..rows.runs import (
     placed,
     removal_rows,
     run_row,
+    unknown_state,
 )
 from ..source import ASK_S
 from .modal import ConfirmScreen
@@ -178,6 +179,8 @@ class RunsScreen(Screen[None]):
         shown, total = len(self.list.listed), len(self.list.all)
         marked = f"   {len(self.list.marked)} marked" if self.list.marked else ""
         note = f"   {shown} of {total}{marked}" if self.list.words or marked else ""
+        if strange := unknown_state(self.list.words):
+            note += f"   {strange}"
         self.search_line.set_rows([self.list.search_row(note)])
 
     # --- keys

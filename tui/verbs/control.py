@@ -218,10 +218,10 @@ def _sure(options: argparse.Namespace, command: Restart | Stop, save_s: float | 
     """
     if options.yes:
         return True
+    entry = run_directories.resolve(options.run)
     if not sys.stdin.isatty():
         verb = type(command).__name__.lower()
         raise RunError(f"{verb} asks first, and there is no terminal to ask on: add --yes")
-    entry = run_directories.resolve(options.run)
     state = entry.state()  # its files: an agent may not answer
     about = confirm.target(state)
     asked = _question(state, command, save_s)

@@ -37,7 +37,7 @@ _CLOCK = re.compile(r"(\d\d?):(\d\d)(?::(\d\d))?")
 def metrics(options: argparse.Namespace) -> int:
     """Print the metrics of a window, or which there are."""
     names: list[str] = list(options.metric)
-    if options.run is not None and (options.run in METRICS or options.run in SOURCES):
+    if options.run is not None and options.run in (*METRICS, *SOURCES) and not _is_run(options.run):
         names.insert(0, options.run)  # RUN was left out
         options.run = None
     if strange := unknown(names):
@@ -69,6 +69,11 @@ def metrics(options: argparse.Namespace) -> int:
     utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8" and not options.ascii
     sys.stdout.write("\n".join(lines(shown, window.seconds, utf8)) + "\n")
     return 0
+
+
+def _is_run(name: str) -> bool:
+    """Whether a run has this name: then it is meant, and not the metrics that are called so."""
+    return any(entry.record.name == name for entry in run_directories.entries())
 
 
 def _ended(entry: run_directories.Entry) -> float | None:
