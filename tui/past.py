@@ -39,6 +39,9 @@ KEEP_EVERY = 2000
 MOST_EVENTS = 200_000
 """That are kept; of a longer journal the beginning can only be reached as a whole."""
 
+REPORTED_S = 60.0
+"""How long after a checkpoint was whole it may be reported: its folder is looked at now and then."""
+
 
 def copied(state: RunState) -> RunState:
     """The same state, which does not change with the first: values are shared, what is changed in place is not."""
@@ -109,6 +112,9 @@ class Timeline:
             state.apply_all(self._events[begin:end])
             if end - begin == KEEP_EVERY:
                 self._kept[end] = copied(state)
+        for stamped in self._events[count : bisect_right(self._times, when + REPORTED_S)]:
+            if isinstance(stamped.event, CheckpointSaved) and stamped.event.checkpoint.at <= when:
+                state.apply(stamped)
         state.live = True
         return state
 

@@ -69,6 +69,17 @@ def test_the_state_is_that_of_the_moment() -> None:
     assert at(-5).attempts == []
 
 
+def test_a_checkpoint_is_there_from_when_it_was_whole() -> None:
+    """What watches the folder sees it some seconds later."""
+    saved = CheckpointSaved(2, Checkpoint("/ckpt/step-240", play.BEGAN + 80, "folder", step=240))
+    line = Timeline(play.stamped([*eventful(), (86.0, saved)]))
+    for second, step in ((79, 900), (81, 240), (85, 240), (87, 240)):
+        newest = line.state_at(play.BEGAN + second).checkpoint
+        assert newest is not None
+        assert newest.step == step
+    assert [each.step for each in line.state_at(play.BEGAN + 87).checkpoints] == [900, 240]
+
+
 def test_going_back_and_forth_gives_the_same() -> None:
     line = timeline()
     once = [line.state_at(play.BEGAN + second).attempt for second in range(100)]

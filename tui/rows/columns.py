@@ -232,7 +232,7 @@ MESH = Column(
 """Its width is that of the widest coordinates."""
 EXIT = Column("exit", "exit", "signal or exit code", 8, 2,
               lambda line: line.rank.signal or or_na(line.rank.exit_code), right=False, only="ended")  # fmt: skip
-STEP = _sampled("step", "step", "optimizer steps since the process began", 7, 6,
+STEP = _sampled("step", "step", "optimizer steps since the process began, not the script's own count", 7, 6,
                 lambda sample: sample.step, or_na, "")  # fmt: skip
 PACE = _sampled("pace", "s/step", "mean time of a step", 6, 5, lambda sample: sample.step_s, step_short, "")
 RSS = _sampled("rss", "RSS", "resident memory", 5, 9, lambda sample: sample.rss_bytes, size_short, "")
