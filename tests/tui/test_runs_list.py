@@ -16,6 +16,7 @@ from distui.tui.screens.modal import ConfirmScreen
 from distui.tui.screens.run import RunScreen
 from distui.tui.screens.runs import RunsScreen
 from distui.tui.source import host_entry
+from distui.tui.verbs.runs import narrowed
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -80,6 +81,13 @@ def test_a_filter_reads_words_and_fields() -> None:
     assert unknown_state("ddp state:bogus").startswith("no state is called bogus: starting, ")
     assert unknown_state("state:fail state: hung") == ""
     assert len(names("")) == 4
+
+
+def test_ls_fits_a_terminal_by_shorter_ids() -> None:
+    rows = [("name", "state", "id"), ("night-run", "stopped", "20260101-000000-night-run-aaaaaaaa")]
+    assert narrowed(rows, 80) == rows
+    assert narrowed(rows, 53)[1] == ("night-run", "stopped", "aaaaaaaa")
+    assert narrowed(rows, 53)[0] == ("name", "state", "id")
 
 
 def test_a_run_that_is_not_there_is_named_before_anybody_is_asked(

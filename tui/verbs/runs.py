@@ -8,6 +8,7 @@ import functools
 import gc
 import json
 import os
+import shutil
 import stat
 import sys
 import time
@@ -92,10 +93,19 @@ def ls(options: argparse.Namespace) -> int:
         )
         return 0
     rows = [("name", "state", "preset", "attempt", "ranks", "began", "id"), *(run.row() for run in runs)]
+    if sys.stdout.isatty():
+        rows = narrowed(rows, shutil.get_terminal_size().columns)
     notes = [f"{run.entry.record.run}: {problem}" for run in runs for problem in run.notes()]
     lines = [*table(rows, frozenset({3, 4})), *([""] if notes else []), *map(clean_text, notes)]
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
+
+
+def narrowed(rows: list[tuple[str, ...]], width: int) -> list[tuple[str, ...]]:
+    """The rows of `ls` for a terminal: where they are wider, the ends of the ids, which the verbs take as well."""
+    if max(map(len, table(rows))) <= width:
+        return rows
+    return [(*row[:-1], row[-1].rpartition("-")[2]) for row in rows]
 
 
 class _Listed(Struct, frozen=True):
