@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
-from .runs import World, until
+from .runs import Run, World, until
 
 TRAINS = """
 import sys, time, torch
@@ -42,6 +43,10 @@ def test_what_it_raises_is_the_first_cause_with_its_line(world: World) -> None:
     assert (cause["kind"], cause["where"].rpartition("/")[2]) == ("exception", "job.py:12")
 
 
+def _is_up(run: Run) -> bool:
+    return b"up" in run.file("node-0/attempt-001/rank-0.out")
+
+
 def test_programs_of_python_that_are_no_rank_get_none(world: World) -> None:
     """A tool of Python's, a module, a text, and a script without torch: as before, also for their signals."""
     launcher = "import torch, time\nprint('up', flush=True)\ntime.sleep(600)\n"
@@ -54,7 +59,7 @@ def test_programs_of_python_that_are_no_rank_get_none(world: World) -> None:
         ["sh", "-c", f"{sys.executable} {plain}; true"],
     ):
         run = world.run("exec", "--", *command)
-        assert until(lambda run=run: b"up" in run.file("node-0/attempt-001/rank-0.out"), 60)
+        assert until(partial(_is_up, run), 60)
         assert run.status()["ranks"][0]["hook"] is None, command
         run.stop().fine()
 
