@@ -84,7 +84,10 @@ def test_a_filter_reads_words_and_fields() -> None:
 
 
 def test_ls_fits_a_terminal_by_shorter_ids() -> None:
-    rows = [("name", "state", "id"), ("night-run", "stopped", "20260101-000000-night-run-aaaaaaaa")]
+    rows: list[tuple[str, ...]] = [
+        ("name", "state", "id"),
+        ("night-run", "stopped", "20260101-000000-night-run-aaaaaaaa"),
+    ]
     assert narrowed(rows, 80) == rows
     assert narrowed(rows, 53)[1] == ("night-run", "stopped", "aaaaaaaa")
     assert narrowed(rows, 53)[0] == ("name", "state", "id")
