@@ -43,3 +43,8 @@ def test_its_keys_are_those_of_the_table_or_the_users_own() -> None:
     keys = {action.id: action.key.partition(",")[0] for action in ACTIONS}
     assert [key_text(keys[tab.id]) for tab in TABS] == [tab.key for tab in TABS]
     assert "F4 Curves" in "".join(t for t, _ in tab_row("log", 0, 120, {"pane.curves": "F4"})[0])
+
+
+def test_the_mark_of_the_findings_is_that_of_the_worst() -> None:
+    assert "✖2" in "".join(text for text, _ in tab_row("log", 2, 120, severe=True)[0])
+    assert "▲2" in "".join(text for text, _ in tab_row("log", 2, 120)[0])

@@ -66,15 +66,18 @@ _FORMS = ((" ", True, 3), ("", True, 3), ("", True, 1), ("", True, 0), ("", Fals
 
 
 def tab_row(
-    pane: str, alarms: int, width: int, keys: Mapping[str, str] | None = None
+    pane: str, alarms: int, width: int, keys: Mapping[str, str] | None = None, severe: bool = False
 ) -> tuple[Row, list[ClickArea]]:
     """The row in `width` columns, and its parts that take a click.
 
     The current pane stands in brackets. Where it is narrow the names of the places go first, then those of the other
-    panes; the keys stay. `alarms` findings are counted at their pane; `keys` are the user's own, by action id.
+    panes; the keys stay. `alarms` findings are counted at their pane, `severe` where an error is among them; `keys`
+    are the user's own, by action id.
     """
     for gap, named, places in _FORMS:
-        row = _tabs(pane, alarms, gap, named, keys or {})
+        row = _tabs(
+            pane, alarms, gap, named, keys or {}, (glyphs.BAD, "bad") if severe else (glyphs.WARN, "warn")
+        )
         ends = _places(places, keys or {})
         room = width - row.width - ends.width
         if room >= 1:
@@ -84,7 +87,9 @@ def tab_row(
     return (*row.cells, *ends.cells), row.spans + moved
 
 
-def _tabs(pane: str, alarms: int, gap: str, named: bool, keys: Mapping[str, str]) -> ClickableRow:
+def _tabs(
+    pane: str, alarms: int, gap: str, named: bool, keys: Mapping[str, str], mark: tuple[str, str]
+) -> ClickableRow:
     row = ClickableRow()
     before = False
     for tab in TABS:
@@ -97,9 +102,9 @@ def _tabs(pane: str, alarms: int, gap: str, named: bool, keys: Mapping[str, str]
         row.add((f"{between}{'' if first else gap}{opening}", "tab"))
         style = "tab" if current else "text"
         name = f" {tab.title}" if named or current else ""
-        count = f" {glyphs.WARN}{alarms}" if tab.pane == "findings" and alarms else ""
+        count = f" {mark[0]}{alarms}" if tab.pane == "findings" and alarms else ""
         key = (keys.get(tab.id, tab.key), "tab" if current else "key")
-        row.add(key, (name, style), (count, "warn"), action=f"screen.pane('{tab.pane}')")
+        row.add(key, (name, style), (count, mark[1]), action=f"screen.pane('{tab.pane}')")
         before = current
     row.add(("]" if before else " ", "tab"))
     return row

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from textual.events import Click, Resize
 from textual.signal import Signal
 
+from ...presets.finding import failed
 from ...presets.sanitize import clean_text
 from ..keys import ACTIONS, key_text
 from ..rows import glyphs
@@ -64,8 +65,10 @@ class TabRow(ClickRow):
         self._frame = frame
         self.ascii_only = frame.view.ascii
         if self.size.width:
-            alarms = sum(finding.alarm for finding in frame.state.findings.values())
-            row, self.spans = tab_row(frame.view.pane, alarms, self.size.width, self.keys)
+            alarms = [finding for finding in frame.state.findings.values() if finding.alarm]
+            row, self.spans = tab_row(
+                frame.view.pane, len(alarms), self.size.width, self.keys, failed(alarms)
+            )
             self.set_rows([row])
 
 
