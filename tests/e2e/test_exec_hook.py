@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 from functools import partial
 
 from .runs import Run, World, until
@@ -23,14 +24,20 @@ for step in range(100_000):
 """
 
 
+def trains(status: dict[str, Any], attempt: int) -> bool:
+    """Whether its rank has made some steps in that attempt."""
+    ranks = status["ranks"] if status["attempt"] == attempt else []
+    return bool(ranks) and (ranks[0]["step"] or 0) > 3
+
+
 def test_its_steps_stacks_and_variables_are_known(world: World) -> None:
     run = world.execute(TRAINS)
-    status = run.eventually(lambda now: (now["ranks"][0]["step"] or 0) > 3, 60)
+    status = run.eventually(lambda now: trains(now, attempt=1), 60)
     assert status["ranks"][0]["hook"] == "armed"
     assert "job.py" in run.distui("dump", "stacks").fine().out
     run.distui("nccl", "INFO").fine()
     run.distui("restart", "--env", "OMP_NUM_THREADS=1", "--yes").fine()
-    again = run.eventually(lambda now: now["attempt"] == 2 and (now["ranks"][0]["step"] or 0) > 3, 60)
+    again = run.eventually(lambda now: trains(now, attempt=2), 60)
     assert again["ranks"][0]["pid"] != status["ranks"][0]["pid"]
     run.stop().fine()
 
