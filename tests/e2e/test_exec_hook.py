@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 from functools import partial
+from typing import Any
 
 from .runs import Run, World, until
 
