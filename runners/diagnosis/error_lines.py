@@ -172,9 +172,12 @@ class ErrorLines:
             sureness, failure = (sureness, None) if failure.symptom else (Sureness.LEVEL, failure)
         if has_rule and (failure is None or failure.symptom):
             return
-        first = First(self._file, FactLine(self._name, number, shown(line)), head, stamp_of(line))
+        first = self._first(line, head, number)
         self._keep(_Sentence(sureness, failure, text, first, warned=_MINOR.search(before) is not None))
         self.open_here = True
+
+    def _first(self, line: str, head: Head, number: int) -> First:
+        return First(self._file, FactLine(self._name, number, shown(line)), head, stamp_of(line))
 
     def _joins(self, text: str, number: int) -> bool:
         """Whether a line is the next one of the sentence before, which says with a colon that more follows."""
@@ -206,7 +209,7 @@ class ErrorLines:
         match = _WARNING.search(text)
         failure = None if match is None else of_line(text[match.end() :])
         if failure is not None and not failure.symptom and self._words[self._file] < MOST_WORDS:
-            first = First(self._file, FactLine(self._name, number, shown(line)), head, stamp_of(line))
+            first = self._first(line, head, number)
             self._keep(_Sentence(Sureness.WORDS, failure, text, first, warned=True))
 
     def diverged(self, line: str, text: str, head: Head, number: int) -> bool:
@@ -218,7 +221,7 @@ class ErrorLines:
             last is not None and last.lasts and last.first.file == self._file and not last.outlived
         ):
             return True
-        first = First(self._file, FactLine(self._name, number, shown(line)), head, stamp_of(line))
+        first = self._first(line, head, number)
         failure = Failure(
             0,
             "nan",

@@ -24,8 +24,7 @@ _SHIPPED = tuple(
         rf"<\d{{1,3}}>1 {_TIME} {HOST} \S+ \S+ \S+ (?:-|\[.{{1,400}}?\]) ?",
         rf"\d{{10}}\.\d{{6}} {HOST} {_PROGRAM}",
         # vLLM's logger, which writes it before each line of a traceback, too; Kaggle's notebooks
-        r"(?:ERROR|CRITICAL|WARNING|INFO|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./]{1,80}:\d{1,6}\] ?",
-        r"(?:ERROR|CRITICAL|WARNING|INFO|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d [\w./]{1,80}:\d{1,6}\] ?",
+        r"(?:ERROR|CRITICAL|WARNING|INFO|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]{1,80}:\d{1,6}\] ?",
         r"\d{1,7}\.\d{1,3}s\t\d{1,9}\t",
         # mpirun --timestamp-output
         rf"{_DAYS} {_DATE} \d{{4}}(?=[\[<])",

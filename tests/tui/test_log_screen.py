@@ -49,17 +49,23 @@ async def opened(it: Rig, last: str = "step 29") -> LogView:
     return log_of(it)
 
 
+async def titles_until_nothing_matches(it: Rig, log: LogView, pattern: str) -> list[str]:
+    """Filter the log by what no line has; the titles of the log until it says so."""
+    titles: list[str] = []
+
+    def nothing_matches() -> bool:
+        titles.append(str(log.border_title))
+        return "no line matches" in it.screen()
+
+    await it.press("slash", *pattern)
+    await it.until(nothing_matches)
+    return titles
+
+
 async def test_a_filter_without_hits_never_says_that_nothing_was_written(rig: Start) -> None:
     async with shown(rig(play.running())) as it:
         log = await opened(it)
-        titles: list[str] = []
-
-        def nothing_matches() -> bool:
-            titles.append(str(log.border_title))
-            return "no line matches" in it.screen()
-
-        await it.press("slash", *"zzznothing")
-        await it.until(nothing_matches)
+        titles = await titles_until_nothing_matches(it, log, "zzznothing")
         await it.press("enter")
         write(it, OUT, "fine\n")  # what comes later is no search that begins anew
         await it.until(lambda: log._sizes.get(OUT))
@@ -158,14 +164,7 @@ async def test_only_a_slow_search_says_how_far_it_is(rig: Start, monkeypatch: py
     monkeypatch.setattr(log_view_module, "SLOW_S", 1e9)
     async with shown(rig(play.running())) as it:
         log = await opened(it)
-        titles: list[str] = []
-
-        def nothing_matches() -> bool:
-            titles.append(str(log.border_title))
-            return "no line matches" in it.screen()
-
-        await it.press("slash", *"zzz")
-        await it.until(nothing_matches)
+        titles = await titles_until_nothing_matches(it, log, "zzz")
         assert not any("searching" in title for title in titles)
 
 
