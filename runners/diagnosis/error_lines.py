@@ -179,14 +179,15 @@ class ErrorLines:
     def _first(self, line: str, head: Head, number: int) -> First:
         return First(self._file, FactLine(self._name, number, shown(line)), head, stamp_of(line))
 
+    def _newest(self) -> _Sentence | None:
+        """The newest sentence, where it is of this file."""
+        last = self._kept[-1] if self._kept else None
+        return last if last is not None and last.first.file == self._file else None
+
     def _joins(self, text: str, number: int) -> bool:
         """Whether a line is the next one of the sentence before, which says with a colon that more follows."""
-        last = self._kept[-1] if self._kept else None
-        follows = last is not None and (last.first.file, last.first.evidence.line) == (
-            self._file,
-            number - 1,
-        )
-        if last is None or not follows or not text[:1].isspace():
+        last = self._newest()
+        if last is None or last.first.evidence.line != number - 1 or not text[:1].isspace():
             return False
         if last.text.startswith("terminate called") and text.lstrip().startswith("what(): "):
             last.text, last.failure, last.sureness = text, of_line(text), Sureness.ENDED
@@ -216,10 +217,8 @@ class ErrorLines:
         """Whether a line of training has a loss that is not a number; the first of those in a row is kept."""
         if _NOT_FINITE.search(text) is None or not is_alive(text):
             return False
-        last = self._kept[-1] if self._kept else None
-        if self.full or (
-            last is not None and last.lasts and last.first.file == self._file and not last.outlived
-        ):
+        last = self._newest()
+        if self.full or (last is not None and last.lasts and not last.outlived):
             return True
         first = self._first(line, head, number)
         failure = Failure(
@@ -235,8 +234,8 @@ class ErrorLines:
 
     def introduces(self, number: int) -> None:
         """A traceback begins in this line: what was logged right above it as its title says less than its exception."""
-        last = self._kept[-1] if self._kept else None
-        if last is None or last.first.file != self._file or number - last.first.evidence.line > 1:
+        last = self._newest()
+        if last is None or number - last.first.evidence.line > 1:
             return
         last.title = last.failure is None and last.sureness is not Sureness.ENDED
 
