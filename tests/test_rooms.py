@@ -222,7 +222,7 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 286,
-    "lines": 86_880,
+    "lines": 86_900,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 41,

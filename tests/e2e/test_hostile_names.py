@@ -71,10 +71,10 @@ def test_a_run_id_does_not_act_on_the_terminal(world: World, folder: str) -> Non
     if folder == "its own":
         path = path.rename(path.parent / evil)
     listed = shown(world, "ls")
-    assert "20260101-000000-" in listed
+    assert path.name.rpartition("-")[2] in listed, "a terminal that is too narrow shows the ends of ids"
     assert len(listed.splitlines()) >= 2
     document = json.loads(shown(world, "ls", "--json"))
-    assert document[0]["run"] == path.name
+    assert path.name in [each["run"] for each in document]
     for words in (("status",), ("status", "--json"), ("events",), ("events", "--json"), ("logs",), ("diagnose",),
                   ("stop", "--yes"), ("export", "out.tar.gz")):  # fmt: skip
         shown(world, words[0], path.name, *words[1:])

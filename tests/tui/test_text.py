@@ -25,6 +25,7 @@ from distui.runners.state import RunState
 from distui.runners.status import state_words
 from distui.tui.rows.run_status import cost
 from distui.tui.screens.panes import too_small
+from distui.tui.verbs.foreground import Causes
 from distui.tui.verbs.status import describe, headline, unsaid
 
 PLAN = PlanSummary(preset="ddp", strategy="ddp", launcher="torchrun", command="train.py", nnodes=2)
@@ -90,6 +91,18 @@ def test_a_cause_is_told_once() -> None:
     ):
         told.append(unsaid(text, told))
         assert told[-1] == left
+
+
+def test_a_cause_is_told_once_also_of_an_attempt_that_another_one_has_followed() -> None:
+    """A finding of attempt 1 may come while attempt 2 runs, and attempt 2 may fail in the same way."""
+    cause = "rank 1 raised ValueError: x"
+    causes = Causes()
+    assert causes.new(1, f"attempt 1 failed: {cause}") == f"attempt 1 failed: {cause}"
+    causes.add(1, cause)
+    assert causes.new(2, f"attempt 1: {cause}") == ""
+    assert causes.new(2, "attempt 1: rank 0 ran out of memory") == "attempt 1: rank 0 ran out of memory"
+    assert causes.new(2, cause) == cause
+    assert causes.new(2, f"attempt 2 failed: {cause}; 1 more followed") == "attempt 2 failed; 1 more followed"
 
 
 def test_what_is_told_already_is_left_out_at_the_end_of_a_sentence_too() -> None:

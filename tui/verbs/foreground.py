@@ -10,6 +10,7 @@ import asyncio
 import errno
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from ...runners.local_agent import open_link, snapshot
 from ...runners.logs.follow import all_sizes
 from ...runners.logs.log_files import LogFile, parse_file_id
 from ...runners.logs.merging import Line, MergedLogs
-from ...runners.model import AttemptEnded, AttemptStarted, FindingRaised, HostTick, RankTick, RunEnded
+from ...runners.model import AttemptEnded, FindingRaised, HostTick, RankTick, RunEnded
 from ...runners.state import RunState
 from ...runners.status import status_json
 from ...runners.wire.client import Link, LinkError
@@ -36,6 +37,8 @@ EVERY_S = 5.0
 PIECE = 4096
 """Bytes that a pipe which can be written to takes at once (PIPE_BUF)."""
 
+_OF_ATTEMPT = re.compile(r"attempt (\d+): ")
+"""Before what a finding says of an attempt that another one has followed."""
 MOST_PROBLEMS = 8
 """Files that cannot be read which are named."""
 
@@ -243,25 +246,44 @@ async def _follow_link(
         raise error
 
 
+class Causes:
+    """Why attempts failed, as printed: by the attempt's end, a finding and the run's end, each cause once."""
+
+    def __init__(self) -> None:
+        self._printed: dict[int, list[str]] = {}
+
+    def add(self, attempt: int, text: str) -> None:
+        """Count a cause as printed."""
+        self._printed.setdefault(attempt, []).append(text)
+
+    def new(self, attempt: int, text: str) -> str:
+        """What a sentence says that was not printed; "" for nothing. `attempt`: whose it is where it names none."""
+        named = _OF_ATTEMPT.match(text)
+        number, sentence = (attempt, text) if named is None else (int(named[1]), text[named.end() :])
+        rest = unsaid(sentence, self._printed.get(number, ()))
+        if not rest:
+            return ""
+        self.add(number, rest)
+        return f"{text[: len(text) - len(sentence)]}{rest}"
+
+
 async def _follow(link: Link, state: RunState, err: Stream | None, output: RanksOutput | None) -> None:
     printed, shown, latest = len(state.notices), 0.0, 0.0
-    causes: list[str] = []
+    causes = Causes()
     async for stamped in link.events(state.seq):
         state.apply(stamped)
         if output is not None and state.live:
             output.grow(state.log_sizes)
         if err is None:
             continue
-        if isinstance(stamped.event, AttemptStarted):
-            causes.clear()
         for moment, text in state.notices[printed:]:
             if isinstance(stamped.event, AttemptEnded | FindingRaised | RunEnded):
-                causes.append(text := unsaid(text, causes))  # a cause is printed once, not by each of these
+                text = causes.new(state.attempt, text)
             latest = max(latest, moment)  # a node's own times, some of which arrive late
             if text:
                 await _report(err, latest, text)
         if isinstance(event := stamped.event, AttemptEnded):
-            causes.append(event.idle if event.first_cause is None else event.first_cause.text)
+            causes.add(event.attempt, event.idle if event.first_cause is None else event.first_cause.text)
         printed = len(state.notices)
         silent_since = max(shown, output.wrote if output is not None else 0.0)
         due = state.live and time.monotonic() - silent_since >= EVERY_S
