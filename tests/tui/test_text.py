@@ -102,7 +102,9 @@ def test_a_cause_is_told_once_also_of_an_attempt_that_another_one_has_followed()
     assert causes.new(2, f"attempt 1: {cause}") == ""
     assert causes.new(2, "attempt 1: rank 0 ran out of memory") == "attempt 1: rank 0 ran out of memory"
     assert causes.new(2, cause) == cause
-    assert causes.new(2, f"attempt 2 failed: {cause}; 1 more followed") == "attempt 2 failed; 1 more followed"
+    assert (
+        causes.new(2, f"attempt 2 failed: {cause}; 1 more followed") == "attempt 2 failed; 1 more followed"
+    )
 
 
 def test_what_is_told_already_is_left_out_at_the_end_of_a_sentence_too() -> None:
