@@ -415,3 +415,18 @@ EXPORT int nvmlEventSetWait_v2(void *set, Event *out, unsigned timeout_ms) {
     }
     return TIMEOUT;
 }
+
+/* Functions that every driver has and distui does not need; tools that stand beside it in `make bench` look for them.
+ * They take what they are called with and say NOT_SUPPORTED. */
+#define BARE(name) EXPORT int name(void) { return UNSUPPORTED; }
+BARE(nvmlSystemGetCudaDriverVersion) BARE(nvmlSystemGetCudaDriverVersion_v2) BARE(nvmlDeviceGetHandleByUUID)
+BARE(nvmlDeviceGetHandleByPciBusId_v2) BARE(nvmlDeviceGetPciInfo_v3) BARE(nvmlDeviceGetGraphicsRunningProcesses_v2)
+BARE(nvmlDeviceGetGraphicsRunningProcesses_v3) BARE(nvmlDeviceGetMPSComputeRunningProcesses_v2)
+BARE(nvmlDeviceGetMPSComputeRunningProcesses_v3) BARE(nvmlDeviceGetRunningProcessDetailList)
+BARE(nvmlDeviceGetBAR1MemoryInfo) BARE(nvmlDeviceGetComputeMode) BARE(nvmlDeviceGetConfComputeMemSizeInfo)
+BARE(nvmlDeviceGetCudaComputeCapability) BARE(nvmlDeviceGetDecoderUtilization) BARE(nvmlDeviceGetEncoderUtilization)
+BARE(nvmlDeviceGetDisplayActive) BARE(nvmlDeviceGetDisplayMode) BARE(nvmlDeviceGetDriverModel)
+BARE(nvmlDeviceGetDriverModel_v2) BARE(nvmlDeviceGetFanSpeed) BARE(nvmlDeviceGetFanSpeed_v2)
+BARE(nvmlDeviceGetMaxMigDeviceCount) BARE(nvmlDeviceGetPerformanceState) BARE(nvmlDeviceGetPersistenceMode)
+BARE(nvmlDeviceGetPowerManagementLimit) BARE(nvmlDeviceGetSerial)
+#undef BARE
