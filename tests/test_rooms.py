@@ -221,11 +221,11 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 286,
-    "lines": 86_900,
+    "modules": 288,
+    "lines": 87_450,
     "cycles": 0,
     "in_cycles": 0,
-    "local_imports": 41,
+    "local_imports": 42,
     "doubled_classes": 4,
     "doubled_files": 11,
     "broad": 14,
@@ -270,6 +270,8 @@ LATE_IMPORTS = {
     "runners/daemon.py": {"presets.render"},
     "runners/journal.py": {"presets.render"},
     "runners/hub/__main__.py": {"runners.hub.cluster_launch"},
+    # Every Python below a command loads this, and few become ranks.
+    "runners/inrank/joining.py": {"runners.inrank.hook"},
     "runners/local_agent.py": {
         "presets.plan", "presets.render", "presets.script_support", "runners.hub.routes"
     },

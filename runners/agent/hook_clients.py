@@ -9,7 +9,7 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -212,7 +212,7 @@ class HookClient:
         """Ask; the answer to come. Raises HookError when there is no hook."""
         if self._writer is None:
             raise HookError(
-                f"rank {self.rank} has no hook (of another launcher, with --no-hook or python -I, or without torch)"
+                f"rank {self.rank} has no hook (a launcher itself, with --no-hook or python -I, or without torch)"
             )
         question = self._requests.open()
         self._writer.write(msgspec.json.encode({"op": op, "id": question.number, **fields}) + b"\n")
@@ -326,6 +326,11 @@ class Hooks:
         )
         self.by_rank[change.rank] = hook
         self._tasks[change.rank] = asyncio.create_task(hook.run())
+
+    def keep(self, ranks: Collection[int]) -> None:
+        """Forget all others: an attempt began, or was taken over by a launcher in its command."""
+        for rank in self.by_rank.keys() - ranks:
+            self.forget(rank)
 
     def forget(self, rank: int) -> None:
         """A rank's process ended."""

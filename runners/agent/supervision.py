@@ -19,7 +19,7 @@ from ..host_processes import StartMode
 from ..inrank.failure_causes import Death, Failure, classify, first_of, left_early
 from ..inrank.restart_policy import after_failure
 from ..logs.follow import read_window
-from ..logs.log_files import LogError, file_id
+from ..logs.log_files import LogError, command_id, file_id
 from ..model import (
     AttemptEnded,
     AttemptStarted,
@@ -124,6 +124,8 @@ def gather(run_dir: Path, change: RankChanged, evidence: KernelEvidence = NOTHIN
     file = file_id(node, change.attempt, change.rank, "err")
     log = run_dir / file
     lines = last_lines(run_dir, file, MOST_READ)
+    if not lines:  # ranks of a launcher in the command write where that writes
+        lines = last_lines(run_dir, command_id(change.attempt, "err", node), MOST_READ)
     crash = _crashed(log) if change.signal else ()
     return Ended(change, _raised(log), lines, evidence, node, log.with_suffix(".end").exists(), crash)
 
@@ -296,10 +298,10 @@ def close_attempt(
     if cause is not None:
         more = f"; {len(cause.victims)} more followed" if cause.victims else ""
         return AttemptEnded(attempt, Outcome.FAILED, cause, f"attempt {attempt} failed: {cause.text}{more}")
-    if changes and all(change.state is RankPhase.SUCCEEDED for change in changes.values()):
-        return AttemptEnded(attempt, Outcome.SUCCEEDED, None, f"attempt {attempt} succeeded")
     if reported:
         return AttemptEnded(attempt, Outcome.FAILED, None, f"attempt {attempt} failed: {reported}")
+    if changes and all(change.state is RankPhase.SUCCEEDED for change in changes.values()):
+        return AttemptEnded(attempt, Outcome.SUCCEEDED, None, f"attempt {attempt} succeeded")
     return AttemptEnded(attempt, Outcome.LOST, None, f"attempt {attempt} ended; exit status unknown")
 
 
@@ -460,6 +462,7 @@ class Supervision:
         fresh = 0.0 <= time.time() - at < FRESH_S
         self._began = (event.attempt, time.monotonic()) if fresh else (0, 0.0)
         self._changes, self._evidence = {}, {}
+        self._hooks.keep({place.rank for place in event.ranks})
         if self._run.runner is None:
             return  # a report of the past
         job = sweep(

@@ -40,6 +40,10 @@ class Saves:
         """A save within a save is part of it."""
         self._writing = threading.Lock()
 
+    def move(self, path: str) -> None:
+        """Report to this file from now on: of this process, which may be a fork."""
+        self._path, self._rank, self._writing = path, os.getpid(), threading.Lock()
+
     def arm(self) -> None:
         """Wrap whatever is imported from now on."""
         for module, owner, name, source, find in TARGETS:

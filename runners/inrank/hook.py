@@ -22,7 +22,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import checkpoint_saves, rank_changes, rank_pulse, tracebacks
 from .control import Peers, accept_forever, listen, private, requests
@@ -60,6 +60,11 @@ class Steps:
     """Counts optimizer steps through torch's public global hook."""
 
     def __init__(self) -> None:
+        self.on_made: Callable[[dict[str, Any]], None] = lambda made: None
+        self.begin()
+
+    def begin(self) -> None:
+        """Nothing is counted so far."""
         self.count = 0
         self.last = 0.0
         """Unix time of the newest step; 0 before the first."""
@@ -68,7 +73,6 @@ class Steps:
         """Made since torch was imported."""
         self.made: dict[str, Any] | None = None
         """What the model was wrapped with at the first step; None before, or where it is unknown."""
-        self.on_made: Callable[[dict[str, Any]], None] = lambda made: None
         self._optimizer: Callable[[], Any] = lambda: None
         """A weak reference to the optimizer whose steps count."""
 
@@ -292,7 +296,7 @@ class Hook:
         self.armed = False
         steps.on_made = lambda made: self._push({"push": "made", "made": made})
         self._leaving = rank_changes.Leaving()
-        self._server = listen(path)
+        self._server, self._pid = listen(path), os.getpid()
         self._thread: threading.Thread | None = None
         """SIGUSR2 may go to this thread: it interrupts no call of the script's."""
         self._peers: dict[socket.socket, threading.Lock] = {}
@@ -317,12 +321,27 @@ class Hook:
 
     def run(self) -> None:
         """Answer from now on."""
+        self._listen()
+        if self.steps.arm():
+            self.armed = True
+        else:
+            threading.Thread(target=self._arm, name="distui-arm", daemon=True).start()
+
+    def move(self) -> None:
+        """Answer at the socket that the environment names by now, too: this process, or a fork of it, became a rank."""
+        if self._pid != os.getpid():
+            self._pid, self._peers, self._bounded = os.getpid(), {}, Peers(MOST_PEERS)
+            self.steps.begin()
+            note_exceptions(self.steps)
+        self._server = listen(os.environ["DISTUI_HOOK"])
+        self._listen()
+
+    def _listen(self) -> None:
         arguments = (self._server, self._serve, "distui-serve", self._bounded)
         self._thread = threading.Thread(
             target=accept_forever, args=arguments, name="distui-hook", daemon=True
         )
         self._thread.start()
-        threading.Thread(target=self._arm, name="distui-arm", daemon=True).start()
 
     def _leave_to_parent(self) -> None:
         """In a fork of the rank: its sockets must not live on in a child that cannot answer."""
@@ -448,38 +467,80 @@ def note_exceptions(steps: Steps) -> None:
     A script that reached its end is noted, too: the interpreter may still crash while it shuts down.
     """
     chained, rank = sys.excepthook, os.getpid()
-    raised = threading.Event()
+    over = threading.Event()
 
     def noted(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
         try:
             if os.getpid() == rank:
-                raised.set()
+                over.set()
                 with contextlib.suppress(*MISTAKES):
                     _note("exc", dict(tracebacks.note_of(kind, value, trace), **steps.note()))
         finally:
             chained(kind, value, trace)
 
-    def ended() -> None:
-        if os.getpid() == rank and not raised.is_set():
-            made = {"step": steps.count}
+    def ended(code: object = 0) -> None:
+        if os.getpid() == rank and not over.is_set():
+            over.set()
+            made: dict[str, Any] = {"step": steps.count}
             with contextlib.suppress(*MISTAKES):
                 made = steps.at_end()
-            _note("end", made)
+            _note("end", dict(made, code=code) if code else made)
+
+    def child_ended() -> None:
+        """multiprocessing keeps what its children raise to itself, torch's `spawn` as the context of an exit."""
+        value = sys.exc_info()[1]
+        cause = value.__context__ if isinstance(value, SystemExit) and value.code else value
+        if cause is None or isinstance(cause, SystemExit):
+            ended(value.code if isinstance(value, SystemExit) else 0)
+        elif os.getpid() == rank:
+            over.set()
+            with contextlib.suppress(*MISTAKES):
+                _note(
+                    "exc", dict(tracebacks.note_of(type(cause), cause, cause.__traceback__), **steps.note())
+                )
 
     sys.excepthook = noted
     atexit.register(ended)
+    processes, util = (sys.modules.get("multiprocessing." + name) for name in ("process", "util"))
+    if processes is not None and util is not None and processes.parent_process() is not None:
+        util.Finalize(None, child_ended, exitpriority=0)
 
 
 def _note(ending: str, what: dict[str, Any]) -> None:
     with (
         contextlib.suppress(OSError, KeyError),
-        open("%s.%s" % (os.environ["DISTUI_RANK_FILES"], ending), "w", opener=private) as file,
+        open("%s.%s" % (_files(), ending), "w", opener=private) as file,
     ):
         json.dump(dict(what, time=time.time()), file)
 
 
+def _files() -> str:
+    """The stem of this rank's files; "…/command" for a command of which other processes became the ranks."""
+    stem = os.environ["DISTUI_RANK_FILES"]
+    if "DISTUI_RUNNER_PID" in os.environ or os.environ.get("DISTUI_JOINED") == str(os.getpid()):
+        return stem
+    command = os.path.join(os.path.dirname(stem), "command")
+    return command if os.path.exists(command + ".out") else stem
+
+
+class _Attached(NamedTuple):
+    hook: Hook
+    saves: checkpoint_saves.Saves
+
+
+_attached: list[_Attached] = []
+"""What this process, or the one that it is a fork of, has; empty before."""
+
+
 def attach() -> None:
-    """Called once by sitecustomize in a rank."""
+    """Called by sitecustomize in a rank, and when a process becomes one; the environment names its files and socket."""
+    files = os.environ["DISTUI_RANK_FILES"]
+    if _attached:
+        hook, saves = _attached[0]
+        saves.move(files + ".saves")
+        stacks_by_signal()
+        hook.move()
+        return
     rank_changes.keep_store_on_loopback()
     rank_changes.survive_full_disk()
     steps, signals = Steps(), TrainingSignals()
@@ -487,6 +548,9 @@ def attach() -> None:
     threads = Threads()
     threads.arm()
     note_exceptions(steps)
-    checkpoint_saves.Saves(os.environ["DISTUI_RANK_FILES"] + ".saves", lambda: steps.count).arm()
+    saves = checkpoint_saves.Saves(files + ".saves", lambda: steps.count)
+    saves.arm()
     stacks_by_signal()
-    Hook(os.environ["DISTUI_HOOK"], steps, signals, threads).run()
+    hook = Hook(os.environ["DISTUI_HOOK"], steps, signals, threads)
+    _attached.append(_Attached(hook, saves))
+    hook.run()

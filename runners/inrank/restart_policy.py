@@ -169,7 +169,7 @@ def _death(directory: str, end: RankExit) -> Death:
     return Death(
         rank=end.rank,
         exit_code=end.exit_code,
-        raised=_noted(stem + ".exc"),
+        raised=noted(stem + ".exc"),
         lines=tail(stem + ".err"),
         pid=end.pid or None,
         at=end.at,
@@ -179,7 +179,7 @@ def _death(directory: str, end: RankExit) -> Death:
 
 def _steps_of(directory: str, end: RankExit) -> int | None:
     """Of a rank that came to its end; None where nobody counted."""
-    return _noted(_stem(directory, end.rank) + ".end").get("step") or None
+    return noted(_stem(directory, end.rank) + ".end").get("step") or None
 
 
 def _finished(directory: str, end: RankExit) -> bool:
@@ -199,7 +199,7 @@ def _raisers(directory: str) -> list[int]:
     return sorted(int(rank) for rank in ranks if rank.isdigit())
 
 
-def _noted(path: str) -> dict[str, Any]:
+def noted(path: str) -> dict[str, Any]:
     """What the hook wrote; {} where it did not, or not all of it (a full disk)."""
     try:
         with open(path) as file:

@@ -2,7 +2,7 @@
 
 torch launches the ranks (elastic.py), or the plan has a command of the user's, which runs as it is and restarts by stop
 and start. A torchrun inside that command (the shim starts it through here, too) is a guest of the runner around it: it
-reports for its own ranks, and restarts them in place.
+reports for its own ranks, and restarts them in place. The ranks of other launchers join: see joined_ranks.py.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any
 from . import elastic
 from .control import private
 from .elastic import NotSpawned, attempt_all, python_path
+from .joined_ranks import JoinedRanks
 from .rendezvous import several_nodes
 from .restart_policy import UNLIMITED
 from .worker_group import SIGNALS, WorkerGroup, attempt_dir, heed, kill_group, signal_name, start_ticks
@@ -89,7 +90,11 @@ class CommandGroup(WorkerGroup):
     _ran = False
     """Whether the command was ever started."""
     _taken = 0
-    """Number of the newest attempt that a guest has taken over."""
+    """Number of the newest attempt that a guest, or ranks that joined, have taken over."""
+
+    def __init__(self, plan: dict[str, Any], run_dir: str, failures: int = 0) -> None:
+        self.joined = JoinedRanks(self, self._joined)
+        super().__init__(plan, run_dir, failures)
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """A signal to the runner ends the command as a stop does."""
@@ -143,6 +148,7 @@ class CommandGroup(WorkerGroup):
             return None
         self._diff = self.take_env()
         directory = self.next_attempt()
+        self.joined.begin()
         # On several nodes each runs the command: the number of its node names it.
         place = {"rank": self.node, "local_rank": 0, "node": self.node, "gpu": None}
         self.report_attempt([place], self.plan.get("nnodes", 1), self._diff)
@@ -159,6 +165,7 @@ class CommandGroup(WorkerGroup):
             self.on_stop()  # requested while it was spawned
         ended.join()
         self._see_off(process.pid)
+        self.joined.see_off(self.plan["grace_s"])
         return process.wait()
 
     def _spawn(self, stem: str) -> subprocess.Popen[bytes]:
@@ -204,10 +211,12 @@ class CommandGroup(WorkerGroup):
             kill_group(group_id, signal.SIGKILL)
 
     def answer(self, request: dict[str, Any], peer: socket.socket) -> dict[str, Any] | None:
-        """Also {"op": "guest"|"taken"}, of a torchrun in the command."""
+        """Also {"op": "guest"|"taken"}, of a torchrun in the command, and {"op": "join"} of other launchers' ranks."""
         op = request.get("op")
         if op == "guest":
             return self._welcome(peer)
+        if op == "join":
+            return {"ok": False} if self._guest is not None else self.joined.take(request, peer)
         return self._hand_over(peer) if op == "taken" else super().answer(request, peer)
 
     def _welcome(self, peer: socket.socket) -> dict[str, Any]:
@@ -230,6 +239,19 @@ class CommandGroup(WorkerGroup):
     def handed_over(self) -> bool:
         return self._taken == self.attempt
 
+    def _joined(self, own: int) -> None:
+        """Ranks that joined are those of this attempt. `own`: the number of the command itself, -1 where it is none.
+
+        What the command has written so far is no rank's then; it goes on writing there, as the ranks below it do.
+        """
+        first, self._taken = self._taken != self.attempt, self.attempt
+        name = "command" if own < 0 else "rank-%d" % own
+        if first:
+            self.rename_output(self._directory(self.attempt), name)
+
+    def locals(self) -> list[int]:
+        return sorted({*self.pids, *self.joined.locals()})
+
     def left(self, peer: socket.socket) -> None:
         """The guest has exited: where the command goes on, a restart is by stop and start again."""
         if peer is self._guest:
@@ -239,9 +261,13 @@ class CommandGroup(WorkerGroup):
                 self.started()
 
 
+OF_RANKS = ("DISTUI_RUNNER_PID", "DISTUI_HOOK", "DISTUI_JOINED")
+"""A command that itself was started by a rank of another run must not take its processes for such ranks."""
+
+
 def command_env(group: WorkerGroup, stem: str) -> dict[str, str]:
     """The marker, what a guest needs, the shim for torchrun in front; the hook, where the command is a rank itself."""
-    env = dict(os.environ)
+    env = {name: value for name, value in os.environ.items() if name not in OF_RANKS}
     env["DISTUI_ATTEMPT"] = str(group.attempt)
     env["DISTUI_RUN_DIR"] = group.run_dir
     env["NCCL_DEBUG_FILE"] = stem + ".%p.nccl"
@@ -337,13 +363,8 @@ class GuestGroup(WorkerGroup):
     def on_begin(self) -> None:
         """What the command has written so far is its own, no rank's; it goes on writing there."""
         self._host.ask("taken")
-        for stream in ("out", "err") if self._first else ():
-            rank = "rank-%d.%s" % (self.node, stream)
-            with contextlib.suppress(FileNotFoundError):
-                os.replace(
-                    os.path.join(self._directory_of_command, rank),
-                    os.path.join(self._directory_of_command, "command." + stream),
-                )
+        if self._first:
+            self.rename_output(self._directory_of_command, "command")
 
     def echo(self, descriptor: int, paths: dict[int, str]) -> dict[int, str]:
         """All, unless the output is the command's own file, and not another or a pipe that the user chose."""

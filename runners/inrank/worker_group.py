@@ -104,7 +104,7 @@ class WorkerGroup:
         self.ending = bool(self.pids)
         self.restart.set()
         self.wake.set()
-        announce("%s.r%d" % (os.environ["DISTUI_SOCKETS"], local) for local in list(self.pids))
+        announce("%s.r%d" % (os.environ["DISTUI_SOCKETS"], local) for local in self.locals())
         self.on_restart()
         self._kill_after_grace(self.plan["grace_s"])
 
@@ -150,6 +150,19 @@ class WorkerGroup:
     def handed_over(self) -> bool:
         """Whether another process reports for the ranks of this attempt."""
         return False
+
+    def locals(self) -> list[int]:
+        """Local ranks that live."""
+        return list(self.pids)
+
+    def rename_output(self, directory: str, name: str) -> None:
+        """What the command of this node has written, and goes on writing, is `name`'s from now on."""
+        for stream in ("out", "err"):
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(
+                    os.path.join(directory, "rank-%d.%s" % (self.node, stream)),
+                    os.path.join(directory, "%s.%s" % (name, stream)),
+                )
 
     def echo(self, descriptor: int, paths: dict[int, str]) -> dict[int, str]:
         """Which of the ranks' files also appear on the runner's own stdout (1) or stderr (2)."""

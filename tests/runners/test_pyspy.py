@@ -162,7 +162,7 @@ async def test_without_it_what_is_missing_is_said(start: Start, elsewhere: str) 
     with pytest.raises(Unseen) as raised:
         await stacks(hookless(start(SLEEPS, elsewhere)), PySpy(), {})
     assert str(raised.value) == (
-        "rank 0 has no hook (of another launcher, with --no-hook or python -I, or without torch), "
+        "rank 0 has no hook (a launcher itself, with --no-hook or python -I, or without torch), "
         "and py-spy is not on PATH nor beside its Python (pip install py-spy)"
     )
 

@@ -3,6 +3,7 @@
 Stdlib only, silent, and off with `--no-hook`. Only a rank itself gets the hook: its children inherit the
 environment, but their parent is not the runner. A command of the user's is a rank where it is Python with a script of
 its own that imports torch, as in `distui exec -- python train.py`; launchers and other programs of Python's are none.
+What a launcher in a command starts may become a rank: see joining.py.
 """
 
 from __future__ import annotations
@@ -66,12 +67,14 @@ def _attach() -> None:
     parent = str(os.getppid())
     runner, _, path = os.environ.get("DISTUI_COMMAND_HOOK", "").partition(" ")
     try:
-        if runner == parent and "DISTUI_NESTED" not in os.environ:
-            if _runs_a_script():
+        if "DISTUI_RUNNER_PID" in os.environ:
+            if os.environ.get("DISTUI_HOOK") and os.environ["DISTUI_RUNNER_PID"] == parent:
+                _hook()
+        elif runner and "DISTUI_NESTED" not in os.environ:
+            if runner == parent and _runs_a_script():
                 os.environ["DISTUI_HOOK"] = path
                 importlib.import_module("distui_inrank.import_watch").when_imported("torch", _hook)
-        elif os.environ.get("DISTUI_HOOK") and os.environ.get("DISTUI_RUNNER_PID") == parent:
-            _hook()
+            importlib.import_module("distui_inrank.joining").watch(below=runner != parent)
     except (OSError, ImportError, AttributeError, ValueError, RuntimeError, LookupError, TypeError):
         pass  # a rank never fails because of its hook
 

@@ -173,7 +173,7 @@ async def test_a_rank_without_a_hook_is_told_apart() -> None:
         done = await run.nccl("INFO")
         assert not done.ok
         assert done.text == (
-            "rank 0 has no hook (of another launcher, with --no-hook or python -I, or without torch); "
+            "rank 0 has no hook (a launcher itself, with --no-hook or python -I, or without torch); "
             "--restart sets the level through the environment instead"
         )
 

@@ -1,0 +1,230 @@
+"""Ranks that a launcher inside the user's command started: each announces itself (joining.py), the runner reports them.
+
+Not the runner starts them but accelerate, deepspeed, mpirun, srun, Ray or multiprocessing. They are no children of
+the runner, which sees their ends by a pidfd, and the exit code where it is quicker than the process that reaps them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .restart_policy import how_it_ended, noted
+from .worker_group import (
+    WorkerGroup,
+    attempt_dir,
+    is_zombie,
+    signal_name,
+    start_ticks,
+    stat_of,
+    wait_peeking,
+)
+
+QUIET_S = 1.0
+"""So long after a rank announced itself the runner waits for others, before it reports all of them."""
+LATEST_S = 5.0
+"""After the first of them it waits no longer, even if others still come."""
+MOST_WORLD = 1 << 20
+POLL_S = 0.1
+"""Between two looks at a process, where the kernel has no pidfd (before Linux 5.3)."""
+
+
+class JoinedRanks:
+    """Of one attempt at a time."""
+
+    def __init__(self, group: WorkerGroup, take_over: Callable[[int], None]) -> None:
+        """`take_over`: called with the number of the command's own rank, or -1 where it is none, before they count."""
+        self._group, self._take_over = group, take_over
+        self._lock = threading.Lock()
+        self._places: dict[int, dict[str, Any]] = {}
+        self._newest: dict[int, dict[str, Any]] = {}
+        """By rank: the fields of its newest RankChanged."""
+        self._reported: frozenset[int] = frozenset()
+        self.living: dict[int, int] = {}
+        """Rank → pid."""
+        self._world = self._attempt = self._command = 0
+        self._due: threading.Timer | None = None
+        self._first_at = 0.0
+
+    def begin(self) -> None:
+        """Another attempt: none has joined."""
+        with self._lock:
+            self._places, self._newest, self.living, self._reported = {}, {}, {}, frozenset()
+            self._world, self._attempt, self._command = 0, self._group.attempt, -1
+            if self._due is not None:
+                self._due.cancel()
+            self._due = None
+
+    def locals(self) -> list[int]:
+        """Local ranks of those that live."""
+        with self._lock:
+            return [int(self._places[rank]["local_rank"]) for rank in self.living]
+
+    # --- a rank announces itself -----------------------------------------------------------------------------
+
+    def take(self, request: dict[str, Any], peer: socket.socket) -> dict[str, Any]:
+        """{"op": "join", "attempt", "rank", "local_rank", "world", "variables"}: its hook and files, or not ok."""
+        pid = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+        rank, world = _whole(request.get("rank")), _whole(request.get("world"))
+        if not 0 <= rank < world <= MOST_WORLD or pid <= 0:
+            return {"ok": False}
+        command = self._group.pids.get(0)
+        alone = world == 1 and pid == command
+        if request.get("attempt") != str(self._group.attempt) or command is None or alone:
+            return {"ok": False}
+        if _inherited(request.get("variables")) or self._group.stopping:
+            return {"ok": False}
+        with self._lock:
+            if self._attempt != self._group.attempt or rank in self.living:
+                return {"ok": False}
+            return self._welcome(rank, world, pid, _whole(request.get("local_rank")), pid == command)
+
+    def _welcome(self, rank: int, world: int, pid: int, local: int, is_command: bool) -> dict[str, Any]:
+        if world != self._world:
+            self._places = {held: self._places[held] for held in self.living}
+            self._world = world
+        taken = {self._places[held]["local_rank"] for held in self.living}
+        if local < 0 or local in taken:
+            local = next(free for free in range(len(taken) + 1) if free not in taken)
+        self._places[rank] = {"rank": rank, "local_rank": local, "node": self._group.node, "gpu": None}
+        self.living[rank] = pid
+        self._command = rank if is_command else self._command
+        directory = os.path.join(self._group.run_dir, "node-%d" % self._group.node)
+        stem = os.path.join(attempt_dir(directory, self._attempt), "rank-%d" % rank)
+        for ending in (".exc", ".end"):  # of one that had this number before, in the same command
+            with contextlib.suppress(OSError):
+                if not is_command:
+                    os.unlink(stem + ending)
+        about = {"attempt": self._attempt, "rank": rank, "local_rank": local, "pid": pid}
+        self._newest[rank] = {"state": "running", **about}
+        threading.Thread(
+            target=self._see_end,
+            args=(about, stem, is_command),
+            name="distui-joined-%d" % rank,
+            daemon=True,
+        ).start()
+        if frozenset(self._places) == self._reported:
+            self._group.report("RankChanged", **self._newest[rank])
+        else:
+            self._report_soon()
+        return {"ok": True, "files": stem, "hook": "%s.r%d" % (os.environ["DISTUI_SOCKETS"], local)}
+
+    # --- reports ---------------------------------------------------------------------------------------------
+
+    def _report_soon(self) -> None:
+        if self._due is None:
+            self._first_at = time.monotonic()
+        else:
+            self._due.cancel()
+        everyone = len(self._places) == self._world
+        left = self._first_at + LATEST_S - time.monotonic()
+        self._due = threading.Timer(0.0 if everyone else max(0.0, min(QUIET_S, left)), self.report)
+        self._due.daemon = True
+        self._due.start()
+
+    def report(self) -> None:
+        """Report the attempt with the ranks that have joined by now, unless that was done."""
+        with self._lock:
+            self._report()
+
+    def _report(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+        self._due = None
+        ranks = frozenset(self._places)
+        if ranks == self._reported or self._attempt != self._group.attempt:
+            return
+        self._reported = ranks
+        self._take_over(self._command)
+        self._group.report_attempt([self._places[rank] for rank in sorted(ranks)], self._world, {})
+        for rank in sorted(ranks):
+            self._group.report("RankChanged", **self._newest[rank])
+
+    # --- ends ------------------------------------------------------------------------------------------------
+
+    def _see_end(self, about: dict[str, Any], stem: str, is_command: bool) -> None:
+        rank, pid = about["rank"], about["pid"]
+        code = wait_peeking(pid, self._group.began) if is_command else _wait_for_other(pid)
+        now = time.time()
+        code = _noted_code(stem) if code is None else code
+        group = self._group
+        with self._lock:
+            if self.living.get(rank) != pid or about["attempt"] != self._attempt:
+                return
+            asked = group.ending or group.stopping or group.restart.is_set()
+            state = how_it_ended(code, asked, group.failed.is_set())
+            if state in ("failed", "killed", "lost"):
+                group.failed.set()
+            self._report()
+            ended = {"state": state, "exit_code": code, "signal": signal_name(code), "at": now}
+            self._newest[rank] = {**about, **ended}
+            group.report("RankChanged", **self._newest[rank])
+            del self.living[rank]
+
+    def see_off(self, grace_s: float) -> None:
+        """The command has exited: its ranks have so long to follow, and are killed then."""
+        deadline = time.monotonic() + grace_s
+        while self.living and time.monotonic() < deadline:
+            time.sleep(0.02)
+        for pid in list(self.living.values()):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + 2.0
+        while self.living and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+
+def _noted_code(stem: str) -> int | None:
+    """The exit code by what the hook wrote last; None where a signal left it no time."""
+    if os.path.exists(stem + ".exc"):
+        return 1
+    if not os.path.exists(stem + ".end"):
+        return None
+    code = noted(stem + ".end").get("code", 0)
+    return code if type(code) is int else 1  # an exit with words, or with an object
+
+
+def _whole(value: object) -> int:
+    """A number of a request; -1 for what is none."""
+    return value if type(value) is int else -1
+
+
+def _inherited(variables: object) -> bool:
+    """Whether the variables that make a process a rank are those of the runner: then no launcher below it set them."""
+    if not isinstance(variables, dict) or not variables:
+        return False
+    return all(os.environ.get(str(name)) == value for name, value in variables.items())
+
+
+def _wait_for_other(pid: int) -> int | None:
+    """Block until a process that is no child of this one has exited; its exit code (negative: signal) if it is seen."""
+    ticks = start_ticks(pid)
+    try:
+        watched = os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        while start_ticks(pid) == ticks != 0 and not is_zombie(pid):
+            time.sleep(POLL_S)
+        return _code_of(pid, ticks)
+    try:
+        waiting = select.poll()
+        waiting.register(watched, select.POLLIN)
+        waiting.poll()
+        return _code_of(pid, ticks)
+    finally:
+        os.close(watched)
+
+
+def _code_of(pid: int, ticks: int) -> int | None:
+    """Of a process that has exited and was not reaped: field 52 of /proc/<pid>/stat, as waitpid(2) has it."""
+    fields = stat_of(pid)
+    if len(fields) < 50 or fields[0] not in ("Z", "X") or int(fields[19]) != ticks:
+        return None
+    return os.waitstatus_to_exitcode(int(fields[49]))

@@ -1,0 +1,138 @@
+"""How a process that a launcher in the user's command started becomes a rank of the run: it asks the runner.
+
+It is one by the variables that its launcher gave it, once it imports torch; else when it enters a process group, as
+children of multiprocessing and workers of Ray do; else at its first optimizer step, as a script below a script of the
+shell does. Whoever is no rank is asked for nothing, and nothing changes for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import socket
+import threading
+from types import ModuleType
+from typing import Any
+
+from .import_watch import MISTAKES, when_imported
+
+PATIENCE_S = 2.0
+"""The longest that a rank waits for the runner's answer; it goes on without a hook then."""
+
+VARIABLES = (
+    ("RANK", "LOCAL_RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS"),
+)
+"""Rank, local rank, world size: of torchrun, accelerate and deepspeed; Open MPI; MVAPICH2; MPICH, Intel MPI; Slurm."""
+
+
+def watch(below: bool) -> None:
+    """Have this process join when it shows that it is a rank. `below`: it is not the command itself, which is one."""
+    if os.environ.get("DISTUI_JOINED"):
+        return  # a child of a rank
+    if below and _by_variables() is not None:
+        when_imported("torch", lambda module: _join_by_variables())
+    when_imported("torch.distributed.distributed_c10d", _watch_groups)
+    if below:
+        when_imported("torch.optim.optimizer", _watch_steps)
+
+
+def _by_variables() -> tuple[int, int | None, int, dict[str, str]] | None:
+    """Rank, local rank, world size, and the variables that say so; None without them."""
+    for names in VARIABLES:
+        values = {name: os.environ[name] for name in names if name in os.environ}
+        rank, local, world = (values.get(name, "") for name in names)
+        if rank.isdecimal() and world.isdecimal():
+            return int(rank), int(local) if local.isdecimal() else None, int(world), values
+    return None
+
+
+def _join_by_variables() -> None:
+    own = _by_variables()
+    if own is not None:
+        join(*own)
+
+
+def _watch_groups(module: ModuleType) -> None:
+    """Join before the group is made: NCCL reads its variables then."""
+    theirs = module.init_process_group
+
+    @functools.wraps(theirs)
+    def init_process_group(*args: Any, **named: Any) -> Any:
+        try:
+            _join_group(*args, **named)
+        except MISTAKES:
+            pass  # what is wrong with the arguments is torch's to say
+        return theirs(*args, **named)
+
+    module.init_process_group = init_process_group  # type: ignore[attr-defined]
+
+
+def _join_group(
+    backend: Any = None,
+    init_method: Any = None,
+    timeout: Any = None,
+    world_size: int = -1,
+    rank: int = -1,
+    *rest: Any,
+    **named: Any,
+) -> None:
+    """The arguments as torch takes them (2.7 to 2.15); -1 means by the variables of torchrun."""
+    environ = os.environ
+    number = rank if rank >= 0 else int(environ["RANK"])
+    world = world_size if world_size > 0 else int(environ["WORLD_SIZE"])
+    local = environ.get("LOCAL_RANK", "")
+    join(number, int(local) if local.isdecimal() else None, world, {})
+
+
+def _watch_steps(module: ModuleType) -> None:
+    first = threading.Lock()
+
+    def stepping(*_: Any) -> None:
+        if first.acquire(blocking=False):
+            try:
+                join(0, 0, 1, {})
+            except MISTAKES:
+                pass
+
+    stepping._torchdynamo_disable = True  # type: ignore[attr-defined]
+    module.register_optimizer_step_pre_hook(stepping)
+
+
+def join(rank: int, local: int | None, world: int, variables: dict[str, str]) -> None:
+    """Announce this process as that rank, and attach the hook where the runner agrees. Raises OSError, ValueError."""
+    environ = os.environ
+    if environ.get("DISTUI_JOINED") or "DISTUI_RUNNER_PID" in environ:
+        return
+    request = {
+        "op": "join",
+        "attempt": environ["DISTUI_ATTEMPT"],
+        "rank": rank,
+        "local_rank": local,
+        "world": world,
+        "variables": variables,
+    }
+    answer = _ask(environ["DISTUI_SOCKETS"] + ".run", request)
+    if not answer.get("ok"):
+        return
+    environ["DISTUI_JOINED"] = str(os.getpid())
+    environ["DISTUI_RANK_FILES"], environ["DISTUI_HOOK"] = answer["files"], answer["hook"]
+    environ["NCCL_DEBUG_FILE"] = answer["files"] + ".nccl"
+    from .hook import attach
+
+    attach()
+
+
+def _ask(path: str, request: dict[str, Any]) -> dict[str, Any]:
+    """The runner's answer; between its lines may be empty ones, which are pokes. Raises OSError, ValueError."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as runner:
+        runner.settimeout(PATIENCE_S)
+        runner.connect(path)
+        runner.sendall(json.dumps(request).encode() + b"\n")
+        with runner.makefile("rb") as lines:
+            answer = json.loads(next((line for line in lines if line.strip()), b"{}"))
+    return answer if isinstance(answer, dict) else {}

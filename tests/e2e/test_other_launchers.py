@@ -1,0 +1,192 @@
+"""Ranks are ranks whoever started them: torch's module, multiprocessing, a loop in the shell, a script of the shell."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from typing import Any
+
+import pytest
+
+from .runs import Run, World
+
+STEPS = """
+import os, sys, time, torch
+import torch.distributed as dist
+
+
+def train(rank, world):
+    dist.init_process_group("gloo", rank=rank, world_size=world)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(100_000):
+        loss = model(torch.ones(4, 8)).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        print(f"rank {rank} step {step} loss {loss.item():.4f}", flush=True)
+        if rank == 1 and "fail" in sys.argv:
+            raise KeyError("weights")
+        if "short" in sys.argv and step == 20:
+            break
+        time.sleep(0.05)
+    dist.destroy_process_group()
+
+
+"""
+BY_VARIABLES = STEPS + 'train(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))\n'
+SPAWNED = (
+    STEPS
+    + """
+if __name__ == "__main__":
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    import socket
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        os.environ["MASTER_PORT"] = str(free.getsockname()[1])
+    if "fork" in sys.argv:
+        torch.multiprocessing.start_processes(train, (2,), nprocs=2, start_method="fork")
+    else:
+        torch.multiprocessing.spawn(train, (2,), nprocs=2)
+"""
+)
+LOOP = """
+port=$(%s -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+for rank in 0 1; do
+  RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port %s "$@" &
+  pids="$pids $!"
+done
+for pid in $pids; do wait $pid || code=$?; done
+exit ${code:-0}
+"""
+
+
+def commands(world: World, *words: str) -> dict[str, list[str]]:
+    """By launcher: a command that trains on two ranks."""
+    by_variables, spawned = world.script("job.py", BY_VARIABLES), world.script("spawned.py", SPAWNED)
+    loop = world.script("loop.sh", LOOP % (sys.executable, sys.executable))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return {
+        "torch.distributed.run": [*torchrun, by_variables, *words],
+        "spawn": [sys.executable, spawned, *words],
+        "fork": [sys.executable, spawned, "fork", *words],
+        "loop": ["sh", loop, by_variables, *words],
+    }
+
+
+def train_on_two(status: dict[str, Any], attempt: int = 1) -> bool:
+    """Whether both ranks have made some steps in that attempt."""
+    ranks = status["ranks"] if status["attempt"] == attempt else []
+    return [rank["rank"] for rank in ranks] == [0, 1] and all((rank["step"] or 0) > 3 for rank in ranks)
+
+
+def own_pids(status: dict[str, Any]) -> set[int]:
+    return {rank["pid"] for rank in status["ranks"]}
+
+
+@pytest.mark.parametrize("launcher", ["torch.distributed.run", "spawn", "fork", "loop"])
+def test_ranks_of_other_launchers_have_rows_steps_and_stacks(world: World, launcher: str) -> None:
+    run = world.run("exec", "--", *commands(world)[launcher])
+    first = run.eventually(train_on_two, 90)
+    assert [rank["hook"] for rank in first["ranks"]] == ["armed", "armed"]
+    assert len(own_pids(first)) == 2
+    stacks = run.distui("dump", "stacks").fine().out
+    assert "train" in stacks
+    assert not re.search(r"no stack|no hook", stacks), stacks
+    run.distui("nccl", "INFO")  # gloo: that is answered, and hurts nobody
+    run.distui("restart", "--env", "OMP_NUM_THREADS=1", "--yes").fine()
+    again = run.eventually(lambda now: train_on_two(now, attempt=2), 90)
+    assert not own_pids(again) & own_pids(first)
+    run.stop().fine()
+    ended = run.status()
+    assert {rank["state"] for rank in ended["ranks"]} <= {"stopped", "succeeded"}
+
+
+@pytest.mark.parametrize("launcher", ["torch.distributed.run", "spawn", "fork", "loop"])
+def test_the_rank_that_failed_is_the_first_cause(world: World, launcher: str) -> None:
+    run = world.run("exec", "--restarts", "0", "--", *commands(world, "fail")[launcher])
+    assert run.wait() == 1
+    cause = run.status()["attempts"][0]["first_cause"]
+    assert cause["rank"] == 1
+    script = "spawned" if launcher in ("spawn", "fork") else "job"
+    assert (cause["kind"], cause["where"].rpartition("/")[2]) == ("exception", f"{script}.py:17")
+    assert "KeyError" in cause["text"]
+
+
+@pytest.mark.parametrize("launcher", ["torch.distributed.run", "fork", "loop"])
+def test_ranks_that_end_have_succeeded(world: World, launcher: str) -> None:
+    run = world.run("exec", "--", *commands(world, "short")[launcher])
+    assert run.wait() == 0
+    status = run.status()
+    assert [rank["state"] for rank in status["ranks"]] == ["succeeded", "succeeded"]
+    assert {file.name for file in (run.path / "node-0" / "attempt-001").iterdir()} >= {"command.out"}
+
+
+def test_a_rank_that_is_killed_is_told_with_its_signal(world: World) -> None:
+    run = world.run("exec", "--restarts", "0", "--", *commands(world)["torch.distributed.run"])
+    status = run.eventually(train_on_two, 90)
+    os.kill(status["ranks"][1]["pid"], signal.SIGKILL)
+    assert run.wait() == 1
+    assert run.status()["attempts"][0]["first_cause"]["rank"] == 1
+
+
+def test_a_script_below_one_of_the_shell_is_rank_0(world: World) -> None:
+    alone = (
+        "import torch, time\nw = torch.nn.Parameter(torch.ones(1))\no = torch.optim.SGD([w], lr=0.1)\n"
+        "for step in range(10_000):\n    w.pow(2).sum().backward()\n    o.step()\n    time.sleep(0.05)\n"
+    )
+    script = world.script("alone.py", alone)
+    shell = world.script("train.sh", f"echo begins\n{sys.executable} {script}\necho ends\n")
+    run = world.run("exec", "--", "sh", shell)
+    status = run.eventually(lambda now: bool(now["ranks"]) and (now["ranks"][0]["step"] or 0) > 3, 60)
+    assert status["ranks"][0]["hook"] == "armed"
+    assert "alone.py" in run.distui("dump", "stacks").fine().out
+    run.stop().fine()
+
+
+NO_RANKS = """
+import os, subprocess, sys, time, torch
+import torch.distributed as dist
+
+if len(sys.argv) > 1:
+    os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=sys.argv[1])
+    dist.init_process_group("gloo")
+    w = torch.nn.Parameter(torch.ones(1))
+    o = torch.optim.SGD([w], lr=0.1)
+    w.pow(2).sum().backward()
+    o.step()
+    print("a child is through", os.environ.get("DISTUI_JOINED") == str(os.getpid()), flush=True)
+    sys.exit()
+dist.init_process_group("gloo")
+import socket
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+subprocess.run([sys.executable, __file__, str(port)], check=True)
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+def test_children_of_ranks_are_none(world: World) -> None:
+    script = world.script("job.py", NO_RANKS)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    run = world.run("exec", "--", *torchrun, script)
+    status = run.eventually(lambda now: len(now["ranks"]) == 2 and _up(run) == 2, 90)
+    assert own_pids(status) == own_pids(run.status())
+    text = run.file("node-0/attempt-001/command.out").decode()
+    assert text.count("a child is through False") == 2
+    run.stop().fine()
+
+
+def _up(run: Run) -> int:
+    path = run.path / "node-0" / "attempt-001" / "command.out"
+    return path.read_text().count("up\n") if path.exists() else 0
+
+
+def test_without_a_hook_nobody_joins(world: World) -> None:
+    run = world.run("exec", "--no-hook", "--", *commands(world, "short")["loop"])
+    assert run.wait() == 0
+    assert len(run.status()["ranks"]) == 1
