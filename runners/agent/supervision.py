@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -54,6 +55,10 @@ LONGEST = 400
 
 MOST_READ = 80
 """Lines of a rank's stderr that its class may be read from."""
+
+
+_RANK = re.compile(r"\[rank(\d+)\]: ")
+"""torch's, before each line of an exception."""
 
 
 class Raised(Struct, frozen=True):
@@ -123,11 +128,21 @@ def gather(run_dir: Path, change: RankChanged, evidence: KernelEvidence = NOTHIN
     """Read what a failed rank left behind."""
     file = file_id(node, change.attempt, change.rank, "err")
     log = run_dir / file
-    lines = last_lines(run_dir, file, MOST_READ)
-    if not lines:  # ranks of a launcher in the command write where that writes
-        lines = last_lines(run_dir, command_id(change.attempt, "err", node), MOST_READ)
+    lines, raised, finished = (
+        last_lines(run_dir, file, MOST_READ),
+        _raised(log),
+        log.with_suffix(".end").exists(),
+    )
+    if not (lines or raised or finished):
+        lines = _lines_of_command(run_dir, change, node)
     crash = _crashed(log) if change.signal else ()
-    return Ended(change, _raised(log), lines, evidence, node, log.with_suffix(".end").exists(), crash)
+    return Ended(change, raised, lines, evidence, node, finished, crash)
+
+
+def _lines_of_command(run_dir: Path, change: RankChanged, node: int) -> tuple[str, ...]:
+    """Ranks of a launcher in the command write where that writes: without what is another rank's by its prefix."""
+    lines = last_lines(run_dir, command_id(change.attempt, "err", node), MOST_READ)
+    return tuple(line for line in lines if (own := _RANK.match(line)) is None or int(own[1]) == change.rank)
 
 
 def _crashed(error_log: Path) -> tuple[Site, ...]:

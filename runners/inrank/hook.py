@@ -22,7 +22,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable
 from types import FrameType, TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from . import checkpoint_saves, rank_changes, rank_pulse, tracebacks
 from .control import Peers, accept_forever, listen, private, requests
@@ -466,8 +466,8 @@ def note_exceptions(steps: Steps) -> None:
 
     A script that reached its end is noted, too: the interpreter may still crash while it shuts down.
     """
-    chained, rank = sys.excepthook, os.getpid()
-    over = threading.Event()
+    chained, leave, rank = sys.excepthook, sys.exit, os.getpid()
+    over, asked = threading.Event(), list[object]()
 
     def noted(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
         try:
@@ -478,20 +478,27 @@ def note_exceptions(steps: Steps) -> None:
         finally:
             chained(kind, value, trace)
 
-    def ended(code: object = 0) -> None:
+    def exiting(code: str | int | None = None) -> NoReturn:
+        if threading.current_thread() is threading.main_thread():
+            asked[:] = [code]  # nothing else has it when exit functions run
+        leave(code)
+
+    def ended() -> None:
         if os.getpid() == rank and not over.is_set():
             over.set()
             made: dict[str, Any] = {"step": steps.count}
             with contextlib.suppress(*MISTAKES):
                 made = steps.at_end()
-            _note("end", dict(made, code=code) if code else made)
+            code = asked[0] if asked and asked[0] else 0
+            _note("end", dict(made, code=code if isinstance(code, int) else 1))
 
     def child_ended() -> None:
         """multiprocessing keeps what its children raise to itself, torch's `spawn` as the context of an exit."""
         value = sys.exc_info()[1]
         cause = value.__context__ if isinstance(value, SystemExit) and value.code else value
         if cause is None or isinstance(cause, SystemExit):
-            ended(value.code if isinstance(value, SystemExit) else 0)
+            asked[:] = [value.code] if isinstance(value, SystemExit) else []
+            ended()
         elif os.getpid() == rank:
             over.set()
             with contextlib.suppress(*MISTAKES):
@@ -501,6 +508,8 @@ def note_exceptions(steps: Steps) -> None:
 
     sys.excepthook = noted
     atexit.register(ended)
+    if os.environ.get("DISTUI_JOINED") == str(rank):  # of others the runner sees the exit code
+        sys.exit = exiting
     processes, util = (sys.modules.get("multiprocessing." + name) for name in ("process", "util"))
     if processes is not None and util is not None and processes.parent_process() is not None:
         util.Finalize(None, child_ended, exitpriority=0)

@@ -188,8 +188,8 @@ def _noted_code(stem: str) -> int | None:
         return 1
     if not os.path.exists(stem + ".end"):
         return None
-    code = noted(stem + ".end").get("code", 0)
-    return code if type(code) is int else 1  # an exit with words, or with an object
+    code = noted(stem + ".end").get("code")
+    return code if type(code) is int else 0
 
 
 def _whole(value: object) -> int:

@@ -29,6 +29,9 @@ def train(rank, world):
         print(f"rank {rank} step {step} loss {loss.item():.4f}", flush=True)
         if rank == 1 and "fail" in sys.argv:
             raise KeyError("weights")
+        if rank == 1 and "exit" in sys.argv:
+            dist.destroy_process_group()  # else torch may abort while the interpreter ends
+            sys.exit(7)
         if "short" in sys.argv and step == 20:
             break
         time.sleep(0.05)
@@ -113,6 +116,16 @@ def test_the_rank_that_failed_is_the_first_cause(world: World, launcher: str) ->
     script = "spawned" if launcher in ("spawn", "fork") else "job"
     assert (cause["kind"], cause["where"].rpartition("/")[2]) == ("exception", f"{script}.py:17")
     assert "KeyError" in cause["text"]
+
+
+@pytest.mark.parametrize("launcher", ["spawn", "loop"])
+def test_an_exit_code_is_not_lost_where_the_launcher_reaps_first(world: World, launcher: str) -> None:
+    run = world.run("exec", "--restarts", "0", "--", *commands(world, "exit")[launcher])
+    assert run.wait() == 1
+    status = run.status()
+    ended = status["ranks"][1]
+    assert (ended["state"], ended["exit_code"]) == ("failed", 7)
+    assert status["attempts"][0]["first_cause"]["rank"] == 1, "rank 0 only lost its connection"
 
 
 @pytest.mark.parametrize("launcher", ["torch.distributed.run", "fork", "loop"])
