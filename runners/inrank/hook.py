@@ -332,7 +332,7 @@ class Hook:
         if self._pid != os.getpid():
             self._pid, self._peers, self._bounded = os.getpid(), {}, Peers(MOST_PEERS)
             self.steps.begin()
-            note_exceptions(self.steps)
+            Ends(self.steps).arm()
         self._server = listen(os.environ["DISTUI_HOOK"])
         self._listen()
 
@@ -461,58 +461,69 @@ def stacks() -> str:
         return file.read()
 
 
-def note_exceptions(steps: Steps) -> None:
-    """Write down when and where an uncaught exception came: exits alone do not separate the culprit from its victims.
+class Ends:
+    """Writes down how a rank ends: exits alone do not separate the culprit from its victims.
 
-    A script that reached its end is noted, too: the interpreter may still crash while it shuts down.
+    When and where an uncaught exception came; that a script reached its end, as the interpreter may still crash while
+    it shuts down.
     """
-    chained, leave, rank = sys.excepthook, sys.exit, os.getpid()
-    over, asked = threading.Event(), list[object]()
 
-    def noted(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+    def __init__(self, steps: Steps) -> None:
+        self._steps, self._pid, self._code = steps, os.getpid(), 0
+        self._chained, self._leave = sys.excepthook, sys.exit
+        self._over = threading.Event()
+
+    def arm(self) -> None:
+        """From now on, of this process and not of its forks."""
+        sys.excepthook = self._raised
+        atexit.register(self._ended)
+        if os.environ.get("DISTUI_JOINED") == str(self._pid):  # of others the runner sees the exit code
+            sys.exit = self._exit
+        processes, util = (sys.modules.get("multiprocessing." + name) for name in ("process", "util"))
+        if processes is not None and util is not None and processes.parent_process() is not None:
+            util.Finalize(None, self._child_ended, exitpriority=0)
+
+    def _raised(self, kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
         try:
-            if os.getpid() == rank:
-                over.set()
-                with contextlib.suppress(*MISTAKES):
-                    _note("exc", dict(tracebacks.note_of(kind, value, trace), **steps.note()))
+            self._note_exception(kind, value, trace)
         finally:
-            chained(kind, value, trace)
+            self._chained(kind, value, trace)
 
-    def exiting(code: str | int | None = None) -> NoReturn:
-        if threading.current_thread() is threading.main_thread():
-            asked[:] = [code]  # nothing else has it when exit functions run
-        leave(code)
-
-    def ended() -> None:
-        if os.getpid() == rank and not over.is_set():
-            over.set()
-            made: dict[str, Any] = {"step": steps.count}
+    def _note_exception(
+        self, kind: type[BaseException], value: BaseException, trace: TracebackType | None
+    ) -> None:
+        if os.getpid() == self._pid:
+            self._over.set()
             with contextlib.suppress(*MISTAKES):
-                made = steps.at_end()
-            code = asked[0] if asked and asked[0] else 0
-            _note("end", dict(made, code=code if isinstance(code, int) else 1))
+                _note("exc", dict(tracebacks.note_of(kind, value, trace), **self._steps.note()))
 
-    def child_ended() -> None:
+    def _exit(self, code: str | int | None = None) -> NoReturn:
+        """What sys.exit is asked for, which nothing else has when exit functions run."""
+        if threading.current_thread() is threading.main_thread():
+            self._keep(code)
+        self._leave(code)
+
+    def _keep(self, code: object) -> None:
+        self._code = code if isinstance(code, int) else 1 if code else 0
+
+    def _ended(self) -> None:
+        if os.getpid() == self._pid and not self._over.is_set():
+            self._over.set()
+            made: dict[str, Any] = {"step": self._steps.count}
+            with contextlib.suppress(*MISTAKES):
+                made = self._steps.at_end()
+            _note("end", dict(made, code=self._code))
+
+    def _child_ended(self) -> None:
         """multiprocessing keeps what its children raise to itself, torch's `spawn` as the context of an exit."""
         value = sys.exc_info()[1]
         cause = value.__context__ if isinstance(value, SystemExit) and value.code else value
-        if cause is None or isinstance(cause, SystemExit):
-            asked[:] = [value.code] if isinstance(value, SystemExit) else []
-            ended()
-        elif os.getpid() == rank:
-            over.set()
-            with contextlib.suppress(*MISTAKES):
-                _note(
-                    "exc", dict(tracebacks.note_of(type(cause), cause, cause.__traceback__), **steps.note())
-                )
-
-    sys.excepthook = noted
-    atexit.register(ended)
-    if os.environ.get("DISTUI_JOINED") == str(rank):  # of others the runner sees the exit code
-        sys.exit = exiting
-    processes, util = (sys.modules.get("multiprocessing." + name) for name in ("process", "util"))
-    if processes is not None and util is not None and processes.parent_process() is not None:
-        util.Finalize(None, child_ended, exitpriority=0)
+        if cause is not None and not isinstance(cause, SystemExit):
+            self._note_exception(type(cause), cause, cause.__traceback__)
+            return
+        if isinstance(value, SystemExit):
+            self._keep(value.code)
+        self._ended()
 
 
 def _note(ending: str, what: dict[str, Any]) -> None:
@@ -556,7 +567,7 @@ def attach() -> None:
     signals.arm()
     threads = Threads()
     threads.arm()
-    note_exceptions(steps)
+    Ends(steps).arm()
     saves = checkpoint_saves.Saves(files + ".saves", lambda: steps.count)
     saves.arm()
     stacks_by_signal()
