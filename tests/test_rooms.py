@@ -222,7 +222,7 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 288,
-    "lines": 87_600,
+    "lines": 87_450,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 42,

@@ -332,7 +332,7 @@ class Hook:
         if self._pid != os.getpid():
             self._pid, self._peers, self._bounded = os.getpid(), {}, Peers(MOST_PEERS)
             self.steps.begin()
-            Ends(self.steps).arm()
+            EndNotes(self.steps).arm()
         self._server = listen(os.environ["DISTUI_HOOK"])
         self._listen()
 
@@ -461,7 +461,7 @@ def stacks() -> str:
         return file.read()
 
 
-class Ends:
+class EndNotes:
     """Writes down how a rank ends: exits alone do not separate the culprit from its victims.
 
     When and where an uncaught exception came; that a script reached its end, as the interpreter may still crash while
@@ -567,7 +567,7 @@ def attach() -> None:
     signals.arm()
     threads = Threads()
     threads.arm()
-    Ends(steps).arm()
+    EndNotes(steps).arm()
     saves = checkpoint_saves.Saves(files + ".saves", lambda: steps.count)
     saves.arm()
     stacks_by_signal()
