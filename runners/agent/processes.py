@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from ...presets.sanitize import clean_text
-from ..telemetry.gpus import XID
+from ..telemetry.gpu_words import XID
 from ..telemetry.proc import all_stats, children, is_own, read_once, read_stat
 
 MARKER = "DISTUI_RUN_ID"

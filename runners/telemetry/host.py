@@ -1,4 +1,4 @@
-"""Host samples: CPU, memory, disks, network errors; and counters turned into rates."""
+"""Host samples: CPU, memory, disks, network errors."""
 
 from __future__ import annotations
 
@@ -11,50 +11,8 @@ from pathlib import Path
 import psutil
 
 from ..model import Host
+from .counters import Counter
 from .proc import Cgroup, KeptFile, MemoryUse
-
-# -----------------------------------------------------------------------------------------------------------
-# Growing counters turned into rates per second, without ever inventing one.
-
-
-class Counter:
-    """One counter of the kernel or of a driver, read again and again.
-
-    `ceiling` is the most that it can grow in a second, in its own unit (None: not known). A fall is a wrap
-    only where the counter is 32 bits wide and the ceiling says that it cannot have gone round twice;
-    otherwise it is a reset, and the rate is unknown once.
-    """
-
-    def __init__(self, ceiling: float | None = None) -> None:
-        self._ceiling = ceiling
-        self._value: int | None = None
-        self._time = 0.0
-        self._narrow = False
-
-    def rate(self, value: int | None, now: float, *, bits: int = 64) -> float | None:
-        """Growth per second since the reading before; None for the first, after a reset, or when unknown.
-
-        `now` is in monotonic seconds; `bits` is the width that the source gives for its value.
-        """
-        before, seconds = self._value, now - self._time
-        self._value, self._time = value, now
-        if value is None or before is None or seconds <= 0:
-            return None
-        # A value typed as 64 bits that falls from below 2^32 may come from a 32-bit register: distrust it
-        # until it shows a value that such a register cannot hold.
-        fell = value < before
-        self._narrow = value < 2**32 and (self._narrow or bits == 32 or (fell and before < 2**32))
-        if self._narrow and self._rounds(seconds):
-            return None
-        if fell and not (self._narrow and bits == 32 and self._ceiling is not None):
-            return None
-        rate = (value - before + (2**32 if fell else 0)) / seconds
-        return rate if self._ceiling is None or rate <= self._ceiling else None
-
-    def _rounds(self, seconds: float) -> bool:
-        """Whether a 32-bit register could have gone round unseen in that time."""
-        return self._ceiling is not None and self._ceiling * seconds >= 2**32
-
 
 # -----------------------------------------------------------------------------------------------------------
 # Errors that network interfaces and InfiniBand ports count, drops left out: those are part of a healthy life.

@@ -180,7 +180,10 @@ class _Bucket:
         number = int(time // self._seconds)
         ended = self.end() if self.number is not None and number != self.number else None
         self.number = number
-        merge(self.cells, cells)
+        if self.cells:
+            merge(self.cells, cells)
+        else:
+            self.cells = cells  # nobody else has them
         return ended
 
     def end(self) -> tuple[int, Cells] | None:
@@ -255,6 +258,8 @@ def encoded(begin: int, seconds: int, cells: Cells) -> bytes:
 def _columns(name: str, held: Mapping[int, Cell], indexes: list[int], samples: float) -> str:
     digits = "%.15g" if name in COUNTS else "%.6g" if name.startswith("train.") else "%.4g"
     of_row = [held.get(index) for index in indexes]
+    if samples == 1.0 and name not in COUNTS:
+        return _column([None if cell is None else digits % cell[0] for cell in of_row])
     mean = [None if cell is None else digits % (cell[0] / cell[1]) for cell in of_row]
     low = [None if cell is None else digits % cell[2] for cell in of_row]
     high = [None if cell is None else digits % cell[3] for cell in of_row]

@@ -20,8 +20,8 @@ from typing import Any
 import msgspec
 
 from ..model import Event, FindingRaised, Gpu, GpuTick
-from .gpus import NO_DRIVER, SHORTEST_S, recovery_words, throttle_words, xid_finding
-from .host import Counter
+from .counters import Counter
+from .gpu_words import NO_DRIVER, SHORTEST_S, recovery_words, throttle_words, xid_finding
 from .nvml import (
     ALL_LINKS,
     MEMORY_V2,

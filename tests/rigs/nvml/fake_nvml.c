@@ -44,7 +44,7 @@ typedef struct { uint32_t field, scope; int64_t timestamp, latency; unsigned typ
 
 static struct Device devices[MAX_GPUS];
 static Line lines[MAX_LINES];
-static int line_count;
+static int line_count, reads;
 static long long xid_seen[MAX_GPUS];
 static struct timespec read_at;
 static ino_t read_inode;
@@ -67,6 +67,7 @@ static void reload(void) {
     fclose(file);
     read_inode = st.st_ino;
     read_at = st.st_mtim;
+    reads++;
 }
 
 /* Copies the value of `key` for `gpu`; the last line that fits wins, one for this GPU over one for all. */
@@ -405,7 +406,14 @@ EXPORT int nvmlDeviceRegisterEvents(Handle h, unsigned long long types, void *se
 EXPORT int nvmlEventSetWait_v2(void *set, Event *out, unsigned timeout_ms) {
     (void)set;
     ENTER(ALL);
+    int scanned = -1;
     for (unsigned waited = 0; waited <= timeout_ms; waited += 50, usleep(50000)) {
+        pthread_mutex_lock(&lock);
+        reload();
+        int now = reads;
+        pthread_mutex_unlock(&lock);
+        if (now == scanned) continue; /* the driver waits without work: so what is waited for costs a stat */
+        scanned = now;
         for (int gpu = 0; gpu < count(); gpu++) {
             if (!next_xid(gpu, xid_seen[gpu], &xid_seen[gpu], &out->data)) continue;
             out->device = &devices[gpu];

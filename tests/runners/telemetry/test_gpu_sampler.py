@@ -15,7 +15,7 @@ import pytest
 from gpu_rig import Rig, needs_compiler, sampler, scenario, tick_of, until
 
 from distui.runners.model import FindingRaised, GpuTick
-from distui.runners.telemetry.gpus import NO_DRIVER
+from distui.runners.telemetry.gpu_words import NO_DRIVER
 
 pytestmark = [needs_compiler, pytest.mark.timeout(30)]
 

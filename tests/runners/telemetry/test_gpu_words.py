@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from distui.runners.model import Gpu
-from distui.runners.telemetry import gpus
-from distui.runners.telemetry.gpus import recovery_words, throttle_words, xid_finding
-from distui.runners.telemetry.host import Counter
+from distui.runners.telemetry.counters import Counter
+from distui.runners.telemetry.gpu_words import judge, recovery_words, throttle_words, xid_finding
 
 WRAP = 2**32
 
@@ -60,9 +59,9 @@ def test_xid_finding() -> None:
 
 
 def test_health_names_what_is_wrong_and_nothing_else() -> None:
-    assert gpus.judge([Gpu(0, "u", "n"), Gpu(1, "u", "n", ecc_uncorrected=0, remap_pending=False)]) == ()
+    assert judge([Gpu(0, "u", "n"), Gpu(1, "u", "n", ecc_uncorrected=0, remap_pending=False)]) == ()
     bad = Gpu(3, "u", "n", ecc_uncorrected=2, remap_pending=True, remap_failed=True, recovery="GPU reset")
-    found = {finding.id: finding for finding in gpus.judge([bad], node=1)}
+    found = {finding.id: finding for finding in judge([bad], node=1)}
     assert set(found) == {
         f"gpu-{name}:gpu3" for name in ("ecc", "remap-pending", "remap-failed", "recovery")
     }
