@@ -13,6 +13,7 @@ from msgspec import Struct
 from ..presets import worker_group
 from ..presets.finding import Finding, worst_first
 from ..presets.sanitize import clean_text
+from .diagnosis.first_step import no_step_yet
 from .formatting import elapsed, spans_text
 from .journal import History
 from .model import HUB, LinkState, PlanSummary, RankPhase, RunPhase, Wrapped
@@ -53,6 +54,7 @@ def status_json(state: RunState, now: float | None = None) -> dict[str, Any]:
         else msgspec.to_builtins(plan, builtin_types=()) | _plan_defaults(plan),
         "applied": None if acted is None else {"state": acted.state, "text": acted.text},
         "training": progress_json(progress(state, now)),
+        "no_step_yet": no_step_yet(state, now) or None,
         "checkpoint": _checkpoint(state, now),
         "nodes": [_node(node, now) for _, node in sorted(state.nodes.items())],
         "ranks": [

@@ -221,8 +221,8 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 290,
-    "lines": 87_480,
+    "modules": 291,
+    "lines": 87_600,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 42,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ...presets.finding import Finding
+from ...runners.diagnosis.first_step import no_step_yet
 from ...runners.formatting import (
     NA,
     duration_exact,
@@ -318,10 +319,17 @@ def _how(frame: Frame, line: Progress, load: Cells, trends: Mapping[str, str]) -
         gap = "  " if name in _BESIDE_STEP and cells else _BAR
         (after if _ORDER.get(name, 16) > 12 else cells).append((_ORDER.get(name, 16), cell, gap))
     cells.append((6, _checkpoint(frame), _BAR))
+    cells.append((3, _before_steps(frame), _BAR))
     cells += load
     cells += after
     cells.append((_COMMAND, _command(frame.state), _BAR))
     return cells
+
+
+def _before_steps(frame: Frame) -> Row:
+    """What the ranks do until the first step."""
+    words = no_step_yet(frame.state, frame.node_now(0))
+    return ((f"no step yet: {words}", "text"),) if words and not frame.lost else ()
 
 
 def _checkpoint(frame: Frame) -> Row:

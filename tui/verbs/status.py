@@ -15,6 +15,7 @@ from ...presets.sanitize import clean_text
 from ...runners import run_directories
 from ...runners.agentless import DiskLink, FilesLink, damage
 from ...runners.checkpoints import checkpoint_line
+from ...runners.diagnosis.first_step import no_step_yet
 from ...runners.foreign_jobs import WatchedJob, find_job, scan
 from ...runners.formatting import NA, duration_text, plural, size_text
 from ...runners.local_agent import snapshot, with_link
@@ -46,13 +47,14 @@ MOST_VALUES = 8
 def headline(state: RunState, now: float | None = None) -> str:
     """One line: what runs, how far, how fast."""
     frame, unseen = _frame(state, now), hidden(state)
+    words = no_step_yet(state, frame.now)
     begun = [f"attempt {state.attempt}"] if state.attempt else []
     begun += [plural(len(state.ranks), "rank")] if state.ranks else []
     parts = [
         state.name,
         state_words(state),
         *([f"attempt {NA}", f"{NA} ranks"] if unseen else begun),
-        *plain(row for _, row in steps(frame) if row),
+        *([f"no step yet: {words}"] if words else plain(row for _, row in steps(frame) if row)),
     ]
     if state.phase is not RunPhase.LOST:  # nobody saw for how long
         parts.append(duration_text(state.lasted(frame.now)))

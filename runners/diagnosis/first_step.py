@@ -1,0 +1,111 @@
+"""What ranks do before their first optimizer step, by their newest stacks: it may take minutes that nothing else shows.
+
+Imports, downloads, builds, compiles, datasets, and waits for those who do that. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ..formatting import spans_text
+from ..model import Pulse, RankPhase, Site
+from ..progress import current
+from ..state import Rank, RunState
+from .activity import Kind, place
+
+AFTER_S = 5.0
+"""Nothing is said of an attempt that is younger: every Python imports."""
+FRESH_S = 15.0
+"""A stack that is older shows nothing of now."""
+
+
+class _Sign(NamedTuple):
+    words: str
+    """What the rank does, as a participle."""
+    path: re.Pattern[str]
+    names: re.Pattern[str]
+
+
+def _sign(words: str, path: str, names: str = "") -> _Sign:
+    return _Sign(words, re.compile(path), re.compile(names))
+
+
+_SIGNS = (
+    _sign(
+        "waiting for another process that builds it", r"/torch/utils/(file_baton|_filelock)\.py$", r"^wait$"
+    ),
+    _sign("waiting for a file lock", r"/filelock/"),
+    _sign(
+        "building an extension of C++ or CUDA",
+        r"/torch/utils/cpp_extension\.py$|/deepspeed/ops/op_builder/",
+    ),
+    _sign("downloading", r"/(huggingface_hub|modelscope|gdown)/|/torch/hub\.py$|/urllib/request\.py$"),
+    _sign(
+        "preparing a dataset",
+        r"/datasets/(arrow_dataset|builder|load|arrow_writer|fingerprint|utils/py_utils)\.py$",
+    ),
+    _sign("preparing a dataset", r"/megatron/core/datasets/"),
+)
+"""The first that any frame matches."""
+
+_KINDS = {
+    Kind.COMPILE: "compiling",
+    Kind.CHECKPOINT: "loading or saving weights",
+    Kind.IMPORT: "importing modules",
+    Kind.NETWORK: "waiting for the network",
+    Kind.LOADER: "filling its data loader",
+    Kind.SUBPROCESS: "waiting for a program that it started",
+    Kind.STORE: "waiting for the other ranks to join",
+}
+"""Where no sign matches: by the place of the stack, see activity.place."""
+
+
+def no_step_yet(state: RunState, now: float) -> str:
+    """ "compiling (ranks 0-6), importing modules (rank 7)"; "" once a step was made, and where nothing shows it.
+
+    `now`: unix seconds, by the clock of `state`.
+    """
+    attempt = state.attempts[-1] if state.attempts else None
+    if attempt is None or state.phase.ended or now - attempt.began < AFTER_S:
+        return ""
+    if any(sample.at >= attempt.began and sample.step for sample in current(state)):
+        return ""
+    if any(rank.sample is not None and rank.sample.step for rank in state.ranks.values()):
+        return ""
+    groups: dict[str, list[int]] = {}
+    for number, words in _each(state, now):
+        groups.setdefault(words, []).append(number)
+    running = sum(rank.phase is RankPhase.RUNNING for rank in state.ranks.values())
+    if len(groups) == 1 and len(*groups.values()) == running:
+        return next(iter(groups))
+    return ", ".join(f"{words} ({spans_text('rank', ranks)})" for words, ranks in groups.items())
+
+
+def _each(state: RunState, now: float) -> Iterator[tuple[int, str]]:
+    for number, rank in sorted(state.ranks.items()):
+        if rank.phase is RankPhase.RUNNING and rank.pulse is not None and now - rank.pulse.at < FRESH_S:
+            words = _lock(state.ranks, rank.pulse) or doing_words(rank.pulse.stack)
+            if words:
+                yield number, words
+
+
+def _lock(ranks: dict[int, Rank], pulse: Pulse) -> str:
+    """A lock of the kernel that it waits for, with who holds it."""
+    if pulse.call != "lock" or not pulse.on:
+        return ""
+    holder = next((number for number, rank in ranks.items() if rank.pid == pulse.holder), None)
+    name = pulse.on.rpartition("/")[2]
+    if pulse.holder is None:
+        return f"waiting for the lock on {name}"
+    who = f"pid {pulse.holder}" if holder is None else f"rank {holder}"
+    return f"waiting for the lock on {name}, which {who} holds"
+
+
+def doing_words(stack: tuple[Site, ...]) -> str:
+    """What a stack (innermost first) is in the middle of, as a participle; "" for code of the user's own."""
+    for sign in _SIGNS:
+        if any(sign.path.search(f"/{site.file}") and sign.names.search(site.name) for site in stack):
+            return sign.words
+    return _KINDS.get(place(stack).kind, "")
