@@ -164,6 +164,11 @@ def distributed(stack: Sequence[Site]) -> bool:
     return any("/torch/distributed/" in site.file for site in stack[:4])
 
 
+def backward(stack: Sequence[Site]) -> bool:
+    """Whether a stack ends in torch's backward pass, where data parallel ranks wait for each other's gradients."""
+    return bool(stack) and stack[0].name == "_engine_run_backward"
+
+
 def _op(stack: Sequence[Site], inner: Site) -> str:
     """The public function that the innermost frame of torch.distributed belongs to."""
     if not inner.name.startswith("_"):

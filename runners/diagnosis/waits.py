@@ -147,16 +147,19 @@ def _wait(rank: int, pulses: Sequence[Pulse]) -> RankWait | None:
 def _by_stack(rank: int, pulses: Sequence[Pulse]) -> RankWait | None:
     """Waits that no recorder has: sends and receives of gloo, barriers with a monitor, a torch without a recorder."""
     newest = pulses[-1]
-    if not newest.hook or not activity.distributed(newest.stack):
+    backward = newest.recorder is False and activity.backward(newest.stack)
+    reducing = backward and activity.asleep_s(pulses) >= WAIT_S
+    if not newest.hook or not (reducing or activity.distributed(newest.stack)):
         return None
     since = activity.still_since(pulses)
     if newest.at - since < WAIT_S:
         return None
     place = activity.place(newest.stack)
-    if place.kind is not Kind.COLLECTIVE:
+    if not reducing and place.kind is not Kind.COLLECTIVE:
         return None
     sites = activity.users(newest.stack) if place.site is not None else ()
-    call = Collective(group=DEFAULT, seq=0, op=place.op, created=since, sites=sites, p2p=True)
+    op = place.op or "backward"
+    call = Collective(group=DEFAULT, seq=0, op=op, created=since, sites=sites, p2p=True)
     return RankWait(rank, Key(DEFAULT), call, newest.at - since, recorded=False)
 
 

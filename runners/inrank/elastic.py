@@ -19,6 +19,7 @@ from typing import Any
 
 from . import env_changes, relay, rendezvous
 from .control import Reporter, private
+from .rank_changes import version_of
 from .rendezvous import Round, meet
 from .worker_group import SIGNALS, RunStopped, WorkerGroup, children, heed
 
@@ -174,12 +175,6 @@ def prepare(group: WorkerGroup, version: tuple[int, int]) -> tuple[Any, Any, lis
         raise ValueError("torchrun refused the arguments: %s" % error) from None
     plug_in(group, config, lambda: on_check(group))
     return config, command, command_args
-
-
-def version_of(text: str) -> tuple[int, int]:
-    """Major and minor of a version such as "2.13.0a0+git1234"."""
-    major, minor = text.split("+")[0].split(".")[:2]
-    return int(major), int(minor)
 
 
 def drop_old_name(version: tuple[int, int]) -> None:

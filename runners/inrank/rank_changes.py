@@ -25,6 +25,14 @@ from .import_watch import when_imported
 
 MODULE = "torch.distributed.rendezvous"
 BACKLOG = 2048
+LIBUV_LISTENS = (2, 8)
+"""From this version of torch on, the store's libuv backend takes a socket; before, only the older backend does."""
+
+
+def version_of(text: str) -> tuple[int, int]:
+    """Major and minor of a version such as "2.13.0a0+git1234"."""
+    major, minor = text.split("+")[0].split(".")[:2]
+    return int(major), int(minor)
 
 
 def keep_store_on_loopback() -> None:
@@ -47,6 +55,8 @@ def _replace_store(module: ModuleType) -> None:
         if listening is None:
             return theirs(*words, **named)
         descriptor = listening.detach()  # torch owns it from now on
+        if version_of(sys.modules["torch"].__version__) < LIBUV_LISTENS:
+            named["use_libuv"] = False
         try:
             return theirs(*words, **named, master_listen_fd=descriptor)
         except TypeError:  # a torch that takes no such socket

@@ -400,6 +400,8 @@ class Collectives:
             # The first dump fixes the recorder's settings: the script has to come first.
             self._recorders.clear()
             return {"recorder": True}
+        if list(recorders()) == ["nccl"] and "ProcessGroupNCCL" not in backends():
+            return {"recorder": False}  # before 2.8 torch records what NCCL does, and nothing of gloo
         if not self._recorders:
             self._recorders = [
                 _Recorder(core, kind, dump, self._names, self._mixed) for kind, dump in recording().items()

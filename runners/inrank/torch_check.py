@@ -18,6 +18,8 @@ from typing import Any
 MAGIC = "DISTUI-DOCTOR "
 TORCH_ERRORS = (RuntimeError, ValueError, OSError, TypeError, AttributeError)
 """What torch raises; DistNetworkError and DistBackendError are RuntimeErrors."""
+LIBUV_LISTENS = (2, 8)
+"""As in rank_changes.py, which is not there for a text on stdin."""
 WARM_BYTES = 1 << 16
 BUDGET_SECONDS = 2.0
 """Of timed all-reduces, in sum."""
@@ -151,9 +153,13 @@ def _meet(torch: Any, spec: dict[str, Any]) -> Any:
 
     limit = timedelta(seconds=spec["seconds"])
     first = spec["rank"] == 0
-    more = {"master_listen_fd": _listening(spec["address"])} if first else {}
+    port, more = spec["port"], {}
+    if first:
+        more["master_listen_fd"], port = _listening(spec["address"])
+        if tuple(map(int, torch.__version__.split(".")[:2])) < LIBUV_LISTENS:
+            more["use_libuv"] = False
     store = torch.distributed.TCPStore(
-        spec["address"], spec["port"], spec["world"], first, timeout=limit, wait_for_workers=False, **more
+        spec["address"], port, spec["world"], first, timeout=limit, wait_for_workers=False, **more
     )
     say({"stage": "connect", **({"port": store.port} if first else {})})
     if spec["device"] is not None:
@@ -165,12 +171,13 @@ def _meet(torch: Any, spec: dict[str, Any]) -> Any:
     return torch.distributed.group.WORLD
 
 
-def _listening(address: str) -> int:
-    """A socket on this address alone, for torch: its own would be on all. Raises OSError."""
+def _listening(address: str) -> tuple[int, int]:
+    """A socket on this address alone, for torch: its own would be on all; and its port. Raises OSError."""
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as made:
         made.bind((address, 0))
         made.listen()
-        return made.detach()
+        port: int = made.getsockname()[1]
+        return made.detach(), port
 
 
 def _reduce(torch: Any, group: Any, spec: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from distui.runners.inrank import rank_pulse
 from distui.runners.inrank.rank_pulse import Collectives, flight, inputs
 
 
@@ -126,6 +127,18 @@ def test_a_group_that_waits_is_looked_at_whole_without_being_asked(looked: Look)
         wholes.append(collectives.sample(False, False)["whole"])
     # The first one meets the group; then only one in which it waits as in the look before.
     assert wholes == [True, False, False, False, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("used", "recorder"), [(["ProcessGroupGloo"], False), (["ProcessGroupGloo", "ProcessGroupNCCL"], True)]
+)
+def test_a_torch_that_records_nccl_alone_has_no_recorder_for_gloo(
+    monkeypatch: pytest.MonkeyPatch, looked: Look, used: list[str], recorder: bool
+) -> None:
+    older = Recorder(enqueued=0, completed=0)
+    monkeypatch.setattr(rank_pulse, "RECORDERS", ("nccl",))
+    monkeypatch.setattr(rank_pulse, "backends", lambda: used)
+    assert looked(older)["recorder"] is recorder
 
 
 def test_without_a_recorder_nothing_is_told(monkeypatch: pytest.MonkeyPatch, looked: Look) -> None:

@@ -36,6 +36,12 @@ IN_ALL_REDUCE = (
     Site(TORCH + "distributed/c10d_logger.py", 83, "wrapper"),
     *STEP,
 )
+IN_BACKWARD = (
+    Site(TORCH + "autograd/graph.py", 824, "_engine_run_backward"),
+    Site(TORCH + "autograd/__init__.py", 353, "backward"),
+    Site(TORCH + "_tensor.py", 648, "backward"),
+    *STEP,
+)
 IN_BARRIER = (Site(TORCH + "distributed/distributed_c10d.py", 5356, "barrier"), IN_ALL_REDUCE[1], *END)
 IN_RECV = (Site(TORCH + "distributed/distributed_c10d.py", 2799, "recv"), IN_ALL_REDUCE[1], *STEP)
 IN_MONITORED = (Site(TORCH + "distributed/distributed_c10d.py", 5435, "monitored_barrier"), *END)

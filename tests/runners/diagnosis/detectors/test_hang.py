@@ -10,6 +10,7 @@ from distui.runners.model import OwnLine, ProcessGroup, RankPhase, RunPhase, Sit
 from .hang_rig import (
     END,
     IN_ALL_REDUCE,
+    IN_BACKWARD,
     IN_BARRIER,
     IN_LOADER,
     IN_MONITORED,
@@ -131,6 +132,22 @@ def test_a_stopped_rank_counts_also_where_no_recorder_tells_who_waits() -> None:
         series(0, STEP, share=0.9, recorder=False), series(1, (), state="T", hook=False, groups=())
     )
     assert only(made.hang()).id == "hang-stopped"
+
+
+def test_a_backward_pass_waits_for_a_rank_that_sleeps_where_no_recorder_tells() -> None:
+    """torch before 2.8 does not record gloo, and no frame of torch.distributed is on the stack."""
+    waits, works = (
+        series(0, IN_BACKWARD, recorder=False, groups=()),
+        series(0, IN_BACKWARD, share=0.9, recorder=False, groups=()),
+    )
+    found = only(Made(ranks=2).add(waits, series(1, LOAD, recorder=False, groups=())).hang())
+    assert (found.id, found.rank, found.severity) == ("hang-not-joined", 1, "error")
+    assert found.text == "rank 1 sleeps at train.py:33 load; rank 0 waits for it in backward"
+    assert not Made(ranks=2).add(works, series(1, LOAD, recorder=False, groups=())).hang(), "it computes"
+    busy = series(1, LOAD, share=0.9, recorder=False, groups=())
+    assert not Made(ranks=2).add(waits, busy).hang(), "it may yet come"
+    seen = series(0, IN_BACKWARD), series(1, LOAD)
+    assert not Made(ranks=2).add(*seen).hang(), "its recorder has no call that waits"
 
 
 def test_a_rank_that_ended_well_before_the_others() -> None:
