@@ -8,8 +8,10 @@ PYTEST = $(BIN)/python -m pytest -q
 JOBS ?= 3
 # Of the long matrices: 2/3 is the second third. All of it unless asked.
 PART ?= 1/1
+# Of the matrix: 'torch-2.9.1 python-*'. All of it unless asked.
+ROWS ?=
 
-.PHONY: help install demo test test-long test-faults test-nccl test-cluster test-all check lint types imports house bench pictures clean
+.PHONY: help install demo test test-long test-faults test-nccl test-cluster test-matrix test-all check lint types imports house bench pictures clean
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -46,6 +48,9 @@ test-nccl: install ## NCCL's own host code without a GPU; DISTUI_NCCL_SOURCES is
 test-cluster: install ## on a Slurm cluster in network namespaces, through SkyPilot (root on Debian or Ubuntu)
 	$(BIN)/python -m tests.rigs.slurm prepare
 	$(PYTEST) tests/cluster tests/presets/test_skypilot_task.py # whose schema is only there now
+
+test-matrix: install ## other versions of torch, frameworks and Python (gigabytes, 2 minutes a row); ROWS='torch-2.9.1 python-*' for some
+	$(PYTEST) tests/matrix --rows '$(ROWS)'
 
 test-all: test test-faults test-long test-nccl test-cluster ## the tests, the faults, the long matrices, NCCL, the cluster
 

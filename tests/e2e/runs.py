@@ -61,7 +61,9 @@ class Done:
 class World:
     """One user's directories, and every process that was started under them."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: str = DISTUI) -> None:
+        self.program = program
+        """The `distui` that this user types."""
         self.root = Path(tempfile.mkdtemp(prefix="dt-", dir="/tmp"))  # short: socket paths hold 108 bytes
         self.state, self.config = self.root / "state", self.root / "config"
         self.sockets, self.work = self.root / "s", self.root / "work"
@@ -91,7 +93,7 @@ class World:
     ) -> subprocess.Popen[bytes]:
         """Start `distui WORDS…`; the caller ends it."""
         return subprocess.Popen(
-            [DISTUI, *words], env={**self.env, **(env or {})},
+            [self.program, *words], env={**self.env, **(env or {})},
             **{"cwd": self.work, "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE,
                "stderr": subprocess.PIPE, **options},
         )  # fmt: skip
@@ -111,7 +113,7 @@ class World:
 
     def reads(self, *words: str) -> Done:
         """`distui WORDS…` of a verb that only reads, in this process where it can: they are asked by the thousand."""
-        if asyncio._get_running_loop() is not None:
+        if self.program != DISTUI or asyncio._get_running_loop() is not None:
             return self.distui(*words)
         kept, out, err = dict(os.environ), io.StringIO(), io.StringIO()
         os.environ.clear()
