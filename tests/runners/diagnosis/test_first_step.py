@@ -21,7 +21,7 @@ from distui.runners.model import (
 from distui.runners.state import RunState
 
 LIB = "/srv/env/lib/python3.12/site-packages"
-OWN = Site("/home/u/train.py", 12, "main")
+OWN = Site("/data/u/train.py", 12, "main")
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ OWN = Site("/home/u/train.py", 12, "main")
             "_env_rendezvous_handler",
             "waiting for the other ranks to join",
         ),
-        ("/home/u/model.py", "forward", ""),
+        ("/data/u/model.py", "forward", ""),
     ],
 )
 def test_a_stack_in_words(file: str, name: str, words: str) -> None:
