@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 from msgspec import structs
@@ -56,6 +56,15 @@ def grouped(done: Sequence[tuple[int, SaveReport]]) -> list[list[tuple[int, Save
         else:
             same.append([(rank, report)])
     return [group for same in groups.values() for group in same]
+
+
+RENAMED_S = 1.0
+"""A save that is younger is not reported: it may still have the name under which it was written."""
+
+
+def settled_parts(parts: Sequence[tuple[int, SaveReport]], writing: Collection[str], now: float) -> bool:
+    """Whether a checkpoint has all its parts, each with its own name; `writing`: paths of saves that have begun."""
+    return all(report.path not in writing and (report.end or 0.0) <= now - RENAMED_S for _, report in parts)
 
 
 def checkpoint_of(parts: Sequence[tuple[int, SaveReport]], path: str, size: int | None) -> Checkpoint:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from ..checkpoints import (
     grouped,
     is_checkpoint_name,
     settled,
+    settled_parts,
 )
 from ..logs.log_files import attempt_dir
 from ..model import CheckpointSaved
@@ -74,14 +77,14 @@ class CheckpointWatch:
             if number.isdecimal():
                 for report in self._new(path):
                     self._take(int(number), report)
-        self._report_done(attempt)
+        self._report_done(attempt, time.time())
 
     def close(self, attempt: int) -> None:
         """The ranks of the attempt are gone: report what is left, and what they had begun as torn."""
         self.read_reports(attempt)
         self._done += self._open.items()
         self._open.clear()
-        self._report_done(attempt)
+        self._report_done(attempt, math.inf)
         self._offsets.clear()
 
     def _new(self, path: Path) -> Iterator[SaveReport]:
@@ -103,15 +106,15 @@ class CheckpointWatch:
         if report.end is not None and report.end > self._reported_until:
             self._done.append((rank, report))
 
-    def _report_done(self, attempt: int) -> None:
-        """Groups of which no part is still being written."""
+    def _report_done(self, attempt: int, now: float) -> None:
+        """Groups of which no part is still being written or renamed."""
         writing = {report.path for report in self._open.values()}
         waiting: list[Part] = []
         for parts in grouped(self._done):
-            if any(report.path in writing for _, report in parts):
-                waiting += parts
-            else:
+            if settled_parts(parts, writing, now):
                 self._report(attempt, parts)
+            else:
+                waiting += parts
         self._done = waiting
 
     def _report(self, attempt: int, parts: list[Part]) -> None:

@@ -17,6 +17,7 @@ from distui.runners.checkpoints import (
     joined,
     same_save,
     settled,
+    settled_parts,
     step_in,
 )
 from distui.runners.diagnosis.died import find_torn_checkpoint
@@ -125,6 +126,14 @@ def test_ranks_that_save_in_another_order_are_one_group() -> None:
     parts = [(1, report("/c/s/r1.pt", 10.4, 12)), (0, report("/c/s/r0.pt", 10, 11))]
     (group,) = grouped(parts)
     assert common_path(group) == "/c/s"
+
+
+def test_what_may_still_be_renamed_or_written_is_not_reported() -> None:
+    """Scripts save under a temporary name and rename the file right after."""
+    parts = [(0, report("/c/step-5.pt.tmp", 10, 11)), (1, report("/c/step-5.r1.tmp", 10, 11.5))]
+    assert not settled_parts(parts, (), 12.0)
+    assert settled_parts(parts, (), 12.5)
+    assert not settled_parts(parts, {"/c/step-5.r1.tmp"}, 20.0)
 
 
 def test_what_still_grows_is_not_reported() -> None:
