@@ -51,12 +51,14 @@ class JoinedRanks:
         self.living: dict[int, int] = {}
         """Rank → pid."""
         self._world = self._attempt = self._command = 0
+        self._diff: dict[str, str | None] = {}
         self._due: threading.Timer | None = None
         self._first_at = 0.0
 
-    def begin(self) -> None:
-        """Another attempt: none has joined."""
+    def begin(self, env_diff: dict[str, str | None]) -> None:
+        """Another attempt, with these changes of the environment: none has joined."""
         with self._lock:
+            self._diff = env_diff
             self._places, self._newest, self.living, self._reported = {}, {}, {}, frozenset()
             self._world, self._attempt, self._command = 0, self._group.attempt, -1
             if self._due is not None:
@@ -144,7 +146,7 @@ class JoinedRanks:
             return
         self._reported = ranks
         self._take_over(self._command)
-        self._group.report_attempt([self._places[rank] for rank in sorted(ranks)], self._world, {})
+        self._group.report_attempt([self._places[rank] for rank in sorted(ranks)], self._world, self._diff)
         for rank in sorted(ranks):
             self._group.report("RankChanged", **self._newest[rank])
 

@@ -148,7 +148,7 @@ class CommandGroup(WorkerGroup):
             return None
         self._diff = self.take_env()
         directory = self.next_attempt()
-        self.joined.begin()
+        self.joined.begin(self._diff)
         # On several nodes each runs the command: the number of its node names it.
         place = {"rank": self.node, "local_rank": 0, "node": self.node, "gpu": None}
         self.report_attempt([place], self.plan.get("nnodes", 1), self._diff)
