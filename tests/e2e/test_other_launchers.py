@@ -99,10 +99,10 @@ def test_ranks_of_other_launchers_have_rows_steps_and_stacks(world: World, launc
     assert "train" in stacks
     assert not re.search(r"no stack|no hook", stacks), stacks
     run.distui("nccl", "INFO")  # gloo: that is answered, and hurts nobody
-    run.distui("restart", "--env", "OMP_NUM_THREADS=1", "--yes").fine()
+    run.distui("restart", "--env", "BATCH=4", "--yes").fine()
     again = run.eventually(lambda now: train_on_two(now, attempt=2), 90)
     assert not own_pids(again) & own_pids(first)
-    assert again["attempts"][1]["env_diff"] == {"OMP_NUM_THREADS": "1"}
+    assert again["attempts"][1]["env_diff"]["BATCH"] == "4"
     run.stop().fine()
     ended = run.status()
     assert {rank["state"] for rank in ended["ranks"]} <= {"stopped", "succeeded"}
