@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -78,12 +77,11 @@ def versions(python: Path, names: tuple[str, ...]) -> dict[str, str]:
 
 
 def _installed(python: Path, packages: tuple[str, ...]) -> bool:
-    wanted = [re.split(r"==", package) for package in packages]
-    present = versions(python, tuple(name for name, *_ in wanted))
+    wanted = {name: version for name, _, version in (package.partition("==") for package in packages)}
+    present = versions(python, tuple(wanted))
     return all(
-        name in present
-        and present[name].partition("+")[0] in (version or [present[name].partition("+")[0]])
-        for name, *version in wanted
+        name in present and version in ("", present[name].partition("+")[0])
+        for name, version in wanted.items()
     )
 
 

@@ -41,6 +41,7 @@ class Trial:
         first: list[int | None] = []
 
         def moved(status: dict[str, Any]) -> bool:
+            assert status["state"] != "failed", self.live.describe()
             steps = [rank["step"] for rank in status["ranks"]]
             if status["attempt"] != attempt or len(steps) != 2 or None in steps:
                 return False

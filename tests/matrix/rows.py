@@ -53,6 +53,12 @@ ROWS = (
         Row(name=f"torch-{version}", kind="torch", packages=(f"torch=={version}", "numpy"))
         for version in TORCHES
     ),
+    Row(
+        name="torch-2.14.1-python-3.13",
+        kind="torch",
+        packages=("torch==2.14.1", "numpy"),
+        python="3.13",
+    ),
     _framework("accelerate", "accelerate"),
     _framework("trainer", "transformers", "accelerate"),
     _framework("lightning", "lightning"),
