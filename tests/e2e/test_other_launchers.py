@@ -66,6 +66,12 @@ exit ${code:-0}
 """
 
 
+def of(*launchers: str, long: tuple[str, ...] = ()) -> pytest.MarkDecorator:
+    """The test with each of these launchers; with those of `long` in the long matrices alone."""
+    marked = [pytest.param(launcher, marks=pytest.mark.long) for launcher in long]
+    return pytest.mark.parametrize("launcher", [*launchers, *marked])
+
+
 def commands(world: World, *words: str) -> dict[str, list[str]]:
     """By launcher: a command that trains on two ranks."""
     by_variables, spawned = world.script("job.py", BY_VARIABLES), world.script("spawned.py", SPAWNED)
@@ -89,7 +95,7 @@ def own_pids(status: dict[str, Any]) -> set[int]:
     return {rank["pid"] for rank in status["ranks"]}
 
 
-@pytest.mark.parametrize("launcher", ["torch.distributed.run", "spawn", "fork", "loop"])
+@of("spawn", "loop", long=("torch.distributed.run", "fork"))
 def test_ranks_of_other_launchers_have_rows_steps_and_stacks(world: World, launcher: str) -> None:
     run = world.run("exec", "--", *commands(world)[launcher])
     first = run.eventually(train_on_two, 90)
@@ -108,7 +114,7 @@ def test_ranks_of_other_launchers_have_rows_steps_and_stacks(world: World, launc
     assert {rank["state"] for rank in ended["ranks"]} <= {"stopped", "succeeded"}
 
 
-@pytest.mark.parametrize("launcher", ["torch.distributed.run", "spawn", "fork", "loop"])
+@of("torch.distributed.run", "spawn", long=("fork", "loop"))
 def test_the_rank_that_failed_is_the_first_cause(world: World, launcher: str) -> None:
     run = world.run("exec", "--restarts", "0", "--", *commands(world, "fail")[launcher])
     assert run.wait() == 1
@@ -119,7 +125,7 @@ def test_the_rank_that_failed_is_the_first_cause(world: World, launcher: str) ->
     assert "KeyError" in cause["text"]
 
 
-@pytest.mark.parametrize("launcher", ["spawn", "loop"])
+@of("loop", long=("spawn",))
 def test_an_exit_code_is_not_lost_where_the_launcher_reaps_first(world: World, launcher: str) -> None:
     run = world.run("exec", "--restarts", "0", "--", *commands(world, "exit")[launcher])
     assert run.wait() == 1
@@ -129,7 +135,7 @@ def test_an_exit_code_is_not_lost_where_the_launcher_reaps_first(world: World, l
     assert status["attempts"][0]["first_cause"]["rank"] == 1, "rank 0 only lost its connection"
 
 
-@pytest.mark.parametrize("launcher", ["torch.distributed.run", "fork", "loop"])
+@of("fork", long=("torch.distributed.run", "loop"))
 def test_ranks_that_end_have_succeeded(world: World, launcher: str) -> None:
     run = world.run("exec", "--", *commands(world, "short")[launcher])
     assert run.wait() == 0

@@ -84,8 +84,8 @@ def play(stage: Stage) -> list[Written]:
         terminal.press("y")
         terminal.wait(1)
         terminal.press("1")
-        terminal.until(r"attempt 2", r"RUNNING", seconds=60)
-        terminal.wait(8)
+        terminal.until(r"attempt 2", r"RUNNING", r"ms/step", seconds=120)  # it trains again
+        terminal.wait(6)
         written = terminal.written
         terminal.press("q")
     return written
