@@ -271,7 +271,7 @@ LATE_IMPORTS = {
     "runners/journal.py": {"presets.render"},
     "runners/hub/__main__.py": {"runners.hub.cluster_launch"},
     # Every Python below a command loads this, and few become ranks.
-    "runners/inrank/joining.py": {"runners.inrank.hook"},
+    "runners/inrank/joining.py": {"runners.inrank.control", "runners.inrank.hook"},
     "runners/local_agent.py": {
         "presets.plan", "presets.render", "presets.script_support", "runners.hub.routes"
     },

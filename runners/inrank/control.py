@@ -88,6 +88,17 @@ def listen_again(path: str) -> socket.socket | None:
         return None
 
 
+def ask(path: str, request: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """A runner's answer; between its lines may be empty ones, which are pokes. Raises OSError, ValueError."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as runner:
+        runner.settimeout(seconds)
+        runner.connect(path)
+        runner.sendall(json.dumps(request).encode() + b"\n")
+        with runner.makefile("rb") as lines:
+            answer = json.loads(next((line for line in lines if line.strip()), b"{}"))
+    return answer if isinstance(answer, dict) else {}
+
+
 class Peers:
     """The connections of one socket: at most so many that no client can fill a process with threads."""
 

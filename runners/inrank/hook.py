@@ -321,10 +321,9 @@ class Hook:
 
     def run(self) -> None:
         """Answer from now on."""
+        self.armed = self.steps.arm()  # before the first hello, which says it
         self._listen()
-        if self.steps.arm():
-            self.armed = True
-        else:
+        if not self.armed:
             threading.Thread(target=self._arm, name="distui-arm", daemon=True).start()
 
     def move(self) -> None:

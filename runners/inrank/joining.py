@@ -8,9 +8,7 @@ shell does. Whoever is no rank is asked for nothing, and nothing changes for it.
 from __future__ import annotations
 
 import functools
-import json
 import os
-import socket
 import threading
 from types import ModuleType
 from typing import Any
@@ -32,8 +30,6 @@ VARIABLES = (
 
 def watch(below: bool) -> None:
     """Have this process join when it shows that it is a rank. `below`: it is not the command itself, which is one."""
-    if os.environ.get("DISTUI_JOINED"):
-        return  # a child of a rank
     if below and _by_variables() is not None:
         when_imported("torch", lambda module: _join_by_variables())
     when_imported("torch.distributed.distributed_c10d", _watch_groups)
@@ -116,23 +112,12 @@ def join(rank: int, local: int | None, world: int, variables: dict[str, str]) ->
         "world": world,
         "variables": variables,
     }
-    answer = _ask(environ["DISTUI_SOCKETS"] + ".run", request)
+    from . import control, hook
+
+    answer = control.ask(environ["DISTUI_SOCKETS"] + ".run", request, PATIENCE_S)
     if not answer.get("ok"):
         return
     environ["DISTUI_JOINED"] = str(os.getpid())
     environ["DISTUI_RANK_FILES"], environ["DISTUI_HOOK"] = answer["files"], answer["hook"]
     environ["NCCL_DEBUG_FILE"] = answer["files"] + ".nccl"
-    from .hook import attach
-
-    attach()
-
-
-def _ask(path: str, request: dict[str, Any]) -> dict[str, Any]:
-    """The runner's answer; between its lines may be empty ones, which are pokes. Raises OSError, ValueError."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as runner:
-        runner.settimeout(PATIENCE_S)
-        runner.connect(path)
-        runner.sendall(json.dumps(request).encode() + b"\n")
-        with runner.makefile("rb") as lines:
-            answer = json.loads(next((line for line in lines if line.strip()), b"{}"))
-    return answer if isinstance(answer, dict) else {}
+    hook.attach()

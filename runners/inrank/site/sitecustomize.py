@@ -74,7 +74,8 @@ def _attach() -> None:
             if runner == parent and _runs_a_script():
                 os.environ["DISTUI_HOOK"] = path
                 importlib.import_module("distui_inrank.import_watch").when_imported("torch", _hook)
-            importlib.import_module("distui_inrank.joining").watch(below=runner != parent)
+            if "DISTUI_JOINED" not in os.environ:  # else a rank's child
+                importlib.import_module("distui_inrank.joining").watch(below=runner != parent)
     except (OSError, ImportError, AttributeError, ValueError, RuntimeError, LookupError, TypeError):
         pass  # a rank never fails because of its hook
 
