@@ -6,7 +6,7 @@ import enum
 import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from ..model import Collective, Pulse, Site
 
@@ -57,37 +57,54 @@ class RankPosition(NamedTuple):
     """COLLECTIVE and STORE: torch's function, "all_reduce", "new_group"."""
 
 
-class _Rule(NamedTuple):
-    kind: Kind
+K = TypeVar("K")
+
+
+class FrameRule(NamedTuple, Generic[K]):
+    """What a frame shows whose file and function match."""
+
+    kind: K
     path: re.Pattern[str]
     names: re.Pattern[str]
 
+    def fits(self, file: str, name: str) -> bool:
+        """Whether a frame of this function in this file does."""
+        return bool(self.path.search(rooted(file)) and self.names.search(name))
 
-def _rule(kind: Kind, path: str, names: str = "") -> _Rule:
-    return _Rule(kind, re.compile(path), re.compile(names))
+
+def frame_rule(kind: K, path: str, names: str = "") -> FrameRule[K]:
+    """From the texts of two regular expressions; without the second any function matches."""
+    return FrameRule(kind, re.compile(path), re.compile(names))
+
+
+def rooted(file: str) -> str:
+    """A file of a stack as the expressions expect it, which begin their folders with a slash."""
+    return file if file.startswith(("/", "<")) else f"/{file}"
 
 
 _STRONG = (
-    _rule(
+    frame_rule(
         Kind.STORE,
         r"/torch/distributed/distributed_c10d\.py$",
         r"^(init_process_group|_new_process_group_helper|_store_based_barrier|_?new_group\w*|split_group"
         r"|_new_subgroups\w*|destroy_process_group|_shutdown_\w+)$",
     ),
-    _rule(Kind.STORE, r"/torch/distributed/(rendezvous\.py$|elastic/|device_mesh\.py$)"),
-    _rule(
+    frame_rule(Kind.STORE, r"/torch/distributed/(rendezvous\.py$|elastic/|device_mesh\.py$)"),
+    frame_rule(
         Kind.COLLECTIVE,
         r"/torch/distributed/(distributed_c10d|_functional_collectives|nn/functional)\.py$",
         r"^(?!wrapper$|_object_to_tensor$|_tensor_to_object$)",
     ),
-    _rule(Kind.DEBUGGER, r"/(pdb|bdb|ipdb/\w+|debugpy/.+|pydevd[\w/]*|IPython/terminal/debugger)\.py$"),
-    _rule(Kind.LOADER, r"/(torch/utils/data|torchdata|webdataset|nvidia/dali|streaming/base)/"),
-    _rule(
+    frame_rule(
+        Kind.DEBUGGER, r"/(pdb|bdb|ipdb/\w+|debugpy/.+|pydevd[\w/]*|IPython/terminal/debugger)\.py$"
+    ),
+    frame_rule(Kind.LOADER, r"/(torch/utils/data|torchdata|webdataset|nvidia/dali|streaming/base)/"),
+    frame_rule(
         Kind.CHECKPOINT,
         r"/(torch/serialization\.py$|torch/distributed/checkpoint/|safetensors/|accelerate/checkpointing\.py$"
         r"|deepspeed/.*checkpoint|(pytorch_)?lightning/.*checkpoint|torchsnapshot/)",
     ),
-    _rule(
+    frame_rule(
         Kind.COMPILE,
         r"/(torch/_dynamo/(convert_frame|symbolic_convert|output_graph)\.py$"
         r"|torch/_inductor/(compile_fx|async_compile|codecache|graph|scheduler|cpp_builder|select_algorithm)\.py$"
@@ -98,18 +115,18 @@ _STRONG = (
 """The innermost frame that matches one of these decides."""
 
 _WEAK = (
-    _rule(Kind.SUBPROCESS, r"/(subprocess|multiprocessing/popen_\w+)\.py$"),
-    _rule(
+    frame_rule(Kind.SUBPROCESS, r"/(subprocess|multiprocessing/popen_\w+)\.py$"),
+    frame_rule(
         Kind.NETWORK,
         r"/(socket|ssl|http/client|urllib/request)\.py$|/(urllib3|requests|httpx|httpcore|botocore|aiohttp"
         r"|huggingface_hub|wandb|mlflow|s3fs|gcsfs)/",
     ),
-    _rule(
+    frame_rule(
         Kind.LOCK,
         r"/(threading|queue|concurrent/futures/\w+|multiprocessing/(pool|queues|connection|synchronize)|filelock/\w+"
         r"|asyncio/\w+)\.py$",
     ),
-    _rule(Kind.IMPORT, r"^<frozen importlib"),
+    frame_rule(Kind.IMPORT, r"^<frozen importlib"),
 )
 """Used where no strong one matches."""
 
@@ -129,9 +146,9 @@ class _StackFrame(NamedTuple):
 
 @functools.lru_cache(maxsize=8192)
 def _frame(file: str, name: str) -> _StackFrame:
-    path = file if file.startswith(("/", "<")) else f"/{file}"
-    strong = next((row.kind for row in _STRONG if row.path.search(path) and row.names.search(name)), None)
-    weak = next((row.kind for row in _WEAK if row.path.search(path)), None)
+    path = rooted(file)
+    strong = next((row.kind for row in _STRONG if row.fits(path, name)), None)
+    weak = next((row.kind for row in _WEAK if row.fits(path, name)), None)
     if weak is None and _SAVES.search(name):
         weak = Kind.CHECKPOINT
     return _StackFrame(strong, weak, _level(path))

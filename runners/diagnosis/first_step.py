@@ -5,15 +5,14 @@ Imports, downloads, builds, compiles, datasets, and waits for those who do that.
 
 from __future__ import annotations
 
-import re
+import functools
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from ..formatting import spans_text
 from ..model import Pulse, RankPhase, Site
 from ..progress import current
 from ..state import Rank, RunState
-from .activity import Kind, place
+from .activity import Kind, frame_rule, place
 
 AFTER_S = 5.0
 """Nothing is said of an attempt that is younger: every Python imports."""
@@ -21,32 +20,21 @@ FRESH_S = 15.0
 """A stack that is older shows nothing of now."""
 
 
-class _Sign(NamedTuple):
-    words: str
-    """What the rank does, as a participle."""
-    path: re.Pattern[str]
-    names: re.Pattern[str]
-
-
-def _sign(words: str, path: str, names: str = "") -> _Sign:
-    return _Sign(words, re.compile(path), re.compile(names))
-
-
 _SIGNS = (
-    _sign(
+    frame_rule(
         "waiting for another process that builds it", r"/torch/utils/(file_baton|_filelock)\.py$", r"^wait$"
     ),
-    _sign("waiting for a file lock", r"/filelock/"),
-    _sign(
+    frame_rule("waiting for a file lock", r"/filelock/"),
+    frame_rule(
         "building an extension of C++ or CUDA",
         r"/torch/utils/cpp_extension\.py$|/deepspeed/ops/op_builder/",
     ),
-    _sign("downloading", r"/(huggingface_hub|modelscope|gdown)/|/torch/hub\.py$|/urllib/request\.py$"),
-    _sign(
+    frame_rule("downloading", r"/(huggingface_hub|modelscope|gdown)/|/torch/hub\.py$|/urllib/request\.py$"),
+    frame_rule(
         "preparing a dataset",
         r"/datasets/(arrow_dataset|builder|load|arrow_writer|fingerprint|utils/py_utils)\.py$",
     ),
-    _sign("preparing a dataset", r"/megatron/core/datasets/"),
+    frame_rule("preparing a dataset", r"/megatron/core/datasets/"),
 )
 """The first that any frame matches."""
 
@@ -70,9 +58,9 @@ def no_step_yet(state: RunState, now: float) -> str:
     attempt = state.attempts[-1] if state.attempts else None
     if attempt is None or state.phase.ended or now - attempt.began < AFTER_S:
         return ""
-    if any(sample.at >= attempt.began and sample.step for sample in current(state)):
-        return ""
     if any(rank.sample is not None and rank.sample.step for rank in state.ranks.values()):
+        return ""
+    if any(sample.at >= attempt.began and sample.step for sample in current(state)):
         return ""
     groups: dict[str, list[int]] = {}
     for number, words in _each(state, now):
@@ -103,9 +91,10 @@ def _lock(ranks: dict[int, Rank], pulse: Pulse) -> str:
     return f"waiting for the lock on {name}, which {who} holds"
 
 
+@functools.lru_cache(maxsize=2048)
 def doing_words(stack: tuple[Site, ...]) -> str:
     """What a stack (innermost first) is in the middle of, as a participle; "" for code of the user's own."""
     for sign in _SIGNS:
-        if any(sign.path.search(f"/{site.file}") and sign.names.search(site.name) for site in stack):
-            return sign.words
+        if any(sign.fits(site.file, site.name) for site in stack):
+            return sign.kind
     return _KINDS.get(place(stack).kind, "")

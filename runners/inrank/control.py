@@ -88,15 +88,20 @@ def listen_again(path: str) -> socket.socket | None:
         return None
 
 
-def ask(path: str, request: dict[str, Any], seconds: float) -> dict[str, Any]:
+def exchange(runner: socket.socket, lines: BinaryIO, request: dict[str, Any]) -> dict[str, Any]:
     """A runner's answer; between its lines may be empty ones, which are pokes. Raises OSError, ValueError."""
+    runner.sendall(json.dumps(request).encode() + b"\n")
+    answer = json.loads(next((line for line in lines if line.strip()), b"{}"))
+    return answer if isinstance(answer, dict) else {}
+
+
+def ask(path: str, request: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """The answer of the runner at this socket, on a connection of its own. Raises OSError, ValueError."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as runner:
         runner.settimeout(seconds)
         runner.connect(path)
-        runner.sendall(json.dumps(request).encode() + b"\n")
         with runner.makefile("rb") as lines:
-            answer = json.loads(next((line for line in lines if line.strip()), b"{}"))
-    return answer if isinstance(answer, dict) else {}
+            return exchange(runner, lines, request)
 
 
 class Peers:

@@ -173,13 +173,14 @@ class JoinedRanks:
 
     def see_off(self, grace_s: float) -> None:
         """The command has exited: its ranks have so long to follow, and are killed then."""
-        deadline = time.monotonic() + grace_s
-        while self.living and time.monotonic() < deadline:
-            time.sleep(0.02)
+        self._await_ends(grace_s)
         for pid in list(self.living.values()):
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-        deadline = time.monotonic() + 2.0
+        self._await_ends(2.0)
+
+    def _await_ends(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
         while self.living and time.monotonic() < deadline:
             time.sleep(0.02)
 

@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Any
 
 from . import elastic
-from .control import private
+from .control import exchange, private
 from .elastic import NotSpawned, attempt_all, python_path
 from .joined_ranks import JoinedRanks
 from .rendezvous import several_nodes
@@ -313,11 +313,9 @@ class HostRunner:
     def ask(self, op: str) -> dict[str, Any]:
         """Its answer; {} where it is gone."""
         try:
-            self._connection.sendall(json.dumps({"op": op, "id": 1}).encode() + b"\n")
-            answer = json.loads(next(line for line in self._lines if line.strip()))
-        except (OSError, ValueError, StopIteration):
+            return exchange(self._connection, self._lines, {"op": op, "id": 1})
+        except (OSError, ValueError):
             return {}
-        return answer if isinstance(answer, dict) else {}
 
     def poke(self) -> None:
         """Have it poke the agent, which then reads the reports."""

@@ -328,8 +328,12 @@ def _how(frame: Frame, line: Progress, load: Cells, trends: Mapping[str, str]) -
 
 def _before_steps(frame: Frame) -> Row:
     """What the ranks do until the first step."""
-    words = no_step_yet(frame.state, frame.node_now(0))
+    words = frame.once(_no_step)
     return ((f"no step yet: {words}", "text"),) if words and not frame.lost else ()
+
+
+def _no_step(frame: Frame) -> str:
+    return no_step_yet(frame.state, frame.node_now(0))
 
 
 def _checkpoint(frame: Frame) -> Row:
