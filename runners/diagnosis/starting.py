@@ -296,6 +296,14 @@ def _expected(view: View) -> int:
     return view.attempt.world_size if view.attempt is not None else 0
 
 
+def _started(view: View, expected: int) -> int:
+    """How many ranks the run has. A rank that joined it says itself how large its world is, which proves nothing."""
+    state = view.state
+    if state.plan is not None and state.plan.launcher != "torchrun":
+        return len(state.ranks)
+    return view.attempt.world_size if view.attempt is not None else expected
+
+
 def _waiting(view: View, there: Sequence[Comer]) -> list[Finding]:
     """Who is not there yet, and what it does instead."""
     ranks = tuple(sorted(comer.rank for comer in there if comer.waited >= LONG_S))
@@ -304,7 +312,7 @@ def _waiting(view: View, there: Sequence[Comer]) -> list[Finding]:
     first = next(comer for comer in there if comer.rank == ranks[0])
     expected = _expected(view)
     absent = sorted(set(range(expected)) - {comer.rank for comer in there})
-    there_are = view.attempt.world_size if view.attempt is not None else expected
+    there_are = _started(view, expected)
     short = (
         f"WORLD_SIZE is {expected}, this run has {plural(there_are, 'rank')}"
         if there_are < expected
