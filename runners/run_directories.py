@@ -79,6 +79,11 @@ def runs_dir() -> Path:
     return trusted_files.base("XDG_STATE_HOME", os.environ) / "distui" / "runs"
 
 
+def checkpoints_dir() -> Path:
+    """Where the demos have a folder each for their checkpoints."""
+    return runs_dir().parent / "checkpoints"
+
+
 def new_record(name: str) -> RunRecord:
     """A record with an id that sorts by time. Raises RunError for a name that cannot be one."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):

@@ -1,7 +1,7 @@
 """The end of a run's files: how large they are, which runs may be removed, and their removal.
 
-Only directories below the runs' own are removed, only those of this user, and only where nothing of the run lives.
-No link is followed.
+Only directories below the runs' own are removed, and the checkpoints of the demo; only those of this user, and only
+where nothing of the run lives. No link is followed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from . import file_io, host_processes, run_directories
+from .checkpoints import folder_option
 from .errors import RunError
 from .formatting import plural
 from .model import RunPhase
@@ -83,9 +85,9 @@ def remove(entry: Entry) -> int:
     for part in parts:
         if why := refusal(part):
             raise RunError(why)
-    freed = 0
+    freed = _remove_checkpoints(entry)
     for each in (*parts, entry):
-        freed += _remove(each)
+        freed += _remove(run_directories.runs_dir(), each.path.name)
         for socket in Path(stem(each.record.run8)).parent.glob(f"{each.record.run8}.*"):
             with contextlib.suppress(OSError):
                 if socket.is_socket():
@@ -93,11 +95,30 @@ def remove(entry: Entry) -> int:
     return freed
 
 
-def _remove(entry: Entry) -> int:
-    """The directory itself: first renamed, so that nobody meets half a run. Raises RunError."""
-    base, name = run_directories.runs_dir(), entry.path.name
+def _remove_checkpoints(entry: Entry) -> int:
+    """Those of a demo, whose folder distui chose, unless another run goes on from them; bytes. Raises RunError."""
+    base = run_directories.checkpoints_dir()
+    named = _checkpoint_folder(entry)
+    others = (other for other in run_directories.entries() if other.path != entry.path)
+    if named is None or named.parent != base or not named.exists():
+        return 0
+    return 0 if any(_checkpoint_folder(other) == named for other in others) else _remove(base, named.name)
+
+
+def _checkpoint_folder(entry: Entry) -> Path | None:
+    """The folder that the command of its plan names."""
+    try:
+        words = file_io.document(entry.path / run_directories.PLAN_FILE, dict[str, Any]).get("command")
+    except file_io.FileError:
+        return None
+    folder = folder_option(map(str, words)) if isinstance(words, list) else None
+    return None if folder is None else Path(folder)
+
+
+def _remove(base: Path, name: str) -> int:
+    """A directory: first renamed, so that nobody meets half of it; bytes that were freed. Raises RunError."""
     file_io.check_owner(base)
-    size = size_of(entry.path)
+    size = size_of(base / name)
     try:
         folder = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -117,7 +138,7 @@ def _remove(entry: Entry) -> int:
 def _check(folder: int, base: Path, name: str) -> None:
     """Whether `name` is a directory of this user in the runs' own. Raises RunError and OSError."""
     if not name or "/" in name or name in (".", ".."):
-        raise RunError(f"{name!r} is no run directory")
+        raise RunError(f"{name!r} is no directory in {base}")
     info = os.stat(name, dir_fd=folder, follow_symlinks=False)
     if stat.S_ISLNK(info.st_mode):
         raise RunError(f"{base / name} is a link: distui removes only directories; remove the link by hand")
@@ -129,11 +150,11 @@ def _check(folder: int, base: Path, name: str) -> None:
 
 def sweep() -> None:
     """Finish removals that were cut off."""
-    base = run_directories.runs_dir()
-    with contextlib.suppress(OSError):
-        for path in base.iterdir():
-            if path.name.startswith(TRASH) and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
+    for base in (run_directories.runs_dir(), run_directories.checkpoints_dir()):
+        with contextlib.suppress(OSError):
+            for path in base.iterdir():
+                if path.name.startswith(TRASH) and not path.is_symlink():
+                    shutil.rmtree(path, ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,7 +209,8 @@ _WORST = (
 )  # fmt: skip
 """An attempt on several nodes ended as the first of these that one of them reports."""
 
-_ALIVE = (RankPhase.STARTING, RankPhase.RUNNING)
+LIVING = (RankPhase.STARTING, RankPhase.RUNNING)
+"""Ranks whose process is there, or about to be."""
 
 MOST_FINDINGS = 2000
 """Findings of a state at once: a run has tens, a forged journal any number."""
@@ -444,7 +445,7 @@ def _run_ended(state: RunState, at: Stamped, event: RunEnded) -> None:
 def _lose(ranks: Iterable[Rank]) -> None:
     """After the end no rank runs: one whose end was not seen is lost."""
     for rank in ranks:
-        if rank.phase in _ALIVE:
+        if rank.phase in LIVING:
             rank.phase, rank.hook = RankPhase.LOST, None
 
 

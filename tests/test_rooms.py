@@ -222,7 +222,7 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 291,
-    "lines": 87_600,
+    "lines": 87_700,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 42,

@@ -16,7 +16,7 @@ from ...presets.finding import Finding
 from ...presets.plan import Plan
 from ..finding_ledger import FindingLedger, Key, by_key, report_bug
 from ..model import Event, FindingRaised, Pulse, RankPhase, RunPhase
-from ..state import RunState
+from ..state import LIVING, RunState
 from . import died, expectations, hang, out_of_memory, starting, straggler, training_health
 from .out_of_memory import memory_limit
 from .view import KEPT, Arrivals, Curve, Detector, Point, View
@@ -36,7 +36,6 @@ _WATCHED = re.compile(
 _VERDICT = re.compile(r"hang|start")
 """Of these a new finding replaces an inherited one."""
 _GOING_ON = (RunPhase.STARTING, RunPhase.RUNNING)
-_ALIVE = (RankPhase.STARTING, RankPhase.RUNNING)
 
 
 class Inherited:
@@ -76,7 +75,7 @@ class Inherited:
     def _open(self, old: Finding, view: View) -> bool:
         """Whether a detector may still raise it."""
         state = view.state
-        ranks = [(number, rank.phase) for number, rank in state.ranks.items() if rank.phase in _ALIVE]
+        ranks = [(number, rank.phase) for number, rank in state.ranks.items() if rank.phase in LIVING]
         if state.attempt != self._attempt or state.phase not in _GOING_ON or not _WATCHED.fullmatch(old.id):
             return False
         if state.ranks and not ranks:

@@ -95,7 +95,7 @@ def _pairs(variables: Iterable[tuple[str, str]]) -> str:
 
 
 def form_of(entry: Entry, cwd: str) -> LaunchForm:
-    """The form that launches a run anew from `cwd`, as far as its plan says: not what `--set` changed.
+    """The form that launches a run anew from `cwd`, with the environment that it has by now; not what `--set` changed.
 
     Raises RunError for a run that no form can mean.
     """
@@ -112,6 +112,8 @@ def form_of(entry: Entry, cwd: str) -> LaunchForm:
     if os.path.abspath(plan.cwd) != os.path.abspath(cwd) and not os.path.isabs(script):
         script = os.path.join(plan.cwd, script)
     asked = {name: value for name, value in plan.env.items() if plan.origins.get(name) == COMMAND_LINE}
+    now = asked | entry.state().changes
+    asked = {name: value for name, value in now.items() if value is not None}
     level = asked.pop("NCCL_DEBUG", "")
     hub = entry.record.kind == "hub"
     return LaunchForm(

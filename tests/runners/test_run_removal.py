@@ -55,6 +55,27 @@ def left() -> list[str]:
     return sorted(os.listdir(run_directories.runs_dir()))
 
 
+def test_the_checkpoints_of_a_demo_go_with_its_last_run(state_home: Path) -> None:
+    """Only from distui's own folder for them: where a user's training saves is the user's."""
+    base = run_directories.checkpoints_dir()
+    demo, theirs = base / "demo-20261126-120000", state_home / "mine"
+    for folder in (demo, theirs, base / "demo-other"):
+        folder.mkdir(parents=True)
+        (folder / "step-00000100.pt").write_bytes(b"w" * 100_000)
+    first, again, other = made("demo"), made("demo-again"), made("train")
+    for entry, folder in ((first, demo), (again, demo), (other, theirs)):
+        plan = json.loads((entry.path / "plan.json").read_text())
+        plan["command"] = ["chargpt.py", "--checkpoint-dir", str(folder)]
+        (entry.path / "plan.json").write_text(json.dumps(plan))
+    run_removal.remove(first)
+    assert demo.is_dir(), "another run goes on from them"
+    assert run_removal.remove(again) > 100_000
+    assert not demo.exists()
+    run_removal.remove(other)
+    assert (theirs / "step-00000100.pt").exists()
+    assert sorted(os.listdir(base)) == ["demo-other"]
+
+
 def test_an_ended_run_is_removed_whole(state_home: Path) -> None:
     gone, stays = made("gone"), made("stays")
     socket = state_home / "sockets" / f"{gone.record.run8}.sock"

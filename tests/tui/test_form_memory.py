@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import scripted as play
 from conftest import Start, shown
@@ -15,11 +16,13 @@ from conftest import Start, shown
 from distui.presets.load import load
 from distui.presets.plan import Place, Plan, Request, make_plan
 from distui.presets.render import plan_to_json
-from distui.runners import run_directories
+from distui.presets.secrets import MASK
+from distui.runners import journal, run_directories
 from distui.runners.errors import RunError
 from distui.runners.launch import recent
 from distui.runners.launch.launch_form import LaunchForm, PresetEntry, with_free_name
 from distui.runners.launch.syntax_check import syntax_problem
+from distui.runners.model import AttemptStarted, Stamped
 from distui.tui.rows.form import Field, best_match, folded_plan, form_rows
 from distui.tui.rows.glyphs import plain
 from distui.tui.screens.launch import LaunchScreen
@@ -223,7 +226,7 @@ async def test_digits_typed_into_a_field_stay_there(rig: Start) -> None:
         assert it.app.view.pane == "overview"
 
 
-def test_the_form_of_a_run_is_what_was_launched(tmp_path: Path) -> None:
+def test_the_form_of_a_run_is_what_was_launched_in_the_environment_of_its_end(tmp_path: Path) -> None:
     record = run_directories.new_record("mine")
     asked = {"LR": "1", "HF_TOKEN": "hf_secret"}
     plan = planned(
@@ -242,6 +245,12 @@ def test_the_form_of_a_run_is_what_was_launched(tmp_path: Path) -> None:
         preset="ddp", script="train.py", args="--lr 3e-4", nproc="2", name="mine", env="LR=1", nccl="INFO"
     )
     assert recent.form_of(entry, "/").script == str(tmp_path / "train.py")
+    changed = AttemptStarted(
+        2, "restart", 2, (), {"LR": None, "SEED": "9", "NCCL_DEBUG": "WARN", "TOKEN": MASK}
+    )
+    (path / journal.NAME).write_bytes(msgspec.json.encode(Stamped(time=1.0, event=changed, seq=1)) + b"\n")
+    form = recent.form_of(entry, str(tmp_path))
+    assert (form.env, form.nccl) == ("SEED=9", "WARN"), "as `:restart env` left it; secrets stay out"
     (path / "plan.json").write_text("{}")
     with pytest.raises(RunError):
         recent.form_of(entry, str(tmp_path))

@@ -46,7 +46,15 @@ from distui.runners.status import status_json
 from distui.tui.rows import glyphs
 from distui.tui.rows.card import card_rows
 from distui.tui.rows.columns import RANK_COLUMNS, by_id, tight
-from distui.tui.rows.findings import banner_rows, detail_rows, end_rows, event_rows, in_order, items
+from distui.tui.rows.findings import (
+    banner_rows,
+    cause_text,
+    detail_rows,
+    end_rows,
+    event_rows,
+    in_order,
+    items,
+)
 from distui.tui.rows.frame import Frame, LinkPhase, LinkStatus, ViewOptions
 from distui.tui.rows.glyphs import Row, clip, fit, hang, row_width
 from distui.tui.rows.header import header_rows
@@ -395,6 +403,18 @@ def test_the_end_report_names_the_first_cause_its_last_lines_and_the_victims() -
     assert "rank 3 (local 3, node 0, pid 4714)" in shown
     assert "[red]" in shown
     assert "ended after it: ranks 0-2, 4-7" in shown
+
+
+def test_the_end_report_has_the_cause_once() -> None:
+    """A run that gave up says why already: on a small screen the room is for the last lines."""
+    sentence = cause_text(play.cause())
+    ended = [
+        *play.failed()[:-1],
+        (136.0, RunEnded(RunPhase.FAILED, 1, f"gave up: failed in the same way twice: {sentence}")),
+    ]
+    shown = " ".join(text_of(end_rows(frame_of(ended), 78)).split())
+    assert shown.count(sentence) == 1, shown
+    assert sentence in " ".join(text_of(event_rows(frame_of(ended), 78)[0]).split())
 
 
 def test_one_victim_is_a_rank() -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ...runners.formatting import NA, duration_short, size_short, spans_short, step_short, usage_short
 from ...runners.model import Gpu, RankSample
-from ...runners.state import Node, Rank
+from ...runners.state import LIVING, Node, Rank
 from . import glyphs
 from .glyphs import Row, fit, percent
 
@@ -208,7 +208,8 @@ def _sampled(
     pick: Callable[[RankSample], float | None], text: Callable[[Any], str], only: str = "live",
 ) -> Column:  # fmt: skip
     def value(line: RankRow) -> float | None:
-        return None if line.sample is None else pick(line.sample)
+        gone = only == "live" and line.rank.phase not in LIVING  # its last sample is of a process that was
+        return None if line.sample is None or gone else pick(line.sample)
 
     return Column(id, title, about, width, order, lambda line: text(value(line)), value, only=only)
 
@@ -232,7 +233,7 @@ MESH = Column(
 """Its width is that of the widest coordinates."""
 EXIT = Column("exit", "exit", "signal or exit code", 8, 2,
               lambda line: line.rank.signal or or_na(line.rank.exit_code), right=False, only="ended")  # fmt: skip
-STEP = _sampled("step", "step", "optimizer steps since the process began, not the script's own count", 7, 6,
+STEP = _sampled("step", "steps", "optimizer steps since the process began, not the script's own count", 7, 6,
                 lambda sample: sample.step, or_na, "")  # fmt: skip
 PACE = _sampled("pace", "s/step", "mean time of a step", 6, 5, lambda sample: sample.step_s, step_short, "")
 RSS = _sampled("rss", "RSS", "resident memory", 5, 9, lambda sample: sample.rss_bytes, size_short, "")

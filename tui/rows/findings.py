@@ -423,7 +423,7 @@ def end_rows(frame: Frame, width: int) -> list[Row]:
         rows += wrap(left, width - 1, "warn", first="   ")
     cause = _last_cause(state)
     if cause is not None and state.phase is not RunPhase.SUCCEEDED:
-        rows += _last_cause_rows(state, cause, width)
+        rows += _last_cause_rows(state, cause, width, state.end_text)
     rows += _end_remedies(state, cause, width)
     if len(state.attempts) > 1:
         rows += ledger_rows(state, width)
@@ -451,11 +451,15 @@ def _last_cause(state: RunState) -> FirstCause | None:
     return next(filter(None, (attempt.first_cause for attempt in reversed(state.attempts))), None)
 
 
-def cause_rows(cause: FirstCause, width: int, of: str = "") -> list[Row]:
-    """The first cause: rank, sentence, last lines of its stderr, victims; `of` an attempt that is not the newest."""
+def cause_rows(cause: FirstCause, width: int, of: str = "", above: str = "") -> list[Row]:
+    """The first cause: rank, sentence, last lines of its stderr, victims.
+
+    `of`: an attempt that is not the newest; `above`: what is written above it, which need not be repeated.
+    """
     place = f"rank {cause.rank} (local {cause.local_rank}, node {cause.node}, pid {cause.pid or 'unknown'})"
     rows: list[Row] = [((f" first cause{of}  ", "dim"), (place, "head"))]
-    rows += wrap(cause_text(cause), width - 1, first="   ")
+    if cause_text(cause) not in above:
+        rows += wrap(cause_text(cause), width - 1, first="   ")
     if cause.oom:
         rows += wrap(f"killed for memory: {cause.oom}", width - 1, "warn", first="   ")
     if cause.last_lines:
@@ -466,11 +470,11 @@ def cause_rows(cause: FirstCause, width: int, of: str = "") -> list[Row]:
     return rows
 
 
-def _last_cause_rows(state: RunState, cause: FirstCause, width: int) -> list[Row]:
+def _last_cause_rows(state: RunState, cause: FirstCause, width: int, above: str = "") -> list[Row]:
     """The same with whole lines, and with the attempt that it ended, where another one followed."""
     number = next(attempt.number for attempt in state.attempts if attempt.first_cause is cause)
     of = "" if number == state.attempts[-1].number else f" of attempt {number}"
-    return [piece for row in cause_rows(cause, width, of) for piece in hang(row, width)]
+    return [piece for row in cause_rows(cause, width, of, above) for piece in hang(row, width)]
 
 
 def ledger_rows(state: RunState, width: int) -> list[Row]:

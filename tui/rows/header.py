@@ -67,11 +67,16 @@ def what_row(frame: Frame, width: int) -> Row:
 def how_row(frame: Frame, line: Progress, width: int, trends: Mapping[str, str]) -> Row:
     """How far the training is, how well it goes, and the load of what it uses; before that, what was started."""
     load = _load(frame)
-    plain = _how(frame, line, load, {})
+    short = False
+    plain = _how(frame, line, load, {}, short)
     cells = kept(plain, width - 2)
+    if not set(_checkpoint(frame, short)) <= set(cells):
+        short = True
+        plain = _how(frame, line, load, {}, short)
+        cells = kept(plain, width - 2)
     if trends:
         numbers = kept([cell for cell in plain if cell[0] != _COMMAND], width - 2)
-        drawn = kept(_how(frame, line, load, trends), width - 2)
+        drawn = kept(_how(frame, line, load, trends, short), width - 2)
         if {text for text, _ in numbers} <= {text for text, _ in drawn}:  # a trend takes no number's place
             cells = drawn
     return ((" ", "text"), *cells)
@@ -293,15 +298,18 @@ def time_cell(frame: Frame) -> Row:
 # --- the second line ---
 
 _ORDER = {
-    "step": 0, "fraction": 3, "eta_s": 2, "still_s": 1, "loss": 1, "tokens_s": 5, "samples_s": 5, "mfu": 8, "step_s": 4,
+    "step": 0, "fraction": 6, "eta_s": 2, "still_s": 1, "loss": 1, "tokens_s": 5, "samples_s": 5, "mfu": 8, "step_s": 4,
     "epoch": 13, "lr": 14, "grad_norm": 15,
 }  # fmt: skip
-"""By field of `Progress`; the checkpoint has 6, the load 7 and 9 to 11."""
+"""By field of `Progress`; the checkpoint has 6, in its short form 3, the load 7 and 9 to 11."""
 _COMMAND = 20
 _BESIDE_STEP = ("fraction", "eta_s", "still_s")
 
 
-def _how(frame: Frame, line: Progress, load: Cells, trends: Mapping[str, str]) -> Cells:
+def _how(
+    frame: Frame, line: Progress, load: Cells, trends: Mapping[str, str], short: bool = False
+) -> Cells:
+    """`short`: with the checkpoint's age alone, which then goes before what the tables have as well."""
     cells: Cells = []
     after: Cells = []
     old = not frame.state.phase.ended and frame.silence > DIM_S
@@ -318,7 +326,7 @@ def _how(frame: Frame, line: Progress, load: Cells, trends: Mapping[str, str]) -
             cell = (*cell, (f" {trends[name]}", "accent"))
         gap = "  " if name in _BESIDE_STEP and cells else _BAR
         (after if _ORDER.get(name, 16) > 12 else cells).append((_ORDER.get(name, 16), cell, gap))
-    cells.append((6, _checkpoint(frame), _BAR))
+    cells.append((3 if short else 6, _checkpoint(frame, short), _BAR))
     cells.append((3, _before_steps(frame), _BAR))
     cells += load
     cells += after
@@ -336,17 +344,18 @@ def _no_step(frame: Frame) -> str:
     return no_step_yet(frame.state, frame.node_now(0))
 
 
-def _checkpoint(frame: Frame) -> Row:
+def _checkpoint(frame: Frame, short: bool) -> Row:
     """The newest whole one: what a restart would go on from."""
     state = frame.state
     saved = state.checkpoint
     if saved is None:
         return ()
-    step = "" if saved.step is None else f" (step {saved.step:,})"
+    step = "" if saved.step is None or short else f" (step {saved.step:,})"
+    word = "saved" if short else "checkpoint"
     if state.phase.ended:
-        return ((f"checkpoint {time_of_day(saved.at)}{step}", "text"),)
+        return ((f"{word} {time_of_day(saved.at)}{step}", "text"),)
     age = elapsed(saved.at, frame.node_now(0))
-    return ((f"checkpoint {NA if age is None else checkpoint_age(age)} ago{step}", "text"),)
+    return ((f"{word} {NA if age is None else checkpoint_age(age)} ago{step}", "text"),)
 
 
 def checkpoint_age(seconds: float) -> str:

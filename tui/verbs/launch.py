@@ -328,9 +328,7 @@ def demo(options: argparse.Namespace) -> int:
 
 
 def _training(options: argparse.Namespace, name: str) -> Prepared:
-    checkpoints = (
-        run_directories.runs_dir().parent / "checkpoints" / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    )
+    checkpoints = run_directories.checkpoints_dir() / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     request = Request(
         script=_example("chargpt.py"),
         args=(
