@@ -17,7 +17,7 @@ from typing import Any
 
 from .. import rpc
 from ..wire import ssh
-from ..wire.ssh import HostError, Way
+from ..wire.ssh import HostClosedEarlyError, HostError, Way
 from .node_facts import MAGIC
 from .node_server import BOOT
 
@@ -82,6 +82,10 @@ class NodeSession:
     @classmethod
     async def open(cls, name: str, way: Way | None, seconds: float = READY_SECONDS) -> NodeSession:
         """Log in, and start the node's end; `way` None: on this machine. Raises HostError."""
+        return await ssh.persist(lambda: cls._open(name, way, seconds))
+
+    @classmethod
+    async def _open(cls, name: str, way: Way | None, seconds: float) -> NodeSession:
         if way is None:
             words = [sys.executable, "-I", "-c", BOOT]
         else:
@@ -169,12 +173,13 @@ class NodeSession:
             self._over = f"{self.name} sends lines that are no JSON"
         code = await self._process.wait()
         await asyncio.wait({self._errors}, timeout=LEAVE_SECONDS)  # ssh's last words
-        self._end(self._why(code))
+        early = ssh.closed_early(self._stderr_lines, code)
+        self._end(self._why(code), HostClosedEarlyError if early else HostError)
 
-    def _end(self, why: str) -> None:
+    def _end(self, why: str, kind: type[HostError] = HostError) -> None:
         """Whoever waits for an answer, or will, hears why none comes."""
         self._over = self._over or why
-        self._requests.fail(HostError(self._over))
+        self._requests.fail(kind(self._over))
 
     async def _hear_errors(self) -> None:
         assert self._process.stderr is not None

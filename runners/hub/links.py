@@ -46,7 +46,7 @@ from ..model import (
     TrainingTick,
 )
 from ..wire.client import Link, LinkError, LinkFollower, SocketLink, paced, stem
-from ..wire.ssh import SshLink
+from ..wire.ssh import Report, SshLink
 from .kept_curves import KeptCurves
 from .merged_run import MergedRun, NodeLogs
 from .routes import Route
@@ -167,10 +167,10 @@ ENDED_TRIES = 3
 """Tries to reach the agent of a part that has ended: it may have left, and nothing but logs is missing."""
 
 
-async def open_route(route: Route, run: str) -> Link:
-    """A link to the agent of one node. Raises LinkError."""
+async def open_route(route: Route, run: str, report: Report) -> Link:
+    """A link to the agent of one node; `report` hears why ssh tries again. Raises LinkError."""
     if route.kind == "ssh":
-        link: Link = await SshLink.open(route.target, route.options, route.remote)
+        link: Link = await SshLink.open(route.target, route.options, route.remote, report)
     elif route.kind == "via":
         link = await SocketLink.connect(Path(route.target), via=route.node)
     else:
@@ -263,7 +263,7 @@ class NodeLink(LinkFollower):
             self._report(LinkState.CONNECTING)
         self._since = math.inf
         async with self._gate:
-            self.link = link = await open_route(self._route(), self._run.record.run)
+            self.link = link = await open_route(self._route(), self._run.record.run, self._report_again)
         hello = link.hello if isinstance(link, SocketLink) else None
         if hello is not None:
             self._compare_clocks(hello.now)
@@ -315,6 +315,13 @@ class NodeLink(LinkFollower):
                 await self._curves.keep(self.node, self.link, self._shift)
         await self.drop()
         self._report(LinkState.ENDED)
+
+    def _report_again(self, text: str, pause_s: float) -> None:
+        """The connection was closed before the login: the node is as lost as it was before."""
+        lost = self._reported is not None and self._reported[0] is LinkState.LOST
+        state = LinkState.LOST if lost else LinkState.CONNECTING
+        if self._reported != (state, text):
+            self._report(state, text, time.time() + pause_s)
 
     def _report(self, state: LinkState, text: str = "", retry_at: float | None = None) -> None:
         self._reported = (state, text)

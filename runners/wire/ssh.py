@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -32,6 +33,13 @@ GREET_SECONDS = 40.0
 KEPT_LINES = 12
 LEAVE_SECONDS = 2.0
 
+CLOSED = "{host} ended the connection before the login: too many at once, or a firewall"
+CLOSED_BY_SKY = "SkyPilot's API server ended the connection to {host} before the login"
+_EARLY = re.compile("(kex|ssh)_exchange_identification|banner exchange")
+"""Of what ssh reports when a connection is closed: that it was closed before anything could be executed."""
+AGAIN_S = (0.5, 1.0, 2.0)
+"""Seconds before each further try where the connection was closed before the login."""
+
 _FAILURES = (
     (r"Permission denied|Too many authentication failures|no mutual signature",
      "{host} does not accept your key: `ssh {host}` has to work without a password"),
@@ -46,8 +54,10 @@ _FAILURES = (
      "{host} opens no further session on that connection (MaxSessions of its sshd): close others, or raise it"),
     (r"Connect call failed",  # said by SkyPilot's websocket_proxy.py
      "the way to {host} leads through SkyPilot's API server, which does not answer: `sky api start`"),
-    (r"kex_exchange_identification|Connection (reset|closed) by|banner exchange|MaxStartups",
-     "{host} ended the connection before the login: too many at once, or a firewall"),
+    (r"ConnectionClosedOK", CLOSED_BY_SKY),  # its first message is awaited there when Slurm's step has ended
+    (r"ConnectionClosedError.*\(policy violation\)",
+     "SkyPilot's API server refuses the way to {host}: `sky status {host}` shows whether it is up"),
+    (r"kex_exchange_identification|Connection (reset|closed) by|banner exchange|MaxStartups", CLOSED),
     (r"Broken pipe|client_loop", "the connection to {host} broke"),
     (r"Bad owner or permissions|Bad configuration option|terminating, \d+ bad",
      "your ssh does not accept its own configuration: `ssh {host}` shows why"),
@@ -67,15 +77,72 @@ def explain(lines: Sequence[str], code: int | None, host: str) -> str:
     for line in reversed(lines):
         if line.startswith("distui: "):
             return f"{host}: {line.removeprefix('distui: ')}"
-    text = "\n".join(lines)
-    for pattern, sentence in _FAILURES:
-        if re.search(pattern, text):
-            return sentence.format(host=host)
+    if sentence := _sentence(lines):
+        return sentence.format(host=host)
     if code in (126, 127):
         return f"{host} has no distui where it should be: launch the run again, or copy it there"
     if code == 255 and lines:
         return f"ssh to {host}: {mask_text(lines[-1])}"
     return ""
+
+
+def _sentence(lines: Sequence[str]) -> str:
+    """The sentence for the lines of ssh; "" where none of them is known."""
+    text = "\n".join(lines)
+    return next((sentence for pattern, sentence in _FAILURES if re.search(pattern, text)), "")
+
+
+# -----------------------------------------------------------------------------------------------------------
+# A connection that is closed before the login: by sshd, which has too many (MaxStartups), by SkyPilot's API server,
+# whose step of Slurm did not start. Nothing was executed on the host, so that another try changes nothing.
+
+
+T = TypeVar("T")
+U = TypeVar("U")
+Report = Callable[[str, float], None]
+"""Gets why a connection is tried again, and after how many seconds."""
+
+
+class HostError(Exception):
+    """Something on a host failed; the text is one sentence that names it."""
+
+
+class ClosedEarlyError(Exception):
+    """ssh's connection was closed before the login."""
+
+
+class LinkClosedEarlyError(LinkError, ClosedEarlyError):
+    """That of a link."""
+
+
+class HostClosedEarlyError(HostError, ClosedEarlyError):
+    """That of a command."""
+
+
+def closed_early(lines: Sequence[str], code: int | None) -> bool:
+    """Whether ssh, which exited with `code`, reports that."""
+    early = any(_EARLY.search(line) for line in lines)
+    return code == 255 and early and _sentence(lines) in (CLOSED, CLOSED_BY_SKY)
+
+
+def report_to_stderr(text: str, pause_s: float) -> None:
+    """A line for the terminal, or for the log of a daemon."""
+    sys.stderr.write(f"distui: {text}; trying again in {pause_s:g} s\n")
+    sys.stderr.flush()
+
+
+async def persist(connect: Callable[[], Awaitable[T]], report: Report = report_to_stderr) -> T:
+    """What `connect` returns; tried again where it raises ClosedEarlyError, the last of which is raised."""
+    for pause_s in AGAIN_S:
+        try:
+            return await connect()
+        except ClosedEarlyError as error:
+            report(str(error), pause_s)
+        await asyncio.sleep(pause_s)
+    try:
+        return await connect()
+    except ClosedEarlyError as error:
+        raise type(error)(f"{error} ({len(AGAIN_S) + 1} tries)") from None
 
 
 class SshLink(SocketLink):
@@ -90,8 +157,18 @@ class SshLink(SocketLink):
         self._hearing = asyncio.create_task(self._hear())
 
     @classmethod
-    async def open(cls, destination: str, options: Sequence[str], remote: Sequence[str]) -> SshLink:
+    async def open(
+        cls,
+        destination: str,
+        options: Sequence[str],
+        remote: Sequence[str],
+        report: Report = report_to_stderr,
+    ) -> SshLink:
         """Log in and greet the agent there. Raises LinkError with a sentence that says why not."""
+        return await persist(lambda: cls._open(destination, options, remote), report)
+
+    @classmethod
+    async def _open(cls, destination: str, options: Sequence[str], remote: Sequence[str]) -> SshLink:
         pipe = asyncio.subprocess.PIPE
         try:
             process = await asyncio.create_subprocess_exec(
@@ -104,7 +181,9 @@ class SshLink(SocketLink):
         try:
             await link.greet(GREET_SECONDS)
         except LinkError as error:
-            raise LinkError(await link.why(str(error))) from None
+            why = await link.why(str(error))
+            early = closed_early(link._stderr, link._process.returncode)
+            raise (LinkClosedEarlyError if early else LinkError)(why) from None
         except asyncio.CancelledError:
             await link.close()
             raise
@@ -162,12 +241,6 @@ class SshLink(SocketLink):
 
 AT_ONCE = 8
 """Connections that are being made at the same time: sshd's MaxStartups begins to refuse at 10."""
-T = TypeVar("T")
-U = TypeVar("U")
-
-
-class HostError(Exception):
-    """Something on a host failed; the text is one sentence that names it."""
 
 
 class Way(Struct, frozen=True):
@@ -178,7 +251,11 @@ class Way(Struct, frozen=True):
 
 
 async def call(way: Way, remote: Sequence[str], data: bytes, seconds: float) -> bytes:
-    """Run a command there with `data` on its stdin; its stdout. Raises HostError."""
+    """Run a command there with `data` on its stdin, for `seconds` at most; its stdout. Raises HostError."""
+    return await persist(lambda: _call(way, remote, data, seconds))
+
+
+async def _call(way: Way, remote: Sequence[str], data: bytes, seconds: float) -> bytes:
     pipe = asyncio.subprocess.PIPE
     try:
         process = await asyncio.create_subprocess_exec(
@@ -203,7 +280,8 @@ async def call(way: Way, remote: Sequence[str], data: bytes, seconds: float) -> 
         lines = [line for line in err.decode("utf-8", "replace").splitlines() if line.strip()]
         why = explain(lines, process.returncode, way.destination)
         last = lines[-1].strip() if lines else f"exit code {process.returncode}"
-        raise HostError(why or f"{way.destination}: {last}")
+        early = closed_early(lines, process.returncode)
+        raise (HostClosedEarlyError if early else HostError)(why or f"{way.destination}: {last}")
     return out
 
 

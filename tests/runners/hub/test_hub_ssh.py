@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from distui.runners.doctor.session import NodeSession
 from distui.runners.errors import RunError
 from distui.runners.hub import routes
 from distui.runners.hub.routes import Route
@@ -20,7 +21,7 @@ from distui.runners.model import LinkChanged, LinkState
 from distui.runners.node import bridge as node_bridge
 from distui.runners.state import RunState
 from distui.runners.wire.client import LinkError
-from distui.runners.wire.ssh import SshLink, argv, explain
+from distui.runners.wire.ssh import HostError, SshLink, Way, argv, call, explain
 
 from .site import Site, Viewer, Whole
 from .sshd import SSHD, Sshd
@@ -168,6 +169,107 @@ async def test_one_session_and_no_forwarding_are_enough(site: Site, serve: Make)
         assert up(viewer.state)
         assert not list(site.root.glob("cm-*"))
         assert await viewer.stop() == "stopped: no process of the run is left"
+
+
+PROXY = """\
+import os, socket, sys, threading
+counter, closing, port = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+with open(counter, "a+") as file:
+    file.write("x")
+    file.flush()
+    if file.tell() <= closing:
+        sys.exit("websockets.exceptions.ConnectionClosedOK: received 1000 (OK); then sent 1000 (OK)")
+peer = socket.create_connection(("127.0.0.1", port))
+def up():
+    while data := os.read(0, 65536):
+        peer.sendall(data)
+    peer.shutdown(socket.SHUT_WR)
+threading.Thread(target=up, daemon=True).start()
+while data := peer.recv(65536):
+    os.write(1, data)
+"""
+"""SkyPilot's websocket_proxy.py where the first connections end before sshd's first word."""
+CLOSED = "SkyPilot's API server ended the connection to box before the login"
+
+
+def closing(site: Site, server: Sshd, times: int) -> str:
+    """A configuration with a way to the server that closes so many connections before the login."""
+    (site.root / "proxy.py").write_text(PROXY)
+    words = (sys.executable, site.root / "proxy.py", site.root / "asked", times, server.port)
+    return server.config(f"ProxyCommand {' '.join(map(str, words))}")
+
+
+def connections(site: Site) -> int:
+    """How many connections were made."""
+    return len((site.root / "asked").read_text())
+
+
+@needs_sshd
+async def test_links_closed_before_the_login_are_tried_again(site: Site, serve: Make) -> None:
+    run = Whole(site, site.script())
+    run.start(ways(site, run, closing(site, serve(), 3)))
+    async with run.viewer() as viewer:
+        assert up(await viewer.until(running))
+        changes = [told.event for told in viewer.stamped if isinstance(told.event, LinkChanged)]
+        assert {change.state for change in changes} == {LinkState.CONNECTING, LinkState.UP}
+        assert CLOSED in {change.text for change in changes}
+        assert connections(site) == 5
+        assert await viewer.stop() == "stopped: no process of the run is left"
+
+
+@needs_sshd
+async def test_a_link_is_lost_once_it_was_closed_before_the_login_often_enough(
+    site: Site, serve: Make
+) -> None:
+    run = Whole(site, site.script())
+    run.start(ways(site, run, closing(site, serve(), 9)))
+    async with run.viewer() as viewer:
+        await viewer.until(lambda _: lost(viewer) == 2)
+        texts = {node.link_text for node in viewer.state.nodes.values()}
+        assert texts == {f"{CLOSED} (4 tries)"}
+        assert up(await viewer.until(running)), "and is tried on"
+        assert await viewer.stop() == "stopped: no process of the run is left"
+
+
+@needs_sshd
+async def test_a_command_is_executed_once_however_often_the_login_is_cut_off(
+    site: Site, serve: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server, out = serve(), site.root / "out"
+    ran = ("sh", "-c", f"'cat >> {out}; echo done'")
+    way = Way("box", ("-F", closing(site, server, 2)))
+    assert await call(way, ran, b"once\n", 30.0) == b"done\n"
+    assert out.read_text() == "once\n"
+    assert capsys.readouterr().err.splitlines() == [
+        f"distui: {CLOSED}; trying again in 0.5 s",
+        f"distui: {CLOSED}; trying again in 1 s",
+    ]
+    (site.root / "asked").unlink()
+    session = await NodeSession.open("box", Way("box", ("-F", closing(site, server, 1))))
+    await session.close()
+    assert connections(site) == 2
+    (site.root / "asked").unlink()
+    way = Way("box", ("-F", closing(site, server, 9)))
+    with pytest.raises(HostError, match=rf"^{CLOSED} \(4 tries\)$"):
+        await call(way, ran, b"once\n", 30.0)
+    assert connections(site) == 4
+    assert out.read_text() == "once\n"
+
+
+@needs_sshd
+async def test_what_another_try_does_not_change_is_not_tried_again(site: Site, serve: Make) -> None:
+    script = site.root / "refuses.py"
+    words = {
+        "[Errno 111] Connect call failed ('127.0.0.1', 46580)": "which does not answer: `sky api start`",
+        "websockets.exceptions.ConnectionClosedError: received 1008 (policy violation) Cluster box does not "
+        "exist.; then sent 1008": "SkyPilot's API server refuses the way to box",
+    }
+    for number, (said, text) in enumerate(words.items(), 1):
+        script.write_text(f"open({str(site.root / 'asked')!r}, 'a').write('x'); raise SystemExit({said!r})")
+        config = serve().config(f"ProxyCommand {sys.executable} {script}")
+        with pytest.raises(LinkError, match=text):
+            await SshLink.open("box", ("-F", config), ("true",))
+        assert connections(site) == number
 
 
 @needs_sshd
