@@ -229,7 +229,7 @@ class MetricHistory:
             track = self._tracks[key] = _Track(want, seconds)
         track.used = self._turn
         first = int(begin // seconds)
-        newest = int((time_of(frame) if frame.moment is None else frame.moment.latest) // seconds)
+        newest = _newest(frame, seconds)
         last = first + size - 1
         if live and first <= newest <= last + 1:
             self._follow(frame, track, newest)
@@ -239,6 +239,13 @@ class MetricHistory:
             Shown(node, index, track.of.get((node, index), 1), *buckets.slice(first, size, late))
             for (node, index), buckets in sorted(track.series.items(), key=lambda item: _order(item[0]))
         ]
+
+    def follow(self, frame: Frame, shown: Iterable[tuple[Want, int]]) -> None:
+        """Take the newest samples into these series, which charts show and do not paint now."""
+        for want, seconds in shown:
+            track = self._tracks.get((want, seconds))
+            if track is not None:
+                self._follow(frame, track, _newest(frame, seconds))
 
     def error(self, want: Want, seconds: int) -> str:
         """Why the node gave nothing of it; "" where it did, or has not answered yet."""
@@ -360,6 +367,11 @@ def fitted_to(seconds: int, window: MetricsWindow, series: Series) -> tuple[int,
     return start, Series(
         series.metric, series.node, series.index, series.of, tuple(means), tuple(lows), tuple(highs)
     )
+
+
+def _newest(frame: Frame, seconds: int) -> int:
+    """The number of the bucket that is filled now."""
+    return int((time_of(frame) if frame.moment is None else frame.moment.latest) // seconds)
 
 
 def _mean(values: Sequence[Value]) -> Value:

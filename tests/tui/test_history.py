@@ -88,6 +88,19 @@ def test_a_bucket_keeps_the_extremes_of_its_samples() -> None:
     assert (shown[0].low, shown[0].mean, shown[0].high, shown[0].of) == ([10.0], [40.0], [90.0], 8)
 
 
+def test_a_series_takes_samples_while_nothing_is_painted_of_it() -> None:
+    """A spike of a second that no chart is painted in stays in the band."""
+    run = Moving()
+    run.now = (run.now // 10 + 1) * 10 - 0.5
+    for util in (10.0, 90.0, 20.0):
+        run.tick(util)
+        if util != 90.0:
+            shown = run.history.show(run.frame(), UTIL, 10, run.now // 10 * 10, 1, True)
+        else:
+            run.history.follow(run.frame(), [(UTIL, 10), (Want("gpu.temp"), 10)])
+    assert (shown[0].low, shown[0].mean, shown[0].high) == ([10.0], [40.0], [90.0])
+
+
 def test_what_is_stale_is_a_gap() -> None:
     run = Moving()
     run.tick(50.0)

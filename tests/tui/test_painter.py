@@ -14,8 +14,9 @@ import scripted as play
 from conftest import Rig, Start, shown
 from textual.scrollbar import ScrollBar
 
-from distui.runners.model import GpuTick, LogGrew, RankTick
+from distui.runners.model import AttemptStarted, GpuTick, LogGrew, RankTick
 from distui.tui.paint import ASK, NAMES, Pacer
+from distui.tui.screens.curves import CurveStrip
 from distui.tui.screens.rows_view import thumb
 
 pytestmark = pytest.mark.timeout(60)
@@ -117,6 +118,27 @@ async def test_the_terminal_shows_what_textual_would(rig: Start, size: tuple[int
                 await it.press(key)
                 await paper.settled()
                 assert differences(it, paper) == [], key
+
+
+async def test_charts_are_made_every_two_seconds_and_at_once_when_something_happened(rig: Start) -> None:
+    async with shown(rig(play.running()), 120, 40) as it:
+        await it.until(lambda: "step 29" in it.screen())
+        charts = it.app.screen.query_one("#curves", CurveStrip)
+        made: list[float] = []
+        make = charts.made
+        charts.made = lambda frame, width, height: made.append(frame.now) or make(frame, width, height)  # type: ignore[method-assign, func-returns-value]
+        it.now = float(int(it.now) // 2 * 2 + 2)
+        for second in range(8):
+            news(it, 612 + second)
+            await it.until(lambda second=second: f"step {612 + second} written" in it.screen())  # type: ignore[misc]
+            it.now += 1.0
+        assert len(made) == 4, made
+        begun = len(made)
+        it.link.play(AttemptStarted(2, "restart", 8, play.places(8)), time=it.now)
+        await it.until(lambda: len(made) > begun)  # it is a mark on the time axis
+        begun = len(made)
+        await it.press("minus")
+        assert len(made) > begun, "another window"
 
 
 async def test_a_sample_changes_few_bytes(rig: Start) -> None:

@@ -85,11 +85,39 @@ def label_width(frame: Frame, height: int) -> int:
 
 
 class HistoryPane(Pane):
-    """A pane that shows metrics over time; `history` is shared by all of a run, and what is hidden asks for nothing."""
+    """A pane that shows metrics over time; `history` is shared by all of a run, and what is hidden asks for nothing.
+
+    It is made anew each EVERY_S seconds, since most dots and cells are longer, and at once after anything but samples.
+    """
+
+    EVERY_S = 2.0
 
     def __init__(self, frames: Signal[Frame], history: MetricHistory, *, id: str) -> None:
         super().__init__(frames, id=id)
         self.history = history
+        self._built: Hashable = None
+        """What the rows were made of, but for the newest samples."""
+        self.followed: set[tuple[Want, int]] = set()
+        """Series, with the seconds of a bucket, that take samples also while nothing is made: bands show extremes."""
+
+    def again(self) -> None:
+        self._built = None
+        super().again()
+
+    def build(self, frame: Frame, width: int) -> Sequence[Row]:
+        now = None if frame.moment is not None else latest(frame) // self.EVERY_S
+        built = (width, self.size.height, now, frame.moment, frame.view, frame.state.version)
+        if built == self._built:
+            if is_live(frame):
+                self.history.follow(frame, self.followed)
+            return self.rows
+        self._built = built
+        self.followed.clear()
+        return self.made(frame, width, max(1, self.size.height))
+
+    def made(self, frame: Frame, width: int, height: int) -> Sequence[Row]:
+        """The pane's rows, made anew."""
+        raise NotImplementedError
 
     def placed(self, frame: Frame, end: float, span_to: Callable[[float], TimeSpan]) -> TimeSpan:
         """The newest span; of a moment in the past the one that was shown, or one with the moment in its middle."""
@@ -219,8 +247,7 @@ class CurveStrip(HistoryPane):
         self.metrics = tuple(metrics)
         self.form = FORMS[0]
 
-    def build(self, frame: Frame, width: int) -> Sequence[Row]:
-        height = max(1, self.size.height)
+    def made(self, frame: Frame, width: int, height: int) -> Sequence[Row]:
         if self.form == "ranks":
             return self.rank_time(frame, width, height)
         two = width >= TWO_COLUMNS and height >= 2 * ROWS
@@ -281,7 +308,9 @@ class CurveStrip(HistoryPane):
             _line(metric, each, seconds)
             for each in self.history.show(frame, want, seconds, begin, size, live)
         ]
+        self.followed.add((want, seconds))
         for more, called, style in self._apart(frame, metric):
+            self.followed.add((more, seconds))
             for each in self.history.show(frame, more, seconds, begin, size, live):
                 letter, ink = called.get(each.index if more.fold == "each" else each.node, ("", style))
                 if letter:
@@ -389,23 +418,6 @@ class RankStrip(HistoryPane):
     """Ranks × time: running, waits, stalled, no data; a row a rank, a group of ranks, or a node."""
 
     can_focus = False
-    EVERY_S = 2.0
 
-    def __init__(self, frames: Signal[Frame], history: MetricHistory, *, id: str) -> None:
-        super().__init__(frames, history, id=id)
-        self._built: Hashable = None
-
-    def again(self) -> None:
-        self._built = None
-        super().again()
-
-    def build(self, frame: Frame, width: int) -> Sequence[Row]:
-        """Not more often than each two seconds: a cell is several of them, and 1,024 ranks have many cells."""
-        now = None if frame.moment is not None else latest(frame) // self.EVERY_S
-        view, size = frame.view, (width, self.size.height)
-        shape = (frame.state.attempt, len(frame.state.ranks))
-        built = (size, now, frame.moment, view.ascii, view.window, shape)
-        if built == self._built:
-            return self.rows
-        self._built = built
-        return self.rank_time(frame, width, max(1, self.size.height))
+    def made(self, frame: Frame, width: int, height: int) -> Sequence[Row]:
+        return self.rank_time(frame, width, height)
