@@ -196,6 +196,7 @@ def progress_json(line: Progress) -> dict[str, Any]:
         "not_finite": dict(line.not_finite),
         "sources": dict(line.sources),
         "at": line.at,
+        "earlier": line.earlier,
     }
 
 

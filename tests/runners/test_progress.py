@@ -50,7 +50,7 @@ def test_nothing_is_known_of_a_run_that_reports_nothing() -> None:
     line = progress(running(), 100.0)
     assert not line.reported
     assert parts(line) == []
-    assert all(value in (None, {}) for value in progress_json(line).values())
+    assert all(value in (None, {}, False) for value in progress_json(line).values())
 
 
 def test_step_total_percent_and_eta() -> None:
@@ -139,6 +139,7 @@ def test_a_new_attempt_has_no_rates_of_the_one_before() -> None:
     state.apply(Stamped(60.0, AttemptStarted(2, "restart", 2, PLACES), 9))
     line = progress(state, 61.0)
     assert [text for _, text in parts(line)] == ["before the restart: step 90 / 100", "loss 2"]
+    assert progress_json(line)["earlier"] is True
     assert line.eta_s is None
     counted = RankTick((RankSample(0, 200, step=1, step_s=8.0), RankSample(1, 201, step=1, step_s=8.0)))
     state.apply(Stamped(62.0, RankChanged(2, 0, RankPhase.RUNNING, 0, 200), 10))
