@@ -245,6 +245,7 @@ def test_what_was_asked_for_is_not_replaced(torchless: Path, clean: dict[str, st
 
 
 @pytest.mark.torch
+@pytest.mark.long
 def test_the_demo_takes_an_interpreter_with_torch(torchless: Path, clean: dict[str, str]) -> None:
     distui = torchless / "distui"
     run(distui, "demo", "--detach", "--steps", "5", "--python", sys.executable, env=clean)

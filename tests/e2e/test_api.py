@@ -31,6 +31,7 @@ def test_the_example_of_the_readme(world: World) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.long
 def test_the_example_of_the_page(world: World) -> None:
     """Exactly as printed, but for the steps of its script."""
     world.script("train.py", (EXAMPLES / "plain_ddp.py").read_text())

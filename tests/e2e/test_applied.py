@@ -86,6 +86,7 @@ def test_experts_are_applied(world: World) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_plan_that_expected_otherwise_is_corrected(world: World) -> None:
     run = ended(world, "fsdp2", world.script("own.py", OWN))
     status = run.status()

@@ -116,6 +116,7 @@ def test_a_save_that_its_rank_did_not_survive_is_torn(world: World) -> None:
     assert "step-1.pt is incomplete" in found["checkpoint-torn"]["text"]
 
 
+@pytest.mark.long
 def test_an_agent_that_comes_later_reports_each_once(world: World) -> None:
     args = ("--steps", "100000", "--step-delay", "0.05", "--checkpoint-every", "10")
     words = ("launch", "ddp", "--nproc-per-node", "1", "--", str(EXAMPLES / "chargpt.py"), *args)
@@ -132,6 +133,7 @@ def test_an_agent_that_comes_later_reports_each_once(world: World) -> None:
     assert {each["count"] for each in saved} == set(steps)
 
 
+@pytest.mark.long
 def test_a_folder_is_watched_where_no_hook_reports(world: World) -> None:
     text = """
 import pathlib, sys, time

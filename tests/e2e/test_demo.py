@@ -98,6 +98,7 @@ def test_demo_without_a_terminal_prints_the_same_as_text_until_the_end(world: Wo
     assert "ms/step n/a" not in said
 
 
+@pytest.mark.long
 def test_the_hang_of_the_demo_is_found_and_a_restart_goes_on(world: World) -> None:
     world.distui("demo", "--hang", "--detach", "--steps", "100000").fine()
     run = demo_of(world)

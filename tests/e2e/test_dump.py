@@ -82,6 +82,7 @@ def test_what_the_ranks_do_is_told_as_one_view(hung: Run) -> None:
     assert all(50 << 20 < one["rss_bytes"] <= one["max_rss_bytes"] for one in told["merged"])
 
 
+@pytest.mark.long
 def test_answers_become_files_and_replace_none(hung: Run) -> None:
     hung.distui("dump", "flight", "--out", "kept", umask=0).fine()
     folder = hung.world.work / "kept"

@@ -207,6 +207,7 @@ def test_a_change_that_cannot_start_is_taken_back(world: World) -> None:
 
 @pytest.mark.torch
 @pytest.mark.timeout(200)
+@pytest.mark.long
 def test_ranks_that_torch_cannot_start_are_a_failed_attempt(world: World) -> None:
     program = world.work / "prog"
     program.write_text("#!/bin/sh\nwhile :; do sleep 0.1; done\n")

@@ -139,6 +139,7 @@ def elsewhere() -> Iterator[World]:
         other.close()
 
 
+@pytest.mark.long
 def test_another_person_opens_it(world: World, elsewhere: World) -> None:
     run = noisy(world)
     run.distui("export", "out.tar.gz").fine()
@@ -243,6 +244,7 @@ def test_replay_of_what_is_no_bundle_is_a_sentence(world: World, kind: str, code
     assert os.listdir(folder) == []
 
 
+@pytest.mark.long
 def test_a_bundle_of_another_name_is_replayed(world: World, elsewhere: World) -> None:
     run = noisy(world)
     run.distui("export", "run.tgz").fine()
@@ -284,6 +286,7 @@ def forged(source: Path, target: Path, change: Callable[[str, bytes], bytes]) ->
 DEEP = (b'{"a":' * 100_000, b"[" * 100_000)
 
 
+@pytest.mark.long
 def test_a_bundle_of_lines_too_deep(world: World, elsewhere: World) -> None:
     """Such a line is passed over, and named; what else is in the bundle is there."""
     run = noisy(world)

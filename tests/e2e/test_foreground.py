@@ -69,6 +69,7 @@ def test_the_output_of_all_ranks_and_attempts_is_whole_when_it_fails(world: Worl
     assert "0 ranks" not in done.err
 
 
+@pytest.mark.long
 def test_quiet_prints_what_happens_and_json_one_object(world: World) -> None:
     script = world.script("short.py", "print('hello')\n")
     done = world.distui("launch", "ddp", "--nproc-per-node", "2", "--quiet", "--", script).fine()
@@ -83,6 +84,7 @@ def test_quiet_prints_what_happens_and_json_one_object(world: World) -> None:
     assert "\noops\n" in command.err
 
 
+@pytest.mark.long
 def test_a_reader_that_does_not_read_holds_up_no_rank_and_misses_no_line(world: World) -> None:
     """66 MB, of which nobody reads a byte until the ranks have ended."""
     script = world.script("flood.py", FLOOD)

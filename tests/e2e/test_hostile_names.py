@@ -60,6 +60,7 @@ def test_names_and_journals_do_not_act_on_the_terminal(world: World) -> None:
 
 
 @pytest.mark.parametrize("folder", ["its own", "that of another run"])
+@pytest.mark.long
 def test_a_run_id_does_not_act_on_the_terminal(world: World, folder: str) -> None:
     """In run.json and the journal, and in the name of the folder, which may be anything but a slash."""
     path = ended(world)

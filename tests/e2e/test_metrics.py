@@ -42,6 +42,7 @@ def listed_step(world: World, name: str) -> int:
     return int(found[1].replace(",", ""))
 
 
+@pytest.mark.long
 def test_a_run_has_the_same_metrics_live_ended_and_in_a_bundle(world: World) -> None:
     run = world.ddp()
     run.healthy()

@@ -148,6 +148,7 @@ async def test_hosts_that_answer_and_hosts_that_do_not(near: Near, monkeypatch: 
     assert runs[0]["finding"] == run.finding
 
 
+@pytest.mark.long
 def test_the_list_opens_a_run_of_another_host(near: Near, tmp_path: Path) -> None:
     """In a real terminal: its cockpit through ssh, and back to the list with q."""
     near.run("exec", "--name", "faraway", "--", "true")

@@ -58,6 +58,7 @@ def seen(run: Run, rank: int, monkeypatch: pytest.MonkeyPatch, seconds: float = 
     return asyncio.run(with_link(run.id, follow))
 
 
+@pytest.mark.long
 def test_a_gloo_job_without_hooks_is_read_from_outside(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

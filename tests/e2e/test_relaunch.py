@@ -10,6 +10,7 @@ TEXT = "import os\nprint(os.environ['GIVEN'], os.environ.get('STRANGE'), os.getc
 
 
 @pytest.mark.torch
+@pytest.mark.long
 def test_the_same_preset_and_options_again(world: World) -> None:
     words = ("--nproc-per-node", "2", "--env", "GIVEN=7", "--set", "restart.limit=1")
     run = world.run("launch", "ddp", *words, "--", world.script("job.py", TEXT), "--lr", "0.5")

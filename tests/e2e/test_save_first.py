@@ -76,7 +76,10 @@ def saved(world: World) -> list[str]:
 
 @pytest.mark.parametrize(
     ("text", "way", "words"),
-    [(BY_SIGNAL, "usr1", "SIGUSR1"), (BY_FILE, "FILE:now.save", "FILE:now.save")],
+    [
+        pytest.param(BY_SIGNAL, "usr1", "SIGUSR1", marks=pytest.mark.long),
+        (BY_FILE, "FILE:now.save", "FILE:now.save"),
+    ],
     ids=["signal", "file"],
 )
 def test_a_script_saves_on_demand_and_is_restarted_then(
@@ -125,6 +128,7 @@ def test_a_file_that_cannot_be_touched(world: World) -> None:
     assert run.status()["attempt"] == 1
 
 
+@pytest.mark.long
 def test_a_run_whose_plan_does_not_say_how(world: World) -> None:
     run = waiting(world, NO_HANDLER)
     run.distui("restart", "--save-first", "--yes").refused(2, "--save-on SIGUSR1")
@@ -151,6 +155,7 @@ def test_the_example_saves_on_demand(world: World) -> None:
     assert "resumed from step" in run.file("node-0/attempt-002/rank-0.out").decode()
 
 
+@pytest.mark.long
 def test_an_answer_holds_only_for_the_run_that_was_asked_about(world: World) -> None:
     run = waiting(world, NO_HANDLER)
     ours, theirs = pty.openpty()

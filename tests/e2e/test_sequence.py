@@ -141,6 +141,7 @@ def environment(pid: int) -> dict[str, str]:
     return dict(os.fsdecode(entry).split("=", 1) for entry in entries if b"=" in entry)
 
 
+@pytest.mark.long
 def test_single_process_to_its_end_and_what_remains(world: World) -> None:
     """A run that ends by itself: outcome, exit codes, and a record that stays readable without an agent."""
     script = world.script("short.py", "import torch\nprint('hello', torch.ones(2).sum().item())\n")
@@ -161,6 +162,7 @@ def test_single_process_to_its_end_and_what_remains(world: World) -> None:
     assert "has ended" in refused.err
 
 
+@pytest.mark.long
 def test_foreground_launch_returns_the_outcome_as_text(world: World) -> None:
     """Without a terminal a launch prints what happens until the run has ended."""
     good = world.script("good.py", "print('fine')\n")

@@ -95,6 +95,7 @@ wait_for_nothing()
 
 
 @pytest.mark.torch
+@pytest.mark.long
 def test_stacks_that_were_taken_are_seen_again_also_after_the_end(
     world: World, screens: list[Screen]
 ) -> None:

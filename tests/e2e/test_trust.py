@@ -66,7 +66,9 @@ def as_theirs(file: Path, text: str) -> None:
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    "text", [EVIL, "x = [", "x = 1", ""], ids=["preset", "no TOML", "no preset", "pipe"]
+    "text",
+    [EVIL, *(pytest.param(text, marks=pytest.mark.long) for text in ("x = [", "x = 1", ""))],
+    ids=["preset", "no TOML", "no preset", "pipe"],
 )
 def test_a_launch_names_it_and_takes_nothing_of_it(world: World, theirs: Path, text: str) -> None:
     """Whatever stands in it: the script runs with the preset of this name that is the user's own."""

@@ -129,6 +129,7 @@ def test_sigterm_to_one_rank_is_no_success_of_the_other(tmp_path: Path) -> None:
         assert len(saved(tmp_path)) == 1
 
 
+@pytest.mark.long
 def test_a_peer_killed_without_sigterm_is_a_failure(tmp_path: Path) -> None:
     with two_ranks("ddp", tmp_path) as ranks:
         ranks[1].kill()

@@ -11,6 +11,7 @@ from starts import EXAMPLES, environment, finished, torchrun
 pytestmark = pytest.mark.torch
 
 
+@pytest.mark.long
 def test_plain_ddp_trains_and_leaves(tmp_path: Path) -> None:
     command = torchrun(EXAMPLES / "plain_ddp.py", "--steps", "60", "--step-delay", "0")
     output = finished(command, environment(), tmp_path)

@@ -211,6 +211,7 @@ json.dump(found, sys.stdout)
 
 
 @pytest.mark.torch
+@pytest.mark.long
 def test_torch_understands_the_arguments() -> None:
     forms = [
         torchrun.argv(launch()),

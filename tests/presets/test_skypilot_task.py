@@ -329,6 +329,7 @@ def test_skypilots_own_schema_takes_the_task(tmp_path: Path) -> None:
     fits_schema(skypilot.task("t-0123abcd", 2, wish, cargo, {"A": "1"}), tmp_path)
 
 
+@pytest.mark.long
 def test_and_the_task_of_an_imported_preset(tmp_path: Path) -> None:
     imported = {
         "resources": {"accelerators": {"H100": 8}, "cpus": "32+", "disk_size": 512, "use_spot": True,

@@ -89,6 +89,7 @@ def test_to_a_checkpoint_and_back(place: World, preset: str, ranks: int) -> None
     assert checkpoint(again).parent != saved.parent
 
 
+@pytest.mark.long
 def test_the_next_run_begins_at_its_own_beginning(place: World) -> None:
     assert losses(train(place, "ddp", 2, "--steps", "2")).keys() == {1, 2}
     assert losses(train(place, "single", 1, "--steps", "2")).keys() == {1, 2}

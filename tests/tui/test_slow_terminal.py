@@ -49,6 +49,7 @@ def test_over_a_slow_link_a_key_is_answered(tmp_path: Path) -> None:
         assert took < 3, "half a second on a free machine"
 
 
+@pytest.mark.long
 def test_after_a_stall_the_terminal_is_painted_as_before(tmp_path: Path) -> None:
     with on_stage(tmp_path) as stage:
         answering(stage)

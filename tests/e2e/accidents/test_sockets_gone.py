@@ -42,6 +42,7 @@ def test_the_agents_socket_comes_back(world: World, whole: bool) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.long
 def test_all_sockets_come_back_by_themselves(world: World) -> None:
     """Nobody looks; then the agent dies, and the next one needs those of the runner and the ranks."""
     run = world.ddp().healthy()

@@ -94,6 +94,7 @@ def test_what_deepspeed_refuses_is_an_error_and_what_it_takes_is_none() -> None:
         assert [one.severity for one in found] == (["error"] if answer else []), config
 
 
+@pytest.mark.long
 def test_skypilots_keys_and_tiers() -> None:
     cache = os.environ.get("DISTUI_RIG_CACHE") or Path.home() / ".cache/distui-rig"
     python = os.environ.get("DISTUI_SKY_PYTHON") or str(Path(cache, "venv/bin/python"))

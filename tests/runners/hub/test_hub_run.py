@@ -270,6 +270,7 @@ async def test_without_a_node_nothing_is_restarted_unless_asked(site: Site) -> N
         await stopped(viewer, site)
 
 
+@pytest.mark.long
 async def test_a_stop_names_a_node_that_it_does_not_reach(site: Site) -> None:
     run = Whole(site, site.script())
     run.start(halves(run))

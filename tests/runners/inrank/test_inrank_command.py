@@ -100,6 +100,7 @@ async def test_a_torchrun_that_refuses_its_arguments_is_the_cause(with_torchrun:
         assert any("torchrun refused the arguments" in one.text for one in run.state.findings.values())
 
 
+@pytest.mark.long
 async def test_after_a_refused_torchrun_another_takes_the_attempt(with_torchrun: None) -> None:
     refused = "torchrun --nproc-per-node 1.5 --no-python true"
     async with driven(execute("bash", "-c", f"{refused}; {TORCHRUN}")) as run:

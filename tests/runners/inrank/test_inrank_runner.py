@@ -156,6 +156,7 @@ async def test_a_rank_may_end_well_before_the_others(script: Path, own_directori
         assert [str(rank.phase) for rank in run.state.ranks.values()] == ["succeeded", "succeeded"]
 
 
+@pytest.mark.long
 async def test_a_program_that_cannot_be_executed_is_one_sentence(own_directories: Path) -> None:
     program = own_directories / "broken"
     program.write_text("#!/no/such/interpreter\n")

@@ -36,6 +36,7 @@ for step in range(1, 400):
 )
 
 
+@pytest.mark.long
 async def test_a_real_loss_that_becomes_nan(tmp_path: Path) -> None:
     """One bad batch on rank 1: its loss is NaN at step 30, that of rank 0 from step 31 on, through the gradients."""
     script = tmp_path / "train.py"

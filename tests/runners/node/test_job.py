@@ -57,6 +57,7 @@ async def test_two_nodes_step_and_restart_as_one(two: Cluster) -> None:
         assert ledger(two, node) == [(1, "launch", 2), (2, "restart", 2)]
 
 
+@pytest.mark.long
 async def test_each_node_keeps_the_environment_of_its_own_job(two: Cluster) -> None:
     """A change acts on all nodes at once, and lasts in a new runner of an agent that came later."""
     for node in (0, 1):
@@ -127,6 +128,7 @@ def test_an_agent_that_dies_is_replaced_and_adopts(two: Cluster) -> None:
     assert two.jobs[1].poll() is None
 
 
+@pytest.mark.long
 def test_the_jobs_end_with_what_the_run_came_to(tmp_path: Path) -> None:
     script = tmp_path / "short.py"
     script.write_text(FINITE)
