@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from ...presets.finding import Finding
 from ...presets.sanitize import clean_lines
 from ...presets.secrets import mask_text
 from .. import run_directories
@@ -23,6 +24,7 @@ from ..model import (
     Cluster,
     ClusterChanged,
     Down,
+    FindingRaised,
     LinkState,
     RunEnded,
     RunPhase,
@@ -38,8 +40,11 @@ from .sky_process import Sky, SkyError
 
 POLL_SECONDS = 10.0
 """Between two questions while a node does not answer."""
-CANCELLING_SECONDS = 50.0
+CANCELLING_SECONDS = 150.0
 """How long SkyPilot may take to cancel the job of a run that was stopped; see node/job.py."""
+CANCEL_TRIES = 3
+CANCEL_AGAIN_SECONDS = 3.0
+"""Between two of them."""
 SLOW_SECONDS = 300.0
 """Between two while all do: autostop and price change seldom, and asking costs a process of 150 MB."""
 
@@ -103,6 +108,8 @@ class SkyCloud(Cloud):
         self._run, self._order, self._sky = run, ordered, sky
         self._cancelling: asyncio.Task[Any] | None = None
         """One question for all who want the job cancelled; it is asked to its end, also when they no longer wait."""
+        self._closing: asyncio.Task[None] | None = None
+        """Sees to it that the job of a run that was stopped is cancelled; it goes on when the run has ended."""
         self._going = False
         """Whether the cluster is being taken down from here."""
 
@@ -121,7 +128,8 @@ class SkyCloud(Cloud):
             while True:
                 await asyncio.sleep(0.5)
                 if self._stopped() and not self._going:
-                    await self._cancel_quietly()
+                    self._closing = asyncio.create_task(self._close_job())
+                    await asyncio.wait({self._closing})
                     return
                 every = POLL_SECONDS if self._worried() else SLOW_SECONDS
                 if self._job is not None and not self._going and time.monotonic() - asked > every:
@@ -131,10 +139,12 @@ class SkyCloud(Cloud):
                     if not self._worried() and self._cancelling is None:
                         await self._sky.close()
         finally:
-            if self._cancelling is not None:
-                await asyncio.wait({self._cancelling}, timeout=CANCELLING_SECONDS)
-            elif self._stopped():
-                await self._cancel_quietly()
+            if self._closing is None and self._stopped():
+                self._closing = asyncio.create_task(self._close_job())
+            last = self._closing or self._cancelling
+            if last is not None:
+                await asyncio.wait({last}, timeout=CANCELLING_SECONDS)
+                last.cancel()
             await self._sky.close()
 
     def _stopped(self) -> bool:
@@ -143,11 +153,29 @@ class SkyCloud(Cloud):
         asked = state.phase in (RunPhase.STOPPING, RunPhase.STOPPED)
         return asked and bool(state.nodes) and all(node.phase is not None for node in state.nodes.values())
 
-    async def _cancel_quietly(self) -> None:
-        """So that SkyPilot lists the job as cancelled, and not as one that failed."""
-        with contextlib.suppress(SkyError, TimeoutError):
-            async with asyncio.timeout(CANCELLING_SECONDS):
+    async def _close_job(self) -> None:
+        """Have SkyPilot list the job as cancelled, and report where it lists it as one that failed."""
+        problem = ""
+        for number in range(CANCEL_TRIES):
+            if self._run.state.cluster is not None and self._run.state.cluster.down:
+                return
+            await asyncio.sleep(CANCEL_AGAIN_SECONDS if number else 0.0)
+            try:
                 await self.cancel()
+                listed = await self._sky.call("job_state", cluster=self._name, job=self._job)
+            except SkyError as error:
+                problem = f"could not be cancelled through SkyPilot ({error})"
+                continue
+            if listed in (None, "CANCELLED"):
+                return
+            problem = (
+                f"is listed by SkyPilot as {listed}, not as CANCELLED: it ended before it was cancelled"
+            )
+            if listed in JOBS_END:
+                break
+            self._cancelling = None
+        text = f"job {self._job} on {self._name} {problem}; the run was stopped as asked"
+        self._run.emit(FindingRaised(Finding("stopped-job", "note", text)))
 
     def _worried(self) -> bool:
         return any(node.link is LinkState.LOST for node in self._run.state.nodes.values())
@@ -268,6 +296,8 @@ def _write(entry: run_directories.Entry, cluster: Cluster) -> None:
 
 JOB_POLL_SECONDS = 10.0
 """Between two questions where the job stands."""
+MANAGED_CANCEL_SECONDS = CANCEL_SECONDS - 5.0
+"""How long it may take to be cancelled before that is reported; less than a launch has to give up."""
 HURRY_SECONDS = 1.0
 """The same for a job that is being cancelled."""
 LAST_WORDS_SECONDS = 15.0
@@ -308,11 +338,18 @@ class ManagedJob:
                 self._run.fail(f"the managed job failed: {error}")
 
     async def _cancel(self, job: int, following: asyncio.Task[None]) -> None:
-        """Have SkyPilot cancel it, and hear from it that this was done."""
-        await self._sky.call("managed_cancel", job=job)
-        self._poll_s = HURRY_SECONDS
-        self._poll_now.set()
-        await asyncio.wait({following}, timeout=CANCEL_SECONDS)
+        """Have SkyPilot cancel it, and hear from it that this was done, or how far it is by the end of the time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(MANAGED_CANCEL_SECONDS):
+                await self._sky.call("managed_cancel", job=job)
+                self._poll_s = HURRY_SECONDS
+                self._poll_now.set()
+                await asyncio.wait({following})
+                return
+        cluster = self._run.state.cluster
+        state = "not listed yet" if cluster is None else f"still {cluster.state}"
+        text = f"managed job {job} was told to stop and is {state}: `sky jobs queue` shows its end"
+        self._run.emit(RunEnded(RunPhase.STOPPED, 1, text))
 
     async def _follow(self) -> None:
         job = self._done.job if self._done.job is not None else await self._submit()

@@ -250,7 +250,7 @@ RETRY_SECONDS = 5.0
 LINGER_SECONDS = 30.0
 """How long the job waits after the end for the agent, which waits for those who still read, and for its hub."""
 
-CANCEL_SECONDS = 60.0
+CANCEL_SECONDS = 180.0
 """How long a stopped job waits to be cancelled; longer than the hub lets SkyPilot take for that."""
 
 

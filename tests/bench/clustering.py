@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +12,8 @@ from pathlib import Path
 import psutil
 
 from ..rigs.slurm.cluster import Cluster  # type: ignore[import-not-found, unused-ignore]
-from ..rigs.slurm.settings import Places, Trouble  # type: ignore[import-not-found, unused-ignore]
+from ..rigs.slurm.owned import owned  # type: ignore[import-not-found, unused-ignore]
+from ..rigs.slurm.settings import Trouble  # type: ignore[import-not-found, unused-ignore]
 from .figures import Row, Sample, limit_row, ratio_row
 from .options import Effort
 from .place import RANKS, NotReached, wait_for
@@ -76,16 +76,12 @@ class Desk:
 
 def rows(effort: Effort) -> list[Row]:
     """All on one cluster, which is brought up first."""
-    with tempfile.TemporaryDirectory(prefix="distui-rig-") as folder:
-        cluster = Cluster(Places(folder=Path(folder, "rig")))
-        try:
-            cluster.up()
+    try:
+        with owned() as cluster:
             cluster.start_api()
             return measured(a_desk(cluster), effort)
-        except Trouble as trouble:
-            raise NotReached(str(trouble)) from None
-        finally:
-            cluster.down()
+    except Trouble as trouble:
+        raise NotReached(str(trouble)) from None
 
 
 def a_desk(cluster: Cluster) -> Desk:

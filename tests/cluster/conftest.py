@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +15,8 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "rigs"))
 
 from slurm.cluster import Cluster  # type: ignore[import-not-found, unused-ignore] # noqa: E402
-from slurm.settings import Places, Trouble  # type: ignore[import-not-found, unused-ignore] # noqa: E402
+from slurm.owned import owned  # type: ignore[import-not-found, unused-ignore] # noqa: E402
+from slurm.settings import Trouble  # type: ignore[import-not-found, unused-ignore] # noqa: E402
 
 sys.path.insert(0, str(HERE.parent / "e2e"))
 sys.path.insert(0, str(HERE))
@@ -23,7 +24,8 @@ from desk import LIVE, Desk, Status, stepping  # type: ignore[import-not-found, 
 
 ORDER = ("rig", "hosts", "launch", "run", "head", "accidents", "leaving", "managed")
 """Files in this order: those that share a run, and what ends its cluster last."""
-KEEP = "DISTUI_RIG_DIR" in os.environ and "DISTUI_RIG_KEEP" in os.environ
+NAMED = "DISTUI_RIG_DIR" in os.environ
+KEEP = NAMED and "DISTUI_RIG_KEEP" in os.environ
 """For who writes these tests: the cluster and the run that they share stay for the next time."""
 
 
@@ -42,20 +44,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """Two nodes and SkyPilot's API server. A rig that is up in DISTUI_RIG_DIR is used, and left up."""
-    named = "DISTUI_RIG_DIR" in os.environ
-    with tempfile.TemporaryDirectory(prefix="distui-rig-") as folder:
-        cluster = Cluster() if named else Cluster(Places(folder=Path(folder, "rig")))
-        found = cluster.is_up()
-        try:
-            if not found:
-                cluster.up()
+    found = Cluster()
+    try:
+        with contextlib.nullcontext(found) if NAMED and found.is_up() else owned() as cluster:
             cluster.start_api()
             yield cluster
-        except Trouble as trouble:
-            pytest.fail(str(trouble), pytrace=False)
-        finally:
-            if not found:
-                cluster.down()
+    except Trouble as trouble:
+        pytest.fail(str(trouble), pytrace=False)
 
 
 @pytest.fixture

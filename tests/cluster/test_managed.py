@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from desk import Desk, told
-from slurm.cluster import Cluster
-from slurm.settings import Places, Shape
+from slurm.owned import owned
+from slurm.settings import Shape
 
 pytestmark = pytest.mark.timeout(420)
 
@@ -17,14 +15,9 @@ pytestmark = pytest.mark.timeout(420)
 @pytest.fixture(scope="module")
 def keeper() -> Iterator[Desk]:
     """A rig of its own: the controllers of managed jobs cost 1.5 GB that no other test needs."""
-    with tempfile.TemporaryDirectory(prefix="distui-rig-") as folder:
-        cluster = Cluster(Places(folder=Path(folder, "rig")))
-        try:
-            cluster.up(Shape(jobs=True))
-            cluster.start_api()
-            yield Desk(cluster, "kept")
-        finally:
-            cluster.down()
+    with owned(Shape(jobs=True)) as cluster:
+        cluster.start_api()
+        yield Desk(cluster, "kept")
 
 
 def test_a_managed_job_runs_is_read_and_is_cancelled(keeper: Desk) -> None:

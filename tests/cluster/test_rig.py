@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 from slurm.cluster import Cluster
+from slurm.owned import guarded, sweep
 from slurm.settings import FREEZER, MARKER, Places, Shape, Trouble
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -213,8 +218,8 @@ def test_down_leaves_nothing(tmp_path: Path, proctrack: str) -> None:
         pytest.skip(f"no {FREEZER} here: Slurm's proctrack/cgroup needs cgroup v1")
     before = traces()
     cluster = Cluster(Places(folder=tmp_path / "rig"))
-    cluster.up(Shape(nodes=1, gpus=0, proctrack=proctrack))
-    try:
+    with guarded(cluster):
+        cluster.up(Shape(nodes=1, gpus=0, proctrack=proctrack))
         of_rig = cluster.namespaces()
         assert len(of_rig) > 10
         assert sum(carries(pid, tmp_path / "rig") for pid in psutil.pids()) > 5
@@ -224,12 +229,80 @@ def test_down_leaves_nothing(tmp_path: Path, proctrack: str) -> None:
         assert {**during, "groups": before["groups"]} == before, "nor is anything there while it is up"
         daemon = cluster.client(["sh", "-c", "setsid sleep 600 > /dev/null 2>&1 & echo $!"])
         assert daemon.stdout.strip().isdigit()
-    finally:
-        cluster.down()
     assert [pid for pid in psutil.pids() if spaces(pid) & of_rig or carries(pid, tmp_path / "rig")] == []
     assert traces() == before
     assert list(tmp_path.iterdir()) == []
     cluster.down()
+
+
+OWNER = """
+import sys, time
+from tests.rigs.slurm.cluster import Cluster
+from tests.rigs.slurm.owned import owned
+from tests.rigs.slurm.settings import Shape
+if sys.argv[1] == "booting":
+    Cluster.up = lambda cluster, shape: (cluster.power(shape), cluster.places.record.unlink())
+with owned(Shape(nodes=1, gpus=0)) as cluster:
+    if sys.argv[1] == "up":
+        cluster.popen(["sleep", "600"])
+    print(cluster.places.folder, flush=True)
+    time.sleep(600)
+"""
+"""What a session of tests is to its rig; `booting`: cut off before the rig's record was written."""
+
+
+@contextmanager
+def an_owner(tmp_path: Path, when: str = "up") -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """Another process that has a rig, and the folder that it is in."""
+    words = (sys.executable, "-c", OWNER, when)
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(words, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True) as owner:
+        try:
+            assert owner.stdout is not None
+            folder = Path(owner.stdout.readline().strip())
+            assert sum(carries(pid, folder) for pid in psutil.pids()) > 5
+            yield owner, folder
+        finally:
+            owner.kill()
+
+
+def left(tmp_path: Path, folder: Path) -> list[object]:
+    """What there is of a rig: processes, and files."""
+    return [*(pid for pid in psutil.pids() if carries(pid, folder)), *tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("when", ["up", "booting"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_rig_goes_with_its_owner(tmp_path: Path, number: int, when: str) -> None:
+    with an_owner(tmp_path, when) as (owner, folder):
+        owner.send_signal(number)
+        owner.wait(60)
+        waited(lambda: not left(tmp_path, folder), "nothing is left")
+
+
+def test_what_owner_and_guard_left_goes_before_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with an_owner(tmp_path) as (owner, folder), an_owner(tmp_path) as (_, living):
+        (guard,) = [one for one in psutil.Process(owner.pid).children() if "guard" in one.cmdline()]
+        guard.kill()
+        owner.kill()
+        owner.wait()
+        assert left(tmp_path, folder)
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        sweep()
+        assert not [pid for pid in psutil.pids() if carries(pid, folder)]
+        assert list(tmp_path.iterdir()) == [living.parent], "whose owner lives"
+        assert f"takes down {folder}, which process {owner.pid} left" in capfd.readouterr().err
+        assert sum(carries(pid, living) for pid in psutil.pids()) > 5
+    waited(lambda: not left(tmp_path, living), "that one goes with its owner")
+
+
+def waited(so: Callable[[], bool], what: str, timeout: float = 60) -> None:
+    end = time.monotonic() + timeout
+    while not so():
+        assert time.monotonic() < end, what
+        time.sleep(0.1)
 
 
 def test_root_without_namespaces_is_told_so(tmp_path: Path) -> None:

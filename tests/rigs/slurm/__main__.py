@@ -1,4 +1,4 @@
-"""`python -m tests.rigs.slurm up|down|status|prepare|run|ssh|crash|boot|unplug|plug`."""
+"""`python -m tests.rigs.slurm up|down|guard|status|prepare|run|ssh|crash|boot|unplug|plug`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .cluster import Cluster
+from .owned import guard
 from .prepare import prepare
 from .settings import Places, Shape, Trouble
 
@@ -27,6 +28,7 @@ def parser() -> argparse.ArgumentParser:
     up.add_argument("--proctrack", choices=("linuxproc", "cgroup"), default=None)
     up.add_argument("--api", action="store_true", help="start SkyPilot's API server too (13 s)")
     verbs.add_parser("down", help="end everything and remove the rig's folder")
+    verbs.add_parser("guard", help="`down` once stdin has ended: for a process that is killed")
     verbs.add_parser("status", help="what is up")
     for verb, what in (
         ("run", "a command in the client"),
@@ -90,6 +92,8 @@ def do(options: argparse.Namespace) -> None:
         status(cluster)
     elif options.verb == "down":
         cluster.down()
+    elif options.verb == "guard":
+        guard(cluster.places)
     elif options.verb == "status":
         status(cluster)
     elif options.verb in ("run", "on"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -150,6 +151,24 @@ def power_off(holder: Holder, timeout: float = 20) -> None:
         finally:
             os.close(watch)
     reap()
+
+
+def carried() -> dict[int, str]:
+    """Processes of rigs → the folder of their rig, as each carries it from its start."""
+    found = {}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if folder := process.environ().get(MARKER):
+                found[process.pid] = folder
+    return found
+
+
+def kill_all(folder: Path) -> None:
+    """Kill whatever a rig has that is in no host, as of a start that was broken off. Raises Trouble."""
+    for pid, carries in carried().items():
+        if carries == str(folder) and pid != os.getpid():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                power_off(Holder(pid, psutil.Process(pid).create_time()))
 
 
 def reap() -> None:

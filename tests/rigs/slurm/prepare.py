@@ -33,6 +33,7 @@ BUILD = ("setuptools<70", "setuptools", "wheel", "pip", "hatchling>=1.27")
 """What SkyPilot's wheel and distui's are built with, without a network."""
 RUNTIMES = ("3.10", "3.11")
 """Pythons that SkyPilot's runtime on a node can have. It asks for the first; see `uv`."""
+NO_SERVICE = "#!/bin/sh\n# distui's rig installs packages and starts no service of theirs.\nexit 101\n"
 SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 
 
@@ -74,9 +75,9 @@ def install_packages() -> None:
         )
     tell(f"packages: {' '.join(wanted)}")
     policy = Path("/usr/sbin/policy-rc.d")
-    ours = not policy.exists()
+    ours = not policy.exists() or policy.read_text() == NO_SERVICE  # of one that was interrupted
     if ours:
-        policy.write_text("#!/bin/sh\nexit 101\n")
+        policy.write_text(NO_SERVICE)
         policy.chmod(0o755)
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     command = ("apt-get", "-qq", "install", "--yes", "--no-install-recommends", *wanted)

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from . import furnishing, network
-from .holders import Holder, power_off, power_on, power_on_lan, reap
+from .holders import Holder, kill_all, power_off, power_on, power_on_lan, reap
 from .prepare import missing, recorded
 from .settings import CHECKOUT, FREEZER, Places, Shape, Trouble
 
@@ -68,15 +68,17 @@ class Rig:
 
     def down(self) -> None:
         """End every process and remove the folder. Harmless when nothing is up."""
-        if not self.places.record.exists():
+        if not (self.places.record.exists() or self.places.owner.exists()):
             return
         with self._alone():
             for holder in self._holders().values():
                 power_off(holder)
+            kill_all(self.places.folder)
             for top in FREEZER.glob(self.places.groups()):
                 for group, _, _ in os.walk(top, topdown=False):
                     os.rmdir(group)
-            self.places.record.unlink()
+            self.places.record.unlink(missing_ok=True)
+            self.places.owner.unlink(missing_ok=True)
         shutil.rmtree(self.places.folder, ignore_errors=True)
 
     def _check(self) -> None:
@@ -97,7 +99,7 @@ class Rig:
         for path in folder.iterdir():  # of a start that was broken off
             if path.is_dir():
                 shutil.rmtree(path)
-            elif path.name != "lock":
+            elif path not in (folder / "lock", self.places.owner):
                 path.unlink()
         furnishing.files(self.places, shape, self.job_python)
         lan = power_on_lan(folder)

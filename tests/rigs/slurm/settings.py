@@ -16,6 +16,8 @@ NET = "10.77.0"
 """First three numbers of every address; the network exists inside the rig's namespaces only."""
 PROBED = ("8.8.8.8", "1.1.1.1")
 """Addresses that SkyPilot asks for to know whether it is online; here they are the client's own."""
+PREFIX = "distui-rig-"
+"""How the names of folders begin in which rigs of tests are."""
 MARKER = "DISTUI_RIG"
 """Variable that every process of a rig carries from its start: the rig's folder."""
 
@@ -104,6 +106,11 @@ class Places:
     def record(self) -> Path:
         """The file that says what is up."""
         return self.folder / "rig.json"
+
+    @property
+    def owner(self) -> Path:
+        """The file that says with which process the rig goes down; there is none where somebody does that."""
+        return self.folder / "owner.json"
 
     @property
     def etc(self) -> Path:

@@ -481,6 +481,21 @@ async def test_a_stop_cancels_a_managed_job(scene: Scene, monkeypatch: pytest.Mo
     assert [asked["args"] for asked in scene.asked("managed_cancel")] == [{"job": 3}]
 
 
+async def test_a_managed_job_that_takes_long_to_be_cancelled_is_called_so(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distui.runners.hub.sky_cloud.MANAGED_CANCEL_SECONDS", 0.5)
+    managed(scene, "RUNNING", "CANCELLING")
+    task = asyncio.create_task(scene.launch())
+    while "start" not in stages(scene.desk):
+        await asyncio.sleep(0.01)
+    scene.desk.stop_asked.set()
+    await task
+    assert scene.desk.state.phase is RunPhase.STOPPED
+    text = "managed job 3 was told to stop and is still CANCELLING: `sky jobs queue` shows its end"
+    assert scene.desk.state.end_text == text
+
+
 async def test_a_managed_job_has_no_cluster_to_take_down(scene: Scene) -> None:
     managed(scene, "RUNNING")
     found = cluster_launch.cloud_of(scene.desk)

@@ -29,6 +29,7 @@ from distui.runners.model import (
     CommandReceived,
     Down,
     Event,
+    FindingRaised,
     LinkChanged,
     LinkState,
     Outcome,
@@ -299,7 +300,38 @@ async def test_the_end_of_the_run_does_not_cut_off_the_cancel_that_skypilot_work
     await asyncio.wait({watching})
     merged.chronicle.journal.close()
     questions = [json.loads(line) for line in Path(f"{run.scene}.asked").read_text().splitlines()]
-    assert [question.get("verb") for question in questions] == ["version", "cancel"]
+    assert [question.get("verb") for question in questions] == ["version", "cancel", "job_state"]
+
+
+REFUSED = {"error": {"kind": "CommandError", "text": "the head did not answer", "tried": ""}}
+
+
+@pytest.mark.parametrize(
+    ("answers", "listed", "tries"),
+    [
+        ({"cancel": [REFUSED, {"data": True}], "job_state": [{"data": "CANCELLED"}]}, "", 2),
+        ({"job_state": [{"data": "RUNNING"}, {"data": "CANCELLED"}]}, "", 2),
+        ({"job_state": [{"data": "FAILED"}]}, "is listed by SkyPilot as FAILED, not as CANCELLED", 1),
+        ({"cancel": [REFUSED]}, "could not be cancelled through SkyPilot (", 3),
+    ],
+    ids=["refused-once", "runs-on", "failed", "refused"],
+)
+async def test_skypilot_lists_the_job_of_a_stopped_run_as_cancelled_or_that_is_reported(
+    site: Site,
+    monkeypatch: pytest.MonkeyPatch,
+    answers: dict[str, list[dict[str, Any]]],
+    listed: str,
+    tries: int,
+) -> None:
+    monkeypatch.setattr("distui.runners.hub.sky_cloud.CANCEL_AGAIN_SECONDS", 0.01)
+    run = Launched(site, monkeypatch, **answers)
+    merged = stopped(run)
+    async with asyncio.timeout(LIMIT_S):
+        await SkyCloud(merged, SkyRequest(kind="skypilot", cluster="tc"), Sky()).watch()
+    merged.chronicle.journal.close()
+    texts = [told.event.finding.text for told in run.journal() if isinstance(told.event, FindingRaised)]
+    assert [f"job 7 on tc {listed}" in text for text in texts] == ([True] if listed else [])
+    assert run.asked("cancel") == tries
 
 
 async def test_another_name_stops_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
