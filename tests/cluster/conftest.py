@@ -22,7 +22,7 @@ sys.path.insert(0, str(HERE.parent / "e2e"))
 sys.path.insert(0, str(HERE))
 from desk import LIVE, Desk, Status, stepping  # type: ignore[import-not-found, unused-ignore] # noqa: E402
 
-ORDER = ("rig", "hosts", "launch", "run", "head", "accidents", "leaving", "managed")
+ORDER = ("rig", "srun", "hosts", "launch", "run", "head", "accidents", "leaving", "managed")
 """Files in this order: those that share a run, and what ends its cluster last."""
 NAMED = "DISTUI_RIG_DIR" in os.environ
 KEEP = NAMED and "DISTUI_RIG_KEEP" in os.environ
@@ -43,14 +43,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """Two nodes and SkyPilot's API server. A rig that is up in DISTUI_RIG_DIR is used, and left up."""
+    """Two nodes. A rig that is up in DISTUI_RIG_DIR is used, and left up."""
     found = Cluster()
     try:
         with contextlib.nullcontext(found) if NAMED and found.is_up() else owned() as cluster:
-            cluster.start_api()
             yield cluster
     except Trouble as trouble:
         pytest.fail(str(trouble), pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def skypilot(cluster: Cluster) -> Cluster:
+    """The same, with SkyPilot's API server."""
+    cluster.start_api()
+    return cluster
 
 
 @pytest.fixture
@@ -66,9 +72,9 @@ def whole(cluster: Cluster) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def desk(cluster: Cluster) -> Iterator[Desk]:
+def desk(skypilot: Cluster) -> Iterator[Desk]:
     """Where distui is typed; what was launched from there is gone in the end."""
-    found = Desk(cluster, "many")
+    found = Desk(skypilot, "many")
     try:
         yield found
     finally:

@@ -35,9 +35,9 @@ C10D = STATIC.replace(
 
 
 @pytest.fixture(scope="module")
-def lab(cluster: Cluster) -> Iterator[Desk]:
+def lab(skypilot: Cluster) -> Iterator[Desk]:
     """A cluster of this file's own, which its first launch brings up; in the end it is gone, and so are its runs."""
-    found = Desk(cluster, "lab")
+    found = Desk(skypilot, "lab")
     yield found
     for run in json.loads(found.ok("ls", "--json")):
         if run["state"] in LIVE:

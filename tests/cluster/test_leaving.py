@@ -52,7 +52,9 @@ def of_run(process: psutil.Process, run: str) -> bool:
 
 
 @pytest.fixture(params=["c2", "c1"])
-def broken(whole: Cluster, request: pytest.FixtureRequest) -> Iterator[tuple[Desk, str, str]]:
+def broken(
+    skypilot: Cluster, whole: Cluster, request: pytest.FixtureRequest
+) -> Iterator[tuple[Desk, str, str]]:
     """A run on a cluster of its own, and which of its nodes a test breaks."""
     host = str(request.param)
     desk = Desk(whole, f"with-{host}")

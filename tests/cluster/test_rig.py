@@ -109,7 +109,8 @@ def test_slurm_has_two_idle_nodes_with_gpus(cluster: Cluster) -> None:
 
 
 @pytest.mark.timeout(240)
-def test_skypilot_trains_on_both_nodes(cluster: Cluster) -> None:
+def test_skypilot_trains_on_both_nodes(skypilot: Cluster) -> None:
+    cluster = skypilot
     folder = cluster.scratch / "sum"
     folder.mkdir(exist_ok=True)
     (folder / "alone.py").write_text(ALONE)

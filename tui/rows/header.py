@@ -198,11 +198,16 @@ def _size(frame: Frame) -> Row:
     else:
         cells.append((f"{heard} of {plural(total, 'node')}", "warn"))
     if state.ranks:
-        run = state.once(_running)
-        whole = state.phase is not RunPhase.RUNNING or run >= len(state.ranks)
-        count = plural(len(state.ranks), "rank")
+        run, world = state.once(_running), world_size(state)
+        whole = state.phase is not RunPhase.RUNNING or run >= world
+        count = plural(world, "rank")
         cells += [(" · ", "dim"), (count, "text") if whole else (f"{run} of {count}", "warn")]
     return tuple(cells)
+
+
+def world_size(state: RunState) -> int:
+    """How many ranks the newest attempt has, also those that are seen nowhere: `srun` started them on other machines."""
+    return max(len(state.ranks), state.attempts[-1].world_size if state.attempts else 0)
 
 
 def _software(state: RunState) -> Row:

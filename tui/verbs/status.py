@@ -27,6 +27,7 @@ from ...runners.wire.client import Link
 from ..rows.findings import Item, cause_rows, item_row, ledger_rows
 from ..rows.frame import Frame, LinkPhase, LinkStatus
 from ..rows.glyphs import plain
+from ..rows.header import world_size
 from ..rows.log import large
 from ..rows.ranks import plain_gpus
 from ..rows.run_status import cost, recovered, stage_rows, steps
@@ -49,7 +50,9 @@ def headline(state: RunState, now: float | None = None) -> str:
     frame, unseen = _frame(state, now), hidden(state)
     words = no_step_yet(state, frame.now)
     begun = [f"attempt {state.attempt}"] if state.attempt else []
-    begun += [plural(len(state.ranks), "rank")] if state.ranks else []
+    count = plural(world_size(state), "rank")
+    seen = len(state.ranks)
+    begun += [count if seen == world_size(state) else f"{seen} of {count}"] if seen else []
     parts = [
         state.name,
         state_words(state),

@@ -87,8 +87,11 @@ class Cluster(Rig):
         nodes = self.power(shape).nodes
         self.wait(lambda: self.idle() == nodes, "Slurm has all nodes idle")
 
-    def start_api(self, timeout: float = 90) -> None:
-        """Start SkyPilot's API server in the client and let it see the cluster; nothing when it runs."""
+    def start_api(self, timeout: float = 300) -> None:
+        """Start SkyPilot's API server in the client and let it see the cluster; nothing when it runs.
+
+        That is 13 s of computing on an idle machine, and 90 were not enough on two cores with a load of 25.
+        """
         ask = f"import urllib.request as u; u.urlopen({HEALTH!r}, timeout=5)"
         if self.client([sys.executable, "-I", "-c", ask]).returncode == 0:
             return
