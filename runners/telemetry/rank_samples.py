@@ -439,7 +439,7 @@ class RankSampler:
             rank=rank,
             pid=pid,
             cpu_percent=None if rates.cpu_s is None else 100 * rates.cpu_s,
-            rss_bytes=own.rss_bytes,
+            rss_bytes=own.rss_bytes or None,  # 0: it is exiting, its memory is gone
             threads=own.threads,
             children=len(tracked.children),
             read_bps=rates.read,

@@ -51,6 +51,14 @@ def test_a_new_attempt_counts_from_zero_and_is_no_stall() -> None:
     assert kinds[11:] == [R] * 9
 
 
+def test_a_new_attempt_that_has_made_no_step_is_no_stall() -> None:
+    """Imports after a restart take longer than a stall may."""
+    begun: list[float | None] = [50.0] * 5 + [None] * 25 + [0.0] * 20
+    pace = [1.0] * 5 + [None] * 45
+    kinds = doings(RankSeries(step=begun, step_s=pace, wait=[0.0] * 50), 1, 50)
+    assert kinds == [R] * 5 + [B] * 45
+
+
 def test_a_group_shows_the_worst() -> None:
     assert folded([[R, R, N], [R, S, R]]) == [R, S, R]
 

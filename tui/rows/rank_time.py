@@ -64,19 +64,22 @@ def doings(series: RankSeries, seconds: float, size: int) -> list[StripState]:
     since = 0.0
     """Seconds without another step."""
     for at in range(size):
-        step, wait = _at(series.step, at), _at(series.wait, at)
-        if step is None and wait is None and _at(series.step_s, at) is None:
+        step, wait, step_s = (_at(values, at) for values in (series.step, series.wait, series.step_s))
+        if step is None and wait is None and step_s is None:
             kinds.append(StripState.NOTHING_KNOWN)
             since = 0.0
             continue
+        fresh = not step and step_s is None
+        if fresh:  # another process, where the one before had steps
+            before, since = None, 0.0
         moved = step is not None and before is not None and step != before  # less: another attempt
         since = 0.0 if moved or before is None else since + seconds
-        before = step if step is not None else before
+        before = step or before
         if wait is not None and wait >= WAIT_PERCENT:
             kinds.append(
                 StripState.WAITS
             )  # for others, also where no step goes on: the rank that stalls does not wait
-        elif before is None and _at(series.step_s, at) is None:
+        elif fresh:
             kinds.append(StripState.STARTING)
         else:
             kinds.append(StripState.STALLED if since >= patience else StripState.RUNNING)

@@ -201,6 +201,14 @@ def test_a_pid_given_to_another_process_has_no_values(tmp_path: Path) -> None:
     assert sampler.tree(0) == ()
 
 
+def test_a_process_that_is_exiting_has_no_memory_to_tell_of(tmp_path: Path) -> None:
+    """Its state is still R, its pages are gone: 0 would be shown as what the rank used at its end."""
+    directory = tmp_path / "4711"
+    directory.mkdir()
+    (directory / "stat").write_text(stat_line(4711, started=5).replace(" 0 100 0", " 0 0 0"))
+    assert RankSampler(proc=str(tmp_path), clock=Clock()).sample({0: 4711})[0].rss_bytes is None
+
+
 def test_a_restarted_rank_begins_anew() -> None:
     clock = Clock()
     sampler = RankSampler(clock=clock)
