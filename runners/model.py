@@ -410,7 +410,7 @@ class Collective(Struct, frozen=True, omit_defaults=True):
 
 
 class ProcessGroup(Struct, frozen=True, omit_defaults=True):
-    """A process group as its flight recorder tells of it."""
+    """A process group as its flight recorder tells of it, with its `backend`: "nccl", "nccl2" or "gloo", "" if unknown."""
 
     name: str
     ranks: tuple[int, ...] = ()
@@ -419,6 +419,7 @@ class ProcessGroup(Struct, frozen=True, omit_defaults=True):
     """Number of the collective that was called last; 0: none yet."""
     completed: int = 0
     desc: str = ""
+    backend: str = ""
 
 
 class Stall(Struct, frozen=True, omit_defaults=True):

@@ -74,11 +74,25 @@ def reach(state: RunState, ranks: Iterable[int] = ()) -> Reach:
 
 
 def uses_gloo(state: RunState) -> bool:
-    """Whether the ranks communicate without NCCL: by the plan, unless a rank has NCCL and no group of torch's."""
+    """Whether the ranks communicate without NCCL: by the plan, unless a group of theirs has called NCCL, or a rank has
+    NCCL and no group of torch's."""
     if state.plan is None or state.plan.backend != "gloo":
+        return False
+    if calls_nccl(called(state)):
         return False
     groups = {number: rank.pulse.groups if rank.pulse else () for number, rank in state.ranks.items()}
     return not any(rank.nccl_version and not groups[number] for number, rank in state.ranks.items())
+
+
+def called(state: RunState) -> set[str]:
+    """The backends that collectives of the ranks have used, as flight recorders call them ("nccl", "nccl2", "gloo")."""
+    pulses = [rank.pulse for rank in state.ranks.values() if rank.pulse is not None]
+    return {group.backend for pulse in pulses for group in pulse.groups} - {""}
+
+
+def calls_nccl(backends: Iterable[str]) -> bool:
+    """Whether one of them is NCCL, whichever of torch's classes drives it."""
+    return any(backend.startswith("nccl") for backend in backends)
 
 
 def how(state: RunState, ranks: Iterable[int] = ()) -> str:

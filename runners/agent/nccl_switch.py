@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from ...presets.finding import Finding
-from ...presets.nccl import NcclError, parse_level, parse_subsys
+from ...presets.nccl import DEFAULT_SUBSYS, NcclError, parse_level, parse_subsys
 from ..daemon import CommandRefused, Reply
 from ..diagnosis import ras
 from ..formatting import spans_text
 from ..model import Clause, NcclChanged, Pulse, RankPhase, SetNccl
-from ..nccl_reach import UNUSED, standing
+from ..nccl_reach import UNUSED, called, calls_nccl, standing
 from ..nccl_reach import refusal as nothing_to_do
 from ..state import RunState
 from .commands import Restarts
@@ -24,12 +24,19 @@ from .runner_process import ServedRun
 
 C10D = {"INFO": "INFO", "TRACE": "DETAIL"}
 """c10d's level for one of NCCL's; OFF for the others."""
+QUIET = f"; {DEFAULT_SUBSYS} have little to say by now: --subsys COLL has a line for each collective"
+"""To somebody who has named no subsystems, and would wait for lines."""
 
 Answers = dict[int, dict[str, Any]]
 
 
-def unused(backend: str, planned: str | None) -> bool:
-    """Whether ranks of that backend, as torch names it ("gloo", "cpu:gloo,cuda:nccl"; "": unknown), use no NCCL."""
+def unused(backend: str, planned: str | None, used: Set[str] = frozenset()) -> bool:
+    """Whether ranks of that backend, as torch names it ("gloo", "cpu:gloo,cuda:nccl"; "": unknown), use no NCCL.
+
+    `used`: the backends that their collectives went through, where that is known.
+    """
+    if calls_nccl(used) or (used and planned != "nccl"):
+        return not calls_nccl(used)
     return backend not in ("", "nccl") and (planned == "gloo" or "nccl" not in backend)
 
 
@@ -109,11 +116,13 @@ class NcclSwitch:
         backend = answer.get("backend") or ""
         lasts = command.seconds is None and not command.ranks
         kept = f"{level} is set for the next start; " if lasts else ""
-        if unused(backend, self._run.plan.backend):  # though a CUDA build of torch has NCCL, and that obeys
+        no_nccl = unused(backend, self._run.plan.backend, called(self._run.state))
+        if no_nccl:  # though a CUDA build of torch has NCCL, and that obeys
             ranks, clause = tuple(answers), Clause(await self._gloo(command, level, tuple(answers)))
         elif ranks:
             subsys = f" {parse_subsys(command.subsys)}" if command.subsys else ""
-            clause = Clause(f"NCCL_DEBUG={level}{subsys} live on {{ranks}}{_span(command)}", ranks)
+            quiet = QUIET if level == "INFO" and not command.subsys else ""
+            clause = Clause(f"NCCL_DEBUG={level}{subsys} live on {{ranks}}{_span(command)}{quiet}", ranks)
         elif answer.get("loaded"):
             raise CommandRefused(
                 f"NCCL {answer.get('version') or 'here'} cannot change NCCL_DEBUG live (2.24 or newer can): "
@@ -131,7 +140,7 @@ class NcclSwitch:
             clause = Clause(
                 f"NCCL is not loaded yet: NCCL_DEBUG={level} is set, and counts from its first use"
             )
-        acts = bool(answer.get("changed")) and not unused(backend, self._run.plan.backend)
+        acts = bool(answer.get("changed")) and not no_nccl
         self._report(command, level, ranks, acts, clause.words())
         self._go_back_after(command.seconds, ranks)
         return clause

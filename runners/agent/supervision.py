@@ -16,6 +16,7 @@ from ...presets.finding import Finding
 from ...presets.sanitize import clean_line, clean_text
 from .. import file_io
 from ..diagnosis import activity
+from ..diagnosis.died import behind
 from ..host_processes import StartMode
 from ..inrank.failure_causes import Death, Failure, classify, first_of, left_early
 from ..inrank.restart_policy import after_failure
@@ -300,17 +301,19 @@ def close_attempt(
     asked: Outcome | None,
     gathered: Callable[[RankChanged], Ended],
     reported: str = "",
+    hangs: Iterable[Finding] = (),
 ) -> AttemptEnded:
     """The ledger's line for an attempt whose ranks have all ended, or are about to.
 
     `asked` is RESTARTED or STOPPED when somebody wanted it; `changes` the last change of each rank; `reported` is why
-    the launcher gave up, where it reported that.
+    the launcher gave up, where it reported that; `hangs` were raised as its first rank failed.
     """
     failed = [change for change in changes.values() if change.state in (RankPhase.FAILED, RankPhase.KILLED)]
     cause = first_cause([gathered(change) for change in failed], _succeeded(changes))
     if asked is not None:
         return AttemptEnded(attempt, asked, None, f"attempt {attempt} {asked}")
     if cause is not None:
+        cause = behind(cause, hangs, changes)
         more = f"; {len(cause.victims)} more followed" if cause.victims else ""
         return AttemptEnded(attempt, Outcome.FAILED, cause, f"attempt {attempt} failed: {cause.text}{more}")
     if reported:
@@ -350,6 +353,8 @@ class Supervision:
         self._changes: dict[int, RankChanged] = {}
         """Last change of each rank of the open attempt."""
         self._evidence: dict[int, KernelEvidence] = {}
+        self._hangs: tuple[Finding, ...] = ()
+        """Raised as the first rank of the attempt failed."""
         """What the kernel logged about the ranks that exited."""
         self._oom_watch = OomWatch()
         self._began = (0, 0.0)
@@ -476,7 +481,7 @@ class Supervision:
     def _attempt_started(self, event: AttemptStarted, at: float) -> None:
         fresh = 0.0 <= time.time() - at < FRESH_S
         self._began = (event.attempt, time.monotonic()) if fresh else (0, 0.0)
-        self._changes, self._evidence = {}, {}
+        self._changes, self._evidence, self._hangs = {}, {}, ()
         self._hooks.keep({place.rank for place in event.ranks})
         if self._run.runner is None:
             return  # a report of the past
@@ -493,6 +498,9 @@ class Supervision:
         if event.state is not RankPhase.RUNNING:
             self._hooks.forget(event.rank)
             if event.state in (RankPhase.FAILED, RankPhase.KILLED):
+                if not self._evidence:
+                    raised = self._run.state.findings.values()
+                    self._hangs = tuple(each for each in raised if each.id.startswith("hang-"))
                 self._evidence[event.rank] = self._oom_watch.evidence(event.pid, event.signal)
             if self._run.stopping() and event.state is not RankPhase.SUCCEEDED:
                 event = structs.replace(event, state=RankPhase.STOPPED)
@@ -515,6 +523,7 @@ class Supervision:
             asked=asked,
             gathered=self._gathered,
             reported=reported,
+            hangs=self._hangs,
         )
         self._emit_end(closed)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from ...presets.finding import Finding
 from ..formatting import size_text, spans_text
 from ..inrank.failure_causes import PEERS, UNEVEN
-from ..model import FirstCause, Outcome, RankPhase, RunPhase
+from ..model import FirstCause, Outcome, RankChanged, RankPhase, RunPhase
 from ..state import Attempt, RunState
 from . import out_of_memory
 from .view import View
@@ -56,6 +56,25 @@ def find(view: View) -> Iterable[Finding]:
     if cause.kind in MEMORY and any(each.id.startswith("oom-") for each in out_of_memory.find(view)):
         return  # one end, one sentence
     yield _finding(view, attempt, cause)
+
+
+def behind(cause: FirstCause, hangs: Iterable[Finding], changes: Mapping[int, RankChanged]) -> FirstCause:
+    """The rank that the others waited for, where a time limit ended their wait; else `cause`.
+
+    `hangs`: what was raised as the first of them ended; `changes`: the last one of each rank.
+    """
+    if not cause.symptom or cause.kind != "timeout":
+        return cause
+    hang = next((each for each in hangs if each.rank in changes), None)  # torch ends that one as well
+    if hang is None or hang.rank is None:
+        return cause
+    late = changes[hang.rank]
+    waited = {cause.rank, *cause.victims, *changes} - {late.rank}
+    return FirstCause(
+        rank=late.rank, local_rank=late.local_rank, node=cause.node, pid=late.pid,
+        text=f"{hang.text}, until the time limit of the collective", victims=tuple(sorted(waited)), at=cause.at,
+        kind=cause.kind, remedy=hang.remedy, retry=cause.retry, evidence=(cause.text, *hang.evidence),
+    )  # fmt: skip
 
 
 def _at_hand(view: View) -> Attempt | None:

@@ -401,7 +401,16 @@ CAUSES: tuple[Cause, ...] = (
     ),
     _cause(
         "timeout",
-        r"Timed out waiting \d+ms|collective operation timeout|Socket Timeout|Timeout waiting for|wait timeout after"
+        r"Received a dump signal due to a collective timeout from\s+rank (\d+)",
+        "was ended by torch, because rank {0} waited for a collective until the time limit",
+        "see where each of the two was (`distui dump`), or raise the timeout of the process group",
+        "maybe",
+        symptom=True,
+        anywhere=True,
+    ),
+    _cause(
+        "timeout",
+        r"Timed out waiting \d+ms|collective operation timeout|detected operation timeout|Socket Timeout|Timeout waiting for|wait timeout after"
         r"|TimeoutError.{0,80}?\bp?nccl[A-Z]\w+",
         "waited for a collective until the time limit",
         "another rank did not come: see where it was (`distui dump`), or raise the timeout of the process group",

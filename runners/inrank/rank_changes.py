@@ -125,7 +125,7 @@ _UNSET = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV"}
 
 
 def nccl_libraries() -> list[Any]:
-    """Every libnccl that this process has mapped; nothing is loaded for it."""
+    """Every libnccl that this process has mapped, the one that torch calls first; nothing is loaded for it."""
     paths: list[str] = []
     with open("/proc/self/maps") as maps:
         for line in maps:
@@ -138,15 +138,25 @@ def nccl_libraries() -> list[Any]:
             libraries.append(ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW))
         except OSError:  # replaced on disk since it was loaded: the loader still has it by its name
             libraries.append(ctypes.CDLL(SONAME, mode=os.RTLD_NOLOAD | os.RTLD_NOW))
+    # One of LD_PRELOAD is before all others for whoever calls NCCL, though torch 2.14 loads that of its wheel beside it.
+    preloaded = _address(ctypes.CDLL(None))
+    if preloaded is not None:
+        libraries.sort(key=lambda library: _address(library) != preloaded)
     return libraries
 
 
+def _address(library: Any) -> int | None:
+    """Where a library has ncclGetVersion; None where it has not."""
+    function = getattr(library, "ncclGetVersion", None)
+    return None if function is None else ctypes.cast(function, ctypes.c_void_p).value
+
+
 def nccl_state() -> dict[str, Any]:
-    """{"loaded", "live", "version", "debug", "backend"}; live: whether every library exports ncclResetDebugInit."""
+    """{"loaded", "live", "version", "debug", "backend"}; live: whether the library exports ncclResetDebugInit."""
     libraries = nccl_libraries()
     return {
         "loaded": bool(libraries),
-        "live": all(hasattr(library, "ncclResetDebugInit") for library in libraries) if libraries else None,
+        "live": hasattr(libraries[0], "ncclResetDebugInit") if libraries else None,
         "version": version(libraries[0]) if libraries else None,
         "debug": os.environ.get("NCCL_DEBUG"),
         "backend": backend(),
@@ -203,8 +213,9 @@ class Levels:
         if state["live"]:
             os.environ["NCCL_DEBUG_FILE"] = self._new_file()
             for library in nccl_libraries():
-                library.ncclResetDebugInit.restype = None
-                library.ncclResetDebugInit()
+                if hasattr(library, "ncclResetDebugInit"):
+                    library.ncclResetDebugInit.restype = None
+                    library.ncclResetDebugInit()
             state["changed"] = True
         state["debug"] = os.environ.get("NCCL_DEBUG")
         return state

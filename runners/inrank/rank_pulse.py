@@ -328,7 +328,7 @@ class _Recorder:
             group = seen.setdefault(
                 str(entry["pg_id"]),
                 {"name": entry["group"], "desc": str(entry["process_group"][1]), "plain": True,
-                 "enqueued": 0, "waits": None},
+                 "enqueued": 0, "waits": None, "backend": entry["profiling_name"].rpartition(":")[0]},
             )  # fmt: skip
             if entry["is_p2p"]:
                 group["plain"] = False

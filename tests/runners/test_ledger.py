@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from distui.presets.finding import Finding
 from distui.runners.agent.processes import KernelEvidence
 from distui.runners.agent.supervision import Ended, Raised, close_attempt, first_cause, gather, last_samples
-from distui.runners.model import Outcome, RankChanged, RankPhase, RankPlace, RankSample
+from distui.runners.model import FirstCause, Outcome, RankChanged, RankPhase, RankPlace, RankSample
 from distui.runners.state import Rank
 
 
@@ -102,3 +103,31 @@ def test_the_exception_before_the_last_one_is_evidence() -> None:
     assert found is not None
     assert found.kind == "killed"
     assert found.evidence == (f"it came of {killed.strip()}",)
+
+
+def test_whoever_the_others_waited_for_is_the_cause_of_a_time_out() -> None:
+    """torch ends the rank that waited; what the one that did not come did was known by then."""
+    text = "rank 1 sleeps at train.py:17 stays_away; rank 0 waits for it in all_reduce #117"
+    hang = Finding("hang-not-joined", "error", text, rank=1, remedy="check what that line waits for")
+    waits = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=117, OpType=ALLREDUCE)"
+    late = RankChanged(1, 1, RankPhase.STOPPED, 1, 102, -15, "SIGTERM", 12.0)
+    by_rank = {0: change(0, 10.0, -6, "SIGABRT"), 1: late}
+
+    def ended(*hangs: Finding) -> FirstCause | None:
+        def gathered(each: RankChanged) -> Ended:
+            return Ended(each, None, (waits,))
+
+        return close_attempt(1, by_rank, asked=None, gathered=gathered, hangs=hangs).first_cause
+
+    found = ended(hang)
+    assert found is not None
+    assert (found.rank, found.pid, found.victims, found.symptom) == (1, 102, (0,), False)
+    assert found.text == f"{text}, until the time limit of the collective"
+    assert found.evidence == ("rank 0 waited for a collective until the time limit (SIGABRT)",)
+    unknown = ended()
+    assert unknown is not None
+    assert (unknown.rank, unknown.symptom) == (0, True)
+    by_rank[1] = change(1, 9.0, -6, "SIGABRT")
+    also = ended(hang)
+    assert also is not None
+    assert (also.rank, also.text, also.victims) == (1, found.text, (0,))

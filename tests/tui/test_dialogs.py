@@ -8,6 +8,7 @@ import msgspec
 import pytest
 import scripted as play
 from conftest import Rig, Start, shown
+from msgspec.structs import replace
 from textual.widgets import Input
 
 from distui.presets.finding import PlanError
@@ -23,6 +24,9 @@ from distui.runners.model import (
     HookChanged,
     NcclChanged,
     Outcome,
+    ProcessGroup,
+    Pulse,
+    PulseTick,
     RankChanged,
     RankPhase,
     Restart,
@@ -34,7 +38,7 @@ from distui.runners.model import (
     TrainingSample,
     TrainingTick,
 )
-from distui.runners.nccl_reach import how, reach, refusal
+from distui.runners.nccl_reach import how, reach, refusal, uses_gloo
 from distui.runners.saving import answer_to
 from distui.runners.state import RunState
 from distui.tui.rows.command_line import CommandError, RunNames, candidates, completed, help_line, parse
@@ -43,6 +47,7 @@ from distui.tui.rows.glyphs import plain
 from distui.tui.screens.modal import ConfirmScreen, NcclScreen
 from distui.tui.screens.prompts import CommandPrompt
 from distui.tui.screens.run import RunScreen
+from distui.tui.verbs.status import describe
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -174,6 +179,20 @@ def test_without_a_hook_nothing_is_changed_live() -> None:
     assert (
         refusal(gloo, asked()) == "NCCL is not in use (gloo), and no rank has a hook: nothing would change"
     )
+
+
+def test_what_the_ranks_call_counts_and_not_the_plan() -> None:
+    """distui saw no GPU, as on WSL, and the script takes NCCL."""
+    groups = (ProcessGroup("0", enqueued=8, completed=8, backend="nccl"),)
+    pulses = PulseTick(tuple(Pulse(rank, play.NOW, groups=groups) for rank in (0, 1)))
+    hooked = [(124.8, HookChanged(1, rank, "armed", 4711, "WARN", True, "2.30.7")) for rank in (0, 1)]
+    state = state_of(*hooked, (124.9, pulses), ranks=2, gpu=False)
+    assert refusal(state, asked(restart=True)) == ""
+    assert how(state) == "ranks 0, 1 live (NCCL 2.30.7)"
+    assert "backend gloo planned, NCCL in use" in describe(state, play.NOW)
+    asleep = tuple(replace(group, backend="gloo") for group in groups)
+    gloo = PulseTick(tuple(Pulse(rank, play.NOW, groups=asleep) for rank in (0, 1)))
+    assert uses_gloo(state_of(*hooked, (124.9, gloo), ranks=2, gpu=False))
 
 
 def test_the_ranks_that_can_obey_are_named() -> None:

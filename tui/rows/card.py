@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from ...presets.sanitize import clean_text
 from ...runners.formatting import NA, elapsed, listed, plural, size_text, time_of_day
 from ...runners.model import Checkpoint
+from ...runners.nccl_reach import uses_gloo
 from ...runners.progress import progress, source_text
 from ...runners.state import RunState
 from ...runners.status import applied
@@ -82,7 +83,7 @@ def _restarts(state: RunState) -> str:
 
 
 def _nccl(state: RunState) -> str:
-    if state.plan is not None and state.plan.backend == "gloo":
+    if uses_gloo(state):
         return ""
     versions = sorted({rank.nccl_version for rank in state.ranks.values() if rank.nccl_version})
     levels = sorted({rank.nccl_debug for rank in state.ranks.values() if rank.nccl_debug})

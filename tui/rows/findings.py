@@ -25,6 +25,7 @@ from ...runners.formatting import (
     time_of_day,
 )
 from ...runners.model import Checkpoint, FirstCause, LinkState, Outcome, RunPhase
+from ...runners.nccl_reach import uses_gloo
 from ...runners.state import Attempt, RunState
 from ...runners.status import foreign, untimed
 from . import glyphs
@@ -235,7 +236,7 @@ def _covered(what: str, there: int, all_: int, noun: str) -> Row:
 
 def _nccl_covered(state: RunState) -> Row:
     what = "NCCL's statements"
-    if state.plan is not None and state.plan.backend == "gloo":
+    if uses_gloo(state):
         return ((f" {glyphs.MISSING} ", "dim"), (f"{what}: ", "text"), ("gloo: NCCL is not used", "dim"))
     if foreign(state):
         return (

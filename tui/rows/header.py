@@ -19,6 +19,7 @@ from ...runners.formatting import (
     usage_short,
 )
 from ...runners.model import Cluster, LinkState, RankPhase, RunPhase
+from ...runners.nccl_reach import uses_gloo
 from ...runners.progress import RATES, STEPS_SOURCE, Progress, parts, progress
 from ...runners.state import RunState
 from ...runners.status import HUNG, applied
@@ -213,7 +214,7 @@ def world_size(state: RunState) -> int:
 def _software(state: RunState) -> Row:
     """Preset, torch, NCCL."""
     plan = state.plan
-    gloo = plan is not None and plan.backend == "gloo"
+    gloo = uses_gloo(state)
     versions = state.once(_nccl_versions)
     texts = [
         plan.preset if plan is not None else "",
@@ -240,7 +241,7 @@ def _nccl_level(frame: Frame) -> Row:
     """A level of NCCL_DEBUG that writes; the quiet ones are no news."""
     state = frame.state
     levels = state.once(_nccl_levels)
-    if state.phase.ended or not levels or (state.plan is not None and state.plan.backend == "gloo"):
+    if state.phase.ended or not levels or uses_gloo(state):
         return ()
     name = next(iter(levels)) if len(levels) == 1 else "mixed"
     return () if name in ("WARN", "VERSION") else ((f"NCCL_DEBUG {name}", "warn"),)

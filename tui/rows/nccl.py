@@ -14,6 +14,7 @@ from msgspec import Struct
 from ...presets.secrets import mask
 from ...runners.diagnosis.nccl_facts import STAGES, Communicator, FactLine, Init, NcclFacts, NcclNode
 from ...runners.formatting import NA, agreeing, listed, plural, size_short, spans, spans_text
+from ...runners.nccl_reach import uses_gloo
 from ...runners.state import RunState
 from ...runners.status import foreign
 from . import glyphs
@@ -300,7 +301,7 @@ OTHERS = ("hang-", "straggler", "died-", "oom-", "mem-", "start-")
 
 def why_empty(state: RunState, reading: str = "") -> str:
     """Why there is nothing to show, and what to do, in a sentence; `reading`: what is being done about it."""
-    if state.plan is not None and state.plan.backend == "gloo":
+    if uses_gloo(state):
         return "This run uses gloo: NCCL is not used, so there is nothing that it could say."
     if reading:
         return reading

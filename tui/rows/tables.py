@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from ...runners import status
 from ...runners.formatting import NA, plural, spans_short
 from ...runners.model import RankPhase
+from ...runners.nccl_reach import uses_gloo
 from ...runners.state import Rank, RunState
 from ...runners.status import short
 from . import glyphs
@@ -131,7 +132,7 @@ def _gone(state: RunState) -> set[str]:
         gone.add("nodes")
     if not any(node.gpus for node in state.nodes.values()) or state.phase.ended:
         gone.add("gpu")
-    if state.phase.ended or (state.plan is not None and state.plan.backend == "gloo"):
+    if state.phase.ended or uses_gloo(state):
         gone.add("nccl")
     return gone
 

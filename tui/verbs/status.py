@@ -20,6 +20,7 @@ from ...runners.foreign_jobs import WatchedJob, find_job, scan
 from ...runners.formatting import NA, duration_text, plural, size_text
 from ...runners.local_agent import snapshot, with_link
 from ...runners.model import Host, LinkState, RunPhase, Stamped
+from ...runners.nccl_reach import uses_gloo
 from ...runners.progress import parts, progress, source_text
 from ...runners.state import Node, RunState
 from ...runners.status import DAMAGED, applied, hidden, missing, state_words, status_json
@@ -85,7 +86,8 @@ def describe(state: RunState, now: float | None = None) -> str:
     if state.plan is not None:
         plan = state.plan
         preset = f"preset {plan.preset}, " if plan.preset else ""
-        backend = f", backend {plan.backend}" if plan.backend else ""
+        used = " planned, NCCL in use" if plan.backend == "gloo" and not uses_gloo(state) else ""
+        backend = f", backend {plan.backend}{used}" if plan.backend else ""
         lines.append(f"{preset}{plan.launcher}: {plan.command}{backend}")
     acted = applied(state)
     if acted is not None:

@@ -23,10 +23,9 @@ VERSIONS = ("2.28.9", "2.29.7", "2.30.7")
 HERE = Path(__file__).parent
 HEADERS = ("nvidia-cuda-runtime==13.0.96", "nvidia-cuda-crt==13.0.88", "nvidia-cuda-cccl==13.0.85")
 """Wheels with the header files of CUDA 13.0."""
-SONAMES = {"libcudart.so": "libcudart.so.13"}
-"""Where it is not the file's name."""
 TOOLS = ("gcc", "g++", "make", "nm", "as")
-BUILD_S = 1500
+BUILD_S = 5400
+"""On a machine that has other things to do, which come first."""
 
 
 class MissingError(Exception):
@@ -46,6 +45,8 @@ class Built:
     """The folder of the stand-in for libibverbs."""
     machine: Path
     """What is loaded before the C library: machine.so."""
+    packages: Path
+    """A folder for PYTHONPATH, in which torch looks for these libraries before it does in NVIDIA's wheels."""
 
 
 def cache() -> Path:
@@ -80,8 +81,9 @@ def built(version: str) -> Built:
             _build_nccl(source, version, include, library)
         below = folder / f"below-{_digest(HERE / 'standins')}"
         if not below.exists():
-            _once(below, lambda made: _build_standins(made, include, library.with_name("include")))
-    return Built(version, library.with_name("libnccl.so.2"), below, below / "verbs", below / "machine.so")
+            _once(below, lambda made: _build_standins(made, include, library))
+    first = library.with_name("libnccl.so.2")
+    return Built(version, first, below, below / "verbs", below / "machine.so", below / "packages")
 
 
 @contextmanager
@@ -169,11 +171,25 @@ def _unpack(source: Path, tree: Path) -> None:
     unpacked.rename(tree)
 
 
-def _build_standins(target: Path, include: Path, of_nccl: Path) -> None:
+def _build_standins(target: Path, include: Path, library: Path) -> None:
     """Compile standins/, of which verbs.c reads NCCL's declarations of the ABI."""
+    of_nccl = library.with_name("include")
     (target / "verbs").mkdir()
-    runtime = ["runtime.c", "driver.c", "memory.c", "nothing.c"]
-    _compile(target / "libcudart.so.13", runtime, f"-I{include}", "-fvisibility=hidden")
+    runtime = ["runtime.c", "torch.c", "driver.c", "memory.c", "nothing.c"]
+    symbols = HERE / "standins" / "runtime.map"
+    _compile(
+        target / "libcudart.so.13", runtime, f"-I{include}", "-fvisibility=hidden",
+        f"-Wl,--version-script={symbols}",
+    )  # fmt: skip
+    above = Path("../../../..")
+    for name, soname, file in (
+        ("cu13", "libcudart.so.13", above / "libcudart.so.13"),
+        ("nccl", "libnccl.so.2", library),
+    ):
+        folder = target / "packages" / "nvidia" / name / "lib"
+        folder.mkdir(parents=True)
+        (folder / soname).symlink_to(file)
+    _compile(target / "libcuda.so.1", ["libcuda.c"])
     _compile(target / "libnvidia-ml.so.1", ["nvml.c"], "-fvisibility=hidden")
     _compile(target / "machine.so", ["machine.c"], "-ldl")
     symbols = HERE / "standins" / "verbs.map"

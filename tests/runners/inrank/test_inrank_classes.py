@@ -177,6 +177,12 @@ LINES = [
     (-6, ["[rank0]:[E12] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=6)",
           "terminate called after throwing an instance of 'c10::DistBackendError'"], "timeout", "maybe",
      "rank 0 waited for a collective until the time limit (SIGABRT)"),
+    (-6, ["[rank0]:[E11] WorkNCCL.cpp:192] [TC][rank=0][name=0] Operation timed out after 25986 ms",
+          "[rank0]:[E11] [TC][rank=0][name=0] Aborting process on rank 0 due to timeout - timeout watchdog detected operation"
+          " timeout"], "timeout", "maybe", "rank 0 waited for a collective until the time limit (SIGABRT)"),
+    (-6, ["[rank0]:[E12] Received a dump signal due to a collective timeout from  rank 3 and we will try",
+          "[rank0]:[F12] Terminating the process after attempting to dump debug info, due to collective timeout"],
+     "timeout", "maybe", "rank 0 was ended by torch, because rank 3 waited for a collective until the time limit"),
     (-6, ["terminate called after throwing an instance of 'c10::AcceleratorError'",
           "  what():  CUDA error: an illegal memory access was encountered"], "cuda-error", "maybe",
      "rank 0 failed on its GPU: CUDA error: an illegal memory access was encountered (SIGABRT)"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import importlib.util
+import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -133,6 +135,22 @@ async def test_a_restart_for_a_time_goes_back_on_the_running_ranks(library: Call
         }
 
 
+@needs_compiler
+@pytest.mark.parametrize("preloaded_is_old", [False, True])
+def test_of_two_libraries_the_preloaded_one_counts(
+    library: Callable[[bool], str], preloaded_is_old: bool
+) -> None:
+    """torch 2.14 loads the one of its wheel beside it."""
+    script = (
+        "import ctypes, sys; ctypes.CDLL(sys.argv[1]); from distui.runners.inrank.rank_changes import nccl_state; "
+        "state = nccl_state(); print(state['version'], state['live'])"
+    )
+    words = [sys.executable, "-c", script, library(not preloaded_is_old)]
+    env = {**os.environ, "LD_PRELOAD": library(preloaded_is_old)}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == (["2.21.5", "False"] if preloaded_is_old else ["2.28.9", "True"])
+
+
 async def test_without_nccl_the_logging_of_c10d_is_raised_instead() -> None:
     async with driven(launch(PLAIN_DDP)) as run:
         await run.stepping()
@@ -238,6 +256,18 @@ async def test_the_real_library_follows_on_a_running_rank() -> None:
         assert len(run.log("rank-0.1.nccl")) == size, "silent again"
         assert (await run.nccl("INFO", "ALL")).ok
         await run.wrote("rank-0.3.nccl", "NCCL INFO", seconds=10.0)
+
+
+@pytest.mark.parametrize(
+    ("backend", "planned", "used", "no"),
+    [("cpu:gloo,cuda:nccl", "gloo", {"nccl"}, False), ("cpu:gloo,cuda:nccl", None, {"gloo"}, True),
+     ("cpu:gloo,cuda:nccl", "nccl", {"gloo"}, False), ("cpu:gloo,cuda:nccl2", "gloo", {"gloo", "nccl2"}, False)],
+)  # fmt: skip
+def test_whether_collectives_have_gone_through_nccl(
+    backend: str, planned: str | None, used: set[str], no: bool
+) -> None:
+    """One that names both has NCCL where tensors are on GPUs: what has been called tells it, whatever was planned."""
+    assert unused(backend, planned, used) is no
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@
  *   RIG_NVLS=1            NVLink SHARP: the driver can multicast
  *   RIG_MEMORY_MB=81920   memory of each
  *   RIG_ERROR=700@3       from the third kernel on every call answers this error of CUDA; @0: the first stream cannot be made
- *   RIG_MEET=FILE         a kernel ends once all of RIG_WORLD ranks have launched as many; RIG_RANK is who we are
+ *   RIG_MEET=FILE         a kernel ends once all of RIG_WORLD ranks have launched as many; RIG_RANK is who we are.
+ *                         Without these two, what torchrun says: WORLD_SIZE and RANK
  */
 #pragma once
 #include <stdint.h>
@@ -17,6 +18,9 @@ static inline int setting(const char *name, int otherwise) {
   const char *text = getenv(name);
   return text && *text ? atoi(text) : otherwise;
 }
+
+static inline int this_rank(void) { return setting("RIG_RANK", setting("RANK", 0)); }
+static inline int ranks(void) { return setting("RIG_WORLD", setting("WORLD_SIZE", 1)); }
 
 static inline int gpus(void) {
   int count = setting("RIG_GPUS", 8);

@@ -46,12 +46,13 @@ static void meet(void) {
   if (file < 0 || ftruncate(file, sizeof alone)) return;
   void *shared = mmap(NULL, sizeof alone, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (shared != MAP_FAILED) progress = shared;
+  progress[this_rank()] = 0; /* of an attempt before */
   close(file);
 }
 
 static int busy(long kernels) {
   if (kernels <= ended || !getenv("RIG_MEET")) return 0;
-  for (int rank = 0; rank < setting("RIG_WORLD", 1); rank++)
+  for (int rank = 0; rank < ranks(); rank++)
     if (progress[rank] < kernels) return 1;
   return 0;
 }
@@ -74,7 +75,7 @@ API cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void
   meet();
   stream_of(config->stream)->kernels = ++launched;
   if (error_now()) return answer(error_now());
-  progress[setting("RIG_RANK", 0)] = launched;
+  progress[this_rank()] = launched;
   return cudaSuccess;
 }
 
@@ -98,6 +99,10 @@ API cudaError_t cudaStreamQuery(cudaStream_t stream) {
 }
 API cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   while (busy(stream_of(stream)->kernels)) usleep(200);
+  return answer(error_now());
+}
+API cudaError_t cudaDeviceSynchronize(void) {
+  while (busy(launched)) usleep(200);
   return answer(error_now());
 }
 API cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
@@ -140,6 +145,7 @@ API cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, v
 
 /* ---- devices */
 
+API cudaError_t cudaPeekAtLastError(void) { return last; }
 API cudaError_t cudaGetLastError(void) {
   cudaError_t error = last;
   last = cudaSuccess;
@@ -193,6 +199,14 @@ API cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int w
   snprintf(properties->name, sizeof properties->name, "NVIDIA H100 80GB HBM3");
   properties->major = 9;
   properties->multiProcessorCount = 132;
+  properties->warpSize = 32;
+  properties->maxThreadsPerBlock = 1024;
+  properties->maxThreadsPerMultiProcessor = 2048;
+  properties->maxGridSize[0] = 0x7fffffff;
+  properties->maxGridSize[1] = properties->maxGridSize[2] = 65535;
+  properties->maxThreadsDim[0] = properties->maxThreadsDim[1] = 1024;
+  properties->maxThreadsDim[2] = 64;
+  properties->sharedMemPerBlock = 49152;
   properties->totalGlobalMem = (size_t)setting("RIG_MEMORY_MB", 81920) << 20;
   return cudaSuccess;
 }
