@@ -410,7 +410,7 @@ class Collective(Struct, frozen=True, omit_defaults=True):
 
 
 class ProcessGroup(Struct, frozen=True, omit_defaults=True):
-    """A process group as its flight recorder tells of it, with its `backend`: "nccl", "nccl2" or "gloo", "" if unknown."""
+    """A process group as its flight recorder tells of it; `backend`: "nccl", "nccl2" or "gloo"; "": unknown."""
 
     name: str
     ranks: tuple[int, ...] = ()

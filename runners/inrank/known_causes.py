@@ -401,17 +401,17 @@ CAUSES: tuple[Cause, ...] = (
     ),
     _cause(
         "timeout",
-        r"Received a dump signal due to a collective timeout from\s+rank (\d+)",
-        "was ended by torch, because rank {0} waited for a collective until the time limit",
-        "see where each of the two was (`distui dump`), or raise the timeout of the process group",
+        r"Received a dump signal due to a collective timeout from\s+rank \d+",
+        "was ended by torch: a rank waited for a collective until the time limit",
+        "see where each rank was (`distui dump`), or raise the timeout of the process group",
         "maybe",
         symptom=True,
         anywhere=True,
     ),
     _cause(
         "timeout",
-        r"Timed out waiting \d+ms|collective operation timeout|detected operation timeout|Socket Timeout|Timeout waiting for|wait timeout after"
-        r"|TimeoutError.{0,80}?\bp?nccl[A-Z]\w+",
+        r"Timed out waiting \d+ms|(?:collective|detected) operation timeout|Socket Timeout|Timeout waiting for"
+        r"|wait timeout after|TimeoutError.{0,80}?\bp?nccl[A-Z]\w+",
         "waited for a collective until the time limit",
         "another rank did not come: see where it was (`distui dump`), or raise the timeout of the process group",
         "maybe",

@@ -163,8 +163,12 @@ def test_torchs_watchdog_ends_a_job_and_the_rank_that_stayed_away_is_the_first_c
     assert run.wait(timeout=120) == 1, run.describe()
     (end,) = run.of("AttemptEnded")
     assert end["first_cause"]["rank"] == 1, end
-    said = run.distui("diagnose").out
-    assert "rank 1" in said.splitlines()[0], said
+    report = run.distui("diagnose").out
+    (cause,) = (line for line in report.splitlines() if "died-timeout (" in line)
+    assert re.search(
+        r"rank 1 .*stays_away.*; rank 0 waits for it in all_reduce #\d+, until the time limit", cause
+    ), report
+    assert "Rank 1 did not come: rank 0 timed out in ALLREDUCE" in report
 
 
 @pytest.mark.parametrize("start", [Ranks.launch, Ranks.execute], ids=["launch", "exec"])
