@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -53,9 +54,28 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def skypilot(cluster: Cluster) -> Cluster:
-    """The same, with SkyPilot's API server."""
-    cluster.start_api()
+def starting(cluster: Cluster) -> Iterator[Future[None]]:
+    """SkyPilot's API server, on its way while tests run that need none."""
+    pool = ThreadPoolExecutor(1)
+    yield pool.submit(cluster.start_api)
+    pool.shutdown(wait=False)  # what it still does ends with the rig
+
+
+@pytest.fixture(scope="session", autouse=True)
+def begun(request: pytest.FixtureRequest) -> None:
+    """Before the first test of this folder, where one of them needs it."""
+    if any(
+        "skypilot" in item.fixturenames
+        for item in request.session.items
+        if isinstance(item, pytest.Function)
+    ):
+        request.getfixturevalue("starting")
+
+
+@pytest.fixture(scope="session")
+def skypilot(cluster: Cluster, starting: Future[None]) -> Cluster:
+    """The rig once its API server is there."""
+    starting.result()
     return cluster
 
 

@@ -15,6 +15,8 @@ import psutil
 from screen import Screen  # type: ignore[import-not-found, unused-ignore]
 from slurm.cluster import Cluster  # type: ignore[import-not-found, unused-ignore]
 
+from distui.runners.wire.ssh import AGAIN_S, closed_early
+
 EXAMPLE = Path(__file__).resolve().parents[2] / "presets/examples/chargpt.py"
 STEADY = """\
 \"\"\"The example, with a numbered line from every rank, ten each second.\"\"\"
@@ -172,6 +174,17 @@ class Desk:
         jobs = dict(json.loads(done.stdout.strip().splitlines()[-1].translate(_AS_JSON)))
         return str(jobs[max(jobs) if number is None else number])
 
+    def listed_as_cancelled(self, run: str, job: int) -> None:
+        """SkyPilot lists the job of a stopped run so in the end, or distui reports that it does not."""
+        self.cluster.wait(
+            lambda: self.job(job) not in ("RUNNING", "STOPPING"), "SkyPilot lists its end", 200, every=1.0
+        )
+        listed = self.job(job)
+        reported = f"job {job} on {self.name} is listed by SkyPilot as {listed}"
+        assert listed == "CANCELLED" or reported in (self.run_dir(run) / "journal.jsonl").read_text(), (
+            listed
+        )
+
     def run_dir(self, run: str) -> Path:
         """The hub's."""
         return Path(self.cluster.home) / ".local/state/distui/runs" / run
@@ -205,6 +218,17 @@ class Desk:
         has = [one["source"] for one in journal if one.get("node", 0) == node and one.get("source")]
         assert has == wanted[: len(has)]
         assert len(wanted) - len(has) <= 1, "what was written just now may be on its way"
+
+
+def typed_ssh(cluster: Cluster, *words: str, timeout: float = 90) -> subprocess.CompletedProcess[str]:
+    """`ssh` in the client, typed again where it was closed before the login, as distui tries its own links again."""
+    for pause_s in (*AGAIN_S, None):
+        done: subprocess.CompletedProcess[str] = cluster.client(["ssh", *words], timeout)
+        if pause_s is None or not closed_early(done.stderr.splitlines(), done.returncode):
+            break
+        print(f"ssh {words} is typed again: {done.stderr}")
+        time.sleep(pause_s)
+    return done
 
 
 def read(run_dir: Path) -> list[dict[str, Any]]:

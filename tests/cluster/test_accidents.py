@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from desk import API_SERVER, Desk, Status, stepping, told
+from desk import API_SERVER, Desk, Status, stepping, told, typed_ssh
 from slurm.cluster import Cluster
 
 pytestmark = pytest.mark.timeout(600)
@@ -141,11 +141,11 @@ def test_a_key_that_does_not_fit(desk: Desk, training: str, tmp_path: Path) -> N
 def test_it_is_stopped_from_the_head(desk: Desk, training: str) -> None:
     """The runners carry that to the other node while their own ranks end; here it is heard, and SkyPilot told."""
     job = desk.status(training)["cluster"]["job"]
-    done = desk.cluster.client(["ssh", desk.name, "~/.distui/distui stop train --yes"], 90)
+    done = typed_ssh(desk.cluster, desk.name, "~/.distui/distui stop train --yes")
     assert (done.returncode, done.stdout) == (0, "stopped: no process of the run is left\n"), done.stderr
     found = desk.until(training, lambda found: found["ended"] is not None, 60)
     assert (found["state"], [node["outcome"] for node in found["nodes"]]) == ("stopped", ["stopped"] * 2)
-    desk.cluster.wait(lambda: desk.job(job) == "CANCELLED", "SkyPilot lists it as cancelled", 60, every=0.5)
+    desk.listed_as_cancelled(training, job)
 
 
 def test_a_clock_ahead_and_a_disk_full(desk: Desk, training: str, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import psutil
 import pytest
-from desk import Desk, Status, stepping
+from desk import Desk, Status, stepping, typed_ssh
 
 pytestmark = pytest.mark.timeout(240)
 COMMAND = "~/.distui/distui"
@@ -18,8 +18,8 @@ COMMAND = "~/.distui/distui"
 
 def on_node(desk: Desk, words: str, alias: str = "") -> subprocess.CompletedProcess[str]:
     """A verb in an ssh session on the head, or behind another alias."""
-    done: subprocess.CompletedProcess[str] = desk.cluster.client(
-        ["ssh", alias or desk.name, f"{COMMAND} {words}"], 90
+    done: subprocess.CompletedProcess[str] = typed_ssh(
+        desk.cluster, alias or desk.name, f"{COMMAND} {words}"
     )
     return done
 

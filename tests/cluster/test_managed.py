@@ -33,6 +33,12 @@ def test_a_managed_job_runs_is_read_and_is_cancelled(keeper: Desk) -> None:
     assert "managed job" in keeper.refused("down", "kept", "--yes", cluster["name"])
     keeper.ok("stop", "kept", "--yes")
     found = keeper.status("kept")
-    assert (found["state"], found["cluster"]["state"]) == ("stopped", "CANCELLED")
-    assert found["text"] == "managed job 1 ended as CANCELLED"
-    assert "CANCELLED" in keeper.sky("jobs", "queue")
+    assert found["state"] == "stopped"
+    if found["cluster"]["state"] == "CANCELLED":
+        assert found["text"] == "managed job 1 ended as CANCELLED"
+    else:  # SkyPilot takes its time where the machine is busy
+        state = found["cluster"]["state"]
+        assert found["text"].startswith(f"managed job 1 was told to stop and is still {state}: `sky jobs")
+    keeper.cluster.wait(
+        lambda: "CANCELLED" in keeper.sky("jobs", "queue"), "SkyPilot lists it as cancelled", 120, every=1.0
+    )

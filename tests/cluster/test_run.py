@@ -108,10 +108,7 @@ def test_stop_is_a_cancel_for_skypilot(desk: Desk, calm: str) -> None:
     assert [desk.ranks(host) for host in ("c1", "c2")] == [[], []]
     found = desk.status(calm)
     assert (found["state"], {node["outcome"] for node in found["nodes"]}) == ("stopped", {"stopped"})
-    desk.cluster.wait(
-        lambda: desk.job(job) not in ("RUNNING", "STOPPING"), "SkyPilot lists its end", 75, every=0.5
-    )
-    assert desk.job(job) == "CANCELLED"
+    desk.listed_as_cancelled(calm, job)
     for node in (0, 1):
         desk.taken_over_whole(calm, node)
 
