@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from patience import slowness  # type: ignore[import-not-found, unused-ignore]
 from screen import Screen  # type: ignore[import-not-found, unused-ignore]
 from slurm.cluster import Cluster  # type: ignore[import-not-found, unused-ignore]
 
@@ -142,7 +143,7 @@ class Desk:
 
     def until(self, run: str, so: Callable[[Status], bool], timeout: float, bad: str = "failed") -> Status:
         """The status for which it is so; a run that comes to the state `bad` never will be."""
-        end = time.monotonic() + timeout
+        end = time.monotonic() + timeout * slowness()
         while not so(found := self.status(run)):
             assert time.monotonic() < end, told(found)
             assert found["state"] != bad, told(found)
