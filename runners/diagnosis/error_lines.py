@@ -18,6 +18,7 @@ from ..inrank.known_causes import NAN_REMEDY
 from .exceptions import LAST, sentence, text_of
 from .heads import Head, stamp_of
 from .nccl_facts import FactLine
+from .printed_traceback import NEXT
 from .rules import First, Rule, RuleHits, shown
 
 MOST, MOST_WORDS, MOST_IN_ALL = 64, 16, 8192
@@ -47,9 +48,10 @@ class Sureness(IntEnum):
 
 
 _ENDED = re.compile(
-    r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Timeout|Expired|NotFound)(?::\s|:?$)"
+    r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Timeout|Expired|NotFound|Exceeded)(?::\s|:?$)"
     r"|^\s*what\(\):|Fatal Python error|^(?i:fatal)[: ]|\bFATAL\b"
     r"|^\S+: error: |^Cuda failure \d|^Memory access fault by|^[\w.]+\.OutOfResources:"
+    r"|\b(?:hip|cuda)Error[A-Z]\w+: "
     r"|\bTHCudaCheck FAIL\b|\bCheck failed: "
     r"|\bAssertion [`'].{1,400}?['`] failed\b"
 )
@@ -59,11 +61,12 @@ _LEVEL = re.compile(
     r"|\[E\d{3,4} |^E\d{4} |\[E \w+\.\w+:\d+\]|\b[Ee]rror(?::| #?-?\d+\b)|\berror\]|NCCL WARN|Last error:"
     r"|\b\w+Error:|\b[Ee]rror in [\w.<>]{1,80}: |^[EF] \d\d-\d\d \d\d:\d\d:\d\d "
     r"|\bsize mismatch for \S+: copying a param\b|\bpthread_create failed\b|^Test \w+ failure\b"
-    r"|^\[[\d :,-]+ [CF] \d+ \d+\] "
+    r"|^\[[\d :,-]+ [CF] \d+ \d+\] |^E[A-Z]\d{4}: "
 )
 _WORDS = re.compile(
     r"^\s*assert \S|command not found|No such file or directory|(?i:permission denied)|Exec format error"
-    r"|(?i:not? (?:found|installed)|does not exist)"
+    r"|(?i:not? (?:found|installed)|does not exist)|^(?:/\S{1,80}/)?(?:ba|da|k|z)?sh: .{1,200}: not a valid "
+    r"|(?i:\bquota\b.{0,120}exceed|exceed.{0,80}\bquota\b)"
     r"|\bnodes are available: |, but another process is utilizing it"
     r"|\b(?i:cannot|can't|could not|unable to|failed|failure|evicted|killed|aborted|unrecognized arguments|refused)\b"
 )
@@ -75,24 +78,27 @@ HINTS = (
 SOFT = (
     "found", "No such", "enied", "annot", "can't", "ould not", "nable to", "ailed", "illed", "victed", "efused",
     "nrecognized", "not exist", "borted", "are available: ", "is utilizing", "ailure", "nstalled", "topping",
-    "mismatch for",
+    "mismatch for", "imes out", "xceed", "not a valid", "rad scale",
 )  # fmt: skip
 """The same of the least sure."""
 ERROR_WORDS = (*HINTS, *SOFT)
 _NOTHING = re.compile(
     r"^[\s^~]*$|^\s*frame #\d+: "
-    r'|^\s*File "|\bFile "[^"]{1,400}", line \d|^\s*raise |error_file'
+    r'|^\s*File "|\bFile "[^"]{1,400}", line \d|^\s*raise |^\s*self\.\w|^\s*return \w+\(|error_file'
     r"|(?i:\berrors?[\"']?\s*[:=]\s*(?:0|none|null|false|<N/A>|$))|Traceback \(most"
-    r"|\b0 errors?\b|^nccl\w+Error: |closing signal|ChildFailedError|CalledProcessError|Root Cause|failed \(exitcode"
+    r"|\b0 errors?\b|^\s*(?:failed|succeeded|active): \d+$|^nccl\w+Error: |closing signal|ChildFailedError"
+    r"|CalledProcessError|Root Cause|failed \(exitcode"
     r"|exits with return code|CHILD PROCESS FAILED|error_handler: ?\{?$|Submitted job triggered an exception"
     r"|couldn't chdir to .*: going to \S+ instead|^a non-zero exit code\. Per user-direction"
     r"|^UserError: User program failed with"
     r"|FutureWarning|DeprecationWarning|UserWarning|\bINFO\b|\bDEBUG\b|\bWARNING\b|\blevel=(?:info|debug|warn)"
 )
 """Words of errors that are none, or only of launchers whose ranks failed."""
-_WARNING = re.compile(r"\bUserWarning: ")
+_WARNING = re.compile(r"\bUserWarning: |^WARNING\b(?: \[[^\]]{1,80}\])?(?: \(\S{1,20}\))?:? ")
 _WARNED = re.compile(r"\[W\d{0,4} |^W\d{4} ")
 """A warning of torch's C++ (glog), before its prefix is taken away."""
+_REPORTED = re.compile(r"Error: failed to run torchrun ")
+"""Of a launcher that starts others: it says that they failed, and all else says more."""
 _SOCKET = re.compile(r"socket has failed to (?:bind|connect) .{1,400}errno: (?!97\b)\d")
 """A warning all the same: which port, or which peer, where torch raises no exception that names it. Error 97 only says
 that there is no IPv6."""
@@ -104,10 +110,22 @@ _MINOR = re.compile(r"\b(?:INFO|WARN(?:ING)?|DEBUG|NOTICE)\b|\bI\d{4}\b|^[WI] \d
 """Levels below that of errors, before the sentence."""
 _ALIVE = re.compile(
     r"\d+%\|.*\||(?i:\b(?:step|iter|iteration|epoch|global_step)\b\W{0,3}\d+.{0,80}\b(?:loss|lr|tok|time|acc))"
-    r"|(?i:\bloss\W{0,4}-?\d)"
+    r"|(?i:\bloss\W{0,4}-?\d)|\biteration +\d+/ *\d+ \|"
 )
 """A training that goes on."""
-_NOT_FINITE = re.compile(r"""(?i)loss["']?\s*[=:|,]?\s*(?:tensor\()?["']?(?:nan|[-+]?inf)\b""")
+_NOT_FINITE = re.compile(
+    r"""(?i)loss\]?["']?\s*[=:|,]?\s*(?:tensor\()?["']?(?:(?P<sure>nan)|[-+]?inf)\b"""
+    r"""|grad[ _]norm["']?\s*[=:|]?\s*["']?(?:nan|[-+]?inf)\b"""
+)
+"""Only a loss that is NaN is sure by itself."""
+_SKIPPED = re.compile(r"skipped iterations: +[1-9]")
+"""A step that a loss scaler leaves out, as it does until its scale fits."""
+ENOUGH = 3
+"""Such lines in a row that show the same where one does not."""
+_ABSENT = re.compile(r"(?i)not exist|no such|not found|cannot find|could ?n.t (?:find|open|read|load)")
+"""What is said of something that is not there."""
+NEAR = 6
+"""Lines above a traceback in which that stands."""
 
 
 @dataclass(slots=True)
@@ -127,6 +145,8 @@ class _Sentence:
     """Whether it is logged as less than an error."""
     lasts: bool = False
     """Whether it holds until training goes on otherwise, however far the end is."""
+    times: int = 1
+    """How often it was written in a row; only counted for such ones."""
 
 
 class ErrorLines:
@@ -142,10 +162,12 @@ class ErrorLines:
         self._file, self._name = 0, ""
         self.open_here = False
         """Whether a sentence of this file waits for a sign of life after it."""
+        self.awaited = 0
+        """The line in which the newest sentence goes on, as its colon says; 0 for none."""
 
     def open(self, file: int, name: str) -> None:
         """The next lines are of this file: its number, from 1, and its name."""
-        self._file, self._name, self.open_here = file, name, False
+        self._file, self._name, self.open_here, self.awaited = file, name, False, 0
         self.full = self._counts[file] >= MOST or len(self._kept) >= MOST_IN_ALL
 
     def line(self, line: str, text: str, head: Head, number: int, has_rule: bool) -> None:
@@ -187,7 +209,9 @@ class ErrorLines:
     def _joins(self, text: str, number: int) -> bool:
         """Whether a line is the next one of the sentence before, which says with a colon that more follows."""
         last = self._newest()
-        if last is None or last.first.evidence.line != number - 1 or not text[:1].isspace():
+        if last is None or last.first.evidence.line != number - 1:
+            return False
+        if not text[:1].isspace() and (number != self.awaited or NEXT.match(text)):
             return False
         if last.text.startswith("terminate called") and text.lstrip().startswith("what(): "):
             last.text, last.failure, last.sureness = text, of_line(text), Sureness.ENDED
@@ -201,6 +225,8 @@ class ErrorLines:
 
     def _keep(self, sentence: _Sentence) -> None:
         self._kept.append(sentence)
+        goes_on = sentence.sureness is Sureness.ENDED and sentence.text.endswith(":")
+        self.awaited = sentence.first.evidence.line + 1 if goes_on else 0
         self._counts[self._file] += 1
         self._words[self._file] += sentence.sureness is Sureness.WORDS
         self.full = self._counts[self._file] >= MOST or len(self._kept) >= MOST_IN_ALL
@@ -215,20 +241,24 @@ class ErrorLines:
 
     def diverged(self, line: str, text: str, head: Head, number: int) -> bool:
         """Whether a line of training has a loss that is not a number; the first of those in a row is kept."""
-        if _NOT_FINITE.search(text) is None or not is_alive(text):
+        match = _NOT_FINITE.search(text)
+        if match is None or not is_alive(text) or not (match["sure"] or _SKIPPED.search(text) is None):
             return False
-        last = self._newest()
-        if self.full or (last is not None and last.lasts and not last.outlived):
+        last, times = self._newest(), ENOUGH if match["sure"] else 1
+        if last is not None and last.lasts and not last.outlived:
+            last.times += times
+            return True
+        if self.full:
             return True
         first = self._first(line, head, number)
         failure = Failure(
             0,
             "nan",
-            f"rank 0 trains on with a loss that is not a number: {shown(text.strip())[:QUOTED]}",
+            f"rank 0 trains on with a loss or gradient that is not a number: {_around(text, match.start())}",
             NAN_REMEDY,
             "maybe",
         )
-        self._keep(_Sentence(Sureness.LEVEL, failure, text, first, lasts=True))
+        self._keep(_Sentence(Sureness.LEVEL, failure, text, first, lasts=True, times=times))
         self.open_here = True
         return True
 
@@ -238,6 +268,16 @@ class ErrorLines:
         if last is None or number - last.first.evidence.line > 1:
             return
         last.title = last.failure is None and last.sureness is not Sureness.ENDED
+
+    def announced(self, file: int, line: int) -> RuleHits | None:
+        """What is absent, as a file says right above a traceback that begins in this line; None for nothing."""
+        near = (
+            each
+            for each in reversed(self._kept)
+            if each.first.file == file and 0 < line - each.first.evidence.line <= NEAR
+        )
+        best = next((each for each in near if not each.outlived and _ABSENT.search(each.text)), None)
+        return None if best is None else RuleHits.of(_rule(best, True), best.first)
 
     def outlive(self) -> None:
         """Training goes on in this file."""
@@ -275,6 +315,13 @@ class ErrorLines:
             yield RuleHits.of(_rule(best, bool(ended)), best.first)
 
 
+def _around(text: str, at: int) -> str:
+    """What stands at a place of a line, of a long one without its beginning."""
+    text = shown(text.strip())
+    begin = max(0, min(at, len(text)) - QUOTED // 2) if len(text) > QUOTED else 0
+    return "…" * bool(begin) + text[begin : begin + QUOTED]
+
+
 def _follows(first: First, killed: First | None) -> bool:
     return killed is not None and first.file == killed.file and first.evidence.line > killed.evidence.line
 
@@ -289,7 +336,7 @@ def _is_after(each: _Sentence, symptoms: Mapping[int, int]) -> bool:
 def _ends(each: _Sentence, lengths: Mapping[int, int]) -> bool:
     """Whether its file ends with it, and no training went on after it."""
     if each.lasts:
-        return not each.outlived
+        return not each.outlived and each.times >= ENOUGH
     left = lengths.get(each.first.file, 0) - each.first.evidence.line
     if each.outlived or (each.warned and each.sureness is Sureness.WORDS):
         return False
@@ -302,6 +349,12 @@ def is_alive(line: str) -> bool:
         if word in line:
             return _ALIVE.search(line) is not None
     return False
+
+
+def may_diverge(line: str) -> bool:
+    """Whether a line has a loss or gradient that is no number; the words first, since it is asked for every line."""
+    maybe = "nan" in line or "NaN" in line or " inf " in line or ": inf" in line or "=inf" in line
+    return (maybe or line.endswith(" inf")) and _NOT_FINITE.search(line) is not None
 
 
 def may_report(line: str) -> bool:
@@ -324,10 +377,19 @@ def sureness_of(text: str) -> Sureness | None:
     return Sureness.WORDS if _WORDS.search(text) else None
 
 
-def _order(each: _Sentence) -> tuple[bool, bool, bool, int, int, int]:
+def _order(each: _Sentence) -> tuple[bool, bool, bool, bool, int, int, int]:
     failure, first = each.failure, each.first
     symptom = failure is not None and failure.symptom
-    return (each.outlived, symptom, failure is None, -each.sureness, first.file, first.evidence.line)
+    reported = _REPORTED.match(each.text) is not None
+    return (
+        each.outlived,
+        symptom,
+        failure is None,
+        reported,
+        -each.sureness,
+        first.file,
+        first.evidence.line,
+    )
 
 
 def _rule(best: _Sentence, ended: bool) -> Rule:

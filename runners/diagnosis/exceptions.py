@@ -50,13 +50,17 @@ _GROUPS = re.compile(r"^(?:.*\.)?(?:Base)?ExceptionGroup$")
 """Exceptions that carry others, which are printed behind them."""
 _RANK = re.compile(r"Traceback \(most recent call last\): \(RANK (\d{1,7})\)")
 """The rank of an exception that CheckpointException carries."""
+_OF_ENGINE = re.compile(r"\[[\d: -]{8,25}(?:[DPE]P\d+ )*TP(\d{1,5})(?: [DPE]P\d+)*\] ")
+"""The tensor-parallel rank in what SGLang writes before a traceback's first line."""
 _OWN = re.compile(r"\bdid not receive grad for rank (\d{1,7})\b")
 """The rank that raised it, in the message."""
 GENERIC = ("exception", "assertion")
 """Classes that say no more than the exception does: the one before it in a chain may."""
 _NUMBER = re.compile(r"\d+")
+_OF_NONE = re.compile(r"'NoneType'")
+"""In exceptions of what was not there, and was used all the same."""
 _OF_NCCL = re.compile(
-    r"DistBackendError|NCCL (?:error|WARN)|ncclInternalError|ncclSystemError|ncclRemoteError"
+    r"DistBackendError|NCCL (?:[Ee]rror|WARN)|ncclInternalError|ncclSystemError|ncclRemoteError"
 )
 
 
@@ -101,6 +105,8 @@ class _Raised:
     """Whether one of them ended its process for certain."""
     last: dict[int, int] = field(default_factory=dict)
     """Line of the newest, by file."""
+    began: dict[int, int] = field(default_factory=dict)
+    """Line in which the traceback of the first begins, by file."""
     lives: dict[Stream, int] = field(default_factory=dict)
     """How often its writers showed signs of life since."""
 
@@ -178,7 +184,7 @@ class Exceptions:
         headed = BEGIN in text
         if not begins(text) or (trace is not None and not headed and not trace.ended):
             return
-        if (named := _RANK.search(text)) is not None:
+        if (named := _RANK.search(text) or _OF_ENGINE.search(line)) is not None:
             head = of_rank(int(named[1]), head)
         if trace is not None:
             self._leave(trace, text)
@@ -289,6 +295,12 @@ class Exceptions:
         ]
         return min(ends, key=lambda each: (each.first.file, each.number), default=None)
 
+    def of_none(self) -> Iterator[tuple[int, int, int]]:
+        """Of each exception about a None the place of its rule, and a file with the line in which a traceback begins."""
+        for place, raised in enumerate(self._raised.values()):
+            if raised.failure.kind in GENERIC and _OF_NONE.search(raised.failure.text):
+                yield from ((PLACE + place, file, line) for file, line in raised.began.items())
+
     @property
     def raised(self) -> bool:
         """Whether an exception was read to its end."""
@@ -334,6 +346,8 @@ class Exceptions:
             self._keep(failure, head, line, at, trace.sure, trace.stream),
             (failure, line),
         )
+        if trace.key:
+            self._raised[trace.key].began.setdefault(trace.stream[0], trace.began)
 
     def _settle(self, trace: _Trace) -> None:
         """Further lines of a message may tell what the first does not."""

@@ -31,6 +31,7 @@ _MPIRUN = (
     r"process rank (?P<rank>\d{1,9}) with PID (?:(?P<pid>\d{1,9})|\S{1,20})(?: on node (?P<host>\S{1,200}))? exited on "
     r"signal (?P<signal>\d{1,2})\b"
 )
+_SSH = r"(?:Command 'ssh (?:-[A-Za-z] \S{1,80} ){0,8}(?P<host>[A-Za-z0-9][\w.-]{0,200}) .*)?"
 _SRUN = r"srun: error: (?P<host>[\w.-]{1,200}): tasks? (?P<rank>\d{1,9})[\d,-]*: "
 _FORMS = tuple(
     re.compile(pattern)
@@ -40,7 +41,7 @@ _FORMS = tuple(
         r"Child process (?P<pid>\d{1,9}) \(local_rank (?P<local>\d{1,9})\) FAILED \(exitcode (?P<code>-?\d{1,9})\)",
         # the command of the last rank on the node, whichever failed: the only one where that is 0
         r"(?:'--local_rank=(?P<local>0)'.*)?exits with return code = (?P<code>-?\d{1,9})",
-        r"died with <Signals\.\w+: (?P<signal>\d{1,2})>|returned non-zero exit status (?P<code>\d{1,3})",
+        rf"{_SSH}(?:died with <Signals\.\w+: (?P<signal>\d{{1,2}})>|returned non-zero exit status (?P<code>\d{{1,3}}))",
         # torch.multiprocessing.spawn
         r"[Pp]rocess (?P<rank>\d{1,9}) terminated with (?:signal (?P<name>SIG\w+)|exit code (?P<code>\d{1,3}))",
         r"Process (?P<rank>\d{1,9}) terminated with the following (?P<raised>error)",

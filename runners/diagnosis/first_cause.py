@@ -86,6 +86,12 @@ def judge(reading: Reading) -> Verdict:
     hits += ((entry, "") for entry in symptoms(reading.recorders.hits(), explained))
     findings = {entry.rule.place: finding_of(entry, seen, reading) for entry, seen in hits}
     _explain_kills(findings)
+    for place, file, line in reading.exceptions.of_none():
+        entry = reading.error_lines.announced(file, line)
+        if entry is not None and findings[place].stops:
+            findings[place] = replace(findings[place], role="symptom")
+            hits.append((entry, ""))
+            findings[entry.rule.place] = finding_of(entry, "", reading)
     causes = {each.id for each in findings.values() if (each.role, each.severity) == ("cause", "error")}
     if causes == {KILLED}:
         for entry in _before_the_kill(reading):
@@ -146,6 +152,8 @@ def _for_want_of_a_cause(
 
 
 KILLED = "died-killed"
+OF_NCCL = "died-nccl"
+"""What torch raises since NCCL failed: of whose process NCCL's reason is."""
 
 
 def _before_the_kill(reading: Reading) -> Iterator[RuleHits]:
@@ -195,6 +203,10 @@ def _placed(finding: LogFinding, others: Iterable[LogFinding], reading: Reading)
     """With rank and host, where its own lines do not tell them and whoever reported the failed process does."""
     endings = reading.exceptions.endings
     first = endings.first
+    of_nccl = {rank for each in others if each.id == OF_NCCL for rank in each.ranks}
+    if finding.rank is None and finding.layer == "nccl" and len(of_nccl) == 1:
+        (seen_by,) = of_nccl
+        finding = replace(finding, rank=seen_by, ranks=(seen_by,))
     rank = None if first is None else rank_of(first, reading)
     if rank is not None and (not finding.ranks or (endings.rooted and rank in finding.ranks)):
         finding = replace(finding, rank=rank, ranks=finding.ranks or (rank,))

@@ -38,6 +38,30 @@ _MARKS = (
 )
 
 
+PASTED = 300
+"""Characters of a line that may be several which somebody pasted into one."""
+_RECORD = re.compile(
+    r"\s+(?=(?:(?:ERROR|WARNING|INFO|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./]+:\d+\]"
+    r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} - [\w.]+ - [A-Z]{4,8} - ))"
+)
+"""Where a record of a logger begins within a line."""
+
+
+_QUOTES = str.maketrans("“”‘’", "\"\"''")
+"""Quotes that a text got where somebody pasted it."""
+
+
+def straight(line: str) -> str:
+    """A line with the quotes that programs write."""
+    return line if line.isascii() else line.translate(_QUOTES)
+
+
+def apart(line: str) -> str:
+    """A line with PART between the records of a logger, where it has more than two of them."""
+    records = _RECORD.split(line)
+    return PART.join(records) if len(records) > 2 else line
+
+
 def lines_in(read: Callable[[], bytes], check: Callable[[bytes], None]) -> Iterator[list[str]]:
     """Lines of a text that `read` gives in blocks, b"" at its end; `check` sees each block before it is used."""
     rest, skipping = b"", False

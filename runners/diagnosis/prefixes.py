@@ -40,7 +40,7 @@ _BAR = re.compile(r"[^|]{0,200}\d%\|[^|]{0,400}\| *\S{1,40}/\S{1,40} \[[^\]]{1,4
 """tqdm's progress bar: what is written after it stands in the same line."""
 _PAREN = re.compile(
     r"\s*\((?:(?:(?P<sky>node-\d+)|\w[\w.:<>-]*)(?:,? (?:rank=\d+, )?| rank=(?P<own>\d{1,7}) )pid=(?P<pid>\d+)|raylet)"
-    rf"(?:, ip={HOST})?\) ?"
+    rf"(?:, ip={HOST})?\) ?(?:\[[A-Za-z][\w-]{{0,30}}\] (?=[A-Z]{{4,8}} \d\d-\d\d ))?"
     r"|⟨(?P<record>[^\s⟩]*)(?: ?rank (?P<rank>\d{1,7}))?⟩ ?"
 )
 """Ray, vLLM and SkyPilot (whose rank is that of the node, and which once had its number alone); records of JSON, as

@@ -34,7 +34,7 @@ _STANDARD = re.compile(r"^<|[/\\]lib[/\\]python\d[\d.]*[/\\](?!(?:site|dist)-pac
 """Files of Python's own library."""
 _OF_RAY = re.compile(r"ray\.exceptions\.\w+\(\w+\): ")
 _BORDER = re.compile(r"[╭╰┌└┏┗+][─━-]")
-_NEXT = re.compile(
+NEXT = re.compile(
     r"\s*$|\[|[EWIF]\d{4} |\d{4}[-/]\d\d|\d\d:\d\d|Traceback|(?:ERROR|INFO|WARN(?:ING)?|DEBUG|CRITICAL|FATAL)\b"
     r"|(?:srun|slurmstepd|mpirun|wandb|torchrun|Exception ignored)\b|E0|={8}|-{8}|\+-"
     r"|During handling|The above exception|.*\b\d+%\||.*(?i:\b(?:step|iter|epoch)\b)\W{0,3}\d"
@@ -178,7 +178,7 @@ class PrintedTraceback:
         return True
 
     def _continued(self, line: str) -> Step:
-        if len(self._message) > MESSAGE or _NEXT.match(line):
+        if len(self._message) > MESSAGE or NEXT.match(line):
             return Step.NONE
         self._message.append(line[:WIDTH])
         return Step.MORE
@@ -197,19 +197,19 @@ class PrintedTraceback:
         return Step.RAISED if self._raised(inner) else Step.NONE
 
 
-def unfolded(line: str) -> str | None:
-    """A traceback that was written into one line, its lines parted by PART; None for any other line.
+def unfolded(line: str, prefix: str = "") -> str | None:
+    """A traceback that was written into one line, its lines parted by PART, each with its writer's prefix; else None.
 
     Python's and JSON's strings have `\\n` there, messages of clouds (SageMaker) a blank.
     """
     if BEGIN not in line:
         return None
     if r"\n" in line:
-        return line.replace(r"\n", PART).replace(r"\"", '"')
+        return prefix + line.replace(r"\n", PART + prefix).replace(r"\"", '"')
     before, _, after = line.partition(f"{BEGIN}: ")
     if _FLAT.match(after) is None:
         return None
-    return before + f"{BEGIN}:" + PART + PART.join(_FOLD.split(" " + after)[1:])
+    return (PART + prefix).join([f"{prefix}{before}{BEGIN}:", *_FOLD.split(" " + after)[1:]])
 
 
 def begins(text: str) -> bool:

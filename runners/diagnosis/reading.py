@@ -14,14 +14,14 @@ from .. import run_directories
 from ..errors import RunError
 from ..logs import follow
 from ..logs.log_files import list_files, parse_file_id, whole_id
-from .error_lines import ErrorLines, is_alive, may_report
+from .error_lines import ErrorLines, is_alive, may_diverge, may_report
 from .exceptions import Exceptions
 from .exits import NEEDLES
 from .file_names import NOBODYS, PROCESS, Whose, older_attempts, owners, rank_in_name
 from .heads import MARK, SOURCES, Head, Stamp, old_mark, parse_head, stamp_of
 from .log_records import Records, learned_records
 from .log_sources import BrokenOff, Named, Source, Unread, is_flat, plain_source, sources
-from .log_text import PART, SAMPLE, is_binary, lines_in
+from .log_text import PART, PASTED, SAMPLE, apart, is_binary, lines_in, straight
 from .nccl_facts import (
     COMMUNICATORS,
     NODES,
@@ -214,6 +214,8 @@ class Reading:
             number += step
             if not line:
                 continue
+            if len(line) > PASTED:
+                line = apart(line)
             if PART in line:
                 self._parts(line, number)
                 continue
@@ -267,15 +269,16 @@ class Reading:
 
     def _unmarked(self, line: str, number: int) -> None:
         """A line that is none of NCCL's."""
+        line = straight(line)
         traced = self.exceptions.within and self._traced(line, number)
         if first := self.book.plain(" " + line):
             self._plain(line, first, number)
-        elif traced or (("nan" in line or "NaN" in line) and self._diverged(line, number)):
+        elif traced or (may_diverge(line) and self._diverged(line, number)):
             return
         elif (self.error_lines.open_here or self.exceptions.pending) and is_alive(line):
             self.error_lines.outlive()
             self.exceptions.alive(self._writer(line).stream)
-        elif not self.error_lines.full and may_report(line):
+        elif number == self.error_lines.awaited or (not self.error_lines.full and may_report(line)):
             head, wrote = self._bare(line)
             self.error_lines.line(line, wrote.text, head, number, has_rule=False)
 
@@ -293,7 +296,7 @@ class Reading:
         head, wrote = self._bare(line)
         ended = False
         if first[1] in (BEGIN, FRAME):
-            if (parts := unfolded(line)) is not None:
+            if (parts := unfolded(wrote.text, line.partition(wrote.text)[0])) is not None:
                 self._parts(parts, number)
                 return
             before, begun, _ = wrote.text.partition(BEGIN)

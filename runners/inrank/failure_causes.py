@@ -261,8 +261,16 @@ def _line(head: str) -> str:
     return _cut((head.strip().splitlines() or [""])[0].rstrip(": "))
 
 
+_RESULT = re.compile(r"' (?:returned non-zero exit status|died with) .{1,60}$")
+"""How a command ended, behind its own text."""
+
+
 def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    if len(text) <= LONGEST:
+        return text
+    result = _RESULT.search(text)
+    end = result.group() if result else ""
+    return text[: LONGEST - 1 - len(end)] + "…" + end
 
 
 def _at(raised: Mapping[str, Any]) -> str:

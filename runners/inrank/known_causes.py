@@ -106,8 +106,9 @@ CAUSES: tuple[Cause, ...] = (
     ),
     _cause(
         "library-unfit",
-        r"undefined symbol: \S+|version `[^'\n]+' not found[^\n]*|cannot open shared object file",
-        "cannot load a library: {line}",
+        r"((?:[^\s:]+: )?undefined symbol: \S+|(?:[^\s:]+: )?version `[^'\n]+' not found[^\n]*"
+        r"|(?:[^\s:]+: )?cannot open shared object file[^\n]*)",
+        "cannot load a library: {0}",
         "it was built for another torch, CUDA or system than is there: install the build that fits "
         "(torch.__version__ and torch.version.cuda say which), or put its folder on LD_LIBRARY_PATH",
         "no",
@@ -132,7 +133,8 @@ CAUSES: tuple[Cause, ...] = (
     _cause(
         "cuda-error",
         r"(no kernel image is available for execution|Torch not compiled with CUDA enabled"
-        r"|Found no NVIDIA driver|CUDA driver version is insufficient|no CUDA-capable device|invalid device ordinal)",
+        r"|Found no NVIDIA driver|CUDA driver version is insufficient|no CUDA-capable device|invalid device ordinal"
+        r"|hipErrorNoBinaryForGpu[^\n\"]*)",
         "cannot use a GPU: {0}",
         "install a torch that fits the GPU and the driver there (`distui doctor` shows both), "
         "or ask for as many ranks as there are GPUs",
@@ -259,6 +261,16 @@ CAUSES: tuple[Cause, ...] = (
         "could not write all of a file with torch.save: the disk is full, or its quota",
         _SPACE,
         "maybe",
+    ),
+    _cause(
+        "quota",
+        r"(account-level service limit[^\n]*|Quota failure for [^\n\"]*"
+        r"|[^\n\":]*\bquota metrics exceed[^\n\"]*|\(?QuotaExceeded\)?[^\n]*"
+        r"|[^\n\":.]*\b[Qq]uota\b[^\n\":.]{0,60}exceeded[^\n\"]*|exceeding approved [^\n]*\b[Qq]uota[^\n]*)",
+        "was refused machines or GPUs, since a quota of the cloud is used up: {0}",
+        "have that quota raised for the region, or take another kind of machine or region",
+        "no",
+        anywhere=True,
     ),
     _cause(
         "permission",
@@ -545,6 +557,22 @@ CAUSES: tuple[Cause, ...] = (
         "correct the sizes at that line: of the model, of its input, or of what the preset divides (mesh.tp, mesh.cp)",
         "maybe",
         deterministic=True,
+    ),
+    _cause(
+        "npu",
+        r"\bE[A-Z]\d{4}: (?:\[PID: \d+\] )?\d{4}-\d\d-\d\d-[\d:.]+ +([^\n]+)",
+        "reports an error of its NPU: {0}",
+        "look the code up in CANN's list of errors; HCCL_CONNECT_TIMEOUT and HCCL_EXEC_TIMEOUT set how long it waits",
+        "maybe",
+        anywhere=True,
+    ),
+    _cause(
+        "nan",
+        r"([Gg]rad(?:ient)? scale is (?:too )?small: [^\n]*)",
+        "stopped at a scale of its gradients that became too small: {0}",
+        NAN_REMEDY,
+        "maybe",
+        anywhere=True,
     ),
     _cause(
         "nan",

@@ -22,8 +22,12 @@ _LAUNCHERS = re.compile(
 )
 """What a launcher raises because its ranks failed."""
 _COMMAND = re.compile(r"\bCommand [\['\"( ]*(?P<program>[^\s'\",\])]+)")
-_STARTERS = re.compile(r"python|pypy|torchrun|accelerate|deepspeed|mpi|srun|ray$|bash$|sh$|env$|numactl")
+_STARTERS = re.compile(
+    r"python|pypy|torchrun|accelerate|deepspeed|mpi|srun|ray$|bash$|s?sh$|pdsh$|env$|numactl"
+)
 """Programs with which ranks are started."""
+_UNREACHED = re.compile(r"\bssh .*exit status 255\b")
+"""What ssh says of itself, not of what it started."""
 COMPILING = ("SyntaxError", "IndentationError", "TabError")
 Frames = Iterable[tuple[str, int, str]]
 """File, line and function, outermost first."""
@@ -105,7 +109,10 @@ def of_launcher(kind: str, text: str = "") -> bool:
 def of_tool(text: str) -> bool:
     """Whether a CalledProcessError is of a program that a rank called, as a compiler: no launcher starts those."""
     command = _COMMAND.search(text)
-    return command is not None and _STARTERS.match(os.path.basename(command["program"])) is None
+    if command is None:
+        return False
+    program = os.path.basename(command["program"])
+    return _STARTERS.match(program) is None or _UNREACHED.search(text) is not None
 
 
 def in_lines(lines: Sequence[str]) -> dict[str, Any]:

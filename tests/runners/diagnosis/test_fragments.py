@@ -513,8 +513,127 @@ def train(*losses: str) -> list[str]:
 
 def test_a_loss_that_is_no_number_to_the_end_is_a_failure_and_a_step_of_it_none() -> None:
     first = first_of(*train("2.31", "2.30", *["nan"] * 100))
-    assert "trains on with a loss that is not a number: epoch 1 step 30" in first.text
+    assert "trains on with a loss or gradient that is not a number: epoch 1 step 30" in first.text
     assert first.lines[0].line == 3
     verdict = said(train("2.31", "nan", "2.29"))
     assert not verdict.failed
     assert said(train("2.31", "2.30", "2.29")).first is None
+
+
+def test_a_loss_that_is_infinite_counts_where_it_stays_so() -> None:
+    assert "train" in first_of(*train("2.31", "inf", "inf", "inf")).text
+    assert not said(train("2.31", "inf", "inf")).failed
+    assert not said(train("inf", "inf", "inf", "7.1")).failed
+
+
+def megatron(*, skipped: int) -> list[str]:
+    return [
+        f" iteration     {step}/  250000 | consumed samples: {step * 8} | elapsed time per iteration (ms): 4247.9 | "
+        f"loss scale: 1.0 | grad norm: nan | number of skipped iterations:   {skipped} | samples per second: 1.886 |"
+        for step in (7426, 7427, 7428)
+    ]
+
+
+def test_gradients_that_stay_nan_are_a_failure_and_steps_that_a_loss_scaler_skips_are_none() -> None:
+    assert "grad norm: nan" in first_of(*megatron(skipped=0)).text
+    assert not said(megatron(skipped=1)).failed
+
+
+NEWEST = "RuntimeError: Failed to import models.kite because of the following error (look up to see its traceback):"
+NPU = "EE1002: 2024-10-02-04:11:39.027.115 Stream synchronize timeout. rtDeviceSynchronize failed, reason=[stream sync]"
+QUOTA = (
+    "W 02-27 08:19:10 cloud.py:520]   azure.core.exceptions.HttpResponseError: (InvalidTemplate) See inner errors.",
+    "W 02-27 08:19:10 cloud.py:520]   (QuotaExceeded) Operation results in exceeding approved T4 Family Cores quota.",
+)
+SCALE = "2024-01-14 01:03:00,826 WARNING [train.py:1057] (2/4) Grad scale is small: 1.29e-26"
+PASTED = " ".join(
+    f"2025-10-31 03:11:02,475 - tuner - INFO - [rank7]: {text:<30}"
+    for text in (
+        '  File "/opt/env/lib/python3.11/site-packages/torch/state_dict_loader.py", line 250, in step',
+        "    assert metadata is not None", "           ^^^^^^^^^^^^^^^^^^^^", "AssertionError",
+    )
+)  # fmt: skip
+"""Lines of a terminal that somebody pasted as one."""
+CURLY = (
+    "/srv/launch.py:148: DeprecationWarning: setDaemon() is deprecated Traceback (most recent call last): "
+    "File “node.py”, line 5, in import graphs ModuleNotFoundError: No module named ‘graphs’ Called process error"
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ([NEWEST, "/opt/flash.so: undefined symbol: _ZN2at4_ops5zeros4call"], "undefined symbol"),
+        (["step 9 loss 2.1", NPU, "        wait for compute device to finish failed, runtime result = 507046."],
+         "its NPU: Stream synchronize timeout"),
+        ([*QUOTA, *LAUNCH[:1]], "a quota of the cloud is used up: (QuotaExceeded) Operation"),
+        (["ResourceLimitExceeded: An error occurred: The account-level service limit 'ml.p3 training' is 0 Instances"],
+         "quota of the cloud is used up: account-level"),
+        (['    "message": "Quota failure for project finch. The request for 2 K80 exceeds the allowed maximum"'],
+         "quota of the cloud is used up: Quota failure for project finch"),
+        ([SCALE, *LAUNCH], "Grad scale is small: 1.29e-26"),
+        ([PASTED], "AssertionError at state_dict_loader.py:250"),
+        ([CURLY], "no module named graphs"),
+        (["/bin/bash: line 0: export: `=/usr/bin/sup': not a valid identifier",
+          "Error: failed to run torchrun --nnodes=1 train.py on 127.0.0.1"], "not a valid identifier"),
+        (["Error: failed to run torchrun --nnodes=1 train.py on 127.0.0.1"], "failed to run torchrun"),
+        (["(Worker pid=70110) [Stage-0] ERROR 03-14 09:22:28 [x.py:8]     self.memory = take(snapshot)",
+          "(Worker pid=70110) [Stage-0] ERROR 03-14 09:22:28 [x.py:8]   File \"/opt/use.py\", line 27, in take",
+          "(Worker pid=70110) [Stage-0] ERROR 03-14 09:22:28 [x.py:8]     raise ValueError(",
+          "(Worker pid=70110) [Stage-0] ERROR 03-14 09:22:28 [x.py:8] ValueError: Free memory is less",
+          "[Stage-1] INFO 03-14 09:22:28 [runner.py:133] Model loading took 9 s"], "ValueError: Free memory is less"),
+    ],
+)  # fmt: skip
+def test_more_forms_in_which_a_failure_is_told(lines: list[str], words: str) -> None:
+    assert words in first_of(*lines).text
+
+
+NONE = (
+    "Traceback (most recent call last):",
+    '  File "/srv/pretrain.py", line 124, in <module>',
+    "    run(dataset.sizes.shape[0])",
+    "AttributeError: 'NoneType' object has no attribute 'sizes'",
+)
+
+
+def test_what_is_not_there_goes_before_the_none_that_was_used_all_the_same() -> None:
+    missing = "Dataset does not exist: /data/webtext/subset-01"
+    first = first_of(missing, " > finished in 0.00002 seconds", *NONE)
+    assert missing in first.text
+    assert "NoneType" in first_of(missing, *["a line of something else"] * 9, *NONE).text
+    assert "NoneType" in first_of("all data sets are there", *NONE).text
+
+
+def test_a_command_over_ssh_that_fails_names_its_host_and_how_it_ended() -> None:
+    command = (
+        "subprocess.CalledProcessError: Command 'ssh -o Strict=no -p 2343 host1 'cd /srv/sage; %s' returned"
+    )
+    long = command % ("export A=b; " * 40 + "python3 -m torch.distributed.launch train.py'")
+    first = first_of(f"{long} non-zero exit status 1.")
+    assert (first.host, "exit code 1" in first.text) == ("host1", True)
+    unreached = f"{command % 'hostname'} non-zero exit status 255."
+    assert "ssh -o Strict=no" in first_of(*LAUNCH[:2], unreached).text
+
+
+def test_the_tensor_parallel_rank_before_a_traceback_is_its_rank() -> None:
+    first = first_of(
+        "(WorkerDict pid=312) [2025-03-24 02:05:30 DP0 TP3] It hit an exception: Traceback (most recent call last):",
+        '(WorkerDict pid=312)   File "/opt/scheduler.py", line 218, in __init__',
+        "(WorkerDict pid=312) RuntimeError: no memory for the cache",
+    )
+    assert first.rank == 3
+
+
+def test_what_nccl_reports_is_of_the_rank_whose_exception_says_so() -> None:
+    first = first_of(
+        "[rank10]: RuntimeError: NCCL Error 2: unhandled system error (run with NCCL_DEBUG=INFO for details)",
+        "iv-k3:902:914 [2] misc/ibvwrap.cc:182 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Invalid argument",
+    )
+    assert (first.id, first.rank) == ("ib-register", None)
+    first = first_of(
+        "[rank10]: Traceback (most recent call last):",
+        '[rank10]:   File "/srv/train.py", line 9, in <module>',
+        "[rank10]: RuntimeError: NCCL Error 2: unhandled system error (run with NCCL_DEBUG=INFO for details)",
+        "iv-k3:902:914 [2] misc/ibvwrap.cc:182 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Invalid argument",
+    )
+    assert (first.id, first.rank) == ("ib-register", 10)

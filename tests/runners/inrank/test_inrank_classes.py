@@ -98,7 +98,7 @@ EXCEPTIONS = [
     ("RuntimeError", "Error building extension 'cpu_adam'",
      "build-failed", "maybe", "rank 3 could not build an extension in C++ or CUDA: cpu_adam"),
     ("ImportError", "/env/flash_attn_2_cuda.so: undefined symbol: _ZN3c104cuda9SetDeviceEi",
-     "library-unfit", "no", "rank 3 cannot load a library: ImportError: /env/flash_attn"),
+     "library-unfit", "no", "rank 3 cannot load a library: /env/flash_attn"),
     ("InductorError", "CompilationError: at 1:0:\nValueError(\"type fp8e4nv not supported in this architecture.",
      "kernel-unfit", "maybe", "rank 3 cannot compile or start a kernel for its GPU: type fp8e4nv"),
     ("RuntimeError", "received 0 items of ancdata", "open-files", "maybe", "rank 3 has no file descriptor left"),
