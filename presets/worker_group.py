@@ -535,7 +535,7 @@ def visible_gpus(gpus: int, env: Mapping[str, str]) -> int:
 
 
 OLD_RECORDER = "TORCH_NCCL_TRACE_BUFFER_SIZE"
-"""The runner takes it away where torch is 2.9 or newer, which warns of it: see inrank/elastic.py."""
+"""Taken away where torch is 2.9 or newer, which warns of it: see inrank/joining.py."""
 SHELL, PRESET, COMMAND_LINE, DISTUI, TORCH = "shell", "preset", "command line", "distui", "torch"
 """Where a variable of a rank comes from."""
 

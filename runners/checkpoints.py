@@ -75,18 +75,26 @@ def checkpoint_of(parts: Sequence[tuple[int, SaveReport]], path: str, size: int 
         max(report.end or report.begin for report in reports),
     )
     named = next((report.step for report in reports if report.step is not None), None)
-    counts = [report.count for report in reports if report.count is not None]
+    count = max((report.count for report in reports if report.count is not None), default=None)
     return Checkpoint(
         path=path,
         at=end,
         source=reports[0].source,
-        step=named if named is not None else step_in(path),
+        step=named if named is not None else _plausible(step_in(path), count),
         rank=min(rank for rank, _ in parts),
         duration_s=max(0.0, end - begin),
         size=size,
         complete=all(report.state == "done" for report in reports),
-        count=max(counts, default=None),
+        count=count,
     )
+
+
+def _plausible(step: int | None, count: int | None) -> int | None:
+    """A step that a name gives, unless it is far below the steps that were made (`count`): then it counts epochs.
+
+    Numbers from 0 and a second optimizer in each step are no reason to doubt it.
+    """
+    return None if step is not None and 3 * step + 2 < (count or 0) else step
 
 
 def common_path(parts: Sequence[tuple[int, SaveReport]]) -> str:

@@ -784,7 +784,10 @@ class TrainingTick(Struct, frozen=True, tag=True):
 
 
 class LogGrew(Struct, frozen=True, tag=True):
-    """Sizes in bytes of the log files that grew, by file id (path relative to the run directory)."""
+    """Sizes in bytes of the log files that grew, by file id (path relative to the run directory).
+
+    -1 is that of a file that has another name now: a command's, which was called that of rank 0 until ranks joined.
+    """
 
     sizes: dict[str, int]
 

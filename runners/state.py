@@ -11,6 +11,7 @@ from msgspec import Struct, structs
 from ..presets.finding import Finding
 from .checkpoints import joined, same_save
 from .formatting import elapsed
+from .logs.log_files import keep_sizes
 from .model import (
     HUB,
     AgentStarted,
@@ -499,7 +500,7 @@ def _training_tick(state: RunState, at: Stamped, event: TrainingTick) -> None:
 
 
 def _log_grew(state: RunState, at: Stamped, event: LogGrew) -> None:
-    state.log_sizes.update(event.sizes)
+    keep_sizes(state.log_sizes, event.sizes)
 
 
 def _folded(state: RunState, at: Stamped, event: Folded) -> None:

@@ -52,15 +52,21 @@ _LAUNCHER = re.compile(r"\b(torchrun|accelerate launch|deepspeed|torch\.distribu
 
 
 def lint_file(
-    name: str, data: bytes, *, exists: Exists | None = None, presets: Library | None = None
+    name: str,
+    data: bytes,
+    *,
+    exists: Exists | None = None,
+    presets: Library | None = None,
+    facts: script.ScriptFacts | None = None,
 ) -> list[Finding]:
     """What is wrong with a file, the worst first. Raises PresetError for YAML without PyYAML.
 
-    `exists`: whether there is a file, seen from this one; `presets`: the library of those that there are.
+    `exists`: whether there is a file, seen from this one; `presets`: the library of those that there are;
+    `facts`: how it is going to run, if it is a script.
     """
     try:
         text = _text(data)
-        return worst_first(_checked(name, text, exists, presets))
+        return worst_first(_checked(name, text, exists, presets, facts))
     except Unreadable as error:
         remedy = None if "not valid" in str(error) else ""
         return [issue("L41", f"{name}:{max(1, error.line)}", f"{name} {error}.", remedy=remedy)]
@@ -71,16 +77,19 @@ def lint_text(text: str, exists: Exists | None = None) -> list[Finding]:
     return worst_first(launches.check_text(text, Surroundings(exists=exists)))
 
 
-def lint_command(text: str, exists: Exists, read: Callable[[str], bytes | None]) -> list[Finding]:
+def lint_command(
+    text: str, exists: Exists, read: Callable[[str], bytes | None], gpus: bool | None = None
+) -> list[Finding]:
     """What is wrong with a command line and the files that it names, the worst first. Raises PresetError.
 
-    `exists`, `read`: of a file, seen from where the command is going to run.
+    `exists`, `read`: of a file, seen from where the command is going to run; `gpus`: whether there are any.
     """
     findings = launches.check_text(text, Surroundings(exists=exists))
     for file in launches.named_files(text):
-        data = None if file.is_script else read(file.path)
+        data = read(file.path)
         if data is not None:
-            findings += lint_file(file.path, data, exists=exists)
+            facts = script.ScriptFacts(nproc=file.nproc, nnodes=file.nnodes, gpus=gpus)
+            findings += lint_file(file.path, data, exists=exists, facts=facts)
         elif not exists(file.path) and not any(finding.value == file.path for finding in findings):
             remedy = "Give its path from where the command runs." if file.is_script else None
             what = f"There is no {file.path}, seen from here."
@@ -95,11 +104,17 @@ def _text(data: bytes) -> str:
     return decoded(data)
 
 
-def _checked(name: str, text: str, exists: Exists | None, library: Library | None) -> list[Finding]:
+def _checked(
+    name: str,
+    text: str,
+    exists: Exists | None,
+    library: Library | None,
+    facts: script.ScriptFacts | None,
+) -> list[Finding]:
     """Raises Unreadable."""
     match _kind(name, text):
         case "python":
-            return script.check(text, name)
+            return script.check(text, name, facts)
         case "shell":
             return launches.check_text(text, Surroundings(file=name, exists=exists))
         case "toml":

@@ -226,6 +226,9 @@ class NamedFile:
     path: str
     line: int
     is_script: bool
+    nnodes: int | None = None
+    nproc: int | None = None
+    """Nodes, and ranks of each, where a torchrun in front of a script writes them out."""
 
 
 def named_files(text: str) -> list[NamedFile]:
@@ -237,10 +240,12 @@ def named_files(text: str) -> list[NamedFile]:
             if name in CONFIGS and word.literal and word.text.endswith((".yaml", ".yml", ".json")):
                 named.append(NamedFile(word.text, word.line, False))
         other = any(word.text.replace("_", "-") in NO_SCRIPT for word in launch.words)
+        options = read_options(launch.words if launch.program == "torchrun" else ())
+        ranks = options.number("nnodes"), options.number("nproc-per-node")
         scripts = (
             word for word in launch.words if not other and word.literal and word.text.endswith(".py")
         )
-        named += [NamedFile(word.text, word.line, True) for word in itertools.islice(scripts, 1)]
+        named += [NamedFile(word.text, word.line, True, *ranks) for word in itertools.islice(scripts, 1)]
     for command in script.commands:
         words = [word for word in command.words if not shell.ASSIGNMENT.match(word.text)]
         texts = [word.text for word in words]

@@ -16,7 +16,7 @@ from ...presets.finding import Finding
 from ..finding_ledger import FindingLedger, report_bug
 from ..formatting import size_text
 from ..logs.line_times import LineTimes
-from ..logs.log_files import GrowthWatch, Notifier, silence
+from ..logs.log_files import GONE, GrowthWatch, Notifier, silence
 from ..model import (
     Event,
     Gpu,
@@ -99,7 +99,8 @@ class Growing:
         now = time.time()
         then = now - (time.monotonic() - before) if before > 0 else None
         for file, size in grown.items():
-            self._times.note(file, size, self._watch.written[file], then, now)
+            if size != GONE:
+                self._times.note(file, size, self._watch.written[file], then, now)
 
     def begin(self) -> None:
         """Hear of writes from now on, whether somebody looks or not."""

@@ -19,6 +19,7 @@ from typing import Any
 
 from . import env_changes, relay, rendezvous
 from .control import Reporter, private
+from .joining import drop_old_name
 from .rank_changes import version_of
 from .rendezvous import Round, meet
 from .worker_group import SIGNALS, RunStopped, WorkerGroup, children, heed
@@ -175,13 +176,6 @@ def prepare(group: WorkerGroup, version: tuple[int, int]) -> tuple[Any, Any, lis
         raise ValueError("torchrun refused the arguments: %s" % error) from None
     plug_in(group, config, lambda: on_check(group))
     return config, command, command_args
-
-
-def drop_old_name(version: tuple[int, int]) -> None:
-    """torch 2.9 and newer warn in every rank about the flight recorder's old name; the new one has the same value."""
-    old = os.environ.get("TORCH_NCCL_TRACE_BUFFER_SIZE")
-    if version >= (2, 9) and old == os.environ.get("TORCH_FR_BUFFER_SIZE"):
-        os.environ.pop("TORCH_NCCL_TRACE_BUFFER_SIZE", None)
 
 
 def first_line(error: BaseException) -> str:

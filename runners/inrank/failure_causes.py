@@ -216,10 +216,9 @@ def _unknown(kind: str, head: str, raised: Mapping[str, Any], code: int | None) 
     says = "raised %s%s" % (_line(head), at)
     if kind == "ImportError" or (raised.get("importing") and not raised.get("step")):
         sure = kind in ("ImportError", *COMPILING) or (kind in _PLAIN and raised.get("step") == 0)
-        importing = "" if kind in COMPILING else " while a module was imported"
-        return _FailureClass(
-            "import-crash", says + importing + _code(code), _IMPORT, "no" if sure else "maybe"
-        )
+        nested = raised.get("importing") and kind not in COMPILING
+        says += " while a module was imported" if nested else ""
+        return _FailureClass("import-crash", says + _code(code), _IMPORT, "no" if sure else "maybe")
     named = "assertion" if kind == "AssertionError" else "exception"
     return _FailureClass(named, says + _code(code), _LINE, "maybe")
 

@@ -30,11 +30,24 @@ VARIABLES = (
 
 def watch(below: bool) -> None:
     """Have this process join when it shows that it is a rank. `below`: it is not the command itself, which is one."""
+    when_imported("torch", _drop_old_name)
     if below and _by_variables() is not None:
         when_imported("torch", lambda module: _join_by_variables())
     when_imported("torch.distributed.distributed_c10d", _watch_groups)
     if below:
         when_imported("torch.optim.optimizer", _watch_steps)
+
+
+def _drop_old_name(torch: ModuleType) -> None:
+    major, minor = torch.__version__.split(".")[:2]
+    drop_old_name((int(major), int(minor)))
+
+
+def drop_old_name(version: tuple[int, int]) -> None:
+    """torch 2.9 and newer warn in every rank about the flight recorder's old name; the new one has the same value."""
+    old = os.environ.get("TORCH_NCCL_TRACE_BUFFER_SIZE")
+    if version >= (2, 9) and old == os.environ.get("TORCH_FR_BUFFER_SIZE"):
+        os.environ.pop("TORCH_NCCL_TRACE_BUFFER_SIZE", None)
 
 
 def _by_variables() -> tuple[int, int | None, int, dict[str, str]] | None:

@@ -7,7 +7,7 @@ import os
 import re
 import stat
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -316,6 +316,17 @@ class _Folder:
         return sizes
 
 
+GONE = -1
+"""In place of the size of a log file that is not there any more: it has another name now."""
+
+
+def keep_sizes(sizes: dict[str, int], changed: Mapping[str, int]) -> None:
+    """Put what changed into the sizes, in bytes, of all files by id; GONE takes a file out."""
+    sizes.update(changed)
+    for name in [name for name, size in changed.items() if size == GONE]:
+        del sizes[name]
+
+
 class GrowthWatch:
     """Sizes of the log files of a run directory, from one `poll` to the next.
 
@@ -342,16 +353,27 @@ class GrowthWatch:
     def poll(self, now: float) -> dict[str, int]:
         """Sizes in bytes, by file id, that changed since the last call; `now` is monotonic seconds.
 
-        A size that went down (a truncated file) is a change too. Nothing when the run directory is gone.
+        A size that went down (a truncated file) is a change too; GONE is that of a file that has another name now.
+        Nothing when the run directory is gone.
         """
         changed: dict[str, int] = {}
         self.written = {}
-        for name, (size, written) in self._scan(now).items():
+        scanned = self._scan(now)
+        for name, (size, written) in scanned.items():
             if self.sizes.get(name) != size:
                 changed[name], self.written[name] = size, written
             self._rate(name, size, now)
-        self.sizes.update(changed)
+        if not changed.keys() <= self.sizes.keys():
+            changed |= dict.fromkeys(self._vanished(scanned), GONE)
+        keep_sizes(self.sizes, changed)
         return changed
+
+    def _vanished(self, scanned: Collection[str]) -> list[str]:
+        """Files that are not there any more, of the folders that were looked at."""
+        folders = self._folders
+        return [
+            name for name in self.sizes if name not in scanned and name[: name.rfind("/") + 1] in folders
+        ]
 
     def rate(self, file: str) -> float | None:
         """Bytes a second over the last second or so; None until one has passed."""

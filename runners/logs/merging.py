@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from typing import NamedTuple
 
 from ...presets.sanitize import WIDTH
@@ -35,6 +35,10 @@ def prefixes(files: Collection[LogFile]) -> Callable[[LogFile], str]:
     return lambda file: f"[{file.label} {file.stream}] " if streams else f"[{file.label}] "
 
 
+def _stream_of(file: LogFile) -> tuple[int | None, int | None, str]:
+    return file.node, file.attempt, file.stream
+
+
 class MergedLogs:
     """What was read of some logs. A line is given when none of the others can have an earlier one."""
 
@@ -61,6 +65,20 @@ class MergedLogs:
     def add(self, file: LogFile, begin: int = 0, dated: bool = True) -> None:
         """Read one more file from byte `begin` on; `dated`: whether times matter."""
         self._spans[file.id] = LogSpan(file, begin, dated, self._width)
+
+    def take_new_names(self, files: Iterable[LogFile]) -> None:
+        """Read on in files that have another name now. `files`: all that there are."""
+        there = {file.id: file for file in files}
+        fresh = {_stream_of(file): file for name, file in there.items() if name not in self._spans}
+        for span in [span for span in self._spans.values() if fresh and span.file.id not in there]:
+            new = fresh.pop(_stream_of(span.file), None)
+            if new is None:
+                continue
+            old, span.file = span.file.id, new
+            self._spans[new.id] = self._spans.pop(old)
+            if old in self._waiting:
+                self._waiting[new.id] = self._waiting.pop(old)
+            self.problems.pop(old, None)
 
     def grow(self, file: LogFile, size: int) -> None:
         """A file that was added has so many bytes."""
@@ -91,6 +109,8 @@ class MergedLogs:
         at, size = span.next, span.size
         limit = min(REQUEST, max(LEAST, HELD // len(self._spans)))
         window = await link.read_log(name, at, limit, self._grep)
+        if span.file.id != name:
+            return  # it has another name now, by which it is read on
         if window.error:
             self.problems[name] = window.error
             return

@@ -50,6 +50,16 @@ def test_what_it_raises_is_the_first_cause_with_its_line(world: World) -> None:
     assert (cause["kind"], cause["where"].rpartition("/")[2]) == ("exception", "job.py:12")
 
 
+def test_a_name_that_torch_warns_of_is_gone_before_anything_reads_it(world: World) -> None:
+    """The flight recorder's old name has the same value as the new one; torch 2.9 and newer warn where it is set."""
+    run = world.execute(
+        'import os, torch\nnames = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")\n'
+        "print(*[os.environ.get(name) for name in names])\n"
+    )
+    assert run.wait() == 0
+    assert run.file("node-0/attempt-001/rank-0.out").split() == [b"2000", b"None"]
+
+
 def _is_up(run: Run) -> bool:
     return b"up" in run.file("node-0/attempt-001/rank-0.out")
 

@@ -49,6 +49,7 @@ if __name__ == "__main__":
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         os.environ["MASTER_PORT"] = str(free.getsockname()[1])
+    print("no rank yet", flush=True)
     if "fork" in sys.argv:
         torch.multiprocessing.start_processes(train, (2,), nprocs=2, start_method="fork")
     else:
@@ -104,6 +105,8 @@ def test_ranks_of_other_launchers_have_rows_steps_and_stacks(world: World, launc
     stacks = run.distui("dump", "stacks").fine().out
     assert "train" in stacks
     assert not re.search(r"no stack|no hook", stacks), stacks
+    logs = run.distui("logs").fine()
+    assert (logs.err, logs.out.count("no rank yet")) == ("", int(launcher == "spawn"))
     run.distui("nccl", "INFO")  # gloo: that is answered, and hurts nobody
     run.distui("restart", "--env", "BATCH=4", "--yes").fine()
     again = run.eventually(lambda now: train_on_two(now, attempt=2), 90)

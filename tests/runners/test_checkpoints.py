@@ -111,6 +111,19 @@ def test_model_and_optimizer_are_one_checkpoint() -> None:
     )
 
 
+def test_the_number_of_an_epoch_is_no_step() -> None:
+    for name, count, step in (
+        ("checkpoint-7.pth.tar", 139, None),
+        ("checkpoint-0.pth.tar", 16, None),
+        ("checkpoint-500.pt", 500, 500),
+        ("step-0.pt", 1, 0),  # counted from 0
+        ("step-20.pt", 42, 20),  # two optimizers
+        ("checkpoint-900.pt", 100, 900),  # resumed
+    ):
+        saved = checkpoint_of([(0, report(f"/c/{name}", 10, 11, count))], f"/c/{name}", 10)
+        assert saved.step == step, name
+
+
 def test_a_copy_named_latest_is_not_another_checkpoint() -> None:
     (group,) = grouped([(0, report("/c/step-5.pt", 10, 11)), (0, report("/c/latest.pt", 11.1, 12))])
     assert common_path(group) == "/c/step-5.pt"

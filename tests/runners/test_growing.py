@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from distui.runners.agent.sampling import DEAF_S, SHORTEST_S, Growing
-from distui.runners.logs.log_files import file_id
+from distui.runners.logs.log_files import GONE, file_id
+from distui.runners.model import LogGrew, Stamped
+from distui.runners.state import RunState
 
 pytestmark = pytest.mark.timeout(20)
 ONE, TWO = file_id(0, 1, 0, "out"), file_id(0, 2, 0, "nccl")
@@ -83,6 +85,21 @@ async def test_a_line_is_told_at_once_where_somebody_looks(tmp_path: Path) -> No
         write(tmp_path, ONE)
         await asyncio.sleep(2 * DEAF_S)
         assert told.sizes == {ONE: 11}
+
+
+async def test_a_file_that_gets_another_name_is_gone_by_its_old_one(tmp_path: Path) -> None:
+    async with growing(tmp_path) as (it, told):
+        write(tmp_path, TWO)
+        write(tmp_path, ONE)
+        it.check()
+        name = ONE.replace("rank-0", "command")
+        (tmp_path / ONE).rename(tmp_path / name)
+        it.check()
+        assert told.sizes == {TWO: 1, ONE: GONE, name: 1}
+        state = RunState()
+        for sizes in ({TWO: 1, ONE: 1}, {ONE: GONE, name: 1}):
+            state.apply(Stamped(seq=0, time=1.0, event=LogGrew(sizes)))
+        assert state.log_sizes == {TWO: 1, name: 1}
 
 
 async def test_a_new_attempt_is_heard_too(tmp_path: Path) -> None:

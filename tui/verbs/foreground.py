@@ -124,14 +124,15 @@ class RanksOutput:
 
     def grow(self, sizes: Mapping[str, int]) -> None:
         """Logs of the run, by file id, and how long they are."""
-        for name, size in sizes.items():
-            file = parse_file_id(name)
+        files = {name: parse_file_id(name) for name in sizes}
+        self._logs.take_new_names(file for file in files.values() if file is not None)
+        for name, file in files.items():
             if file is None or file.stream not in self._streams or name in self._finished:
                 continue
             if file not in self._logs:
                 self._logs.add(file)
                 self._newest[file.node] = max(self._newest.get(file.node, 0), file.attempt or 0)
-            self._logs.grow(file, size)
+            self._logs.grow(file, sizes[name])
         self._grown.set()
 
     def resume(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,7 @@ from ...presets.model import Loaded, Preset
 from ...presets.plan import Plan, Request
 from ...presets.sanitize import clean_text, clean_whole
 from ...presets.skypilot import Resources
+from ...presets.text_formats import MOST_BYTES
 from ...runners import local_agent, run_directories
 from ...runners.environment import pairs
 from ...runners.errors import NoTorchError, RunError
@@ -59,9 +61,7 @@ def launch(options: argparse.Namespace) -> int:
         complain(note)
     if ready.order is None and (problem := syntax_problem(ready.plan)):
         raise RunError(problem)
-    for finding in _findings(ready, options):
-        if finding.severity == "error" and finding.id != "L15":  # `begin` warns of those, for any command
-            complain(f"{finding.id} {finding.where}: {finding.text} {finding.remedy}")
+    _complain_of_errors(_findings(ready, options))
     return begin(ready, options)
 
 
@@ -71,10 +71,14 @@ def plan(options: argparse.Namespace) -> int:
     return show(ready, options, _findings(ready, options))
 
 
-def _findings(ready: Prepared, options: argparse.Namespace) -> list[Finding]:
-    """What the check of the plan says. Raises RunError and PresetError."""
-    from ...presets.lint import lint_plan, lint_task  # what only a check of the plan needs
+def _findings(ready: Prepared, options: argparse.Namespace, command: Sequence[str] = ()) -> list[Finding]:
+    """What the check of the plan, or of a command, says. Raises RunError and PresetError."""
+    from ...presets.lint import lint_command, lint_plan, lint_task  # what only a check of the plan needs
 
+    if command:
+        return lint_command(
+            shlex.join(command), exists_beside(Path.cwd()), read_file, local_agent.gpus_here() > 0
+        )
     if options.task is not None:
         path = Path(options.task)
         nnodes = None if options.nnodes is None else ready.plan.nnodes
@@ -115,7 +119,28 @@ def execute(options: argparse.Namespace) -> int:
     """`distui exec`: any command, supervised as it is."""
     command = tuple(options.rest or ())
     launch = prepare(LaunchRequest(command=command, request=request_of(options, {})))
-    return show(launch, options) if options.dry_run else begin(launch, options)
+    findings = _findings(launch, options, command)
+    if options.dry_run:
+        return show(launch, options, findings)
+    _complain_of_errors(findings)
+    return begin(launch, options)
+
+
+def read_file(name: str) -> bytes | None:
+    """What a file holds; None where it is none, or cannot be read."""
+    try:
+        if not Path(name).is_file():  # a pipe would be waited for
+            return None
+        with Path(name).open("rb") as opened:
+            return opened.read(MOST_BYTES + 1)
+    except OSError:
+        return None
+
+
+def _complain_of_errors(findings: Sequence[Finding]) -> None:
+    for finding in findings:
+        if finding.severity == "error" and finding.id != "L15":  # `begin` warns of those, for any command
+            complain(f"{finding.id} {finding.where}: {finding.text} {finding.remedy}")
 
 
 def prepared(options: argparse.Namespace) -> Prepared:

@@ -52,7 +52,8 @@ def _checked(options: argparse.Namespace) -> list[Finding]:
         presets = _presets()
         return worst_first(finding for file in files for finding in _file(file, presets))
     if not words and rest:
-        return lint_command(shlex.join(rest), launch.exists_beside(Path.cwd()), _read)
+        here, gpus = launch.exists_beside(Path.cwd()), local_agent.gpus_here() > 0
+        return lint_command(shlex.join(rest), here, launch.read_file, gpus)
     if not words:
         raise RunError(
             "nothing to check: `distui lint PRESET -- SCRIPT` checks a launch, `distui lint FILE…` configuration files, "
@@ -76,17 +77,6 @@ def _file(file: str, presets: Library | None) -> list[Finding]:
     except OSError as error:
         raise RunError(f"file {file} cannot be read: {error.strerror or error}") from None
     return lint_file(file, data, exists=launch.exists_beside(path.parent), presets=presets)
-
-
-def _read(name: str) -> bytes | None:
-    """What a file holds; None where it is none, or cannot be read."""
-    try:
-        if not Path(name).is_file():  # a pipe would be waited for
-            return None
-        with Path(name).open("rb") as opened:
-            return opened.read(MOST_BYTES + 1)
-    except OSError:
-        return None
 
 
 def _presets() -> Library | None:

@@ -96,6 +96,7 @@ class FollowedLogs:
 
     async def _read_new(self) -> None:
         chosen = self._chosen()
+        self._merged.take_new_names(self._files())
         fresh = [file for file in chosen if file not in self._merged]
         if not self._merged:
             self._print.about(chosen)

@@ -227,6 +227,14 @@ def test_only_what_comes_at_once_and_again_is_hopeless_while_importing() -> None
     assert (later.kind, later.retry) == ("exception", "maybe")
 
 
+def test_an_import_error_may_come_from_anything() -> None:
+    """A library says by it what it lacks, long after its own import."""
+    lacks = of("ImportError", "to use it, install extras", importing=False)
+    assert lacks.text == "rank 3 raised ImportError: to use it, install extras at train.py:88 (exit code 1)"
+    nested = of("ImportError", "cannot import name 'x' from 'y' (y.py)", importing=True)
+    assert nested.text.endswith("at train.py:88 while a module was imported (exit code 1)")
+
+
 def test_a_worker_of_a_data_loader_is_quoted() -> None:
     carried = (
         "Caught FileNotFoundError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"

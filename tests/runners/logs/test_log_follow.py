@@ -87,6 +87,22 @@ async def test_lines_of_several_ranks_say_who_wrote_them(tmp_path: Path) -> None
     assert merged.last_words([zero, one]) == []
 
 
+async def test_a_file_that_gets_another_name_is_read_on(tmp_path: Path) -> None:
+    zero, other = log(0), log(0, attempt=2)
+    append(tmp_path, zero, b"before\nunfin")
+    append(tmp_path, other, b"x\n")
+    merged = merge(zero, other)
+    assert sorted(await new(merged, tmp_path)) == ["[rank 0] before", "[rank 0] x"]
+    command = parse_file_id(zero.id.replace("rank-0", "command"))
+    assert command is not None
+    (tmp_path / zero.id).rename(tmp_path / command.id)
+    append(tmp_path, command, b"ished\n")
+    merged.take_new_names([command, other])
+    assert merged.files == [other, command]
+    assert await new(merged, tmp_path) == ["[command] unfinished"]
+    assert not merged.problems
+
+
 async def test_one_file_stands_alone_and_several_streams_are_told_apart(tmp_path: Path) -> None:
     out, err = log(0), log(0, "err")
     append(tmp_path, out, b"x\n")
