@@ -342,6 +342,8 @@ class Wrapped(Struct, frozen=True, omit_defaults=True):
     """"fp32", "bf16" or "fp16" where the wrapper says what it computes in."""
     params: int | None = None
     """Parameters of the whole model."""
+    grouped: bool | None = None
+    """Whether it had a process group by then; None where that is unknown, and where ranks may speak without one."""
 
 
 class PlanSummary(Struct, frozen=True, omit_defaults=True):
@@ -784,10 +786,7 @@ class TrainingTick(Struct, frozen=True, tag=True):
 
 
 class LogGrew(Struct, frozen=True, tag=True):
-    """Sizes in bytes of the log files that grew, by file id (path relative to the run directory).
-
-    -1 is that of a file that has another name now: a command's, which was called that of rank 0 until ranks joined.
-    """
+    """Sizes in bytes of the log files that grew, by file id (path in the run directory); -1: it has another name now."""
 
     sizes: dict[str, int]
 

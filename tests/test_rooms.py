@@ -24,10 +24,10 @@ MODULE_LINES = 650
 FUNCTION_LINES = 45
 LONGER: dict[str, tuple[int, str]] = {
     "runners/model.py": (
-        1170,
+        1172,
         "one definition of every event and command, and all that is known of each kind of command",
     ),
-    "runners/state.py": (690, "one fold: what every event does to the state of a run"),
+    "runners/state.py": (691, "one fold: what every event does to the state of a run"),
 }
 """Modules allowed to be longer: their own limit in lines, and why."""
 BORDERS = {"runners/agent/sampling.py", "runners/sky/serve.py"}

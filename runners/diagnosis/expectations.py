@@ -62,18 +62,25 @@ def _variable_finding(name: str, value: str, read: Mapping[str, str]) -> Finding
 
 
 IDLE = "see why the script had nothing to do: its last lines, its arguments, a checkpoint that was done already"
+ALONE = "see whether the script makes its group under a condition, such as a GPU, that is not met here"
 UNMADE = (
     "call parallelize() in the script, take the preset that matches what it does, or see the plan's notes"
 )
 
 
 def find_not_applied(view: View) -> Iterable[Finding]:
-    """A preset that did not act, and an attempt that succeeded without a step."""
+    """A preset that did not act, ranks that train alone, and an attempt that succeeded without a step."""
     state = view.state
     attempt = view.attempt
     if attempt is not None and attempt.outcome is Outcome.SUCCEEDED and attempt.idle:
         text = f"every rank succeeded, but {attempt.idle}"
         yield Finding("acted-idle", "warning", text, remedy=IDLE, since=attempt.ended)
+    made = [rank.made for rank in state.ranks.values() if rank.made is not None]
+    if len(made) == len(state.ranks) > 1 and all(
+        one.grouped is False and not one.strategies for one in made
+    ):
+        text = f"the {len(made)} ranks train without a process group: each trains a model of its own"
+        yield Finding("acted-alone", "warning", text, remedy=ALONE)
     acted = applied(state)
     expected = state.plan.obeys if state.plan is not None else None
     if acted is not None and acted.state == "not applied" and expected:  # else the plan has said so before

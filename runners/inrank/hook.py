@@ -182,6 +182,7 @@ def describe(optimizer: Any) -> dict[str, Any]:
         "dims": dict(_dimensions(objects.get("pipeline"), optimizer)),
         "param": _computes_in(objects, optimizer),
         "params": size,
+        "grouped": grouped(),
     }
 
 
@@ -198,9 +199,15 @@ def optimizers() -> list[Any]:
     return [] if kind is None else [item for item in gc.get_objects() if issubclass(type(item), kind)]
 
 
+OTHER_WAYS = ("horovod", "byteps", "mpi4py", "jax", "torch_xla")
+"""By what ranks may speak to each other without torch.distributed."""
+
+
 def grouped() -> bool | None:
-    """Whether torch.distributed had a process group at any time; None where that is unknown."""
+    """Whether torch.distributed had a process group at any time; None where that is unknown, or there is another way."""
     module = sys.modules.get("torch.distributed.distributed_c10d")
+    if any(name in sys.modules for name in OTHER_WAYS):
+        return None
     if module is None:
         return False
     if not hasattr(module, "_backend"):

@@ -72,6 +72,27 @@ def test_the_rank_that_differs_is_named_and_nothing_is_known_before() -> None:
     assert alone.state == "applied", "one rank has nobody to average with"
 
 
+def test_ranks_without_a_group_train_alone() -> None:
+    def found(*made: Wrapped | None) -> list[str]:
+        return [
+            one.id
+            for one in expectations.find_not_applied(
+                View(state=state(*made, obeys=None), plan=None, now=1.0, history={})
+            )
+        ]
+
+    alone, unsure, speaks = wrapped(grouped=False), wrapped(grouped=None), wrapped(grouped=True)
+    assert found(alone, alone) == ["acted-alone"]
+    for made in (
+        (alone,),
+        (alone, None),
+        (alone, unsure),
+        (alone, speaks),
+        (wrapped("ddp", grouped=False),) * 2,
+    ):
+        assert found(*made) == []
+
+
 def test_a_finding_weighs_what_the_plan_expected() -> None:
     def found(state: RunState) -> list[tuple[str, str]]:
         view = View(state=state, plan=None, now=1.0, history={})
