@@ -171,13 +171,21 @@ class JoinedRanks:
             group.report("RankChanged", **self._newest[rank])
             del self.living[rank]
 
-    def see_off(self, grace_s: float) -> None:
-        """The command has exited: its ranks have so long to follow, and are killed then."""
+    def see_off(self, grace_s: float, code: int) -> None:
+        """The command has exited with `code`: its ranks have so long to follow, and are killed then.
+
+        Where it ends well it answers for ranks whose end nobody saw: Ray kills its workers after their work.
+        """
         self._await_ends(grace_s)
         for pid in list(self.living.values()):
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         self._await_ends(2.0)
+        with self._lock:
+            for about in self._newest.values() if code == 0 else ():
+                if about["state"] == "lost":
+                    about["state"] = "succeeded"
+                    self._group.report("RankChanged", **about)
 
     def _await_ends(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds

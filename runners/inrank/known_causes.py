@@ -133,6 +133,7 @@ CAUSES: tuple[Cause, ...] = (
     _cause(
         "cuda-error",
         r"(no kernel image is available for execution|Torch not compiled with CUDA enabled"
+        r"|module 'torch\._C' has no attribute '_cuda_\w+'|No CUDA GPUs are available"
         r"|Found no NVIDIA driver|CUDA driver version is insufficient|no CUDA-capable device|invalid device ordinal"
         r"|hipErrorNoBinaryForGpu[^\n\"]*)",
         "cannot use a GPU: {0}",

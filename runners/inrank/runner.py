@@ -165,8 +165,9 @@ class CommandGroup(WorkerGroup):
             self.on_stop()  # requested while it was spawned
         ended.join()
         self._see_off(process.pid)
-        self.joined.see_off(self.plan["grace_s"])
-        return process.wait()
+        code = process.wait()
+        self.joined.see_off(self.plan["grace_s"], code)
+        return code
 
     def _spawn(self, stem: str) -> subprocess.Popen[bytes]:
         """Start the command in a session of its own, its output in files. Raises OSError and ValueError."""
