@@ -77,7 +77,7 @@ def find_not_applied(view: View) -> Iterable[Finding]:
         yield Finding("acted-idle", "warning", text, remedy=IDLE, since=attempt.ended)
     made = [rank.made for rank in state.ranks.values() if rank.made is not None]
     if len(made) == len(state.ranks) > 1 and all(
-        one.grouped is False and not one.strategies for one in made
+        each.grouped is False and not each.strategies for each in made
     ):
         text = f"the {len(made)} ranks train without a process group: each trains a model of its own"
         yield Finding("acted-alone", "warning", text, remedy=ALONE)
