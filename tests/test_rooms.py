@@ -222,7 +222,7 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 291,
-    "lines": 88_100,
+    "lines": 88_250,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 42,
