@@ -80,7 +80,7 @@ class Scenario:
             name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "RIG_"))
         }
         made = {
-            "LD_LIBRARY_PATH": f"{chosen.verbs}:{chosen.runtime}" if self.verbs else str(chosen.runtime),
+            "LD_LIBRARY_PATH": f"{chosen.verbs if self.verbs else _no_verbs(folder)}:{chosen.runtime}",
             "LD_PRELOAD": str(chosen.machine),
             "NCCL_DEBUG": "INFO",
             "NCCL_SOCKET_IFNAME": "lo",
@@ -97,6 +97,14 @@ class Scenario:
             path.write_text(topology())
             made["NCCL_TOPO_FILE"] = str(path)
         return {**names, **made, **self.env, **self.env_of.get(rank, {})}
+
+
+def _no_verbs(folder: Path) -> Path:
+    """A folder in which libibverbs cannot be loaded, also on a machine that has it: an MPI brings it along."""
+    hidden = folder / "no-verbs"
+    hidden.mkdir(exist_ok=True)
+    (hidden / "libibverbs.so.1").touch()
+    return hidden
 
 
 def _port(folder: Path) -> int:
