@@ -245,6 +245,11 @@ class Applied(Struct, frozen=True):
     """A few words why."""
 
 
+def world_size(state: RunState) -> int:
+    """How many ranks the newest attempt has, also those that are seen nowhere: `srun` started them on other machines."""
+    return max(len(state.ranks), state.attempts[-1].world_size if state.attempts else 0)
+
+
 def applied(state: RunState) -> Applied | None:
     """None for a run without a preset."""
     plan = state.plan

@@ -353,9 +353,9 @@ class Supervision:
         self._changes: dict[int, RankChanged] = {}
         """Last change of each rank of the open attempt."""
         self._evidence: dict[int, KernelEvidence] = {}
+        """What the kernel logged about the ranks that exited."""
         self._hangs: tuple[Finding, ...] = ()
         """Raised as the first rank of the attempt failed."""
-        """What the kernel logged about the ranks that exited."""
         self._oom_watch = OomWatch()
         self._began = (0, 0.0)
         """Number of the attempt whose begin this agent saw, and when, by the monotonic clock."""

@@ -14,10 +14,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from patience import slowness
 
 from distui.tui.cli import main
@@ -321,3 +322,13 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
 def rss_bytes(pid: int) -> int:
     """Resident memory of a process now, in bytes."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """A fresh user; closed, and checked for what is left, after the test."""
+    world = World()
+    try:
+        yield world
+    finally:
+        world.close()

@@ -6,12 +6,13 @@ Without NCCL's source or such a torch (DISTUI_NCCL_SOURCES, DISTUI_CUDA_TORCH) t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from e2e.runs import Run, World, until
+from e2e.runs import world as world
 from nccl_host.build import VERSIONS, MissingError, built
 from nccl_host.cuda_torch import environment, interpreter
 
@@ -45,16 +46,6 @@ while True:
         stays_away()
 """
 AWAY = TRAINS.splitlines().index("    time.sleep(3600)") + 1
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    """A fresh user; closed, and checked for what is left, after the test."""
-    world = World()
-    try:
-        yield world
-    finally:
-        world.close()
 
 
 class Ranks:

@@ -22,7 +22,7 @@ from ...runners.model import Cluster, LinkState, RankPhase, RunPhase
 from ...runners.nccl_reach import uses_gloo
 from ...runners.progress import RATES, STEPS_SOURCE, Progress, parts, progress
 from ...runners.state import RunState
-from ...runners.status import HUNG, applied
+from ...runners.status import HUNG, applied, world_size
 from . import glyphs
 from .frame import DIM_S, Frame, gpu_fields, gpu_places
 from .glyphs import Cells, Row, kept, percent, row_width
@@ -206,11 +206,6 @@ def _size(frame: Frame) -> Row:
     return tuple(cells)
 
 
-def world_size(state: RunState) -> int:
-    """How many ranks the newest attempt has, also those that are seen nowhere: `srun` started them on other machines."""
-    return max(len(state.ranks), state.attempts[-1].world_size if state.attempts else 0)
-
-
 def _software(state: RunState) -> Row:
     """Preset, torch, NCCL."""
     plan = state.plan
@@ -312,9 +307,7 @@ _COMMAND = 20
 _BESIDE_STEP = ("fraction", "eta_s", "still_s")
 
 
-def _how(
-    frame: Frame, line: Progress, load: Cells, trends: Mapping[str, str], short: bool = False
-) -> Cells:
+def _how(frame: Frame, line: Progress, load: Cells, trends: Mapping[str, str], short: bool) -> Cells:
     """`short`: with the checkpoint's age alone, which then goes before what the tables have as well."""
     cells: Cells = []
     after: Cells = []

@@ -304,13 +304,13 @@ class CurveStrip(HistoryPane):
         seconds = int(view.bucket)
         begin = view.span.end - size * seconds
         live = is_live(frame)
+        apart = self._apart(frame, metric)
+        self.followed |= {(each, seconds) for each in (want, *(more for more, _, _ in apart))}
         lines = [
             _line(metric, each, seconds)
             for each in self.history.show(frame, want, seconds, begin, size, live)
         ]
-        self.followed.add((want, seconds))
-        for more, called, style in self._apart(frame, metric):
-            self.followed.add((more, seconds))
+        for more, called, style in apart:
             for each in self.history.show(frame, more, seconds, begin, size, live):
                 letter, ink = called.get(each.index if more.fold == "each" else each.node, ("", style))
                 if letter:

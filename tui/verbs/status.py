@@ -23,12 +23,11 @@ from ...runners.model import Host, LinkState, RunPhase, Stamped
 from ...runners.nccl_reach import uses_gloo
 from ...runners.progress import parts, progress, source_text
 from ...runners.state import Node, RunState
-from ...runners.status import DAMAGED, applied, hidden, missing, state_words, status_json
+from ...runners.status import DAMAGED, applied, hidden, missing, state_words, status_json, world_size
 from ...runners.wire.client import Link
 from ..rows.findings import Item, cause_rows, item_row, ledger_rows
 from ..rows.frame import Frame, LinkPhase, LinkStatus
 from ..rows.glyphs import plain
-from ..rows.header import world_size
 from ..rows.log import large
 from ..rows.ranks import plain_gpus
 from ..rows.run_status import cost, recovered, stage_rows, steps
@@ -51,9 +50,10 @@ def headline(state: RunState, now: float | None = None) -> str:
     frame, unseen = _frame(state, now), hidden(state)
     words = no_step_yet(state, frame.now)
     begun = [f"attempt {state.attempt}"] if state.attempt else []
-    count = plural(world_size(state), "rank")
-    seen = len(state.ranks)
-    begun += [count if seen == world_size(state) else f"{seen} of {count}"] if seen else []
+    seen, world = len(state.ranks), world_size(state)
+    begun += (
+        [plural(world, "rank") if seen == world else f"{seen} of {plural(world, 'rank')}"] if seen else []
+    )
     parts = [
         state.name,
         state_words(state),

@@ -468,14 +468,19 @@ async def test_a_managed_job_ends_as_skypilot_says(
     assert "loss 1.5" in scene.log
 
 
-async def test_a_stop_cancels_a_managed_job(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distui.runners.hub.sky_cloud.LAST_WORDS_SECONDS", 0.1)
-    managed(scene, "RUNNING", "CANCELLED")
+async def stopped(scene: Scene) -> None:
+    """Stop the run of a managed job once that has started."""
     task = asyncio.create_task(scene.launch())
     while "start" not in stages(scene.desk):
         await asyncio.sleep(0.01)
     scene.desk.stop_asked.set()
     await task
+
+
+async def test_a_stop_cancels_a_managed_job(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("distui.runners.hub.sky_cloud.LAST_WORDS_SECONDS", 0.1)
+    managed(scene, "RUNNING", "CANCELLED")
+    await stopped(scene)
     assert scene.desk.state.phase is RunPhase.STOPPED
     assert scene.desk.state.end_text == "managed job 3 ended as CANCELLED"
     assert [asked["args"] for asked in scene.asked("managed_cancel")] == [{"job": 3}]
@@ -486,11 +491,7 @@ async def test_a_managed_job_that_takes_long_to_be_cancelled_is_called_so(
 ) -> None:
     monkeypatch.setattr("distui.runners.hub.sky_cloud.MANAGED_CANCEL_SECONDS", 0.5)
     managed(scene, "RUNNING", "CANCELLING")
-    task = asyncio.create_task(scene.launch())
-    while "start" not in stages(scene.desk):
-        await asyncio.sleep(0.01)
-    scene.desk.stop_asked.set()
-    await task
+    await stopped(scene)
     assert scene.desk.state.phase is RunPhase.STOPPED
     text = "managed job 3 was told to stop and is still CANCELLING: `sky jobs queue` shows its end"
     assert scene.desk.state.end_text == text
