@@ -1,13 +1,16 @@
 """Ranks that a launcher inside the user's command started: each announces itself (joining.py), the runner reports them.
 
 Not the runner starts them but accelerate, deepspeed, mpirun, srun, Ray or multiprocessing. They are no children of
-the runner, which sees their ends by a pidfd, and the exit code where it is quicker than the process that reaps them.
+the runner, which sees their ends by a pidfd, and the exit code where it is quicker than the process that reaps them,
+where the kernel keeps it (Linux 6.15) or the launcher prints it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import re
 import select
 import signal
 import socket
@@ -17,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .restart_policy import how_it_ended, noted
+from .restart_policy import how_it_ended, noted, tail
 from .worker_group import (
     WorkerGroup,
     attempt_dir,
@@ -35,6 +38,14 @@ LATEST_S = 5.0
 MOST_WORLD = 1 << 20
 POLL_S = 0.1
 """Between two looks at a process, where the kernel has no pidfd (before Linux 5.3)."""
+_PRINTED = re.compile(r"\bexitcode *: (-?\d{1,3})\b.*\(pid: (\d+)\)")
+"""Of a rank that failed, by torchrun: before its table and in it."""
+_INFO = struct.Struct("2Q11Ii")
+"""struct pidfd_info of linux/pidfd.h in its first form: mask, cgroup, 11 ids, exit status as waitpid(2) has it."""
+_EXIT = 1 << 3
+"""PIDFD_INFO_EXIT."""
+_GET_INFO = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
+"""PIDFD_GET_INFO."""
 
 
 class JoinedRanks:
@@ -174,7 +185,8 @@ class JoinedRanks:
     def see_off(self, grace_s: float, code: int) -> None:
         """The command has exited with `code`: its ranks have so long to follow, and are killed then.
 
-        Where it ends well it answers for ranks whose end nobody saw: Ray kills its workers after their work.
+        It answers for ranks whose end nobody saw: they have succeeded where it ends well (Ray kills its workers after
+        their work), else torchrun has printed their exit codes.
         """
         self._await_ends(grace_s)
         for pid in list(self.living.values()):
@@ -182,10 +194,21 @@ class JoinedRanks:
                 os.kill(pid, signal.SIGKILL)
         self._await_ends(2.0)
         with self._lock:
-            for about in self._newest.values() if code == 0 else ():
-                if about["state"] == "lost":
-                    about["state"] = "succeeded"
+            printed = {} if code == 0 else self._printed_codes()
+            for about in self._newest.values():
+                if about["state"] == "lost" and (code == 0 or about["pid"] in printed):
+                    rank_code = printed.get(about["pid"])
+                    state = "succeeded" if code == 0 else how_it_ended(rank_code, False, False)
+                    about.update(state=state, exit_code=rank_code, signal=signal_name(rank_code))
                     self._group.report("RankChanged", **about)
+
+    def _printed_codes(self) -> dict[int, int]:
+        """By pid: the exit codes of ranks that failed, by what the launcher wrote at the end."""
+        directory = attempt_dir(
+            os.path.join(self._group.run_dir, "node-%d" % self._group.node), self._attempt
+        )
+        lines = tail(os.path.join(directory, "command.err"))
+        return {int(row[2]): int(row[1]) for row in map(_PRINTED.search, lines) if row is not None}
 
     def _await_ends(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -228,7 +251,8 @@ def _wait_for_other(pid: int) -> int | None:
         waiting = select.poll()
         waiting.register(watched, select.POLLIN)
         waiting.poll()
-        return _code_of(pid, ticks)
+        code = _code_of(pid, ticks)
+        return _kept_code(watched) if code is None else code
     finally:
         os.close(watched)
 
@@ -239,3 +263,14 @@ def _code_of(pid: int, ticks: int) -> int | None:
     if len(fields) < 50 or fields[0] not in ("Z", "X") or int(fields[19]) != ticks:
         return None
     return os.waitstatus_to_exitcode(int(fields[49]))
+
+
+def _kept_code(watched: int) -> int | None:
+    """Of a process that was reaped, by its pidfd; None where the kernel does not keep it (before Linux 6.15)."""
+    info = bytearray(_INFO.pack(_EXIT, *[0] * 13))
+    try:
+        fcntl.ioctl(watched, _GET_INFO, info)
+    except OSError:
+        return None
+    mask, *_, status = _INFO.unpack(info)
+    return os.waitstatus_to_exitcode(status) if mask & _EXIT else None

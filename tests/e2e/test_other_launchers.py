@@ -106,7 +106,7 @@ def test_ranks_of_other_launchers_have_rows_steps_and_stacks(world: World, launc
     assert "train" in stacks
     assert not re.search(r"no stack|no hook", stacks), stacks
     logs = run.distui("logs").fine()
-    assert (logs.err, logs.out.count("no rank yet")) == ("", int(launcher == "spawn"))
+    assert (logs.err, logs.out.count("no rank yet")) == ("", int(launcher in ("spawn", "fork")))
     run.distui("nccl", "INFO")  # gloo: that is answered, and hurts nobody
     run.distui("restart", "--env", "BATCH=4", "--yes").fine()
     again = run.eventually(lambda now: train_on_two(now, attempt=2), 90)
