@@ -179,7 +179,7 @@ def _advanced(entry: Entry, state: RunState, now: float) -> tuple[int | None, in
     values = curves.newest(store, ("train.step", "rank.step"), now - RECENT_S, now)
     reported, counted = values["train.step"].values(), values["rank.step"].values()
     step = max(reported) if reported else min(counted, default=None)
-    total = step_totals.of_command(state.plan.command) if state.plan else None
+    total = step_totals.of_text(state.plan.command) if state.plan else None
     return None if step is None else int(step), total[0] if total and reported else None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 
 NAMES = re.compile(
@@ -20,6 +21,14 @@ def of_command(words: Sequence[str]) -> tuple[int, str] | None:
         return None
     steps, text = named[0]
     return (steps, f"`{text}` of the command") if steps > 0 else None
+
+
+def of_text(command: str) -> tuple[int, str] | None:
+    """The same of a command as a shell reads it; None, too, where no shell would."""
+    try:
+        return of_command(shlex.split(command))
+    except ValueError:
+        return None
 
 
 def _named(words: Sequence[str]) -> Iterator[tuple[int, str]]:

@@ -76,6 +76,9 @@ def test_make_demo_shows_restarts_leaves_and_comes_back(world: World) -> None:
     # A hook that is busy importing torch answers late: until it has, the step is unknown.
     before = run.eventually(lambda status: status["ranks"][0]["step"] is not None)
     assert before["state"] == "running"
+    assert until(lambda: world.distui("ls", "--json").fine().json()[0]["total"] == 2000, 30, 1.0), (
+        "the list has how many steps the command asks for"
+    )
     with terminal(world, DISTUI, "attach", "demo", width=80, height=24) as screen:
         screen.until(lambda text: "attempt 2" in text and "RUNNING" in text)
         screen.hang_up()

@@ -428,11 +428,12 @@ _KEYS = (
 """Order in which to keep it, key, what it does, and the same where there is little room."""
 
 
-def keys_row(width: int) -> Row:
-    """The keys of the launch screen."""
+def keys_row(width: int, typing: bool = False) -> Row:
+    """The keys of the launch screen; `typing`: in a field, where a slash is part of a path."""
     cells: Cells = [
         (order, ((key, "key"), (f" {long if width >= KEYS_FROM else short}", "text")), "   ")
         for order, key, long, short in _KEYS
+        if not (typing and key == "/")
     ]
     return ((" ", "text"), *kept(cells, width - 2))
 

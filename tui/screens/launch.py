@@ -261,7 +261,13 @@ class LaunchScreen(Screen[None]):
         self.set_class(width >= WIDE, "-wide")
         self.query_one("#choose").styles.height = "100%" if width >= WIDE else max(10, (height - 4) // 2)
         self.call_after_refresh(self._draw_why)
-        self.foot.set_rows([keys_row(width)])
+        self._draw_keys()
+
+    def on_descendant_focus(self) -> None:
+        self._draw_keys()
+
+    def _draw_keys(self) -> None:
+        self.foot.set_rows([keys_row(self.size.width, typing=self.focused is self.form_view)])
 
     # --- what is chosen and typed
 

@@ -19,7 +19,7 @@ from distui.runners.state import Attempt, Node, Rank, RunState
 from distui.runners.telemetry.output_signals import signals
 from distui.runners.telemetry.rank_signals import MOST_VALUES, RankSignals
 from distui.runners.telemetry.signal_names import Reported, ReportedValue, TrackerValues
-from distui.runners.telemetry.step_totals import of_command
+from distui.runners.telemetry.step_totals import of_command, of_text
 
 
 def tracked(at: float, step: int | None = None, tracker: str = "wandb", **values: float | str) -> Reported:
@@ -184,6 +184,8 @@ def test_totals(command: str, steps: int | None) -> None:
 def test_the_source_of_a_total() -> None:
     assert of_command(["t.py", "--steps", "5"]) == (5, "`--steps 5` of the command")
     assert of_command(["t.py", "--steps=5"]) == (5, "`--steps=5` of the command")
+    assert of_text("t.py --name 'a run' --steps 5") == (5, "`--steps 5` of the command")
+    assert of_text("t.py --steps 5 --name 'open") is None
 
 
 # --- MFU ---
