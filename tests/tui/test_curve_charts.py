@@ -17,6 +17,7 @@ from distui.tui.rows.charts import (
     Panel,
     axis_of,
     count_short,
+    held,
     is_young,
     metric_of,
     scale,
@@ -147,3 +148,14 @@ def test_marks_are_in_the_same_column_as_the_curve() -> None:
 def test_a_span_knows_its_cells() -> None:
     span = TimeSpan(100.0, 10.0, 5)
     assert [span.at(when) for when in (99.9, 100.0, 109.9, 149.9, 150.0)] == [None, 0, 0, 4, None]
+
+
+def test_a_reported_value_holds_until_the_next_but_not_through_a_gap() -> None:
+    nothing: list[float | None] = [None]
+    every_fifth: list[float | None] = [2.0, *nothing * 4] * 4
+    assert held(every_fifth) == [2.0] * 16 + nothing * 4, "the newest is one report, not a line"
+    hang: list[float | None] = [*every_fifth, *nothing * 60, 1.0, *nothing * 4, 1.0]
+    assert held(hang) == [2.0] * 20 + nothing * 60 + [1.0] * 6
+    assert held([None, 1.0, None, None]) == [None, 1.0, None, None]
+    assert held([1.0, None, None, 3.0]) == [1.0, 1.0, 1.0, 3.0]
+    assert held([]) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from operator import attrgetter
 
 from msgspec import Struct
@@ -307,17 +307,22 @@ def chart(panel: Panel, view: ChartView, width: int, height: int) -> list[Row]:
 
 
 def held(values: Values) -> list[float | None]:
-    """What is reported every so often: a value holds until the next, and no longer."""
-    kept: list[float | None] = []
-    last: float | None = None
-    for value in values:
-        last = value if value is not None else last
-        kept.append(last)
-    for at in range(len(values) - 1, -1, -1):
-        if values[at] is not None:
-            break
-        kept[at] = None
+    """What is reported every so often: a value holds until the next.
+
+    Where that comes much later than usual, after a hang or a restart, the value holds as long as one usually does.
+    """
+    reports = [at for at, value in enumerate(values) if value is not None]
+    distances = sorted(after - at for at, after in pairwise(reports))
+    usual = distances[len(distances) // 2] if len(distances) > 1 else len(values)
+    kept: list[float | None] = list(values)
+    for at, after in pairwise(reports):
+        end = after if after - at <= LATE * usual else at + usual
+        kept[at:end] = [values[at]] * (end - at)
     return kept
+
+
+LATE = 4
+"""Of the usual time between two reports: so late a report is one after a gap."""
 
 
 # --- several charts ---
