@@ -29,7 +29,7 @@ $(STAMP): pyproject.toml
 demo: install    ## train the shipped example on 2 ranks and look at it
 	$(BIN)/python tests/rigs/nvml/demo.py
 
-test: install    ## the tests (under 12 minutes on 2 cores)
+test: install    ## the tests (12 to 20 minutes on 2 cores)
 	$(PYTEST) -m 'not long' -n $(JOBS) --dist worksteal
 
 test-long: install ## the long matrices alone; PART=1/3 for a third of them
