@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from . import (
     accelerate,
+    adopt,
     deepspeed,
     megatron,
     nccl,
@@ -55,6 +56,8 @@ class Request:
     hosts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Pattern of host names → variables of those nodes alone."""
     hook: bool | None = None
+    adopt: bool = False
+    """Whether the hook applies the preset at the script's own DistributedDataParallel call."""
     signals: tuple[str, ...] = ()
     """Regular expressions that read training signals in the output of the ranks."""
     grace_s: float | None = None
@@ -228,7 +231,10 @@ def _origins(loaded: Loaded, request: Request, place: Place, env: Mapping[str, s
 def _inspect(
     preset: Preset, request: Request, place: Place, backend: str, sizes: Mapping[str, int]
 ) -> Obeys:
-    """What the script makes of the preset."""
+    """What the script makes of the preset. Raises PlanError."""
+    if request.adopt:
+        texts = {"": place.script_source, **place.script_beside}
+        return adopt.adopted(preset, request.script or "the script", texts, python=not request.no_python)
     asked = script_support.Requirements(
         kind=preset.strategy.kind, backend=backend, mesh=tuple(sizes), args=request.args,
         accumulation=preset.batch.accumulation, beside=place.script_beside,
@@ -312,7 +318,7 @@ def _rank_env(
     if preset.topology.nnodes == 1 and preset.launcher.kind == "torchrun":
         given = {**place.user_env, **wished}
         env |= {name: value for name, value in worker_group.INSIDE.items() if name not in given}
-    env |= contract(preset, ranks.backend)
+    env |= contract(preset, ranks.backend) | ({adopt.VARIABLE: "1"} if request.adopt else {})
     env["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(max(1, round(preset.launcher.grace_s)))
     return env, notes
 
@@ -499,7 +505,7 @@ def wire(
     launch = _with_options(launch, obeys, where)
     own = obeys.reader == "trainer" and preset.strategy.kind == "deepspeed"
     config = accelerate.config(preset, launch, backend, where, own_precision=own)
-    added = {} if obeys.reader == "parallelize" else accelerate.environment(config)
+    added = {} if obeys.reader in ("parallelize", "adopt") else accelerate.environment(config)
     if added and preset.batch.accumulation > 1 and preset.strategy.kind != "deepspeed":
         added["ACCELERATE_GRADIENT_ACCUMULATION_STEPS"] = str(preset.batch.accumulation)
     if preset.strategy.kind == "deepspeed":
@@ -604,7 +610,7 @@ def _reader_notes(preset: Preset, obeys: Obeys, config: Mapping[str, Any]) -> tu
 
     `config`: DeepSpeed's configuration.
     """
-    if obeys.how is None or obeys.reader == "parallelize":
+    if obeys.how is None or obeys.reader in ("parallelize", "adopt"):
         return ()
     strategy, notes = preset.strategy, []
     param = preset.precision.param

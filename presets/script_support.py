@@ -357,7 +357,7 @@ TRAINER_CLAIMED = ("fsdp", "fsdp_config", "deepspeed")
 NO_WAY = {"pp": "mesh.pp", "ep": "mesh.ep", "cp": "mesh.cp", "tp": "mesh.tp"}
 """Dimensions of a mesh that Accelerate does not make of a model by itself."""
 
-Reader = Literal["parallelize", "accelerate", "trainer", "deepspeed"]
+Reader = Literal["parallelize", "accelerate", "trainer", "deepspeed", "adopt"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -254,6 +254,7 @@ ARGUMENTS: Mapping[str, Argument] = {
     "streams": Argument(_many(_among((*STREAMS, "log"))), 'a list of "out", "err", "nccl" and "log"'),
     "attempt": Argument(_or_none(_count), "the number of an attempt, or None for the newest"),
     "unset": Argument(_many(_variable_there), 'a list of variables by their names, as in ["NCCL_DEBUG"]'),
+    "adopt": Argument(_flag, "True or False"),
     "reachable": Argument(_flag, "True or False"),
 }
 
@@ -283,6 +284,7 @@ def launch(
     env: Mapping[str, str] | None = None,
     nccl: Mapping[str, str] | None = None,
     python: str | os.PathLike[str] | None = None,
+    adopt: bool = False,
 ) -> Run:
     """Start `script` under a preset on this machine, or on `hosts` by ssh. Raises RunError and TypeError.
 
@@ -290,7 +292,7 @@ def launch(
     """
     given = checked(
         script=script, args=args, name=name, python=python, nnodes=nnodes, nproc_per_node=nproc_per_node,
-        env=env, nccl=nccl,
+        env=env, nccl=nccl, adopt=adopt,
     )  # fmt: skip
     under = checked(preset=preset, overrides=overrides)
     named = [Named(host) for host in checked(hosts=hosts)["hosts"]]

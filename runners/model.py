@@ -344,6 +344,8 @@ class Wrapped(Struct, frozen=True, omit_defaults=True):
     """Parameters of the whole model."""
     grouped: bool | None = None
     """Whether it had a process group by then; None where that is unknown, and where ranks may speak without one."""
+    adopted: str = ""
+    """What --adopt has done, as a sentence; "" for nothing."""
 
 
 class PlanSummary(Struct, frozen=True, omit_defaults=True):

@@ -302,7 +302,8 @@ def _missing(plan: PlanSummary, made: Wrapped, world: int) -> str:
 
 def _seen(made: Wrapped) -> str:
     """ "is wrapped in fully_shard, divided by tp 2"."""
-    names = [WORDS.get(strategy, strategy) for strategy in made.strategies]
+    shown = [each for each in made.strategies if each != "zero1" or not made.adopted]
+    names = [WORDS.get(strategy, strategy) for strategy in shown]
     if made.zero_stage is not None:
         names = [
             f"{name} (ZeRO stage {made.zero_stage})" if name == "DeepSpeed" else name for name in names
@@ -311,7 +312,9 @@ def _seen(made: Wrapped) -> str:
     dims = ", ".join(
         f"{name} {size}" for name, size in made.dims.items() if name in DIMENSIONS and size > 1
     )
-    return wrapped + (f", divided by {dims}" if dims else "")
+    return (
+        wrapped + (f", divided by {dims}" if dims else "") + (f"; {made.adopted}" if made.adopted else "")
+    )
 
 
 # --- where each rank is in the mesh of the plan ---

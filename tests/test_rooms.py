@@ -24,7 +24,7 @@ MODULE_LINES = 650
 FUNCTION_LINES = 45
 LONGER: dict[str, tuple[int, str]] = {
     "runners/model.py": (
-        1172,
+        1174,
         "one definition of every event and command, and all that is known of each kind of command",
     ),
     "runners/state.py": (691, "one fold: what every event does to the state of a run"),
@@ -221,11 +221,11 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 291,
-    "lines": 88_250,
+    "modules": 297,
+    "lines": 89_130,
     "cycles": 0,
     "in_cycles": 0,
-    "local_imports": 42,
+    "local_imports": 43,
     "doubled_classes": 4,
     "doubled_files": 11,
     "broad": 14,
@@ -272,6 +272,8 @@ LATE_IMPORTS = {
     "runners/hub/__main__.py": {"runners.hub.cluster_launch"},
     # Every Python below a command loads this, and few become ranks.
     "runners/inrank/joining.py": {"runners.inrank.control", "runners.inrank.hook"},
+    # What acts on torch is loaded once the script has imported that.
+    "runners/inrank/adoption.py": {"runners.inrank.adopted_ddp"},
     "runners/local_agent.py": {
         "presets.plan", "presets.render", "presets.script_support", "runners.hub.routes"
     },

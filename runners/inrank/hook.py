@@ -21,10 +21,11 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, NamedTuple, NoReturn
 
-from . import checkpoint_saves, rank_changes, rank_pulse, tracebacks
+from . import adoption, checkpoint_saves, rank_changes, rank_pulse, tracebacks
+from .adopted import adopted, initialising
 from .control import Peers, accept_forever, listen, private, requests
 from .import_watch import MISTAKES
 from .model_size import parameters_of
@@ -35,25 +36,8 @@ MOST_LINE = 64 << 10
 """Bytes of one request to a rank."""
 MOST_PEERS = 8
 """Connections at a time: the agent's, and a short one of the runner's."""
-STEP_FRAMES = 6
-"""Frames between the hook of a step and its caller, with wrappers of learning-rate schedulers between."""
 INSPECT_S = 5.0
 """The longest that the first step waits for the inspection of the objects; it takes about 0.1 s."""
-
-
-def _initialising() -> bool:
-    """Whether torch itself makes this step, with a learning rate of 0, to get a state to load a checkpoint into."""
-    frame: FrameType | None = sys._getframe(2)
-    for _ in range(STEP_FRAMES):
-        if frame is None:
-            return False
-        if frame.f_code.co_name == "_init_optim_state":
-            return True
-        frame = frame.f_back
-    return False
-
-
-_initialising._torchdynamo_disable = True  # type: ignore[attr-defined]
 
 
 class Steps:
@@ -127,7 +111,7 @@ class Steps:
     def _stepped(
         self, optimizer: Any, args: Any, kwargs: Any, now: Callable[[], float] = time.time
     ) -> None:
-        if _initialising():
+        if initialising():
             return
         # A sharded optimizer calls an inner optimizer: only the first that steps is counted.
         if self._optimizer() is optimizer:
@@ -175,14 +159,15 @@ def describe(optimizer: Any) -> dict[str, Any]:
     objects = _objects(items)
     size = _size(objects, optimizer, items)
     del items
-    named = sorted(objects.keys() - {"pipeline"})
+    divided, applied = adopted.described()
     return {
-        "strategies": named,
+        "strategies": sorted((objects.keys() | divided) - {"pipeline"}),
         "zero_stage": _zero_stage(objects.get("deepspeed")),
         "dims": dict(_dimensions(objects.get("pipeline"), optimizer)),
         "param": _computes_in(objects, optimizer),
         "params": size,
         "grouped": grouped(),
+        "adopted": applied,
     }
 
 
@@ -570,6 +555,7 @@ def attach() -> None:
     rank_changes.keep_store_on_loopback()
     rank_changes.survive_full_disk()
     steps, signals = Steps(), TrainingSignals()
+    adoption.arm()
     signals.arm()
     threads = Threads()
     threads.arm()

@@ -481,7 +481,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     _cause(
         "settings",
-        r"^(?:\w+\.)*ParallelizeError: ([^\n]+)",
+        r"^(?:\w+\.)*(?:Parallelize|Adoption)Error: ([^\n]+)",
         "cannot do what the preset asks: {0}",
         "correct the preset, or the sizes of the model: the same would happen again",
         "no",

@@ -56,6 +56,8 @@ class LaunchForm:
     """Words after the script, quoted as in a shell."""
     nproc: str = ""
     """"" (the preset's), a number, "gpu" or "cpu"."""
+    adopt: str = ""
+    """"true" where the preset is applied at the script's own DistributedDataParallel call."""
     name: str = ""
     env: str = ""
     """K=V words, quoted as in a shell."""
@@ -225,6 +227,7 @@ def _request(form: LaunchForm) -> Request:
         name=form.name.strip() or None,
         nnodes=int(nodes) if nodes.isdecimal() else nodes or None,
         nproc_per_node=int(nproc) if nproc.isdecimal() else nproc or None,
+        adopt=form.adopt == "true",
         env=pairs(env, "environment"),
         nccl=nccl_pairs(nccl),
         nccl_presets=form.nccl_presets,

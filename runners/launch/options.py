@@ -80,6 +80,11 @@ OPTIONS: tuple[LaunchOption, ...] = (
         more="[presets.md](presets.md) has the fields.",
     ),
     LaunchOption(
+        flags=("--adopt",), verbs=PLANS, help="apply the preset where the script calls DistributedDataParallel itself",
+        more="For a plain script that nobody edits, with ddp or zero1: [adopt.md](adopt.md).", field="adopt",
+        label="adopt", example="false",
+    ),
+    LaunchOption(
         flags=("--python",), takes="PATH", verbs=PLANS, help="interpreter of the training environment",
         more="Without it: that of the active virtual or conda environment, else distui's own if it has torch, else"
         " `python3`.",

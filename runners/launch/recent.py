@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from ...presets import trusted_files
+from ...presets import adopt, trusted_files
 from ...presets.secrets import MASK, holds_secret, mask_words
 from ...presets.trusted_files import private_folder
 from ...presets.worker_group import COMMAND_LINE
@@ -28,7 +28,20 @@ MOST = 20
 """Launches that are remembered."""
 MOST_BYTES = 1 << 16
 FILE = "recent.json"
-FIELDS = ("preset", "script", "args", "nproc", "name", "env", "nccl", "place", "nodes", "gpus", "cpus")
+FIELDS = (
+    "preset",
+    "script",
+    "args",
+    "nproc",
+    "adopt",
+    "name",
+    "env",
+    "nccl",
+    "place",
+    "nodes",
+    "gpus",
+    "cpus",
+)
 """What is remembered of a form."""
 
 
@@ -121,6 +134,7 @@ def form_of(entry: Entry, cwd: str) -> LaunchForm:
         script=script,
         args="" if any(MASK in word for word in args) else shlex.join(args),
         nproc="" if plan.nproc_per_node is None else str(plan.nproc_per_node),
+        adopt="true" if adopt.VARIABLE in plan.env else "",
         name=name,
         env=_pairs(sorted(asked.items())),
         nccl=level,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 from e2e.runs import EXAMPLES, Run, until
@@ -180,6 +181,26 @@ def _of_preset(name: str, gpu_only: bool) -> Check:
     return check
 
 
+def adopt(site: Site) -> str:
+    """zero1 at a plain script's own DistributedDataParallel: the losses of ddp, a whole checkpoint from rank 0 alone."""
+    script, seen = str(Path(__file__).parents[1] / "inrank" / "plain_gpt.py"), {}
+    for name, words in (("ddp", ()), ("zero1", ("--adopt",))):
+        out, log = site.world.work / f"{name}.pt", site.world.work / f"{name}.json"
+        options = ("launch", name, *words, "--nproc-per-node", str(site.ranks))
+        run = site.world.run(*options, "--", script, "--out", str(out), "--losses", str(log))
+        assert run.wait(timeout=300) == 0, run.describe()
+        seen[name] = (
+            json.loads(log.read_text())["losses"],
+            out.stat().st_size,
+            run.status()["applied"]["text"],
+        )
+    assert all(
+        abs(one - other) < 1e-4 for one, other in zip(seen["ddp"][0], seen["zero1"][0], strict=True)
+    ), seen
+    assert abs(seen["ddp"][1] - seen["zero1"][1]) < 4096, seen
+    return str(seen["zero1"][2])
+
+
 CHECKS: dict[str, Check] = {
     "telemetry": telemetry,
     "statements": statements,
@@ -193,6 +214,7 @@ CHECKS: dict[str, Check] = {
     "snapshots": snapshots,
     "dumps": dumps,
     "doctor": doctor,
+    "adopt": adopt,
     **{
         f"preset {name}": _of_preset(name, gpu_only)
         for name, gpu_only in (

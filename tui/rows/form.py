@@ -136,6 +136,7 @@ _OWN = (
     ("script", "script", "run", "e.g. train.py", "The training script, its path from here."),
     ("args", "arguments", "run", "e.g. --steps 1000", f"Of the script, {QUOTED}: --steps 1000 --lr 3e-4."),
     ("nproc", "ranks", "run", "", ""),
+    _of_option("adopt", "run"),
     _of_option("name", "run"),
     _of_option("env", "run"),
     ("nccl", "NCCL_DEBUG", "run", "", "How much NCCL says; it can be changed while the run goes on."),
@@ -185,7 +186,7 @@ def _own(row: tuple[str, str, str, str, str], loaded: Loaded | None, hardware: s
             choices, value = nccl.LEVELS, "WARN"
             env = {} if loaded is None else loaded.preset.nccl.env
             value = env.get("NCCL_DEBUG", "WARN")
-        case "recompute":
+        case "recompute" | "adopt":
             choices = ("false", "true")
         case "format":
             choices, value = tuple(FORMATS), "fp32" if loaded is None else format_for(loaded.preset).name

@@ -182,6 +182,7 @@ def script_of(options: argparse.Namespace) -> dict[str, object]:
         "args": tuple(words[1:]),
         "module": options.module,
         "no_python": options.no_python,
+        "adopt": options.adopt,
         "python": options.python,
         "nnodes": options.nnodes,
         "nproc_per_node": count(options.nproc_per_node),
@@ -298,6 +299,10 @@ def on_sky(options: argparse.Namespace) -> LaunchRequest:
         return replace(of_script(options), place=place)
     if options.preset is not None or options.rest:
         raise RunError("--task FILE says what runs: leave PRESET and SCRIPT out")
+    if options.adopt:
+        raise RunError(
+            "--adopt applies a preset to a script, and --task FILE has neither: leave one of them out"
+        )
     request = request_of(options, {"nnodes": options.nnodes})
     return LaunchRequest(task=options.task, request=request, place=place)
 

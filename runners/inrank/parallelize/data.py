@@ -54,12 +54,12 @@ def _ddp(model: nn.Module, config: Settings, groups: Groups) -> nn.Module:
     if config.reduce != torch.float32:
         # torch's own bf16 hook refuses gloo; a lambda, as DDP refuses postponed annotations.
         wrapped.register_comm_hook(
-            None, lambda _, bucket: _averaged(bucket, config.reduce, mesh.get_group())
+            None, lambda _, bucket: averaged(bucket, config.reduce, mesh.get_group())
         )
     return wrapped
 
 
-def _averaged(
+def averaged(
     bucket: dist.GradBucket, dtype: torch.dtype, group: dist.ProcessGroup
 ) -> torch.futures.Future[torch.Tensor]:
     """Average a bucket of gradients over the ranks, sent as `dtype`."""

@@ -1,0 +1,90 @@
+"""`--adopt`: what the hook can apply where a script calls DistributedDataParallel itself, and what a plan says of it.
+
+Nothing is executed: like script_support, it reads the syntax tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from .finding import PlanError
+from .model import Preset
+from .script_support import PARALLELIZE, Obeys, ScriptCall, framework, parse, wraps
+
+VARIABLE = "DISTUI_ADOPT"
+"""By which the hook knows that it was asked for: 1."""
+KINDS = ("ddp", "zero1")
+"""Strategies that are applied there."""
+DIVIDES = {
+    "pp": "cuts the model into stages", "ep": "divides its experts", "cp": "divides its sequences",
+    "tp": "divides its layers",
+}  # fmt: skip
+"""Dimensions of a mesh for which the model has to say how; what each does."""
+OTHERS = {
+    "single": "is one process, which wraps nothing",
+    "fsdp1": "is deprecated in torch",
+    "fsdp2": "replaces the parameters that the script saves on rank 0 alone",
+    "deepspeed": "needs deepspeed.initialize() in the script",
+}
+"""Why the others are not."""
+
+
+def adopted(
+    preset: Preset, script: str, texts: Mapping[str, str | bytes | None], *, python: bool = True
+) -> Obeys:
+    """How --adopt acts on a script. Raises PlanError where it cannot.
+
+    `texts`: "" → the script's text, path of a file beside it that it imports → its text; `python`: whether what the
+    ranks execute is Python.
+    """
+    refused = refusal(preset, python=python) or by_itself(script, texts)
+    if refused:
+        raise PlanError(refused)
+    kind = preset.strategy.kind
+    for name, call in _calls(script, texts):
+        if wraps(call.full)[0] == "ddp":
+            how = f"{name} calls DistributedDataParallel in line {call.line}: --adopt applies {kind} there."
+            return Obeys(how, how, "adopt")
+    how = (
+        f"--adopt applies {kind} where {script} calls DistributedDataParallel, which its text does not show: without "
+        "such a call the run stops at the first optimizer step."
+    )
+    return Obeys(how, how, "adopt")
+
+
+def refusal(preset: Preset, *, python: bool = True) -> str:
+    """Why --adopt cannot apply this preset to any script, as a sentence; "" where it can."""
+    kind, lead = preset.strategy.kind, f"--adopt cannot apply preset {preset.name}"
+    for name, what in DIVIDES.items():
+        if (size := getattr(preset.mesh, name)) > 1:
+            return f"{lead}: mesh.{name} {size} {what}, which takes parallelize() in the script"
+    if kind in OTHERS:
+        return f"{lead}: strategy {kind} {OTHERS[kind]}; take {' or '.join(KINDS)}, or call parallelize() in the script"
+    if preset.batch.micro is not None or preset.batch.accumulation > 1:
+        return f"{lead}: the batch is the script's own; leave batch.micro and batch.accumulation out"
+    if preset.launcher.kind != "torchrun":
+        return f"{lead}: its launcher is {preset.launcher.kind}; add --set launcher.kind=torchrun"
+    if not preset.hook:
+        return "--adopt works through distui's hook, which is left out: leave out --no-hook"
+    return "" if python else "--adopt works in Python, which --no-python leaves out: leave out one of them"
+
+
+def by_itself(script: str, texts: Mapping[str, str | bytes | None]) -> str:
+    """That a script without a DistributedDataParallel of its own leaves that to something else, as a sentence."""
+    other = ""
+    for name, call in _calls(script, texts):
+        if wraps(call.full)[0] == "ddp":
+            return ""
+        what = "calls parallelize()" if call.full == PARALLELIZE else framework(call.full)
+        other = other or (f"{name} {what} in line {call.line}" if what else "")
+    return other and f"{other}, where --adopt does nothing: leave it out"
+
+
+def _calls(script: str, texts: Mapping[str, str | bytes | None]) -> Iterator[tuple[str, ScriptCall]]:
+    """Each call with the name of its file as a sentence has it; none of what cannot be read."""
+    for path, text in texts.items():
+        try:
+            calls = () if text is None else parse(text).calls
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        yield from ((f"{script}, through {path}," if path else script, call) for call in calls)

@@ -1,0 +1,62 @@
+"""What `--adopt` has applied in this process, why it stops, and where in the script."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+STEP_FRAMES = 6
+"""Frames between the hook of a step and its caller, with wrappers of learning-rate schedulers between."""
+
+
+class AdoptionError(Exception):
+    """What keeps the preset from being applied, as one sentence for the user."""
+
+
+class Adopted:
+    """What was applied in this process, for the hook's report."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        """Of each call of the script's: "ddp applied at train.py:28: gradient_as_bucket_view"."""
+        self.sharded: Callable[[], tuple[str, str] | None] = lambda: None
+        """What is divided over the ranks by now: the strategy and its sizes; None where nothing is."""
+
+    def described(self) -> tuple[set[str], str]:
+        """Strategies that only show here, and all of it as a sentence; "" where nothing was applied."""
+        divided = self.sharded()
+        texts = [*self.calls, *(divided[1:] if divided else ())]
+        return ({divided[0]} if divided else set()), "; ".join(dict.fromkeys(texts))
+
+
+adopted = Adopted()
+
+
+def where() -> str:
+    """File and line of the script's own that is executed: the innermost frame outside of torch and of distui."""
+    torch = os.path.dirname(getattr(sys.modules.get("torch"), "__file__", None) or "torch") + os.sep
+    own = os.path.dirname(os.path.abspath(__file__)) + os.sep
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if os.path.isabs(path) and not path.startswith((torch, own)):
+            return f"{os.path.basename(path)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "the script"
+
+
+def initialising() -> bool:
+    """Whether torch itself makes this step, with a learning rate of 0, to get a state to load a checkpoint into."""
+    frame: FrameType | None = sys._getframe(2)
+    for _ in range(STEP_FRAMES):
+        if frame is None:
+            return False
+        if frame.f_code.co_name == "_init_optim_state":
+            return True
+        frame = frame.f_back
+    return False
+
+
+initialising._torchdynamo_disable = True  # type: ignore[attr-defined]

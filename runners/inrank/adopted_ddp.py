@@ -1,0 +1,203 @@
+"""The preset at a script's own DistributedDataParallel call: DDP's options, precision, sharded optimizer steps (zero1).
+
+The class stays torch's: its constructor gets what the preset asks for on top of what the script gives, so that whatever
+the script does with the object goes on. An option that the preset leaves at torch's default leaves the script's value.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from .adopted import AdoptionError, adopted, initialising, where
+from .parallelize.data import averaged
+from .parallelize.settings import ParallelizeError, Settings, current
+from .peer_service import PeerService, ScriptEnd
+from .sharded_steps import ShardedSteps
+
+SWITCHES = ("find_unused_parameters", "gradient_as_bucket_view", "static_graph")
+Call = Callable[..., Any]
+
+
+def arm() -> None:
+    """Change torch in this process. Raises AdoptionError."""
+    try:
+        adoption = Adoption(current())
+    except ParallelizeError as error:
+        raise AdoptionError(str(error)) from error
+    adoption.arm()
+
+
+def changed(config: Settings, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of DDP's constructor that the preset changes. `given`: all of them as the script has them."""
+    asked: dict[str, Any] = {
+        name: True for name in SWITCHES if config.options.get(name) and not given.get(name)
+    }
+    bucket = config.options.get("bucket_cap_mb")
+    if bucket is not None and bucket != given.get("bucket_cap_mb"):
+        asked["bucket_cap_mb"] = bucket
+    if (
+        config.options.get("device_mesh")
+        and given.get("process_group") is None
+        and given.get("device_mesh") is None
+    ):
+        asked["device_mesh"] = True
+    return asked
+
+
+def in_full(value: Any) -> Any:
+    """What a forward pass in half precision returns, with its tensors in fp32 as the script expects them."""
+    if isinstance(value, torch.Tensor):
+        return value.float() if value.dtype in (torch.bfloat16, torch.float16) else value
+    if isinstance(value, dict):
+        full = {key: in_full(part) for key, part in value.items()}
+        if type(value) is dict:
+            return full
+        for key, part in full.items():  # of a class of its own, as transformers have them
+            value[key] = part
+        return value
+    if type(value) in (tuple, list):
+        return type(value)(map(in_full, value))
+    return type(value)(*map(in_full, value)) if hasattr(value, "_fields") else value
+
+
+class Adoption:
+    """One process's preset, and what it was applied to."""
+
+    def __init__(self, config: Settings) -> None:
+        self._config = config
+        self._service: PeerService | None = None
+        self._steps: ShardedSteps | None = None
+        self._hooked: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        """Wrapped models that have a communication hook of the preset's."""
+
+    def arm(self) -> None:
+        """Change torch's classes and functions."""
+        kind: Any = DistributedDataParallel
+        kind.__init__ = self._constructor(kind.__init__)
+        kind.register_comm_hook = self._registration(kind.register_comm_hook)
+        if self._config.param != torch.float32:
+            kind.forward = self._forward(kind.forward)
+        leave = self._destruction(dist.destroy_process_group)
+        dist.destroy_process_group = dist.distributed_c10d.destroy_process_group = leave
+        register_optimizer_step_pre_hook(self._before_step)
+        register_optimizer_step_post_hook(self._after_step)
+
+    def _constructor(self, theirs: Call) -> Call:
+        signature = inspect.signature(theirs)
+
+        @functools.wraps(theirs)
+        def constructed(ddp: Any, *args: Any, **named: Any) -> None:
+            bound = signature.bind(ddp, *args, **named)
+            asked = changed(self._config, bound.arguments)
+            bound.arguments.update(asked)
+            if asked.get("device_mesh"):
+                bound.arguments["device_mesh"] = _mesh(bound.arguments["module"])
+            theirs(*bound.args, **bound.kwargs)
+            self._apply(ddp, asked)
+
+        return constructed
+
+    def _apply(self, ddp: Any, asked: Mapping[str, Any]) -> None:
+        """What the preset asks for beyond the constructor's arguments. Raises AdoptionError."""
+        config, words = self._config, [f"{name}={value}" for name, value in asked.items()]
+        if config.reduce != torch.float32:
+            group = ddp.process_group
+            # a lambda, as DDP refuses postponed annotations
+            ddp.register_comm_hook(None, lambda _, bucket: averaged(bucket, config.reduce, group))
+            self._hooked.add(ddp)
+            words.append(f"gradients summed in {_name(config.reduce)}")
+        if config.param != torch.float32:
+            words.append(f"computed in {_name(config.param)}")
+        adopted.calls.append(
+            f"{config.strategy} applied at {where()}{': ' if words else ''}{', '.join(words)}"
+        )
+        if config.strategy == "zero1":
+            self._shard(ddp)
+
+    def _shard(self, ddp: Any) -> None:
+        if dist.get_world_size(ddp.process_group) != dist.get_world_size():
+            raise AdoptionError(
+                f"zero1 cannot be applied at {where()}: the script gives DistributedDataParallel a process group of "
+                "some ranks alone; take ddp"
+            )
+        if self._steps is None:
+            self._service = PeerService()
+            self._steps = ShardedSteps(self._service)
+            ScriptEnd(self._service)
+            adopted.sharded = self._steps.described
+        self._steps.take(ddp)
+
+    def _registration(self, theirs: Call) -> Call:
+        @functools.wraps(theirs)
+        def registered(ddp: Any, *args: Any, **named: Any) -> None:
+            if ddp in self._hooked:
+                raise AdoptionError(
+                    f"the script registers a communication hook of its own at {where()}, and precision.reduce needs "
+                    "one, too: add --set precision.reduce=fp32"
+                )
+            theirs(ddp, *args, **named)
+
+        return registered
+
+    def _forward(self, theirs: Call) -> Call:
+        @functools.wraps(theirs)
+        def forward(ddp: Any, *args: Any, **named: Any) -> Any:
+            with torch.autocast(ddp.device_type, dtype=self._config.param):
+                output = theirs(ddp, *args, **named)
+            return in_full(output)
+
+        return forward
+
+    def _destruction(self, theirs: Call) -> Call:
+        @functools.wraps(theirs)
+        def destroyed(group: Any = None) -> None:
+            if self._service is not None and (group is None or group == dist.group.WORLD):
+                self._service.leave()
+            theirs(group)
+
+        return destroyed
+
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Raises AdoptionError where the script has wrapped nothing so far."""
+        if initialising():
+            return
+        if not adopted.calls and int(os.environ.get("WORLD_SIZE") or 1) > 1:
+            raise AdoptionError(
+                f"the script makes its first optimizer step at {where()}, and has not called DistributedDataParallel "
+                "before, where --adopt applies the preset: leave --adopt out"
+            )
+        if self._steps is not None:
+            self._steps.begin(optimizer, args, kwargs)
+
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._steps is not None and not initialising():
+            self._steps.finish(optimizer)
+
+    _before_step._torchdynamo_disable = True  # type: ignore[attr-defined]
+    _after_step._torchdynamo_disable = True  # type: ignore[attr-defined]
+
+
+def _name(dtype: torch.dtype) -> str:
+    return {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, "fp32")
+
+
+def _mesh(module: nn.Module) -> Any:
+    """All ranks, on the kind of device that the model is on."""
+    device = next((parameter.device.type for parameter in module.parameters()), "cpu")
+    return init_device_mesh(device, (dist.get_world_size(),), mesh_dim_names=("data",))

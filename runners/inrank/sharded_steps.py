@@ -1,0 +1,248 @@
+"""zero1 for optimizers that a script makes itself: each rank updates its share of the parameters and sends it on.
+
+The optimizer stays the script's object. Around each of its steps the gradients of the other ranks' parameters are
+hidden, so that torch's optimizers skip those and keep no state for them; what each rank has updated is then broadcast.
+The numbers are DDP's to the last bit. Its state_dict() is whole on any rank, whoever calls it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.optim.optimizer import Optimizer
+
+from .adopted import AdoptionError, where
+from .peer_service import PeerService
+
+BY_PARAMETER = (
+    "ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Muon", "NAdam", "RAdam", "RMSprop", "Rprop",
+    "SGD",
+)  # fmt: skip
+"""Optimizers of torch's that update each parameter by itself, and none without a gradient."""
+KEPT_STEPS = 100
+"""An optimizer that has not stepped during so many steps of others is the script's alone."""
+BUCKET_BYTES = 32 << 20
+"""Smaller parameters are sent together, up to so much."""
+
+
+def shares(sizes: Sequence[int], ranks: int) -> list[int]:
+    """Which rank has each of some sizes, so that all ranks have about as much; the same wherever it is computed."""
+    held, owners = [0] * ranks, [0] * len(sizes)
+    for at in sorted(range(len(sizes)), key=lambda at: (-sizes[at], at)):
+        rank = min(range(ranks), key=lambda rank: (held[rank], rank))
+        owners[at] = rank
+        held[rank] += sizes[at]
+    return owners
+
+
+class _Optimizer:
+    """What is divided of one optimizer."""
+
+    def __init__(self, number: int) -> None:
+        self.name = f"optimizer {number}"
+        self.steps = 0
+        self.whole = True
+        """Whether the state here is that of all parameters: before the first step, and after a checkpoint was loaded."""
+        self.hidden: list[tuple[torch.Tensor, torch.Tensor]] = []
+        """Parameters with their gradients, during a step."""
+
+
+class ShardedSteps:
+    """The optimizers of this process that have parameters of wrapped models."""
+
+    def __init__(self, service: PeerService) -> None:
+        self._service = service
+        self._owners: dict[int, tuple[Any, int]] = {}
+        """Id of a parameter → a weak reference to it, and its rank."""
+        self._optimizers: weakref.WeakKeyDictionary[Optimizer, _Optimizer] = weakref.WeakKeyDictionary()
+        self._numbers = itertools.count()
+        self._steps = 0
+        self._kept: dict[Optimizer, int] = {}
+        """Optimizers that stay although the script may drop them, as another rank still saves → the newest step."""
+
+    def _owner(self, parameter: torch.Tensor) -> int | None:
+        """The rank that updates a parameter; None where every rank does."""
+        reference, owner = self._owners.get(id(parameter), (lambda: None, -1))
+        return owner if reference() is parameter else None
+
+    def take(self, ddp: Any) -> None:
+        """Divide the parameters that this model trains."""
+        ignored = set(getattr(ddp, "parameters_to_ignore", ()))
+        trained = [
+            parameter
+            for name, parameter in ddp.module.named_parameters()
+            if parameter.requires_grad and name not in ignored and self._owner(parameter) is None
+        ]
+        for parameter, owner in zip(
+            trained, shares([each.numel() for each in trained], self._service.world)
+        ):
+            self._owners[id(parameter)] = weakref.ref(parameter), owner
+        ddp.register_forward_pre_hook(self._count)
+
+    def _count(self, module: Any, args: Any) -> None:
+        self._service.passes += torch.is_grad_enabled()
+
+    _count._torchdynamo_disable = True  # type: ignore[attr-defined]
+
+    def begin(self, optimizer: Optimizer, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """Before a step: hide what the other ranks update. Raises AdoptionError."""
+        parameters = list(self._divided(optimizer))
+        if not parameters:
+            return
+        mine = self._optimizers.get(optimizer)
+        if mine is None:
+            mine = self._optimizers[optimizer] = self._begun(optimizer)
+        if len(args) > 1 or kwargs.get("closure") is not None:
+            raise AdoptionError(
+                f"zero1 cannot be applied at {where()}: the script gives step() a closure, which computes gradients "
+                "during the step; take ddp"
+            )
+        if mine.whole:
+            self._drop(optimizer)
+            mine.whole = False
+        mine.hidden = [
+            (parameter, parameter.grad)
+            for parameter, owner in parameters
+            if owner != self._service.rank and parameter.grad is not None
+        ]
+        for parameter, _ in mine.hidden:
+            parameter.grad = None
+
+    def finish(self, optimizer: Optimizer) -> None:
+        """After it: the gradients are there again, and every rank has all that was updated."""
+        mine = self._optimizers.get(optimizer)
+        if mine is None:
+            return
+        for parameter, gradient in mine.hidden:
+            parameter.grad = gradient
+        mine.hidden = []
+        self._exchange(list(self._divided(optimizer)))
+        mine.steps += 1
+        self._keep(optimizer)
+
+    def _keep(self, optimizer: Optimizer) -> None:
+        """Hold it until others have made some steps without it."""
+        self._steps += 1
+        self._kept[optimizer] = self._steps
+        for each in [each for each, newest in self._kept.items() if newest < self._steps - KEPT_STEPS]:
+            del self._kept[each]
+
+    def _divided(self, optimizer: Optimizer) -> Iterator[tuple[torch.Tensor, int]]:
+        """The parameters of an optimizer that are divided, with their ranks."""
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                owner = self._owner(parameter)
+                if owner is not None:
+                    yield parameter, owner
+
+    def _begun(self, optimizer: Optimizer) -> _Optimizer:
+        """Raises AdoptionError for an optimizer that may not be divided."""
+        kind = type(optimizer)
+        if not kind.__module__.startswith("torch.optim.") or kind.__name__ not in BY_PARAMETER:
+            raise AdoptionError(
+                f"zero1 cannot be applied to {kind.__module__}.{kind.__name__}, which steps at {where()}: it divides "
+                "optimizers of torch's that update each parameter by itself, as AdamW; take ddp"
+            )
+        mine = _Optimizer(next(self._numbers))
+        weak = weakref.ref(optimizer)
+        self._service.serve(mine.name, lambda: mine.steps, lambda _: self._own_states(weak()))
+        optimizer.register_state_dict_post_hook(self._whole_state)
+        optimizer.register_load_state_dict_post_hook(self._loaded)
+        return mine
+
+    def _drop(self, optimizer: Optimizer) -> None:
+        """The states of parameters that other ranks update."""
+        for parameter, owner in list(self._divided(optimizer)):
+            if owner != self._service.rank:
+                optimizer.state.pop(parameter, None)
+
+    def _loaded(self, optimizer: Optimizer) -> None:
+        self._optimizers[optimizer].whole = True
+
+    def _own_states(self, optimizer: Optimizer | None) -> dict[int, Any]:
+        """Number of each parameter that this rank updates → its state. Raises AdoptionError where it is gone."""
+        if optimizer is None:
+            raise AdoptionError("its optimizer is gone")
+        states = optimizer.state
+        return {
+            number: states[parameter]
+            for number, parameter in enumerate(_parameters(optimizer))
+            if self._owner(parameter) == self._service.rank and parameter in states
+        }
+
+    def _whole_state(self, optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any] | None:
+        """What state_dict() returns, with the states from the other ranks. Raises AdoptionError."""
+        mine = self._optimizers[optimizer]
+        if mine.whole:
+            return None
+        states = dict(state["state"])
+        for theirs in self._service.ask(mine.name, mine.steps):
+            states.update(theirs)
+        numbers = [number for number in states if isinstance(number, int)]
+        state["state"] = {**{number: states.pop(number) for number in sorted(numbers)}, **states}
+        return state
+
+    def _exchange(self, parameters: Sequence[tuple[torch.Tensor, int]]) -> None:
+        """Send each parameter from the rank that has updated it; from every rank one bucket is under way at a time."""
+        buckets: dict[int, list[list[torch.Tensor]]] = {}
+        for parameter, owner in parameters:
+            _into_buckets(buckets.setdefault(owner, []), parameter.detach())
+        for row in itertools.zip_longest(*(buckets[owner] for owner in sorted(buckets))):
+            sent = []
+            for owner, bucket in zip(sorted(buckets), row):
+                if bucket is not None:
+                    flat = torch.cat([each.reshape(-1) for each in bucket])
+                    sent.append((owner, bucket, flat, dist.broadcast(flat, src=owner, async_op=True)))
+            for owner, bucket, flat, work in sent:
+                work.wait()
+                if owner != self._service.rank:
+                    for each, part in zip(bucket, flat.split([each.numel() for each in bucket])):
+                        each.copy_(part.view(each.shape))
+
+    def described(self) -> tuple[str, str] | None:
+        """What this rank shows after its first step; None where a state is here that belongs to another rank."""
+        count = mine = numbers = own = here = 0
+        for optimizer, divided in list(self._optimizers.items()):
+            for parameter, owner in () if divided.whole else self._divided(optimizer):
+                state = optimizer.state.get(parameter, {})
+                if state and owner != self._service.rank:
+                    return None
+                count, numbers, here = count + 1, numbers + parameter.numel(), here + _bytes(state)
+                if owner == self._service.rank:
+                    mine, own = mine + 1, own + parameter.numel()
+        if not count:
+            return None
+        sizes = f", {_megabytes(here * numbers / own)} of states → {_megabytes(here)}" if here else ""
+        return "zero1", f"{mine} of {count} parameters are updated on this rank{sizes}"
+
+
+def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+    """In the order in which state_dict() numbers them."""
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+def _into_buckets(buckets: list[list[torch.Tensor]], tensor: torch.Tensor) -> None:
+    """Put a tensor into the last bucket, or a new one where that is full or of another kind."""
+    last = buckets[-1] if buckets else []
+    size = sum(each.numel() * each.element_size() for each in last)
+    fits = size + tensor.numel() * tensor.element_size() <= BUCKET_BYTES
+    if last and fits and (last[0].dtype, last[0].device) == (tensor.dtype, tensor.device):
+        last.append(tensor)
+    else:
+        buckets.append([tensor])
+
+
+def _bytes(state: dict[str, Any]) -> int:
+    return sum(
+        each.numel() * each.element_size() for each in state.values() if isinstance(each, torch.Tensor)
+    )
+
+
+def _megabytes(size: float) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"

@@ -1,0 +1,277 @@
+"""A preset at a script's own DistributedDataParallel call, from inside two ranks: all numbers are those of bare DDP."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from starts import environment, finished, torchrun
+
+from distui.runners.inrank import adoption
+from distui.runners.inrank.adopted import AdoptionError
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # torch's own use of torch.jit
+    from distui.runners.inrank.adopted_ddp import changed, in_full
+    from distui.runners.inrank.parallelize.settings import Settings
+    from distui.runners.inrank.sharded_steps import shares
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(400)]
+HERE = Path(__file__).parent
+CASES = 24
+OPTIONS = {"bucket_cap_mb": 1, "gradient_as_bucket_view": True, "device_mesh": True}
+
+
+def adopting(strategy: str, options: dict[str, Any] | None = None, **more: str) -> dict[str, str]:
+    return environment(
+        DISTUI_ADOPT="1",
+        DISTUI_STRATEGY=strategy,
+        DISTUI_STRATEGY_OPTIONS=json.dumps(options or {}),
+        **more,
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, list[dict[str, Any]]]]:
+    """Of bare DDP and of presets: the folder, and what each of two ranks saw."""
+
+    def results(name: str, env: dict[str, str]) -> tuple[Path, list[dict[str, Any]]]:
+        folder = tmp_path_factory.mktemp(name)
+        finished(torchrun(HERE / "adopting.py", str(folder), str(CASES)), env, folder)
+        return folder, [torch.load(folder / f"rank-{rank}.pt", weights_only=False) for rank in range(2)]
+
+    return {
+        "bare": results("bare", environment()),
+        "ddp": results("ddp", adopting("ddp", OPTIONS)),
+        "zero1": results("zero1", adopting("zero1", {"gradient_as_bucket_view": True})),
+    }
+
+
+@pytest.mark.parametrize("kind", ["ddp", "zero1"])
+def test_every_number_is_that_of_bare_ddp(trained: Any, kind: str) -> None:
+    for bare, adopted in zip(trained["bare"][1], trained[kind][1], strict=True):
+        for case, (wanted, seen) in enumerate(zip(bare["cases"], adopted["cases"], strict=True)):
+            assert seen["losses"] == wanted["losses"], case
+            assert {
+                name: torch.equal(value, wanted["weights"][name]) for name, value in seen["weights"].items()
+            } == dict.fromkeys(wanted["weights"], True), case
+
+
+def test_a_checkpoint_of_one_rank_alone_is_whole(trained: Any) -> None:
+    for case in range(CASES):
+        bare, sharded = (torch.load(trained[kind][0] / f"saved-{case}.pt") for kind in ("bare", "zero1"))
+        assert same(bare, sharded), case
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return bool(torch.equal(one, other))
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+def test_zero1_holds_about_half_of_the_states_in_each_rank(trained: Any) -> None:
+    whole = sum(case["held"] for case in trained["bare"][1][0]["cases"])
+    for rank in trained["zero1"][1]:
+        assert 0.3 * whole < sum(case["held"] for case in rank["cases"]) < 0.7 * whole
+    strategies, text = trained["zero1"][1][0]["described"]
+    assert strategies == {"zero1"}
+    assert "zero1 applied at adopting.py:" in text
+    assert re.search(r"\d+ of \d+ parameters are updated on this rank", text), text
+    assert trained["bare"][1][0]["described"] == (set(), "")
+
+
+@pytest.mark.parametrize("start", ["bare", "zero1"])
+def test_a_checkpoint_goes_on_under_the_other(trained: Any, tmp_path: Path, start: str) -> None:
+    under = adopting("zero1") if start == "bare" else environment()
+    for name, env in (("other", under), ("plain", environment())):
+        (tmp_path / name).mkdir()
+        words = (
+            str(tmp_path / name),
+            str(CASES // 2),
+            str(trained[start if name == "other" else "bare"][0]),
+        )
+        finished(torchrun(HERE / "adopting.py", *words), env, tmp_path)
+    for case in range(CASES // 2):
+        other, plain = (torch.load(tmp_path / name / f"saved-{case}.pt") for name in ("other", "plain"))
+        assert same(plain, other), case
+
+
+def test_a_training_script_computes_the_same_and_saves_the_same(tmp_path: Path) -> None:
+    seen = {}
+    for name, env in (
+        ("bare", environment()),
+        ("zero1", adopting("zero1", {"gradient_as_bucket_view": True})),
+    ):
+        out, log = tmp_path / f"{name}.pt", tmp_path / f"{name}.json"
+        finished(torchrun(HERE / "plain_gpt.py", "--out", str(out), "--losses", str(log)), env, tmp_path)
+        seen[name] = json.loads(log.read_text()), torch.load(out)
+    assert seen["zero1"][0] == seen["bare"][0]
+    assert same(seen["bare"][1], seen["zero1"][1])
+
+
+def test_a_rank_that_ends_waits_until_the_others_have_what_they_need(tmp_path: Path) -> None:
+    script = tmp_path / "late.py"
+    script.write_text(LATE)
+    output = finished(torchrun(script), adopting("zero1"), tmp_path)
+    assert "saved 8" in output
+
+
+def test_a_rank_that_the_others_wait_for_leaves(tmp_path: Path) -> None:
+    script = tmp_path / "uneven.py"
+    script.write_text(UNEVEN)
+    with pytest.raises(AssertionError, match=r"Connection closed|Connection reset|ChildFailedError"):
+        finished(torchrun(script), adopting("zero1"), tmp_path)
+
+
+BEGIN = """
+import os, sys, time
+from distui.runners.inrank import adoption
+from distui.runners.inrank.adopted import AdoptionError
+adoption.arm()
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+dist.init_process_group("gloo")
+net = nn.Sequential(*[nn.Linear(8, 8) for _ in range(4)])
+"""
+LATE = f"""{BEGIN}
+model = DDP(net)
+optimizer = torch.optim.AdamW(model.parameters())
+model(torch.ones(2, 8)).sum().backward()
+optimizer.step()
+if dist.get_rank() == 0:
+    time.sleep(2)
+    print("saved", len(optimizer.state_dict()["state"]), flush=True)
+"""
+UNEVEN = f"""{BEGIN}
+model = DDP(net)
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(2 + dist.get_rank()):
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+"""
+ALONE = """
+optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+net(torch.ones(2, 8)).sum().backward()
+optimizer.step()
+"""
+OTHERS = """
+class Own(torch.optim.AdamW): pass
+model = DDP(net)
+optimizer = Own(model.parameters())
+model(torch.ones(2, 8)).sum().backward()
+optimizer.step()
+"""
+CLOSURE = """
+model = DDP(net)
+torch.optim.SGD(model.parameters(), lr=0.1).step(lambda: model(torch.ones(2, 8)).sum())
+"""
+GROUPS = """
+groups = [dist.new_group([at]) for at in range(2)]
+DDP(net, process_group=groups[dist.get_rank()])
+"""
+STOPPED = {
+    "no call": ("ddp", ALONE, "has not called DistributedDataParallel before"),
+    "another optimizer": (
+        "zero1",
+        OTHERS,
+        "zero1 cannot be applied to __main__.Own, which steps at script.py:",
+    ),
+    "a closure": ("zero1", CLOSURE, "the script gives step() a closure"),
+    "a group of some ranks": ("zero1", GROUPS, "a process group of some ranks alone"),
+}
+
+
+@pytest.mark.parametrize("case", STOPPED)
+def test_what_cannot_be_applied_stops_the_run_with_a_sentence(tmp_path: Path, case: str) -> None:
+    strategy, text, words = STOPPED[case]
+    script = tmp_path / "script.py"
+    script.write_text(BEGIN + text)
+    with pytest.raises(AssertionError) as raised:
+        finished(torchrun(script), adopting(strategy), tmp_path)
+    lines = [line for line in str(raised.value).splitlines() if "AdoptionError: " in line]
+    assert lines, str(raised.value)
+    assert words in lines[0]
+
+
+def test_a_hook_of_the_scripts_own_beside_the_presets_is_refused(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"{BEGIN}model = DDP(net)\nmodel.register_comm_hook(None, lambda _, bucket: None)\n")
+    env = adopting("ddp", DISTUI_PRECISION='{"reduce": "bf16"}')
+    with pytest.raises(
+        AssertionError, match=r"AdoptionError: the script registers a communication hook .* at script.py:12"
+    ):
+        finished(torchrun(script), env, tmp_path)
+
+
+def test_half_precision_computes_in_it_and_returns_fp32(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"{BEGIN}model = DDP(net)\nout = model(torch.randn(2, 8))\nexact = net(torch.randn(2, 8))\n"
+                      "print(out.dtype, exact.dtype, bool((out == out.bfloat16().float()).all()))\n")  # fmt: skip
+    output = finished(
+        torchrun(script), adopting("ddp", DISTUI_PRECISION='{"param": "bf16", "reduce": "bf16"}'), tmp_path
+    )
+    assert "torch.float32 torch.float32 True" in output
+
+
+def settings(**options: Any) -> Settings:
+    return Settings("ddp", options, {}, None, 1, torch.float32, torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "wanted"),
+    [
+        ({}, {"find_unused_parameters": True}, {}),
+        ({"find_unused_parameters": False}, {"find_unused_parameters": True}, {}),
+        ({"static_graph": True}, {}, {"static_graph": True}),
+        ({"static_graph": True}, {"static_graph": True}, {}),
+        ({"bucket_cap_mb": 50}, {"bucket_cap_mb": 25}, {"bucket_cap_mb": 50}),
+        ({"device_mesh": True}, {"process_group": object()}, {}),
+        ({"device_mesh": True}, {}, {"device_mesh": True}),
+    ],
+)
+def test_a_preset_only_adds_to_what_the_script_asks_for(
+    options: dict[str, Any], given: dict[str, Any], wanted: dict[str, Any]
+) -> None:
+    assert changed(settings(**options), given) == wanted
+
+
+@given(st.lists(st.integers(1, 1000), max_size=40), st.integers(1, 9))
+def test_shares_are_even_to_the_largest_parameter(sizes: list[int], ranks: int) -> None:
+    owners = shares(sizes, ranks)
+    held = [
+        sum(size for size, owner in zip(sizes, owners, strict=True) if owner == rank)
+        for rank in range(ranks)
+    ]
+    assert sum(held) == sum(sizes)
+    assert max(held) - min(held) <= max(sizes, default=0)
+
+
+def test_outputs_of_any_shape_come_in_fp32() -> None:
+    half = torch.ones(1, dtype=torch.bfloat16)
+    seen = in_full({"a": (half, [half]), "b": torch.ones(1, dtype=torch.int64), "c": None})
+    assert seen["a"][0].dtype == seen["a"][1][0].dtype == torch.float32
+    assert (seen["b"].dtype, seen["c"]) == (torch.int64, None)
+
+
+@pytest.mark.parametrize(
+    ("version", "well"),
+    [("2.8.0", False), ("2.9.0", True), ("2.14.0a0+git1", True), ("3.0", True), ("odd", True)],
+)
+def test_an_older_torch_is_refused(version: str, well: bool) -> None:
+    if well:
+        adoption.check_release(version)
+        return
+    with pytest.raises(AdoptionError, match=r"needs torch 2\.9 or newer, and this is 2\.8\.0"):
+        adoption.check_release(version)

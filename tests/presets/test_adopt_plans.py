@@ -1,0 +1,137 @@
+"""--adopt in a plan: what it says of a script, what it refuses, and that nothing of it is there unasked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distui.presets.adopt import VARIABLE
+from distui.presets.finding import PlanError
+from distui.presets.lint import lint_plan
+from distui.presets.load import load
+from distui.presets.model import Loaded
+from distui.presets.plan import Place, Plan, Request, make_plan
+from distui.presets.render import render
+
+PLAIN = "import torch\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n\nmodel = DDP(net)\n"
+PLACE = Place(
+    run="r-1", run_dir="/state/r-1", port=29511, ras_port=28111, gpus=8, cores=8, cwd="/w", python="/p/python",
+    script_source=PLAIN,
+)  # fmt: skip
+
+
+def preset(name: str, *overrides: str) -> Loaded:
+    return load(name, overrides, cwd=Path("/"), env={"HOME": "/nowhere"})
+
+
+def planned(
+    name: str,
+    *overrides: str,
+    source: str | None = PLAIN,
+    beside: dict[str, str | bytes] | None = None,
+    **asked: Any,
+) -> Plan:
+    request = Request(script="train.py", **{"adopt": True, "nproc_per_node": 8, **asked})
+    return make_plan(
+        preset(name, *overrides), request, replace(PLACE, script_source=source, script_beside=beside or {})
+    )
+
+
+@pytest.mark.parametrize("name", ["ddp", "ddp-mesh", "zero1"])
+def test_the_plan_names_the_line_where_the_preset_is_applied(name: str) -> None:
+    plan = planned(name)
+    kind = plan.strategy
+    assert plan.obeys == f"train.py calls DistributedDataParallel in line 4: --adopt applies {kind} there."
+    assert plan.env[VARIABLE] == "1"
+    assert f"obeys        {plan.obeys}" in render(plan, [])
+    assert "L25" not in {finding.id for finding in lint_plan(plan, preset(name), source=PLAIN)}
+    assert not [variable for variable in plan.env if variable.startswith(("ACCELERATE_", "FSDP_"))]
+
+
+@pytest.mark.parametrize("name", ["ddp", "zero1", "fsdp2"])
+def test_without_it_a_plain_script_is_left_alone(name: str) -> None:
+    plan = planned(name, adopt=False)
+    assert (plan.obeys, VARIABLE in plan.env) == (None, False)
+
+
+def test_a_call_in_a_file_beside_the_script_counts() -> None:
+    plan = planned("zero1", source="import trainer\n", beside={"trainer.py": PLAIN})
+    assert plan.obeys == (
+        "train.py, through trainer.py, calls DistributedDataParallel in line 4: --adopt applies zero1 there."
+    )
+
+
+@pytest.mark.parametrize("source", ["import torch\n", "def broken(:\n", None])
+def test_a_call_that_no_text_shows_is_left_to_the_ranks(source: str | None) -> None:
+    obeys = planned("zero1", source=source).obeys
+    assert obeys is not None
+    assert (
+        "which its text does not show: without such a call the run stops at the first optimizer step"
+        in obeys
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (
+            "from accelerate import Accelerator\nAccelerator()\n",
+            "leaves it to Accelerate (Accelerator) in line 2",
+        ),
+        (
+            "from torch.distributed.fsdp import fully_shard\nfully_shard(m)\n",
+            "shards its model with fully_shard in line 2",
+        ),
+        ("import lightning\nlightning.Trainer()\n", "leaves it to Lightning (Trainer) in line 2"),
+        (
+            "from distui.runners.inrank.parallelize import parallelize\nparallelize(m)\n",
+            "calls parallelize() in line 2, where --adopt does nothing: leave it out",
+        ),
+    ],
+)
+def test_a_script_that_leaves_it_to_something_else_is_refused(source: str, words: str) -> None:
+    with pytest.raises(PlanError) as raised:
+        planned("zero1", source=source)
+    assert words in str(raised.value)
+
+
+def test_a_script_that_also_shards_by_itself_is_taken_for_its_own_call() -> None:
+    source = f"from torch.distributed.fsdp import fully_shard\nif sharded:\n    fully_shard(net)\n{PLAIN}"
+    assert planned("zero1", source=source).obeys is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "asked", "words"),
+    [
+        ("fsdp2", (), {}, "--adopt cannot apply preset fsdp2: strategy fsdp2 "),
+        ("fsdp1", (), {}, "strategy fsdp1 is deprecated in torch; take ddp or zero1"),
+        ("ds-zero2", (), {}, "strategy deepspeed needs deepspeed.initialize() in the script"),
+        ("single", (), {"nproc_per_node": 1}, "strategy single is one process"),
+        ("pp-1f1b", (), {}, "mesh.pp 2 cuts the model into stages, which takes parallelize()"),
+        ("context", (), {}, "mesh.cp 2 divides its sequences"),
+        ("moe", (), {}, "mesh.ep 2 divides its experts"),
+        (
+            "ddp",
+            ("batch.accumulation=4",),
+            {},
+            "the batch is the script's own; leave batch.micro and batch.accumulation out",
+        ),
+        (
+            "ddp",
+            ("launcher.kind=accelerate",),
+            {},
+            "its launcher is accelerate; add --set launcher.kind=torchrun",
+        ),
+        ("ddp", (), {"hook": False}, "works through distui's hook, which is left out"),
+        ("ddp", (), {"no_python": True}, "works in Python, which --no-python leaves out"),
+    ],
+)
+def test_what_cannot_be_applied_is_refused_with_the_reason(
+    name: str, overrides: tuple[str, ...], asked: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(PlanError) as raised:
+        planned(name, *overrides, **asked)
+    assert words in str(raised.value)
