@@ -82,6 +82,8 @@ class GroupArrivals:
     met: deque[Met] = field(default_factory=lambda: deque(maxlen=COLLECTIVES_KEPT))
     opened: dict[int, _OpenCollective | None] = field(default_factory=dict)
     """None: of a kind in which not all wait for all."""
+    passed: deque[int] = field(default_factory=lambda: deque(maxlen=COLLECTIVES_KEPT))
+    """Numbers of the collectives of such a kind, which leave no gap between those in which all met."""
     closed: int = 0
     """Number of the newest collective that all have called."""
     counts: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=8))
@@ -114,6 +116,8 @@ class GroupArrivals:
             del self.opened[min(self.opened)]
         self.timed = entry.started is not None
         made = _OpenCollective(len(self.members)) if _mutual(entry.op) else None
+        if made is None:
+            self.passed.append(entry.seq)
         self.opened[entry.seq] = made
         return made
 
@@ -129,6 +133,7 @@ class GroupArrivals:
     def restart(self) -> None:
         """The group was made anew, and counts from 1."""
         self.met.clear()
+        self.passed.clear()
         self.opened.clear()
         self.counts.clear()
         self.progress.clear()
@@ -149,7 +154,7 @@ class GroupArrivals:
         """
         size = self.a_step
         pieces: list[Piece] = []
-        for run in _runs(sorted(self.met)):
+        for run in _runs(sorted(self.met), frozenset(self.passed)):
             pieces += self._cut(run, size, margin)
         return pieces
 
@@ -158,8 +163,9 @@ class GroupArrivals:
         begin = 0
         for at in range(1, len(run)):
             seconds = run[at].last - run[begin].last
-            full = seconds >= PIECE_S if size is None else at - begin == size
-            rest = at == len(run) - 1 and begin == 0 and (size is None or size > at)
+            calls = run[at].seq - run[begin].seq
+            full = seconds >= PIECE_S if size is None else calls >= size
+            rest = at == len(run) - 1 and begin == 0 and (size is None or size > calls)
             if (full or rest) and seconds > 0:
                 own = run[begin + 1 : at + 1]
                 chosen = tuple(met for met in own if met.seq in waits)
@@ -178,11 +184,11 @@ class GroupArrivals:
         yield run[-1].seq
 
 
-def _runs(met: list[Met]) -> Iterable[list[Met]]:
-    """What follows each other without a gap."""
+def _runs(met: list[Met], passed: frozenset[int]) -> Iterable[list[Met]]:
+    """What follows each other without a gap; `passed`: numbers that are none."""
     run: list[Met] = []
     for current in met:
-        if run and current.seq != run[-1].seq + 1:
+        if run and not passed.issuperset(range(run[-1].seq + 1, current.seq)):
             yield run
             run = []
         run.append(current)

@@ -50,6 +50,8 @@ class Training:
     skew: Mapping[int, float] = field(default_factory=dict)
     """Node → seconds by which its clock is ahead."""
     op: str = "all_reduce"
+    begins: str = ""
+    """The first collective of each step, in which nobody waits, as that of DDP for its buffers."""
     nccl: bool = False
     counted: bool = True
     """Whether the hook counts steps."""
@@ -76,20 +78,21 @@ class Training:
             for number in range(self.calls):
                 now = [at + self.step_s / self.calls for at in now]
                 ends = max(now)
-                self._call(found, now, step * self.calls + number + 1, ends)
-                if not self.overlap:
+                op = self.op if number or not self.begins else self.begins
+                self._call(found, now, step * self.calls + number + 1, ends, op)
+                if not self.overlap and op == self.op:
                     now = [ends + 0.001] * self.ranks
             now = [ends + 0.001] * self.ranks
             step += 1
         return found
 
-    def _call(self, found: list[list[Collective]], at: list[float], seq: int, ends: float) -> None:
+    def _call(self, found: list[list[Collective]], at: list[float], seq: int, ends: float, op: str) -> None:
         for rank, time in enumerate(at):
             created = time + self.skew.get(self.node(rank), 0.0)
             timed = {"started": True, "duration_ms": 1000 * (ends - time) + 1} if self.nccl else {}
             if self.nccl:
                 created = ends - 0.1  # a call returns at once: its time says nothing
-            found[rank].append(Collective(self.group, seq, self.op, created=created, done=True, **timed))  # type: ignore[arg-type]
+            found[rank].append(Collective(self.group, seq, op, created=created, done=True, **timed))  # type: ignore[arg-type]
 
     def _pulse(self, rank: int, calls: list[Collective], at: float) -> Pulse:
         before = [one for one in calls if one.created <= at]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from msgspec import structs
@@ -82,6 +83,18 @@ def test_the_same_without_counted_steps() -> None:
     (one,) = found(Training(counted=False, late=slow(1)).view())
     assert one.rank == 1
     assert "% of the time" in one.text
+
+
+@pytest.mark.parametrize("calls", [2, 4])
+@pytest.mark.parametrize("counted", [False, True])
+@pytest.mark.parametrize("nccl", [False, True])
+def test_a_broadcast_in_each_step_parts_no_steps(calls: int, counted: bool, nccl: bool) -> None:
+    """DDP sends its buffers from rank 0 before each forward pass: those wait only for that one."""
+    made = Training(begins="broadcast", calls=calls, counted=counted, nccl=nccl, late=slow(1))
+    (one,) = found(made.view())
+    assert (one.id, one.rank) == ("straggler", 1)
+    assert "about 30 % of " in one.text or "about 29 % of " in one.text
+    assert alarms(replace(made, late=slow(1, 0.03)).view()) == []
 
 
 def test_a_group_whose_ranks_are_not_told_is_the_whole_world() -> None:
