@@ -126,7 +126,7 @@ class Ended:
 
 
 def gather(run_dir: Path, change: RankChanged, evidence: KernelEvidence = NOTHING, node: int = 0) -> Ended:
-    """Read what a failed rank left behind."""
+    """Read what a rank left behind; one that ended with exit code 0 wrote to stdout how far it had come."""
     file = file_id(node, change.attempt, change.rank, "err")
     log = run_dir / file
     lines, raised, finished = (
@@ -136,6 +136,8 @@ def gather(run_dir: Path, change: RankChanged, evidence: KernelEvidence = NOTHIN
     )
     if not (lines or raised or finished):
         lines = _lines_of_command(run_dir, change, node)
+    if change.state is RankPhase.SUCCEEDED:
+        lines = last_lines(run_dir, file_id(node, change.attempt, change.rank, "out")) or lines
     crash = _crashed(log) if change.signal else ()
     return Ended(change, raised, lines, evidence, node, finished, crash)
 
@@ -228,10 +230,15 @@ def last_lines(run_dir: Path, file: str, count: int = LAST_LINES) -> tuple[str, 
     return tuple([line for line in lines if line.strip()][-count:])
 
 
-def first_cause(ended: list[Ended], done: Iterable[RankChanged] = ()) -> FirstCause | None:
+def first_cause(
+    ended: list[Ended],
+    done: Iterable[RankChanged] = (),
+    gathered: Callable[[RankChanged], Ended] | None = None,
+) -> FirstCause | None:
     """The earliest rank that failed of itself; those that failed because of it are its victims.
 
-    `done`: ranks that ended with exit code 0; where the others only lost their connections, the first of these is it.
+    `done`: ranks that ended with exit code 0; where the others only lost their connections, the first of these is it,
+    with its last lines, which `gathered` reads.
     """
     if not ended:
         return None
@@ -245,7 +252,7 @@ def first_cause(ended: list[Ended], done: Iterable[RankChanged] = ()) -> FirstCa
         return FirstCause(
             rank=change.rank, local_rank=change.local_rank, node=ended[0].node, pid=change.pid, exit_code=0,
             text=leaver.text, victims=tuple(sorted(failures)), at=change.at, kind=leaver.kind, remedy=leaver.remedy,
-            retry=leaver.retry,
+            retry=leaver.retry, last_lines=gathered(change).last_lines[-LAST_LINES:] if gathered is not None else (),
         )  # fmt: skip
     first = next(end for end in ended if end.change.rank == failure.rank)
     change = first.change
@@ -309,7 +316,7 @@ def close_attempt(
     the launcher gave up, where it reported that; `hangs` were raised as its first rank failed.
     """
     failed = [change for change in changes.values() if change.state in (RankPhase.FAILED, RankPhase.KILLED)]
-    cause = first_cause([gathered(change) for change in failed], _succeeded(changes))
+    cause = first_cause([gathered(change) for change in failed], _succeeded(changes), gathered)
     if asked is not None:
         return AttemptEnded(attempt, asked, None, f"attempt {attempt} {asked}")
     if cause is not None:
@@ -505,7 +512,7 @@ class Supervision:
             if self._run.stopping() and event.state is not RankPhase.SUCCEEDED:
                 event = structs.replace(event, state=RankPhase.STOPPED)
             elif event.state in (RankPhase.FAILED, RankPhase.KILLED):
-                cause = first_cause([self._gathered(event)], _succeeded(self._changes))
+                cause = first_cause([self._gathered(event)], _succeeded(self._changes), self._gathered)
                 if cause is not None and not cause.symptom:
                     event = structs.replace(event, cause=cause)
         else:

@@ -55,6 +55,21 @@ def test_what_a_failed_rank_left_behind_is_read(tmp_path: Path) -> None:
     assert ended.last_lines == ("Traceback", "  File", "ValueError: x")
 
 
+def test_of_a_rank_that_was_done_before_the_others_the_last_lines_are_kept(tmp_path: Path) -> None:
+    home = tmp_path / "node-0/attempt-001"
+    home.mkdir(parents=True)
+    (home / "rank-2.out").write_bytes(b"step 7 of 9\nno batch is left\n")
+    (home / "rank-2.err").write_bytes(b"a warning\n")
+    lost = Raised(10.1, "RuntimeError", "Connection closed by peer [127.0.0.1]")
+    left = RankChanged(1, 2, RankPhase.SUCCEEDED, 2, 72, 0, at=10.0)
+    found = first_cause([Ended(change(0, 10.2), lost, ())], [left], lambda each: gather(tmp_path, each))
+    assert found is not None
+    assert (found.rank, found.kind) == (2, "left-early")
+    assert found.last_lines == ("step 7 of 9", "no batch is left")
+    (home / "rank-2.out").unlink()
+    assert gather(tmp_path, left).last_lines == ("a warning",)
+
+
 def test_the_ledger_says_how_an_attempt_ended() -> None:
     def one(*changes: RankChanged, asked: Outcome | None = None) -> Outcome:
         by_rank = {each.rank: each for each in changes}
