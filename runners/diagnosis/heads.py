@@ -30,7 +30,7 @@ _DEVICES = 1024
 
 _RANK = re.compile(
     r"\[(?:rank[:=]? ?(\d+)\]|(?:[\w.-]{0,80}@)?\d+,(?:mpirank:)?(\d+)(?:,[\w.-]+)?\]<std"
-    r"|PG .{0,80}?Rank (\d+)\]|R(?:ank|ANK) (\d+)\])"
+    r"|PG .{0,80}?Rank (\d+)\]|R(?:ank|ANK)[: ](\d+)\])"
 )
 """torch, Lightning; mpirun and SageMaker; torch's process groups."""
 _OF_RECORD = re.compile(r"⟨[^⟩]{0,200}\brank (\d+)⟩")

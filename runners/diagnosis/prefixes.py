@@ -13,6 +13,8 @@ HOST = r"(?P<host>[A-Za-z0-9][\w.-]*)"
 _TIME = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*(?: ?Z|[+-]\d\d:?\d\d)?"
 _DAYS = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
 _DATE = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}\d{1,2} \d\d:\d\d:\d\d(?:\.\d{1,9})?"
+_DETERMINED = rf"\[{_TIME}\] \[?[0-9a-f]{{8}}\]? \|\| "
+"""Its time and container."""
 _PROGRAM = r"[^\s:\[\]]{1,64}\[\d{1,10}\]: ?"
 _SHIPPED = tuple(
     re.compile(pattern)
@@ -23,6 +25,8 @@ _SHIPPED = tuple(
         rf"(?:<\d{{1,3}}>)?{_DATE} {HOST} [^\s:\[\]]{{1,64}}(?:\[\d{{1,10}}\])?: ?",
         rf"<\d{{1,3}}>1 {_TIME} {HOST} \S+ \S+ \S+ (?:-|\[.{{1,400}}?\]) ?",
         rf"\d{{10}}\.\d{{6}} {HOST} {_PROGRAM}",
+        # Determined, with a level
+        rf"<\w{{0,8}}> +{_DETERMINED}",
         # vLLM's logger, which writes it before each line of a traceback, too; Kaggle's notebooks
         r"(?:ERROR|CRITICAL|WARNING|INFO|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]{1,80}:\d{1,6}\] ?",
         r"\d{1,7}\.\d{1,3}s\t\d{1,9}\t",
@@ -48,10 +52,12 @@ they are written here."""
 _BRACKET = re.compile(
     rf"\[(?:pod/{HOST}/[\w.-]+\] ?"
     r"|(?:[\w.@-]*@)?\d+,(?:mpirank:)?(?P<mpi>\d{1,7})(?:,(?P<algo>[A-Za-z0-9][\w.-]*))?\]<std\w+>: ?"
-    r"|(?:rank[:=]? ?|RANK ?|Rank )(?P<rank>\d{1,7})\]:? ?"
-    r"|(?:[A-Za-z][A-Za-z_-]{0,30})?(?P<local>\d{1,5})\]:)"
+    r"|(?:rank[:=]? ?|RANK ?|Rank[: ])(?P<rank>\d{1,7})\]:? ?"
+    rf"|(?:[A-Za-z][A-Za-z_-]{{0,30}})?(?P<local>\d{{1,5}})\]:|{_DETERMINED[2:]})"
 )
-"""kubectl --prefix; mpirun and SageMaker; torch, Lightning and Accelerate; torchrun --tee, with the role."""
+"""kubectl --prefix; mpirun and SageMaker; torch, Lightning and Accelerate; torchrun --tee, with the role; Determined."""
+_INDENT = re.compile(r" +(?=\[rank\d+\]:)")
+"""What a list on a web page wrote before torch's tag."""
 _HOSTS, _RANKS = ("host", "record", "algo", "sky"), ("rank", "mpi", "own")
 """Groups of these patterns that name a host, or a rank."""
 
@@ -183,7 +189,7 @@ def _prefix(text: str) -> re.Match[str] | None:
     begin = text[:1]
     if begin == "[":
         return _BRACKET.match(text)
-    return _PAREN.match(text) if begin and begin in "(⟨ " else None
+    return (_PAREN.match(text) or _INDENT.match(text)) if begin and begin in "(⟨ " else None
 
 
 def _is_bare(line: str) -> bool:

@@ -35,6 +35,9 @@ def first(lines: list[str], name: str = "a.log") -> LogFinding:
         ("[trainer3]:", 3, ""),
         ("[0]:", 0, ""),
         ("[rank3]: ", 3, ""),
+        ("  [rank3]: ", 3, ""),
+        ("<info>    [2026-03-01T12:00:07.123456Z] 8a2b3c4d || [rank3]: ", 3, ""),
+        ("[2026-03-01 12:00:{:02}Z] [8a2b3c4d] || ", None, ""),
         ("[default1]:[rank3]: ", 3, ""),
         ("[RANK 3] ", 3, ""),
         ("[rank: 3] ", 3, ""),
@@ -122,6 +125,23 @@ def test_lines_of_several_ranks_among_each_other(form: str) -> None:
 def test_what_only_looks_like_a_prefix(lines: list[str]) -> None:
     assert learned(lines) is None
     assert {writer(line, None)[:4] for line in lines} == {(None, "", None, "")}
+
+
+@pytest.mark.parametrize(
+    ("line", "rank"),
+    [
+        ("  [rank3]: Traceback (most recent call last):", 3),
+        (
+            "<info>    [2026-03-01T12:00:07.123456Z] 8a2b3c4d || [rank3]: Traceback (most recent call last):",
+            3,
+        ),
+        ("[2026-03-01T12:00:07Z] [8a2b3c4d] || Traceback (most recent call last):", None),
+        ("[2026-03-01T12:00:07.123456Z] 8a2b3c4d || Traceback (most recent call last):", None),
+    ],
+)
+def test_prefixes_that_a_page_and_determined_write(line: str, rank: int | None) -> None:
+    wrote = writer(line, None)
+    assert (wrote.rank, wrote.text) == (rank, TRACE[2])
 
 
 def test_local_ranks_are_those_of_the_job_where_lines_say_which() -> None:
