@@ -18,7 +18,7 @@ from ..inrank.known_causes import NAN_REMEDY
 from .exceptions import LAST, sentence, text_of
 from .heads import Head, stamp_of
 from .nccl_facts import FactLine
-from .printed_traceback import NEXT
+from .printed_traceback import NEXT, OF_RAY
 from .rules import First, Rule, RuleHits, shown
 
 MOST, MOST_WORDS, MOST_IN_ALL = 64, 16, 8192
@@ -48,8 +48,8 @@ class Sureness(IntEnum):
 
 
 _ENDED = re.compile(
-    r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Timeout|Expired|NotFound|Exceeded)(?::\s|:?$)"
-    r"|^\s*what\(\):|Fatal Python error|^(?i:fatal)[: ]|\bFATAL\b"
+    r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Timeout|Expired|NotFound|Exceeded)(?:\(\w+\))?(?::\s|:?$)"
+    r"|^\s*what\(\): +\S|Fatal Python error|^(?i:fatal)[: ]|\bFATAL\b"
     r"|^\S+: error: |^Cuda failure \d|^Memory access fault by|^[\w.]+\.OutOfResources:"
     r"|\b(?:hip|cuda)Error[A-Z]\w+: "
     r"|\bTHCudaCheck FAIL\b|\bCheck failed: "
@@ -62,9 +62,10 @@ _LEVEL = re.compile(
     r"|\b\w+Error:|\b[Ee]rror in [\w.<>]{1,80}: |^[EF] \d\d-\d\d \d\d:\d\d:\d\d "
     r"|\bsize mismatch for \S+: copying a param\b|\bpthread_create failed\b|^Test \w+ failure\b"
     r"|^\[[\d :,-]+ [CF] \d+ \d+\] |^E[A-Z]\d{4}: "
+    r"|^Exception raised from (?:nccl|check|throwNCCL|getNCCL|initialize)\w* at "
 )
 _WORDS = re.compile(
-    r"^\s*assert \S|command not found|No such file or directory|(?i:permission denied)|Exec format error"
+    r"^\s*assert \S|^Error [a-z]|command not found|No such file or directory|(?i:permission denied)|Exec format error"
     r"|(?i:not? (?:found|installed)|does not exist)|^(?:/\S{1,80}/)?(?:ba|da|k|z)?sh: .{1,200}: not a valid "
     r"|(?i:\bquota\b.{0,120}exceed|exceed.{0,80}\bquota\b)"
     r"|\bnodes are available: |, but another process is utilizing it"
@@ -90,7 +91,7 @@ _NOTHING = re.compile(
     r"|CalledProcessError|Root Cause|failed \(exitcode"
     r"|exits with return code|CHILD PROCESS FAILED|error_handler: ?\{?$|Submitted job triggered an exception"
     r"|couldn't chdir to .*: going to \S+ instead|^a non-zero exit code\. Per user-direction"
-    r"|^UserError: User program failed with"
+    r"|^UserError: User program failed with|async event ?: ?(?:client reregistration|port active|[\w ]{1,12} change)"
     r"|FutureWarning|DeprecationWarning|UserWarning|\bINFO\b|\bDEBUG\b|\bWARNING\b|\blevel=(?:info|debug|warn)"
 )
 """Words of errors that are none, or only of launchers whose ranks failed."""
@@ -102,6 +103,8 @@ _REPORTED = re.compile(r"Error: failed to run torchrun ")
 _SOCKET = re.compile(r"socket has failed to (?:bind|connect) .{1,400}errno: (?!97\b)\d")
 """A warning all the same: which port, or which peer, where torch raises no exception that names it. Error 97 only says
 that there is no IPv6."""
+_SAID = re.compile(r"\s*what\(\): +\S")
+"""What C++ adds to the type of an exception that nobody caught."""
 _LEVELLED = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b")
 """The level of an error, before the sentence."""
 _TAGGED = re.compile(r"\[rank\d+\]: (?![\s\[])")
@@ -140,7 +143,7 @@ class _Sentence:
     outlived: bool = False
     """Whether training went on after it."""
     title: bool = False
-    """Whether a traceback begins right below it."""
+    """Whether a traceback begins right below it, or Ray says of which kind the exception is that follows."""
     warned: bool = False
     """Whether it is logged as less than an error."""
     lasts: bool = False
@@ -173,7 +176,7 @@ class ErrorLines:
     def line(self, line: str, text: str, head: Head, number: int, has_rule: bool) -> None:
         """A line that may report an error; `text`: without prefixes; `has_rule`: a rule reads it, too."""
         if (
-            self._joins(text, number)
+            self._joins(line, text, head, number)
             or self.full
             or (_WARNED.search(line, 0, 80) and not _SOCKET.search(text))
         ):
@@ -195,7 +198,8 @@ class ErrorLines:
         if has_rule and (failure is None or failure.symptom):
             return
         first = self._first(line, head, number)
-        self._keep(_Sentence(sureness, failure, text, first, warned=_MINOR.search(before) is not None))
+        minor, title = _MINOR.search(before) is not None, OF_RAY.match(text) is not None
+        self._keep(_Sentence(sureness, failure, text, first, warned=minor, title=title))
         self.open_here = True
 
     def _first(self, line: str, head: Head, number: int) -> First:
@@ -206,17 +210,19 @@ class ErrorLines:
         last = self._kept[-1] if self._kept else None
         return last if last is not None and last.first.file == self._file else None
 
-    def _joins(self, text: str, number: int) -> bool:
+    def _joins(self, line: str, text: str, head: Head, number: int) -> bool:
         """Whether a line is the next one of the sentence before, which says with a colon that more follows."""
         last = self._newest()
         if last is None or last.first.evidence.line != number - 1:
             return False
         if not text[:1].isspace() and (number != self.awaited or NEXT.match(text)):
             return False
-        if last.text.startswith("terminate called") and text.lstrip().startswith("what(): "):
+        if last.text.startswith("terminate called") and _SAID.match(text):
             last.text, last.failure, last.sureness = text, of_line(text), Sureness.ENDED
+            last.first = self._first(line, head, number)
             return True
-        if not last.text.endswith(":"):
+        indented = text[:1].isspace() and last.sureness is Sureness.ENDED and last.failure is None
+        if not last.text.endswith(":") and not indented:
             return False
         last.failure = of_line(f"{last.text}\n{text.strip()}") or last.failure
         if last.failure is None and last.sureness is Sureness.ENDED:
@@ -267,7 +273,7 @@ class ErrorLines:
         last = self._newest()
         if last is None or number - last.first.evidence.line > 1:
             return
-        last.title = last.failure is None and last.sureness is not Sureness.ENDED
+        last.title = last.title or (last.failure is None and last.sureness is not Sureness.ENDED)
 
     def announced(self, file: int, line: int) -> RuleHits | None:
         """What is absent, as a file says right above a traceback that begins in this line; None for nothing."""

@@ -274,7 +274,11 @@ class Exceptions:
 
         Where it belongs to a chain, the exception before it is known.
         """
-        open_ = [each for each in self._traces.values() if not each.ended and each.printed.place]
+        open_ = [
+            each
+            for each in self._traces.values()
+            if not each.ended and not each.ignored and (each.printed.place or each.printed.headed)
+        ]
         cut = [each for each in open_ if lengths.get(each.stream[0], 0) - each.last[0] <= SHORT]
         first = min(cut, key=lambda each: (each.stream[0], each.began), default=None)
         inner = self._unfinished(lengths) if first is None else self._inner.get(first.stream)
@@ -282,8 +286,8 @@ class Exceptions:
             yield RuleHits.of(_rule(inner.failure, MOST + 1, True), inner.first)
         elif first is not None:
             number, line = first.last
-            where = first.printed.place + _within(first.printed, line)
-            text = f"The log ends within a traceback, at {where}: {CUT_OFF.text}"
+            where = first.printed.place + _within(first.printed, line) if first.printed.place else ""
+            text = f"The log ends within a traceback{f', at {where}' if where else ''}: {CUT_OFF.text}"
             evidence = FactLine(first.name, number, shown(line))
             place = First(first.stream[0], evidence, first.head, stamp_of(line))
             yield RuleHits.of(replace(CUT_OFF, text=text), place)
@@ -310,6 +314,11 @@ class Exceptions:
     def killed(self) -> First | None:
         """The report of the first exit, if a signal ended that process: what stands below it followed from it."""
         return self._exit[1] if self._exit is not None and signal_of(self._exit[0]) is not None else None
+
+    @property
+    def exited(self) -> First | None:
+        """The report of the first exit, if that process ended by itself: who ended the others knew of it."""
+        return self._exit[1] if self._exit is not None and signal_of(self._exit[0]) is None else None
 
     def exits(self) -> Iterator[RuleHits]:
         """The first exit that was reported, as a cause, for want of a better one."""

@@ -27,6 +27,7 @@ _WORDS = {
 """What shells and Slurm call signals."""
 _WORD = f"(?P<word>{'|'.join(_WORDS)}|Out [Oo]f [Mm]emory)"
 
+_ENDS = "(?:[Cc]ontainer|[Pp]od|[Jj]ob|[Tt]rial|[Rr]esources) (?:exited|terminated|ended)"
 _MPIRUN = (
     r"process rank (?P<rank>\d{1,9}) with PID (?:(?P<pid>\d{1,9})|\S{1,20})(?: on node (?P<host>\S{1,200}))? exited on "
     r"signal (?P<signal>\d{1,2})\b"
@@ -65,6 +66,9 @@ _FORMS = tuple(
         r"(?P<host>[\w.-]{1,200}): ssh exited with exit code (?P<code>\d{1,3})",
         # SkyPilot: a list with the code of each node
         r"failed with return code list: \[(?P<list>[-\d, ]{1,4000})\]",
+        # clusters of containers; torchrun's table where only its last line is left
+        rf"\b(?:{_ENDS}|failed) with (?:a )?(?:non-zero )?(?:exit|return) code:? (?P<code>\d{{1,3}})\b",
+        r"\bSignal (?P<signal>\d{1,2}) \(SIG[A-Z]{2,6}\) received by PID (?P<pid>\d{1,9})",
         # shells
         rf"(?:^|: )line \d+: +(?P<pid>\d{{1,9}}) {_WORD}",
         rf"^{_WORD}(?: \(core dumped\))?$",
@@ -77,7 +81,7 @@ NEEDLES = (
     "terminated with signal SIG", "terminated with exit code ", "ssh exited with ", "srun: error: ",
     "return code list: [", "FAILED (exitcode ", "exit with status code ", "exited with status code ",
     "terminated with the following error", "*** SIG", "Primary job", "exited with code ", "Exit Code:",
-    "crashed with exit code ", "non-zero exit code ", *_WORDS,
+    "crashed with exit code ", "non-zero exit code", "with exit code", "received by PID", *_WORDS,
 )  # fmt: skip
 """One stands in each line that tells of an exit."""
 _SPEAKER = re.compile(r"\[(?P<host>[A-Za-z0-9][\w.-]{0,200}):(?P<pid>\d{2,9})(?: ?:\d+){0,2}\] ")

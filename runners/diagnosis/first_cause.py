@@ -10,6 +10,7 @@ from ...presets.finding import ROLES, SEVERITIES, Finding
 from ..formatting import spans_text
 from ..logs.log_files import parse_file_id
 from .error_lines import UNEXPLAINED
+from .exceptions import CUT_OFF, LAST
 from .heads import Head, Stamp
 from .missing_ranks import absent, rank_of, silent
 from .nccl_facts import FactLine, InitStage, requests_sockets
@@ -86,6 +87,7 @@ def judge(reading: Reading) -> Verdict:
     hits += ((entry, "") for entry in symptoms(reading.recorders.hits(), explained))
     findings = {entry.rule.place: finding_of(entry, seen, reading) for entry, seen in hits}
     _explain_kills(findings)
+    _explain_cancels(findings, reading)
     for place, file, line in reading.exceptions.of_none():
         entry = reading.error_lines.announced(file, line)
         if entry is not None and findings[place].stops:
@@ -104,7 +106,8 @@ def judge(reading: Reading) -> Verdict:
     ended = reading.exceptions.failed
     first, order = _first_of([entry for entry, _ in hits if findings[entry.rule.place].role == "cause"])
     if first is None:
-        first, order = _first_of([entry for entry, _ in hits if findings[entry.rule.place].stops])
+        stops = [entry for entry, _ in hits if findings[entry.rule.place].stops]
+        first, order = _first_of([entry for entry in stops if entry.rule.id not in OF_OTHERS] or stops)
     head = None if first is None else _placed(findings[first.rule.place], findings.values(), reading)
     rest = [finding for place, finding in findings.items() if first is None or place != first.rule.place]
     rest.sort(key=lambda finding: (ROLES.index(finding.role), SEVERITIES.index(finding.severity)))
@@ -138,17 +141,38 @@ def _for_want_of_a_cause(
         # what stands above may tell what was on its way
         warned = reading.error_lines.entries(lengths, failed=True)
         chosen += [entry for entry in warned if entry.rule.id != UNEXPLAINED]
+        chosen += [as_cause(entry) for entry in hits if entry.rule.id == LEFT and entry.count]
     others = [each for each in findings if each.id not in LATER]
-    others = [each for each in others if not _after(each, exceptions.killed)]
+    others = [
+        each
+        for each in others
+        if not (
+            _after(each, exceptions.killed) or (each.id in CANCELLED and _after(each, exceptions.exited))
+        )
+    ]
     explained = any(entry.rule.role == "cause" or entry.rule.id not in LATER for entry in chosen)
     if not explained and not failed_in(others):
-        chosen += exceptions.exits()
+        caught = any(each.id == OF_NCCL for each in findings) or exceptions.killed is not None
+        chosen += ([] if caught else _reported(hits, lengths, failed)) or exceptions.exits()
     named = [entry for entry in (*chosen, *hits) if entry.rule.role in ("cause", "symptom")]
     if not any(
         entry.rule.role == "cause" for entry in named
     ):  # beside symptoms in other files it is who failed
-        chosen += [cut for cut in cut_off if cut.firsts[0].file not in _first_symptoms(named)]
+        symptoms = _first_symptoms(named)
+        chosen += [
+            cut for cut in cut_off if cut.rule.id != CUT_OFF.id or cut.firsts[0].file not in symptoms
+        ]
     return chosen
+
+
+def _reported(hits: Iterable[RuleHits], lengths: Mapping[int, int], failed: bool) -> list[RuleHits]:
+    """What torch says of an error of NCCL, where NCCL's own reason and the frames of the exception are not there."""
+    reports = [entry for entry in hits if entry.rule.id == REPORT and entry.firsts]
+    return [as_cause(entry) for entry in reports if failed or _near_end(entry.firsts, lengths)]
+
+
+def _near_end(firsts: Iterable[First], lengths: Mapping[int, int]) -> bool:
+    return any(lengths.get(each.file, 0) - each.evidence.line <= LAST for each in firsts)
 
 
 KILLED = "died-killed"
@@ -162,6 +186,11 @@ def _before_the_kill(reading: Reading) -> Iterator[RuleHits]:
     return (each for each in sentences if each.rule.role == "cause" and each.rule.id != UNEXPLAINED)
 
 
+OF_OTHERS = ("ray-actor-died", "deepspeed-kills", "horovod-shutdown")
+"""Symptoms that only say that somebody else failed: any other says more."""
+CANCELLED = ("slurm-cancelled", "slurm-step-cancelled")
+LEFT = "rendezvous-left"
+"""What the agent of a node says of its end, too: a cause only where a traceback begins below it."""
 LATER = ("died-terminated", "died-abort", "deepspeed-kills")
 """Symptoms beside which the exit that somebody reports still says more."""
 
@@ -184,6 +213,14 @@ def _explain_kills(findings: dict[int, LogFinding]) -> None:
     if any(each.id in OUT_OF_MEMORY for each in findings.values()):
         for place, each in findings.items():
             findings[place] = replace(each, role="symptom") if each.id == KILLED else each
+
+
+def _explain_cancels(findings: dict[int, LogFinding], reading: Reading) -> None:
+    """That a job was cancelled follows from the task that Slurm had reported in the same file to have failed."""
+    exited = reading.exceptions.exited
+    for place, each in findings.items():
+        if each.id in CANCELLED and _after(each, exited):
+            findings[place] = replace(each, role="symptom")
 
 
 def failed_in(findings: Iterable[LogFinding]) -> bool:
@@ -348,7 +385,12 @@ def promoted(entries: Iterable[RuleHits]) -> Iterator[RuleHits]:
     """Errors that are facts beside a cause, and the best that is known without one."""
     for entry in entries:
         if entry.rule.role == "fact" and entry.rule.severity == "error" and entry.rule.id != REPORT:
-            yield replace(entry, rule=replace(entry.rule, role="cause"))
+            yield as_cause(entry)
+
+
+def as_cause(entry: RuleHits) -> RuleHits:
+    """The same, which explains a failure for want of a better one."""
+    return replace(entry, rule=replace(entry.rule, role="cause", severity="error"))
 
 
 def several_nodes(statements: Statements) -> bool | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..inrank.tracebacks import COMPILING, place, raised_in
 from .log_text import PART
-from .rules import BEGIN
+from .rules import BEGIN, BOXED
 
 LINES, MESSAGE = 400, 12
 """Lines of one; of the message of its exception."""
@@ -32,7 +32,8 @@ _FOLD = re.compile(
 """Where a traceback that stands in one line had ends of lines that can be told."""
 _STANDARD = re.compile(r"^<|[/\\]lib[/\\]python\d[\d.]*[/\\](?!(?:site|dist)-packages)")
 """Files of Python's own library."""
-_OF_RAY = re.compile(r"ray\.exceptions\.\w+\(\w+\): ")
+OF_RAY = re.compile(r"(?:\w+\.){0,4}RayTaskError\(\w+\): ")
+_BOX = re.compile(rf"[│┃|] {BOXED} +\d+ ")
 _BORDER = re.compile(r"[╭╰┌└┏┗+][─━-]")
 NEXT = re.compile(
     r"\s*$|\[|[EWIF]\d{4} |\d{4}[-/]\d\d|\d\d:\d\d|Traceback|(?:ERROR|INFO|WARN(?:ING)?|DEBUG|CRITICAL|FATAL)\b"
@@ -71,14 +72,17 @@ class PrintedTraceback:
         self._frames: list[tuple[str, int, str]] = []
         self._message: list[str] = []
         self._count = 0
-        self._boxed = _BORDER.search(before) is not None
+        self._boxed = _BORDER.search(before) is not None or BOXED in text
         self._indent = 0
         """Of all its lines."""
+        self._unindented = False
+        """Whether the newest line is a frame without indentation."""
         self._sure = not headed or not before.strip()
         """Whether its other lines begin as the first does, too."""
         self._margin = before.removesuffix("Original ")
         if self._boxed:
-            self._margin = before[: _BORDER.search(before).start()]  # type: ignore[union-attr]
+            border = _BORDER.search(before)
+            self._margin = before[: border.start()] if border is not None else ""
         elif before.endswith("Exception Group "):
             self._margin = before.removesuffix("Exception Group ").replace("+", "|")
         elif not headed and (match := _HEADLESS.match(text)) is not None:
@@ -97,17 +101,21 @@ class PrintedTraceback:
             return Step.NONE
         if self.kind:
             return self._continued(bare)
-        if not bare or bare[0].isspace() or bare[0] in ">│└├" or _FRAME.match(bare):
+        if not bare or bare[0].isspace() or bare[0] in ">│└├" or _FRAME.match(bare) or self._flat(bare):
             if self._frames and _INDENTED.match(bare) and self._raised(bare.strip()):
                 return Step.RAISED
             self._frame(bare)
             return Step.PART
         if self._raised(bare):
             return Step.RAISED
-        if _OF_RAY.match(bare):
+        if OF_RAY.match(bare):
             self._frames.clear()  # those of the task follow
             return Step.PART
         return Step.OVER if not self.headed else Step.NONE
+
+    def _flat(self, line: str) -> bool:
+        """Whether it is a line of source below a frame, both without the indentation that they lost on a web page."""
+        return not line.strip("^~ ") or (self._unindented and raised_in(line) is None)
 
     @property
     def text(self) -> str:
@@ -160,6 +168,7 @@ class PrintedTraceback:
     def _frame(self, text: str) -> None:
         bare = text.strip()
         match = _FRAME.match(bare)
+        self._unindented = match is not None and text.startswith("File ")
         if match is not None:
             self._frames.append((match["file"], int(match["line"][:9]), match["name"] or "<module>"))
         elif bare.strip("^~ ") and not bare.startswith(('File "', "[Previous line repeated")):
@@ -214,4 +223,6 @@ def unfolded(line: str, prefix: str = "") -> str | None:
 
 def begins(text: str) -> bool:
     """Whether a traceback begins with a line: its head, or a frame where the head is missing."""
-    return _HEAD.search(text) is not None or _HEADLESS.match(text) is not None
+    return (
+        _HEAD.search(text) is not None or _HEADLESS.match(text) is not None or _BOX.match(text) is not None
+    )

@@ -38,7 +38,7 @@ from .nccl_facts import (
 from .prefixes import LAYERS, LEARN, Writer, learned, prompted, ray_rank, writer
 from .printed_traceback import unfolded
 from .recorder_dumps import DumpError, Recorders, bounded, is_dump, rank_of_dump
-from .rules import BEGIN, FRAME, IGNORED, WIDTH, Book, Raw, Tally, Version, book
+from .rules import BEGIN, IGNORED, STARTS, WHERE, WIDTH, Book, Raw, Tally, Version, book
 from .statements import CommunicatorPart, NodePart, Statements
 
 REPORT, REPORT_LINES = "pt-nccl-error", 64
@@ -272,7 +272,7 @@ class Reading:
         line = straight(line)
         traced = self.exceptions.within and self._traced(line, number)
         if first := self.book.plain(" " + line):
-            self._plain(line, first, number)
+            self._plain(line, first, number, traced)
         elif traced or (may_diverge(line) and self._diverged(line, number)):
             return
         elif (self.error_lines.open_here or self.exceptions.pending) and is_alive(line):
@@ -291,11 +291,11 @@ class Reading:
         wrote = self._writer(line)
         return self.exceptions.line(wrote.text, line, wrote.stream, number)
 
-    def _plain(self, line: str, first: re.Match[str], number: int) -> None:
+    def _plain(self, line: str, first: re.Match[str], number: int, traced: bool) -> None:
         """A line without a mark of NCCL, and a needle in it."""
         head, wrote = self._bare(line)
         ended = False
-        if first[1] in (BEGIN, FRAME):
+        if first[1] in STARTS:
             if (parts := unfolded(wrote.text, line.partition(wrote.text)[0])) is not None:
                 self._parts(parts, number)
                 return
@@ -310,17 +310,17 @@ class Reading:
         elif first[1] in NEEDLES:
             ended = self.exceptions.ended(wrote.text, line, head, number)
         if not self._fired(" " + line, first, head, number, bare=True):
-            self.error_lines.line(line, wrote.text, head, number, has_rule=ended)
+            self.error_lines.line(line, wrote.text, head, number, has_rule=ended or traced)
 
     def _fired(self, line: str, first: re.Match[str], head: Head, number: int, bare: bool = False) -> bool:
-        """A line with a needle in it; a bare one has no mark of NCCL. True where a rule reads it."""
+        """A line with a needle in it; a bare one has no mark of NCCL. True where a rule explains it."""
         fired = False
         for rule, match in self.book.fired(line, first):
             if bare and rule.marked and number > self._at.report_until:
                 continue
             if not (rule.since or rule.until) or rule.holds_for(self.statements.version):
                 self.tally.add(rule, match, head, number)
-                fired = True
+                fired = fired or rule.id != WHERE
                 if rule.id in REPORTS:
                     self._at.report_until = number + REPORT_LINES
         return fired

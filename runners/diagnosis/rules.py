@@ -20,9 +20,14 @@ BEFORE = r"[ \[(<:,'/\"*|>\]]"
 """What may precede a needle: fewer places to match than all of a line."""
 
 BEGIN = "Traceback (most recent call last)"
-FRAME, IGNORED = 'File "', "Exception ignored in"
+BOXED = "❱"
+"""The line of source in a frame that rich prints, where the head of the box may be missing."""
+STARTS = (BEGIN, 'File "', BOXED)
+IGNORED = "Exception ignored in"
+WHERE = "ray-actor-place"
+"""The rule that only tells where a line's task ran: the line may tell more."""
 RAY = ("world_rank=", "process group for: ")
-OTHERS = (BEGIN, FRAME, IGNORED, *RAY, *EXITS)
+OTHERS = (*STARTS, IGNORED, *RAY, *EXITS)
 """Needles of no rule: an exception follows in the next lines, or one that Python ignores; Ray says which process is
 which rank; somebody reports how a process ended."""
 Version = tuple[int, ...]

@@ -112,6 +112,8 @@ def of_tool(text: str) -> bool:
     if command is None:
         return False
     program = os.path.basename(command["program"])
+    if program.startswith("-"):
+        return False  # without the program itself, as somebody shortened it
     return _STARTERS.match(program) is None or _UNREACHED.search(text) is not None
 
 

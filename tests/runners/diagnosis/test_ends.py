@@ -52,6 +52,15 @@ def first_of(*files: Sequence[str]) -> LogFinding:
          "tides-worker-1"),
         ("      Exit Code:    139", "died-segfault", None, ""),
         ("tides-worker-1   0/1     CrashLoopBackOff   20 (24s ago)   79m", "k8s-pod-state", None, "tides-worker-1"),
+        ("Back-off restarting failed container trainer in pod tides-master-0", "k8s-pod-state", None, "tides-master-0"),
+        ("error: container failed with non-zero exit code: 137", "died-killed", None, ""),
+        ("<none>    [2026-03-01T12:00:07.1Z]      || ERROR: resources failed with non-zero exit code: 3 (exit code 3)",
+         "died-exit-silent", None, ""),
+        ("tides/2: job terminated with exit code 134", "died-abort", None, ""),
+        ("Signal 11 (SIGSEGV) received by PID 719 (TID 719) from PID 0", "died-segfault", None, ""),
+        ("INFO elastic.agent.server.api: [default] Worker group FAILED. 2/3 attempts left; will restart worker group",
+         "worker-group-failed", None, ""),
+        ("    _queued_calls.append((callable, traceback.format_stack()))", "cuda-deferred", None, ""),
     ],
 )  # fmt: skip
 def test_an_end_is_read(line: str, id_: str, rank: int | None, host: str) -> None:
@@ -133,3 +142,111 @@ def test_the_title_of_a_traceback_says_less_than_its_exception() -> None:
 )
 def test_sentences_that_end_a_job(lines: Sequence[str], words: str) -> None:
     assert words in first_of(["starting", *lines]).text
+
+
+TASK = "srun: error: lake-4: task 5: Exited with exit code 3"
+CANCEL = "slurmstepd: error: *** STEP 90.0 ON lake-4 CANCELLED AT 2026-03-01T12:00:09 ***"
+
+
+def test_a_job_that_is_cancelled_after_its_task_failed_failed_of_the_task() -> None:
+    first = first_of(["starting", TASK, CANCEL])
+    assert (first.id, first.rank, first.host) == ("died-exit-silent", 5, "lake-4")
+    assert first_of(["starting", CANCEL, TASK]).id == "slurm-step-cancelled"
+
+
+REPORT = "RuntimeError: NCCL error in: ../c10d/ProcessGroupNCCL.cpp:825, unhandled system error, NCCL version 2.7.8"
+
+
+def test_what_torch_passes_on_of_nccl_says_more_than_the_exit() -> None:
+    first = first_of(["starting", REPORT, LAUNCHER.format(1, 3)])
+    assert first.id == "pt-nccl-error"
+    assert "unhandled system error" in first.text
+    assert not said(["starting", REPORT, *(f"step {number} loss 2.0" for number in range(40))]).failed
+
+
+@pytest.mark.parametrize("what", ["client reregistration", "port active", "LID change"])
+def test_what_an_infiniband_port_only_tells_is_no_failure(what: str) -> None:
+    line = f"sea1:71:99 [0] misc/ibvwrap.cc:93 NCCL WARN NET/IB : Got async event : {what}"
+    verdict = said(["starting", line])
+    assert (verdict.failed, verdict.first) == (False, None)
+
+
+LEFT = (
+    "[2026-03-01 12:00:09,100] torch.distributed.elastic.rendezvous.dynamic_rendezvous: [WARNING] The node "
+    "'lake-4_71_0' has failed to send a keep-alive heartbeat to the rendezvous '90' due to an error of type "
+    "RendezvousConnectionError."
+)
+
+
+def test_a_traceback_without_frames_is_one_that_was_cut_off() -> None:
+    assert first_of(["step 3 loss 2.1", CUT[0]]).id == "died-cut-off"
+    first = first_of([LEFT, CUT[0]])
+    assert (first.id, first.host) == ("rendezvous-left", "lake-4")
+
+
+OLD_WATCHDOG = (
+    "[E ProcessGroupNCCL.cpp:587] [Rank 3] Watchdog caught collective operation timeout: "
+    "WorkNCCL(OpType=ALLREDUCE, Timeout(ms)=1800000)"
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (
+            ["terminate called after throwing an instance of 'c10::Error'", "  what():  the store is gone"],
+            "store is gone",
+        ),
+        (["terminate called after throwing an instance of 'X'", "  what():  ", "over"], "instance of 'X'"),
+        (["RuntimeError: Failed to run step", "   reason: the queue is closed"], "Failed to run step"),
+        (["ray.exceptions.RayTaskError(KeyError): \x1b[36mray::go()\x1b[39m (pid=4, ip=10.0.1.2)"], "ray"),
+        (["Error invalid argument at line 119 in file /src/csrc/pythonInterface.cpp"], "invalid argument"),
+        (
+            [
+                "Exception raised from ncclCommWatchdogInternal at ../c10d/ProcessGroupNCCL.cpp:42 (most recent call"
+            ],
+            "ncclCommWatchdogInternal",
+        ),
+        (
+            [OLD_WATCHDOG],
+            "Rank 3 timed out in a collective",
+        ),
+        (
+            [
+                "[E ProcessGroupNCCL.cpp:341] Some NCCL operations have failed or timed out. Due to the asynchrony"
+            ],
+            "timed out",
+        ),
+    ],
+)
+def test_pieces_that_name_what_failed(lines: Sequence[str], words: str) -> None:
+    assert words in first_of(["starting", *lines]).text
+
+
+def test_what_nobody_caught_is_quoted_with_its_own_rank() -> None:
+    what = "  what():  [Rank:5] the graph is gone"
+    first = first_of(["starting", "terminate called after throwing an instance of 'c10::Error'", what])
+    assert (first.rank, first.lines[0].line) == (5, 3)
+
+
+def test_a_symptom_that_only_tells_of_another_process_yields() -> None:
+    lost = "ray.exceptions.RayActorError: The actor died unexpectedly before finishing this task."
+    first = first_of(
+        ["starting", lost, "[rank1]: torch.distributed.DistNetworkError: Connection reset by peer"]
+    )
+    assert first.id != "ray-actor-died"
+
+
+def test_the_host_of_a_task_of_ray_is_named() -> None:
+    trace = [
+        "ray.exceptions.RayTaskError(KeyError): ray::go() (pid=4021, ip=10.0.1.2)",
+        *CUT[1:],
+        "KeyError: 'x'",
+    ]
+    first = first_of(["starting", *trace])
+    assert (first.id, first.host) == ("died-exception", "10.0.1.2")
+
+
+def test_a_command_without_its_program_is_no_tool() -> None:
+    trace = "subprocess.CalledProcessError: Command '['--seed', '3']' returned non-zero exit status 1."
+    assert first_of([*CUT, trace]).id == "died-exit-silent"

@@ -69,6 +69,9 @@ FORMS = {
     "cut at the start": FRAMES[1:] + TRACE[-1:],
     "from a frame on": FRAMES[2:] + TRACE[-1:],
     "a box": BOX,
+    "a box without its head": BOX[3:],
+    "without indentation": [line.strip() for line in TRACE],
+    "without indentation or head": [line.strip() for line in FRAMES] + TRACE[-1:],
     "a box of a rank": [f"[rank3]: {line}" for line in BOX],
     "a group": GROUP,
     "a table": [f"| {line:<70} |" for line in TRACE],
@@ -93,6 +96,10 @@ FORMS = {
     "of a task of Ray": [
         HEAD, '  File "/app/drive.py", line 9, in <module>', "    ray.get(x)",
         "ray.exceptions.RayTaskError(KeyError): \x1b[36mray::train()\x1b[39m (pid=4021, ip=10.0.1.2)", *TRACE[1:],
+    ],
+    "of a task of Ray by its short name": [
+        "types.RayTaskError(KeyError): ray::T.train() (pid=4021, ip=10.0.1.2)", *TRACE[1:-1],
+        "    raise skipped from cause(skipped)", "ray.exceptions.RayTaskError(KeyError): ray::f() (pid=7)", *TRACE[1:],
     ],
     "of a spawned process": [
         HEAD, '  File "/app/x.py", line 9, in <module>', "    mp.spawn(f)",
