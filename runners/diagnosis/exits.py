@@ -39,6 +39,7 @@ _FORMS = tuple(
     for pattern in (
         # torchrun; DeepSpeed's launcher; subprocess, as Accelerate and torch.distributed.launch use it
         r"failed \(exitcode: (?P<code>-?\d{1,9})\) local_rank: (?P<local>\d{1,9}) \(pid: (?P<pid>\d{1,9})\)",
+        r"Child process with PID (?P<pid>\d{1,9}) terminated with code (?P<code>-?\d{1,9})",
         r"Child process (?P<pid>\d{1,9}) \(local_rank (?P<local>\d{1,9})\) FAILED \(exitcode (?P<code>-?\d{1,9})\)",
         # the command of the last rank on the node, whichever failed: the only one where that is 0
         r"(?:'--local_rank=(?P<local>0)'.*)?exits with return code = (?P<code>-?\d{1,9})",
@@ -81,7 +82,8 @@ NEEDLES = (
     "terminated with signal SIG", "terminated with exit code ", "ssh exited with ", "srun: error: ",
     "return code list: [", "FAILED (exitcode ", "exit with status code ", "exited with status code ",
     "terminated with the following error", "*** SIG", "Primary job", "exited with code ", "Exit Code:",
-    "crashed with exit code ", "non-zero exit code", "with exit code", "received by PID", *_WORDS,
+    "crashed with exit code ", "non-zero exit code", "with exit code", "received by PID",
+    "terminated with code ", *_WORDS,
 )  # fmt: skip
 """One stands in each line that tells of an exit."""
 _SPEAKER = re.compile(r"\[(?P<host>[A-Za-z0-9][\w.-]{0,200}):(?P<pid>\d{2,9})(?: ?:\d+){0,2}\] ")

@@ -129,7 +129,8 @@ def _for_want_of_a_cause(
     """
     exceptions, lengths = reading.exceptions, reading.lengths
     failed = exceptions.failed or failed_in(findings)
-    chosen = [*absent(reading), *promoted(hits)]
+    follow = {each.id for each in findings if each.id in CANCELLED and _after(each, exceptions.exited)}
+    chosen = [*absent(reading), *(entry for entry in promoted(hits) if entry.rule.id not in follow)]
     if not chosen and failed:
         chosen += silent(reading, [entry for entry in hits if entry.rule.role == "symptom"])
     sentences = reading.error_lines.entries(
@@ -142,14 +143,8 @@ def _for_want_of_a_cause(
         warned = reading.error_lines.entries(lengths, failed=True)
         chosen += [entry for entry in warned if entry.rule.id != UNEXPLAINED]
         chosen += [as_cause(entry) for entry in hits if entry.rule.id == LEFT and entry.count]
-    others = [each for each in findings if each.id not in LATER]
-    others = [
-        each
-        for each in others
-        if not (
-            _after(each, exceptions.killed) or (each.id in CANCELLED and _after(each, exceptions.exited))
-        )
-    ]
+    follow.update(LATER)
+    others = [each for each in findings if each.id not in follow and not _after(each, exceptions.killed)]
     explained = any(entry.rule.role == "cause" or entry.rule.id not in LATER for entry in chosen)
     if not explained and not failed_in(others):
         caught = any(each.id == OF_NCCL for each in findings) or exceptions.killed is not None
@@ -188,7 +183,8 @@ def _before_the_kill(reading: Reading) -> Iterator[RuleHits]:
 
 OF_OTHERS = ("ray-actor-died", "deepspeed-kills", "horovod-shutdown")
 """Symptoms that only say that somebody else failed: any other says more."""
-CANCELLED = ("slurm-cancelled", "slurm-step-cancelled")
+CANCELLED = ("slurm-cancelled", "slurm-step-cancelled", "ray-worker-died")
+"""What follows from the exit of a process, where that was reported before."""
 LEFT = "rendezvous-left"
 """What the agent of a node says of its end, too: a cause only where a traceback begins below it."""
 LATER = ("died-terminated", "died-abort", "deepspeed-kills")
@@ -216,7 +212,7 @@ def _explain_kills(findings: dict[int, LogFinding]) -> None:
 
 
 def _explain_cancels(findings: dict[int, LogFinding], reading: Reading) -> None:
-    """That a job was cancelled follows from the task that Slurm had reported in the same file to have failed."""
+    """That a job was cancelled follows from the task that Slurm had reported in the same file to have failed; so Ray."""
     exited = reading.exceptions.exited
     for place, each in findings.items():
         if each.id in CANCELLED and _after(each, exited):

@@ -56,6 +56,8 @@ def first_of(*files: Sequence[str]) -> LogFinding:
         ("error: container failed with non-zero exit code: 137", "died-killed", None, ""),
         ("<none>    [2026-03-01T12:00:07.1Z]      || ERROR: resources failed with non-zero exit code: 3 (exit code 3)",
          "died-exit-silent", None, ""),
+        ("[rank: 1] Child process with PID 226 terminated with code 1. Forcefully terminating all other processes",
+         "died-exit-silent", 1, ""),
         ("tides/2: job terminated with exit code 134", "died-abort", None, ""),
         ("Signal 11 (SIGSEGV) received by PID 719 (TID 719) from PID 0", "died-segfault", None, ""),
         ("INFO elastic.agent.server.api: [default] Worker group FAILED. 2/3 attempts left; will restart worker group",
@@ -152,6 +154,12 @@ def test_a_job_that_is_cancelled_after_its_task_failed_failed_of_the_task() -> N
     first = first_of(["starting", TASK, CANCEL])
     assert (first.id, first.rank, first.host) == ("died-exit-silent", 5, "lake-4")
     assert first_of(["starting", CANCEL, TASK]).id == "slurm-step-cancelled"
+    child = (
+        "(tune pid=29) [rank: 1] Child process with PID 226 terminated with code 1. Forcefully terminating"
+    )
+    worker = "(raylet) A worker died or was killed while executing a task by an unexpected system error. "
+    first = first_of(["starting", child, worker])
+    assert (first.id, first.rank) == ("died-exit-silent", 1)
 
 
 REPORT = "RuntimeError: NCCL error in: ../c10d/ProcessGroupNCCL.cpp:825, unhandled system error, NCCL version 2.7.8"
