@@ -45,10 +45,10 @@ _BAR = re.compile(r"[^|]{0,200}\d%\|[^|]{0,400}\| *\S{1,40}/\S{1,40} \[[^\]]{1,4
 _PAREN = re.compile(
     r"\s*\((?:(?:(?P<sky>node-\d+)|\w[\w.:<>-]*)(?:,? (?:rank=\d+, )?| rank=(?P<own>\d{1,7}) )pid=(?P<pid>\d+)|raylet)"
     rf"(?:, ip={HOST})?\) ?(?:\[[A-Za-z][\w-]{{0,30}}\] (?=[A-Z]{{4,8}} \d\d-\d\d ))?"
-    r"|⟨(?P<record>[^\s⟩]*)(?: ?rank (?P<rank>\d{1,7}))?⟩ ?"
+    r"|⟨(?P<record>[^\s⟩]*)(?: ?rank (?P<rank>\d{1,7}))?⟩ ?| +(?=\[rank\d+\]:)"
 )
 """Ray, vLLM and SkyPilot (whose rank is that of the node, and which once had its number alone); records of JSON, as
-they are written here."""
+they are written here; what a list on a web page wrote before torch's tag."""
 _BRACKET = re.compile(
     rf"\[(?:pod/{HOST}/[\w.-]+\] ?"
     r"|(?:[\w.@-]*@)?\d+,(?:mpirank:)?(?P<mpi>\d{1,7})(?:,(?P<algo>[A-Za-z0-9][\w.-]*))?\]<std\w+>: ?"
@@ -56,8 +56,6 @@ _BRACKET = re.compile(
     rf"|(?:[A-Za-z][A-Za-z_-]{{0,30}})?(?P<local>\d{{1,5}})\]:|{_DETERMINED[2:]})"
 )
 """kubectl --prefix; mpirun and SageMaker; torch, Lightning and Accelerate; torchrun --tee, with the role; Determined."""
-_INDENT = re.compile(r" +(?=\[rank\d+\]:)")
-"""What a list on a web page wrote before torch's tag."""
 _HOSTS, _RANKS = ("host", "record", "algo", "sky"), ("rank", "mpi", "own")
 """Groups of these patterns that name a host, or a rank."""
 
@@ -189,7 +187,7 @@ def _prefix(text: str) -> re.Match[str] | None:
     begin = text[:1]
     if begin == "[":
         return _BRACKET.match(text)
-    return (_PAREN.match(text) or _INDENT.match(text)) if begin and begin in "(⟨ " else None
+    return _PAREN.match(text) if begin and begin in "(⟨ " else None
 
 
 def _is_bare(line: str) -> bool:
