@@ -40,6 +40,11 @@ def shares(sizes: Sequence[int], ranks: int) -> list[int]:
     return owners
 
 
+def by_parameter(kind: type) -> bool:
+    """Whether optimizers of this class are torch's own, and update each parameter by itself."""
+    return kind.__name__ in BY_PARAMETER and getattr(torch.optim, kind.__name__, None) is kind
+
+
 class _Optimizer:
     """What is divided of one optimizer."""
 
@@ -143,7 +148,7 @@ class ShardedSteps:
     def _begun(self, optimizer: Optimizer) -> _Optimizer:
         """Raises AdoptionError for an optimizer that may not be divided."""
         kind = type(optimizer)
-        if not kind.__module__.startswith("torch.optim.") or kind.__name__ not in BY_PARAMETER:
+        if not by_parameter(kind):
             raise AdoptionError(
                 f"zero1 cannot be applied to {kind.__module__}.{kind.__name__}, which steps at {where()}: it divides "
                 "optimizers of torch's that update each parameter by itself, as AdamW; take ddp"

@@ -103,6 +103,7 @@ def optimizers(chosen: random.Random, model: nn.Module) -> list[torch.optim.Opti
         lambda p: torch.optim.RMSprop(p, lr=0.01, foreach=False),
         lambda p: torch.optim.Adagrad(p, lr=0.05),
         lambda p: torch.optim.NAdam(p, lr=0.02),
+        lambda p: torch.optim.Adafactor(p, lr=0.05),
     ]
     made = [chosen.choice(kinds)(part) for part in (trained[:half], trained[half:]) if part]
     if chosen.random() < 0.4:

@@ -21,7 +21,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # torch's own use of torch.jit
     from distui.runners.inrank.adopted_ddp import changed, in_full
     from distui.runners.inrank.parallelize.settings import Settings
-    from distui.runners.inrank.sharded_steps import shares
+    from distui.runners.inrank.sharded_steps import BY_PARAMETER, by_parameter, shares
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(400)]
 HERE = Path(__file__).parent
@@ -256,6 +256,14 @@ def test_shares_are_even_to_the_largest_parameter(sizes: list[int], ranks: int) 
     ]
     assert sum(held) == sum(sizes)
     assert max(held) - min(held) <= max(sizes, default=0)
+
+
+def test_optimizers_of_torch_are_told_from_others() -> None:
+    ours = [getattr(torch.optim, name) for name in BY_PARAMETER if hasattr(torch.optim, name)]
+    assert len(ours) > 10
+    assert all(map(by_parameter, ours))
+    assert not by_parameter(torch.optim.LBFGS)
+    assert not any(by_parameter(type(kind.__name__, (kind,), {})) for kind in ours)
 
 
 def test_outputs_of_any_shape_come_in_fp32() -> None:
