@@ -5,7 +5,7 @@ Nothing is executed: like script_support, it reads the syntax tree.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from .finding import PlanError
 from .model import Preset
@@ -37,11 +37,12 @@ def adopted(
     `texts`: "" → the script's text, path of a file beside it that it imports → its text; `python`: whether what the
     ranks execute is Python.
     """
-    refused = refusal(preset, python=python) or by_itself(script, texts)
+    calls = list(_calls(script, texts))
+    refused = refusal(preset, python=python) or _by_itself(calls)
     if refused:
         raise PlanError(refused)
     kind = preset.strategy.kind
-    for name, call in _calls(script, texts):
+    for name, call in calls:
         if wraps(call.full)[0] == "ddp":
             how = f"{name} calls DistributedDataParallel in line {call.line}: --adopt applies {kind} there."
             return Obeys(how, how, "adopt")
@@ -69,10 +70,10 @@ def refusal(preset: Preset, *, python: bool = True) -> str:
     return "" if python else "--adopt works in Python, which --no-python leaves out: leave out one of them"
 
 
-def by_itself(script: str, texts: Mapping[str, str | bytes | None]) -> str:
+def _by_itself(calls: Iterable[tuple[str, ScriptCall]]) -> str:
     """That a script without a DistributedDataParallel of its own leaves that to something else, as a sentence."""
     other = ""
-    for name, call in _calls(script, texts):
+    for name, call in calls:
         if wraps(call.full)[0] == "ddp":
             return ""
         what = "calls parallelize()" if call.full == PARALLELIZE else framework(call.full)

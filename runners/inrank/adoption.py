@@ -13,6 +13,7 @@ from types import ModuleType
 
 from .adopted import AdoptionError
 from .import_watch import MISTAKES, when_imported
+from .rank_changes import version_of
 
 VARIABLE = "DISTUI_ADOPT"
 """Set to 1 by the plan of a launch with --adopt; see presets/adopt.py."""
@@ -42,10 +43,9 @@ def _prepare(torch: ModuleType) -> None:
 
 def check_release(version: str) -> None:
     """Raises AdoptionError for a torch that is too old."""
-    parts = version.split(".")
     try:
-        release = int(parts[0]), int(parts[1])
-    except (ValueError, IndexError):
+        release = version_of(version)
+    except ValueError:
         return
     if release < OLDEST:
         oldest = ".".join(map(str, OLDEST))
