@@ -34,6 +34,7 @@ DOCTOR = "distui doctor"
 LINT = "distui lint ddp --nproc-per-node 2 -- train.py"
 PLAN = "distui plan ddp --nproc-per-node 2 -- train.py --lr 3e-4"
 LAUNCH = "distui launch ddp --nproc-per-node 2 -- train.py --lr 3e-4"
+ADOPT = "distui launch zero1 --adopt -- train.py"
 DIAGNOSE = "distui diagnose"
 RESTART = "distui restart --env OMP_NUM_THREADS=4"
 NCCL = "distui nccl INFO --subsys COLL --for 10"
@@ -51,8 +52,8 @@ DEMO = "distui demo"
 DEMO_HANGS = "distui demo --hang"
 
 RUN_HERE = {
-    ADVISE, DOCTOR, LINT, PLAN, LAUNCH, DIAGNOSE, RESTART, NCCL, ATTACH, SLURM, WATCH, EXEC, EXPORT, REPLAY, STATUS,
-    LOGS, EVENTS, WAIT,
+    ADVISE, DOCTOR, LINT, PLAN, LAUNCH, ADOPT, DIAGNOSE, RESTART, NCCL, ATTACH, SLURM, WATCH, EXEC, EXPORT, REPLAY,
+    STATUS, LOGS, EVENTS, WAIT,
 }  # fmt: skip
 PARSED_HERE = {SKY, HOSTS, DEMO, DEMO_HANGS}
 MAKE = {"make demo", "make test"}
@@ -354,6 +355,22 @@ def exported(desk: Desk, run: Run) -> None:
     assert [one["state"] for one in said["ranks"]] == ["running"] * 2
     assert said["run"] == run.id
     assert all(alive(pid) for pid in run.pids())
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(240)
+def test_a_preset_acts_on_a_script_that_nobody_edited(desk: Desk) -> None:
+    line = TRAIN.splitlines().index("model = DistributedDataParallel(torch.nn.Linear(4, 4))") + 1
+    plan = desk.sh(ADOPT.replace("launch", "plan")).fine().out
+    assert f"calls DistributedDataParallel in line {line}: --adopt applies zero1 there" in plan
+    launching = desk.start(ADOPT)
+    assert until(lambda: desk.world.distui("ls", "--json").json(), 60)
+    run = desk.newest()
+    status = run.eventually(lambda status: (status["applied"] or {}).get("state") == "applied", 90)
+    assert f"zero1 applied at train.py:{line}" in status["applied"]["text"]
+    (desk.world.work / "done").touch()
+    out, _ = launching.communicate(timeout=60)
+    assert launching.returncode == 0, out
 
 
 @pytest.mark.torch
