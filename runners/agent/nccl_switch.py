@@ -37,7 +37,9 @@ def unused(backend: str, planned: str | None, used: Set[str] = frozenset()) -> b
     """
     if calls_nccl(used) or (used and planned != "nccl"):
         return not calls_nccl(used)
-    return backend not in ("", "nccl") and (planned == "gloo" or "nccl" not in backend)
+    names = [part.rpartition(":")[2] for part in backend.split(",") if part]
+    through = [name for name in names if calls_nccl([name])]
+    return len(through) < len(names) and (planned == "gloo" or not through)
 
 
 class NcclSwitch:

@@ -14,7 +14,7 @@ import pytest
 from e2e.runs import Run, World, until
 from e2e.runs import world as world
 from nccl_host.build import VERSIONS, MissingError, built
-from nccl_host.cuda_torch import environment, interpreter
+from nccl_host.cuda_torch import environment, fitting, interpreter
 
 pytestmark = [pytest.mark.long, pytest.mark.torch, pytest.mark.timeout(600)]
 START_S = 120.0
@@ -53,19 +53,23 @@ class Ranks:
 
     def __init__(self, world: World, version: str) -> None:
         try:
-            self.python, library = interpreter(), built(version)
+            self.python = interpreter()
+            self.env = environment(built(version), world.root, 2)
+            fitting(self.python, self.env)
         except MissingError as problem:
-            pytest.skip(str(problem))
+            pytest.skip(f"NCCL {version}: {problem}")
         self.world = world
-        self.env = environment(library, world.root, 2)
         world.script("trains.py", TRAINS)
 
     def launch(self, backend: str = "nccl", **env: str) -> Run:
         """`distui launch ddp`, once collectives of both ranks have ended."""
+        return calls(self.start(backend, **env))
+
+    def start(self, backend: str, **env: str) -> Run:
+        """`distui launch ddp`, and no waiting."""
         words = [f"--env={name}={value}" for name, value in {**self.env, "BACKEND": backend, **env}.items()]
         options = ("--nproc-per-node", "2", "--grace", "2", "--restarts", "0", "--python", str(self.python))
-        run = self.world.run("launch", "ddp", *options, *words, "--", "trains.py")
-        return calls(run)
+        return self.world.run("launch", "ddp", *options, *words, "--", "trains.py")
 
     def execute(self, backend: str = "nccl", **env: str) -> Run:
         """`distui exec -- torchrun`, with the environment that the user's shell has."""
@@ -172,6 +176,16 @@ def test_a_gloo_run_of_a_cuda_build_is_no_nccl_run(newest: Ranks, start: Callabl
     assert "live: TORCH_DISTRIBUTED_DEBUG=INFO, c10d logging INFO for 1 s" in told
     assert "NCCL_DEBUG=INFO COLL live" not in told
     assert nccl_lines(run, 0) == 0
+
+
+def test_nccl2_is_nccl_and_a_torch_that_does_not_record_it_is_told(newest: Ranks) -> None:
+    run = newest.start("nccl2")
+    told = "NCCL_DEBUG=INFO COLL live on ranks 0, 1 for 60 s\n"
+    switch = ("nccl", "INFO", "--subsys", "COLL", "--for", "60")
+    assert until(lambda: run.distui(*switch).out == told, START_S, every=2.0), run.describe()
+    assert until(lambda: nccl_lines(run, 0) and nccl_lines(run, 1), 60), run.describe()
+    assert "backend gloo planned, NCCL in use" in run.distui("status").fine().out
+    assert "does not record what its backend nccl2 does" in run.distui("dump", "flight").out
 
 
 def test_where_the_plan_has_gloo_and_the_script_takes_nccl_a_level_can_be_set_by_a_restart(

@@ -7,6 +7,7 @@ and built for CUDA. NVIDIA's wheels of NCCL and of the CUDA runtime may be besid
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -36,6 +37,20 @@ def interpreter() -> Path:
             f"{python} has torch for CUDA {done.stdout.strip()}, and the rig has {CUDA}x: {how}"
         )
     return python
+
+
+def fitting(python: Path, env: dict[str, str]) -> None:
+    """Load torch on this NCCL. Raises MissingError where that is too old: torch 2.14 needs ncclCommResume."""
+    done = subprocess.run(
+        [python, "-c", "import torch"],
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    missing = re.search(r"undefined symbol: (nccl\w+)", done.stderr)
+    if missing is not None:
+        raise MissingError(f"the torch of {python} needs {missing[1]}, which this NCCL does not have")
 
 
 def environment(built: Built, folder: Path, gpus: int) -> dict[str, str]:

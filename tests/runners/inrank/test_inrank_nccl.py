@@ -274,7 +274,8 @@ def test_whether_collectives_have_gone_through_nccl(
     ("backend", "planned", "no"),
     [("gloo", "gloo", True), ("gloo", "nccl", True), ("", "gloo", False), ("cpu:gloo,cuda:nccl", "gloo", True),
      ("cpu:gloo,cuda:nccl", "nccl", False), ("nccl", "gloo", False), ("nccl", "nccl", False), ("", "nccl", False),
-     ("", None, False), ("gloo", None, True)],
+     ("", None, False), ("gloo", None, True), ("nccl2", "gloo", False), ("nccl-legacy", "gloo", False),
+     ("cpu:gloo,cuda:nccl2", "gloo", True), ("cpu:gloo,cuda:nccl2", "nccl", False)],
 )  # fmt: skip
 def test_whether_nccl_is_in_use(backend: str, planned: str | None, no: bool) -> None:
     """Not whether it is there: every CUDA build of torch has it, also where all ranks use gloo."""
