@@ -32,6 +32,8 @@ PLACE = 1 << 21
 QUOTED = 300
 """Characters of a sentence that are quoted."""
 
+REASON = "Last error:"
+"""What torch writes above NCCL's own reason: it says nothing where that is not there."""
 UNEXPLAINED = "unexplained"
 """The rule of a sentence that the table of causes does not know."""
 
@@ -50,9 +52,9 @@ class Sureness(IntEnum):
 _ENDED = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Timeout|Expired|NotFound|Exceeded)(?:\(\w+\))?(?::\s|:?$)"
     r"|^\s*what\(\): +\S|Fatal Python error|^(?i:fatal)[: ]|\bFATAL\b"
-    r"|^\S+: error: |^Cuda failure \d|^Memory access fault by|^[\w.]+\.OutOfResources:"
+    r"|^\S+: error: |^nvcc (?:fatal|error) *: |^Cuda failure \d|^Memory access fault by|^[\w.]+\.OutOfResources:"
     r"|\b(?:hip|cuda)Error[A-Z]\w+: "
-    r"|\bTHCudaCheck FAIL\b|\bCheck failed: "
+    r"|^Last error:\s*$|\bTHCudaCheck FAIL\b|\bCheck failed: "
     r"|\bAssertion [`'].{1,400}?['`] failed\b"
 )
 _LEVEL = re.compile(
@@ -61,7 +63,8 @@ _LEVEL = re.compile(
     r"|\[E\d{3,4} |^E\d{4} |\[E \w+\.\w+:\d+\]|\b[Ee]rror(?::| #?-?\d+\b)|\berror\]|NCCL WARN|Last error:"
     r"|\b\w+Error:|\b[Ee]rror in [\w.<>]{1,80}: |^[EF] \d\d-\d\d \d\d:\d\d:\d\d "
     r"|\bsize mismatch for \S+: copying a param\b|\bpthread_create failed\b|^Test \w+ failure\b"
-    r"|^\[[\d :,-]+ [CF] \d+ \d+\] |^E[A-Z]\d{4}: "
+    r"|^\[[\d :,-]+ [CF] \d+ \d+\] |^E[A-Z]\d{4}: |^ninja: build stopped|^FAILED: \S"
+    r"|^\s*(?:\S+\s+)?Warning\s{2,}[A-Z]\w+\s{2,}\S"
     r"|^Exception raised from (?:nccl|check|throwNCCL|getNCCL|initialize)\w* at "
 )
 _WORDS = re.compile(
@@ -79,7 +82,7 @@ HINTS = (
 SOFT = (
     "found", "No such", "enied", "annot", "can't", "ould not", "nable to", "ailed", "illed", "victed", "efused",
     "nrecognized", "not exist", "borted", "are available: ", "is utilizing", "ailure", "nstalled", "topping",
-    "mismatch for", "imes out", "xceed", "not a valid", "rad scale",
+    "mismatch for", "imes out", "Warning  ", "AILED: ", "xceed", "not a valid", "rad scale",
 )  # fmt: skip
 """The same of the least sure."""
 ERROR_WORDS = (*HINTS, *SOFT)
@@ -114,6 +117,7 @@ _MINOR = re.compile(r"\b(?:INFO|WARN(?:ING)?|DEBUG|NOTICE)\b|\bI\d{4}\b|^[WI] \d
 _ALIVE = re.compile(
     r"\d+%\|.*\||(?i:\b(?:step|iter|iteration|epoch|global_step)\b\W{0,3}\d+.{0,80}\b(?:loss|lr|tok|time|acc))"
     r"|(?i:\bloss\W{0,4}-?\d)|\biteration +\d+/ *\d+ \|"
+    r"|^\s*(?:\S+\s+)?Normal\s{2,}(?:Scheduled|Started)\s{2,}"
 )
 """A training that goes on."""
 _NOT_FINITE = re.compile(
@@ -181,7 +185,7 @@ class ErrorLines:
             or (_WARNED.search(line, 0, 80) and not _SOCKET.search(text))
         ):
             return
-        if _NOTHING.search(text):
+        if _NOTHING.search(text) and text.strip() != REASON:
             self._warning(line, text, head, number)
             return
         before = line.partition(text)[0]
@@ -222,16 +226,18 @@ class ErrorLines:
             last.first = self._first(line, head, number)
             return True
         indented = text[:1].isspace() and last.sureness is Sureness.ENDED and last.failure is None
-        if not last.text.endswith(":") and not indented:
+        if not last.text.rstrip().endswith(":") and not indented:
             return False
         last.failure = of_line(f"{last.text}\n{text.strip()}") or last.failure
-        if last.failure is None and last.sureness is Sureness.ENDED:
-            last.text = f"{last.text} {text.strip()}"
+        if last.text.strip() == REASON:
+            last.text, last.first = text.strip(), self._first(line, head, number)
+        elif last.failure is None and last.sureness is Sureness.ENDED:
+            last.text = f"{last.text.rstrip()} {text.strip()}"
         return last.failure is not None or last.sureness is Sureness.ENDED
 
     def _keep(self, sentence: _Sentence) -> None:
         self._kept.append(sentence)
-        goes_on = sentence.sureness is Sureness.ENDED and sentence.text.endswith(":")
+        goes_on = sentence.sureness is Sureness.ENDED and sentence.text.rstrip().endswith(":")
         self.awaited = sentence.first.evidence.line + 1 if goes_on else 0
         self._counts[self._file] += 1
         self._words[self._file] += sentence.sureness is Sureness.WORDS
@@ -311,7 +317,10 @@ class ErrorLines:
             each
             for each in self._kept
             if not (
-                _follows(each.first, killed) or (each.title and not titles) or _is_after(each, symptoms)
+                _follows(each.first, killed)
+                or (each.title and not titles)
+                or each.text.strip() == REASON
+                or _is_after(each, symptoms)
             )
         ]
         surer = [each for each in kept if each.sureness > Sureness.WORDS]
@@ -351,7 +360,7 @@ def _ends(each: _Sentence, lengths: Mapping[int, int]) -> bool:
 
 def is_alive(line: str) -> bool:
     """Whether a line shows that training goes on."""
-    for word in ("%|", "oss", "tep", "ter", "poch", "OSS", "TEP", "TER", "POCH"):
+    for word in ("%|", "oss", "tep", "ter", "poch", "OSS", "TEP", "TER", "POCH", "Normal  "):
         if word in line:
             return _ALIVE.search(line) is not None
     return False

@@ -277,7 +277,9 @@ class Exceptions:
         open_ = [
             each
             for each in self._traces.values()
-            if not each.ended and not each.ignored and (each.printed.place or each.printed.headed)
+            if not each.ended
+            and not each.ignored
+            and (each.printed.place or each.printed.headed or each.printed.wrapped)
         ]
         cut = [each for each in open_ if lengths.get(each.stream[0], 0) - each.last[0] <= SHORT]
         first = min(cut, key=lambda each: (each.stream[0], each.began), default=None)
@@ -287,7 +289,8 @@ class Exceptions:
         elif first is not None:
             number, line = first.last
             where = first.printed.place + _within(first.printed, line) if first.printed.place else ""
-            text = f"The log ends within a traceback{f', at {where}' if where else ''}: {CUT_OFF.text}"
+            where = f"{', of ' * bool(first.printed.wrapped)}{first.printed.wrapped}{', at ' * bool(where)}{where}"
+            text = f"The log ends within a traceback{where}: {CUT_OFF.text}"
             evidence = FactLine(first.name, number, shown(line))
             place = First(first.stream[0], evidence, first.head, stamp_of(line))
             yield RuleHits.of(replace(CUT_OFF, text=text), place)
@@ -365,6 +368,11 @@ class Exceptions:
             return
         before, line = trace.raised
         raised = trace.printed.raised()
+        if of_launcher(trace.printed.kind, str(raised["text"])):
+            self.failed = True
+            self._take_back(trace.key)
+            trace.raised = None
+            return
         named = _OWN.search(str(raised["text"])) if trace.head.rank is None else None
         if named is not None:
             trace.head = of_rank(int(named[1]), trace.head)

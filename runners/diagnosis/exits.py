@@ -75,13 +75,15 @@ _FORMS = tuple(
         rf"^{_WORD}(?: \(core dumped\))?$",
     )
 )
+RAISED = "terminated with the following error"
+"""Of torch.multiprocessing.spawn, which prints the exception below."""
 NEEDLES = (
     "failed (exitcode: ", "time      : ", "host      : ", "rank      : ", "exitcode  : ", "Root Cause (first",
     "exited on signal ",
     "oom_kill event", "oom-kill event", "return code = ", "died with <Signals.", "non-zero exit status ",
     "terminated with signal SIG", "terminated with exit code ", "ssh exited with ", "srun: error: ",
     "return code list: [", "FAILED (exitcode ", "exit with status code ", "exited with status code ",
-    "terminated with the following error", "*** SIG", "Primary job", "exited with code ", "Exit Code:",
+    RAISED, "*** SIG", "Primary job", "exited with code ", "Exit Code:",
     "crashed with exit code ", "non-zero exit code", "with exit code", "received by PID",
     "terminated with code ", *_WORDS,
 )  # fmt: skip

@@ -11,6 +11,7 @@ from ..formatting import spans_text
 from ..logs.log_files import parse_file_id
 from .error_lines import UNEXPLAINED
 from .exceptions import CUT_OFF, LAST
+from .exits import RAISED
 from .heads import Head, Stamp
 from .missing_ranks import absent, rank_of, silent
 from .nccl_facts import FactLine, InitStage, requests_sockets
@@ -148,7 +149,7 @@ def _for_want_of_a_cause(
     explained = any(entry.rule.role == "cause" or entry.rule.id not in LATER for entry in chosen)
     if not explained and not failed_in(others):
         caught = any(each.id == OF_NCCL for each in findings) or exceptions.killed is not None
-        chosen += ([] if caught else _reported(hits, lengths, failed)) or exceptions.exits()
+        chosen += ([] if caught else _reported(hits, lengths, failed)) or _exits(reading, cut_off)
     named = [entry for entry in (*chosen, *hits) if entry.rule.role in ("cause", "symptom")]
     if not any(
         entry.rule.role == "cause" for entry in named
@@ -158,6 +159,16 @@ def _for_want_of_a_cause(
             cut for cut in cut_off if cut.rule.id != CUT_OFF.id or cut.firsts[0].file not in symptoms
         ]
     return chosen
+
+
+def _exits(reading: Reading, cut_off: Iterable[RuleHits]) -> Iterable[RuleHits]:
+    """The first exit that was reported, or the traceback that its launcher prints for it, as far as that is there."""
+    exit_ = reading.exceptions.exited
+    if exit_ is not None and RAISED in exit_.evidence.text:
+        below = [cut for cut in cut_off if cut.firsts[0].file == exit_.file]
+        if below and below[0].firsts[0].evidence.line > exit_.evidence.line:
+            return below
+    return reading.exceptions.exits()
 
 
 def _reported(hits: Iterable[RuleHits], lengths: Mapping[int, int], failed: bool) -> list[RuleHits]:

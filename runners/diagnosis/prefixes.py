@@ -100,6 +100,7 @@ _LEARNABLE = tuple(
     for pattern, fits in (
         (r"\s*(?P<rank>\d{1,6}): ?", _counts),
         (r"\[(?P<rank>\d{1,6})\] ", _counts),
+        (r"(?P<host>\d{1,3}(?:\.\d{1,3}){3}) \[\d{1,5}\] ", lambda begun: len(begun) >= 4),
         (r"[Rr]ank[ =-]?(?P<rank>\d{1,6}) ?[:|] ", _counts),
         (r"(?P<host>[\w-]{1,40}/\d{1,6}) (?=\[)", _come_again),
         (r"[\w-]{1,40}/(?P<rank>\d{1,6}) ", _counts),
@@ -109,7 +110,7 @@ _LEARNABLE = tuple(
     )
 )
 """srun -l; MPICH and Intel MPI; TorchX, whose replica is a node where lines go on with local ranks, else a rank; pdsh,
-DeepSpeed, docker compose and SageMaker; stern; streams of CloudWatch."""
+DeepSpeed, docker compose and SageMaker; stern; streams of CloudWatch; TPU pods, whose numbers are those of nodes."""
 LEARN, SHARE = 400, 0.8
 """Lines of a file that are examined, and the share of them that has to have its prefix."""
 _TAGS = re.compile(r"^(?:\[[\w:.,<> -]{1,40}\](?:<std\w+>)?:?\s?)+")

@@ -32,7 +32,7 @@ _FOLD = re.compile(
 """Where a traceback that stands in one line had ends of lines that can be told."""
 _STANDARD = re.compile(r"^<|[/\\]lib[/\\]python\d[\d.]*[/\\](?!(?:site|dist)-packages)")
 """Files of Python's own library."""
-OF_RAY = re.compile(r"(?:\w+\.){0,4}RayTaskError\(\w+\): ")
+OF_RAY = re.compile(r"(?:\w+\.){0,4}RayTaskError\((?P<type>\w+)\): ")
 _BOX = re.compile(rf"[│┃|] {BOXED} +\d+ ")
 _BORDER = re.compile(r"[╭╰┌└┏┗+][─━-]")
 NEXT = re.compile(
@@ -67,6 +67,8 @@ class PrintedTraceback:
         self.headed = bool(headed)
         self.kind = ""
         """Type of its exception, as printed; "" before that."""
+        self.wrapped = ""
+        """Type of the exception of a task that Ray passes on, whose traceback follows."""
         self.sources = ("", "")
         """The newest line of source text below a frame, and the one before."""
         self._frames: list[tuple[str, int, str]] = []
@@ -108,7 +110,8 @@ class PrintedTraceback:
             return Step.PART
         if self._raised(bare):
             return Step.RAISED
-        if OF_RAY.match(bare):
+        if (task := OF_RAY.match(bare)) is not None:
+            self.wrapped = task["type"]
             self._frames.clear()  # those of the task follow
             return Step.PART
         return Step.OVER if not self.headed else Step.NONE

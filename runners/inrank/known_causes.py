@@ -105,6 +105,15 @@ CAUSES: tuple[Cause, ...] = (
         "maybe",
     ),
     _cause(
+        "build-failed",
+        r"(ninja: build stopped\b[^\n]*)|^(FAILED: \[?[^\n]*\.o\b)",
+        "could not build an extension in C++ or CUDA: {0}",
+        "look for the compiler's first error, above: nvcc and the host's compiler must fit torch's CUDA",
+        "maybe",
+        symptom=True,
+        anywhere=True,
+    ),
+    _cause(
         "library-unfit",
         r"((?:[^\s:]+: )?undefined symbol: \S+|(?:[^\s:]+: )?version `[^'\n]+' not found[^\n]*"
         r"|(?:[^\s:]+: )?cannot open shared object file[^\n]*)",

@@ -16,11 +16,15 @@ _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _TAG = re.compile(r"^(?:\[[\w:.<>-]+\]:\s?)+")
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$')
 _LAST = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<text>.*))?$")
-_ERROR = re.compile(r"(?:Error|Exception|Exit|Interrupt|Warning|Timeout|Expired)$|^[a-z_][\w.]*\.[A-Z]\w+$")
+_ERROR = re.compile(
+    r"(?:Error|Exception|Exit|Interrupt|Warning|Timeout|Expired)$|^Stop(?:Async)?Iteration$|^[a-z_][\w.]*\.[A-Z]\w+$"
+)
 _LAUNCHERS = re.compile(
     r"ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|TrainingFailedError|WorkerGroupError"
 )
 """What a launcher raises because its ranks failed."""
+_SPAWNED = re.compile(r"^-- Process \d+ terminated with ")
+"""What torch.multiprocessing.spawn says of it where it raises a plain Exception."""
 _COMMAND = re.compile(r"\bCommand [\['\"( ]*(?P<program>[^\s'\",\])]+)")
 _STARTERS = re.compile(
     r"python|pypy|torchrun|accelerate|deepspeed|mpi|srun|ray$|bash$|s?sh$|pdsh$|env$|numactl"
@@ -103,7 +107,7 @@ def raised_in(line: str) -> str | None:
 
 def of_launcher(kind: str, text: str = "") -> bool:
     """Whether launchers raise it because their ranks failed; `text`: what it says, which names a command."""
-    return _LAUNCHERS.search(kind) is not None and not of_tool(text)
+    return _SPAWNED.match(text) is not None or (_LAUNCHERS.search(kind) is not None and not of_tool(text))
 
 
 def of_tool(text: str) -> bool:

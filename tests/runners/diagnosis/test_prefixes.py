@@ -47,6 +47,7 @@ def first(lines: list[str], name: str = "a.log") -> LogFinding:
         ("[3] ", 3, ""),
         ("gpu-b: ", None, "gpu-b"),
         ("10.0.0.4: ", None, "10.0.0.4"),
+        ("2026-03-01 12:00:{:02} 10.0.0.4 [3] ", None, "10.0.0.4"),
         ("gpu-b: [rank3]: ", 3, "gpu-b"),
         ("gpu-b: 3: ", None, "gpu-b"),
         ("(RayTrainWorker pid=4021, ip=10.0.0.4) ", None, "10.0.0.4"),

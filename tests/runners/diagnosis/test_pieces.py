@@ -1,0 +1,71 @@
+"""Pieces of logs that end before the exception that they carry, and states that others than ranks report."""
+
+from __future__ import annotations
+
+import pytest
+
+from .test_exceptions import said
+from .test_fragments import first_of
+
+SPAWNED = (
+    "Traceback (most recent call last):",
+    '  File "/opt/env/lib/python3.7/site-packages/torch/multiprocessing/spawn.py", line 118, in join',
+    "    raise Exception(msg)",
+    "Exception: ",
+    "",
+    "-- Process 2 terminated with the following error:",
+    "Traceback (most recent call last):",
+    '  File "/srv/otter/train.py", line 12, in work',
+    "    loss = model(batch)",
+)
+"""What torch.multiprocessing.spawn prints, without the exception of its process."""
+
+
+def test_what_spawn_raises_is_no_cause_and_the_traceback_below_it_is_of_its_process() -> None:
+    cut = first_of(*SPAWNED)
+    assert (cut.id, cut.rank) == ("died-cut-off", 2)
+    assert "within a traceback, at train.py:12, at `loss = model(batch)`" in cut.text
+    whole = first_of(*SPAWNED, "KeyError: 'labels'")
+    assert (whole.text, whole.rank) == ("A rank raised KeyError: 'labels' at train.py:12.", 2)
+
+
+def test_the_type_of_an_exception_that_ray_passes_on_is_told_where_its_traceback_is_not_there() -> None:
+    first = first_of(
+        '  File "/opt/env/lib/python3.11/site-packages/ray/_private/worker.py", line 919, in get_objects',
+        "    raise value.as_instanceof_cause()",
+        "ray.exceptions.RayTaskError(DistBackendError): ray::Actor.init_mod",
+    )
+    assert first.text.startswith("The log ends within a traceback, of DistBackendError")
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (['  File "/srv/otter/data.py", line 172, in _load', "    raise StopIteration", "StopIteration   ",
+          "", "The above exception was the direct cause of the following exception:"],
+         "raised StopIteration at data.py:172"),
+        (["DistBackendError: NCCL error in: x.cpp:1197, internal error, NCCL version 2.18.3",
+          "ncclInternalError: Internal check failed.", "Last error:", "Error : ring 1 does not contain rank 0"],
+         "No rule knows this: Error : ring 1 does not"),
+        (["DistBackendError: NCCL error in: x.cpp:1197, internal error, NCCL version 2.18.3", "Last error:"],
+         "torch passes on an error of NCCL"),
+        (["otter.errors.SetupException: ", "       You asked for GPUs: [0, 1]", "       There is only: [0]"],
+         "SetupException: You asked for GPUs: [0, 1]"),
+        (["[1/2] c++ -MMD -c cpu_adam.cpp -o cpu_adam.o ", "FAILED: cpu_adam.o"],
+         "could not build an extension in C++ or CUDA: FAILED: cpu_adam.o"),
+        (["nvcc fatal   : Unsupported gpu architecture 'compute_86'", "ninja: build stopped: subcommand failed."],
+         "nvcc fatal : Unsupported gpu architecture"),
+        (["Events:", "  Type     Reason            Age    From     Message",
+          "  Warning  FailedScheduling  4m31s  volcano  pod group is not ready, 1 Pending, 1 minAvailable"],
+         "FailedScheduling 4m31s volcano pod group is not ready"),
+    ],
+)  # fmt: skip
+def test_more_words_in_which_a_failure_is_told(lines: list[str], words: str) -> None:
+    assert words in " ".join(first_of(*lines).text.split())
+
+
+def test_a_pod_that_is_scheduled_after_a_warning_has_not_failed() -> None:
+    warning = "  Warning  FailedScheduling  4m31s  default-scheduler  no nodes with a free GPU yet"
+    assert not said(
+        [warning, "  Normal   Scheduled  2m  default-scheduler  assigned otter-0 to gpu-b"]
+    ).failed
