@@ -63,7 +63,8 @@ _LEVEL = re.compile(
     r"|\[E\d{3,4} |^E\d{4} |\[E \w+\.\w+:\d+\]|\b[Ee]rror(?::| #?-?\d+\b)|\berror\]|NCCL WARN|Last error:"
     r"|\b\w+Error:|\b[Ee]rror in [\w.<>]{1,80}: |^[EF] \d\d-\d\d \d\d:\d\d:\d\d "
     r"|\bsize mismatch for \S+: copying a param\b|\bpthread_create failed\b|^Test \w+ failure\b"
-    r"|^\[[\d :,-]+ [CF] \d+ \d+\] |^E[A-Z]\d{4}: |^ninja: build stopped|^FAILED: \S"
+    r"|^\[[\d :,-]+ [CF] \d+ \d+\] |^E[A-Z]\d{4}: |: undefined symbol: |\bunschedulable: "
+    r"|^ninja: build stopped|^FAILED: \S"
     r"|^\s*(?:\S+\s+)?Warning\s{2,}[A-Z]\w+\s{2,}\S"
     r"|^Exception raised from (?:nccl|check|throwNCCL|getNCCL|initialize)\w* at "
 )
@@ -82,7 +83,8 @@ HINTS = (
 SOFT = (
     "found", "No such", "enied", "annot", "can't", "ould not", "nable to", "ailed", "illed", "victed", "efused",
     "nrecognized", "not exist", "borted", "are available: ", "is utilizing", "ailure", "nstalled", "topping",
-    "mismatch for", "imes out", "Warning  ", "AILED: ", "xceed", "not a valid", "rad scale",
+    "mismatch for", "imes out", "Warning  ", "AILED: ", "undefined symbol", "schedulable: ",
+    "xceed", "not a valid", "rad scale",
 )  # fmt: skip
 """The same of the least sure."""
 ERROR_WORDS = (*HINTS, *SOFT)

@@ -54,6 +54,8 @@ _OF_ENGINE = re.compile(r"\[[\d: -]{8,25}(?:[DPE]P\d+ )*TP(\d{1,5})(?: [DPE]P\d+
 """The tensor-parallel rank in what SGLang writes before a traceback's first line."""
 _OWN = re.compile(r"\bdid not receive grad for rank (\d{1,7})\b")
 """The rank that raised it, in the message."""
+_SPAWNED = re.compile(r"-- Process (\d{1,7}) terminated")
+"""The same, where torch.multiprocessing.spawn raises."""
 GENERIC = ("exception", "assertion")
 """Classes that say no more than the exception does: the one before it in a chain may."""
 _NUMBER = re.compile(r"\d+")
@@ -340,11 +342,17 @@ class Exceptions:
         printed = trace.printed
         trace.ended = number
         if of_launcher(printed.kind, printed.text):
-            self.failed = True
-            self._launcher = self._launcher or self._first(line, trace.head, number)
+            self._launched("", line, trace.head, number)
             self._close(trace)
         elif not trace.ignored and not _GROUPS.match(printed.kind):
             self._take(trace, line, number)
+
+    def _launched(self, text: str, line: str, head: Head, number: int) -> None:
+        """A launcher's own exception; `text`: its message, which may name the rank."""
+        self.failed = True
+        if (named := _SPAWNED.match(text)) is not None:
+            head = of_rank(int(named[1]), head)
+        self._launcher = self._launcher or self._first(line, head, number)
 
     def _take(self, trace: _Trace, line: str, number: int) -> None:
         """Its class, or that of the exception before it in a chain, where that says more."""
@@ -368,12 +376,13 @@ class Exceptions:
             return
         before, line = trace.raised
         raised = trace.printed.raised()
-        if of_launcher(trace.printed.kind, str(raised["text"])):
-            self.failed = True
+        text = str(raised["text"])
+        if of_launcher(trace.printed.kind, text):
+            self._launched(text, line, trace.head, trace.ended)
             self._take_back(trace.key)
             trace.raised = None
             return
-        named = _OWN.search(str(raised["text"])) if trace.head.rank is None else None
+        named = _OWN.search(text) if trace.head.rank is None else None
         if named is not None:
             trace.head = of_rank(int(named[1]), trace.head)
         failure = self._classed(raised, line)

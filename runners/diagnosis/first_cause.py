@@ -150,6 +150,8 @@ def _for_want_of_a_cause(
     if not explained and not failed_in(others):
         caught = any(each.id == OF_NCCL for each in findings) or exceptions.killed is not None
         chosen += ([] if caught else _reported(hits, lengths, failed)) or _exits(reading, cut_off)
+    if not chosen and not failed:
+        chosen += _traced(hits, lengths)
     named = [entry for entry in (*chosen, *hits) if entry.rule.role in ("cause", "symptom")]
     if not any(
         entry.rule.role == "cause" for entry in named
@@ -175,6 +177,27 @@ def _reported(hits: Iterable[RuleHits], lengths: Mapping[int, int], failed: bool
     """What torch says of an error of NCCL, where NCCL's own reason and the frames of the exception are not there."""
     reports = [entry for entry in hits if entry.rule.id == REPORT and entry.firsts]
     return [as_cause(entry) for entry in reports if failed or _near_end(entry.firsts, lengths)]
+
+
+PASSED_ON = {
+    "1": "unhandled CUDA error",
+    "2": "unhandled system error",
+    "4": "invalid argument",
+    "5": "invalid usage",
+}
+"""Codes of NCCL's functions; the others are also of a peer that has ended, as at the end of each job."""
+
+
+def _traced(hits: Iterable[RuleHits], lengths: Mapping[int, int]) -> Iterator[RuleHits]:
+    """An error that NCCL's functions pass on at the end of a log, where no line tells what it was."""
+    for entry in hits:
+        code = (
+            entry.firsts[0].values.get("rc", "") if entry.rule.id == "error-trace" and entry.firsts else ""
+        )
+        if code in PASSED_ON and _near_end(entry.firsts, lengths):
+            text = f"NCCL met an error ({PASSED_ON[code]}), of which only its functions are told that passed it on."
+            remedy = "NCCL_DEBUG=WARN writes the reason above them."
+            yield as_cause(replace(entry, rule=replace(entry.rule, text=text, remedy=remedy)))
 
 
 def _near_end(firsts: Iterable[First], lengths: Mapping[int, int]) -> bool:

@@ -123,6 +123,14 @@ CAUSES: tuple[Cause, ...] = (
         "no",
     ),
     _cause(
+        "library-unfit",
+        r"([^\s:]+: undefined symbol: \S+)",
+        "cannot load a library: {0}",
+        "it was built for another torch, CUDA or NCCL than is there: install the build that fits",
+        "no",
+        anywhere=True,
+    ),
+    _cause(
         "ecc",
         r"uncorrectable ECC error",
         "hit an uncorrectable ECC error of its GPU",

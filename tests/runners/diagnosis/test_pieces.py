@@ -58,6 +58,16 @@ def test_the_type_of_an_exception_that_ray_passes_on_is_told_where_its_traceback
         (["Events:", "  Type     Reason            Age    From     Message",
           "  Warning  FailedScheduling  4m31s  volcano  pod group is not ready, 1 Pending, 1 minAvailable"],
          "FailedScheduling 4m31s volcano pod group is not ready"),
+        (["  - message: '3/0 tasks in gang unschedulable: job is not ready, 3 minAvailable.'",
+          "    reason: NotEnoughResources", '    status: "True"'], "in gang unschedulable: job is not ready"),
+        (["libtorch_cuda.so: undefined symbol: ncclCommRegister"],
+         "cannot load a library: libtorch_cuda.so: undefined symbol: ncclCommRegister"),
+        (["ncclSystemError: System call (e.g. socket, malloc) or external library call failed.",
+          '  File "/srv/otter/model.py", line 33, in make', "    self.neck = Linear(4, 8)"],
+         "torch passes on an error of NCCL (ncclSystemError)"),
+        (["gpu-b:11:14 [0] NCCL INFO Channel 15/0 : 0[90000] -> 1[1000] [send] via NET/Socket/7",
+          "gpu-b:11:15 [0] NCCL INFO include/net.h:25 -> 2", "gpu-b:11:15 [0] NCCL INFO transport/net.cc:515 -> 2"],
+         "NCCL met an error (unhandled system error)"),
     ],
 )  # fmt: skip
 def test_more_words_in_which_a_failure_is_told(lines: list[str], words: str) -> None:
@@ -69,3 +79,12 @@ def test_a_pod_that_is_scheduled_after_a_warning_has_not_failed() -> None:
     assert not said(
         [warning, "  Normal   Scheduled  2m  default-scheduler  assigned otter-0 to gpu-b"]
     ).failed
+
+
+def test_what_spawn_raises_names_its_process_where_nothing_follows() -> None:
+    first = first_of(*SPAWNED[:5], "-- Process 1 terminated with the")
+    assert (first.id, first.rank) == ("launcher-reports", 1)
+
+
+def test_a_code_of_nccl_that_ended_peers_cause_too_is_no_failure() -> None:
+    assert not said(["gpu-b:11:15 [0] NCCL INFO misc/socket.cc:47 -> 3"]).failed
