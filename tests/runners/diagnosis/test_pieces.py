@@ -68,6 +68,8 @@ def test_the_type_of_an_exception_that_ray_passes_on_is_told_where_its_traceback
         (["gpu-b:11:14 [0] NCCL INFO Channel 15/0 : 0[90000] -> 1[1000] [send] via NET/Socket/7",
           "gpu-b:11:15 [0] NCCL INFO include/net.h:25 -> 2", "gpu-b:11:15 [0] NCCL INFO transport/net.cc:515 -> 2"],
          "NCCL met an error (unhandled system error)"),
+        (["WARNING worker.py:1228 -- The node with node id: 5b0e and ip: 10.0.8.41 has been marked dead because of that"],
+         "Ray lost node 10.0.8.41"),
     ],
 )  # fmt: skip
 def test_more_words_in_which_a_failure_is_told(lines: list[str], words: str) -> None:
