@@ -222,7 +222,7 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 297,
-    "lines": 89_308,
+    "lines": 89_360,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 43,
