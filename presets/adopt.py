@@ -13,8 +13,6 @@ from .script_support import PARALLELIZE, Obeys, ScriptCall, framework, parse, wr
 
 VARIABLE = "DISTUI_ADOPT"
 """By which the hook knows that it was asked for: 1."""
-KINDS = ("ddp", "zero1")
-"""Strategies that are applied there."""
 DIVIDES = {
     "pp": "cuts the model into stages", "ep": "divides its experts", "cp": "divides its sequences",
     "tp": "divides its layers",
@@ -23,7 +21,6 @@ DIVIDES = {
 OTHERS = {
     "single": "is one process, which wraps nothing",
     "fsdp1": "is deprecated in torch",
-    "fsdp2": "replaces the parameters that the script saves on rank 0 alone",
     "deepspeed": "needs deepspeed.initialize() in the script",
 }
 """Why the others are not."""
@@ -60,7 +57,9 @@ def refusal(preset: Preset, *, python: bool = True) -> str:
         if (size := getattr(preset.mesh, name)) > 1:
             return f"{lead}: mesh.{name} {size} {what}, which takes parallelize() in the script"
     if kind in OTHERS:
-        return f"{lead}: strategy {kind} {OTHERS[kind]}; take {' or '.join(KINDS)}, or call parallelize() in the script"
+        return (
+            f"{lead}: strategy {kind} {OTHERS[kind]}; take ddp, zero1 or fsdp2, or call parallelize() in it"
+        )
     if preset.batch.micro is not None or preset.batch.accumulation > 1:
         return f"{lead}: the batch is the script's own; leave batch.micro and batch.accumulation out"
     if preset.launcher.kind != "torchrun":

@@ -221,8 +221,8 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 297,
-    "lines": 89_360,
+    "modules": 302,
+    "lines": 90_601,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 43,

@@ -34,17 +34,27 @@ class Adopted:
 adopted = Adopted()
 
 
+def _inside() -> tuple[str, str]:
+    """Folders of torch and of distui, whose code is not the script's."""
+    torch = getattr(sys.modules.get("torch"), "__file__", None) or "torch"
+    return os.path.dirname(torch) + os.sep, os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
 def where() -> str:
     """File and line of the script's own that is executed: the innermost frame outside of torch and of distui."""
-    torch = os.path.dirname(getattr(sys.modules.get("torch"), "__file__", None) or "torch") + os.sep
-    own = os.path.dirname(os.path.abspath(__file__)) + os.sep
+    inside = _inside()
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         path = frame.f_code.co_filename
-        if os.path.isabs(path) and not path.startswith((torch, own)):
+        if os.path.isabs(path) and not path.startswith(inside):
             return f"{os.path.basename(path)}:{frame.f_lineno}"
         frame = frame.f_back
     return "the script"
+
+
+def own_call() -> bool:
+    """Whether the function that asks was called by the script itself."""
+    return not sys._getframe(2).f_code.co_filename.startswith(_inside())
 
 
 def initialising() -> bool:

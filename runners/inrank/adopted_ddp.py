@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import (
     Optimizer,
@@ -25,10 +26,15 @@ from torch.optim.optimizer import (
 )
 
 from .adopted import AdoptionError, adopted, initialising, where
+from .adopted_fsdp import AdoptedFSDP
+from .agreement import Agreement
 from .parallelize.data import averaged
 from .parallelize.settings import ParallelizeError, Settings, current
 from .peer_service import PeerService, ScriptEnd
-from .sharded_steps import ShardedSteps
+from .sharded_backward import Backwards
+from .sharded_states import ShardedStates
+from .sharded_steps import BY_ELEMENT, ShardedSteps, by_parameter, size_text
+from .sharded_uses import Uses
 
 SWITCHES = ("find_unused_parameters", "gradient_as_bucket_view", "static_graph")
 Call = Callable[..., Any]
@@ -83,13 +89,27 @@ class Adoption:
         self._config = config
         self._service: PeerService | None = None
         self._steps: ShardedSteps | None = None
+        self._agreement: Agreement | None = None
+        self._backwards: Backwards | None = None
+        self._uses: Uses | None = None
+        self._sharded: list[tuple[AdoptedFSDP, ShardedStates]] = []
+        self._stepping = False
         self._hooked: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         """Wrapped models that have a communication hook of the preset's."""
 
     def arm(self) -> None:
         """Change torch's classes and functions."""
         kind: Any = DistributedDataParallel
-        kind.__init__ = self._constructor(kind.__init__)
+        constructed = self._constructor(kind.__init__)
+        if self._config.strategy == "fsdp2":
+            constructed = self._sharding(kind.__init__)
+            kind.__new__ = staticmethod(
+                lambda cls, *_, **__: object.__new__(AdoptedFSDP if cls is kind else cls)
+            )
+            for place in (nn.utils, nn.utils.clip_grad):
+                for name in {"clip_grad_norm_", "get_total_norm"} & vars(place).keys():
+                    setattr(place, name, self._in_full(getattr(place, name)))
+        kind.__init__ = constructed
         kind.register_comm_hook = self._registration(kind.register_comm_hook)
         if self._config.param != torch.float32:
             kind.forward = self._forward(kind.forward)
@@ -112,6 +132,61 @@ class Adoption:
             self._apply(ddp, asked)
 
         return constructed
+
+    def _sharding(self, theirs: Call) -> Call:
+        signature = inspect.signature(theirs)
+        kind: Any = AdoptedFSDP
+        own = kind.__init__
+
+        @functools.wraps(theirs)
+        def constructed(ddp: Any, *args: Any, **named: Any) -> None:
+            if type(ddp) is not AdoptedFSDP:
+                raise AdoptionError(
+                    f"fsdp2 cannot be applied at {where()}: {type(ddp).__name__} is a class of the script's own on "
+                    "DistributedDataParallel; take zero1 or ddp"
+                )
+            given = signature.bind(ddp, *args, **named).arguments
+            agreement, backwards, uses, service = self._agreed()
+            with agreement.zone():
+                own(ddp, given["module"], given, self._config, agreement, backwards)
+                states = ShardedStates(ddp, len(self._sharded), service, agreement)
+            uses.take(ddp.shards.values(), states.changed)
+            self._sharded.append((ddp, states))
+            here, count = ddp.local_bytes(), len(ddp.units) - 1
+            adopted.calls.append(
+                f"fsdp2 applied at {where()}: {count} block{'s' * (count != 1)}, {size_text(ddp.whole_bytes)} → "
+                f"{size_text(here)} of parameters on this rank"
+            )
+
+        kind.__init__ = constructed
+        return constructed
+
+    def _agreed(self) -> tuple[Agreement, Backwards, Uses, PeerService]:
+        """What all sharded models of this process have in common, made at the first; every rank does."""
+        if self._service is None or not (self._agreement and self._backwards and self._uses):
+            self._service = PeerService()
+            self._agreement = Agreement(self._service)
+            self._agreement.watch()
+            self._backwards, self._uses = Backwards(self._agreement), Uses(self._agreement)
+            self._backwards.arm()
+            self._uses.guard()
+            ScriptEnd(self._service)
+        return self._agreement, self._backwards, self._uses, self._service
+
+    def _in_full(self, theirs: Call) -> Call:
+        """A norm that no rank has to put together later."""
+
+        @functools.wraps(theirs)
+        def total(*args: Any, **named: Any) -> Any:
+            if self._agreement is None:
+                return theirs(*args, **named)
+            if self._agreement.outside():
+                self._agreement.note("norm of gradients")
+            with self._agreement.zone():
+                norm = theirs(*args, **named)
+                return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+        return total
 
     def _apply(self, ddp: Any, asked: Mapping[str, Any]) -> None:
         """What the preset asks for beyond the constructor's arguments. Raises AdoptionError."""
@@ -184,10 +259,50 @@ class Adoption:
             )
         if self._steps is not None:
             self._steps.begin(optimizer, args, kwargs)
+        for model, states in self._sharded:
+            self._begin_sharded(
+                optimizer, model, states, len(args) > 1 or kwargs.get("closure") is not None
+            )
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if self._steps is not None and not initialising():
+        if initialising():
+            return
+        if self._steps is not None:
             self._steps.finish(optimizer)
+        for _, states in self._sharded:
+            if states.has(optimizer):
+                states.changed()
+        if self._agreement is not None and self._stepping:
+            self._stepping, self._agreement.inside = False, 0
+
+    def _begin_sharded(
+        self, optimizer: Optimizer, model: AdoptedFSDP, states: ShardedStates, closure: bool
+    ) -> None:
+        """Raises AdoptionError for an optimizer that may not step on shards."""
+        shards = {id(parameter) for parameter in model.shards.values()}
+        own = [each for group in optimizer.param_groups for each in group["params"] if id(each) in shards]
+        if not own or self._agreement is None:
+            return
+        kind, why = type(optimizer), ""
+        if not by_parameter(kind) or kind.__name__ not in BY_ELEMENT:
+            why = (
+                f"to {kind.__module__}.{kind.__name__}, which steps at {where()}: it shards what {', '.join(BY_ELEMENT)}"
+                " of torch update, element by element"
+            )
+        elif closure:
+            why = (
+                f"at {where()}: the script gives step() a closure, which computes gradients during the step"
+            )
+        elif model.static and any(each.grad is None for each in own if each.requires_grad):
+            why = f"at {where()}: a parameter has no gradient, which static_graph=True lets DistributedDataParallel take"
+        if why:
+            raise AdoptionError(f"fsdp2 cannot be applied {why}; take ddp")
+        model.rest()
+        states.take(optimizer)
+        if not self._stepping:
+            self._agreement.same("optimizer step")
+            self._stepping, self._agreement.inside = True, 1
+        states.changed()
 
     _before_step._torchdynamo_disable = True  # type: ignore[attr-defined]
     _after_step._torchdynamo_disable = True  # type: ignore[attr-defined]

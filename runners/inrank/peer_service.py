@@ -27,6 +27,8 @@ from .adopted import AdoptionError
 
 POLL_S = 0.05
 """Seconds between two looks for a question."""
+QUICK_S = 0.001
+"""The same for a second after a question."""
 STORE_S = 60.0
 """The longest that the store may take to answer."""
 LINGER_S = 1800.0
@@ -40,6 +42,8 @@ class Topic(NamedTuple):
     """Of the state here; it only grows."""
     answer: Callable[[Any], Any]
     """A question → what torch.save takes."""
+    exact: bool = True
+    """Whether a later version cannot answer."""
 
 
 class PeerService:
@@ -61,9 +65,11 @@ class PeerService:
         self._thread = threading.Thread(target=self._listen, name="distui-peers", daemon=True)
         self._thread.start()
 
-    def serve(self, name: str, version: Callable[[], int], answer: Callable[[Any], Any]) -> None:
+    def serve(
+        self, name: str, version: Callable[[], int], answer: Callable[[Any], Any], exact: bool = True
+    ) -> None:
         """Answer the questions about a topic from now on."""
-        self._topics[name] = Topic(version, answer)
+        self._topics[name] = Topic(version, answer, exact)
 
     def ask(
         self, name: str, version: int, question: Any = None, ranks: Sequence[int] | None = None
@@ -96,9 +102,11 @@ class PeerService:
         return torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
 
     def _listen(self) -> None:
-        while not self._over.wait(POLL_S):
+        last = 0.0
+        while not self._over.wait(QUICK_S if time.monotonic() - last < 1.0 else POLL_S):
             try:
                 while self._store.check([f"ask/{self._next}"]):
+                    last = time.monotonic()
                     request = json.loads(self._store.get(f"ask/{self._next}"))
                     if self.rank in request["to"]:
                         threading.Thread(
@@ -118,6 +126,10 @@ class PeerService:
                 torch.cuda.set_device(self._gpu)
                 torch.cuda.synchronize()
             text, well = _packed(topic.answer(request["question"])), 1
+            if topic.exact and topic.version() != request["version"]:
+                raise AdoptionError(
+                    f"its {request['topic']} has changed meanwhile: the ranks differ in their steps"
+                )
         except (AdoptionError, RuntimeError, TypeError, LookupError) as error:
             text, well = (str(error) or type(error).__name__).encode(), 0
         body = torch.frombuffer(bytearray(text), dtype=torch.uint8)
@@ -135,7 +147,7 @@ class PeerService:
                 )
             time.sleep(POLL_S / 10)
         here = self._topics[name].version()
-        if here > version:
+        if here > version and self._topics[name].exact:
             raise AdoptionError(
                 f"its {name} is at {here}, and {version} was asked for: the ranks differ in their steps"
             )
@@ -164,6 +176,10 @@ class PeerService:
         except RuntimeError:  # the store went with rank 0, which needs nothing more
             pass
         self.close()
+
+    def ended(self, seconds: float) -> bool:
+        """Whether this rank has come to its end, after waiting so long for it."""
+        return self._over.wait(seconds) or self._leaving
 
     def close(self) -> None:
         """Answer no more."""

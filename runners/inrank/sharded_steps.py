@@ -26,6 +26,8 @@ BY_PARAMETER = (
 """Optimizers of torch's that update each parameter by itself, and none without a gradient."""
 KEPT_STEPS = 100
 """An optimizer that has not stepped during so many steps of others is the script's alone."""
+BY_ELEMENT = ("Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "SGD")
+"""Those of them that update each element by itself."""
 BUCKET_BYTES = 32 << 20
 """Smaller parameters are sent together, up to so much."""
 
@@ -222,7 +224,7 @@ class ShardedSteps:
                     mine, own = mine + 1, own + parameter.numel()
         if not count:
             return None
-        sizes = f", {_megabytes(here * numbers / own)} of states → {_megabytes(here)}" if here else ""
+        sizes = f", {size_text(here * numbers / own)} of states → {size_text(here)}" if here else ""
         return "zero1", f"{mine} of {count} parameters are updated on this rank{sizes}"
 
 
@@ -249,5 +251,6 @@ def _bytes(state: dict[str, Any]) -> int:
     )
 
 
-def _megabytes(size: float) -> str:
+def size_text(size: float) -> str:
+    """ "8.1 GB"."""
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"

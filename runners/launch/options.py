@@ -81,7 +81,7 @@ OPTIONS: tuple[LaunchOption, ...] = (
     ),
     LaunchOption(
         flags=("--adopt",), verbs=PLANS, help="apply the preset where the script calls DistributedDataParallel itself",
-        more="For a plain script that nobody edits, with ddp or zero1: [adopt.md](adopt.md).", field="adopt",
+        more="For a plain script that nobody edits, with ddp, zero1 or fsdp2: [adopt.md](adopt.md).", field="adopt",
         label="adopt", example="false",
     ),
     LaunchOption(

@@ -16,6 +16,7 @@ from .runs import EXAMPLES, Run, World
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(400)]
 SCRIPT = str(Path(__file__).parents[1] / "inrank" / "plain_gpt.py")
+SCRIPT_LINES = Path(SCRIPT).read_text().splitlines()
 OWN = """
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -87,6 +88,26 @@ def test_zero1_trains_and_saves_as_bare_torchrun_does_and_resumes_its_checkpoint
     assert log(work / "2.json") == log(work / "3.json")
 
 
+def test_fsdp2_trains_as_bare_torchrun_does_and_its_checkpoint_goes_on_there(world: World) -> None:
+    bare(world, "--out", "bare.pt", "--losses", "bare.json")
+    run = launched(world, "fsdp2", SCRIPT, "--out", "adopted.pt", "--losses", "adopted.json")
+    assert run.wait("done", 200) == 0, run.describe() + run.distui("logs", "--stream", "err").out
+    status, work = run.status(), world.work
+    for key, numbers in log(work / "bare.json").items():
+        assert log(work / "adopted.json")[key] == pytest.approx(numbers, rel=1e-4), key
+
+    line = SCRIPT_LINES.index("    model = DDP(raw_model, device_ids=[local] if cuda else None)") + 1
+    assert f"calls DistributedDataParallel in line {line}: --adopt applies fsdp2" in status["plan"]["obeys"]
+    assert status["applied"]["state"] == "applied", status["applied"]
+    sizes = "3 blocks, 0.2 MB → 0.1 MB of parameters on this rank"
+    assert f"fsdp2 applied at plain_gpt.py:{line}: {sizes}" in status["applied"]["text"]
+    assert not [finding for finding in status["findings"] if finding["id"].startswith("acted")]
+
+    bare(world, "--resume", "adopted.pt", "--steps", "4", "--losses", "2.json")
+    bare(world, "--resume", "bare.pt", "--steps", "4", "--losses", "3.json")
+    assert log(work / "2.json")["losses"] == pytest.approx(log(work / "3.json")["losses"], rel=1e-4)
+
+
 def test_options_of_ddp_are_applied_and_shown(world: World) -> None:
     run = launched(
         world,
@@ -138,5 +159,5 @@ def test_what_cannot_be_applied_is_refused_before_anything_starts(world: World) 
     world.distui("launch", "--task", "task.yaml", "--adopt").refused(
         2, "--adopt applies a preset to a script"
     )
-    found = world.distui("lint", "fsdp2", "--adopt", "--nproc-per-node", "2", "--", script)
-    assert "--adopt cannot apply preset fsdp2" in found.out + found.err
+    found = world.distui("lint", "fsdp1", "--adopt", "--nproc-per-node", "2", "--", script)
+    assert "--adopt cannot apply preset fsdp1" in found.out + found.err

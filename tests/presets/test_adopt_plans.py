@@ -40,7 +40,9 @@ def planned(
     )
 
 
-@pytest.mark.parametrize("name", ["ddp", "ddp-mesh", "zero1"])
+@pytest.mark.parametrize(
+    "name", ["ddp", "ddp-mesh", "zero1", "fsdp2", "fsdp2-zero2", "fsdp2-offload", "hsdp"]
+)
 def test_the_plan_names_the_line_where_the_preset_is_applied(name: str) -> None:
     plan = planned(name)
     kind = plan.strategy
@@ -106,8 +108,8 @@ def test_a_script_that_also_shards_by_itself_is_taken_for_its_own_call() -> None
 @pytest.mark.parametrize(
     ("name", "overrides", "asked", "words"),
     [
-        ("fsdp2", (), {}, "--adopt cannot apply preset fsdp2: strategy fsdp2 "),
-        ("fsdp1", (), {}, "strategy fsdp1 is deprecated in torch; take ddp or zero1"),
+        ("fsdp2-tp", (), {}, "--adopt cannot apply preset fsdp2-tp: mesh.tp 2 divides its layers"),
+        ("fsdp1", (), {}, "strategy fsdp1 is deprecated in torch; take ddp, zero1 or fsdp2"),
         ("ds-zero2", (), {}, "strategy deepspeed needs deepspeed.initialize() in the script"),
         ("single", (), {"nproc_per_node": 1}, "strategy single is one process"),
         ("pp-1f1b", (), {}, "mesh.pp 2 cuts the model into stages, which takes parallelize()"),

@@ -85,7 +85,7 @@ def _fsdp1(model: nn.Module, config: Settings, groups: Groups) -> nn.Module:
         model,
         device_mesh=mesh,
         sharding_strategy=ShardingStrategy[member],
-        auto_wrap_policy=ModuleWrapPolicy({type(unit) for unit in _units(model, config)}),
+        auto_wrap_policy=ModuleWrapPolicy({type(unit) for unit in units(model, config)}),
         mixed_precision=MixedPrecision(config.param, config.reduce, config.param) if mixed else None,
         cpu_offload=CPUOffload(offload_params=True) if config.options.get("cpu_offload") else None,
         limit_all_gathers=config.options.get("limit_all_gathers", True),
@@ -98,25 +98,30 @@ def _fsdp2(model: nn.Module, config: Settings, groups: Groups) -> nn.Module:
     """Each block a group of its own, the rest with the root."""
     replicas = config.size("dp_replicate")
     mesh = groups.mesh["dp_replicate", "data"] if replicas > 1 else groups.mesh["data"]
-    parts, inside = config.options.get("reshard_after_forward", True), int(mesh.size(-1))
-    if type(parts) is int and inside % parts:
-        raise ParallelizeError(f"reshard_after_forward is {parts}, which does not divide {inside} ranks")
     offload = CPUOffloadPolicy(pin_memory=device().type == "cuda")
     settings: Dict[str, Any] = {
         "mesh": mesh,
-        "reshard_after_forward": parts,
+        "reshard_after_forward": reshard(config, int(mesh.size(-1))),
         "offload_policy": offload if config.options.get("cpu_offload") else OffloadPolicy(),
         "mp_policy": MixedPrecisionPolicy(
             param_dtype=None if config.param == torch.float32 else config.param,
             reduce_dtype=None if config.reduce == config.param else config.reduce,
         ),
     }
-    for block in list(_units(model, config)):
+    for block in list(units(model, config)):
         fully_shard(block, **settings)
     return fully_shard(model, **settings)
 
 
-def _units(model: nn.Module, config: Settings) -> Iterator[nn.Module]:
+def reshard(config: Settings, ranks: int) -> Any:
+    """What fully_shard takes as reshard_after_forward. Raises ParallelizeError."""
+    parts = config.options.get("reshard_after_forward", True)
+    if type(parts) is int and ranks % parts:
+        raise ParallelizeError(f"reshard_after_forward is {parts}, which does not divide {ranks} ranks")
+    return parts
+
+
+def units(model: nn.Module, config: Settings) -> Iterator[nn.Module]:
     """The layers that are gathered as one: of the classes that were named, else the blocks."""
     names = config.options.get("wrap") or []
     if not names:

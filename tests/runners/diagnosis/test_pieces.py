@@ -68,7 +68,7 @@ def test_the_type_of_an_exception_that_ray_passes_on_is_told_where_its_traceback
         (["gpu-b:11:14 [0] NCCL INFO Channel 15/0 : 0[90000] -> 1[1000] [send] via NET/Socket/7",
           "gpu-b:11:15 [0] NCCL INFO include/net.h:25 -> 2", "gpu-b:11:15 [0] NCCL INFO transport/net.cc:515 -> 2"],
          "NCCL met an error (unhandled system error)"),
-        (["WARNING worker.py:1228 -- The node with node id: 5b0e and ip: 10.0.8.41 has been marked dead because"],
+        (["WARNING worker.py:1228 -- The node with node id: 5b0e and ip: 10.0.8.41 has been marked dead because of that"],
          "Ray lost node 10.0.8.41"),
     ],
 )  # fmt: skip
@@ -88,6 +88,5 @@ def test_what_spawn_raises_names_its_process_where_nothing_follows() -> None:
     assert (first.id, first.rank) == ("launcher-reports", 1)
 
 
-def test_a_code_of_nccl_that_ended_peers_cause_too_or_that_one_function_takes_is_no_failure() -> None:
-    assert not said(["gpu-b:11:15 [0] NCCL INFO misc/socket.cc:47 -> 3"] * 2).failed
-    assert not said(["gpu-b:11:15 [0] NCCL INFO plugin/net.cc:71 -> 2"]).failed
+def test_a_code_of_nccl_that_ended_peers_cause_too_is_no_failure() -> None:
+    assert not said(["gpu-b:11:15 [0] NCCL INFO misc/socket.cc:47 -> 3"]).failed

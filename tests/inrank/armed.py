@@ -1,0 +1,14 @@
+"""Runs inside the ranks: a script that knows nothing of distui, with what the hook does for `--adopt`.
+
+armed.py SCRIPT [ARGUMENT …]
+"""
+
+import runpy
+import sys
+
+from distui.runners.inrank import adoption
+
+if __name__ == "__main__":
+    adoption.arm()
+    del sys.argv[0]
+    runpy.run_path(sys.argv[0], run_name="__main__")

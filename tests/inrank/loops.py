@@ -1,0 +1,192 @@
+"""Runs inside the ranks: training loops of several kinds, each with its own small model, and what came of each.
+
+loops.py FOLDER     writes FOLDER/rank-<r>.pt: name of the loop → losses, and further tensors
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from distui.runners.inrank import adoption
+
+adoption.arm()
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+WIDTH = 8
+STEPS = 5
+Made = tuple[Any, Any, Any]
+
+
+class Block(nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(3 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.tanh(self.up(x)))
+
+
+class Net(nn.Module):  # type: ignore[misc]
+    """Blocks in a list, applied so many times."""
+
+    def __init__(self, times: int = 1, saves: bool = False) -> None:
+        super().__init__()
+        self.blocks, self.head = nn.ModuleList(Block() for _ in range(3)), nn.Linear(WIDTH, WIDTH)
+        self.times, self.saves = times, saves
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(self.times):
+            for block in self.blocks:
+                x = checkpoint(block, x, use_reentrant=False) if self.saves else block(x)
+        return self.head(x)
+
+
+def made(net: nn.Module | None = None) -> Made:
+    """A wrapped model, its optimizer, and a function that gives a batch."""
+    torch.manual_seed(1)
+    model = DistributedDataParallel(net or Net())
+    source = torch.Generator().manual_seed(dist.get_rank())
+    return (
+        model,
+        torch.optim.AdamW(model.parameters(), lr=0.01),
+        lambda: torch.randn(4, WIDTH, generator=source),
+    )
+
+
+def update(optimizer: Any, loss: torch.Tensor) -> float:
+    """One step."""
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return float(loss)
+
+
+def plain(net: nn.Module | None = None) -> list[float]:
+    model, optimizer, batch = made(net)
+    return [update(optimizer, model(batch()).pow(2).mean()) for _ in range(STEPS)]
+
+
+def recurrent() -> list[float]:
+    return plain(Net(times=2))
+
+
+def checkpointed() -> list[float]:
+    return plain(Net(saves=True))
+
+
+def two_passes() -> list[float]:
+    """Of which one backward pass is made."""
+    model, optimizer, batch = made()
+    return [update(optimizer, model(batch()).pow(2).mean() - model(batch()).mean()) for _ in range(STEPS)]
+
+
+def adversarial() -> list[float]:
+    """Gradients of the inputs by torch.autograd.grad()."""
+    model, optimizer, batch = made()
+    losses = []
+    for _ in range(STEPS):
+        x = batch().requires_grad_()
+        (slope,) = torch.autograd.grad(model(x).mean(), x)
+        losses.append(update(optimizer, model((x + slope.sign()).detach()).pow(2).mean()))
+    return losses
+
+
+def cleared_late() -> list[float]:
+    """Gradients are cleared by the model, between the two passes."""
+    model, optimizer, batch = made()
+    losses = []
+    for _ in range(STEPS):
+        loss = model(batch()).pow(2).mean()
+        model.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def clamped() -> list[Any]:
+    """Weights are changed by the script; rank 0 saves before that."""
+    model, optimizer, batch = made()
+    results: list[Any] = []
+    for _ in range(STEPS):
+        results.append(update(optimizer, model(batch()).pow(2).mean()))
+        if dist.get_rank() == 0:
+            results.append(copy.deepcopy(model.module.state_dict()))
+        for parameter in model.parameters():
+            parameter.data.clamp_(-0.2, 0.2)
+    return results
+
+
+def averaged() -> list[Any]:
+    """An average of the weights, with which rank 0 evaluates; the weights go back to it at the end."""
+    net = Net()
+    mean = copy.deepcopy(net)
+    model, optimizer, batch = made(net)
+    mean.load_state_dict(model.module.state_dict())
+    results: list[Any] = []
+    for _ in range(STEPS):
+        results.append(update(optimizer, model(batch()).pow(2).mean()))
+        with torch.no_grad():
+            for slow, fast in zip(mean.parameters(), model.parameters(), strict=True):
+                slow.mul_(0.5).add_(fast, alpha=0.5)
+        if dist.get_rank() == 0:
+            results.append(mean(torch.ones(1, WIDTH)).detach())
+    for slow, fast in zip(mean.parameters(), model.module.parameters(), strict=True):
+        fast.data.copy_(slow.data)
+    results.append(update(optimizer, model(batch()).pow(2).mean()))
+    return [*results, model.state_dict()]
+
+
+def two_models() -> list[Any]:
+    """A GAN: the one is trained through the other."""
+    one, of_one, batch = made()
+    other, of_other, _ = made(nn.Sequential(Block(), Block(), nn.Linear(WIDTH, 1)))
+    results: list[Any] = []
+    for _ in range(STEPS):
+        fake = one(batch())
+        for optimizer in (of_other,):
+            optimizer.zero_grad()
+            other(batch()).sigmoid().mean().neg().backward()
+            other(fake.detach()).sigmoid().mean().backward()
+            optimizer.step()
+        results.append(update(of_one, -other(fake).mean()))
+    return [*results, one.state_dict(), other.state_dict()]
+
+
+def logged() -> list[Any]:
+    """Every rank looks at norms and values; rank 0 evaluates the part that it wrapped, and counts parameters."""
+    model, optimizer, batch = made()
+    results: list[Any] = []
+    for step in range(STEPS):
+        loss = model(batch()).pow(2).mean()
+        loss.backward()
+        results += [p.grad.norm().item() for p in model.parameters()]
+        results.append(nn.utils.clip_grad_norm_(model.parameters(), 0.1).item())
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if dist.get_rank() == 0 and step % 2:
+            with torch.no_grad():
+                results.append(model.module(torch.ones(2, WIDTH)).clone())
+            results.append(sum(p.numel() for p in model.parameters()))
+        results.append(loss.item())
+    return results
+
+
+LOOPS: list[Callable[[], list[Any]]] = [
+    plain, recurrent, checkpointed, two_passes, adversarial, cleared_late, clamped, averaged, two_models, logged,
+]  # fmt: skip
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    seen = {loop.__name__: loop() for loop in LOOPS}
+    torch.save(seen, Path(sys.argv[1]) / f"rank-{dist.get_rank()}.pt")
+    dist.destroy_process_group()

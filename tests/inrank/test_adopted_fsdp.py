@@ -1,0 +1,224 @@
+"""fsdp2 at a script's own DistributedDataParallel call, seen from inside two ranks: updates are those of bare DDP."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from starts import environment, finished, torchrun
+from test_adopted import BEGIN, CASES, HERE, adopting
+from torch import nn
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # torch's own use of torch.jit
+    from distui.runners.inrank.adopted_fsdp import blocks
+    from distui.runners.inrank.parallelize.settings import Settings
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(400)]
+LOSSES: dict[str, Any] = {"rel": 1e-4, "abs": 1e-5}
+WEIGHTS = 2e-4
+"""How far numbers may be from bare DDP's: the sums are made in another order."""
+PRESETS: dict[str, dict[str, str]] = {
+    "fsdp2": adopting("fsdp2"),
+    "fsdp2-zero2": adopting("fsdp2", {"reshard_after_forward": False}),
+    "hsdp": adopting("fsdp2", DISTUI_MESH='{"dp_replicate": 2}'),
+    "fsdp2-offload": adopting("fsdp2", {"cpu_offload": True}),
+}
+
+
+def results(folder: Path, env: dict[str, str], *start: str, cases: int = CASES) -> list[dict[str, Any]]:
+    folder.mkdir(exist_ok=True)
+    finished(torchrun(HERE / "adopting.py", str(folder), str(cases), *start), env, folder)
+    return [torch.load(folder / f"rank-{rank}.pt", weights_only=False) for rank in range(2)]
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    folder = tmp_path_factory.mktemp("bare")
+    return folder, results(folder, environment())
+
+
+def near(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return one.shape == other.shape and bool(
+            torch.allclose(one.float(), other.float(), rtol=1e-3, atol=WEIGHTS)
+        )
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(near(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(near, one, other))
+    return bool(one == pytest.approx(other, **LOSSES) if isinstance(one, float) else one == other)
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == "fsdp2" else pytest.param(name, marks=pytest.mark.long) for name in PRESETS]
+)
+def test_losses_updates_and_checkpoints_are_those_of_bare_ddp(bare: Any, tmp_path: Path, name: str) -> None:
+    seen = results(tmp_path / name, PRESETS[name])
+    for wanted, adopted in zip(bare[1], seen, strict=True):
+        for case, (plain, sharded) in enumerate(zip(wanted["cases"], adopted["cases"], strict=True)):
+            assert sharded["losses"] == pytest.approx(plain["losses"], **LOSSES), case
+            assert near(plain["weights"], sharded["weights"]), case
+    for case in range(CASES):
+        one, other = (torch.load(folder / f"saved-{case}.pt") for folder in (bare[0], tmp_path / name))
+        assert near(one, other), case
+    if name == "fsdp2":
+        whole = sum(case["held"] for case in bare[1][0]["cases"])
+        assert all(sum(case["held"] for case in rank["cases"]) < 0.75 * whole for rank in seen)
+        assert "fsdp2 applied at adopting.py:" in seen[0]["described"][1]
+
+
+@pytest.mark.parametrize("start", ["bare", "fsdp2"])
+def test_a_checkpoint_goes_on_under_the_other(bare: Any, tmp_path: Path, start: str) -> None:
+    few = CASES // 2
+    results(tmp_path / "first", PRESETS["fsdp2"], cases=few)
+    begun = bare[0] if start == "bare" else tmp_path / "first"
+    results(
+        tmp_path / "other", PRESETS["fsdp2"] if start == "bare" else environment(), str(begun), cases=few
+    )
+    results(tmp_path / "plain", environment(), str(bare[0]), cases=few)
+    for case in range(few):
+        plain, other = (torch.load(tmp_path / name / f"saved-{case}.pt") for name in ("plain", "other"))
+        assert near(plain, other), case
+
+
+def test_a_training_script_with_an_evaluation_on_rank_0_alone_computes_and_saves_the_same(
+    tmp_path: Path,
+) -> None:
+    seen = {}
+    half = adopting("fsdp2", DISTUI_PRECISION='{"param": "bf16"}')
+    for name, env in (("bare", environment()), ("fsdp2", PRESETS["fsdp2"]), ("bf16", half)):
+        out, log = tmp_path / f"{name}.pt", tmp_path / f"{name}.json"
+        words = (str(HERE / "plain_gpt.py"), "--out", str(out), "--losses", str(log))
+        finished(torchrun(HERE / "armed.py", *words), env, tmp_path)
+        seen[name] = json.loads(log.read_text()), torch.load(out)
+    for key, numbers in seen["bare"][0].items():
+        assert seen["fsdp2"][0][key] == pytest.approx(numbers, **LOSSES), key
+        assert numbers != seen["bf16"][0][key] == pytest.approx(numbers, rel=0.05), key
+    assert {value.dtype for value in seen["bf16"][1]["model"].values()} == {torch.float32}
+    assert near(seen["bare"][1], seen["fsdp2"][1])
+
+
+@pytest.mark.parametrize("name", ["fsdp2", pytest.param("fsdp2-zero2", marks=pytest.mark.long)])
+def test_loops_of_many_kinds_compute_what_they_do_bare(tmp_path: Path, name: str) -> None:
+    seen = {}
+    for kind, env in (("bare", environment()), ("adopted", PRESETS[name])):
+        folder = tmp_path / kind
+        folder.mkdir()
+        finished(torchrun(HERE / "loops.py", str(folder)), env, folder)
+        seen[kind] = [torch.load(folder / f"rank-{rank}.pt", weights_only=False) for rank in range(2)]
+    for bare, adopted in zip(seen["bare"], seen["adopted"], strict=True):
+        for loop, values in bare.items():
+            assert near(values, adopted[loop]), (loop, values, adopted[loop])
+
+
+STEP = """
+def step(model, optimizer):
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+MADE = f"{STEP}model = DDP(net)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+TRAINED = f"{MADE}for _ in range(3):\n    step(model, optimizer)\n"
+ALONE = "if dist.get_rank() == 0:\n    "
+HELD = "held = list(net.parameters())\n"
+OLD = f"{STEP}{HELD}model = DDP(net)\nstep(model, torch.optim.SGD(model.parameters(), lr=0.1))\n"
+PENALTY = "x = torch.ones(2, 8, requires_grad=True)\n(g,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)\n"
+STOPPED = {
+    "a list of old parameters": (
+        f"{OLD}nn.utils.clip_grad_norm_(held, 1.0)",
+        "uses a parameter of the model from before DistributedDataParallel was called",
+    ),
+    "a value that one rank reads": (
+        f"{TRAINED}{ALONE}print(next(model.parameters()).norm().item())\nstep(model, optimizer)",
+        "use of a parameter's values at script.py:",
+    ),
+    "unused parameters": ("DDP(net, find_unused_parameters=True)", "look for unused parameters"),
+    "a class of its own": ("class Own(DDP): pass\nOwn(net)", "Own is a class of the script's own"),
+    "a frozen parameter later": (
+        f"{TRAINED}net[0].weight.requires_grad_(False)\nstep(model, optimizer)",
+        "requires_grad of 0.weight has changed",
+    ),
+    "a pass of one rank": (
+        f"{MADE}{ALONE}model(torch.ones(1, 8))\ndist.barrier()\nstep(model, optimizer)",
+        "training pass at script.py:",
+    ),
+    "a later pass of one rank": (
+        f"{TRAINED}{ALONE}model(torch.ones(1, 8))\nstep(model, optimizer)\nstep(model, optimizer)",
+        "training pass at script.py:",
+    ),
+    "a norm of one rank": (
+        f"{TRAINED}{ALONE}nn.utils.clip_grad_norm_(model.parameters(), 1.0)\nstep(model, optimizer)",
+        "norm of gradients at script.py:",
+    ),
+    "fewer batches on one rank": (
+        f"{TRAINED}for _ in range(2 + dist.get_rank()):\n    step(model, optimizer)",
+        "rank 0 is at its end",
+    ),
+    "another optimizer": (
+        f"{STEP}model = DDP(net)\nstep(model, torch.optim.Adafactor(model.parameters()))",
+        "fsdp2 cannot be applied to torch.optim.Adafactor",
+    ),
+    "random numbers": (f"{MADE}nn.init.xavier_uniform_(net[0].weight)", "draws random numbers for a parameter"),
+    "a hook": (f"{MADE}net[0].weight.register_hook(lambda g: 2 * g)", "registers a hook on a parameter"),
+    "other data": (f"{MADE}net[0].weight.data = torch.ones(8, 8)", "replaces the data of a parameter"),
+    "a penalty": (f"{MADE}(model(torch.ones(2, 8)).sum() + net[0].weight.pow(2).sum()).backward()", "part of the loss"),
+    "gradients of parameters": (
+        f"{MADE}torch.autograd.grad(model(torch.ones(2, 8)).sum(), list(model.parameters()))",
+        "asks for gradients of parameters by torch.autograd.grad()",
+    ),
+    "gradients of gradients": (f"{MADE}{PENALTY}g.sum().backward()", "create_graph"),
+    "two backward passes": (
+        f"{MADE}one = model(torch.ones(2, 8)).sum()\none.backward(retain_graph=True)\none.backward()",
+        "makes a second backward pass behind one forward pass",
+    ),
+    "a part of the model": (f"{MADE}model.module(torch.ones(2, 8)).sum().backward()", "a part of the model"),
+    "a copy": (f"{MADE}import copy\ncopy.deepcopy(model)", "copies a model"),
+    "a closure": (f"{MADE}optimizer.step(lambda: model(torch.ones(2, 8)).sum())", "gives step() a closure"),
+}  # fmt: skip
+
+
+QUICK = (
+    "a list of old parameters",
+    "a value that one rank reads",
+    "a later pass of one rank",
+    "other data",
+)
+
+
+@pytest.mark.parametrize(
+    "case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.long) for case in STOPPED]
+)
+def test_what_would_hang_or_be_wrong_stops_the_run_with_a_sentence(tmp_path: Path, case: str) -> None:
+    text, words = STOPPED[case]
+    script = tmp_path / "script.py"
+    script.write_text(BEGIN + text)
+    with pytest.raises(AssertionError) as raised:
+        finished(torchrun(script), PRESETS["fsdp2"], tmp_path)
+    lines = [line for line in str(raised.value).splitlines() if "AdoptionError: " in line]
+    assert any(words in line for line in lines), str(raised.value)
+
+
+def settings(**options: Any) -> Settings:
+    return Settings("fsdp2", options, {}, None, 1, torch.float32, torch.float32)
+
+
+class Part(nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+
+def test_blocks_are_members_of_lists_or_what_repeats_and_never_share() -> None:
+    listed = nn.ModuleDict({"list": nn.ModuleList([Part(), Part()]), "head": nn.Linear(4, 1)})
+    assert blocks(listed, settings()) == list(listed["list"])
+    repeating = nn.Sequential(nn.Linear(4, 4), Part(), nn.Sequential(Part(), Part()))
+    assert len(blocks(repeating, settings())) == 3
+    listed["list"][0].inner.weight = listed["list"][1].inner.weight
+    assert blocks(listed, settings()) == []
+    assert blocks(nn.Linear(4, 4), settings()) == []
+    assert blocks(repeating, settings(wrap=["Sequential"])) == [repeating[2]]
