@@ -222,7 +222,7 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 302,
-    "lines": 90_601,
+    "lines": 90_636,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 43,

@@ -107,6 +107,19 @@ def lock_holders(proc: str = "/proc") -> dict[int, int]:
     }
 
 
+def lock_keeper(path: str, proc: str = "/proc") -> int | None:
+    """The process that holds a lock of the kernel on a file; None where none is seen from here, see proc_locks(5)."""
+    try:
+        status = os.stat(path)
+        text = Path(proc, "locks").read_text(encoding="ascii", errors="replace")
+    except (OSError, ValueError):
+        return None
+    file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    lines = [line.split() for line in text.splitlines()]
+    held = (line[4] for line in lines if len(line) > 5 and line[1] != "->" and line[5] == file)
+    return next((int(pid) for pid in held if pid.isdigit() and pid != "0"), None)
+
+
 def _program(pid: int, proc: str = "/proc") -> str:
     """Its name alone: arguments may hold secrets."""
     return (read_once(f"{proc}/{pid}/comm") or b"").decode("utf-8", "replace").strip()
@@ -159,7 +172,9 @@ def _with_stalls(pulse: Pulse, stalled: Mapping[int, tuple[Stall, ...]]) -> Puls
 
 def _with_holder(pulse: Pulse, holders: Mapping[int, int], own: Mapping[int, int]) -> Pulse:
     """With who holds the file lock that it waits for: a rank, also by a child (`own`: pid → rank's), or anybody."""
-    holder = holders.get(pulse.pid or 0) if pulse.call == "lock" else None
+    if pulse.call != "lock":
+        return pulse
+    holder = holders.get(pulse.pid or 0) or lock_keeper(pulse.on)
     if holder is None:
         return pulse
     return structs.replace(
@@ -355,8 +370,9 @@ class Pulses:
         self._waiting, self._attentive = bool(waiting), bool(early or slow or still)
         pids = {ranks[pulse.rank] for pulse in (*waiting, *slow)}
         stalled = await asyncio.to_thread(stalls, pids) if pids else {}
-        holders = lock_holders() if any(pulse.call == "lock" for pulse in pulses) else {}
-        own = {member: pid for pid in ranks.values() for member in tree(pid)} if holders else {}
+        locked = any(pulse.call == "lock" for pulse in pulses)
+        holders = lock_holders() if locked else {}
+        own = {member: pid for pid in ranks.values() for member in tree(pid)} if locked else {}
         steps = {pulse.rank: pulse.last_step for pulse in (*waiting, *still)}
         wrote = (
             await self._lines.of(self._state.attempt, steps) if steps and self._lines is not None else {}

@@ -34,6 +34,8 @@ _PATH_IN = {2: 0, 257: 1, 56: 1}
 """Argument of open and openat that holds the address of the path."""
 _SIGNED = 1 << 63
 PATH_BYTES = 4096
+POLLING, POLLING_FRAMES = os.sep + "filelock" + os.sep, 6
+"""The package that asks for a lock again and again, sleeping in between; frames in which its lock is looked for."""
 MOST_THREADS, MOST_FRAMES, MOST_DEAD = 8, 6, 4
 
 
@@ -50,8 +52,24 @@ def main_wait() -> dict[str, Any]:
         call = calls.get(number)
         if call is None:
             return {}
+        polled = _polled() if call == "sleep" else ""
+        if polled:
+            return {"call": "lock", "on": polled}
         return {"call": call, "on": _object(call, number, arguments)}
     return {}
+
+
+def _polled() -> str:
+    """The file of the lock that the main thread asks for through filelock; "" where it does not."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    for _ in range(POLLING_FRAMES):
+        if frame is None:
+            break
+        if POLLING in frame.f_code.co_filename:
+            with contextlib.suppress(*MISTAKES):
+                return os.path.abspath(str(frame.f_locals["self"].lock_file))
+        frame = frame.f_back
+    return ""
 
 
 def _object(call: str, number: int, arguments: list[int]) -> str:

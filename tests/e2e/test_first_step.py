@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from .runs import World
 
 WAITS = """
@@ -19,8 +21,21 @@ fcntl.flock(lock, fcntl.LOCK_EX)
 """
 
 
-def test_who_waits_for_a_lock_is_told_with_its_holder(world: World) -> None:
-    script = world.script("job.py", WAITS)
+ASKS = """
+import os, time, filelock
+
+if os.environ["RANK"] == "1":
+    while not os.path.exists("held"):
+        time.sleep(0.01)
+with filelock.FileLock("build.lock"):
+    open("held", "w").close()
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("script", [WAITS, ASKS], ids=["flock", "filelock"])
+def test_who_waits_for_a_lock_is_told_with_its_holder(world: World, script: str) -> None:
+    script = world.script("job.py", script)
     run = world.run("launch", "ddp", "--nproc-per-node", "2", "--detach", "--", script)
     words = "waiting for the lock on build.lock, which rank 0 holds (rank 1)"
     run.eventually(lambda now: now["no_step_yet"] == words, 60)

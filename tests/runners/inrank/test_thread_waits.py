@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import filelock
 import pytest
 
 from distui.runners.agent import pulses
@@ -57,6 +58,17 @@ def test_a_file_lock_with_its_path_and_holder(tmp_path: Path) -> None:
         fcntl.lockf(held, fcntl.LOCK_EX)
         told = seen("import fcntl; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX)", str(path))
         assert (told["call"], told["on"], told["holder"]) == ("lock", str(path), os.getpid())
+
+
+def test_a_lock_that_is_asked_for_again_and_again_with_its_path_and_holder(tmp_path: Path) -> None:
+    path = tmp_path / "op.lock"
+    script = "import filelock; filelock.FileLock(sys.argv[1]).acquire()"
+    with filelock.FileLock(path):
+        told = seen(script, str(path))
+        assert (told["call"], told["on"]) == ("lock", str(path))
+        assert pulses.lock_keeper(told["on"]) == os.getpid()
+    assert pulses.lock_keeper(str(path)) is None
+    assert pulses.lock_keeper(str(tmp_path / "gone")) is None
 
 
 def test_who_waits_for_no_lock_has_no_holder() -> None:
