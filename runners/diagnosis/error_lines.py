@@ -101,8 +101,8 @@ _NOTHING = re.compile(
 )
 """Words of errors that are none, or only of launchers whose ranks failed."""
 _WARNING = re.compile(r"\bUserWarning: |^WARNING\b(?: \[[^\]]{1,80}\])?(?: \(\S{1,20}\))?:? ")
-_WARNED = re.compile(r"\[W\d{0,4} |^W\d{4} ")
-"""A warning of torch's C++ (glog), before its prefix is taken away."""
+_WARNED = re.compile(r"\[W\d{0,4} |^W\d{4} |\[I\d{4} ")
+"""A warning, or less, of torch's C++ (glog), before its prefix is taken away."""
 _REPORTED = re.compile(r"Error: failed to run torchrun ")
 """Of a launcher that starts others: it says that they failed, and all else says more."""
 _SOCKET = re.compile(r"socket has failed to (?:bind|connect) .{1,400}errno: (?!97\b)\d")

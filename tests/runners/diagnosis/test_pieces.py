@@ -68,7 +68,7 @@ def test_the_type_of_an_exception_that_ray_passes_on_is_told_where_its_traceback
         (["gpu-b:11:14 [0] NCCL INFO Channel 15/0 : 0[90000] -> 1[1000] [send] via NET/Socket/7",
           "gpu-b:11:15 [0] NCCL INFO include/net.h:25 -> 2", "gpu-b:11:15 [0] NCCL INFO transport/net.cc:515 -> 2"],
          "NCCL met an error (unhandled system error)"),
-        (["WARNING worker.py:1228 -- The node with node id: 5b0e and ip: 10.0.8.41 has been marked dead because of that"],
+        (["WARNING worker.py:1228 -- The node with node id: 5b0e and ip: 10.0.8.41 has been marked dead because that"],
          "Ray lost node 10.0.8.41"),
     ],
 )  # fmt: skip
@@ -86,6 +86,15 @@ def test_a_pod_that_is_scheduled_after_a_warning_has_not_failed() -> None:
 def test_what_spawn_raises_names_its_process_where_nothing_follows() -> None:
     first = first_of(*SPAWNED[:5], "-- Process 1 terminated with the")
     assert (first.id, first.rank) == ("launcher-reports", 1)
+
+
+def test_what_torch_writes_for_debugging_is_no_failure() -> None:
+    assert not said(
+        [
+            "[I1108 01:20:06.503069695 debug.cpp:49] [c10d] The debug level is set to DETAIL.",
+            "[rank3]:[I1108 01:20:27.77 TCPStore.cpp:119] [c10d - debug] Read callback failed. code:-4095 name:EOF",
+        ]
+    ).failed
 
 
 def test_a_code_of_nccl_that_ended_peers_cause_too_is_no_failure() -> None:
