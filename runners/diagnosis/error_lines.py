@@ -18,6 +18,7 @@ from ..inrank.known_causes import NAN_REMEDY
 from .exceptions import LAST, sentence, text_of
 from .heads import Head, stamp_of
 from .nccl_facts import FactLine
+from .prefixes import Writer
 from .printed_traceback import NEXT, OF_RAY
 from .rules import First, Rule, RuleHits, shown
 
@@ -92,6 +93,7 @@ _NOTHING = re.compile(
     r"^[\s^~]*$|^\s*frame #\d+: "
     r'|^\s*File "|\bFile "[^"]{1,400}", line \d|^\s*raise |^\s*self\.\w|^\s*return \w+\(|error_file'
     r"|(?i:\berrors?[\"']?\s*[:=]\s*(?:0|none|null|false|<N/A>|$))|Traceback \(most"
+    r"|(?i:\berror\b\s*[:=]?\s*-?\d+\.\d)"
     r"|\b0 errors?\b|^\s*(?:failed|succeeded|active): \d+$|^nccl\w+Error: |closing signal|ChildFailedError"
     r"|CalledProcessError|Root Cause|failed \(exitcode"
     r"|exits with return code|CHILD PROCESS FAILED|error_handler: ?\{?$|Submitted job triggered an exception"
@@ -253,8 +255,9 @@ class ErrorLines:
             first = self._first(line, head, number)
             self._keep(_Sentence(Sureness.WORDS, failure, text, first, warned=True))
 
-    def diverged(self, line: str, text: str, head: Head, number: int) -> bool:
+    def diverged(self, line: str, number: int, head: Head, wrote: Writer) -> bool:
         """Whether a line of training has a loss that is not a number; the first of those in a row is kept."""
+        text = wrote.text
         match = _NOT_FINITE.search(text)
         if match is None or not is_alive(text) or not (match["sure"] or _SKIPPED.search(text) is None):
             return False

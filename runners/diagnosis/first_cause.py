@@ -160,7 +160,7 @@ def _for_want_of_a_cause(
         chosen += [
             cut for cut in cut_off if cut.rule.id != CUT_OFF.id or cut.firsts[0].file not in symptoms
         ]
-    return chosen
+    return chosen or ([] if failed else reading.short.entries())
 
 
 def _exits(reading: Reading, cut_off: Iterable[RuleHits]) -> Iterable[RuleHits]:

@@ -39,6 +39,7 @@ from .prefixes import LAYERS, LEARN, Writer, learned, prompted, ray_rank, writer
 from .printed_traceback import unfolded
 from .recorder_dumps import DumpError, Recorders, bounded, is_dump, rank_of_dump
 from .rules import BEGIN, IGNORED, STARTS, WHERE, WIDTH, Book, Raw, Tally, Version, book
+from .short_logs import ShortLog
 from .statements import CommunicatorPart, NodePart, Statements
 
 REPORT, REPORT_LINES = "pt-nccl-error", 64
@@ -94,12 +95,12 @@ class _Place:
 class Reading:
     """Everything that was read of some logs."""
 
-    def __init__(self, rules: Book | None = None) -> None:
+    def __init__(self, rules: Book | None = None, pasted: bool = False) -> None:
         self.book = rules or book()
         self.tally = Tally(self.book)
         self.statements = Statements()
         self.exceptions = Exceptions()
-        self.error_lines = ErrorLines()
+        self.error_lines, self.short = ErrorLines(), ShortLog(pasted)
         self.locals = self.exceptions.endings.locals
         self._ranks: set[int] = set()
         self.files: list[str] = []
@@ -111,8 +112,7 @@ class Reading:
         """Hosts that lines of NCCL and prompts of shells name."""
         self.lines = 0
         self.nccl_lines = 0
-        self._heads: dict[str, Head] = {}
-        self._places: dict[str, _Place] = {}
+        self._heads, self._places = dict[str, Head](), dict[str, _Place]()
         self._lengths: dict[int, int] = {}
         """Of files that were left."""
         self._at = _Place()
@@ -270,10 +270,12 @@ class Reading:
     def _unmarked(self, line: str, number: int) -> None:
         """A line that is none of NCCL's."""
         line = straight(line)
+        if self.short.open and self.short.asks(line, number):
+            self.short.take(line, number, (self._at.number, self._at.name), *self._bare(line))
         traced = self.exceptions.within and self._traced(line, number)
         if first := self.book.plain(" " + line):
             self._plain(line, first, number, traced)
-        elif traced or (may_diverge(line) and self._diverged(line, number)):
+        elif traced or (may_diverge(line) and self.error_lines.diverged(line, number, *self._bare(line))):
             return
         elif (self.error_lines.open_here or self.exceptions.pending) and is_alive(line):
             self.error_lines.outlive()
@@ -281,10 +283,6 @@ class Reading:
         elif number == self.error_lines.awaited or (not self.error_lines.full and may_report(line)):
             head, wrote = self._bare(line)
             self.error_lines.line(line, wrote.text, head, number, has_rule=False)
-
-    def _diverged(self, line: str, number: int) -> bool:
-        head, wrote = self._bare(line)
-        return self.error_lines.diverged(line, wrote.text, head, number)
 
     def _traced(self, line: str, number: int) -> bool:
         """Whether a line is of a traceback that is being printed."""
@@ -441,7 +439,7 @@ def read_all(files: Iterable[Named], stopped: Callable[[], bool] = bool) -> Read
 
     `stopped` is asked at each block: once it says so, no more is read.
     """
-    reading, files = Reading(), list(files)
+    reading, files = Reading(pasted=True), list(files)
     names = [name for file in files for name in _names(*file)]
     whose, older = owners(names), older_attempts(names)
     for source in sources(files, reading.unread):
