@@ -221,8 +221,8 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 302,
-    "lines": 90_636,
+    "modules": 303,
+    "lines": 90_720,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 43,
