@@ -314,7 +314,7 @@ def test_modules_that_the_documentation_names_exist(page: Path) -> None:
         "train.py",
         "hatch_build.py",
     }
-    others = re.compile(r"^## Scripts of public projects$.*?(?=^## )", re.MULTILINE | re.DOTALL)
+    others = re.compile(r"^## Scripts of public projects$.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
     assert set(re.findall(r"\b[a-z_0-9]+\.py\b", others.sub("", page.read_text()))) <= there
 
 

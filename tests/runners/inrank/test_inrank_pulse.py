@@ -254,6 +254,7 @@ def test_a_look_at_all_collectives_leaves_nothing_behind(place: Path) -> None:
         eventually(lambda: asking.ask("pulse").get("groups"))
         taken = asking.ask("pulse", whole=True, sites=True)
         eventually(lambda: asking.ask("pulse")["groups"][0]["enqueued"] == 70)
+        eventually(lambda: asking.ask("pulse", samples=3)["sites"] == 1)  # it has come to where it reads
         taken = asking.ask("pulse", samples=3, whole=True, sites=True)
         assert [(group["name"], group["ranks"], group["completed"]) for group in taken["groups"]] == [
             ("0", [], 70), ("1", [0], 70),
