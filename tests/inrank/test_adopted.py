@@ -91,6 +91,7 @@ def test_zero1_holds_about_half_of_the_states_in_each_rank(trained: Any) -> None
     assert trained["bare"][1][0]["described"] == (set(), "")
 
 
+@pytest.mark.long  # tests/e2e/test_adopt.py has one of a launch
 @pytest.mark.parametrize("start", ["bare", "zero1"])
 def test_a_checkpoint_goes_on_under_the_other(trained: Any, tmp_path: Path, start: str) -> None:
     under = adopting("zero1") if start == "bare" else environment()

@@ -72,6 +72,7 @@ def test_losses_updates_and_checkpoints_are_those_of_bare_ddp(bare: Any, tmp_pat
         assert "fsdp2 applied at adopting.py:" in seen[0]["described"][1]
 
 
+@pytest.mark.long  # tests/e2e/test_adopt.py has one of a launch
 @pytest.mark.parametrize("start", ["bare", "fsdp2"])
 def test_a_checkpoint_goes_on_under_the_other(bare: Any, tmp_path: Path, start: str) -> None:
     few = CASES // 2
