@@ -194,7 +194,7 @@ def _traced(hits: Iterable[RuleHits], lengths: Mapping[int, int]) -> Iterator[Ru
         code = (
             entry.firsts[0].values.get("rc", "") if entry.rule.id == "error-trace" and entry.firsts else ""
         )
-        if code in PASSED_ON and _near_end(entry.firsts, lengths):
+        if code in PASSED_ON and entry.count > 1 and _near_end(entry.firsts, lengths):
             text = f"NCCL met an error ({PASSED_ON[code]}), of which only its functions are told that passed it on."
             remedy = "NCCL_DEBUG=WARN writes the reason above them."
             yield as_cause(replace(entry, rule=replace(entry.rule, text=text, remedy=remedy)))
