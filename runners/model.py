@@ -414,7 +414,7 @@ class Collective(Struct, frozen=True, omit_defaults=True):
 
 
 class ProcessGroup(Struct, frozen=True, omit_defaults=True):
-    """A process group as its flight recorder tells of it; `backend`: "nccl", "nccl2" or "gloo"; "": unknown."""
+    """A process group by its recorder, or as torch counts (`completed` -1); `backend`: "nccl2", …; "": unknown."""
 
     name: str
     ranks: tuple[int, ...] = ()

@@ -124,6 +124,8 @@ def collect(view: View) -> Waits:
         wait = None if ended(view, rank) else _wait(rank, pulses)
         if wait is not None:
             waiting.of[rank] = wait
+    for wait in _by_counts(view):
+        waiting.of.setdefault(wait.rank, wait)
     if any(wait.age >= WAIT_S for wait in waiting.of.values()):
         waiting.called = _called(view)
         _meet(view, waiting)
@@ -161,6 +163,25 @@ def _by_stack(rank: int, pulses: Sequence[Pulse]) -> RankWait | None:
     op = place.op or "backward"
     call = Collective(group=DEFAULT, seq=0, op=op, created=since, sites=sites, p2p=True)
     return RankWait(rank, Key(DEFAULT), call, newest.at - since, recorded=False)
+
+
+def _by_counts(view: View) -> Iterable[RankWait]:
+    """Waits in groups that torch only counts: a rank sits still and has called more collectives than another member."""
+    counts: dict[Key, dict[int, int]] = {}
+    for rank, pulses in view.history.items():
+        answer = last_answer(pulses)
+        for group in answer.groups if answer is not None else ():
+            if group.completed < 0:
+                counts.setdefault(key_of(group), {})[rank] = group.enqueued
+    for key, called in counts.items():
+        least = min(called.values()) if len(called) >= (key.size or len(view.state.ranks)) else 0
+        for rank, count in called.items():
+            pulses = view.history[rank]
+            since = activity.still_since(pulses)
+            if count > least and not ended(view, rank) and pulses[-1].at - since >= WAIT_S:
+                sites = activity.users(pulses[-1].stack)
+                call = Collective(group=key.name, seq=count, op="collective", created=since, sites=sites)
+                yield RankWait(rank, key, call, pulses[-1].at - since, recorded=False)
 
 
 def patience(pulses: Iterable[Pulse]) -> float:
@@ -481,13 +502,8 @@ def _asleep(does: Doing, age: float, held: HeldBy) -> Culprit | None:
 
 def _works(does: Doing, age: float, blocked: Sequence[Pending]) -> Culprit | None:
     if does.place.kind is Kind.LOADER and does.helped and age >= LOADER_S:
-        return _verdict(
-            "hang-loader",
-            does,
-            _AT[Kind.LOADER] + _at(does),
-            "the workers of its data loader work",
-            "warning",
-        )
+        action = _AT[Kind.LOADER] + _at(does)
+        return _verdict("hang-loader", does, action, "the workers of its data loader work", "warning")
     if age < WORKS_S:
         return None
     late = age >= TOO_LONG_S
@@ -512,14 +528,9 @@ def _within(does: Doing, blocked: Sequence[Pending]) -> str:
 
 def _verdict(name: str, does: Doing, action: str, proof: str, severity: str = "error") -> Culprit:
     return Culprit(
-        id=name,
-        severity=severity,
-        does=action,
-        remedy=_REMEDIES[name],
-        proof=proof,
-        stack=does.stack,
+        id=name, severity=severity, does=action, remedy=_REMEDIES[name], proof=proof, stack=does.stack,
         source=does.source,
-    )
+    )  # fmt: skip
 
 
 def together(view: View, candidates: Mapping[int, Sequence[Pending]]) -> list[Case]:

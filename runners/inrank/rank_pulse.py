@@ -16,7 +16,7 @@ import pickle
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from functools import partial
 from operator import methodcaller
 from types import FrameType, ModuleType
@@ -242,6 +242,32 @@ def backends() -> list[str]:
     return sorted(names)
 
 
+COUNTED = {"ProcessGroupNCCL2": "nccl2", "ProcessGroupNCCLLazy": "nccl-lazy"}
+"""Backends that torch 2.14 does not record, by the class that carries them out; later versions do."""
+
+
+def counted(kinds: Container[str]) -> list[dict[str, Any]]:
+    """As ProcessGroups those that no recorder of these kinds has: all there is of them is how many collectives this rank
+    has called."""
+    world: Any = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
+    groups: list[dict[str, Any]] = []
+    for group, name in list(getattr(world, "pg_names", {}).items()):
+        with contextlib.suppress(*UNREADABLE):
+            for device in group._device_types:
+                backend = group._get_backend(device)
+                kind = COUNTED.get(type(backend).__name__, "")
+                called = int(backend._get_sequence_number_for_group()) if kind and kind not in kinds else 0
+                if called > 0:
+                    ranks = (
+                        () if str(name) == DEFAULT else tuple(sorted(world.pg_group_ranks.get(group, ())))
+                    )
+                    groups.append(
+                        {"name": str(name), "desc": str(group.group_desc), "ranks": ranks, "enqueued": called,
+                         "completed": -1, "backend": kind}
+                    )  # fmt: skip
+    return groups
+
+
 class _Recorder:
     """One of torch's flight recorders, and its groups as of the last sample."""
 
@@ -255,7 +281,7 @@ class _Recorder:
     ) -> None:
         self._dump = dump
         self._json = getattr(core, "_dump_%s_trace_json" % kind, None)
-        self._kind = kind
+        self.kind = kind
         self.names, self.mixed = names, mixed
         """Ranks by name of a group; names of groups that have NCCL and gloo."""
         self._groups: dict[str, dict[str, Any]] = {}
@@ -319,7 +345,7 @@ class _Recorder:
 
     def _name(self, entry: dict[str, Any]) -> str:
         name = str(entry["process_group"][0])
-        return name + "/gloo" if self._kind == "fr" and name in self.mixed else name
+        return name + "/gloo" if self.kind == "fr" and name in self.mixed else name
 
     def _learn(self, entries: list[dict[str, Any]]) -> None:
         """Counts from the entries themselves: torch's own also count sends and receives, each backend in its way."""
@@ -409,20 +435,21 @@ class Collectives:
         return self._read(whole, sites)
 
     def _read(self, whole: bool, sites: bool) -> dict[str, Any]:
-        counted = [recorder.counts() for recorder in self._recorders]
+        counts = [recorder.counts() for recorder in self._recorders]
         stuck = any(recorder.stuck for recorder in self._recorders)
         entries: list[dict[str, Any]] = []
-        if whole or not all(counted):
+        if whole or not all(counts):
             whole, sites = True, sites or stuck
             self._learn_names()
             entries = [entry for recorder in self._recorders for entry in recorder.entries(sites)]
             entries.sort(key=lambda entry: entry["time_created_ns"])
         active = [entry for entry in entries if not entry["done"]][:ACTIVE]
         done = [entry for entry in entries if entry["done"]][-RECENT:]
+        groups = [group for recorder in self._recorders for group in recorder.groups()]
         return {
             "recorder": True,
             "whole": whole,
-            "groups": [group for recorder in self._recorders for group in recorder.groups()],
+            "groups": groups + counted([recorder.kind for recorder in self._recorders]),
             "active": [as_collective(entry, sites) for entry in active],
             "recent": [
                 as_collective(entry, sites and number >= len(done) - RECENT_SITES)
@@ -445,8 +472,8 @@ class NotReady(RuntimeError):
 
 
 def flight(newest: int = 128) -> str:
-    """torch's flight recorders as JSON text: "recorders", each in torch's own layout, "members" of the groups, and the
-    classes of their "backends".
+    """torch's flight recorders as JSON text: "recorders", each in torch's own layout, "members" of the groups, and those
+    that are only "counted".
 
     Of 2,000 entries the `newest` ones, with the last 8 of each group and all that have not completed; of their stacks
     the frames outside torch, innermost first. Raises NotReady without a recorder or a process group.
@@ -464,7 +491,8 @@ def flight(newest: int = 128) -> str:
         entries = dumped(dump, True)
         kept = [_brief(entry) for entry in _wanted(entries, newest) if _lives(entry, ranks_of)]
         dumped_recorders.append(dict(header, entries=kept, left_out=len(entries) - len(kept)))
-    whole = {"recorders": dumped_recorders, "members": ranks_of, "backends": backends()}
+    without = counted([str(each["kind"]) for each in dumped_recorders])
+    whole = {"recorders": dumped_recorders, "members": ranks_of, "counted": without}
     return json.dumps(whole, default=str)
 
 

@@ -178,14 +178,24 @@ def test_a_gloo_run_of_a_cuda_build_is_no_nccl_run(newest: Ranks, start: Callabl
     assert nccl_lines(run, 0) == 0
 
 
-def test_nccl2_is_nccl_and_a_torch_that_does_not_record_it_is_told(newest: Ranks) -> None:
+def test_a_rank_that_stays_away_on_nccl2_which_torch_2_14_only_counts(newest: Ranks) -> None:
     run = newest.start("nccl2")
     told = "NCCL_DEBUG=INFO COLL live on ranks 0, 1 for 60 s\n"
     switch = ("nccl", "INFO", "--subsys", "COLL", "--for", "60")
     assert until(lambda: run.distui(*switch).out == told, START_S, every=2.0), run.describe()
     assert until(lambda: nccl_lines(run, 0) and nccl_lines(run, 1), 60), run.describe()
     assert "backend gloo planned, NCCL in use" in run.distui("status").fine().out
-    assert "does not record what its backend nccl2 does" in run.distui("dump", "flight").out
+    flight = run.distui("dump", "flight").fine().out
+    assert flight.startswith("Group 0 (default_pg): this torch only counts what its backend nccl2 does")
+    assert "hang-" not in str(run.status()["findings"])
+
+    newest.world.script("stall", "")
+    hang = finding(run, "hang-")
+    assert (hang["id"], hang["rank"]) == ("hang-not-joined", 1), hang
+    assert re.search(r"trains\.py:\d+ stays_away; rank 0 waits for it in collective #\d+$", hang["text"]), (
+        hang
+    )
+    assert len(re.findall(r"^    [01] +\d+$", run.distui("dump", "flight").out, re.MULTILINE)) == 2
 
 
 def test_where_the_plan_has_gloo_and_the_script_takes_nccl_a_level_can_be_set_by_a_restart(

@@ -150,17 +150,31 @@ def test_flight_recorders_are_one_table_a_group() -> None:
     assert dumps.flight({0: '{"entries": []}'}) == ["No rank has called a collective yet."]
     both = json.dumps({"recorders": [{"kind": kind, "entries": []} for kind in ("nccl", "fr")]})
     assert dumps.flight({0: both}) == ["No rank has called a collective yet."]
-    for backends, recorders, words in (
-        (["ProcessGroupNCCL2"], ("nccl", "fr"), "does not record what its backend nccl2 does"),
-        (["ProcessGroupNCCL2"], ("nccl", "fr", "nccl2"), "No rank has called a collective yet."),
-        (["ProcessGroupGloo"], ("nccl", "fr"), "No rank has called a collective yet."),
-    ):
-        kinds = [{"kind": kind, "entries": []} for kind in recorders]
-        (told,) = dumps.flight({0: json.dumps({"recorders": kinds, "backends": backends})})
-        assert words in told
     older = json.dumps({"recorders": [{"version": "2.4", "kind": "nccl", "entries": []}]})
     (said,) = dumps.flight({0: older, 1: older})
     assert "what gloo does is n/a" in said, "torch 2.7 has no recorder for gloo"
+
+
+def test_where_torch_only_counts_the_dump_has_the_counts() -> None:
+    kinds = [{"kind": kind, "entries": list[str]()} for kind in ("nccl", "fr")]
+
+    def answer(called: int) -> str:
+        group = {"name": "0", "desc": "default_pg", "enqueued": called, "completed": -1, "backend": "nccl2"}
+        return json.dumps({"recorders": kinds, "counted": [group]})
+
+    hint = "TORCH_DIST_USE_NCCL2=0, or the backend nccl-legacy, is recorded call by call."
+    assert dumps.flight({0: answer(42), 1: answer(41), 2: answer(42)}) == [
+        "Group 0 (default_pg): this torch only counts what its backend nccl2 does",
+        "    ranks  called",
+        "    0, 2       42",
+        "    1          41",
+        hint,
+    ]
+    both = json.loads(recorder(7, done=True)) | {"counted": json.loads(answer(3))["counted"]}
+    lines = dumps.flight({0: json.dumps(both)})
+    assert lines[0] == "Group 0 (default_pg): 1 ranks known", "what is recorded comes first"
+    assert lines[-5:-3] == ["", "Group 0 (default_pg): this torch only counts what its backend nccl2 does"]
+    assert lines[-1] == hint
 
 
 def cuda(**more: Any) -> str:

@@ -215,23 +215,33 @@ def flight(texts: Mapping[int, str]) -> list[str]:
         )
         lines += [f"Group {named}: {members}", *(f"    {row}" for row in _rows(group))]
         lines += [f"    {sentence}" for sentence in _sentences(group)]
-    return lines or [_nothing(texts)]
+    counted = _counted(texts)
+    return [*lines, *[""] * bool(lines and counted), *counted] or [_nothing(texts)]
 
 
-UNRECORDED = ("ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
-"""Backends of torch 2.14 that only the recorders of later versions know."""
+def _counted(texts: Mapping[int, str]) -> list[str]:
+    """A table a group that torch only counts, as 2.14 does with its backend nccl2."""
+    calls: dict[str, dict[int, int]] = {}
+    for rank, text in texts.items():
+        for group in json.loads(text).get("counted", ()):
+            named = f"{group['name']} ({group['desc']})"
+            title = f"Group {named}: this torch only counts what its backend {group['backend']} does"
+            calls.setdefault(title, {})[rank] = int(group["enqueued"])
+    lines: list[str] = []
+    for title, called in sorted(calls.items()):
+        alike: dict[int, list[int]] = {}
+        for rank, count in sorted(called.items()):
+            alike.setdefault(count, []).append(rank)
+        rows = [("ranks", "called"), *((spans(those, MOST), str(count)) for count, those in alike.items())]
+        lines += [title, *(f"    {row}" for row in table(rows, frozenset({1})))]
+    hint = "TORCH_DIST_USE_NCCL2=0, or the backend nccl-legacy, is recorded call by call."
+    return [*lines, hint] if lines else []
 
 
 def _nothing(texts: Mapping[int, str]) -> str:
-    """Why no call is there: torch before 2.8 or so has no recorder for gloo, and 2.14 none for its backend nccl2."""
+    """Why no call is there: torch before 2.8 or so has no recorder for gloo."""
     dumped = [json.loads(text) for text in texts.values()]
     kinds = {str(entry.get("kind")) for each in dumped for entry in each.get("recorders", ())}
-    silent = any(str(name) in UNRECORDED for each in dumped for name in each.get("backends", ()))
-    if silent and kinds <= {"nccl", "fr"}:
-        return (
-            "No call is recorded: this torch does not record what its backend nccl2 does, so that hangs in it are not "
-            "seen either. TORCH_DIST_USE_NCCL2=0, or the backend nccl-legacy, is recorded."
-        )
     if kinds == {"nccl"}:
         return (
             "No call is recorded: this torch records NCCL's collectives alone, and what gloo does is n/a."

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from distui.runners.inrank import rank_pulse
-from distui.runners.inrank.rank_pulse import Collectives, flight, inputs
+from distui.runners.inrank.rank_pulse import Collectives, counted, flight, inputs
 
 
 def entry(number: int, name: str, **more: Any) -> dict[str, Any]:
@@ -139,6 +139,37 @@ def test_a_torch_that_records_nccl_alone_has_no_recorder_for_gloo(
     monkeypatch.setattr(rank_pulse, "RECORDERS", ("nccl",))
     monkeypatch.setattr(rank_pulse, "backends", lambda: used)
     assert looked(older)["recorder"] is recorder
+
+
+class ProcessGroupNCCL2:
+    """By its name and its count, torch's own."""
+
+    def _get_sequence_number_for_group(self) -> int:
+        return 41
+
+
+def test_a_backend_that_torch_does_not_record_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Group:
+        group_desc, _device_types = "default_pg", ("cuda",)
+
+        def __init__(self, backend: object) -> None:
+            self._backend = backend
+
+        def _get_backend(self, device: str) -> object:
+            return self._backend
+
+    whole, part, gloo = Group(ProcessGroupNCCL2()), Group(ProcessGroupNCCL2()), Group(object())
+    world = SimpleNamespace(
+        pg_names={whole: "0", part: "3", gloo: "4"},
+        pg_group_ranks={whole: {0: 0, 1: 1}, part: {1: 0, 0: 1}},
+    )
+    monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", SimpleNamespace(_world=world))
+    counts = {"desc": "default_pg", "enqueued": 41, "completed": -1, "backend": "nccl2"}
+    assert counted(["nccl", "fr"]) == [
+        {"name": "0", "ranks": (), **counts},
+        {"name": "3", "ranks": (0, 1), **counts},
+    ]
+    assert counted(["nccl", "fr", "nccl2"]) == [], "from 2.15 on it is recorded"
 
 
 def test_without_a_recorder_nothing_is_told(monkeypatch: pytest.MonkeyPatch, looked: Look) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distui.presets.finding import Finding
-from distui.runners.model import OwnLine, ProcessGroup, RankPhase, RunPhase, Site
+from distui.runners.model import OwnLine, ProcessGroup, Pulse, RankPhase, RunPhase, Site
 
 from .hang_rig import (
     END,
@@ -44,6 +44,37 @@ def test_a_sleeping_rank_is_named_with_its_line() -> None:
         "rank 2 called 41 collectives of default_pg",
         "stack of rank 2: train.py:33 load, train.py:70 main, train.py:80 <module>",
     )
+
+
+IN_SYNCHRONIZE = (Site(TORCH + "cuda/__init__.py", 1281, "synchronize"), *STEP)
+
+
+def only_counted(rank: int, stack: tuple[Site, ...], calls: int, **more: object) -> tuple[Pulse, ...]:
+    """A rank whose torch counts what its backend does, and records nothing of it."""
+    group = ProcessGroup("0", (), calls, completed=-1, backend="nccl2")
+    return series(rank, stack, groups=(group,), **more)  # type: ignore[arg-type]
+
+
+def test_where_torch_only_counts_the_rank_that_is_behind_is_named_once_the_others_sit_still() -> None:
+    made = Made().add(*(only_counted(rank, IN_SYNCHRONIZE, 42, share=1.0) for rank in (0, 1, 3)))
+    made.add(only_counted(2, LOAD, 41))
+    found = only(made.hang())
+    assert found.text == "rank 2 sleeps at train.py:33 load; ranks 0, 1, 3 wait for it in collective #42"
+    assert found.evidence[:2] == (
+        "ranks 0, 1, 3 wait in collective #42 of default_pg (train.py:50 step)",
+        "rank 2 called 41 collectives of default_pg",
+    )
+    made.add(only_counted(0, STEP, 42, looks=3))
+    assert only(made.hang()).text.endswith("ranks 1, 3 wait for it in collective #42")
+
+
+def test_equal_counts_are_no_wait() -> None:
+    """Nobody knows whether the last one has ended: a long evaluation without collectives looks like that."""
+    made = Made().add(*(only_counted(rank, IN_SYNCHRONIZE, 42, looks=60) for rank in range(4)))
+    assert made.hang() == []
+    made.state.ranks[3].pulse = None
+    del made.history[3]
+    assert all(not finding.alarm for finding in made.hang()), "of rank 3 nothing is heard"
 
 
 SKIPPED = OwnLine("skipping batch 17: bad sample", NOW - 9)
