@@ -88,36 +88,37 @@ def _workers_busy(pids: Iterable[int], proc: str) -> int | None:
     return sum(busy) if busy else None
 
 
-def lock_holders(proc: str = "/proc") -> dict[int, int]:
-    """Processes that wait for a file lock, each with who holds it; without those whose holder is not seen here.
+class FileLocks:
+    """The locks of the kernel on files, with who holds them, as far as that is seen here: see proc_locks(5)."""
 
-    A waiting line of /proc/locks has "->" and the number of the lock that keeps it waiting, see proc_locks(5).
-    """
-    try:
-        text = Path(proc, "locks").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return {}
-    lines = [line.split() for line in text.splitlines()]
-    held = {line[0]: line[4] for line in lines if len(line) > 4 and line[1] != "->"}
-    waiting = {line[5]: held.get(line[0], "") for line in lines if len(line) > 5 and line[1] == "->"}
-    return {
-        int(pid): int(holder)
-        for pid, holder in waiting.items()
-        if pid.isdigit() and holder.isdigit() and holder != "0"
-    }
+    def __init__(self, proc: str = "/proc") -> None:
+        try:
+            text = Path(proc, "locks").read_text(encoding="ascii", errors="replace")
+        except OSError:
+            text = ""
+        lines = [line.split() for line in text.splitlines()]
+        held = [line for line in lines if len(line) > 5 and line[1] != "->" and _is_pid(line[4])]
+        numbered = {line[0]: int(line[4]) for line in held}
+        waiting = [line for line in lines if len(line) > 5 and line[1] == "->" and line[5].isdigit()]
+        self._waiting = {int(line[5]): numbered[line[0]] for line in waiting if line[0] in numbered}
+        """Process that waits → who holds: its line has "->" and the number of the lock that keeps it waiting."""
+        self._files = {line[5]: int(line[4]) for line in reversed(held)}
+        """Device and inode of a file → who holds the first lock on it."""
+
+    def holder(self, pid: int, path: str) -> int | None:
+        """Of the lock that a process waits for, in the kernel or by asking for it again and again; None: not seen."""
+        if pid in self._waiting:
+            return self._waiting[pid]
+        try:
+            status = os.stat(path)
+        except (OSError, ValueError):
+            return None
+        device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+        return self._files.get(f"{device}:{status.st_ino}")
 
 
-def lock_keeper(path: str, proc: str = "/proc") -> int | None:
-    """The process that holds a lock of the kernel on a file; None where none is seen from here, see proc_locks(5)."""
-    try:
-        status = os.stat(path)
-        text = Path(proc, "locks").read_text(encoding="ascii", errors="replace")
-    except (OSError, ValueError):
-        return None
-    file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    lines = [line.split() for line in text.splitlines()]
-    held = (line[4] for line in lines if len(line) > 5 and line[1] != "->" and line[5] == file)
-    return next((int(pid) for pid in held if pid.isdigit() and pid != "0"), None)
+def _is_pid(word: str) -> bool:
+    return word.isdigit() and word != "0"
 
 
 def _program(pid: int, proc: str = "/proc") -> str:
@@ -170,11 +171,11 @@ def _with_stalls(pulse: Pulse, stalled: Mapping[int, tuple[Stall, ...]]) -> Puls
     return structs.replace(pulse, stalls=its) if its is not None else pulse
 
 
-def _with_holder(pulse: Pulse, holders: Mapping[int, int], own: Mapping[int, int]) -> Pulse:
+def _with_holder(pulse: Pulse, locks: FileLocks | None, own: Mapping[int, int]) -> Pulse:
     """With who holds the file lock that it waits for: a rank, also by a child (`own`: pid → rank's), or anybody."""
-    if pulse.call != "lock":
+    if locks is None or pulse.call != "lock":
         return pulse
-    holder = holders.get(pulse.pid or 0) or lock_keeper(pulse.on)
+    holder = locks.holder(pulse.pid or 0, pulse.on)
     if holder is None:
         return pulse
     return structs.replace(
@@ -370,15 +371,14 @@ class Pulses:
         self._waiting, self._attentive = bool(waiting), bool(early or slow or still)
         pids = {ranks[pulse.rank] for pulse in (*waiting, *slow)}
         stalled = await asyncio.to_thread(stalls, pids) if pids else {}
-        locked = any(pulse.call == "lock" for pulse in pulses)
-        holders = lock_holders() if locked else {}
-        own = {member: pid for pid in ranks.values() for member in tree(pid)} if locked else {}
+        locks = FileLocks() if any(pulse.call == "lock" for pulse in pulses) else None
+        own = {member: pid for pid in ranks.values() for member in tree(pid)} if locks is not None else {}
         steps = {pulse.rank: pulse.last_step for pulse in (*waiting, *still)}
         wrote = (
             await self._lines.of(self._state.attempt, steps) if steps and self._lines is not None else {}
         )
         return tuple(
-            _with_lines(_with_holder(_with_stalls(_lean(pulse), stalled), holders, own), wrote)
+            _with_lines(_with_holder(_with_stalls(_lean(pulse), stalled), locks, own), wrote)
             for pulse in pulses
         )
 

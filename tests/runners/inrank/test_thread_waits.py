@@ -42,7 +42,7 @@ def seen(script: str, *arguments: str, extra: str = "") -> Any:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
-        holder = pulses.lock_holders().get(process.pid)
+        holder = pulses.FileLocks().holder(process.pid, json.loads(line or "{}").get("on", ""))
         process.kill()
     assert line, process.stderr.read() if process.stderr else ""
     return {**json.loads(line), "holder": holder}
@@ -65,15 +65,14 @@ def test_a_lock_that_is_asked_for_again_and_again_with_its_path_and_holder(tmp_p
     script = "import filelock; filelock.FileLock(sys.argv[1]).acquire()"
     with filelock.FileLock(path):
         told = seen(script, str(path))
-        assert (told["call"], told["on"]) == ("lock", str(path))
-        assert pulses.lock_keeper(told["on"]) == os.getpid()
-    assert pulses.lock_keeper(str(path)) is None
-    assert pulses.lock_keeper(str(tmp_path / "gone")) is None
+        assert (told["call"], told["on"], told["holder"]) == ("lock", str(path), os.getpid())
+    assert pulses.FileLocks().holder(os.getpid(), str(path)) is None
+    assert pulses.FileLocks().holder(os.getpid(), str(tmp_path / "gone")) is None
 
 
 def test_who_waits_for_no_lock_has_no_holder() -> None:
-    assert pulses.lock_holders().get(os.getpid()) is None
-    assert pulses.lock_holders(proc="/nowhere") == {}
+    assert pulses.FileLocks().holder(os.getpid(), "") is None
+    assert pulses.FileLocks(proc="/nowhere").holder(os.getpid(), "") is None
 
 
 def test_a_fifo_that_nobody_writes_to(tmp_path: Path) -> None:
