@@ -79,11 +79,19 @@ def report(seen: Sequence[Seen]) -> str:
         "",
         f"{today}, {machine}, {software}. Command: `bash tests/gpu/run.sh`, which writes this page.",
         "",
+        *_shared(len(names)),
         "| check | outcome | seconds | what was seen |",
         "|---|---|---|---|",
     ]
     lines += [f"| {one.name} | {one.outcome} | {one.seconds:.1f} | {_cell(one.text)} |" for one in seen]
     return "\n".join([*lines, ""])
+
+
+def _shared(gpus: int) -> list[str]:
+    return [] if gpus > 1 else [
+        "Jobs of two ranks shared the one GPU, over NCCL's sockets: each rank had a `NCCL_HOSTID` of its own.",
+        "",
+    ]  # fmt: skip
 
 
 def _cell(text: str) -> str:

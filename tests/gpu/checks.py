@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -42,13 +43,30 @@ def telemetry(site: Site) -> str:
         lambda now: all(rank["gpu_source"] == "nvml" and rank["gpu_mem"] for rank in now["ranks"]), 30
     )
     placed = {rank["rank"]: rank["gpu"] for rank in state["ranks"]}
-    assert len(set(placed.values())) == site.ranks, placed
+    assert len(set(placed.values())) == len(site.gpus), placed
     busy = run.eventually(lambda now: all((gpu["util"] or 0) > 0 for gpu in now["nodes"][0]["gpus"]), 30)
     parts = [
         f"GPU {gpu['index']}: {gpu['util']:.0f} %, {gpu['mem_used'] / 2**30:.1f} GiB, {gpu['power_w']} W"
         for gpu in busy["nodes"][0]["gpus"]
     ]
+    _like_nvidia_smi(busy["nodes"][0]["gpus"])
     return f"rank → GPU {placed}; {'; '.join(parts)}"
+
+
+def _like_nvidia_smi(gpus: list[dict[str, Any]]) -> None:
+    """What does not change from one second to the next is as nvidia-smi says it."""
+    fields = "name,memory.total,power.limit,clocks.max.sm,temperature.gpu"
+    done = subprocess.run(
+        ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"],
+        check=True, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    for gpu, line in zip(gpus, done.stdout.splitlines(), strict=True):
+        name, mib, watts, mhz, celsius = (field.strip() for field in line.split(","))
+        assert gpu["name"] == name, (gpu, line)
+        assert abs(gpu["mem_total"] / 2**20 - float(mib)) < 2, (gpu, line)
+        assert abs(gpu["power_limit_w"] - float(watts)) < 1, (gpu, line)
+        assert gpu["max_sm_mhz"] == int(mhz), (gpu, line)
+        assert abs(gpu["temp_c"] - float(celsius)) < 10, (gpu, line)
 
 
 def statements(site: Site) -> str:
@@ -85,7 +103,6 @@ def restart(site: Site) -> str:
 
 def hang(site: Site) -> str:
     """A rank that does not join is named with its line."""
-    site.needs_ranks(2)
     run = _job(site, jobs.MISSING).healthy()
     finding, seconds = _finding(run, "hang-")
     assert finding["rank"] == 1, finding
@@ -95,7 +112,7 @@ def hang(site: Site) -> str:
 
 def mismatch(site: Site) -> str:
     """Ranks that call a collective with different sizes, which gloo would end at once."""
-    site.needs_gpu(2)
+    site.needs_gpu()
     run = _job(site, jobs.TWO_SHAPES)
     finding, seconds = _finding(run, "hang-mismatch")
     return f"{seconds:.0f} s: {finding['text']}"
@@ -103,7 +120,6 @@ def mismatch(site: Site) -> str:
 
 def straggler(site: Site) -> str:
     """A rank with more to do in every step is the one that the others wait for."""
-    site.needs_ranks(2)
     run = _job(site, jobs.SLOW, "--env", "TORCH_NCCL_ENABLE_TIMING=1").healthy()
     finding, seconds = _finding(run, "straggler")
     assert finding["rank"] == 1, finding
@@ -112,7 +128,7 @@ def straggler(site: Site) -> str:
 
 def health_service(site: Site) -> str:
     """NCCL's RAS is asked while a rank waits; whatever it says, every rank lives on."""
-    site.needs_gpu(2)
+    site.needs_gpu()
     run = _job(site, jobs.MISSING).healthy()
     _finding(run, "hang-")
     until(lambda: any(one["id"] == "nccl-ras" for one in run.status()["findings"]), 45, every=1.0)
@@ -159,12 +175,14 @@ def doctor(site: Site) -> str:
 
 
 def _preset(site: Site, name: str) -> str:
-    """Ten steps of the shipped example."""
-    script, options = str(EXAMPLES / "chargpt.py"), ("--nproc-per-node", str(site.ranks))
+    """Ten steps of the shipped example, whose ranks take a GPU each."""
+    script = str(EXAMPLES / "chargpt.py")
+    options = ("--nproc-per-node", str(len(site.gpus) or site.ranks))
     run = site.world.run("launch", name, *options, "--", script, "--steps", "10")
     assert run.wait(timeout=300) == 0, run.describe()
-    state = run.status()
-    return f"{state['state']} after {state['ended'] - state['began']:.0f} s"
+    state, lines = run.status(), run.distui("status").fine().out.splitlines()
+    training = next((line for line in lines if line.startswith("training: ")), "no training line")
+    return f"{state['state']} after {state['ended'] - state['began']:.0f} s; {training}"
 
 
 def _of_preset(name: str, gpu_only: bool) -> Check:
@@ -182,23 +200,20 @@ def _of_preset(name: str, gpu_only: bool) -> Check:
 
 
 def adopt(site: Site) -> str:
-    """zero1 at a plain script's own DistributedDataParallel: the losses of ddp, a whole checkpoint from rank 0 alone."""
+    """Presets at a plain script's own DistributedDataParallel: losses as under ddp, whole checkpoints from rank 0."""
     script, seen = str(Path(__file__).parents[1] / "inrank" / "plain_gpt.py"), {}
-    for name, words in (("ddp", ()), ("zero1", ("--adopt",))):
+    for name, words in (("ddp", ()), ("zero1", ("--adopt",)), ("fsdp2", ("--adopt",))):
         out, log = site.world.work / f"{name}.pt", site.world.work / f"{name}.json"
         options = ("launch", name, *words, "--nproc-per-node", str(site.ranks))
         run = site.world.run(*options, "--", script, "--out", str(out), "--losses", str(log))
         assert run.wait(timeout=300) == 0, run.describe()
-        seen[name] = (
-            json.loads(log.read_text())["losses"],
-            out.stat().st_size,
-            run.status()["applied"]["text"],
-        )
-    assert all(
-        abs(one - other) < 1e-4 for one, other in zip(seen["ddp"][0], seen["zero1"][0], strict=True)
-    ), seen
-    assert abs(seen["ddp"][1] - seen["zero1"][1]) < 4096, seen
-    return str(seen["zero1"][2])
+        losses = json.loads(log.read_text())["losses"]
+        seen[name] = losses, out.stat().st_size, run.status()["applied"]["text"]
+    for name in ("zero1", "fsdp2"):
+        pairs = zip(seen["ddp"][0], seen[name][0], strict=True)
+        assert all(abs(one - other) < 1e-4 for one, other in pairs), seen
+        assert abs(seen["ddp"][1] - seen[name][1]) < 4096, seen
+    return f"{seen['zero1'][2]}; {seen['fsdp2'][2]}"
 
 
 CHECKS: dict[str, Check] = {

@@ -8,6 +8,9 @@ import torch.distributed as dist
 cuda = torch.cuda.is_available()
 rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
 if cuda:
+    if torch.cuda.device_count() < int(os.environ["LOCAL_WORLD_SIZE"]):
+        os.environ["NCCL_HOSTID"] = str(rank)  # it takes ranks that share a GPU for ranks on two hosts, over sockets
+    local %= torch.cuda.device_count()
     torch.cuda.set_device(local)
 device = torch.device("cuda", local) if cuda else torch.device("cpu")
 dist.init_process_group("nccl" if cuda else "gloo")

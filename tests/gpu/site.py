@@ -30,18 +30,13 @@ class Site:
 
     @property
     def ranks(self) -> int:
-        """One a GPU; two in a rehearsal."""
-        return len(self.gpus) or 2
+        """One a GPU, and never fewer than two: on a machine with one GPU they share it, see jobs.BEGIN."""
+        return max(2, len(self.gpus))
 
     def needs_gpu(self, least: int = 1) -> None:
         """Raises LeftOut where there are fewer."""
         if len(self.gpus) < least:
             raise LeftOut(f"needs {least} GPU{'s' * (least > 1)}")
-
-    def needs_ranks(self, least: int) -> None:
-        """Raises LeftOut where fewer ranks can run."""
-        if self.ranks < least:
-            raise LeftOut(f"needs {least} ranks, and so {least} GPUs")
 
 
 Check = Callable[[Site], str]

@@ -87,9 +87,12 @@ def main() -> None:
     parser.add_argument("--resume", type=Path)
     parser.add_argument("--losses", type=Path)
     args = parser.parse_args()
-    cuda = torch.cuda.is_available()
+    cuda, local = torch.cuda.is_available(), int(os.environ["LOCAL_RANK"])
+    if cuda and torch.cuda.device_count() < int(os.environ["LOCAL_WORLD_SIZE"]):
+        os.environ["NCCL_HOSTID"] = str(local)  # NCCL wants ranks that share a GPU to be on different hosts
+        local %= torch.cuda.device_count()
     dist.init_process_group("nccl" if cuda else "gloo")
-    rank, local = dist.get_rank(), int(os.environ["LOCAL_RANK"])
+    rank = dist.get_rank()
     device = f"cuda:{local}" if cuda else "cpu"
     if cuda:
         torch.cuda.set_device(local)
