@@ -175,10 +175,14 @@ def check_nodes(preset: Preset, nodes: int | None) -> None:
     raise PlanError(f"nnodes {nnodes} > {nodes} nodes that there are: give at most {nodes}")
 
 
-def ranks(preset: Preset, gpus: int, cores: int, nodes: int | None = 1) -> Ranks:
+SHARED_GPU = "NCCL_MULTI_RANK_GPU_ENABLE"
+"""By 1 NCCL, from 2.30 on, takes several ranks on one GPU."""
+
+
+def ranks(preset: Preset, gpus: int, cores: int, nodes: int | None, env: Mapping[str, str]) -> Ranks:
     """Ranks and backend of `preset` on each node, with that many visible GPUs and cores there.
 
-    `nodes` there are, None: as many as asked for. Raises PlanError.
+    `nodes` there are, None: as many as asked for. `env` may let ranks share a GPU. Raises PlanError.
     """
     check_nodes(preset, nodes)
     where = "this machine" if nodes == 1 else "a node"
@@ -187,10 +191,10 @@ def ranks(preset: Preset, gpus: int, cores: int, nodes: int | None = 1) -> Ranks
     if preset.strategy.kind == "single" and nproc > 1:
         raise PlanError(f"strategy single is one rank, not nproc_per_node {nproc}: take the preset ddp")
     on_gpu = gpus > 0 and asked != "cpu"
-    if on_gpu and nproc > gpus:
+    if on_gpu and nproc > gpus and env.get(SHARED_GPU) != "1":
         raise PlanError(
             f"nproc_per_node {nproc} > {gpus} {_gpus(gpus)}: give at most {gpus}, "
-            "or --env CUDA_VISIBLE_DEVICES= to run on CPU"
+            f"or --env CUDA_VISIBLE_DEVICES= to run on CPU, or --env {SHARED_GPU}=1 to have ranks share a GPU"
         )
     if not on_gpu and nproc > cores * CPU_RANKS_PER_CORE:
         most = cores * CPU_RANKS_PER_CORE

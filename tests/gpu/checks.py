@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes.util
+import importlib.util
 import json
 import subprocess
 import time
@@ -19,7 +21,7 @@ VERDICT_S = 60.0
 
 def _job(site: Site, text: str, *options: str) -> Run:
     script = site.world.script("job.py", text)
-    return site.world.run("launch", "ddp", "--nproc-per-node", str(site.ranks), *options, "--", script)
+    return site.world.run("launch", "ddp", *site.several, *options, "--", script)
 
 
 def _finding(run: Run, prefix: str, seconds: float = VERDICT_S) -> tuple[dict[str, Any], float]:
@@ -152,7 +154,7 @@ def snapshots(site: Site) -> str:
 def out_of_memory(site: Site) -> str:
     """CUDA's allocator gives up: rank, sizes, and what would fit."""
     site.needs_gpu()
-    run = _job(site, jobs.OUT_OF_MEMORY, "--max-restarts", "0")
+    run = _job(site, jobs.OUT_OF_MEMORY, "--restarts", "0")
     finding, seconds = _finding(run, "oom-cuda", 180)
     assert finding["rank"] == 0, finding
     return f"{seconds:.0f} s: {finding['text']} {finding['remedy']}"
@@ -174,10 +176,13 @@ def doctor(site: Site) -> str:
     return f"exit status {done.code}, findings {found or 'none'}"
 
 
-def _preset(site: Site, name: str) -> str:
-    """Ten steps of the shipped example, whose ranks take a GPU each."""
-    script = str(EXAMPLES / "chargpt.py")
-    options = ("--nproc-per-node", str(len(site.gpus) or site.ranks))
+DEEPSPEED = str(Path(__file__).parents[1] / "launchers" / "deepspeed_script.py")
+
+
+def _preset(site: Site, name: str, *options: str) -> str:
+    """Ten steps of a script that obeys, whose ranks take a GPU each."""
+    script = DEEPSPEED if name.startswith("ds-") else str(EXAMPLES / "chargpt.py")
+    options = (*options, "--nproc-per-node", str(len(site.gpus) or site.ranks))
     run = site.world.run("launch", name, *options, "--", script, "--steps", "10")
     assert run.wait(timeout=300) == 0, run.describe()
     state, lines = run.status(), run.distui("status").fine().out.splitlines()
@@ -189,12 +194,13 @@ def _of_preset(name: str, gpu_only: bool) -> Check:
     def check(site: Site) -> str:
         if gpu_only:
             site.needs_gpu()
-        if name.startswith("ds-"):
-            try:
-                import deepspeed  # noqa: F401
-            except ImportError:
-                raise LeftOut("deepspeed is not installed") from None
-        return _preset(site, name)
+        if name.startswith("ds-") and importlib.util.find_spec("deepspeed") is None:
+            raise LeftOut("deepspeed is not installed")
+        if name != "ds-zero3-nvme":
+            return _preset(site, name)
+        if ctypes.util.find_library("aio") is None:
+            raise LeftOut("libaio is not installed, which DeepSpeed needs for NVMe")
+        return _preset(site, name, "--set", f"strategy.nvme_path={site.world.work}")
 
     return check
 
@@ -204,8 +210,9 @@ def adopt(site: Site) -> str:
     script, seen = str(Path(__file__).parents[1] / "inrank" / "plain_gpt.py"), {}
     for name, words in (("ddp", ()), ("zero1", ("--adopt",)), ("fsdp2", ("--adopt",))):
         out, log = site.world.work / f"{name}.pt", site.world.work / f"{name}.json"
-        options = ("launch", name, *words, "--nproc-per-node", str(site.ranks))
-        run = site.world.run(*options, "--", script, "--out", str(out), "--losses", str(log))
+        run = site.world.run(
+            "launch", name, *words, *site.several, "--", script, "--out", str(out), "--losses", str(log)
+        )
         assert run.wait(timeout=300) == 0, run.describe()
         losses = json.loads(log.read_text())["losses"]
         seen[name] = losses, out.stat().st_size, run.status()["applied"]["text"]

@@ -33,6 +33,12 @@ class Site:
         """One a GPU, and never fewer than two: on a machine with one GPU they share it, see jobs.BEGIN."""
         return max(2, len(self.gpus))
 
+    @property
+    def several(self) -> tuple[str, ...]:
+        """Options of a launch of that many ranks."""
+        shared = ("--env", "NCCL_MULTI_RANK_GPU_ENABLE=1") if len(self.gpus) == 1 else ()
+        return ("--nproc-per-node", str(self.ranks), *shared)
+
     def needs_gpu(self, least: int = 1) -> None:
         """Raises LeftOut where there are fewer."""
         if len(self.gpus) < least:

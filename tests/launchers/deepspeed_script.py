@@ -29,7 +29,7 @@ def main() -> None:
     generator = torch.Generator().manual_seed(rank)
     losses = []
     for _ in range(args.steps):
-        x = torch.randn(16, 32, generator=generator)
+        x = torch.randn(16, 32, generator=generator).to(engine.device)
         loss = nn.functional.mse_loss(engine(x.to(dtype)).float(), x.roll(1, 1))
         engine.backward(loss)
         engine.step()

@@ -126,6 +126,7 @@ def test_what_parallelize_reads(
         (None, 8, {"CUDA_VISIBLE_DEVICES": ""}, 2, "gloo"),
         (None, 8, {"CUDA_VISIBLE_DEVICES": "GPU-aa,GPU-bb,GPU-cc"}, 3, "nccl"),
         (None, 8, {"CUDA_VISIBLE_DEVICES": "1,-1,2"}, 1, "nccl"),
+        (3, 1, {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}, 3, "nccl"),
     ],
 )
 def test_ranks_and_backend(
@@ -155,6 +156,12 @@ def test_a_visible_list_in_the_users_shell_counts_too() -> None:
 )
 def test_impossible_numbers_of_ranks(asked: int | str, gpus: int, part: str) -> None:
     assert part in refused(request=replace(TRAIN, nproc_per_node=asked), gpus=gpus)
+
+
+def test_ranks_share_a_gpu_only_where_nccl_is_asked_to_let_them() -> None:
+    env = {"NCCL_MULTI_RANK_GPU_ENABLE": "0"}
+    words = refused(request=replace(TRAIN, nproc_per_node=2, env=env), gpus=1)
+    assert "--env NCCL_MULTI_RANK_GPU_ENABLE=1" in words
 
 
 @pytest.mark.parametrize(
