@@ -28,24 +28,26 @@ def main(argv: Sequence[str]) -> int:
     strange = [name for name in options.checks if name not in CHECKS]
     if strange:
         parser.error(f"there is no check {strange[0]!r}: {', '.join(CHECKS)}")
-    seen = _make_all(options.checks or list(CHECKS), () if options.rehearse else gpus())
+    head = None if options.rehearse or options.checks else heading()
+    seen = _make_all(options.checks or list(CHECKS), () if options.rehearse else gpus(), head)
     failed = [one for one in seen if one.outcome == "FAILED"]
-    if not options.rehearse and not options.checks:
-        REPORT.write_text(report(seen))
     print(
         f"{len(seen)} checks: {len(failed)} failed, {sum(one.outcome == 'left out' for one in seen)} left out"
     )
     return 1 if failed else 0
 
 
-def _make_all(names: Sequence[str], found: tuple[str, ...]) -> list[Seen]:
+def _make_all(names: Sequence[str], found: tuple[str, ...], head: list[str] | None) -> list[Seen]:
+    """Make them; `head` begins the report, which is written after each, so that a cut leaves what was seen."""
     world = World()
     try:
         site, seen = Site(world, found), []
         for name in names:
             one = make(name, CHECKS[name], site)
-            print(f"{one.outcome:8} {one.seconds:6.1f} s  {one.name}: {one.text}", flush=True)
+            print(f"{one.outcome:8} {one.seconds:6.1f} s  {one.name}: {one.text[:3000]}", flush=True)
             seen.append(one)
+            if head is not None:
+                REPORT.write_text("\n".join([*head, *map(_row, seen), ""]))
         return seen
     finally:
         world.close()
@@ -64,8 +66,8 @@ def _query(field: str) -> list[str]:
     return [line.strip() for line in done.stdout.splitlines() if line.strip()]
 
 
-def report(seen: Sequence[Seen]) -> str:
-    """The report as Markdown."""
+def heading() -> list[str]:
+    """The report as Markdown, to the table's first row."""
     names, today = gpus(), datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     versions = [f"{name} {importlib.metadata.version(name)}" for name in ("torch", "distui")]
     nccl = subprocess.run(
@@ -74,7 +76,7 @@ def report(seen: Sequence[Seen]) -> str:
     ).stdout.strip()  # fmt: skip
     machine = f"{len(names)} × {names[0]}, driver {_query('driver_version')[0]}, NCCL {nccl}"
     software = f"{', '.join(versions)}, Python {platform.python_version()}"
-    lines = [
+    return [
         "# What was seen on GPUs",
         "",
         f"{today}, {machine}, {software}. Command: `bash tests/gpu/run.sh`, which writes this page.",
@@ -83,8 +85,6 @@ def report(seen: Sequence[Seen]) -> str:
         "| check | outcome | seconds | what was seen |",
         "|---|---|---|---|",
     ]
-    lines += [f"| {one.name} | {one.outcome} | {one.seconds:.1f} | {_cell(one.text)} |" for one in seen]
-    return "\n".join([*lines, ""])
 
 
 def _shared(gpus: int) -> list[str]:
@@ -94,8 +94,9 @@ def _shared(gpus: int) -> list[str]:
     ]  # fmt: skip
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+def _row(one: Seen) -> str:
+    text = one.text[:600].replace("|", "\\|")
+    return f"| {one.name} | {one.outcome} | {one.seconds:.1f} | {text} |"
 
 
 if __name__ == "__main__":

@@ -133,7 +133,7 @@ def health_service(site: Site) -> str:
     site.needs_gpu()
     run = _job(site, jobs.MISSING).healthy()
     _finding(run, "hang-")
-    until(lambda: any(one["id"] == "nccl-ras" for one in run.status()["findings"]), 45, every=1.0)
+    until(lambda: any(one["id"] == "nccl-ras" for one in run.status()["findings"]), 25, every=1.0)
     state = run.status()
     assert all(rank["state"] == "running" for rank in state["ranks"]), state["ranks"]
     said = [one["evidence"] for one in state["findings"] if one["id"] == "nccl-ras"]

@@ -79,4 +79,4 @@ def make(name: str, check: Check, site: Site) -> Seen:
         outcome, text = "FAILED", f"{type(error).__name__} at {place.name}:{place.lineno}: {error}"
     finally:
         site.world.stop_all()
-    return Seen(name, outcome, time.monotonic() - began, " ".join(text.split())[:600])
+    return Seen(name, outcome, time.monotonic() - began, " ".join(text.split()))
