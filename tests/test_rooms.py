@@ -222,7 +222,7 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 303,
-    "lines": 90_771,
+    "lines": 90_854,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 43,

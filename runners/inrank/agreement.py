@@ -97,7 +97,7 @@ class Agreement:
         self._asks = False
         """Whether the main thread is asking what the others do."""
         service.serve("events", lambda: self._events.count, self._events.text, exact=False)
-        threading.Thread(target=self._compare, name="distui-agreement", daemon=True).start()
+        service.start("distui-agreement", self._compare)
 
     @contextlib.contextmanager
     def zone(self) -> Iterator[None]:

@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, NamedTuple, NoReturn
 
@@ -36,6 +36,8 @@ MOST_LINE = 64 << 10
 """Bytes of one request to a rank."""
 MOST_PEERS = 8
 """Connections at a time: the agent's, and a short one of the runner's."""
+LAST_ANSWER_S = 5.0
+"""The longest that the end of the process waits for an answer under way."""
 INSPECT_S = 5.0
 """The longest that the first step waits for the inspection of the objects; it takes about 0.1 s."""
 
@@ -293,6 +295,7 @@ class Hook:
         """SIGUSR2 may go to this thread: it interrupts no call of the script's."""
         self._peers: dict[socket.socket, threading.Lock] = {}
         self._bounded = Peers(MOST_PEERS)
+        self._quiet = _Quiet()
         self._began = dict(os.environ)
         """The environment before the script's first line."""
         self._answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
@@ -322,6 +325,7 @@ class Hook:
         """Answer at the socket that the environment names by now, too: this process, or a fork of it, became a rank."""
         if self._pid != os.getpid():
             self._pid, self._peers, self._bounded = os.getpid(), {}, Peers(MOST_PEERS)
+            self._quiet = _Quiet()
             self.steps.begin()
             EndNotes(self.steps).arm()
         self._server = listen(os.environ["DISTUI_HOOK"])
@@ -410,11 +414,42 @@ class Hook:
         if asked is None:
             return {"error": "unknown request %r" % (op,)}
         try:
-            return asked(request)
+            with self._quiet.until_answered():
+                return asked(request)
         except rank_pulse.NotReady as error:
             return {"error": str(error)}
         except MISTAKES as error:
             return {"error": "%s: %s" % (type(error).__name__, error)}
+
+
+class _Quiet:
+    """No thread is inside torch when the interpreter ends: one that waits for the GIL there would abort the process."""
+
+    def __init__(self) -> None:
+        self._busy, self._over, self._changed = 0, False, threading.Condition()
+        self._pid = os.getpid()
+        atexit.register(self._end)
+
+    @contextlib.contextmanager
+    def until_answered(self) -> Iterator[None]:
+        """Around one answer. Raises NotReady at the end of the process."""
+        with self._changed:
+            if self._over:
+                raise rank_pulse.NotReady("the rank is ending")
+            self._busy += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._busy -= 1
+                self._changed.notify_all()
+
+    def _end(self) -> None:
+        if os.getpid() != self._pid:  # a fork, whose copy of the lock nobody may ever release
+            return
+        with self._changed:
+            self._over = True
+            self._changed.wait_for(lambda: not self._busy, LAST_ANSWER_S)
 
 
 def owns_signal() -> bool:

@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -31,6 +31,8 @@ QUICK_S = 0.001
 """The same for a second after a question."""
 STORE_S = 60.0
 """The longest that the store may take to answer."""
+FAILED_S = 2.0
+"""The longest that a rank which has failed waits for its threads."""
 LINGER_S = 1800.0
 """The longest that a rank which has ended waits for the others: as long as gloo waits for anything."""
 
@@ -58,18 +60,35 @@ class PeerService:
         self._store = dist.PrefixStore(
             f"distui/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", _store()
         )
-        self._gpu = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+        self._gpu = _Gpu() if torch.cuda.is_initialized() else None
         self._topics: dict[str, Topic] = {}
         self._next = 1
         self._over, self._leaving = threading.Event(), False
-        self._thread = threading.Thread(target=self._listen, name="distui-peers", daemon=True)
-        self._thread.start()
+        self._threads: list[threading.Thread] = []
+        self.start("distui-peers", self._listen)
+
+    def start(self, name: str, what: Callable[..., None], *args: Any) -> None:
+        """A thread that asks or answers; the end of this process waits for it: cut off in torch it would abort that."""
+        thread = threading.Thread(target=what, args=args, name=name, daemon=True)
+        self._threads = [*(each for each in self._threads if each.is_alive()), thread]
+        thread.start()
 
     def serve(
         self, name: str, version: Callable[[], int], answer: Callable[[Any], Any], exact: bool = True
     ) -> None:
         """Answer the questions about a topic from now on."""
         self._topics[name] = Topic(version, answer, exact)
+        self.changed(name)
+
+    def changed(self, name: str) -> None:
+        """What a topic answers is now what the script's thread has given the GPU to do so far."""
+        if self._gpu is not None:
+            self._gpu.mark(name)
+
+    def settle(self) -> None:
+        """Wait until the GPU has come to here, and with it the other ranks to the collectives before."""
+        if self._gpu is not None:
+            torch.cuda.current_stream().synchronize()
 
     def ask(
         self, name: str, version: int, question: Any = None, ranks: Sequence[int] | None = None
@@ -109,9 +128,7 @@ class PeerService:
                     last = time.monotonic()
                     request = json.loads(self._store.get(f"ask/{self._next}"))
                     if self.rank in request["to"]:
-                        threading.Thread(
-                            target=self._answer, args=(self._next, request), daemon=True
-                        ).start()
+                        self.start("distui-answer", self._answer, self._next, request)
                     self._next += 1
                 if self._store.add("leavers", 0):
                     self._release()
@@ -122,10 +139,8 @@ class PeerService:
         """Once this rank has come as far as the one that asks."""
         try:
             topic = self._reached(request["topic"], request["version"])
-            if self._gpu is not None:  # a thread begins on GPU 0
-                torch.cuda.set_device(self._gpu)
-                torch.cuda.synchronize()
-            text, well = _packed(topic.answer(request["question"])), 1
+            with self._gpu.after(request["topic"]) if self._gpu else contextlib.nullcontext():
+                text, well = _packed(topic.answer(request["question"])), 1
             if topic.exact and topic.version() != request["version"]:
                 raise AdoptionError(
                     f"its {request['topic']} has changed meanwhile: the ranks differ in their steps"
@@ -181,10 +196,38 @@ class PeerService:
         """Whether this rank has come to its end, after waiting so long for it."""
         return self._over.wait(seconds) or self._leaving
 
-    def close(self) -> None:
-        """Answer no more."""
+    def close(self, seconds: float = STORE_S) -> None:
+        """Answer no more; waits at most so long for what is under way."""
         self._over.set()
-        self._thread.join(STORE_S)
+        until = time.monotonic() + seconds
+        while (alive := [each for each in self._threads if each.is_alive()]) and time.monotonic() < until:
+            alive[0].join(until - time.monotonic())
+
+
+class _Gpu:
+    """How this rank's threads come by what its GPU has, while that waits in a collective for the one that asks.
+
+    What they read was there when the topic changed last: they wait for the work before that, on a stream of theirs.
+    """
+
+    def __init__(self) -> None:
+        self._device, self._stream = torch.cuda.current_device(), torch.cuda.Stream()
+        self._marks: dict[str, torch.cuda.Event] = {}
+
+    def mark(self, name: str) -> None:
+        """Called by the thread that has changed the topic."""
+        event = torch.cuda.Event()
+        event.record()
+        self._marks[name] = event
+
+    @contextlib.contextmanager
+    def after(self, name: str) -> Iterator[None]:
+        """On this rank's GPU, behind the topic's last change."""
+        torch.cuda.set_device(self._device)  # a thread begins on GPU 0
+        with torch.cuda.stream(self._stream):
+            self._stream.wait_event(self._marks[name])
+            yield
+            self._stream.synchronize()
 
 
 def _packed(value: Any) -> bytes:
@@ -230,6 +273,6 @@ class ScriptEnd:
         if os.getpid() != self._pid:
             return
         if self._failed:
-            self._service.close()
+            self._service.close(FAILED_S)
         else:
             self._service.leave()

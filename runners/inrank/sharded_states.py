@@ -51,6 +51,7 @@ class ShardedStates:
 
     def changed(self) -> None:
         """Before, and after, anything changes what is served; in between nothing is."""
+        self._service.changed(self._name)
         self.version += 1
 
     def take(self, optimizer: Optimizer) -> None:
@@ -156,7 +157,7 @@ class ShardedStates:
                 optimizer.state[parameter] = {
                     name: as_shard(value, parameter) for name, value in values.items()
                 }
-        self.version += 1
+        self.changed()
 
 
 class _FromPeers:

@@ -109,6 +109,7 @@ class ShardedSteps:
                 f"zero1 cannot be applied at {where()}: the script gives step() a closure, which computes gradients "
                 "during the step; take ddp"
             )
+        self._service.settle()  # a rank that still saves what was there before this step asks for it
         if mine.whole:
             self._drop(optimizer)
             mine.whole = False
@@ -129,6 +130,7 @@ class ShardedSteps:
             parameter.grad = gradient
         mine.hidden = []
         self._exchange(list(self._divided(optimizer)))
+        self._service.changed(mine.name)
         mine.steps += 1
         self._keep(optimizer)
 
@@ -169,7 +171,9 @@ class ShardedSteps:
                 optimizer.state.pop(parameter, None)
 
     def _loaded(self, optimizer: Optimizer) -> None:
-        self._optimizers[optimizer].whole = True
+        mine = self._optimizers[optimizer]
+        mine.whole = True
+        self._service.changed(mine.name)
 
     def _own_states(self, optimizer: Optimizer | None) -> dict[int, Any]:
         """Number of each parameter that this rank updates → its state. Raises AdoptionError where it is gone."""

@@ -3,7 +3,7 @@
     torchrun --nproc-per-node 2 plain_gpt.py --steps 12 --out saved.pt [--resume saved.pt] [--losses losses.json]
 
 Weight tying, two groups of an AdamW that is made before the model is wrapped, gradient accumulation, clipping, a
-schedule, an evaluation on rank 0 alone, and a checkpoint that rank 0 alone saves at the end.
+schedule, and now and then, on rank 0 alone, an evaluation and a checkpoint.
 """
 
 from __future__ import annotations
@@ -127,16 +127,10 @@ def main() -> None:
             norms.append(norm.item())
             if step % 5 == 4:
                 evaluated.append(evaluate(model, device))
+            if args.out and (step % 5 == 4 or step == begin + args.steps - 1):
+                state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}
+                torch.save({**state, "step": step + 1}, args.out)
             print(f"step {step} loss {total:.6f} norm {norms[-1]:.4f}", flush=True)
-    if rank == 0 and args.out:
-        torch.save(
-            {
-                "model": model.module.state_dict(),
-                "optimizer": optimizer.state_dict(),
-                "step": begin + args.steps,
-            },
-            args.out,
-        )
     if rank == 0 and args.losses:
         args.losses.write_text(json.dumps({"losses": losses, "norms": norms, "evaluated": evaluated}))
     del model, optimizer, scheduler

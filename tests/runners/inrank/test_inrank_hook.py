@@ -58,6 +58,27 @@ def test_it_answers_what_the_agent_asks(place: Path, python: str) -> None:
         assert started.read("out") == "begun\n"
 
 
+IN_TORCH = """
+import sys, threading, torch
+pulse = next(module for name, module in sys.modules.items() if name.endswith("rank_pulse"))
+begun, many = threading.Event(), torch.ones(800, 800)
+pulse.memory = lambda: begun.set() or str(sum(float((many @ many).sum()) for _ in range(3)))
+print("begun", flush=True)
+begun.wait()
+"""
+
+
+@pytest.mark.torch
+def test_a_process_ends_well_while_an_answer_comes_from_torch(place: Path) -> None:
+    with rank(place, IN_TORCH) as started:
+        eventually(lambda: started.read("out") == "begun\n")
+        asking = Asking(started.socket)
+        asking.send(b'{"op": "memory"}')
+        assert started.ends() == 0
+        assert started.read("err") == ""
+        asking.close()
+
+
 def test_without_nccl_a_limited_level_goes_back_to_what_was(place: Path) -> None:
     with rank(place, WAITS, NCCL_DEBUG="VERSION") as started:
         asking = Asking(started.socket)
