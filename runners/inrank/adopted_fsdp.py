@@ -113,11 +113,12 @@ class AdoptedFSDP(DistributedDataParallel):  # type: ignore[misc]
         self.device_type = self.device.type
         self.dim = int(given.get("dim", 0))
         self._moves = bool(given.get("device_ids"))
+        self._sent_names = dict(module.named_buffers()).keys() - _ignored(module)
         self._agreement, self._backwards, self._number = agreement, backwards, id(self)
         self._copies_buffers = given.get("broadcast_buffers") is not False
         self._copies_next = self._gradients_travel = True
         if given.get("init_sync", True):
-            for value in [*module.parameters(), *module.buffers()]:
+            for value in [*module.parameters(), *self._sent_buffers()]:
                 dist.broadcast(value.detach(), src=0)
         self.whole_bytes = sum(p.numel() * p.element_size() for p in module.parameters())
         self.process_group = dist.group.WORLD
@@ -141,6 +142,10 @@ class AdoptedFSDP(DistributedDataParallel):  # type: ignore[misc]
             unit.named_parameters = self._resting(unit.named_parameters)
             unit.register_forward_pre_hook(self._enter, prepend=True)
             unit.register_forward_hook(self._pass, always_call=True)
+
+    def _sent_buffers(self) -> list[torch.Tensor]:
+        """Those that come from rank 0."""
+        return [value for name, value in self.module.named_buffers() if name in self._sent_names]
 
     def _resting(self, theirs: Any) -> Any:
         """Have the script see shards, also between a forward and a backward pass."""
@@ -204,7 +209,7 @@ class AdoptedFSDP(DistributedDataParallel):  # type: ignore[misc]
             inputs, named = _moved(inputs, self.device), _moved(named, self.device)
         with self._agreement.zone():
             if self._copies_buffers and self._copies_next and not self.alone:
-                for value in self.module.buffers():
+                for value in self._sent_buffers():
                     dist.broadcast(value, src=0)
             output = self.module(*inputs, **named)
         if self.alone:
@@ -213,7 +218,7 @@ class AdoptedFSDP(DistributedDataParallel):  # type: ignore[misc]
             )
         else:
             self._backwards.expect(self._number, output)
-        self._copies_next = torch.is_grad_enabled() and self._gradients_travel
+            self._copies_next = torch.is_grad_enabled() and self._gradients_travel
         return output
 
     @property
@@ -278,7 +283,7 @@ def _check(module: nn.Module, given: Mapping[str, Any]) -> None:
         refused = "the script gives DistributedDataParallel ranks of its own"
     elif given.get("mixed_precision") is not None or given.get("delay_all_reduce_named_params"):
         refused = "the script has DistributedDataParallel do more than average gradients"
-    elif getattr(module, "_ddp_params_and_buffers_to_ignore", None):
+    elif _ignored(module) & dict(module.named_parameters(remove_duplicate=False)).keys():
         refused = "the script has DistributedDataParallel ignore parameters"
     elif type(module).__name__ == "OptimizedModule":
         refused = "the model is compiled already; torch.compile() behind the call is well"
@@ -295,6 +300,11 @@ def _check(module: nn.Module, given: Mapping[str, Any]) -> None:
         refused = "the model's parameters are on several devices"
     if refused:
         raise AdoptionError(f"fsdp2 cannot be applied at {where()}: {refused}; take zero1 or ddp")
+
+
+def _ignored(module: nn.Module) -> set[str]:
+    """Names of parameters and buffers that the script has DistributedDataParallel leave alone."""
+    return set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
 
 
 def _shard(module: nn.Module, config: Settings, device: str) -> list[nn.Module]:

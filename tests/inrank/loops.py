@@ -181,8 +181,60 @@ def logged() -> list[Any]:
     return results
 
 
+class Keeping(Net):
+    """The loss is no output, and a buffer of which each rank has its own is left alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loss = torch.zeros(())
+        self.register_buffer("shift", torch.full((WIDTH,), 0.1 * dist.get_rank()))
+        self._ddp_params_and_buffers_to_ignore = {"shift", "gone"}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x + self.shift)
+        self.loss = y.pow(2).mean()
+        return y
+
+
+def kept() -> list[Any]:
+    model, optimizer, batch = made(Keeping())
+    losses = []
+    for _ in range(STEPS):
+        model(batch())
+        losses.append(update(optimizer, model.module.loss))
+    return [*losses, model.module.shift]
+
+
+class Shifted(Net):
+    """With a running mean that comes from rank 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.mean.lerp_(x.detach().mean(0), 0.1)
+        return super().forward(x - self.mean)
+
+
+def evaluated() -> list[Any]:
+    """On rank 0 alone, through what was wrapped. Not in the second step, in which bare DDP arranges its buckets."""
+    model, optimizer, batch = made(Shifted())
+    results: list[Any] = []
+    for step in range(STEPS):
+        if dist.get_rank() == 0 and step != 1:
+            model.eval()
+            with torch.no_grad():
+                results += [model(torch.ones(2, WIDTH)).clone() for _ in range(2)]
+            model.train()
+        results.append(update(optimizer, model(batch()).pow(2).mean()))
+    return [*results, model.module.mean.clone()]
+
+
 LOOPS: list[Callable[[], list[Any]]] = [
-    plain, recurrent, checkpointed, two_passes, adversarial, cleared_late, clamped, averaged, two_models, logged,
+    plain, recurrent, checkpointed, two_passes, adversarial, cleared_late, clamped, averaged, two_models, logged, kept,
+    evaluated,
 ]  # fmt: skip
 
 if __name__ == "__main__":
