@@ -43,9 +43,12 @@ def adopted(
         if wraps(call.full)[0] == "ddp":
             how = f"{name} calls DistributedDataParallel in line {call.line}: --adopt applies {kind} there."
             return Obeys(how, how, "adopt")
+    without = "the run stops at the first optimizer step"
+    if kind == "zero1":
+        without = "it is applied at the first optimizer step, or the run stops there where ranks have other gradients"
     how = (
         f"--adopt applies {kind} where {script} calls DistributedDataParallel, which its text does not show: without "
-        "such a call the run stops at the first optimizer step."
+        f"such a call {without}."
     )
     return Obeys(how, how, "adopt")
 

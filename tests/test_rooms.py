@@ -221,8 +221,8 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 303,
-    "lines": 90_854,
+    "modules": 304,
+    "lines": 91_073,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 43,

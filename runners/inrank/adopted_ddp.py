@@ -33,10 +33,12 @@ from .parallelize.settings import ParallelizeError, Settings, current
 from .peer_service import PeerService, ScriptEnd
 from .sharded_backward import Backwards
 from .sharded_states import ShardedStates
-from .sharded_steps import BY_ELEMENT, ShardedSteps, by_parameter, size_text
+from .sharded_steps import BY_ELEMENT, ShardedSteps, by_parameter, check_kind, size_text
 from .sharded_uses import Uses
+from .unwrapped_steps import EqualSteps
 
 SWITCHES = ("find_unused_parameters", "gradient_as_bucket_view", "static_graph")
+LEAVE = "leave --adopt out"
 Call = Callable[..., Any]
 
 
@@ -89,6 +91,7 @@ class Adoption:
         self._config = config
         self._service: PeerService | None = None
         self._steps: ShardedSteps | None = None
+        self._equal: EqualSteps | None = None
         self._agreement: Agreement | None = None
         self._backwards: Backwards | None = None
         self._uses: Uses | None = None
@@ -211,12 +214,30 @@ class Adoption:
                 f"zero1 cannot be applied at {where()}: the script gives DistributedDataParallel a process group of "
                 "some ranks alone; take ddp"
             )
-        if self._steps is None:
+        self._sharded_steps("take ddp")[0].take(ddp)
+
+    def _sharded_steps(self, otherwise: str) -> tuple[ShardedSteps, PeerService]:
+        """Made at the first call; every rank does."""
+        if self._service is None or self._steps is None:
             self._service = PeerService()
-            self._steps = ShardedSteps(self._service)
+            self._steps = ShardedSteps(self._service, otherwise)
             ScriptEnd(self._service)
             adopted.sharded = self._steps.described
-        self._steps.take(ddp)
+        return self._steps, self._service
+
+    def _unwrapped_step(self, optimizer: Optimizer) -> None:
+        """zero1 at a step before which nothing was wrapped. Raises AdoptionError where the ranks differ."""
+        if self._equal is not None and self._equal.has(optimizer):
+            self._equal.check(optimizer)
+            return
+        check_kind(optimizer, LEAVE)
+        self._equal = self._equal or EqualSteps()
+        self._equal.meet(optimizer)
+        if self._steps is None:
+            adopted.calls.append(f"zero1 applied at {where()}, where gradients are equal on all ranks")
+            self._equal.count_passes(self._sharded_steps(LEAVE)[1])
+        steps, _ = self._sharded_steps(LEAVE)
+        steps.divide(each for group in optimizer.param_groups for each in group["params"])
 
     def _registration(self, theirs: Call) -> Call:
         @functools.wraps(theirs)
@@ -252,16 +273,30 @@ class Adoption:
         """Raises AdoptionError where the script has wrapped nothing so far."""
         if initialising():
             return
-        if not adopted.calls and int(os.environ.get("WORLD_SIZE") or 1) > 1:
-            raise AdoptionError(
-                f"the script makes its first optimizer step at {where()}, and has not called DistributedDataParallel "
-                "before, where --adopt applies the preset: leave --adopt out"
-            )
+        if self._equal is not None or (not adopted.calls and _several()):
+            self._check_unwrapped()
+            self._unwrapped_step(optimizer)
         if self._steps is not None:
             self._steps.begin(optimizer, args, kwargs)
         for model, states in self._sharded:
             self._begin_sharded(
                 optimizer, model, states, len(args) > 1 or kwargs.get("closure") is not None
+            )
+
+    def _check_unwrapped(self) -> None:
+        """Raises AdoptionError where nothing can be applied at a step before which nothing was wrapped."""
+        config = self._config
+        lead = (
+            f"the script makes its first optimizer step at {where()}, and has not called DistributedDataParallel "
+            "before"
+        )
+        if config.strategy != "zero1":
+            raise AdoptionError(f"{lead}, where --adopt applies {config.strategy}: {LEAVE}")
+        if not dist.is_initialized():
+            raise AdoptionError(f"{lead}, nor init_process_group(): {LEAVE}")
+        if config.reduce != torch.float32 or config.param != torch.float32:
+            raise AdoptionError(
+                f"{lead}, where precision acts: add --set precision.param=fp32 --set precision.reduce=fp32"
             )
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -306,6 +341,12 @@ class Adoption:
 
     _before_step._torchdynamo_disable = True  # type: ignore[attr-defined]
     _after_step._torchdynamo_disable = True  # type: ignore[attr-defined]
+
+
+def _several() -> bool:
+    """Whether there are other ranks."""
+    ranks = dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE") or 1)
+    return ranks > 1
 
 
 def _name(dtype: torch.dtype) -> str:

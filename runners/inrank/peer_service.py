@@ -58,7 +58,7 @@ class PeerService:
         """Forward passes for training that this rank has begun: the others then wait for it in the backward pass."""
         self._group = dist.new_group(backend="gloo")
         self._store = dist.PrefixStore(
-            f"distui/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", _store()
+            f"distui/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", job_store()
         )
         self._gpu = _Gpu() if torch.cuda.is_initialized() else None
         self._topics: dict[str, Topic] = {}
@@ -236,7 +236,7 @@ def _packed(value: Any) -> bytes:
     return file.getvalue()
 
 
-def _store() -> dist.Store:
+def job_store() -> dist.Store:
     """A connection of its own to the store at which the ranks have met. Raises AdoptionError."""
     host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
     try:

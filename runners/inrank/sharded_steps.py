@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -47,6 +47,16 @@ def by_parameter(kind: type) -> bool:
     return kind.__name__ in BY_PARAMETER and getattr(torch.optim, kind.__name__, None) is kind
 
 
+def check_kind(optimizer: Optimizer, otherwise: str) -> None:
+    """Raises AdoptionError for one that may not be divided."""
+    kind = type(optimizer)
+    if not by_parameter(kind):
+        raise AdoptionError(
+            f"zero1 cannot be applied to {kind.__module__}.{kind.__name__}, which steps at {where()}: it divides "
+            f"optimizers of torch's that update each parameter by itself, as AdamW; {otherwise}"
+        )
+
+
 class _Optimizer:
     """What is divided of one optimizer."""
 
@@ -62,8 +72,9 @@ class _Optimizer:
 class ShardedSteps:
     """The optimizers of this process that have parameters of wrapped models."""
 
-    def __init__(self, service: PeerService) -> None:
-        self._service = service
+    def __init__(self, service: PeerService, otherwise: str = "take ddp") -> None:
+        """`otherwise`: what the user does where an optimizer may not be divided."""
+        self._service, self._otherwise = service, otherwise
         self._owners: dict[int, tuple[Any, int]] = {}
         """Id of a parameter → a weak reference to it, and its rank."""
         self._optimizers: weakref.WeakKeyDictionary[Optimizer, _Optimizer] = weakref.WeakKeyDictionary()
@@ -80,16 +91,16 @@ class ShardedSteps:
     def take(self, ddp: Any) -> None:
         """Divide the parameters that this model trains."""
         ignored = set(getattr(ddp, "parameters_to_ignore", ()))
-        trained = [
-            parameter
-            for name, parameter in ddp.module.named_parameters()
-            if parameter.requires_grad and name not in ignored and self._owner(parameter) is None
-        ]
+        self.divide(each for name, each in ddp.module.named_parameters() if name not in ignored)
+        ddp.register_forward_pre_hook(self._count)
+
+    def divide(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Have each of those that train updated by one rank; every rank names the same."""
+        trained = [each for each in parameters if each.requires_grad and self._owner(each) is None]
         for parameter, owner in zip(
             trained, shares([each.numel() for each in trained], self._service.world)
         ):
             self._owners[id(parameter)] = weakref.ref(parameter), owner
-        ddp.register_forward_pre_hook(self._count)
 
     def _count(self, module: Any, args: Any) -> None:
         self._service.passes += torch.is_grad_enabled()
@@ -107,7 +118,7 @@ class ShardedSteps:
         if len(args) > 1 or kwargs.get("closure") is not None:
             raise AdoptionError(
                 f"zero1 cannot be applied at {where()}: the script gives step() a closure, which computes gradients "
-                "during the step; take ddp"
+                f"during the step; {self._otherwise}"
             )
         self._service.settle()  # a rank that still saves what was there before this step asks for it
         if mine.whole:
@@ -151,12 +162,7 @@ class ShardedSteps:
 
     def _begun(self, optimizer: Optimizer) -> _Optimizer:
         """Raises AdoptionError for an optimizer that may not be divided."""
-        kind = type(optimizer)
-        if not by_parameter(kind):
-            raise AdoptionError(
-                f"zero1 cannot be applied to {kind.__module__}.{kind.__name__}, which steps at {where()}: it divides "
-                "optimizers of torch's that update each parameter by itself, as AdamW; take ddp"
-            )
+        check_kind(optimizer, self._otherwise)
         mine = _Optimizer(next(self._numbers))
         weak = weakref.ref(optimizer)
         self._service.serve(mine.name, lambda: mine.steps, lambda _: self._own_states(weak()))

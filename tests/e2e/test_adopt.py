@@ -20,8 +20,9 @@ SCRIPT_LINES = Path(SCRIPT).read_text().splitlines()
 OWN = """
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")
+torch.manual_seed(0)
 model = torch.nn.Linear(4, 4)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 model(torch.ones(2, 4)).sum().backward()
 for parameter in model.parameters():
     dist.all_reduce(parameter.grad)
@@ -139,13 +140,22 @@ def test_without_it_nothing_is_changed(world: World) -> None:
 
 
 @pytest.mark.long
-def test_a_script_without_the_call_stops_before_its_first_step(world: World) -> None:
+def test_a_script_that_averages_gradients_itself_gets_zero1(world: World) -> None:
     run = launched(world, "zero1", world.script("own.py", OWN))
+    assert run.wait("done", 120) == 0, run.describe()
+    applied = run.status()["applied"]
+    assert applied["state"] == "applied"
+    assert "zero1 applied at own.py:10, where gradients are equal on all ranks" in applied["text"]
+
+
+@pytest.mark.long
+def test_a_script_without_the_call_stops_before_its_first_step(world: World) -> None:
+    run = launched(world, "ddp", world.script("own.py", OWN))
     assert run.wait("done", 120) == 1
     (attempt,) = run.status()["attempts"]
     assert attempt["first_cause"]["kind"] == "settings"
     assert (
-        "first optimizer step at own.py:9, and has not called DistributedDataParallel before"
+        "first optimizer step at own.py:10, and has not called DistributedDataParallel before"
         in attempt["first_cause"]["text"]
     )
 

@@ -1,0 +1,216 @@
+"""zero1 in scripts that average gradients themselves, from inside two ranks: the numbers of torchrun, or a stop."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from starts import environment, finished, torchrun
+from test_adopted import BEGIN, adopting, same
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # torch's own use of torch.jit
+    from distui.runners.inrank.unwrapped_steps import checksum
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(400)]
+RANK = "rank = dist.get_rank()\ntorch.manual_seed(1)\n"
+AVERAGED = """
+def averaged(model):
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+
+net = nn.Sequential(*[nn.Linear(8, 8) for _ in range(4)])
+for parameter in net.parameters():
+    dist.broadcast(parameter.data, 0)
+optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+
+def update(optimizer, model, seed):
+    loss = model(torch.randn(4, 8, generator=torch.Generator().manual_seed(seed))).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    averaged(model)
+    return loss.item()
+"""
+LOOP = """
+other = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+for parameter in other.parameters():
+    dist.broadcast(parameter.data, 0)
+other[0].bias.requires_grad_(False)
+of_other = torch.optim.SGD(other.parameters(), lr=0.1, momentum=0.9)
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+if len(sys.argv) > 2:
+    saved = torch.load(sys.argv[2])
+    net.load_state_dict(saved["net"]), optimizer.load_state_dict(saved["of"]), of_other.load_state_dict(saved["other"])
+losses = []
+for step in range(6):
+    losses.append(update(optimizer, net, 10 * step + rank))
+    nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+    optimizer.step()
+    schedule.step()
+    if step % 2:
+        losses.append(update(of_other, other, 100 + 10 * step + rank))
+        of_other.step()
+    held = sum(v.numel() for o in (optimizer, of_other) for s in o.state.values() for v in s.values() if v is not None)
+if rank == 0:
+    states = dict(of=optimizer.state_dict(), other=of_other.state_dict())
+    torch.save(dict(losses=losses, held=held, net=net.state_dict(), **states), sys.argv[1])
+"""
+
+
+def trained(folder: Path, name: str, env: dict[str, str], *start: str) -> dict[str, Any]:
+    script = folder / "own.py"
+    script.write_text(BEGIN + RANK + AVERAGED + LOOP)
+    finished(torchrun(script, str(folder / name), *start), env, folder)
+    result: dict[str, Any] = torch.load(folder / name)
+    return result
+
+
+def test_every_number_is_that_of_the_script_alone_and_checkpoints_go_on_there(tmp_path: Path) -> None:
+    bare, adopted = (
+        trained(tmp_path, name, env)
+        for name, env in (("bare.pt", environment()), ("zero1.pt", adopting("zero1")))
+    )
+    assert adopted.pop("held") < 0.7 * bare.pop("held")
+    assert same(bare, adopted)
+    on_bare, on_adopted = (
+        trained(tmp_path, name, env, str(tmp_path / start))
+        for name, env, start in (
+            ("1.pt", environment(), "zero1.pt"),
+            ("2.pt", adopting("zero1"), "bare.pt"),
+        )
+    )
+    assert on_adopted.pop("held") < on_bare.pop("held")
+    assert same(on_bare, on_adopted)
+
+
+STEPS = """
+for step in range(4):
+    update(optimizer, net, 10 * step + rank)
+    {before}
+    optimizer.step()
+    print("stepped", rank, step, flush=True)
+"""
+DIFFER = "has no DistributedDataParallel before it, and its gradients differ between the ranks"
+NEEDS = "which zero1 needs equal; leave --adopt out"
+STOPPED = {
+    "ranks that train for themselves": (
+        RANK + "net = nn.Linear(8, 8)\noptimizer = torch.optim.SGD(net.parameters(), lr=1.0)\n"
+        "net(torch.ones(2, 8) + rank).sum().backward()\noptimizer.step()\n",
+        f"first optimizer step at script.py:16 {DIFFER}, {NEEDS}",
+        0,
+    ),
+    "weights of their own": (
+        RANK + "torch.manual_seed(rank)\nnet = nn.Linear(8, 8)\nnet(torch.ones(2, 8)).sum().backward()\n"
+        "torch.optim.SGD(net.parameters(), lr=1.0).step()\n",
+        f"the values of its parameters differ between the ranks, {NEEDS}",
+        0,
+    ),
+    "gradients that differ later": (
+        RANK + AVERAGED + STEPS.format(before="if step == 2 and rank: next(net.parameters()).grad[0, 0] += 1e-6"),
+        f"the script's optimizer step at script.py:35 {DIFFER}, {NEEDS}",
+        2,
+    ),
+    "a parameter that one rank changes": (
+        RANK + AVERAGED + STEPS.format(before="if step == 2 and rank: next(net.parameters()).data[0, 0] += 1e-6"),
+        f"the values of its parameters differ between the ranks, {NEEDS}",
+        2,
+    ),
+    "another number of steps": (
+        RANK + AVERAGED + STEPS.format(before="if step == 2 and rank: break"),
+        "another rank has ended: without DistributedDataParallel in the script, zero1 needs every rank at",
+        2,
+    ),
+    "a rank that never steps": (
+        "from distui.runners.inrank import unwrapped_steps\nunwrapped_steps.ARRIVE_S = 2.0\n" + RANK + AVERAGED
+        + "update(optimizer, net, 1)\nif rank == 0: optimizer.step()\ndist.barrier()\n",
+        "rank 0 makes an optimizer step at script.py:34, and rank 1 has not come to it in 2 s",
+        0,
+    ),
+    "other optimizers in each rank": (
+        RANK + AVERAGED + "optimizer = (torch.optim.Adam, torch.optim.AdamW)[rank](net.parameters())\n"
+        + STEPS.format(before=""),
+        f"its parameters or the optimizer differ between the ranks, {NEEDS}",
+        0,
+    ),
+    "an optimizer of the script's own": (
+        RANK + AVERAGED + "class Own(torch.optim.AdamW): pass\noptimizer = Own(net.parameters())\n"
+        + STEPS.format(before=""),
+        "zero1 cannot be applied to __main__.Own, which steps at script.py:",
+        0,
+    ),
+    "a closure": (
+        RANK + AVERAGED + "optimizer.step(lambda: update(optimizer, net, 1))\n",
+        "the script gives step() a closure, which computes gradients during the step; leave --adopt out",
+        0,
+    ),
+    "sparse gradients": (
+        RANK + "net = nn.Embedding(4, 4, sparse=True)\nnet(torch.ones(1, dtype=torch.long)).sum().backward()\n"
+        "torch.optim.SGD(net.parameters(), lr=1.0).step()\n",
+        "is in shards or sparse; leave --adopt out",
+        0,
+    ),
+}  # fmt: skip
+
+
+QUICK = ("ranks that train for themselves", "gradients that differ later")
+
+
+@pytest.mark.parametrize(
+    "case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.long) for case in STOPPED]
+)
+def test_ranks_that_differ_stop_before_the_step_with_a_sentence(tmp_path: Path, case: str) -> None:
+    text, words, steps = STOPPED[case]
+    script = tmp_path / "script.py"
+    script.write_text(BEGIN + text)
+    with pytest.raises(AssertionError) as raised:
+        finished(torchrun(script), adopting("zero1"), tmp_path)
+    output = str(raised.value)
+    lines = [line for line in output.splitlines() if "AdoptionError: " in line]
+    assert lines, output
+    assert any(words in line for line in lines), lines
+    assert output.count("stepped 0") == steps, output
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        (adopting("fsdp2"), "has not called DistributedDataParallel before, where --adopt applies fsdp2"),
+        (adopting("zero1", DISTUI_PRECISION='{"reduce": "bf16"}'), "where precision acts: add --set"),
+    ],
+)  # fmt: skip
+def test_what_needs_the_call_is_refused_without_it(tmp_path: Path, env: dict[str, str], words: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(BEGIN + RANK + AVERAGED + STEPS.format(before=""))
+    with pytest.raises(AssertionError, match=words):
+        finished(torchrun(script), env, tmp_path)
+
+
+NUMBERS = st.lists(st.floats(width=32, allow_nan=False), min_size=2, max_size=20)
+
+
+@given(NUMBERS, st.integers(0, 19), st.integers(0, 19))
+def test_a_checksum_shows_a_change_and_another_order(numbers: list[float], one: int, other: int) -> None:
+    tensor = torch.tensor(numbers)
+    moved = tensor.clone()
+    one, other = one % len(numbers), other % len(numbers)
+    moved[one], moved[other] = tensor[other], tensor[one]
+    same_bits = bool((tensor.view(torch.int32) == moved.view(torch.int32)).all())
+    assert (checksum(tensor) == checksum(moved)) == same_bits
+    changed = tensor.clone()
+    changed.view(torch.int32)[one] ^= 1
+    assert checksum(changed) != checksum(tensor)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.complex64, torch.int8, torch.bool])
+def test_a_checksum_is_of_any_numbers(dtype: torch.dtype) -> None:
+    tensor = torch.tensor([[0, 1], [1, 1]]).to(dtype)
+    assert checksum(tensor) == checksum(tensor.clone())
+    assert checksum(tensor) != checksum(tensor.T)[()] or bool((tensor == tensor.T).all())
+    assert checksum(tensor[0]) != checksum(tensor[1])
