@@ -274,7 +274,8 @@ class Adoption:
         if initialising():
             return
         if self._equal is not None or (not adopted.calls and _several()):
-            self._check_unwrapped()
+            if self._equal is None:
+                self._check_unwrapped()
             self._unwrapped_step(optimizer)
         if self._steps is not None:
             self._steps.begin(optimizer, args, kwargs)
