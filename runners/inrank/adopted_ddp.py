@@ -150,10 +150,11 @@ class Adoption:
                 )
             given = signature.bind(ddp, *args, **named).arguments
             agreement, backwards, uses, service = self._agreed()
+            agreement.note("call of DistributedDataParallel")
             with agreement.zone():
                 own(ddp, given["module"], given, self._config, agreement, backwards)
                 states = ShardedStates(ddp, len(self._sharded), service, agreement)
-            uses.take(ddp.shards.values(), states.changed)
+            uses.take(ddp.shards.values(), states)
             self._sharded.append((ddp, states))
             here, count = ddp.local_bytes(), len(ddp.units) - 1
             adopted.calls.append(

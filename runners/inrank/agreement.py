@@ -30,7 +30,9 @@ COLLECTIVES = (
     "gather_object",
 )  # fmt: skip
 """Functions of torch.distributed by which scripts wait for each other."""
-EVALUATION = "evaluation"
+EVALUATION, VALUES = "evaluation", "use of a parameter's values"
+ALONE = EVALUATION, VALUES
+"""What a rank may do alone: it then comes to what the others do afterwards."""
 RETRY_S = 0.02
 """Seconds until a rank looks again whether the others have come to what it is at."""
 LOOK_S = 2.0
@@ -145,19 +147,25 @@ class Agreement:
         return None
 
     def need(self, kind: str) -> None:
-        """An event that no rank can make alone. Raises AdoptionError where one does.
+        """An event that no rank can make alone. Raises AdoptionError where one does."""
+        other = self.apart(kind)
+        if other is not None:
+            raise self.refusal(other, kind)
 
-        Of several in a row the first is asked for.
-        """
+    def apart(self, kind: str) -> tuple[int, str] | None:
+        """As `others`, which of several events in a row is asked for the first."""
         if self._events.count and self._events.last.kind == kind:
             self.note(kind)
-            return
+            return None
         other = self.others(kind)
-        while other is not None and other[1].startswith(EVALUATION):  # alone, and comes to this afterwards
+        while other is not None and other[1].startswith(ALONE):
             time.sleep(RETRY_S)
             other = self.others(kind)
-        if other is not None:
-            raise AdoptionError(self._sentence(other, f"{kind} at {where()}"))
+        return other
+
+    def refusal(self, other: tuple[int, str], kind: str) -> AdoptionError:
+        """Of an event that this rank makes alone."""
+        return AdoptionError(self._sentence(other, f"{kind} at {where()}"))
 
     def _sentence(self, other: tuple[int, str], own: str) -> str:
         return (
@@ -198,6 +206,9 @@ class Agreement:
                     RuntimeError
                 ):  # the other rank, or the store, is gone: torch says it
                     other = self._differing(seen, event.kind)
+                    if other is not None and other[1].startswith(ALONE):
+                        asked = 0
+                        continue
                     there = not self._asks and self._events.count == seen and self._events.last is event
                     if other is not None and there and not self._service.ended(0):
                         stop(self._sentence(other, str(event)))

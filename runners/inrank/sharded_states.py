@@ -67,6 +67,19 @@ class ShardedStates:
         """Whether it is one of them."""
         return any(each is optimizer for each in self._optimizers)
 
+    def whole(self, tensor: DTensor) -> torch.Tensor | None:
+        """By asking the other ranks, of a parameter or what shares its memory; None for anything else."""
+        local = tensor.to_local()
+        for name, shard in self._model.shards.items():
+            own = shard.to_local()
+            same = own.numel() and own.data_ptr() == local.data_ptr() and own.dtype == local.dtype
+            if shard is tensor or (
+                same and (shard.shape, shard.stride()) == (tensor.shape, tensor.stride())
+            ):
+                (whole,) = self._whole([name])
+                return whole.to(local.device)
+        return None
+
     def _answer(self, question: Any) -> list[torch.Tensor]:
         """The shards on this rank: of parameters by name, of states by optimizer, parameter and name."""
         if isinstance(question, int):

@@ -14,7 +14,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Replicate
 
 from .adopted import AdoptionError, where
-from .agreement import Agreement
+from .agreement import VALUES, Agreement
+from .sharded_states import ShardedStates
 
 READS = frozenset(
     [
@@ -51,7 +52,7 @@ RANDOM = frozenset(
 HOOKS = ("register_hook", "register_post_accumulate_grad_hook")
 CHANGES = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__")
 """What changes a tensor beside methods that end in _."""
-VALUES, CHANGE = "use of a parameter's values", "change of a parameter"
+CHANGE = "change of a parameter"
 
 
 def communicates(func: Any, args: Any) -> bool:
@@ -111,12 +112,12 @@ class Uses:
     def __init__(self, agreement: Agreement) -> None:
         self._agreement = agreement
         self._shards: list[Any] = []
-        self._changed: list[Callable[[], None]] = []
+        self._states: list[ShardedStates] = []
 
-    def take(self, shards: Any, changed: Callable[[], None]) -> None:
-        """Parameters, and what is called before and after the script changes one itself."""
+    def take(self, shards: Any, states: ShardedStates) -> None:
+        """Parameters, and what answers for them."""
         self._shards += shards
-        self._changed.append(changed)
+        self._states.append(states)
 
     def guard(self) -> None:
         """Have every function of a sharded tensor come by here."""
@@ -136,7 +137,9 @@ class Uses:
 
         def full_tensor(tensor: Any, **named: Any) -> Any:
             if uses._agreement.outside():
-                uses._agreement.need(VALUES)
+                other = uses._agreement.apart(VALUES)
+                if other is not None:
+                    return uses._asked(tensor, other)
             with uses._agreement.zone():
                 return theirs(tensor, **named)
 
@@ -153,21 +156,35 @@ class Uses:
             self._agreement.need(CHANGE)
             return self._change(func, args, kwargs)
         if getattr(func, "__name__", "") in READS:
-            return func(*whole(args), **kwargs)
-        if communicates(func, args):
-            self._agreement.need(VALUES)
+            with torch.no_grad():
+                args = whole(args)
+            return func(*args, **kwargs)
+        other = self._agreement.apart(VALUES) if communicates(func, args) else None
+        if other is not None:
+            return func(*_mapped(args, lambda each: self._asked(each, other)), **kwargs)
         with self._agreement.zone():
             return func(*args, **kwargs)
 
+    def _asked(self, tensor: Any, other: tuple[int, str]) -> Any:
+        """What this rank reads alone, from the others' threads. Raises AdoptionError where those cannot know it."""
+        if not isinstance(tensor, DTensor):
+            return tensor
+        graph = torch.is_grad_enabled() and tensor.requires_grad
+        for states in () if graph else self._states:
+            whole_tensor = states.whole(tensor)
+            if whole_tensor is not None:
+                return whole_tensor
+        raise self._agreement.refusal(other, VALUES)
+
     def _change(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        for changed in self._changed:
-            changed()
+        for states in self._states:
+            states.changed()
         try:
             with self._agreement.zone():
                 return func(*args, **kwargs)
         finally:
-            for changed in self._changed:
-                changed()
+            for states in self._states:
+                states.changed()
 
     def _of_gradients(self, args: Any) -> bool:
         """Whether only those are among the arguments. Not by their memory: a rank may have an empty part."""

@@ -126,6 +126,20 @@ def clamped() -> list[Any]:
     return results
 
 
+def exported() -> list[Any]:
+    """Rank 0 alone reads weights, as scripts do that write them in a format of their own."""
+    model, optimizer, batch = made()
+    results: list[Any] = []
+    for _ in range(STEPS):
+        results.append(update(optimizer, model(batch()).pow(2).mean()))
+        if dist.get_rank() == 0:
+            for parameter in model.module.parameters():
+                results.append(torch.tensor(parameter.detach().cpu().view(-1).float().numpy()))
+            results.append(torch.equal(model.module.head.weight, model.module.head.weight))
+            results.append(model.module.head.bias.data[1].item())
+    return results
+
+
 def averaged() -> list[Any]:
     """An average of the weights, with which rank 0 evaluates; the weights go back to it at the end."""
     net = Net()
@@ -233,8 +247,8 @@ def evaluated() -> list[Any]:
 
 
 LOOPS: list[Callable[[], list[Any]]] = [
-    plain, recurrent, checkpointed, two_passes, adversarial, cleared_late, clamped, averaged, two_models, logged, kept,
-    evaluated,
+    plain, recurrent, checkpointed, two_passes, adversarial, cleared_late, clamped, exported, averaged, two_models,
+    logged, kept, evaluated,
 ]  # fmt: skip
 
 if __name__ == "__main__":
