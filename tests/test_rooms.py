@@ -222,7 +222,7 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 304,
-    "lines": 91_073,
+    "lines": 91_115,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 43,
