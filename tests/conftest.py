@@ -10,12 +10,18 @@ from pathlib import Path
 
 import pytest
 import pytest_timeout
+from hypothesis import HealthCheck, settings
 from patience import slowness
 
 from distui.runners import environment, local_agent
 
 TORCHLESS = [Path(__file__).with_name(name) for name in ("presets", "tui")]
 """Folders whose tests are for anybody, but for those that are marked `torch`."""
+
+settings.register_profile(
+    "patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("patient")  # how long an example takes says how busy the machine is
 
 
 def pytest_configure() -> None:
