@@ -221,7 +221,7 @@ def test_a_hook_of_the_scripts_own_beside_the_presets_is_refused(tmp_path: Path)
 def test_half_precision_computes_in_it_and_returns_fp32(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(f"{BEGIN}model = DDP(net)\nout = model(torch.randn(2, 8))\nexact = net(torch.randn(2, 8))\n"
-                      "print(out.dtype, exact.dtype, bool((out == out.bfloat16().float()).all()))\n")  # fmt: skip
+                      "print(f'{out.dtype} {exact.dtype} {bool((out == out.bfloat16().float()).all())}')\n")  # fmt: skip
     output = finished(
         torchrun(script), adopting("ddp", DISTUI_PRECISION='{"param": "bf16", "reduce": "bf16"}'), tmp_path
     )

@@ -95,7 +95,7 @@ for step in range(4):
     update(optimizer, net, 10 * step + rank)
     {before}
     optimizer.step()
-    print("stepped", rank, step, flush=True)
+    print(f"stepped {{rank}} {{step}}", flush=True)  # in one piece, as both ranks write
 """
 DIFFER = "has no DistributedDataParallel before it, and its gradients differ between the ranks"
 NEEDS = "which zero1 needs equal; leave --adopt out"
