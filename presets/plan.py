@@ -171,8 +171,7 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
     script = _script(request, place)
     preset = _adapted(loaded.preset, request)
     wished = {**preset.env, **preset.nccl.env, **request.wished}
-    gpus = worker_group.visible_gpus(place.gpus, {**place.user_env, **wished})
-    ranks = worker_group.ranks(preset, gpus, place.cores, place.nodes, {**place.user_env, **wished})
+    ranks = worker_group.ranks(preset, place.gpus, place.cores, place.nodes, {**place.user_env, **wished})
     sizes = _mesh(preset, ranks.nproc)
     env, notes = _rank_env(preset, request, place, wished, ranks)
     obeyed = _inspect(preset, request, place, ranks.backend, sizes)

@@ -180,11 +180,12 @@ SHARED_GPU = "NCCL_MULTI_RANK_GPU_ENABLE"
 
 
 def ranks(preset: Preset, gpus: int, cores: int, nodes: int | None, env: Mapping[str, str]) -> Ranks:
-    """Ranks and backend of `preset` on each node, with that many visible GPUs and cores there.
+    """Ranks and backend of `preset` on each node, with that many GPUs and cores there.
 
-    `nodes` there are, None: as many as asked for. `env` may let ranks share a GPU. Raises PlanError.
+    `nodes` there are, None: as many as asked for. `env`: which GPUs are visible, and may be shared. Raises PlanError.
     """
     check_nodes(preset, nodes)
+    gpus = visible_gpus(gpus, env)
     where = "this machine" if nodes == 1 else "a node"
     asked = parse_nproc(preset.topology.nproc_per_node)
     nproc = _nproc(asked, gpus, cores, where)

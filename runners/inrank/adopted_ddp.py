@@ -33,7 +33,7 @@ from .parallelize.settings import ParallelizeError, Settings, current
 from .peer_service import PeerService, ScriptEnd
 from .sharded_backward import Backwards
 from .sharded_states import ShardedStates
-from .sharded_steps import BY_ELEMENT, ShardedSteps, by_parameter, check_kind, size_text
+from .sharded_steps import BY_ELEMENT, ShardedSteps, by_parameter, check_kind, parameters_of, size_text
 from .sharded_uses import Uses
 from .unwrapped_steps import EqualSteps
 
@@ -234,11 +234,12 @@ class Adoption:
         check_kind(optimizer, LEAVE)
         self._equal = self._equal or EqualSteps()
         self._equal.meet(optimizer)
-        if self._steps is None:
+        first = self._steps is None
+        steps, service = self._sharded_steps(LEAVE)
+        if first:
             adopted.calls.append(f"zero1 applied at {where()}, where gradients are equal on all ranks")
-            self._equal.count_passes(self._sharded_steps(LEAVE)[1])
-        steps, _ = self._sharded_steps(LEAVE)
-        steps.divide(each for group in optimizer.param_groups for each in group["params"])
+            self._equal.count_passes(service)
+        steps.divide(parameters_of(optimizer))
 
     def _registration(self, theirs: Call) -> Call:
         @functools.wraps(theirs)
@@ -317,7 +318,7 @@ class Adoption:
     ) -> None:
         """Raises AdoptionError for an optimizer that may not step on shards."""
         shards = {id(parameter) for parameter in model.shards.values()}
-        own = [each for group in optimizer.param_groups for each in group["params"] if id(each) in shards]
+        own = [each for each in parameters_of(optimizer) if id(each) in shards]
         if not own or self._agreement is None:
             return
         kind, why = type(optimizer), ""

@@ -27,6 +27,7 @@ from .agreement import EVALUATION, Agreement
 from .parallelize import data
 from .parallelize.settings import ParallelizeError, Settings
 from .sharded_backward import Backwards
+from .sharded_steps import parameters_of
 
 CHECKED = 2
 """Passes for training that are compared between ranks; the others are not, as that takes some milliseconds."""
@@ -340,7 +341,7 @@ def _point(before: Mapping[str, nn.Parameter], after: Mapping[str, nn.Parameter]
     """Have the optimizers that were made before hold the parameters that are there now, and a part of their states."""
     new = {id(parameter): after[name] for name, parameter in before.items()}
     for optimizer in [each for each in gc.get_objects() if issubclass(type(each), torch.optim.Optimizer)]:
-        if not any(id(p) in new for group in optimizer.param_groups for p in group["params"]):
+        if not any(id(p) in new for p in parameters_of(optimizer)):
             continue
         for group in optimizer.param_groups:
             group["params"] = [new.get(id(p), p) for p in group["params"]]

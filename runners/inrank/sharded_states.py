@@ -16,6 +16,7 @@ from .adopted import AdoptionError
 from .adopted_fsdp import AdoptedFSDP, as_shard
 from .agreement import Agreement
 from .peer_service import PeerService
+from .sharded_steps import parameters_of
 
 MOST_BYTES = 256 << 20
 """Of what is asked for at a time."""
@@ -100,7 +101,7 @@ class ShardedStates:
         if isinstance(key, str):
             return self._model.shards[key]
         at, number, name = key
-        return self._optimizers[at].state[_parameters(self._optimizers[at])[number]][name]
+        return self._optimizers[at].state[parameters_of(self._optimizers[at])[number]][name]
 
     def _whole(self, keys: list[Any]) -> Iterator[torch.Tensor]:
         """Put together, some at a time."""
@@ -228,10 +229,6 @@ def _flat_order(unit: nn.Module, units: list[nn.Module]) -> list[Any]:
 
     walk(unit)
     return list(seen.values())
-
-
-def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _named(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

@@ -154,11 +154,10 @@ class ShardedSteps:
 
     def _divided(self, optimizer: Optimizer) -> Iterator[tuple[torch.Tensor, int]]:
         """The parameters of an optimizer that are divided, with their ranks."""
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                owner = self._owner(parameter)
-                if owner is not None:
-                    yield parameter, owner
+        for parameter in parameters_of(optimizer):
+            owner = self._owner(parameter)
+            if owner is not None:
+                yield parameter, owner
 
     def _begun(self, optimizer: Optimizer) -> _Optimizer:
         """Raises AdoptionError for an optimizer that may not be divided."""
@@ -188,7 +187,7 @@ class ShardedSteps:
         states = optimizer.state
         return {
             number: states[parameter]
-            for number, parameter in enumerate(_parameters(optimizer))
+            for number, parameter in enumerate(parameters_of(optimizer))
             if self._owner(parameter) == self._service.rank and parameter in states
         }
 
@@ -238,10 +237,9 @@ class ShardedSteps:
         return "zero1", f"{mine} of {count} parameters are updated on this rank{sizes}"
 
 
-def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
     """In the order in which state_dict() numbers them."""
-    for group in optimizer.param_groups:
-        yield from group["params"]
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _into_buckets(buckets: list[list[torch.Tensor]], tensor: torch.Tensor) -> None:

@@ -6,7 +6,7 @@ have to do it; random numbers, hooks and a replaced `.data` would go wrong witho
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -72,19 +72,21 @@ def changes(func: Any) -> bool:
     return (name.endswith("_") and not name.endswith("__")) or name in CHANGES
 
 
+def _flat(args: Any) -> Iterator[Any]:
+    return (each for arg in args for each in (arg if isinstance(arg, (list, tuple)) else (arg,)))
+
+
 def _sharded(args: Any) -> list[DTensor]:
-    flat = (each for arg in args for each in (arg if isinstance(arg, (list, tuple)) else (arg,)))
-    return [each for each in flat if isinstance(each, DTensor)]
+    return [each for each in _flat(args) if isinstance(each, DTensor)]
 
 
 def _whole_beside(args: Any) -> bool:
     """Whether a tensor that is no DTensor, and no mere number, stands among the arguments."""
-    flat = (each for arg in args for each in (arg if isinstance(arg, (list, tuple)) else (arg,)))
     return any(
         isinstance(each, torch.Tensor)
         and not isinstance(each, DTensor)
         and (each.ndim or each.requires_grad)
-        for each in flat
+        for each in _flat(args)
     )
 
 

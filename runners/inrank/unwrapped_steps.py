@@ -22,6 +22,7 @@ from torch.optim.optimizer import Optimizer
 
 from .adopted import AdoptionError, where
 from .peer_service import PeerService, job_store
+from .sharded_steps import parameters_of
 
 ARRIVE_S = 60.0
 """The longest that the ranks may be apart at the first step of an optimizer."""
@@ -122,7 +123,7 @@ class EqualSteps:
 
     def _sums(self, optimizer: Optimizer) -> list[int]:
         """Of each of ASPECTS, 63 bits. Raises AdoptionError for tensors that have no plain values."""
-        parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        parameters = parameters_of(optimizer)
         gradients = [each.grad for each in parameters if each.grad is not None]
         if any(
             isinstance(each, DTensor) or each.layout != torch.strided for each in [*parameters, *gradients]

@@ -19,6 +19,7 @@ adoption.arm()
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+from running_mean import RunningMean  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
@@ -54,19 +55,6 @@ class Nested(nn.Module):  # type: ignore[misc]
         return x * self.scale
 
 
-class Buffered(nn.Module):  # type: ignore[misc]
-    """A running mean. No BatchNorm: a bias before it has gradients of rounding errors alone, which Adam makes large."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(WIDTH))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.training:
-            self.mean.lerp_(x.detach().mean(0), 0.1)
-        return x - self.mean
-
-
 def built(chosen: random.Random) -> nn.Module:
     """A module of some random parts."""
     parts: list[nn.Module] = []
@@ -79,7 +67,7 @@ def built(chosen: random.Random) -> nn.Module:
         elif kind == "nested":
             parts.append(Nested(chosen.randint(1, 3)))
         elif kind == "buffered":
-            parts.append(Buffered())
+            parts.append(RunningMean(WIDTH))
         else:
             wide = chosen.randint(7, 40)
             parts += [nn.Linear(WIDTH, wide), nn.ReLU(), nn.Linear(wide, WIDTH)]

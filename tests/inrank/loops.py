@@ -17,6 +17,7 @@ adoption.arm()
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+from running_mean import RunningMean  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
@@ -224,12 +225,10 @@ class Shifted(Net):
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.zeros(WIDTH))
+        self.running = RunningMean(WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.training:
-            self.mean.lerp_(x.detach().mean(0), 0.1)
-        return super().forward(x - self.mean)
+        return super().forward(self.running(x))
 
 
 def evaluated() -> list[Any]:
@@ -243,7 +242,7 @@ def evaluated() -> list[Any]:
                 results += [model(torch.ones(2, WIDTH)).clone() for _ in range(2)]
             model.train()
         results.append(update(optimizer, model(batch()).pow(2).mean()))
-    return [*results, model.module.mean.clone()]
+    return [*results, model.module.running.mean.clone()]
 
 
 LOOPS: list[Callable[[], list[Any]]] = [
