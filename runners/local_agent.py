@@ -570,9 +570,9 @@ def reached(state: RunState, until: str) -> bool:
     return all(rank.sample is not None and (rank.sample.step or 0) > 0 for rank in hooked)
 
 
-async def follow_until(link: Link, until: str) -> RunState:
-    """The state once it is `reached`, or the run has ended."""
-    state = RunState()
+async def follow_until(link: Link, until: str, state: RunState | None = None) -> RunState:
+    """The state once it is `reached`, or the run has ended; `state`: where to fold it, for who may stop waiting."""
+    state = RunState() if state is None else state
     async for _ in folded_events(link, state):
         if state.live and until != "done" and reached(state, until):
             break

@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from ..presets import trusted_files
+from ..presets.finding import did_you_mean
 from ..presets.trusted_files import private_folder
 from . import file_io, host_processes, journal
 from .errors import NoSuchRunError, RunError
@@ -351,7 +352,8 @@ def resolve(text: str | None) -> Entry:
         raise NoSuchRunError(
             f"{text!r} means several runs ({', '.join(sorted(names))}): write more of the name"
         )
-    raise NoSuchRunError(f"no run {text!r}: `distui ls` lists all runs")
+    meant = did_you_mean(text, [entry.record.name for entry in listed])
+    raise NoSuchRunError(f"no run {text!r}: {meant and f'{meant} '}`distui ls` lists all runs")
 
 
 def _exactly(text: str, listed: list[Entry]) -> list[Entry]:

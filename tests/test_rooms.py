@@ -221,8 +221,8 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 304,
-    "lines": 91_115,
+    "modules": 305,
+    "lines": 91_515,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 43,

@@ -112,8 +112,8 @@ def add_verbs(verbs: Verbs) -> None:
     verb.add_argument(
         "--hang", action="store_true", help="let the last rank hang after 100 steps, to see it found"
     )
-    _add(verb, option("--detach"))
-    _add(verb, option("--quiet"))
+    for flag in ("--detach", "--quiet", "--json"):
+        _add(verb, option(flag))
 
 
 def _verb(verbs: Verbs, name: str, function: str, *, help: str, **about: Any) -> argparse.ArgumentParser:
@@ -170,7 +170,13 @@ def _json(verb: argparse.ArgumentParser) -> None:
 
 def _ranks(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
-        "--rank", type=count, action="append", default=[], metavar="N", help="only this rank; repeatable"
+        "-r",
+        "--rank",
+        type=count,
+        action="append",
+        default=[],
+        metavar="N",
+        help="only this rank; repeatable",
     )
 
 
@@ -204,6 +210,12 @@ def _reading(verbs: Verbs) -> None:
     _add(verb, option("--ssh-config"))
     verb = _verb(verbs, "status", "status:status", help="show the current state of a run")
     _run(verb)
+    verb.add_argument(
+        "-w",
+        "--watch",
+        action="store_true",
+        help="again every 2 s until the run has ended; JSON: an object a line",
+    )
     _json(verb)
     verb = _verb(verbs, "events", "runs:events", help="print the journal of a run")
     _run(verb)
@@ -217,21 +229,14 @@ def _reading(verbs: Verbs) -> None:
     verb.add_argument(
         "--timeout", type=seconds, metavar="SECONDS", help="give up after SECONDS (exit code 124)"
     )
+    _json(verb)
     _logs(verbs)
 
 
 def _logs(verbs: Verbs) -> None:
     verb = _verb(verbs, "logs", "logs:logs", help="print the logs of the ranks")
     _run(verb)
-    verb.add_argument(
-        "-r",
-        "--rank",
-        type=count,
-        action="append",
-        default=[],
-        metavar="N",
-        help="only this rank; repeatable",
-    )
+    _ranks(verb)
     verb.add_argument("--node", type=count, metavar="N", help="only this node")
     verb.add_argument(
         "--stream", action="append", choices=("out", "err", "nccl", "log"), default=[],
@@ -324,7 +329,7 @@ def _removing(verbs: Verbs) -> None:
     )
     verb.add_argument("--keep", type=count, metavar="N", help="except the newest N ended runs")
     verb.add_argument("--failed", action="store_true", help="only runs that failed or are lost")
-    verb.add_argument("--dry-run", action="store_true", help="print what would be removed")
+    verb.add_argument("-n", "--dry-run", action="store_true", help="print what would be removed")
     _sure(verb)
 
 
@@ -357,7 +362,7 @@ def _reachable(verb: argparse.ArgumentParser) -> None:
 
 
 def _sure(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--yes", action="store_true", help="do not ask")
+    verb.add_argument("-y", "--yes", action="store_true", help="do not ask")
     _json(verb)
 
 
@@ -377,7 +382,7 @@ def _clusters(verbs: Verbs) -> None:
     _json(verb)
     verb = _verb(verbs, "down", "launch:down", help="tear down the cluster of a run, with everything on it")
     _run(verb)
-    verb.add_argument("--yes", metavar="CLUSTER", help="the cluster's name: do not ask for it")
+    verb.add_argument("-y", "--yes", metavar="CLUSTER", help="the cluster's name: do not ask for it")
     _json(verb)
     verb = _verb(
         verbs,
@@ -485,7 +490,7 @@ def _bundles(verbs: Verbs) -> None:
         "--logs", type=count, default=4, metavar="MiB",
         help="size kept of the end of each log, beside its first 256 KiB (default: 4)",
     )  # fmt: skip
-    verb.add_argument("--force", action="store_true", help="overwrite FILE")
+    verb.add_argument("-f", "--force", action="store_true", help="overwrite FILE")
     _json(verb)
     verb = _verb(
         verbs, "replay", "runs:replay", help="open the record of a run that has ended, or a bundle"

@@ -15,18 +15,26 @@ from ..presets.finding import PresetError
 from ..presets.sanitize import quoted
 from ..presets.trusted_files import ignored
 from ..runners.errors import RunError
-from . import command_words, terminal
+from . import command_words, terminal, verb_guide
 from .arguments import CHANGES, add_verbs
 
 EPILOG = """\
 RUN is a run's name, id or unique prefix. Default: the only live run, else the newest run.
-Exit codes: 0 done; 1 the run or the check failed; 2 wrong usage; 3 no such run; 4 agent or node unreachable;
-5 a command was sent but its answer was lost (`distui status` shows its effect); 6 `wait`: the run is lost;
-124 `wait --timeout` expired; 130 interrupted; 141 the reader of stdout has gone."""
+`distui help VERB` has the options of a verb, examples and its exit codes, of which these are all:
+""" + "\n".join(f"  {code:<4} {text}" for code, text in verb_guide.MEANINGS.items())
 
 
 class Parser(argparse.ArgumentParser):
     """argparse whose errors are one sentence; its verbs are of this class too."""
+
+    def format_help(self) -> str:
+        """What it takes; of a verb also examples and exit codes."""
+        _, _, verb = self.prog.partition(" ")
+        return self.format_options() + (f"\n{verb_guide.guide_text(verb)}" if verb else "")
+
+    def format_options(self) -> str:
+        """What it takes alone."""
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         """Wrong usage ends with exit status 2."""
@@ -38,7 +46,7 @@ class Parser(argparse.ArgumentParser):
 class TopParser(Parser):
     """distui's own: `--help` has the verbs by what they are for."""
 
-    verbs: Mapping[str, argparse.ArgumentParser]
+    verbs: Mapping[str, Parser]
 
     def format_help(self) -> str:
         """Usage, options, the verbs in groups, examples, the exit codes."""
@@ -115,7 +123,7 @@ def parsed(words: list[str]) -> argparse.Namespace:
     if unknown:
         used = top if verb is None else top.verbs[verb]
         prog = used.prog
-        raise command_words.WrongUsage(command_words.option_refusal(unknown, prog, used.format_help()))
+        raise command_words.WrongUsage(command_words.option_refusal(unknown, prog, used.format_options()))
     if options.readonly and verb in CHANGES:
         raise command_words.WrongUsage(
             f"--readonly allows nothing that changes a run, as `distui {verb}` does: leave out one"

@@ -148,9 +148,20 @@ def _is_script(word: str, is_file: Callable[[str], bool]) -> bool:
     return word.endswith(SCRIPTS) or ("/" in word and is_file(word))
 
 
+ALIKE = {
+    "run": "launch", "start": "launch", "submit": "launch", "train": "launch", "list": "ls", "ps": "ls", "jobs": "ls",
+    "log": "logs", "tail": "logs", "top": "status", "show": "status", "describe": "status", "info": "status",
+    "open": "attach", "connect": "attach", "kill": "stop", "cancel": "stop", "end": "stop", "delete": "rm",
+    "remove": "rm", "clean": "prune", "check": "lint", "dry-run": "plan", "journal": "events", "explain": "diagnose",
+    "debug": "diagnose", "stacks": "dump", "strategies": "presets",
+}  # fmt: skip
+"""What other programs call a verb that distui has."""
+
+
 def verb_refusal(word: str, verbs: Collection[str]) -> str:
     """Why a word is no verb, with the one that may be meant."""
-    near = _near(word, verbs)
+    alike = ALIKE.get(word.lower(), "")
+    near = alike if alike in verbs else _near(word.lower(), verbs)
     hint = f"did you mean `distui {near}`? " if near else ""
     return f"there is no verb {quoted(word)}: {hint}`distui --help` lists the verbs"
 

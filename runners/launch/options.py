@@ -142,7 +142,7 @@ OPTIONS: tuple[LaunchOption, ...] = (
         flags=("--quiet",), verbs=STARTS, help="without a terminal: do not print the ranks' output",
         more="`distui logs` has it.",
     ),
-    LaunchOption(flags=("--dry-run",), verbs=STARTS, help="print the plan without starting anything"),
+    LaunchOption(flags=("-n", "--dry-run"), verbs=STARTS, help="print the plan without starting anything"),
     LaunchOption(
         flags=("--hosts",), takes="A,B,…", verbs=(*PLANS, "doctor"), heading=HOSTS,
         help="one node per host; the first is the head", more="[hosts.md](hosts.md) has the rest.",

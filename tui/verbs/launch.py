@@ -347,7 +347,7 @@ HANG_AT = "100"
 def demo(options: argparse.Namespace) -> int:
     """Train the shipped example and look at it. Raises RunError."""
     name = _free_name("demo")
-    options.json = options.dry_run = False
+    options.dry_run = False
     try:
         ready = _training(options, name)
     except NoTorchError as error:

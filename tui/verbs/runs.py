@@ -28,7 +28,8 @@ from ...runners.journal import History
 from ...runners.local_agent import follow_until, reached, with_link
 from ...runners.model import FindingRaised, RankTick, RunEnded, RunPhase, Stamped
 from ...runners.progress import hung
-from ...runners.status import DAMAGED, HUNG, figures, hidden
+from ...runners.state import RunState
+from ...runners.status import DAMAGED, HUNG, figures, hidden, status_json
 from ...runners.wire.client import Link
 from ...runners.wire.ssh import HostError, Way
 from ..rows.glyphs import ago, table
@@ -205,20 +206,24 @@ def _print_event(stamped: Stamped, as_json: bool) -> None:
 
 def wait(options: argparse.Namespace) -> int:
     """Wait until the run is as far as asked; 1 when it never will be, TIMED_OUT when it is not yet."""
+    state = RunState()
 
     async def use(entry: run_directories.Entry, link: Link) -> int:
         async with asyncio.timeout(options.timeout):
-            return await _wait(link, options.until)
+            return await _wait(link, options.until, state, options.json)
 
     try:
-        return asyncio.run(with_link(options.run, use))
+        status = asyncio.run(with_link(options.run, use))
     except TimeoutError:
         complain(f"not {options.until} after {options.timeout:g} s")
-        return TIMED_OUT
+        status = TIMED_OUT
+    if options.json:
+        sys.stdout.write(json.dumps(status_json(state)) + "\n")
+    return status
 
 
-async def _wait(link: Link, until: str) -> int:
-    state = await follow_until(link, until)
+async def _wait(link: Link, until: str, state: RunState, as_json: bool) -> int:
+    await follow_until(link, until, state)
     if until != "done" and reached(state, until):
         return 0
     if state.phase is RunPhase.LOST:
@@ -228,7 +233,7 @@ async def _wait(link: Link, until: str) -> int:
         raise UnreachableError(
             next((item.text for item in state.findings.values() if item.id == "no-agent"), "no agent")
         )
-    if state.phase is RunPhase.SUCCEEDED and state.attempts and state.attempts[-1].idle:
+    if state.phase is RunPhase.SUCCEEDED and state.attempts and state.attempts[-1].idle and not as_json:
         sys.stdout.write(clean_text(f"{state.name}: {state.end_text}") + "\n")
     return 0 if state.phase is RunPhase.SUCCEEDED else 1
 

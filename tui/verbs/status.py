@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import shutil
 import sys
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TextIO
 
 from ...presets.finding import worst_first
 from ...presets.sanitize import clean_text
@@ -18,7 +19,7 @@ from ...runners.checkpoints import checkpoint_line
 from ...runners.diagnosis.first_step import no_step_yet
 from ...runners.foreign_jobs import WatchedJob, find_job, scan
 from ...runners.formatting import NA, duration_text, plural, size_text
-from ...runners.local_agent import snapshot, with_link
+from ...runners.local_agent import folded_events, snapshot, with_link
 from ...runners.model import Host, LinkState, RunPhase, Stamped
 from ...runners.nccl_reach import uses_gloo
 from ...runners.progress import parts, progress, source_text
@@ -35,9 +36,6 @@ from ..rows.tables import plain_table
 from ..source import WATCH, first_pid, job_name
 from ..terminal import interactive
 from .runs import run_or_bundle, show
-
-if TYPE_CHECKING:
-    pass
 
 WIDTH = 121
 """Columns at which sentences are folded."""
@@ -164,9 +162,15 @@ def _node(node: Node) -> str:
 # status: one run now.
 
 
+EVERY_S = 2.0
+"""Seconds from one status of `--watch` to the next, as from one sample to the next."""
+
+
 @run_or_bundle
 def status(options: argparse.Namespace) -> int:
-    """Everything that is true of one run now."""
+    """Everything that is true of one run now; with --watch again and again, until it has ended."""
+    if options.watch:
+        return asyncio.run(with_link(options.run, lambda entry, link: _watched(entry, link, options.json)))
 
     async def use(entry: run_directories.Entry, link: Link) -> RunState:
         state = await snapshot(link)
@@ -176,6 +180,62 @@ def status(options: argparse.Namespace) -> int:
     state = asyncio.run(with_link(options.run, use))
     sys.stdout.write((json.dumps(status_json(state)) if options.json else describe(state)) + "\n")
     return 0
+
+
+async def _watched(entry: run_directories.Entry, link: Link, as_json: bool) -> int:
+    """On a terminal each status takes the place of the one before, and the last one stays."""
+    screen = StatusScreen(sys.stdout) if sys.stdout.isatty() and not as_json else None
+    state, due = RunState(), 0.0
+    try:
+        async for _ in folded_events(link, state):
+            if state.live and time.monotonic() >= due and not state.phase.ended:
+                complete(state, entry, link)
+                due = time.monotonic() + EVERY_S
+                if screen is not None:
+                    screen.show(describe(state))
+                else:
+                    _write(state, as_json)
+            if state.live and state.phase.ended:
+                break
+    finally:
+        if screen is not None:
+            screen.leave()
+    complete(state, entry, link)
+    _write(state, as_json)
+    return 0
+
+
+def _write(state: RunState, as_json: bool) -> None:
+    sys.stdout.write((json.dumps(status_json(state)) if as_json else describe(state)) + "\n")
+    sys.stdout.flush()
+
+
+class StatusScreen:
+    """The terminal's second screen, as `watch` and `less` use it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._entered = stream, False
+
+    def show(self, text: str) -> None:
+        """Fill it with as much of a text as it has room for."""
+        columns, rows = shutil.get_terminal_size()
+        lines = text.splitlines()
+        if len(lines) > rows:
+            lines = [
+                *lines[: rows - 1],
+                f"… {plural(len(lines) - rows + 1, 'line')} more: `distui status` has them",
+            ]
+        enter = "" if self._entered else "\x1b[?1049h\x1b[?25l"
+        self._entered = True
+        body = "".join(f"\x1b[{row};1H{line[:columns]}\x1b[K" for row, line in enumerate(lines, 1))
+        self._stream.write(f"{enter}{body}\x1b[J")
+        self._stream.flush()
+
+    def leave(self) -> None:
+        """Go back to the first screen, which is as it was."""
+        if self._entered:
+            self._stream.write("\x1b[?25h\x1b[?1049l")
+            self._stream.flush()
 
 
 def complete(state: RunState, entry: run_directories.Entry, link: Link) -> None:
