@@ -3,6 +3,7 @@ columns."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Sequence, Sized
 
@@ -176,3 +177,26 @@ def time_of_day(at: float, *, utc: bool = False) -> str:
         )
     except (OverflowError, OSError, ValueError):  # a damaged journal: any number may stand there
         return NA
+
+
+# --- what users write: the contrary of the above ---
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_POWERS = "KMGT"
+
+
+def seconds_of(text: str) -> float | None:
+    """ "2d", "90 s", "1.5h" in seconds; None for what is no time of at most some thousand years."""
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)\s?([smhdw])", text.strip().lower())
+    return float(match[1]) * _UNITS[match[2]] if match else None
+
+
+def bytes_of(text: str) -> int | None:
+    """ "200MB" (10⁶), "1.5 GiB" (2³⁰), "10M" (2²⁰, as of du), "4096" in bytes; None for what is no size."""
+    match = re.fullmatch(
+        r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s?(?:([KMGT])(i?B)?|B)?", text.strip(), re.IGNORECASE
+    )
+    if not match:
+        return None
+    base = 1000 if (match[3] or "").lower() == "b" else 1024
+    return int(float(match[1]) * base ** (_POWERS.index(match[2].upper()) + 1 if match[2] else 0))

@@ -249,6 +249,7 @@ LATE_IMPORTS = {
     "tui/__main__.py": {"tui.cli"},
     "tui/app.py": {"tui.screens.launch"},
     "tui/verbs/launch.py": {"presets.lint", "tui.verbs.foreground", "tui.verbs.runs"},
+    "tui/verbs/listing.py": {"runners.launch.hosts", "tui.source"},
     "tui/verbs/logs.py": {"runners.hub.launch_order"},
     "tui/verbs/presets.py": {"presets.imports", "runners.daemon", "runners.run_directories"},
     "tui/verbs/runs.py": {

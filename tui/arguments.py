@@ -28,7 +28,7 @@ READS = frozenset(
 )
 """Start, end, signal and restart nothing, in whatever state the run is: `dump` asks ranks that answer by themselves."""
 
-CHANGES = frozenset(["autostop", "down", "nccl", "prune", "restart", "rm", "signal", "stop"])
+CHANGES = frozenset(["autostop", "down", "nccl", "note", "prune", "restart", "rm", "signal", "stop", "tag"])
 """Change a run that is there."""
 
 STARTS = frozenset(["demo", "exec", "launch", "relaunch", "rerun"])
@@ -99,6 +99,7 @@ def add_verbs(verbs: Verbs) -> None:
     _reading(verbs)
     _changing(verbs)
     _removing(verbs)
+    _marking(verbs)
     _clusters(verbs)
     _presets(verbs)
     _advise(verbs)
@@ -197,7 +198,21 @@ def _reading(verbs: Verbs) -> None:
     verb = _verb(verbs, "watch", "status:watch", help="show jobs that distui did not start, read-only")
     verb.add_argument("pid", nargs="?", type=int, metavar="PID", help="any process of the job")
     _json(verb)
-    verb = _verb(verbs, "ls", "runs:ls", help="list runs")
+    verb = _verb(verbs, "ls", "listing:ls", help="list runs")
+    verb.add_argument(
+        "filter",
+        nargs="*",
+        metavar="FILTER",
+        help="only runs that fit all: state:failed preset:fsdp2 'age<2d'",
+    )
+    verb.set_defaults(many="filter")
+    verb.add_argument("--sort", metavar="COLUMN", help="order by a column (default: the newest first)")
+    verb.add_argument("--reverse", action="store_true", help="the other way round")
+    verb.add_argument("--columns", metavar="A,B,…", help="print these columns")
+    verb.add_argument("--watch", action="store_true", help="print the list again and again, until Ctrl-C")
+    verb.add_argument(
+        "--every", type=seconds, metavar="SECONDS", help="with --watch: how often (default: 2)"
+    )
     verb.add_argument(
         "--host", action="append", metavar="NAME", help="list the runs on this host, via ssh; repeatable"
     )
@@ -331,6 +346,32 @@ def _removing(verbs: Verbs) -> None:
     verb.add_argument("--failed", action="store_true", help="only runs that failed or are lost")
     verb.add_argument("-n", "--dry-run", action="store_true", help="print what would be removed")
     _sure(verb)
+
+
+def _marking(verbs: Verbs) -> None:
+    verb = _verb(verbs, "note", "notes:note", help="write a note on a run, or print its notes")
+    verb.add_argument("run", metavar="RUN", help="name, id or unique prefix")
+    verb.add_argument(
+        "text", nargs="*", metavar="TEXT", help='the note (default: print those there are; "": none)'
+    )
+    verb.set_defaults(many="text")
+    verb.add_argument("--clear", action="store_true", help="remove all notes of the run")
+    _json(verb)
+    verb = _verb(
+        verbs, "tag", "notes:tag", help="add tags to a run or take them away, or print them",
+        usage="distui tag RUN [+TAG | -TAG]… [--json]",
+    )  # fmt: skip
+    verb.add_argument("run", metavar="RUN", help="name, id or unique prefix")
+    verb.set_defaults(many="tags")
+    verb.add_argument("tags", nargs="*", metavar="+TAG", help="add a tag; + may be left out")
+    verb.add_argument(
+        "--remove",
+        action="append",
+        default=[],
+        metavar="TAG",
+        help="take a tag away, as -TAG does; repeatable",
+    )
+    _json(verb)
 
 
 def _verbs_of_ranks(verbs: Verbs) -> None:

@@ -120,6 +120,12 @@ def parsed(words: list[str]) -> argparse.Namespace:
     if verb is not None and verb not in top.verbs:
         raise command_words.WrongUsage(command_words.verb_refusal(verb, parser().verbs))
     options, unknown = top.parse_known_args(words)
+    many = getattr(options, "many", None)
+    if many and not any(
+        word.startswith("-") for word in unknown
+    ):  # argparse ends a list at the first option
+        getattr(options, many).extend(unknown)
+        unknown = []
     if unknown:
         used = top if verb is None else top.verbs[verb]
         prog = used.prog

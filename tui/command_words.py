@@ -65,6 +65,8 @@ def understood(
     if own and own[0] in (*PLANS, "exec"):
         own, behind = _with_script(own, behind, is_file)
     own = [_dashed(word) for word in own]
+    if own[:1] == ["tag"]:
+        own = [_tag_gone(word) for word in own]
     first = [word for word in GLOBAL if word in own]
     own = [*first, *(word for word in own if word not in GLOBAL)]
     at = len(first)
@@ -79,6 +81,11 @@ def _dashed(word: str) -> str:
     """torchrun takes --nproc_per_node as well as --nproc-per-node; no option of ours has an underscore."""
     name, equals, value = word.partition("=")
     return f"{name.replace('_', '-')}{equals}{value}" if re.fullmatch(r"--[a-z]\w*", name) else word
+
+
+def _tag_gone(word: str) -> str:
+    """`distui tag RUN -bad`: no option, but a tag that is taken away."""
+    return f"--remove={word[1:]}" if re.fullmatch(r"-(?!h\Z)[^-].*", word, re.DOTALL) else word
 
 
 def _with_script(
@@ -210,7 +217,8 @@ def choice_refusal(message: str, prog: str) -> str:
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("start", ("launch", "exec", "demo", "relaunch", "plan", "lint")),
     ("look at runs", ("ls", "attach", "status", "logs", "metrics", "events", "wait", "watch")),
-    ("change a run", ("nccl", "restart", "signal", "stop", "rm", "prune")),
+    ("change a run", ("nccl", "restart", "signal", "stop")),
+    ("keep order", ("note", "tag", "rm", "prune")),
     ("find what is wrong", ("diagnose", "dump", "doctor", "export", "replay")),
     ("presets and memory", ("presets", "advise", "trust")),
     ("SkyPilot's clusters", ("candidates", "autostop", "down")),

@@ -18,7 +18,7 @@ from msgspec.structs import asdict, replace
 
 from ..presets.finding import PlanError, PresetError
 from ..presets.sanitize import clean_text
-from ..runners import file_io, run_directories
+from ..runners import file_io, run_directories, run_notes
 from ..runners.agentless import stop_run
 from ..runners.diagnosis.nccl_facts import NcclFacts, merge
 from ..runners.errors import LaunchError, NoSuchRunError, RunError
@@ -37,7 +37,7 @@ from ..runners.model import (
     Stop,
 )
 from ..runners.state import RunState
-from ..runners.status import figures
+from ..runners.status import figures, hidden
 from ..runners.wire.client import BACKOFF_S, Link, LinkError, LinkFollower, Window
 from ..runners.wire.ssh import HostError, Way
 from .rows.frame import LinkPhase, LinkStatus
@@ -257,6 +257,8 @@ def entry_elsewhere(host: str, run: Mapping[str, Any]) -> tuple[RunEntry, float 
 
     if not text("run"):
         return None
+    tags = run.get("tags")
+    marks = [clean_text(tag) for tag in tags[:64] if isinstance(tag, str)] if isinstance(tags, list) else []
     problems = run.get("problems")
     damaged = isinstance(problems, list) and problems
     live = text("state") in {str(phase) for phase in RunPhase if not phase.ended}
@@ -264,7 +266,8 @@ def entry_elsewhere(host: str, run: Mapping[str, Any]) -> tuple[RunEntry, float 
         id=f"{HOST}{host}:{text('run')}", name=text("name") or text("run"), phase=text("state") or "unknown",
         age_s=None, live=live, readonly=True, preset=text("preset"), host=host, nodes=count("nodes"),
         ranks=count("ranks"), step=count("step"), total=count("total"), exit_code=count("exit_code"),
-        lasted_s=number("lasted_s"), finding=text("finding"), hung=run.get("hung") is True,
+        lasted_s=number("lasted_s"), tags=tuple(marks), note=text("note"), attempt=count("attempt"),
+        size=count("size"), finding=text("finding"), hung=run.get("hung") is True,
         problem=clean_text(f"damaged: {problems[0]}") if damaged and isinstance(problems, list) else "",
     )  # fmt: skip
     return entry, number("created")
@@ -325,15 +328,18 @@ class LocalSource:
         kept = self._ended.get(entry.record.run)
         if kept is not None:
             listed, began = kept
-            return replace(listed, age_s=elapsed(began, now), size=self._size(entry.record.run))
+            marks = run_notes.read(entry.path)
+            size = self._size(entry.record.run)
+            return replace(listed, age_s=elapsed(began, now), size=size, tags=marks.tags, note=marks.note)
         history = entry.history()
         phase, state = run_directories.phase(entry, history), history.state
-        its = figures(entry, history, phase, now)
+        its, marks = figures(entry, history, phase, now), run_notes.read(entry.path)
         listed = RunEntry(
             id=entry.record.run, name=entry.record.name, phase=str(phase), age_s=elapsed(entry.record.created, now),
             live=not phase.ended, readonly=phase.ended, preset=state.plan.preset if state.plan else "",
             problem=clean_text(f"damaged: {history.problems[0]}") if history.problems else "",
-            size=self._size(entry.record.run), path=str(entry.path), **asdict(its),
+            size=self._size(entry.record.run), path=str(entry.path), tags=marks.tags, note=marks.note,
+            attempt=None if hidden(state, bool(history.problems)) else state.attempt, **asdict(its),
         )  # fmt: skip
         if state.phase.ended:  # a lost run may be restarted
             self._ended[entry.record.run] = listed, entry.record.created

@@ -10,13 +10,14 @@ from test_cockpit import entry
 
 from distui.tui.cli import main
 from distui.tui.rows.glyphs import row_width
-from distui.tui.rows.runs import RunEntry, fitting, head_row, ordered, placed, run_row, unknown_state
+from distui.tui.rows.run_filter import fitting, mistake
+from distui.tui.rows.runs import RunEntry, head_row, ordered, placed, run_row
+from distui.tui.rows.runs_table import narrowed
 from distui.tui.screens.launch import LaunchScreen
 from distui.tui.screens.modal import ConfirmScreen
 from distui.tui.screens.run import RunScreen
 from distui.tui.screens.runs import RunsScreen
 from distui.tui.source import host_entry
-from distui.tui.verbs.runs import narrowed
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -78,9 +79,20 @@ def test_a_filter_reads_words_and_fields() -> None:
     assert names("exit:0") == ["train3"]
     assert names("ranks:2 state:watched") == ["train.py"]
     assert names("nothing:like") == []
-    assert unknown_state("ddp state:bogus").startswith("no state is called bogus: starting, ")
-    assert unknown_state("state:fail state: hung") == ""
+    assert "column 11: no state is called bogus: there are starting, " in mistake("ddp state:bogus")
+    assert mistake("state:fail state: hung") == ""
     assert len(names("")) == 4
+
+
+def test_tags_and_a_note_have_columns_where_a_run_has_some() -> None:
+    runs = several_runs()
+    assert not {"tags", "note"} & {place.column.name for place in placed(runs, 198)}
+    runs[1] = replace(runs[1], tags=("good", "paper"), note="the baseline")
+    places = placed(runs, 198)
+    text = "".join(cell for cell, _ in run_row(runs[1], places))
+    assert "good paper" in text
+    assert "the baseline" in text
+    assert next(run.name for run in ordered(runs, "tags")) == "train0"
 
 
 def test_ls_fits_a_terminal_by_shorter_ids() -> None:

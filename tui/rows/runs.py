@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
 from ...runners.formatting import NA, duration_short, plural, size_short
-from ...runners.model import RunPhase
 from ...runners.status import HUNG
 from . import glyphs
 from .glyphs import Cell, Row, fit
@@ -45,6 +44,11 @@ class RunEntry(Struct, frozen=True, kw_only=True):
     """Where it is kept; "" for this machine."""
     path: str = ""
     """Of its directory here; "" where it has none."""
+    tags: tuple[str, ...] = ()
+    note: str = ""
+    attempt: int | None = None
+    began: float | None = None
+    """When it was launched, unix seconds."""
     instead: str = ""
     """What stands in place of the columns: of a host whose runs are not known."""
 
@@ -83,12 +87,13 @@ def _world(entry: RunEntry) -> str:
     )
 
 
-def _progress(entry: RunEntry) -> float | None:
+def share_done(entry: RunEntry) -> float | None:
+    """How much of its steps a run has made, 0 to 1."""
     return entry.step / entry.total if entry.step is not None and entry.total else None
 
 
 def _percent(entry: RunEntry) -> str:
-    done = _progress(entry)
+    done = share_done(entry)
     return NA if done is None else f"{min(100, int(100 * done))} %"
 
 
@@ -108,30 +113,35 @@ def _state(entry: RunEntry) -> str:
     return f"{glyphs.BAD} {HUNG}" if entry.hung else f"{glyphs.run_phase(entry.phase)[0]} {entry.phase}"
 
 
-def _words(entry: RunEntry) -> str:
+def words_of_state(entry: RunEntry) -> str:
     """The state as one filters and sorts by it."""
     return f"{entry.phase} {HUNG}" if entry.hung else entry.phase
 
 
 COLUMNS: tuple[RunColumn, ...] = (
-    RunColumn("state", 12, _state, _words),
+    RunColumn("state", 12, _state, words_of_state),
     RunColumn("name", 12, lambda run: run.name or run.id, lambda run: run.name.lower(), grows=32),
     RunColumn("host", 12, lambda run: run.host or "here", lambda run: run.host, rank=1, grows=24),
     RunColumn("preset", 8, lambda run: run.preset or "-", lambda run: run.preset.lower(), rank=3, grows=16),
     RunColumn("ranks", 5, _world, lambda run: _count(run.ranks), right=True, rank=4),
     RunColumn("step", 7, lambda run: _number(run.step), lambda run: _count(run.step), right=True, rank=6),
-    RunColumn("done", 5, _percent, _progress, right=True, rank=8),
+    RunColumn("done", 5, _percent, share_done, right=True, rank=8),
     RunColumn("age", 4, lambda run: duration_short(run.age_s), lambda run: run.age_s, right=True, rank=2),
     RunColumn("took", 4, lambda run: duration_short(run.lasted_s), lambda run: run.lasted_s, right=True, rank=7),
     RunColumn("exit", 4, lambda run: NA if run.exit_code is None else str(run.exit_code),
               lambda run: _count(run.exit_code), right=True, rank=9),
     RunColumn("size", 6, lambda run: size_short(run.size), lambda run: _count(run.size), right=True, rank=10),
     RunColumn("finding", 14, _finding, lambda run: _finding(run).lower() or None, rank=5, grows=90),
+    RunColumn("tags", 8, lambda run: " ".join(run.tags), lambda run: " ".join(run.tags) or None, rank=3, grows=24),
+    RunColumn("note", 10, lambda run: run.note, lambda run: run.note.lower() or None, rank=6, grows=40),
     RunColumn("id", 24, lambda run: run.id, lambda run: run.id, rank=11, grows=100),
 )  # fmt: skip
 """In their order on the screen."""
 
 NAMES = tuple(column.name for column in COLUMNS)
+
+IF_ANY = ("host", "tags", "note")
+"""Columns that are there where a run has something in them."""
 
 DESCENDING = frozenset({"step", "done", "took", "size", "ranks", "exit"})
 """Columns whose largest values come first, unless the order is reversed."""
@@ -147,7 +157,7 @@ class PlacedColumn(Struct, frozen=True):
 
 def placed(runs: Sequence[RunEntry], width: int) -> list[PlacedColumn]:
     """The columns that fit, over all of `width`: by their ranks; what is left goes to those whose texts need it."""
-    wanted = [column for column in COLUMNS if column.name != "host" or any(run.host for run in runs)]
+    wanted = [column for column in COLUMNS if column.name not in IF_ANY or any(map(column.order, runs))]
     chosen: list[RunColumn] = []
     room = width - 2
     for column in sorted(wanted, key=lambda column: column.rank):
@@ -211,40 +221,11 @@ def _style(column: str, entry: RunEntry) -> str:
     return "dim" if column in ("id", "age", "host") else "text"
 
 
-_FIELDS: dict[str, Callable[[RunEntry], str]] = {
-    "state": _words,
-    "name": lambda run: run.name,
-    "preset": lambda run: run.preset,
-    "host": lambda run: run.host or "here",
-    "id": lambda run: run.id,
-    "finding": lambda run: f"{run.problem} {run.finding}",
-    "exit": lambda run: NA if run.exit_code is None else str(run.exit_code),
-    "ranks": lambda run: NA if run.ranks is None else str(run.ranks),
-}
-
-
-def fitting(runs: Iterable[RunEntry], words: str) -> list[RunEntry]:
-    """The runs that have every word: anywhere in their texts, or where it is `field:text` in that field."""
-    wanted = words.lower().split()
-    return [run for run in runs if all(_has(run, word) for word in wanted)]
-
-
-def unknown_state(words: str) -> str:
-    """What is said of a word `state:x` of which no state is called so; "" where there is none."""
-    states = [*map(str, RunPhase), "watched", HUNG]
-    for word in words.lower().split():
-        name, _, text = word.partition(":")
-        if name == "state" and not any(text in state for state in states):
-            return f"no state is called {text}: {', '.join(states)}"
-    return ""
-
-
-def _has(run: RunEntry, word: str) -> bool:
-    name, colon, text = word.partition(":")
-    if colon and name in _FIELDS:
-        value = _FIELDS[name](run).lower()
-        return value == text if name in ("exit", "ranks") and text else text in value
-    return any(word in read(run).lower() for read in _FIELDS.values())
+def ended_ago(entry: RunEntry) -> float | None:
+    """Seconds since its end; None of one that is live, and where it is unknown."""
+    if entry.live or entry.age_s is None or entry.lasted_s is None:
+        return None
+    return max(0.0, entry.age_s - entry.lasted_s)
 
 
 def ordered(runs: Sequence[RunEntry], sort: str, reverse: bool = False) -> list[RunEntry]:

@@ -13,22 +13,23 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from ...runners.formatting import plural, size_short
+from ...runners.run_notes import KEEP
 from ..cockpit_commands import CommandingApp
 from ..keys import bindings
 from ..rows.glyphs import fit
+from ..rows.run_filter import fitting, mistake
 from ..rows.runs import (
     EMPTY,
     PlacedColumn,
     RunEntry,
     at_column,
-    fitting,
+    ended_ago,
     head_row,
     next_sort,
     ordered,
     placed,
     removal_rows,
     run_row,
-    unknown_state,
 )
 from ..source import ASK_S
 from .modal import ConfirmScreen
@@ -179,7 +180,7 @@ class RunsScreen(Screen[None]):
         shown, total = len(self.list.listed), len(self.list.all)
         marked = f"   {len(self.list.marked)} marked" if self.list.marked else ""
         note = f"   {shown} of {total}{marked}" if self.list.words or marked else ""
-        if strange := unknown_state(self.list.words):
+        if strange := mistake(self.list.words):
             note += f"   {strange}"
         self.search_line.set_rows([self.list.search_row(note)])
 
@@ -227,8 +228,8 @@ class RunsScreen(Screen[None]):
     def action_prune(self) -> None:
         """Mark what `distui prune --older-than 30d --keep 20` would remove."""
         old = [run for run in self.list.all if not run.live and run.path]
-        keep = sorted(old, key=_ended_ago)[20:]
-        self.list.marked = {run.id for run in keep if _ended_ago(run) >= 30 * 86400.0}
+        keep = sorted(old, key=_ended)[20:]
+        self.list.marked = {run.id for run in keep if _ended(run) >= 30 * 86400.0 and KEEP not in run.tags}
         self.list.searched()
         count = len(self.list.marked)
         text = f"{plural(count, 'run')} marked: ended 30 days ago or more, and not among the newest 20; X removes them"
@@ -260,6 +261,7 @@ class RunsScreen(Screen[None]):
         self.list.show(await asyncio.to_thread(self.app.source.measured_runs))
 
 
-def _ended_ago(run: RunEntry) -> float:
-    """Seconds since its end, by what the list knows."""
-    return max(0.0, (run.age_s or 0.0) - (run.lasted_s or 0.0))
+def _ended(run: RunEntry) -> float:
+    """Seconds since its end, by what the list knows; of a run whose end nobody saw since its launch."""
+    ago = ended_ago(run)
+    return (run.age_s or 0.0) if ago is None else ago

@@ -1,4 +1,4 @@
-"""ls, events, wait, attach, replay: the runs of this machine and of others, and the cockpit on one."""
+"""events, wait, attach, replay: what happens in a run, and the cockpit on one."""
 
 from __future__ import annotations
 
@@ -6,40 +6,33 @@ import argparse
 import asyncio
 import functools
 import gc
-import json
 import os
-import shutil
 import stat
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec import Struct, structs
 
 from ...presets.sanitize import LONGEST, clean_text, escaped_json
 from ...runners import journal, run_directories
 from ...runners.errors import RunError, UnreachableError
-from ...runners.formatting import NA, time_of_day
-from ...runners.journal import History
+from ...runners.formatting import time_of_day
 from ...runners.local_agent import follow_until, reached, with_link
 from ...runners.model import FindingRaised, RankTick, RunEnded, RunPhase, Stamped
-from ...runners.progress import hung
 from ...runners.state import RunState
-from ...runners.status import DAMAGED, HUNG, figures, hidden, status_json
+from ...runners.status import DAMAGED, status_json
 from ...runners.wire.client import Link
 from ...runners.wire.ssh import HostError, Way
-from ..rows.glyphs import ago, table
 from ..terminal import complain, complaint, draws_ascii_alone
 
 if TYPE_CHECKING:
     from ...runners.export import Manifest
 
 # -----------------------------------------------------------------------------------------------------------
-# ls, events, wait: looking at runs from the command line.
+# events, wait: looking at runs from the command line.
 
 
 LOST = 6
@@ -78,83 +71,6 @@ def _is_packed(name: str) -> bool:
             return stat.S_ISREG(os.fstat(file.fileno()).st_mode) and file.read(2) == b"\x1f\x8b"
     except (OSError, ValueError):
         return False
-
-
-def ls(options: argparse.Namespace) -> int:
-    """The runs there are, newest first."""
-    if options.host:
-        return _ls_of_hosts(options)
-    runs = [_Listed.of(entry) for entry in (*run_directories.entries(), *run_directories.strays())]
-    if options.json:
-        sys.stdout.write(json.dumps([run.brief() for run in runs]) + "\n")
-        return 0
-    if not runs:
-        sys.stdout.write(
-            "no runs yet: `distui launch PRESET -- SCRIPT` starts one, `distui demo` shows one\n"
-        )
-        return 0
-    rows = [("name", "state", "preset", "attempt", "ranks", "began", "id"), *(run.row() for run in runs)]
-    if sys.stdout.isatty():
-        rows = narrowed(rows, shutil.get_terminal_size().columns)
-    notes = [f"{run.entry.record.run}: {problem}" for run in runs for problem in run.notes()]
-    lines = [*table(rows, frozenset({3, 4})), *([""] if notes else []), *map(clean_text, notes)]
-    sys.stdout.write("\n".join(lines) + "\n")
-    return 0
-
-
-def narrowed(rows: list[tuple[str, ...]], width: int) -> list[tuple[str, ...]]:
-    """The rows of `ls` for a terminal: where they are wider, the ends of the ids, which the verbs take as well."""
-    if max(map(len, table(rows))) <= width:
-        return rows
-    return [(*row[:-1], row[-1].rpartition("-")[2]) for row in rows]
-
-
-class _Listed(Struct, frozen=True):
-    """One line of `ls`."""
-
-    entry: run_directories.Entry
-    history: History
-    phase: RunPhase
-    orphans: list[int]
-
-    @classmethod
-    def of(cls, entry: run_directories.Entry) -> _Listed:
-        """What a run's own files and processes say of it; none of it can keep others from being listed."""
-        history = entry.history()
-        phase = run_directories.phase(entry, history)
-        return cls(entry, history, phase, run_directories.orphans(entry) if phase is RunPhase.LOST else [])
-
-    def number(self, count: int, unknown: str | None = NA) -> int | str | None:
-        """A number of attempts or ranks; `unknown` where damage has hidden them."""
-        return unknown if hidden(self.history.state, bool(self.history.problems)) else count
-
-    def row(self) -> tuple[str, ...]:
-        """As text."""
-        record, state = self.entry.record, self.history.state
-        preset = state.plan.preset or state.plan.launcher if state.plan else ""
-        began = ago(record.created, time.time())
-        words = HUNG if hung(state) and not self.phase.ended else str(self.phase)
-        return (
-            record.name, words, preset, str(self.number(state.attempt)), str(self.number(len(state.ranks))),
-            began, record.run,
-        )  # fmt: skip
-
-    def brief(self) -> dict[str, Any]:
-        """As JSON values."""
-        entry, state = self.entry, self.history.state
-        its = figures(entry, self.history, self.phase, time.time())
-        return {
-            "run": entry.record.run, "name": entry.record.name, "state": str(self.phase),
-            "attempt": self.number(state.attempt, None), "created": entry.record.created,
-            "host": entry.record.host, "path": str(entry.path),
-            "preset": state.plan.preset if state.plan else None, **structs.asdict(its),
-            "problems": self.history.problems, "orphans": self.orphans,
-        }  # fmt: skip
-
-    def notes(self) -> list[str]:
-        """What a person has to know beside the line, a sentence each."""
-        notes = [f"damaged: {problem}" for problem in self.history.problems]
-        return [*notes, run_directories.why_lost(self.entry, self.orphans)] if self.orphans else notes
 
 
 @run_or_bundle
@@ -284,45 +200,7 @@ def show(run: str | None, readonly: bool, ascii_only: bool, replay: bool = False
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Runs that other machines keep: ls --host, attach --host.
-
-
-def _ls_of_hosts(options: argparse.Namespace) -> int:
-    """The runs on other hosts; 4 when one cannot be asked."""
-    from ...runners.launch.hosts import (
-        Named,
-        check_hosts,
-        list_on,
-        ssh_options,
-    )  # slow to load, and few name hosts
-
-    named = check_hosts([Named(host) for host in options.host], "--host")
-    config = ssh_options(options.ssh_config)
-    runs, problems = asyncio.run(list_on([Way(host.destination, config) for host in named]))
-    for problem in problems:
-        complain(problem)
-    if options.json:
-        sys.stdout.write(json.dumps(runs) + "\n")
-    elif runs:
-        rows: list[tuple[str, ...]] = [
-            ("host", "name", "state", "preset", "attempt", "ranks", "began", "id")
-        ]
-        for run in sorted(runs, key=_created, reverse=True):
-            began = ago(_created(run), time.time())
-            words = [run.get(key) for key in ("on", "name", "state", "preset", "attempt", "ranks")]
-            rows.append(
-                (*("" if word is None else str(word) for word in words), began, str(run.get("run")))
-            )
-        sys.stdout.write("\n".join(table(rows, frozenset({4, 5}))) + "\n")
-    elif not problems:
-        sys.stdout.write("no runs on these hosts\n")
-    return UnreachableError.code if problems else 0
-
-
-def _created(run: Mapping[str, object]) -> float:
-    """When, by what another machine says, which may be anything."""
-    value = run.get("created")
-    return float(value) if isinstance(value, int | float) and 0 <= value < 1e11 else 0.0
+# A run that another machine keeps: attach --host.
 
 
 def _attach_on_host(options: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from typing import TextIO
 
 from ...presets.finding import worst_first
 from ...presets.sanitize import clean_text
-from ...runners import run_directories
+from ...runners import run_directories, run_notes
 from ...runners.agentless import DiskLink, FilesLink, damage
 from ...runners.checkpoints import checkpoint_line
 from ...runners.diagnosis.first_step import no_step_yet
@@ -23,6 +23,7 @@ from ...runners.local_agent import folded_events, snapshot, with_link
 from ...runners.model import Host, LinkState, RunPhase, Stamped
 from ...runners.nccl_reach import uses_gloo
 from ...runners.progress import parts, progress, source_text
+from ...runners.run_notes import RunNotes
 from ...runners.state import Node, RunState
 from ...runners.status import DAMAGED, applied, hidden, missing, state_words, status_json, world_size
 from ...runners.wire.client import Link
@@ -77,10 +78,10 @@ def unsaid(text: str, earlier: Iterable[str]) -> str:
     return "; ".join(parts)
 
 
-def describe(state: RunState, now: float | None = None) -> str:
+def describe(state: RunState, now: float | None = None, marks: RunNotes | None = None) -> str:
     """Everything `distui status` says."""
     frame = _frame(state, now)
-    lines = [headline(state, frame.now)]
+    lines = [headline(state, frame.now), *_marked(marks)]
     if state.plan is not None:
         plan = state.plan
         preset = f"preset {plan.preset}, " if plan.preset else ""
@@ -118,6 +119,12 @@ def describe(state: RunState, now: float | None = None) -> str:
     if end:
         lines += ["", end]
     return "\n".join(clean_text(line) for line in lines)
+
+
+def _marked(marks: RunNotes | None) -> list[str]:
+    """The user's own words about the run; [] without any."""
+    lines = [f"tags: {' '.join(marks.tags)}"] if marks and marks.tags else []
+    return [*lines, *([f"note: {marks.note}"] if marks and marks.note else [])]
 
 
 def training(state: RunState, now: float) -> list[str]:
@@ -172,13 +179,17 @@ def status(options: argparse.Namespace) -> int:
     if options.watch:
         return asyncio.run(with_link(options.run, lambda entry, link: _watched(entry, link, options.json)))
 
-    async def use(entry: run_directories.Entry, link: Link) -> RunState:
+    async def use(entry: run_directories.Entry, link: Link) -> tuple[RunState, RunNotes]:
         state = await snapshot(link)
         complete(state, entry, link)
-        return state
+        return state, run_notes.read(entry.path)
 
-    state = asyncio.run(with_link(options.run, use))
-    sys.stdout.write((json.dumps(status_json(state)) if options.json else describe(state)) + "\n")
+    state, marks = asyncio.run(with_link(options.run, use))
+    if options.json:
+        document = status_json(state) | {"tags": list(marks.tags), "note": marks.note or None}
+        sys.stdout.write(json.dumps(document) + "\n")
+    else:
+        sys.stdout.write(describe(state, marks=marks) + "\n")
     return 0
 
 

@@ -1,0 +1,171 @@
+"""Notes and tags of a run, beside its files in `notes.jsonl`: a line a change, so that two writers lose nothing.
+
+They are the user's words about a run, no part of what happened in it: the journal has none of them, and a run that has
+ended can still get some. Secrets in them are masked as they are written.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from ..presets.secrets import mask_text
+from . import file_io
+from .errors import RunError
+
+NAME = "notes.jsonl"
+LONGEST_NOTE = 4000
+"""Characters of a note."""
+MOST_BYTES = 1 << 20
+"""Of the file."""
+MOST_TAGS = 64
+KEEP = "keep"
+"""The tag of runs that `prune` and retention leave."""
+_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,39}")
+
+
+class Change(Struct, omit_defaults=True):
+    """One line: a note, or tags that were added and taken away."""
+
+    time: float = 0.0
+    """Unix seconds."""
+    note: str | None = None
+    """"" takes the note out of the lists; earlier ones stay in the file."""
+    add: list[str] = []
+    remove: list[str] = []
+
+
+class RunNotes(Struct):
+    """What the lines come to."""
+
+    notes: list[tuple[float, str]] = []
+    """With their times, the oldest first."""
+    tags: tuple[str, ...] = ()
+    """In alphabetical order."""
+
+    @property
+    def note(self) -> str:
+        """The newest one; "" where there is none, or it was taken away."""
+        return self.notes[-1][1] if self.notes else ""
+
+
+_LINE = msgspec.json.Decoder(Change)
+
+
+def read(run_dir: Path) -> RunNotes:
+    """Those of a run; a line that is damaged costs itself alone. Never fails."""
+    notes, tags = list[tuple[float, str]](), set[str]()
+    for change in _changes(run_dir / NAME):
+        if change.note is not None:
+            notes.append((change.time, change.note[:LONGEST_NOTE]))
+        tags |= {tag for tag in change.add if _TAG.fullmatch(tag)}
+        tags -= set(change.remove)
+    return RunNotes(notes, tuple(sorted(tags)[:MOST_TAGS]))
+
+
+def _changes(path: Path) -> Iterator[Change]:
+    try:
+        data = file_io.content(path, MOST_BYTES)
+    except file_io.FileError:
+        return
+    for line in data.split(b"\n"):
+        change = file_io.decoded(_LINE, line) if line else None
+        if change is not None:
+            yield change
+
+
+def note(run_dir: Path, text: str) -> None:
+    """Write a note. Raises RunError."""
+    if len(text) > LONGEST_NOTE:
+        raise RunError(
+            f"the note has {len(text)} characters, and {LONGEST_NOTE} are the most: keep the rest in a file"
+        )
+    _append(run_dir, Change(time.time(), note=mask_text(" ".join(text.split()))))
+
+
+def tag(run_dir: Path, add: Sequence[str], remove: Sequence[str]) -> None:
+    """Add tags and take tags away. Raises RunError."""
+    for each in (*add, *remove):
+        check_tag(each)
+    if len({*read(run_dir).tags, *add} - {*remove}) > MOST_TAGS:
+        raise RunError(f"a run has {MOST_TAGS} tags at most: take one away with -TAG")
+    _append(run_dir, Change(time.time(), add=list(add), remove=list(remove)))
+
+
+def check_tag(text: str) -> None:
+    """Raises RunError for what cannot be a tag."""
+    if not _TAG.fullmatch(text):
+        raise RunError(
+            f"no tag can be {text!r}: use up to 40 letters, digits and . _ : / -, beginning with a letter or digit"
+        )
+
+
+def clear(run_dir: Path) -> int:
+    """Take all notes out of the file, tags stay; how many there were. Raises RunError."""
+    try:
+        with _alone(run_dir) as file:
+            kept = [change for change in _changes(run_dir / NAME) if change.note is None]
+            gone = len(read(run_dir).notes)
+            data = b"".join(msgspec.json.encode(change) + b"\n" for change in kept)
+            os.pwrite(file, data, 0)
+            os.ftruncate(file, len(data))
+    except OSError as error:
+        raise _unwritable(run_dir, error) from None
+    return gone
+
+
+def _append(run_dir: Path, change: Change) -> None:
+    line = msgspec.json.encode(change) + b"\n"
+    try:
+        with _alone(run_dir) as file:
+            size = os.fstat(file).st_size
+            torn = size > 0 and os.pread(file, 1, size - 1) != b"\n"
+            line = b"\n" * torn + line
+            if size + len(line) > MOST_BYTES:
+                raise RunError(
+                    f"{run_dir / NAME} is full ({MOST_BYTES >> 20} MiB): `distui note RUN --clear` empties it"
+                )
+            try:
+                whole = os.pwrite(file, line, size) == len(line)
+            except OSError:
+                os.ftruncate(file, size)
+                raise
+            if not whole:
+                os.ftruncate(file, size)
+                raise OSError(28, "No space left on device")
+    except OSError as error:
+        raise _unwritable(run_dir, error) from None
+
+
+@contextmanager
+def _alone(run_dir: Path) -> Iterator[int]:
+    """The file, locked against other writers. Raises OSError."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    file = os.open(run_dir / NAME, flags, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield file
+    finally:
+        os.close(file)
+
+
+def _unwritable(run_dir: Path, error: OSError) -> RunError:
+    return RunError(f"cannot write {run_dir / NAME} ({error.strerror or error}): nothing was changed")
+
+
+def words_of(changes: Iterable[str]) -> tuple[list[str], list[str]]:
+    """ "+good", "good" and "-bad" as tags to add and to take away. Raises RunError."""
+    add, remove = list[str](), list[str]()
+    for word in changes:
+        bare = word[1:] if word[:1] in ("+", "-") else word
+        check_tag(bare)
+        (remove if word.startswith("-") else add).append(bare)
+    return add, remove

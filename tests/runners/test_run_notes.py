@@ -1,0 +1,131 @@
+"""Notes and tags: kept beside a run, by several writers at once, through damage and a full disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_run_removal import made, state_home
+
+from distui.runners import run_notes
+from distui.runners.errors import RunError
+from distui.tui.cli import main
+
+__all__ = ["state_home"]
+
+
+def test_notes_and_tags_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    entry = made("night")
+    before = sorted(os.listdir(entry.path))
+    assert main(["note", "night"]) == 0
+    assert main(["tag", "night"]) == 0
+    assert capsys.readouterr().out == "night has no note\nnight: no tags\n"
+    assert sorted(os.listdir(entry.path)) == before, "reading made a file"
+    assert main(["note", "night", "the", "baseline of  table 2"]) == 0
+    assert main(["tag", "night", "+good", "paper", "-bad"]) == 0
+    assert capsys.readouterr().out == "night: good paper\n"
+    assert main(["tag", "night", "-paper", "+v2"]) == 0
+    assert main(["ls", "tag:good"]) == 0
+    listed = capsys.readouterr().out
+    assert "good v2" in listed
+    assert "the baseline of table 2" in listed
+    assert main(["ls", "tag:good", "--json"]) == 0
+    (document,) = json.loads(capsys.readouterr().out)
+    assert (document["tags"], document["note"]) == (["good", "v2"], "the baseline of table 2")
+    assert main(["status", "night"]) == 0
+    assert "tags: good v2\nnote: the baseline of table 2\n" in capsys.readouterr().out
+    assert main(["note", "night", ""]) == 0
+    assert main(["note", "night", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["note"] is None
+    assert [note["text"] for note in document["notes"]] == ["the baseline of table 2", ""]
+    assert main(["note", "night", "--clear"]) == 0
+    assert run_notes.read(entry.path).notes == []
+    assert run_notes.read(entry.path).tags == ("good", "v2")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["tag", "night", "+"], "no tag can be ''"),
+        (["tag", "night", "a b"], "no tag can be 'a b'"),
+        (["tag", "night", "+" + "x" * 41], "up to 40 letters"),
+        (["tag", "night", "+a", "-a"], "added and taken away"),
+        (["tag", "night", "+\x1b[31m"], "use up to 40"),
+        (["note", "night", "x" * 4001], "4000 are the most"),
+        (["note", "night", "--clear", "x"], "leave one of them out"),
+        (["tag", "night", *(f"t{n}" for n in range(65))], "64 tags at most"),
+    ],
+)
+def test_what_is_refused(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    entry = made("night")
+    assert main(words) == 2
+    assert says in capsys.readouterr().err
+    assert not (entry.path / run_notes.NAME).exists()
+
+
+def test_many_writers_at_once_lose_nothing() -> None:
+    path = made("busy").path
+    code = (
+        "import sys; from pathlib import Path; from distui.runners import run_notes\n"
+        "path, who = Path(sys.argv[1]), sys.argv[2]\n"
+        "for n in range(40):\n"
+        "    run_notes.note(path, f'{who}.{n}'); run_notes.tag(path, [f'{who}-{n % 3}'], [])\n"
+    )
+    writers = [subprocess.Popen([sys.executable, "-c", code, str(path), f"w{n}"]) for n in range(4)]
+    assert [writer.wait(60) for writer in writers] == [0] * 4
+    notes = run_notes.read(path)
+    assert {text for _, text in notes.notes} == {f"w{who}.{n}" for who in range(4) for n in range(40)}
+    assert len(notes.tags) == 12
+
+
+def test_damage_costs_one_line_and_a_torn_one_is_ended_first() -> None:
+    path = made("torn").path
+    run_notes.note(path, "first")
+    with (path / run_notes.NAME).open("ab") as file:
+        file.write(b'\xff\x00{"note": 5}\n{"time": 1, "note": "cut o')
+    run_notes.tag(path, ["good"], [])
+    notes = run_notes.read(path)
+    assert ([text for _, text in notes.notes], notes.tags) == (["first"], ("good",))
+    (path / run_notes.NAME).unlink()
+    (path / run_notes.NAME).symlink_to("/etc/hostname")
+    with pytest.raises(RunError, match="cannot write"):
+        run_notes.note(path, "through a link")
+    (path / run_notes.NAME).unlink()
+    (path / run_notes.NAME).mkdir()
+    assert run_notes.read(path).tags == ()
+    with pytest.raises(RunError, match="cannot write"):
+        run_notes.tag(path, ["x"], [])
+
+
+def test_a_full_disk_keeps_what_was_there(tmp_path: Path) -> None:
+    path = made("full").path
+    run_notes.note(path, "before")
+    size = (path / run_notes.NAME).stat().st_size
+    code = (
+        "import resource, signal, sys; from pathlib import Path; from distui.runners import run_notes\n"
+        "from distui.runners.errors import RunError\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size + 10}, {size + 10}))\n"
+        "try:\n    run_notes.note(Path(sys.argv[1]), 'x' * 100)\n"
+        "except RunError as error:\n    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "nothing was changed" in done.stdout
+    assert (path / run_notes.NAME).stat().st_size == size
+    assert run_notes.read(path).note == "before"
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+
+
+def test_a_secret_in_a_note_is_masked() -> None:
+    path = made("secret").path
+    run_notes.note(path, "ran with HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz012345 on gpu1")
+    assert b"hf_abc" not in (path / run_notes.NAME).read_bytes()
+    assert run_notes.read(path).note.endswith("on gpu1")

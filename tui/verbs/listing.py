@@ -1,0 +1,255 @@
+"""ls: the runs of this machine and of others, filtered, in an order, as a table or as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct, structs
+
+from ...presets.sanitize import clean_text
+from ...runners import run_directories, run_notes
+from ...runners.errors import RunError, UnreachableError
+from ...runners.formatting import elapsed, plural, time_of_day
+from ...runners.journal import History
+from ...runners.model import RunPhase
+from ...runners.run_removal import size_of
+from ...runners.status import RunFigures, figures, hidden
+from ...runners.wire.ssh import Way
+from ..rows.run_filter import FilterError, RunFilter, understood
+from ..rows.runs import RunEntry
+from ..rows.runs_table import printed, sorted_by, unknown_column, usual
+from ..terminal import complain
+
+EVERY_S = 2.0
+"""Seconds between two lists of `--watch`."""
+
+
+class ListOrder(Struct, frozen=True):
+    """What the options ask for."""
+
+    filter: RunFilter
+    columns: tuple[str, ...]
+    """() for the usual ones."""
+    sort: str
+    reverse: bool
+
+    @property
+    def measured(self) -> bool:
+        """Whether the sizes of the directories matter, which take a while."""
+        return "size" in (*self.columns, self.sort, *self.filter.fields)
+
+
+class ListedRun(Struct, frozen=True):
+    """One run of this machine or another."""
+
+    row: RunEntry
+    document: Mapping[str, Any]
+    """Of `--json`."""
+    notes: tuple[str, ...] = ()
+    """What a person has to know beside the line, a sentence each."""
+
+
+def ls(options: argparse.Namespace) -> int:
+    """The runs there are, newest first."""
+    order = _order(options)
+    lister = HostsLister(options) if options.host else LocalLister(order.measured)
+    if options.watch:
+        return _watch(options, order, lister)
+    runs, problems = lister.listed()
+    for problem in problems:
+        complain(problem)
+    _print(options, order, runs, problems)
+    return UnreachableError.code if problems else 0
+
+
+def _order(options: argparse.Namespace) -> ListOrder:
+    """Raises RunError."""
+    try:
+        chosen = understood(" ".join(options.filter))
+    except FilterError as error:
+        raise RunError(str(error)) from None
+    columns = tuple(name.strip() for name in (options.columns or "").split(",") if name.strip())
+    problem = unknown_column(columns, "--columns")
+    problem = problem or unknown_column([options.sort] if options.sort else [], "--sort")
+    if problem:
+        raise RunError(problem)
+    if options.every is not None and not options.watch:
+        raise RunError("--every is for --watch: add that, or leave it out")
+    return ListOrder(chosen, columns, options.sort or "", options.reverse)
+
+
+def _print(
+    options: argparse.Namespace, order: ListOrder, runs: list[ListedRun], problems: Sequence[str]
+) -> None:
+    wide = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    if options.json:
+        sys.stdout.write(json.dumps([run.document for run in _chosen(order, runs)]) + "\n")
+    elif runs or not problems:
+        sys.stdout.write("\n".join(_lines(order, runs, wide, bool(options.host))) + "\n")
+
+
+def _chosen(order: ListOrder, runs: Sequence[ListedRun]) -> list[ListedRun]:
+    by_row = {id(run.row): run for run in runs if order.filter.fits(run.row)}
+    rows = sorted_by([run.row for run in by_row.values()], order.sort, order.reverse)
+    return [by_row[id(row)] for row in rows]
+
+
+def _lines(order: ListOrder, runs: Sequence[ListedRun], width: int | None, hosts: bool) -> list[str]:
+    chosen = _chosen(order, runs)
+    if not runs:
+        text = "no runs yet: `distui launch PRESET -- SCRIPT` starts one, `distui demo` shows one"
+        return ["no runs on these hosts" if hosts else text]
+    if not chosen:
+        return [f"no run of {len(runs)} fits the filter"]
+    rows = [run.row for run in chosen]
+    names = order.columns or usual(rows, hosts)
+    notes = [note for run in chosen for note in run.notes]
+    lines = printed(rows, names, width, bool(order.columns))
+    return [*lines, *([""] if notes else []), *map(clean_text, notes)]
+
+
+# -----------------------------------------------------------------------------------------------------------
+# --watch: the list again and again, until Ctrl-C.
+
+
+def _watch(options: argparse.Namespace, order: ListOrder, lister: HostsLister | LocalLister) -> int:
+    """On a terminal the list in its place, else a list below the other."""
+    every = EVERY_S if options.every is None else max(0.1, options.every)
+    redrawn = sys.stdout.isatty() and not options.json
+    while True:
+        runs, problems = lister.listed()
+        if redrawn:
+            _redraw(order, runs, problems, bool(options.host))
+        else:
+            for problem in problems:
+                complain(problem)
+            _print(options, order, runs, problems)
+        sys.stdout.flush()
+        time.sleep(every)
+
+
+def _redraw(order: ListOrder, runs: list[ListedRun], problems: Sequence[str], hosts: bool) -> None:
+    """All of the screen: what does not fit is counted in its last line."""
+    size = shutil.get_terminal_size()
+    lines = [
+        f"distui ls  {time_of_day(time.time())}  Ctrl-C ends it",
+        "",
+        *(clean_text(problem) for problem in problems),
+        *_lines(order, runs, size.columns, hosts),
+    ]
+    room = max(3, size.lines - 1)
+    if len(lines) > room:
+        lines = [
+            *lines[: room - 1],
+            f"… {plural(len(lines) - room + 1, 'line')} more: a filter shows fewer",
+        ]
+    text = "".join(f"{line[: size.columns]}\x1b[K\r\n" for line in lines)
+    sys.stdout.write(f"\x1b[H{text}\x1b[J")
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Where runs come from.
+
+
+class LocalLister:
+    """The runs of this machine; those that have ended are read once."""
+
+    def __init__(self, measured: bool) -> None:
+        self._measured = measured
+        self._ended: dict[str, ListedRun] = {}
+
+    def listed(self) -> tuple[list[ListedRun], list[str]]:
+        """All of them, newest first, and no problem."""
+        entries = (*run_directories.entries(), *run_directories.strays())
+        return [self._run(entry) for entry in entries], []
+
+    def _run(self, entry: run_directories.Entry) -> ListedRun:
+        before = self._ended.get(entry.record.run)
+        if before is not None:
+            now, marks = time.time(), run_notes.read(entry.path)
+            row = structs.replace(
+                before.row, age_s=elapsed(entry.record.created, now), tags=marks.tags, note=marks.note
+            )
+            document = {**before.document, "tags": list(marks.tags), "note": marks.note or None}
+            return structs.replace(before, row=row, document=document)
+        listed = self._read(entry)
+        if listed.row.phase != RunPhase.LOST and not listed.row.live:  # a lost run may be restarted
+            self._ended[entry.record.run] = listed
+        return listed
+
+    def _read(self, entry: run_directories.Entry) -> ListedRun:
+        """What a run's own files and processes say of it; none of it can keep others from being listed."""
+        history, now = entry.history(), time.time()
+        phase = run_directories.phase(entry, history)
+        orphans = run_directories.orphans(entry) if phase is RunPhase.LOST else []
+        its = figures(entry, history, phase, now)
+        row = structs.replace(
+            row_of(entry, history, phase, its, now), size=size_of(entry.path) if self._measured else None
+        )
+        notes = [f"damaged: {problem}" for problem in history.problems]
+        notes += [run_directories.why_lost(entry, orphans)] if orphans else []
+        document = {
+            "run": entry.record.run, "name": entry.record.name, "state": str(phase),
+            "attempt": row.attempt, "created": entry.record.created,
+            "host": entry.record.host, "path": str(entry.path),
+            "preset": row_preset(history), **structs.asdict(its),
+            "tags": list(row.tags), "note": row.note or None, "size": row.size,
+            "problems": history.problems, "orphans": orphans,
+        }  # fmt: skip
+        return ListedRun(row, document, tuple(f"{entry.record.run}: {note}" for note in notes))
+
+
+def row_preset(history: History) -> str | None:
+    """The preset of a run; None without one."""
+    return history.state.plan.preset if history.state.plan else None
+
+
+def row_of(
+    entry: run_directories.Entry, history: History, phase: RunPhase, its: RunFigures, now: float
+) -> RunEntry:
+    """A run of this machine as a line of `ls`."""
+    state, marks = history.state, run_notes.read(entry.path)
+    return RunEntry(
+        id=entry.record.run, name=entry.record.name, phase=str(phase),
+        age_s=elapsed(entry.record.created, now), live=not phase.ended, readonly=phase.ended,
+        preset=state.plan.preset or state.plan.launcher if state.plan else "",
+        problem=clean_text(f"damaged: {history.problems[0]}") if history.problems else "",
+        attempt=None if hidden(state, bool(history.problems)) else state.attempt,
+        path=str(entry.path), began=entry.record.created, tags=marks.tags, note=marks.note,
+        **structs.asdict(its),
+    )  # fmt: skip
+
+
+class HostsLister:
+    """The runs that other hosts keep."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        from ...runners.launch.hosts import Named, check_hosts, list_on, ssh_options  # slow to load
+
+        named = check_hosts([Named(host) for host in options.host], "--host")
+        config = ssh_options(options.ssh_config)
+        self._ask = list_on
+        self._ways = [Way(host.destination, config) for host in named]
+
+    def listed(self) -> tuple[list[ListedRun], list[str]]:
+        """All of them, newest first, and a sentence for each host that cannot be asked."""
+        from ..source import entry_elsewhere
+
+        runs, problems = asyncio.run(self._ask(self._ways))
+        now, rows = time.time(), list[ListedRun]()
+        for run in runs:
+            entry = entry_elsewhere(str(run.get("on", "")), run)
+            if entry is not None:
+                row, began = entry
+                row = structs.replace(
+                    row, id=row.id.rpartition(":")[2], age_s=elapsed(began, now), began=began
+                )
+                rows.append(ListedRun(row, run))
+        return sorted(rows, key=lambda run: run.row.began or 0.0, reverse=True), problems

@@ -1,0 +1,56 @@
+"""note, tag: the user's own words about a run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+
+from ...presets.sanitize import LONGEST, clean_text
+from ...runners import run_directories, run_notes
+from ...runners.errors import RunError
+from ...runners.formatting import plural
+from ..rows.glyphs import ago
+
+
+def note(options: argparse.Namespace) -> int:
+    """Write a note on a run; without a text print its notes, the newest last."""
+    entry = run_directories.resolve(options.run)
+    if options.clear:
+        if options.text:
+            raise RunError("--clear removes notes, and a text writes one: leave one of them out")
+        count = run_notes.clear(entry.path)
+        if not options.json:
+            sys.stdout.write(f"{entry.record.name}: {plural(count, 'note')} removed\n")
+            return 0
+    elif options.text:
+        run_notes.note(entry.path, " ".join(options.text))
+    marks = run_notes.read(entry.path)
+    if options.json:
+        notes = [{"time": at, "text": text} for at, text in marks.notes]
+        sys.stdout.write(
+            json.dumps({"run": entry.record.run, "note": marks.note or None, "notes": notes}) + "\n"
+        )
+    elif not options.text:
+        lines = [
+            clean_text(f"{ago(at, time.time())}: {text or '(none)'}", LONGEST) for at, text in marks.notes
+        ]
+        sys.stdout.write("\n".join(lines or [f"{entry.record.name} has no note"]) + "\n")
+    return 0
+
+
+def tag(options: argparse.Namespace) -> int:
+    """Add tags and take tags away; print what the run then has."""
+    entry = run_directories.resolve(options.run)
+    add, remove = run_notes.words_of([*options.tags, *(f"-{word}" for word in options.remove)])
+    if both := sorted({*add} & {*remove}):
+        raise RunError(f"the tag {both[0]} is added and taken away: leave out one")
+    if add or remove:
+        run_notes.tag(entry.path, add, remove)
+    tags = run_notes.read(entry.path).tags
+    if options.json:
+        sys.stdout.write(json.dumps({"run": entry.record.run, "tags": list(tags)}) + "\n")
+    else:
+        sys.stdout.write(f"{entry.record.name}: {' '.join(tags) or 'no tags'}\n")
+    return 0
