@@ -7,17 +7,19 @@ where nothing of the run lives. No link is followed.
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
 import secrets
 import shutil
 import stat
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import file_io, host_processes, run_directories
+from . import file_io, host_processes, run_directories, run_notes
 from .checkpoints import folder_option
 from .errors import RunError
 from .formatting import plural
@@ -31,12 +33,23 @@ TRASH = ".removed-"
 LEAVING_S = 5.0
 """How long the agent of an ended run may take to leave."""
 
+UNLOCKABLE = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EACCES,
+    errno.ELOOP,
+    errno.ENOLCK,
+    errno.EOPNOTSUPP,
+)
+"""Why no lock can be had of a run that may be removed nevertheless: a full disk is no reason to keep it."""
+
 FAILED = (RunPhase.FAILED, RunPhase.LOST)
 
 
 def size_of(path: Path) -> int:
     """Bytes on disk of a directory and all in it; what cannot be read counts nothing."""
-    total, folders = 0, [path]
+    total, folders = 0, [] if path.is_symlink() else [path]
     while folders:
         folder = folders.pop()
         with contextlib.suppress(OSError):
@@ -87,12 +100,46 @@ def remove(entry: Entry) -> int:
             raise RunError(why)
     freed = _remove_checkpoints(entry)
     for each in (*parts, entry):
-        freed += _remove(run_directories.runs_dir(), each.path.name)
+        freed += _remove(run_directories.runs_dir(), each.path.name, (AGENT_LOCK, RUNNER_LOCK))
         for socket in Path(stem(each.record.run8)).parent.glob(f"{each.record.run8}.*"):
             with contextlib.suppress(OSError):
                 if socket.is_socket():
                     socket.unlink()
     return freed
+
+
+@contextlib.contextmanager
+def _held(folder: int, name: str, locks: Iterable[str]) -> Iterator[None]:
+    """Hold the locks of agent and runner: whoever would bring the run to life now finds them taken. Raises RunError.
+
+    `folder`: the directory that holds the run's, which is no link.
+    """
+    with contextlib.ExitStack() as kept:
+        run = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        kept.callback(os.close, run)
+        for each in locks:
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+            try:
+                lock = os.open(each, flags, 0o600, dir_fd=run)
+                kept.callback(os.close, lock)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunError(f"run {name} comes to life at this moment: it was not removed") from None
+            except OSError as error:
+                if error.errno not in UNLOCKABLE:
+                    raise
+        yield
+
+
+def _mounts_below(path: Path) -> list[str]:
+    """Where another file system, or a folder from elsewhere, is mounted in a directory."""
+    base = os.path.realpath(path)
+    try:
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return []
+    points = [line.split()[4].encode().decode("unicode_escape") for line in lines]
+    return [point for point in points if point == base or point.startswith(f"{base}/")]
 
 
 def _remove_checkpoints(entry: Entry) -> int:
@@ -115,8 +162,8 @@ def _checkpoint_folder(entry: Entry) -> Path | None:
     return None if folder is None else Path(folder)
 
 
-def _remove(base: Path, name: str) -> int:
-    """A directory: first renamed, so that nobody meets half of it; bytes that were freed. Raises RunError."""
+def _remove(base: Path, name: str, locks: Iterable[str] = ()) -> int:
+    """A directory: first renamed, with `locks` in it held, so that nobody meets half; its bytes. Raises RunError."""
     file_io.check_owner(base)
     size = size_of(base / name)
     try:
@@ -126,7 +173,8 @@ def _remove(base: Path, name: str) -> int:
     try:
         _check(folder, base, name)
         gone = f"{TRASH}{name}-{secrets.token_hex(4)}"
-        os.rename(name, gone, src_dir_fd=folder, dst_dir_fd=folder)
+        with _held(folder, name, locks):
+            os.rename(name, gone, src_dir_fd=folder, dst_dir_fd=folder)
         shutil.rmtree(gone, dir_fd=folder)
     except OSError as error:
         raise RunError(f"cannot remove {base / name} ({error.strerror or error})") from None
@@ -146,6 +194,8 @@ def _check(folder: int, base: Path, name: str) -> None:
         raise RunError(f"{base / name} is no directory: remove it by hand")
     if info.st_uid != os.geteuid():
         raise RunError(f"{base / name} belongs to another user (uid {info.st_uid})")
+    if mounts := _mounts_below(base / name):
+        raise RunError(f"{mounts[0]} is mounted there, and would be emptied: `umount` it first")
 
 
 def sweep() -> None:
@@ -170,12 +220,14 @@ class Removable:
 
 
 def removable(entries: Iterable[Entry]) -> list[Removable]:
-    """The runs that have ended, the newest first; those that cannot be removed are left out."""
+    """The runs that have ended, the newest first, without those that cannot be removed or have the tag `keep`."""
     runs = []
     for entry in entries:
+        if entry.path.is_symlink():  # its target is somebody's: no list of what goes has it
+            continue
         history = entry.history()
         phase = run_directories.phase(entry, history)
-        if not phase.ended or refusal(entry):
+        if not phase.ended or run_notes.KEEP in run_notes.read(entry.path).tags or refusal(entry):
             continue
         state = history.state
         ended = state.ended if state.ended is not None else entry.record.created

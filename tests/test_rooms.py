@@ -221,11 +221,11 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 305,
-    "lines": 91_515,
+    "modules": 310,
+    "lines": 92_404,
     "cycles": 0,
     "in_cycles": 0,
-    "local_imports": 43,
+    "local_imports": 44,
     "doubled_classes": 4,
     "doubled_files": 11,
     "broad": 14,

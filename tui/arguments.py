@@ -209,7 +209,9 @@ def _reading(verbs: Verbs) -> None:
     verb.add_argument("--sort", metavar="COLUMN", help="order by a column (default: the newest first)")
     verb.add_argument("--reverse", action="store_true", help="the other way round")
     verb.add_argument("--columns", metavar="A,B,…", help="print these columns")
-    verb.add_argument("--watch", action="store_true", help="print the list again and again, until Ctrl-C")
+    verb.add_argument(
+        "-w", "--watch", action="store_true", help="print the list again and again, until Ctrl-C"
+    )
     verb.add_argument(
         "--every", type=seconds, metavar="SECONDS", help="with --watch: how often (default: 2)"
     )

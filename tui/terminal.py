@@ -12,12 +12,15 @@ import io
 import os
 import re
 import select
+import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from typing import TextIO
 
 from ..presets.sanitize import LONGEST, as_message, clean_text
+from ..runners.formatting import plural
 
 GONE = 141
 """Exit status when the reader of stdout went away, as a shell gives it for SIGPIPE."""
@@ -122,6 +125,35 @@ def draws_ascii_alone(env: Mapping[str, str]) -> bool:
     return locale in ("C", "POSIX") or (
         "." in locale and not re.search(r"\.utf-?8\b", locale, re.IGNORECASE)
     )
+
+
+class SecondScreen:
+    """The terminal's second screen, as `watch` and `less` use it."""
+
+    def __init__(self, stream: TextIO, rest: str) -> None:
+        """`rest`: where the lines are for which there is no room."""
+        self._stream, self._rest, self._entered = stream, rest, False
+
+    def show(self, text: str) -> None:
+        """Fill it with as much of a text as it has room for."""
+        columns, rows = shutil.get_terminal_size()
+        lines = text.splitlines()
+        if len(lines) > rows:
+            lines = [
+                *lines[: rows - 1],
+                f"… {plural(len(lines) - rows + 1, 'line')} more: {self._rest}",
+            ]
+        enter = "" if self._entered else "\x1b[?1049h\x1b[?25l"
+        self._entered = True
+        body = "".join(f"\x1b[{row};1H{line[:columns]}\x1b[K" for row, line in enumerate(lines, 1))
+        self._stream.write(f"{enter}{body}\x1b[J")
+        self._stream.flush()
+
+    def leave(self) -> None:
+        """Go back to the first screen, which is as it was."""
+        if self._entered:
+            self._stream.write("\x1b[?25h\x1b[?1049l")
+            self._stream.flush()
 
 
 _POSITION = re.compile(rb"\x1b\[\d+;\d+R")

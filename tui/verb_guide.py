@@ -89,8 +89,8 @@ GUIDES: dict[str, VerbGuide] = {
     "ls": VerbGuide(
         (
             ("ls", "the runs of this machine, newest first"),
-            ("ls --host gpu1 --host me@gpu2", "those of other machines, via ssh"),
-            ("ls --json", "for scripts"),
+            ("ls state:failed preset:fsdp2 'age<2d' --sort size", "those that fit all words, the largest first"),
+            ("ls -w --host gpu1 --host me@gpu2", "those of other machines, via ssh, again and again"),
         ),
         (4,),
     ),
@@ -180,6 +180,20 @@ GUIDES: dict[str, VerbGuide] = {
             ("stop night --grace 120", "two minutes to save"),
         ),
         _ASKED,
+    ),
+    "note": VerbGuide(
+        (
+            ("note night 'baseline of table 2'", "write a note, which ls and status show"),
+            ("note night", "print its notes"),
+            ("note night --clear", "remove them"),
+        ),
+    ),
+    "tag": VerbGuide(
+        (
+            ("tag night +good -bad", "add a tag and take another away"),
+            ("tag night", "print its tags"),
+            ("tag night keep", "prune and retention then leave it"),
+        ),
     ),
     "rm": VerbGuide(
         (

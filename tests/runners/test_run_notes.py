@@ -52,8 +52,8 @@ def test_notes_and_tags_on_the_command_line(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["tag", "night", "+"], "no tag can be ''"),
-        (["tag", "night", "a b"], "no tag can be 'a b'"),
+        (["tag", "night", "+"], "o tag can be ''"),
+        (["tag", "night", "a b"], "o tag can be 'a b'"),
         (["tag", "night", "+" + "x" * 41], "up to 40 letters"),
         (["tag", "night", "+a", "-a"], "added and taken away"),
         (["tag", "night", "+\x1b[31m"], "use up to 40"),

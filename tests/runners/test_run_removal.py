@@ -5,13 +5,15 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from distui.runners import journal, run_directories, run_removal
+from distui.runners import journal, run_directories, run_notes, run_removal
 from distui.runners.errors import RunError
 from distui.runners.model import PlanSummary, RunCreated, RunEnded, RunPhase, Stamped
 from distui.runners.run_directories import Entry
@@ -198,3 +200,68 @@ def test_a_damaged_run_is_listed_and_can_be_removed(capsys: pytest.CaptureFixtur
     assert "damaged" in capsys.readouterr().out
     assert main(["rm", entry.record.run, "--yes"]) == 0
     assert left() == []
+
+
+def test_pruning_passes_over_links_and_what_is_tagged_keep(
+    state_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    precious, moved, gone = made("precious"), made("moved"), made("gone")
+    run_notes.tag(precious.path, ["keep"], [])
+    elsewhere = state_home / "elsewhere"
+    moved.path.rename(elsewhere)
+    moved.path.symlink_to(elsewhere)
+    before = sorted(os.listdir(elsewhere))
+    (run_directories.runs_dir() / "a-folder-of-mine").mkdir()
+    (run_directories.runs_dir() / "a-folder-of-mine/thesis.tex").write_text("x")
+    assert main(["prune", "--keep", "0", "--yes", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert ([run["name"] for run in document["removed"]], document["failed"]) == (["gone"], [])
+    assert sorted(os.listdir(elsewhere)) == before, "a lock was made in the target of a link"
+    assert left() == sorted([precious.record.run, moved.record.run, "a-folder-of-mine"])
+    assert gone.record.run not in left()
+    assert main(["rm", "precious", "--yes"]) == 0, "who names a run means it"
+
+
+def test_a_run_that_comes_to_life_meanwhile_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent takes its lock between the last look and the removal."""
+    entry = made("lazarus")
+    check, held = run_removal._check, list[int]()
+
+    def late(folder: int, base: Path, name: str) -> None:
+        check(folder, base, name)
+        held.append(os.open(entry.path / "agent.lock", os.O_RDWR | os.O_CREAT))
+        fcntl.flock(held[-1], fcntl.LOCK_EX)
+
+    monkeypatch.setattr(run_removal, "_check", late)
+    with pytest.raises(RunError, match="comes to life"):
+        run_removal.remove(entry)
+    assert left() == [entry.record.run]
+    os.close(held[0])
+
+
+def test_two_prunes_at_once_remove_each_run_once() -> None:
+    for number in range(12):
+        made(f"run{number}")
+    words = [sys.executable, "-m", "distui.tui", "prune", "--keep", "0", "--yes", "--json"]
+    both = [subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
+    outputs = [process.communicate(timeout=60) for process in both]
+    documents = [json.loads(out) for out, _ in outputs]
+    assert all(b"Traceback" not in err for _, err in outputs)
+    names = [run["name"] for document in documents for run in document["removed"]]
+    assert sorted(names) == sorted({f"run{number}" for number in range(12)})
+    assert left() == []
+
+
+def test_what_is_mounted_in_a_run_is_not_emptied(state_home: Path) -> None:
+    entry, theirs = made("mounted"), state_home / "theirs"
+    theirs.mkdir()
+    (theirs / "model.pt").write_text("weights")
+    (entry.path / "data set").mkdir()
+    script = f'mount --bind "{theirs}" "{entry.path}/data set" && "{sys.executable}" -m distui.tui rm mounted --yes'
+    words = ["unshare", "-rm", "sh", "-c", script]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    if "unshare" in done.stderr or "mount:" in done.stderr:
+        pytest.skip("no mounts of one's own here")
+    assert "would be emptied" in done.stderr
+    assert (theirs / "model.pt").exists()
+    assert left() == [entry.record.run]

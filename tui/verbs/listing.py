@@ -16,7 +16,7 @@ from msgspec import Struct, structs
 from ...presets.sanitize import clean_text
 from ...runners import run_directories, run_notes
 from ...runners.errors import RunError, UnreachableError
-from ...runners.formatting import elapsed, plural, time_of_day
+from ...runners.formatting import elapsed, time_of_day
 from ...runners.journal import History
 from ...runners.model import RunPhase
 from ...runners.run_removal import size_of
@@ -25,7 +25,7 @@ from ...runners.wire.ssh import Way
 from ..rows.run_filter import FilterError, RunFilter, understood
 from ..rows.runs import RunEntry
 from ..rows.runs_table import printed, sorted_by, unknown_column, usual
-from ..terminal import complain
+from ..terminal import SecondScreen, complain
 
 EVERY_S = 2.0
 """Seconds between two lists of `--watch`."""
@@ -122,36 +122,28 @@ def _lines(order: ListOrder, runs: Sequence[ListedRun], width: int | None, hosts
 def _watch(options: argparse.Namespace, order: ListOrder, lister: HostsLister | LocalLister) -> int:
     """On a terminal the list in its place, else a list below the other."""
     every = EVERY_S if options.every is None else max(0.1, options.every)
-    redrawn = sys.stdout.isatty() and not options.json
-    while True:
-        runs, problems = lister.listed()
-        if redrawn:
-            _redraw(order, runs, problems, bool(options.host))
-        else:
-            for problem in problems:
-                complain(problem)
-            _print(options, order, runs, problems)
-        sys.stdout.flush()
-        time.sleep(every)
+    on_screen = sys.stdout.isatty() and not options.json
+    screen = SecondScreen(sys.stdout, "a filter shows fewer") if on_screen else None
+    try:
+        while True:
+            runs, problems = lister.listed()
+            if screen is not None:
+                screen.show(_page(order, runs, problems, bool(options.host)))
+            else:
+                for problem in problems:
+                    complain(problem)
+                _print(options, order, runs, problems)
+            sys.stdout.flush()
+            time.sleep(every)
+    finally:
+        if screen is not None:
+            screen.leave()
 
 
-def _redraw(order: ListOrder, runs: list[ListedRun], problems: Sequence[str], hosts: bool) -> None:
-    """All of the screen: what does not fit is counted in its last line."""
-    size = shutil.get_terminal_size()
-    lines = [
-        f"distui ls  {time_of_day(time.time())}  Ctrl-C ends it",
-        "",
-        *(clean_text(problem) for problem in problems),
-        *_lines(order, runs, size.columns, hosts),
-    ]
-    room = max(3, size.lines - 1)
-    if len(lines) > room:
-        lines = [
-            *lines[: room - 1],
-            f"… {plural(len(lines) - room + 1, 'line')} more: a filter shows fewer",
-        ]
-    text = "".join(f"{line[: size.columns]}\x1b[K\r\n" for line in lines)
-    sys.stdout.write(f"\x1b[H{text}\x1b[J")
+def _page(order: ListOrder, runs: list[ListedRun], problems: Sequence[str], hosts: bool) -> str:
+    """What `--watch` shows at one time."""
+    head = [f"distui ls  {time_of_day(time.time())}  Ctrl-C ends it", "", *map(clean_text, problems)]
+    return "\n".join([*head, *_lines(order, runs, shutil.get_terminal_size().columns, hosts)])
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import functools
 import gc
+import json
 import os
 import stat
 import sys

@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import shutil
 import sys
 import time
 from collections.abc import Iterable
-from typing import TextIO
 
 from ...presets.finding import worst_first
 from ...presets.sanitize import clean_text
@@ -35,7 +33,7 @@ from ..rows.ranks import plain_gpus
 from ..rows.run_status import cost, recovered, stage_rows, steps
 from ..rows.tables import plain_table
 from ..source import WATCH, first_pid, job_name
-from ..terminal import interactive
+from ..terminal import SecondScreen, interactive
 from .runs import run_or_bundle, show
 
 WIDTH = 121
@@ -185,17 +183,17 @@ def status(options: argparse.Namespace) -> int:
         return state, run_notes.read(entry.path)
 
     state, marks = asyncio.run(with_link(options.run, use))
-    if options.json:
-        document = status_json(state) | {"tags": list(marks.tags), "note": marks.note or None}
-        sys.stdout.write(json.dumps(document) + "\n")
-    else:
-        sys.stdout.write(describe(state, marks=marks) + "\n")
+    _write(state, marks, options.json)
     return 0
 
 
 async def _watched(entry: run_directories.Entry, link: Link, as_json: bool) -> int:
     """On a terminal each status takes the place of the one before, and the last one stays."""
-    screen = StatusScreen(sys.stdout) if sys.stdout.isatty() and not as_json else None
+    screen = (
+        SecondScreen(sys.stdout, "`distui status` has them")
+        if sys.stdout.isatty() and not as_json
+        else None
+    )
     state, due = RunState(), 0.0
     try:
         async for _ in folded_events(link, state):
@@ -203,50 +201,26 @@ async def _watched(entry: run_directories.Entry, link: Link, as_json: bool) -> i
                 complete(state, entry, link)
                 due = time.monotonic() + EVERY_S
                 if screen is not None:
-                    screen.show(describe(state))
+                    screen.show(describe(state, marks=run_notes.read(entry.path)))
                 else:
-                    _write(state, as_json)
+                    _write(state, run_notes.read(entry.path), as_json)
             if state.live and state.phase.ended:
                 break
     finally:
         if screen is not None:
             screen.leave()
     complete(state, entry, link)
-    _write(state, as_json)
+    _write(state, run_notes.read(entry.path), as_json)
     return 0
 
 
-def _write(state: RunState, as_json: bool) -> None:
-    sys.stdout.write((json.dumps(status_json(state)) if as_json else describe(state)) + "\n")
+def _write(state: RunState, marks: RunNotes, as_json: bool) -> None:
+    if as_json:
+        text = json.dumps(status_json(state) | {"tags": list(marks.tags), "note": marks.note or None})
+    else:
+        text = describe(state, marks=marks)
+    sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
-
-
-class StatusScreen:
-    """The terminal's second screen, as `watch` and `less` use it."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream, self._entered = stream, False
-
-    def show(self, text: str) -> None:
-        """Fill it with as much of a text as it has room for."""
-        columns, rows = shutil.get_terminal_size()
-        lines = text.splitlines()
-        if len(lines) > rows:
-            lines = [
-                *lines[: rows - 1],
-                f"… {plural(len(lines) - rows + 1, 'line')} more: `distui status` has them",
-            ]
-        enter = "" if self._entered else "\x1b[?1049h\x1b[?25l"
-        self._entered = True
-        body = "".join(f"\x1b[{row};1H{line[:columns]}\x1b[K" for row, line in enumerate(lines, 1))
-        self._stream.write(f"{enter}{body}\x1b[J")
-        self._stream.flush()
-
-    def leave(self) -> None:
-        """Go back to the first screen, which is as it was."""
-        if self._entered:
-            self._stream.write("\x1b[?25h\x1b[?1049l")
-            self._stream.flush()
 
 
 def complete(state: RunState, entry: run_directories.Entry, link: Link) -> None:
