@@ -222,7 +222,7 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 310,
-    "lines": 92_404,
+    "lines": 92_408,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 44,

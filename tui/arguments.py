@@ -198,28 +198,7 @@ def _reading(verbs: Verbs) -> None:
     verb = _verb(verbs, "watch", "status:watch", help="show jobs that distui did not start, read-only")
     verb.add_argument("pid", nargs="?", type=int, metavar="PID", help="any process of the job")
     _json(verb)
-    verb = _verb(verbs, "ls", "listing:ls", help="list runs")
-    verb.add_argument(
-        "filter",
-        nargs="*",
-        metavar="FILTER",
-        help="only runs that fit all: state:failed preset:fsdp2 'age<2d'",
-    )
-    verb.set_defaults(many="filter")
-    verb.add_argument("--sort", metavar="COLUMN", help="order by a column (default: the newest first)")
-    verb.add_argument("--reverse", action="store_true", help="the other way round")
-    verb.add_argument("--columns", metavar="A,B,…", help="print these columns")
-    verb.add_argument(
-        "-w", "--watch", action="store_true", help="print the list again and again, until Ctrl-C"
-    )
-    verb.add_argument(
-        "--every", type=seconds, metavar="SECONDS", help="with --watch: how often (default: 2)"
-    )
-    verb.add_argument(
-        "--host", action="append", metavar="NAME", help="list the runs on this host, via ssh; repeatable"
-    )
-    _add(verb, option("--ssh-config"))
-    _json(verb)
+    _listing(verbs)
     verb = _verb(verbs, "attach", "runs:attach", help="open the cockpit on a run")
     _run(verb)
     _readonly(verb)
@@ -248,6 +227,31 @@ def _reading(verbs: Verbs) -> None:
     )
     _json(verb)
     _logs(verbs)
+
+
+def _listing(verbs: Verbs) -> None:
+    verb = _verb(verbs, "ls", "listing:ls", help="list runs")
+    verb.add_argument(
+        "filter",
+        nargs="*",
+        metavar="FILTER",
+        help="only runs that fit all: state:failed preset:fsdp2 'age<2d'",
+    )
+    verb.set_defaults(many="filter")
+    verb.add_argument("--sort", metavar="COLUMN", help="order by a column (default: the newest first)")
+    verb.add_argument("--reverse", action="store_true", help="the other way round")
+    verb.add_argument("--columns", metavar="A,B,…", help="print these columns")
+    verb.add_argument(
+        "-w", "--watch", action="store_true", help="print the list again and again, until Ctrl-C"
+    )
+    verb.add_argument(
+        "--every", type=seconds, metavar="SECONDS", help="with --watch: how often (default: 2)"
+    )
+    verb.add_argument(
+        "--host", action="append", metavar="NAME", help="list the runs on this host, via ssh; repeatable"
+    )
+    _add(verb, option("--ssh-config"))
+    _json(verb)
 
 
 def _logs(verbs: Verbs) -> None:
