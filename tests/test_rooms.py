@@ -221,11 +221,11 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 310,
-    "lines": 92_408,
+    "modules": 311,
+    "lines": 92_663,
     "cycles": 0,
     "in_cycles": 0,
-    "local_imports": 44,
+    "local_imports": 49,
     "doubled_classes": 4,
     "doubled_files": 11,
     "broad": 14,
@@ -248,6 +248,9 @@ LATE_IMPORTS = {
     # Verbs, screens and kinds of runners, of which one process needs one.
     "tui/__main__.py": {"tui.cli"},
     "tui/app.py": {"tui.screens.launch"},
+    "tui/verbs/completion.py": {
+        "presets.load", "presets.model", "presets.nccl", "runners.telemetry.metric_names",
+    },
     "tui/verbs/launch.py": {"presets.lint", "tui.verbs.foreground", "tui.verbs.runs"},
     "tui/verbs/listing.py": {"runners.launch.hosts", "tui.source"},
     "tui/verbs/logs.py": {"runners.hub.launch_order"},

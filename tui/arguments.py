@@ -34,7 +34,7 @@ CHANGES = frozenset(["autostop", "down", "nccl", "note", "prune", "restart", "rm
 STARTS = frozenset(["demo", "exec", "launch", "relaunch", "rerun"])
 """Start a new run."""
 
-APART = frozenset(["advise", "candidates", "doctor", "lint", "plan", "presets", "trust"])
+APART = frozenset(["advise", "candidates", "completion", "doctor", "lint", "plan", "presets", "trust"])
 """Are about no run, or leave it alone."""
 
 Verbs = Any  # argparse has no public name for what add_subparsers returns
@@ -115,6 +115,12 @@ def add_verbs(verbs: Verbs) -> None:
     )
     for flag in ("--detach", "--quiet", "--json"):
         _add(verb, option(flag))
+    _of_distui(verbs)
+
+
+def _of_distui(verbs: Verbs) -> None:
+    verb = _verb(verbs, "completion", "completion:script", help="print the completion script of a shell")
+    verb.add_argument("shell", nargs="?", choices=("bash", "zsh", "fish"), help="(default: that of $SHELL)")
 
 
 def _verb(verbs: Verbs, name: str, function: str, *, help: str, **about: Any) -> argparse.ArgumentParser:

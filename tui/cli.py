@@ -155,6 +155,8 @@ def main(argv: list[str] | None = None) -> int:
     words, rest = split_rest(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["agent"]:
         return int(_imported("distui.runners.agent.__main__").main(words[1:]))
+    if "_ARGCOMPLETE" in os.environ and argv is None:  # a shell asks at Tab
+        return int(_imported(".verbs.completion").answer(parser))
     terminal.complete()
     if argv is None:
         terminal.leave_in_order()

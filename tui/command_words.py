@@ -222,6 +222,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("find what is wrong", ("diagnose", "dump", "doctor", "export", "replay")),
     ("presets and memory", ("presets", "advise", "trust")),
     ("SkyPilot's clusters", ("candidates", "autostop", "down")),
+    ("distui itself", ("completion",)),
 )
 
 EXAMPLES = """\

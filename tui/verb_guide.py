@@ -50,7 +50,7 @@ GUIDES: dict[str, VerbGuide] = {
         (
             ("plan ddp -- train.py", "command line, environment and files of every rank"),
             ("plan fsdp2 --nnodes 2 --hosts gpu1,gpu2 --json -- train.py", "the plan as JSON"),
-            ("plan ddp --set ddp.bucket_cap_mb=50 -- train.py", "with a field of the preset changed"),
+            ("plan ddp --set strategy.static_graph=true -- train.py", "with a field of the preset changed"),
         ),
         (),
     ),
@@ -297,6 +297,14 @@ GUIDES: dict[str, VerbGuide] = {
             ("down night --yes night-cluster --json", "the answer as JSON"),
         ),
         _ASKED,
+    ),
+    "completion": VerbGuide(
+        (
+            ("completion bash >> ~/.bash_completion", "runs, presets, hosts and options at Tab in bash"),
+            ("completion zsh > ~/.zfunc/_distui", "in zsh, where ~/.zfunc is in fpath"),
+            ("completion fish > ~/.config/fish/completions/distui.fish", "in fish"),
+        ),
+        (),
     ),
 }  # fmt: skip
 

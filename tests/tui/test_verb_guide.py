@@ -18,7 +18,7 @@ VERBS = {name: verb for name, verb in parser().verbs.items() if verb.prog == f"d
 
 
 def meant(line: str) -> argparse.Namespace:
-    words, rest = split_rest(shlex.split(line))
+    words, rest = split_rest(shlex.split(line.partition(" >")[0]))
     own, _ = understood(words, rest, lambda word: word.endswith(".py"))
     return parsed(own)
 

@@ -1,0 +1,161 @@
+"""Completion in real shells: verbs, options, runs, presets and hosts at Tab, quickly, and no heavy package for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from .runs import DISTUI, World
+from .screen import Screen
+
+NAMES = ("night", "night-2", "morning")
+SHELLS: dict[str, tuple[list[str], str]] = {
+    "bash": (["bash", "--norc", "--noprofile", "-i"], 'eval "$(distui completion bash)"'),
+    "zsh": (["zsh", "-f", "-i"], 'autoload -U compinit; compinit -u -D; eval "$(distui completion zsh)"'),
+    "fish": (["fish", "--no-config", "-i"], "distui completion fish | source"),
+}
+"""How each starts without anybody's files, and what its user types once."""
+
+
+@pytest.fixture(scope="module")
+def somebody() -> Iterator[World]:
+    world = World()
+    for number, name in enumerate(NAMES):
+        (world.runs / f"2026010{number}-120000-{name}-0123456{number}").mkdir(parents=True)
+    (world.runs / "20260102-120000-morning-01234562" / "end.json").write_text("{}")
+    (world.runs / "start.lock").touch()
+    ssh = world.root / ".ssh"
+    ssh.mkdir()
+    (ssh / "config").write_text("Host gpu1 gpu2\n  User me\nHost *.example !bad\n")
+    (ssh / "known_hosts").write_text("gpu3,10.0.0.3 ssh-ed25519 AAAA\n|1|hashed= ssh-ed25519 AAAA\n")
+    presets = world.config / "distui" / "presets"
+    presets.mkdir(parents=True)
+    (presets / "mine.toml").write_text('base = "ddp"\n')
+    world.script("train.py", "")
+    (world.work / "data").mkdir()
+    world.env["PATH"] = f"{Path(DISTUI).parent}:{world.env['PATH']}"
+    yield world
+    world.close()
+
+
+@pytest.fixture
+def at_tab(somebody: World) -> Callable[[str], list[str]]:
+    """What bash would be answered for a line with the cursor at its end."""
+
+    def ask(line: str) -> list[str]:
+        read, write = os.pipe()
+        env = {
+            **somebody.env, "_ARGCOMPLETE": "1", "_ARGCOMPLETE_SHELL": "bash", "_ARGCOMPLETE_IFS": "\n",
+            "_ARGCOMPLETE_SUPPRESS_SPACE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)), "COMP_TYPE": "9",
+            "_ARGCOMPLETE_COMP_WORDBREAKS": " \t\n",
+        }  # fmt: skip
+        code = f"exec 8>&{write} 9>/dev/null; exec {DISTUI} >/dev/null"
+        done = subprocess.run(
+            ["bash", "-c", code], env=env, cwd=somebody.work, pass_fds=(write,), stderr=subprocess.PIPE,
+            timeout=60, check=False,
+        )  # fmt: skip
+        os.close(write)
+        with os.fdopen(read) as answered:
+            words = answered.read().split("\n")
+        assert done.returncode == 0, done.stderr
+        assert b"Traceback" not in done.stderr
+        return [word for word in words if word]
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("distui sta", ["status"]),
+        ("distui help sta", ["status"]),
+        ("distui logs ", ["morning", "night-2", "night"]),
+        ("distui logs ni", ["night-2", "night"]),
+        ("distui stop ", ["night-2", "night"]),
+        ("distui rm ", ["morning"]),
+        ("distui stop --gr", ["--grace"]),
+        ("distui logs night --stream n", ["nccl"]),
+        ("distui launch mi", ["mine"]),
+        ("distui presets show min", ["mine"]),
+        ("distui launch ddp --nccl IB_TIM", ["IB_TIMEOUT="]),
+        ("distui launch ddp --set strategy.stat", ["strategy.static_graph="]),
+        ("distui launch ddp --hosts gpu1,gp", ["gpu1,gpu2", "gpu1,gpu3"]),
+        ("distui attach --host gpu", ["gpu1", "gpu2", "gpu3"]),
+        ("distui launch ddp -- tr", ["train.py"]),
+        ("distui launch ddp train.py da", ["data/"]),
+        ("distui launch ddp -- train.py --py", []),
+        ("distui exec python tr", ["train.py"]),
+        ("distui plan ddp --workdir ", ["data/"]),
+        ("distui dump night fl", ["flight"]),
+        ("distui signal night US", ["USR1", "USR2"]),
+        ("distui metrics night gpu.ut", ["gpu.util"]),
+        ("distui completion z", ["zsh"]),
+        ("distui nosuch ", []),
+        ("distui wait night --timeout ", []),
+        ("distui ' ", []),
+    ],
+)
+def test_what_may_stand_at_the_cursor(
+    at_tab: Callable[[str], list[str]], line: str, words: list[str]
+) -> None:
+    assert at_tab(line) == words
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_real_shell_completes(somebody: World, shell: str) -> None:
+    argv, begin = SHELLS[shell]
+    if shutil.which(argv[0]) is None:
+        pytest.skip(f"{shell} is not installed")
+    screen = Screen([*argv], {**somebody.env, "PS1": "> ", "PROMPT": "> "}, somebody.work, 100, 30)
+    try:
+        screen.until(lambda text: text.strip())
+        screen.press(f"{begin}; echo re''ady", "enter")
+        screen.until(lambda text: "\nready" in text)
+        for typed, whole in (
+            ("distui sta", " status"),
+            ("morn", " status morning"),
+            ("--js", " status morning --json"),
+        ):
+            screen.press(typed, "tab")
+            screen.until(f"distui{whole}")
+        screen.press("\x15", "distui launch min", "tab")
+        screen.until("distui launch mine")
+        screen.press("\x15", "exit", "enter")
+        screen.ended()
+    finally:
+        screen.close()
+
+
+def test_a_shell_is_taken_from_the_environment_or_asked_for(somebody: World) -> None:
+    assert somebody.distui("completion", env={"SHELL": "/usr/bin/fish"}).fine().out.startswith("function")
+    somebody.distui("completion", env={"SHELL": "/bin/tcsh"}).refused(2, "Which shell?")
+    somebody.distui("completion", "ksh").refused(2, "take bash, zsh or fish")
+
+
+def test_a_run_name_costs_little_and_loads_nothing_heavy(somebody: World) -> None:
+    """By CPU time of the process, which others on the machine do not lengthen; an interpreter alone is half of it."""
+    for number in range(1000):
+        (somebody.runs / f"20250101-120000-old{number}-{number:08x}").mkdir()
+    code = f"""
+import os, sys, time
+os._exit = lambda status: (sys.stdout.write(repr((time.process_time(), sorted(sys.modules)))), sys.stdout.flush())
+from distui.tui.cli import main
+sys.argv = [{DISTUI!r}]
+main()
+"""
+    env = {"_ARGCOMPLETE": "1", "COMP_LINE": "distui logs old99", "COMP_POINT": "17",
+           "_ARGCOMPLETE_STDOUT_FILENAME": str(somebody.work / "answer")}  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**somebody.env, **env}, capture_output=True, text=True, timeout=60,
+        check=True,
+    )  # fmt: skip
+    spent, loaded = eval(done.stdout)
+    assert not {"textual", "rich", "msgspec", "psutil", "asyncio", "torch"} & set(loaded)
+    assert len((somebody.work / "answer").read_text().split("\v")) == 11
+    assert spent < 0.5, "some 0.07 s on a core of today with nothing else to do"

@@ -1,0 +1,238 @@
+"""completion: the script for bash, zsh or fish, and what may stand at the cursor.
+
+argcomplete reads the parsers of the command line itself; here is what a word can be that no parser lists: runs, presets,
+hosts, files. It runs for each Tab: what is not asked for is not imported, and a run is its directory's name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...presets import trusted_files
+from ...presets.finding import PresetError
+from ...runners.errors import RunError
+from ..arguments import CHANGES
+from ..command_words import PLANS as WITH_SCRIPT
+from ..command_words import SCRIPTS
+
+SHELLS = ("bash", "zsh", "fish")
+LIVE = CHANGES - {"autostop", "down", "prune", "rm"} | {"dump"}
+"""Verbs that a run which has ended has no use for."""
+ENDED = frozenset(["replay", "rm"])
+"""Verbs for runs that have ended alone."""
+
+Words = Collection[str]
+"""What may stand there; of a mapping the values describe it."""
+
+
+def script(options: argparse.Namespace) -> int:
+    """Print the script that makes a shell ask for completions. Raises RunError."""
+    from argcomplete.shell_integration import shellcode
+
+    shell = options.shell or os.path.basename(os.environ.get("SHELL", ""))
+    if shell not in SHELLS:
+        raise RunError(f"which shell? `distui completion {SHELLS[0]}`, {SHELLS[1]} or {SHELLS[2]}")
+    sys.stdout.write(shellcode(["distui"], shell=shell).lstrip("\n"))
+    return 0
+
+
+def answer(parser: Callable[[str | None], argparse.ArgumentParser]) -> int:
+    """Write what may stand at the cursor to where the script reads it; the process ends there.
+
+    `parser`: makes the command line of one verb, or of all for None.
+    """
+    import argcomplete
+    from argcomplete.completers import SuppressCompleter
+    from argcomplete.lexers import split_line
+
+    try:
+        words = split_line(os.environ["COMP_LINE"], int(os.environ["COMP_POINT"]))[3]
+    except (KeyError, ValueError):
+        return 1
+    typed = [word for word in words[1:] if not word.startswith("-")]
+    made = _parser_at(words[1:], typed, parser)
+    argcomplete.autocomplete(made, always_complete_options=False, default_completer=SuppressCompleter())
+    return 0
+
+
+def _parser_at(
+    words: list[str], typed: list[str], parser: Callable[[str | None], argparse.ArgumentParser]
+) -> argparse.ArgumentParser:
+    """The parser for what stands before the cursor."""
+    verb = typed[0] if typed else None
+    if verb == "help":
+        made = argparse.ArgumentParser(add_help=False)
+        made.add_argument("help")
+        made.add_argument("verb", choices=sorted(_verbs(parser(None))))
+        return made
+    scripts = [word for word in typed[1:] if word.endswith(SCRIPTS)]
+    if "--" in words or (verb in WITH_SCRIPT and scripts) or (verb == "exec" and len(typed) > 1):
+        made = argparse.ArgumentParser(add_help=False, prefix_chars="\0")
+        made.add_argument("own", nargs="*").completer = files  # type: ignore[attr-defined]
+        return made
+    made = parser(verb)
+    if verb is not None and verb not in _verbs(made):
+        return argparse.ArgumentParser(add_help=False)
+    for name, takes in _verbs(made).items():
+        for action in takes._actions:
+            if action.choices is None:
+                action.completer = _completer(name, action)  # type: ignore[attr-defined]
+    return made
+
+
+def _verbs(made: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
+    verbs: Mapping[str, argparse.ArgumentParser] = made.verbs  # type: ignore[attr-defined]
+    return verbs
+
+
+def _completer(verb: str, action: argparse.Action) -> Callable[..., Words]:
+    """Of one option or positional of a verb."""
+    if action.dest in ("run", "runs", "names"):
+        own = runs(verb)
+        return lambda prefix, **_: (
+            {**own, **dict.fromkeys(files(prefix), "")} if "FILE" in str(action.metavar) else own
+        )
+    if action.dest == "name" and verb == "presets":
+        return lambda parsed_args, **_: nccl_presets() if parsed_args.action == "nccl" else presets()
+    if action.dest == "preset" and verb == "lint":
+        return lambda prefix, **_: [*presets(), *files(prefix)]
+    return BY_METAVAR.get(str(action.metavar)) or BY_NAME.get(action.dest, _nothing)
+
+
+def _nothing(**_: Any) -> Words:
+    return ()
+
+
+# --- what there is ---------------------------------------------------------------------------------------------
+
+
+_RUN = re.compile(r"(\d{8})-(\d\d)(\d\d)\d\d-(.+)-[0-9a-f]{8}")
+
+
+def runs(verb: str) -> dict[str, str]:
+    """Names of runs that a verb may mean, the newest first, and when each began."""
+    folder = trusted_files.base("XDG_STATE_HOME", os.environ) / "distui" / "runs"
+    named: dict[str, str] = {}
+    for name in sorted(_names_in(folder), reverse=True):
+        match = _RUN.fullmatch(name)
+        if match is None:
+            continue
+        ended = (folder / name / "end.json").exists() if verb in LIVE | ENDED else verb in ENDED
+        if ended == (verb in ENDED):
+            named.setdefault(match[4], f"of {match[1]} {match[2]}:{match[3]}")
+    return named
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def presets() -> Words:
+    """Names of presets: distui's, the user's, the project's."""
+    from ...presets.load import library
+
+    try:
+        return library().names
+    except PresetError:
+        return ()
+
+
+def nccl_presets(**_: Any) -> Words:
+    """Names for --nccl-preset."""
+    from ...presets import nccl
+
+    return tuple(nccl.nccl_presets())
+
+
+def _nccl_variables(**_: Any) -> Words:
+    from ...presets import nccl
+
+    return [f"{name.removeprefix('NCCL_')}=" for name in nccl.catalogue()]
+
+
+def _fields(**_: Any) -> Words:
+    from ...presets import model
+
+    return [f"{name}=" for name in model.fields()]
+
+
+def _metrics(**_: Any) -> Words:
+    from ...runners.telemetry.metric_names import METRICS, SOURCES
+
+    return [*SOURCES, *METRICS]
+
+
+def hosts(**asked: Any) -> Words:
+    """Names of hosts by ssh's own files: what `Host` names without a pattern, and hosts that were connected to."""
+    home = Path(os.path.expanduser("~")) / ".ssh"
+    chosen = getattr(asked.get("parsed_args"), "ssh_config", None)
+    named: dict[str, None] = {}
+    for line in _lines(Path(chosen).expanduser() if chosen else home / "config"):
+        words = line.replace("=", " ", 1).split()
+        if words and words[0].lower() == "host":
+            named.update(dict.fromkeys(word for word in words[1:] if not set(word) & set("*?!")))
+    for line in _lines(home / "known_hosts"):
+        first = line.partition(" ")[0]
+        if not first.startswith(("#", "@", "|", "[")):
+            named.update(dict.fromkeys(filter(None, first.split(","))))
+    return list(named)
+
+
+def _lines(path: Path) -> Iterable[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ()
+
+
+def _host_list(prefix: str, **asked: Any) -> Words:
+    """Of `A,B,…` the last one."""
+    head, comma, _ = prefix.rpartition(",")
+    there = head.split(",")
+    return [f"{head}{comma}{host}" for host in hosts(**asked) if host not in there]
+
+
+def files(prefix: str, **_: Any) -> Words:
+    """Paths that go on from a prefix, directories with a slash."""
+    head, name = os.path.split(prefix)
+    folder = Path(os.path.expanduser(head) or ".")
+    paths = []
+    for entry in sorted(_names_in(folder)):
+        if entry.startswith(name or entry) and (name.startswith(".") or not entry.startswith(".")):
+            paths.append(os.path.join(head, entry) + "/" * (folder / entry).is_dir())
+    return paths
+
+
+def folders(prefix: str, **_: Any) -> Words:
+    """The directories among them."""
+    return [path for path in files(prefix) if path.endswith("/")]
+
+
+def _levels(**_: Any) -> Words:
+    return ("VERSION", "WARN", "INFO", "TRACE")
+
+
+def _signals(**_: Any) -> Words:
+    return ("USR1", "USR2", "TERM", "INT", "HUP", "KILL", "CONT", "STOP")
+
+
+BY_METAVAR: Mapping[str, Callable[..., Words]] = {
+    "PRESET": lambda **_: presets(), "SIG": _signals, "LEVEL": _levels, "METRIC": _metrics, "DIR": folders,
+    "FILE": files, "PATH": files, "FIELD=VALUE": _fields, "A,B,…": _host_list, "PATH[:NAME]": files, "FILE|RUN": files,
+}  # fmt: skip
+"""By the placeholder of a value."""
+
+BY_NAME: Mapping[str, Callable[..., Words]] = {
+    "base": lambda **_: presets(), "preset": lambda **_: presets(), "nccl_preset": nccl_presets, "nccl": _nccl_variables,
+    "host": hosts, "from_shell": lambda **_: tuple(os.environ), "on": lambda **_: ("local", "sky"),
+}  # fmt: skip
+"""By the name of an option whose placeholder is a more common one."""
