@@ -1,0 +1,143 @@
+"""What every verb prints with `--json` is what its schema in docs/schemas/ says, of real runs."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jsonschema
+import pytest
+import schemas
+
+from distui.runners.hub.sky_process import Candidate
+from distui.tui.arguments import READS
+from distui.tui.cli import parser
+
+from .runs import World
+
+VERBS = {name: verb for name, verb in parser().verbs.items() if verb.prog == f"distui {name}"}
+
+
+@functools.cache
+def validator(verb: str) -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(json.loads((schemas.FOLDER / f"{verb}.json").read_text()))
+
+
+def check(verb: str, document: Any) -> None:
+    """Raises ValidationError."""
+    validator(verb).validate(document)
+
+
+def test_every_verb_has_a_schema_or_prints_no_json() -> None:
+    assert schemas.DOCUMENTS.keys() | schemas.WITHOUT.keys() == VERBS.keys()
+    for name, verb in VERBS.items():
+        assert ("--json" in verb._option_string_actions) == (name in schemas.DOCUMENTS), name
+
+
+def test_the_files_are_those_of_the_types() -> None:
+    if os.environ.get("DISTUI_WRITE"):
+        schemas.FOLDER.mkdir(exist_ok=True)
+        for verb in schemas.DOCUMENTS:
+            (schemas.FOLDER / f"{verb}.json").write_text(schemas.text(verb))
+    assert {path.stem for path in schemas.FOLDER.glob("*.json")} == schemas.DOCUMENTS.keys()
+    for verb in schemas.DOCUMENTS:
+        written = (schemas.FOLDER / f"{verb}.json").read_text()
+        jsonschema.Draft202012Validator.check_schema(json.loads(written))
+        assert written == schemas.text(verb), (
+            "DISTUI_WRITE=1 pytest tests/e2e/test_schemas.py writes it anew"
+        )
+
+
+def test_a_field_that_no_schema_has_is_refused() -> None:
+    good = {"ok": True, "text": ""}
+    check("down", good)
+    for bad in ({**good, "more": 1}, {"ok": True}, {"ok": "yes", "text": ""}, [good]):
+        with pytest.raises(jsonschema.ValidationError):
+            check("down", bad)
+
+
+@pytest.fixture(scope="module")
+def somebody() -> Iterator[World]:
+    world = World()
+    world.script("train.py", "import torch.distributed\n")
+    world.script("bad.sh", "torchrun --nprocs-per-node 2 train.py\n")
+    world.script("bad.log", "[rank0]: Traceback (most recent call last):\n[rank0]: ValueError: bad data\n")
+    world.script("distui.toml", '[preset.ours]\nbase = "ddp"\n')
+    yield world
+    world.close()
+
+
+@pytest.fixture
+def printed(somebody: World) -> Callable[[str], Any]:
+    """Check what a command line prints; the document, of several lines the last."""
+
+    def check_line(line: str) -> Any:
+        before, dashes, behind = line.partition(" -- ")
+        words = [*before.split(), "--json", *(["--", *behind.split()] if dashes else [])]
+        verb = words[0]
+        done = somebody.reads(*words) if verb in READS and "." not in line else somebody.distui(*words)
+        assert done.code in (0, 1), (line, done.err)
+        lines = done.out.splitlines() if verb in ("logs", "events") else [done.out]
+        assert lines, (line, done.err)
+        documents = [json.loads(each) for each in lines]
+        kinds = {document["event"]["type"] if verb == "events" else "": document for document in documents}
+        for document in kinds.values():
+            check(verb, document)
+        return documents[-1]
+
+    return check_line
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "plan ddp --nproc-per-node 2 -- train.py", "launch ddp -n --nproc-per-node 2 -- train.py",
+        "exec --dry-run -- python train.py", "lint bad.sh", "lint ddp --nproc-per-node 2 -- train.py", "presets",
+        "presets show fsdp2", "presets nccl", "presets nccl IB_TIMEOUT", "presets new mine", "trust", "trust --list",
+        "trust --remove", "advise --params 7B --gpus 8xA100-80GB", "advise --params 7000B --gpus 1xA100-80GB",
+        "diagnose bad.log", "metrics --list", "prune --failed -n", "ls",
+    ],
+)  # fmt: skip
+def test_what_needs_no_run(printed: Callable[[str], Any], line: str) -> None:
+    printed(line)
+
+
+@pytest.mark.torch
+def test_what_a_run_has(somebody: World, printed: Callable[[str], Any]) -> None:
+    run = somebody.ddp("--name", "night").healthy()
+    for line in (
+        "status", "ls", "logs", "events", "metrics", "metrics --list", "diagnose", "dump stacks",
+        "dump memory", "dump flight",
+        "nccl INFO", "signal CONT", "wait --until healthy", "watch", "note night busy", "tag night keep", "restart -y",
+        "export night night.tar.gz", "status night.tar.gz", "relaunch night --name x --dry-run", "stop -y --grace 1",
+        "status", "ls", "wait", "diagnose", "events", "prune --keep 0 -n", "tag night -keep", "rm night -y",
+    ):  # fmt: skip
+        verb, _, rest = line.partition(" ")
+        given = rest if "night" in rest or verb in ("ls", "watch", "prune") else f"night {rest}".strip()
+        document = printed(f"{verb} {given}".strip())
+        assert document, line
+    assert not run.path.exists()
+
+
+def test_what_starts_prints_and_the_foreground_ends_with(
+    somebody: World, printed: Callable[[str], Any]
+) -> None:
+    assert printed("exec --name short -- true")["state"] == "succeeded"
+    started = printed("exec --name long --detach -- sleep 600")
+    assert started.keys() == {"run", "name", "path"}
+    assert somebody.distui("stop", "long", "-y", "--grace", "1").code == 0
+
+
+@pytest.mark.torch
+def test_doctor(printed: Callable[[str], Any]) -> None:
+    printed("doctor --no-pairs")
+
+
+def test_what_needs_a_cluster() -> None:
+    """By their types: tests/cluster has the verbs themselves."""
+    fields = Candidate("slurm/lab", "", "8", "64", "H100:8", None, True)
+    check("candidates", [{name: getattr(fields, name) for name in Candidate.__slots__}])
+    check("autostop", {"ok": False, "text": "cluster c is down"})
