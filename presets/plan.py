@@ -64,6 +64,8 @@ class Request:
     save_on: str | None = None
     """What asks the script to save: see `save_on`."""
     restart_limit: int | None = None
+    notify: tuple[str, ...] = ()
+    """Ways on which notices go, each with its rules: "team:hang,gave-up"; (): as the settings say."""
 
     @property
     def wished(self) -> dict[str, str]:
@@ -156,6 +158,8 @@ class Plan:
     """Whether the hook is injected into the ranks."""
     signals: tuple[str, ...] = ()
     """Patterns of training signals in the output: see `signal_patterns`."""
+    notify: tuple[str, ...] = ()
+    """Ways on which notices go, each with its rules; () for none. Addresses are in the settings alone."""
     notes: tuple[str, ...] = ()
     """What the user should know before the start, a sentence each."""
     passed: tuple[str, ...] = ()

@@ -53,6 +53,7 @@ def render(plan: Plan, more: Sequence[str] = ()) -> str:
     lines += [f"save first   {plan.save_on}"] if plan.save_on else []
     lines.append(f"hook         {'in every rank' if plan.hook else 'left out'}")
     lines += [f"signals      {pattern}" for pattern in plan.signals]
+    lines += [f"notify       {word}" for word in plan.notify]
     lines.append(f"ports        {ports(plan)}")
     if plan.notes:
         lines += ["", "notes", *(f"  - {note}" for note in plan.notes)]
@@ -200,7 +201,7 @@ def plan_from_json(document: Mapping[str, Any]) -> Plan:
     values = {name: value for name, value in document.items() if name in fields}
     policy = {item.name for item in dataclasses.fields(RestartPolicy)}
     try:
-        for name in ("argv", "command", "notes", "passed", "sources", "signals"):
+        for name in ("argv", "command", "notes", "passed", "sources", "signals", "notify"):
             values[name] = tuple(values.get(name, ()))
         restart = {name: value for name, value in dict(values.get("restart", {})).items() if name in policy}
         values["restart"] = RestartPolicy(**restart)

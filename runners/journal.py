@@ -271,6 +271,7 @@ def summarise(plan: Plan) -> PlanSummary:
         restart_limit=plan.restart.limit,
         grace_s=plan.grace_s,
         save_on=plan.save_on,
+        notify=plan.notify,
         notes=plan.notes,
         mesh=dict(plan.mesh),
         zero_stage=_field(plan, "DISTUI_STRATEGY_OPTIONS", "stage", int)

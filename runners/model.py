@@ -376,6 +376,8 @@ class PlanSummary(Struct, frozen=True, omit_defaults=True):
     """What the preset computes in: "fp32", "bf16" or "fp16"."""
     save_on: str = ""
     """What asks the script to save: "SIGUSR1", or "FILE:PATH"; "" where nothing does. See presets/save_on.py."""
+    notify: tuple[str, ...] = ()
+    """As of the plan."""
 
 
 # --- what a rank is doing at one moment: its stack, its collectives, its process ---

@@ -19,6 +19,7 @@ from textual.signal import Signal
 
 from ..runners.errors import LaunchError
 from ..runners.model import CaughtUp, Event, GpuTick, HostTick, LogGrew, RankTick
+from ..runners.settings_file import SettingsError, settings_path
 from . import terminal
 from .cockpit_commands import CommandingApp
 from .keys import ACTIONS, MUTATING, bindings, help_rows, key_text, keymap_path, load_keymap
@@ -36,7 +37,6 @@ from .source import HOST, WATCH, Follower, LocalSource
 from .travel import Travel
 from .type_ahead import TypeAheadApp
 from .user_settings import THEMES as THEME_WORDS
-from .user_settings import SettingsError, settings_path
 from .user_settings import keep as keep_settings
 from .user_settings import load as load_settings
 

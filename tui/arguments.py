@@ -34,7 +34,7 @@ CHANGES = frozenset(["autostop", "down", "nccl", "note", "prune", "restart", "rm
 STARTS = frozenset(["demo", "exec", "launch", "relaunch", "rerun"])
 """Start a new run."""
 
-APART = frozenset(["advise", "candidates", "completion", "doctor", "lint", "plan", "presets", "trust"])
+APART = frozenset(["advise", "candidates", "completion", "doctor", "lint", "notify", "plan", "presets", "trust"])
 """Are about no run, or leave it alone."""
 
 Verbs = Any  # argparse has no public name for what add_subparsers returns
@@ -105,6 +105,7 @@ def add_verbs(verbs: Verbs) -> None:
     _advise(verbs)
     _doctor(verbs)
     _bundles(verbs)
+    _notices(verbs)
     verb = _verb(verbs, "demo", "launch:demo", help="train the shipped example and open the cockpit on it")
     verb.add_argument("--preset", help="preset to train under (default: ddp)")
     verb.add_argument("--python", metavar="PATH", help="interpreter of an environment that has torch")
@@ -550,6 +551,16 @@ def _bundles(verbs: Verbs) -> None:
     )
     verb.add_argument("run", nargs="?", metavar="FILE|RUN", help="a bundle of `distui export`, or a run")
     _readonly(verb)
+
+
+def _notices(verbs: Verbs) -> None:
+    verb = _verb(
+        verbs, "notify", "notify:notify", help="list the ways on which notices of runs go, or test them",
+        usage="distui notify [list | test [WAY] | log [RUN]] [--json]",
+    )  # fmt: skip
+    verb.add_argument("action", nargs="?", choices=("list", "test", "log"), default="list")
+    verb.add_argument("name", nargs="?", metavar="WAY|RUN", help="test: only this way; log: of this run")
+    _json(verb)
 
 
 def names_hosts(options: argparse.Namespace) -> bool:

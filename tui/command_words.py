@@ -220,7 +220,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("change a run", ("nccl", "restart", "signal", "stop")),
     ("keep order", ("note", "tag", "rm", "prune")),
     ("find what is wrong", ("diagnose", "dump", "doctor", "export", "replay")),
-    ("presets and memory", ("presets", "advise", "trust")),
+    ("presets, memory and notices", ("presets", "advise", "trust", "notify")),
     ("SkyPilot's clusters", ("candidates", "autostop", "down")),
     ("distui itself", ("completion",)),
 )

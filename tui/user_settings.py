@@ -19,6 +19,8 @@ from ..presets import trusted_files
 from ..presets.finding import PresetError, did_you_mean
 from ..presets.sanitize import quoted
 from ..runners import file_io
+from ..runners.notify import ways
+from ..runners.settings_file import SettingsError, settings_text
 from .rows.charts import BY_NAME, WINDOWS
 from .rows.columns import TABLES
 
@@ -118,19 +120,13 @@ KEYS: dict[str, SettingKey] = {
 }  # fmt: skip
 """By their names in the file."""
 
+OF_RUNS = "notify"
+"""The section that a run itself reads, and not the cockpit alone."""
+
 SECTIONS = frozenset(name.partition(".")[0] for name in KEYS if "." in name)
 
 NAMES = {key.field: name for name, key in KEYS.items()}
 """The name in the file of each field."""
-
-
-class SettingsError(Exception):
-    """A choice was not written; the text is one sentence."""
-
-
-def settings_path(environ: Mapping[str, str] = os.environ) -> Path:
-    """`${XDG_CONFIG_HOME:-~/.config}/distui/settings.toml`."""
-    return trusted_files.base("XDG_CONFIG_HOME", environ) / "distui" / "settings.toml"
 
 
 def load(path: Path, environ: Mapping[str, str] = os.environ) -> tuple[UserSettings, list[str]]:
@@ -138,7 +134,7 @@ def load(path: Path, environ: Mapping[str, str] = os.environ) -> tuple[UserSetti
     if not os.path.lexists(path):
         return UserSettings(), []
     try:
-        document = tomllib.loads(_text(path, environ))
+        document = tomllib.loads(settings_text(path, environ))
     except SettingsError as error:
         return UserSettings(), [f"{error}; nothing of it is used"]
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -151,6 +147,9 @@ def settings_of(document: Mapping[str, Any], path: Path) -> tuple[UserSettings, 
     chosen: dict[str, Any] = {}
     problems: list[str] = []
     for name, value in _flat(document).items():
+        if name == OF_RUNS:
+            problems += ways.of_table(value, path).problems
+            continue
         key = KEYS.get(name)
         if key is None:
             problems.append(f"{path}: {_unknown(name)}")
@@ -183,24 +182,6 @@ def _no_toml(path: Path, error: Exception) -> str:
     return f"{path} is not TOML that can be read ({str(error) or type(error).__name__})"
 
 
-def _text(path: Path, environ: Mapping[str, str]) -> str:
-    """Raises SettingsError, also where there is no such file."""
-    try:
-        trusted = {entry.path: entry.sha256 for entry in trusted_files.entries(environ)}
-    except PresetError:
-        trusted = {}
-    try:
-        return trusted_files.read(path, trusted).decode("utf-8")
-    except trusted_files.PassedOver as error:
-        raise SettingsError(str(error).rstrip(".")) from None
-    except trusted_files.NoFile as error:
-        raise SettingsError(f"{path}: {error}") from None
-    except UnicodeDecodeError:
-        raise SettingsError(f"{path} is not UTF-8") from None
-    except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror or error}") from None
-
-
 def keep(path: Path, changes: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> None:
     """Write these fields of `UserSettings` into the file; a field with distui's own choice is taken out of it.
 
@@ -211,7 +192,7 @@ def keep(path: Path, changes: Mapping[str, Any], environ: Mapping[str, str] = os
 
     try:
         with trusted_files.alone(path.parent, "settings.lock"):
-            document = tomlkit.parse(_text(path, environ) if os.path.lexists(path) else "")
+            document = tomlkit.parse(settings_text(path, environ) if os.path.lexists(path) else "")
             for field, value in changes.items():
                 _put(document, NAMES[field], value, path)
             target = Path(os.path.realpath(path))  # a link stays one

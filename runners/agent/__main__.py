@@ -16,6 +16,7 @@ from ..host_processes import StartMode
 from ..journal import summarise
 from ..logs.follow import ask_window
 from ..model import RunCreated
+from ..notify.notifier import Notifier
 from ..run_directories import AGENT_FILE, Entry
 from ..wire import client
 from ..wire.client import Window, sweep_sockets
@@ -48,7 +49,8 @@ class Agent:
         self.served = run = ServedRun(entry, plan)
         self._socket = Path(run.stem + ".sock")
         hooks = Hooks(run.run_dir, run.stem, run.emit, run.node)
-        restarts = Restarts(run, Environment(run, hooks))
+        launched = Environment(run, hooks)
+        restarts = Restarts(run, launched)
         self.relay = self._make_relay()
         self.pulses = Pulses(
             run.state, hooks, run.emit, RankLines(run.run_dir, run.node, self._flush_times)
@@ -61,6 +63,8 @@ class Agent:
         self.supervision = Supervision(
             run, hooks, restarts, self.sampling, self.nccl_logs, self.checkpoints, self._judge
         )
+        self.notifier = Notifier(run, launched.value) if entry.record.kind != "node" else None
+        """None for a part of a run on several nodes: its hub sends what is to be sent."""
         self.judging: Judging | None = None
         """None before the runner has begun, and for a part of a run on several nodes: its hub judges."""
         self.server = AgentServer(
@@ -139,6 +143,8 @@ class Agent:
         self.commands.resume()
         if resumed and self.judging is not None:
             self.judging.resume()
+        if self.notifier is not None:
+            self.notifier.begin()
         sampling = asyncio.create_task(self.sampling.run())
         watchers = self._watchers()
         if self.relay is not None:
@@ -148,6 +154,8 @@ class Agent:
             watcher.cancel()
         await asyncio.wait(watchers)
         await self.sampling.stop(sampling)
+        if self.notifier is not None:
+            await self.notifier.finish()
         await self.server.outstay(HUB_SECONDS if record.kind == "node" else 0.0)
         await self.server.close()
         await self.supervision.dismiss()

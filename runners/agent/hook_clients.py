@@ -464,6 +464,12 @@ class Environment:
         """Wait until no change is on its way to the runner."""
         await self._noted.wait()
 
+    def value(self, name: str) -> str | None:
+        """What the launch had of a variable, also of a secret one; None where it had none, or nobody remembers."""
+        if name in self._secrets:
+            return self._secrets[name]
+        return os.environ.get(name) if self._launch is None else self._launch.values.get(name)
+
     def recall(self) -> None:
         """After an agent's death: processes of the run that live have what no file holds."""
         living = marked(self._run.record.run)

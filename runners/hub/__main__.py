@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable, Coroutine
@@ -31,6 +32,7 @@ from ..model import (
     Stage,
     Stop,
 )
+from ..notify.notifier import Notifier
 from ..run_directories import Entry
 from ..wire.client import Link, new_id, stem, sweep_sockets
 from . import routes as routes_file
@@ -66,6 +68,7 @@ class Hub:
         self.links = Links(self.run, self.logs, self._connected)
         self._commands = HubCommands(self.run, self.links)
         self._judging = Judging(self.run.state, plan, self.run.emit)
+        self._notifier = Notifier(self.run, os.environ.get)
         self._dismissing = False
         """Nodes that wait for a first node which has failed are being stopped."""
         self._own_sizes: dict[str, int] = {}
@@ -114,6 +117,7 @@ class Hub:
             run.emit(CommandDone(asked, False, OUTCOME_UNKNOWN))  # the journals of the nodes have more
         for node, grown in self.logs.kept_sizes().items():
             run.emit(grown, node=node)
+        self._notifier.begin()
         tasks = [
             asyncio.create_task(self._watch_logs()),
             asyncio.create_task(self._judging.run()),
@@ -238,6 +242,7 @@ class Hub:
             task.cancel()
         await asyncio.wait(tasks)
         await self.links.close()
+        await self._notifier.finish()
         await self.run.finish(CANCEL_SECONDS)  # a cancel that SkyPilot works at
         await self._server.outstay(0.0)
         await self._server.close()

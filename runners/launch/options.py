@@ -129,6 +129,10 @@ OPTIONS: tuple[LaunchOption, ...] = (
         more="`distui restart --save-first` uses it: [scripts.md](scripts.md#save-on-demand).",
     ),
     LaunchOption(
+        flags=("--notify",), takes="WAY[:RULES]", repeat=True, help="send notices of the run on a way of the settings",
+        more="As in `team:hang,gave-up`; `off`: on none. [notifications.md](notifications.md) has ways and rules.",
+    ),
+    LaunchOption(
         flags=("--restarts",), takes="N", parse="count", help="failures in a row after which the ranks restart",
         more="0: no failure restarts them. Ten minutes without a failure start the count again.",
     ),

@@ -40,6 +40,8 @@ from ..hub.sky_process import check_installed
 from ..inrank.secure_channel import KEY_FILE
 from ..journal import RunRecord
 from ..node.job import HUB_FILE, Document
+from ..notify import ways
+from ..notify.rule_words import OFF
 from ..wire.client import stem
 
 PORT_OPTIONS = ("--rdzv-endpoint", "--master-port", "--main_process_port", "--master_port")
@@ -165,10 +167,15 @@ class Prepared:
 
 def prepare(launch: LaunchRequest) -> Prepared:
     """Plan a run, wherever it goes; nothing is started. Raises RunError and PresetError."""
+    configured = ways.load()
+    words = ways.resolved(launch.request.notify, configured)
     try:
-        return launch.place.prepare(launch)
+        ready = launch.place.prepare(launch)
     except PlanError as error:
         raise RunError(str(error)) from None
+    plan, wrong = ready.plan, () if words == (OFF,) else configured.problems
+    plan = replace(plan, notify=words, notes=(*plan.notes, *wrong), passed=(*plan.passed, *wrong))
+    return replace(ready, plan=plan)
 
 
 def place_of_nodes(record: RunRecord, port: int | None, **about: Any) -> Place:

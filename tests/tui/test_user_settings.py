@@ -12,10 +12,11 @@ import pytest
 import scripted as play
 from conftest import Start, shown
 
+from distui.runners.settings_file import SettingsError, settings_path
 from distui.tui.app import CockpitApp
 from distui.tui.rows.charts import STRIP
 from distui.tui.screens.pickers import ColumnPicker
-from distui.tui.user_settings import KEYS, SettingsError, UserSettings, keep, load, settings_path
+from distui.tui.user_settings import KEYS, UserSettings, keep, load
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -202,6 +202,7 @@ def request_of(options: argparse.Namespace, about: dict[str, object]) -> Request
         grace_s=options.grace,
         save_on=options.save_on,
         restart_limit=options.restarts,
+        notify=tuple(options.notify),
         **about,  # type: ignore[arg-type]
     )
 

@@ -1,0 +1,86 @@
+"""For how long GPUs of a run have been idle, and what that has cost. Fed once a round; unknown is not idle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ..formatting import duration_exact, plural, spans_text
+from ..state import LIVING, RunState
+
+IDLE_PERCENT, BUSY_PERCENT = 3.0, 10.0
+"""Below the first a GPU becomes idle, above the second it is no longer."""
+STALE_S = 30.0
+"""A sample that is older says nothing of now."""
+
+
+class Idle(NamedTuple):
+    """GPUs that have been idle for long enough."""
+
+    what: str
+    text: str
+    ranks: tuple[int, ...]
+
+
+class IdleGpus:
+    """Since when each GPU of the run has been idle."""
+
+    def __init__(self) -> None:
+        self._since: dict[tuple[int, int], float] = {}
+        """(node, index) → unix time."""
+
+    def of(self, state: RunState, now: float, seconds: float) -> Idle | None:
+        """Those that have been idle for so long; None where there are none."""
+        users = own_gpus(state)
+        for gpu in list(self._since):
+            if gpu not in users:
+                del self._since[gpu]
+        for (node, index), util in _used(state, now):
+            if (node, index) not in users:
+                continue
+            if util is None or util > BUSY_PERCENT:
+                self._since.pop((node, index), None)
+            elif util < IDLE_PERCENT:
+                self._since.setdefault((node, index), now)
+        idle = {gpu: since for gpu, since in self._since.items() if now - since >= seconds}
+        if not idle:
+            return None
+        ranks = tuple(sorted({rank for gpu in idle for rank in users[gpu]}))
+        for_s = now - max(idle.values())
+        what = f"{len(idle)} of {plural(len(users), 'GPU')} idle for {duration_exact(for_s)}"
+        return Idle(what, _text(state, now, idle, ranks), ranks)
+
+
+def own_gpus(state: RunState) -> dict[tuple[int, int], list[int]]:
+    """(node, NVML index) → the ranks that use it, of those that live."""
+    users: dict[tuple[int, int], list[int]] = {}
+    for number, rank in state.ranks.items():
+        if rank.phase in LIVING and rank.sample is not None and rank.sample.gpu is not None:
+            users.setdefault((rank.place.node, rank.sample.gpu), []).append(number)
+    return users
+
+
+def _used(state: RunState, now: float) -> Iterator[tuple[tuple[int, int], float | None]]:
+    """The use of every GPU now; None where that is unknown."""
+    for number, node in state.nodes.items():
+        fresh = now - node.gpu_sampled < STALE_S and node.gpu_problem is None
+        for gpu in node.gpus:
+            yield (number, gpu.index), gpu.util if fresh and not gpu.lost else None
+
+
+def _text(state: RunState, now: float, idle: dict[tuple[int, int], float], ranks: tuple[int, ...]) -> str:
+    text = f"those of {spans_text('rank', ranks)}"
+    cost = cost_of(state, idle, now)
+    if cost is not None:
+        assert state.cluster is not None
+        text += f"; that has cost about ${cost:,.2f} (${state.cluster.price_per_hour:,.2f} an hour for all nodes)"
+    return text
+
+
+def cost_of(state: RunState, idle: dict[tuple[int, int], float], now: float) -> float | None:
+    """US dollars of these GPUs since each became idle, as their share of all nodes; None where no price is known."""
+    price = None if state.cluster is None or state.cluster.down else state.cluster.price_per_hour
+    there = sum(len(node.gpus) for node in state.nodes.values())
+    if price is None or not there:
+        return None
+    return price * sum(now - since for since in idle.values()) / 3600 / there

@@ -1,0 +1,103 @@
+"""The notices of one run, in the process that keeps its whole state: its agent, or the hub of its nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ...presets.finding import Finding
+from ..finding_ledger import FindingLedger, report_bug
+from . import ways
+from .delivery import Delivery
+from .messages import Text, text_of
+from .rule_words import chosen
+from .rules import Notice, Rules, wanted_of
+from .sending import Outcome, send
+from .ways import Lookup
+
+if TYPE_CHECKING:
+    from ..daemon import DaemonRun
+
+EVERY_S = 2.0
+AT_END_S = 120.0
+"""How long an agent stays for notices after the end of its run."""
+FAILED, BROKEN = "notify-failed", "notify-broken"
+
+
+class Notifier:
+    """Judges the rules every EVERY_S seconds, and has their notices sent."""
+
+    def __init__(self, run: DaemonRun, lookup: Lookup) -> None:
+        """`lookup`: variables of the launch."""
+        self._run, self._lookup = run, lookup
+        # The cockpit rings the terminal: it knows whether somebody sits there.
+        self._ways = [each for each in chosen(run.plan.notify) if each.way != "terminal"]
+        self._rules = Rules(wanted_of(each.rules for each in self._ways))
+        self._delivery = Delivery(run.run_dir, self._ways, self._send, self._report)
+        self._ledger = FindingLedger(run.emit, run.state.findings)
+        self._failing: dict[str, str] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Begin, after the journal was replayed; nothing happens where no way was chosen."""
+        if not self._ways:
+            return
+        self._rules.resume(self._delivery.resume())
+        self._task = asyncio.create_task(self._judge_often())
+        self._task.add_done_callback(self._ended)
+
+    async def _judge_often(self) -> None:
+        while True:
+            await self._judge_once()
+            await asyncio.sleep(EVERY_S)
+
+    async def _judge_once(self) -> None:
+        now = time.time()
+        self._delivery.offer(self._rules.judge(self._run.state, now), now)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Only a mistake of ours ends it; the run goes on."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            what = "internal error in the rules of notices: no more are sent (traceback in agent.log)"
+            self._raise(report_bug(error, BROKEN, what))
+
+    async def finish(self) -> None:
+        """The run has ended, or is served no more: send what is left to say."""
+        if self._task is None:
+            return
+        if not self._task.done():
+            self._task.cancel()
+            last = asyncio.create_task(self._judge_once())
+            last.add_done_callback(self._ended)
+            await asyncio.wait([last])
+        await self._delivery.finish(AT_END_S if self._run.state.phase.ended else 0.0)
+
+    async def _send(self, way: str, notice: Notice, left_out: Mapping[str, int]) -> tuple[Text, Outcome]:
+        text = text_of(notice, self._run.record.name, self._run.record.host, left_out)
+        configured = await asyncio.to_thread(ways.load)  # as the settings are by now
+        if way not in configured.ways:
+            why = next(
+                (each for each in configured.problems if way in each), "there is no such way any more"
+            )
+            return text, Outcome(False, why)
+        return text, await send(configured.ways[way], text, self._lookup, configured.path.parent)
+
+    def _report(self, way: str, why: str) -> None:
+        if why:
+            self._failing[way] = why
+        else:
+            self._failing.pop(way, None)
+        texts = [f"on the way {name}: {each}" for name, each in self._failing.items()]
+        if texts:
+            remedy = f"`distui notify test {next(iter(self._failing))}` tries it"
+            text = f"notices are not sent {'; '.join(texts)}"
+            self._raise(Finding(FAILED, "warning", text, role="fact", remedy=remedy))
+        elif self._ledger.holds(FAILED) and not self._run.state.phase.ended:
+            self._ledger.clear(FAILED)
+
+    def _raise(self, finding: Finding) -> None:
+        if not self._run.state.phase.ended:  # whose end is its last word
+            self._ledger.raise_finding(finding)

@@ -1,0 +1,367 @@
+"""When there is a notice: pure rules from the state of a run to notices, each once per cause.
+
+A condition that lasts (a hang, idle GPUs) has to hold for a while before there is a notice, and to be gone for a while
+before the next one about it: what comes and goes calls nobody twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
+
+from msgspec import Struct, structs
+
+from ...presets.finding import Finding, worst_first
+from ..formatting import duration_exact, plural, spans_text
+from ..model import FirstCause, Outcome, RankPhase, RunPhase
+from ..progress import current, parts, progress
+from ..state import Attempt, RunState
+from .idle_gpus import IdleGpus
+from .rule_words import Minutes, every_rule
+
+
+class Notice(Struct, frozen=True, omit_defaults=True):
+    """What somebody is to be called for."""
+
+    rule: str
+    key: str
+    """The same for the same cause, also in another process."""
+    what: str
+    """The headline, without the run's name: "ranks 0-2 hang"."""
+    at: float
+    """Unix time of the cause."""
+    text: str = ""
+    """A sentence or two; "" where the headline has all."""
+    remedy: str = ""
+    severity: str = "note"
+    ranks: tuple[int, ...] = ()
+    node: int | None = None
+    minutes: float | None = None
+    """Of the rule, where it takes some: the ways may have others."""
+
+
+HOLD_S: Mapping[str, float] = {"hang": 6.0, "straggler": 30.0, "disk": 10.0}
+"""For so long a condition has to hold; the detectors have waited before."""
+CALM_S: Mapping[str, float] = {"checkpoint-overdue": 0.0, "loss-nan": 60.0, "disk": 600.0}
+"""For so long it has to be gone before a further notice about it."""
+USUAL_CALM_S = 300.0
+LATE_S = 900.0
+"""What was not seen as it happened, and is older, is history."""
+GAPS = 2
+"""Between checkpoints, from which on the usual one is known."""
+MOST_GAPS = 10
+SLACK_S = 300.0
+"""That a checkpoint may be late in any case."""
+_SELDOM = ("checkpoint-overdue", "gpus-idle")
+
+
+@dataclass(slots=True)
+class _Condition:
+    """One condition that was seen to hold, or for which there was a notice."""
+
+    since: float
+    gone: float | None = None
+    number: int = 0
+    """Of its notices."""
+    open: bool = False
+    """Whether there was a notice, and it has not been gone for long enough since."""
+
+
+Wanted = Collection[tuple[str, float | None]]
+"""Rules that are on for some way, with their minutes."""
+
+
+def wanted_of(ways: Iterable[Minutes]) -> set[tuple[str, float | None]]:
+    """The rules of all ways."""
+    return {pair for rules in ways for pair in rules.items()}
+
+
+@dataclass(slots=True)
+class Rules:
+    """What was noticed so far, and what is on."""
+
+    wanted: Wanted = field(default_factory=lambda: wanted_of([every_rule()]))
+    _keys: set[str] = field(default_factory=set)
+    _conditions: dict[str, _Condition] = field(default_factory=dict)
+    _idle: IdleGpus = field(default_factory=IdleGpus)
+    _stepless: int = 0
+    """The newest attempt that was seen without a step."""
+
+    def resume(self, keys: Iterable[str]) -> None:
+        """There were notices with these keys before, in an earlier process."""
+        for key in keys:
+            self._keys.add(key)
+            base, mark, number = key.rpartition("#")
+            if mark and number.isdecimal():
+                kept = self._conditions.setdefault(base, _Condition(0.0))
+                kept.number, kept.open = max(kept.number, int(number)), True
+
+    def prime(self, state: RunState, now: float) -> None:
+        """What is the case already is no news."""
+        for notice in (*self._happened(state, now), *self._holding(state, now)):
+            self._keys.add(notice.key)
+            if notice.rule in HOLD_S or notice.rule in CALM_S or notice.rule in _SELDOM:
+                self._conditions[notice.key] = _Condition(now, number=1, open=True)
+
+    def judge(self, state: RunState, now: float) -> list[Notice]:
+        """The notices of now. `now`: unix time, by the clock of `state`."""
+        fresh = [notice for notice in self._happened(state, now) if notice.key not in self._keys]
+        fresh += self._lasting(list(self._holding(state, now)), now)
+        self._keys |= {notice.key for notice in fresh}
+        rules = {rule for rule, _ in self.wanted}
+        return [notice for notice in fresh if notice.rule in rules]
+
+    # --- what happens once ---
+
+    def _happened(self, state: RunState, now: float) -> Iterator[Notice]:
+        yield from self._first_step(state, now)
+        for attempt in state.attempts:
+            if _failed_and_goes_on(state, attempt):
+                yield _restarted(state, attempt, now)
+        if state.phase in (RunPhase.FAILED, RunPhase.LOST):
+            yield _gave_up(state, now)
+        elif state.phase is RunPhase.SUCCEEDED:
+            yield _succeeded(state, now)
+        if state.cluster is not None and state.cluster.recoveries:
+            times = plural(state.cluster.recoveries, "time")
+            yield Notice(
+                "spot-notice", f"recovered:{state.cluster.recoveries}", "SkyPilot recovers the job on other nodes", now,
+                f"it has done so {times} by now; the training goes on from its newest checkpoint", severity="warning",
+            )  # fmt: skip
+
+    def _first_step(self, state: RunState, now: float) -> Iterator[Notice]:
+        attempt = state.attempts[-1] if state.attempts else None
+        if attempt is None or attempt.outcome is not None or state.phase.ended:
+            return
+        if not stepped(state):
+            self._stepless = attempt.number
+            return
+        seen = self._stepless == attempt.number
+        took = max(0.0, now - attempt.began)
+        again = f" again, in attempt {attempt.number}" if attempt.number > 1 else ""
+        yield Notice(
+            "first-step", f"first-step:{attempt.number}", f"it trains{again}", now if seen else attempt.began,
+            f"the first step came {duration_exact(took)} after the start, on {plural(attempt.world_size, 'rank')}"
+            if seen else "",
+        )  # fmt: skip
+
+    # --- what lasts ---
+
+    def _holding(self, state: RunState, now: float) -> Iterator[Notice]:
+        """What is the case now, with the key of the condition."""
+        if state.phase.ended:
+            return
+        yield from _of_findings(state, now)
+        for rule, minutes in self.wanted:
+            if rule == "checkpoint-overdue":
+                yield from _overdue(state, now, minutes)
+            elif rule == "gpus-idle" and minutes is not None:
+                yield from self._idle_gpus(state, now, minutes)
+
+    def _idle_gpus(self, state: RunState, now: float, minutes: float) -> Iterator[Notice]:
+        idle = self._idle.of(state, now, 60 * minutes)
+        if idle is not None:
+            yield Notice(
+                "gpus-idle", f"gpus-idle:{state.attempt}:{minutes:g}", idle.what, now, idle.text,
+                "find out what they wait for (`distui status`), or stop the run", "warning", idle.ranks, minutes=minutes,
+            )  # fmt: skip
+
+    def _lasting(self, holding: list[Notice], now: float) -> list[Notice]:
+        fresh = []
+        for notice in holding:
+            condition = self._conditions.setdefault(notice.key, _Condition(now))
+            condition.gone, condition.since = None, condition.since or now
+            if not condition.open and now - condition.since >= HOLD_S.get(notice.rule, 0.0):
+                condition.open, condition.number = True, condition.number + 1
+                fresh.append(structs.replace(notice, key=f"{notice.key}#{condition.number}"))
+        there = {notice.key for notice in holding}
+        for key, condition in list(self._conditions.items()):
+            if key in there:
+                continue
+            condition.gone = now if condition.gone is None else condition.gone
+            if not condition.open:
+                condition.since = 0.0
+            elif now - condition.gone >= CALM_S.get(key.partition(":")[0], USUAL_CALM_S):
+                condition.open, condition.since = False, 0.0
+        return fresh
+
+
+# --- steps and ends ---
+
+
+def stepped(state: RunState) -> bool:
+    """Whether the newest attempt has made a training step."""
+    for rank in state.ranks.values():
+        counts = (rank.sample and rank.sample.step, rank.pulse and rank.pulse.step)
+        if any(count for count in counts if count is not None):
+            return True
+    began = state.attempts[-1].began if state.attempts else 0.0
+    return any(sample.at >= began and (sample.step or 0) > 0 for sample in current(state))
+
+
+def _failed_and_goes_on(state: RunState, attempt: Attempt) -> bool:
+    if attempt.outcome not in (Outcome.FAILED, Outcome.LOST) or state.phase is RunPhase.STOPPING:
+        return False
+    later = next((each for each in state.attempts if each.number == attempt.number + 1), None)
+    if later is not None:
+        return later.cause == "failure"
+    return state.delay is not None and not state.phase.ended
+
+
+def _restarted(state: RunState, attempt: Attempt, now: float) -> Notice:
+    cause = attempt.first_cause
+    count = (
+        f"failure {state.failures} of {state.plan.restart_limit} allowed"
+        if state.plan and state.failures
+        else ""
+    )
+    saved = state.checkpoint
+    since = f"the newest checkpoint is {saved.path}" if saved is not None else ""
+    return Notice(
+        "restarted", f"restarted:{attempt.number}", f"attempt {attempt.number} failed, the next one starts",
+        attempt.ended or now, _sentences(_cause_text(cause) or attempt.text, count, since),
+        "" if cause is None else cause.remedy, "warning", _ranks_of(cause), None if cause is None else cause.node,
+    )  # fmt: skip
+
+
+def _gave_up(state: RunState, now: float) -> Notice:
+    cause = state.attempts[-1].first_cause if state.attempts else None
+    what = "it is lost" if state.phase is RunPhase.LOST else "it failed, and nothing restarts it"
+    text = state.end_text
+    if cause is not None and _cause_text(cause) not in text:
+        text = text if cause.text and cause.text in text else _sentences(_cause_text(cause), text)
+    return Notice(
+        "gave-up", f"gave-up:{state.attempt}", what, state.ended or now, text,
+        cause.remedy if cause is not None and cause.remedy else "`distui diagnose` has what the logs say",
+        "error", _ranks_of(cause), None if cause is None else cause.node,
+    )  # fmt: skip
+
+
+def _succeeded(state: RunState, now: float) -> Notice:
+    lasted = state.lasted(now)
+    took = "" if lasted is None else f"it took {duration_exact(lasted)}"
+    line = ", ".join(words for name, words in parts(progress(state, now)) if name in ("step", "loss"))
+    idle = state.attempts[-1].idle if state.attempts else ""
+    return Notice(
+        "succeeded", f"succeeded:{state.attempt}", "it has succeeded" + (", without a training step" if idle else ""),
+        state.ended or now, _sentences(took, line, idle), severity="warning" if idle else "note",
+    )  # fmt: skip
+
+
+def _cause_text(cause: FirstCause | None) -> str:
+    """The sentence on a failure, with the rank that it is about."""
+    if cause is None or not cause.text:
+        return ""
+    named = f"rank {cause.rank}" in cause.text
+    return cause.text if named else f"rank {cause.rank}: {cause.text}"
+
+
+def _ranks_of(cause: FirstCause | None) -> tuple[int, ...]:
+    return () if cause is None else (cause.rank,)
+
+
+def _sentences(*texts: str) -> str:
+    return "; ".join(text.strip().rstrip(".;") for text in texts if text.strip())
+
+
+# --- findings ---
+
+
+def _is_hang(finding: Finding) -> bool:
+    return finding.id.startswith(("hang-", "start-")) and finding.alarm
+
+
+def _is_disk(finding: Finding) -> bool:
+    return finding.id in ("disk-low", "disk-full")
+
+
+_OF_FINDINGS: tuple[tuple[str, Callable[[Finding], bool]], ...] = (
+    ("hang", _is_hang),
+    ("straggler", lambda finding: finding.id == "straggler"),
+    ("loss-nan", lambda finding: finding.id == "loss-not-finite"),
+    ("disk", _is_disk),
+    ("spot-notice", lambda finding: finding.id == "spot-notice"),
+)
+
+
+def _of_findings(state: RunState, now: float) -> Iterator[Notice]:
+    """A notice for the worst finding of each rule; of disks for each node, and of stragglers for each rank."""
+    for rule, fits in _OF_FINDINGS:
+        by_key: dict[str, list[Finding]] = {}
+        for finding in state.findings.values():
+            if fits(finding):
+                by_key.setdefault(_key(rule, finding, state), []).append(finding)
+        for key, findings in by_key.items():
+            worst = worst_first(findings)[0]
+            yield _of_finding(rule, key, worst, state, now)
+
+
+def _key(rule: str, finding: Finding, state: RunState) -> str:
+    if rule == "disk":
+        return f"{rule}:{finding.id}:{finding.node}"
+    if rule == "spot-notice":
+        return f"{rule}:{finding.node}:{finding.value}"
+    rank = f":{finding.rank}" if rule == "straggler" else ""
+    return f"{rule}:{state.attempt}{rank}"
+
+
+def _of_finding(rule: str, key: str, finding: Finding, state: RunState, now: float) -> Notice:
+    ranks = finding.ranks or (() if finding.rank is None else (finding.rank,))
+    who = spans_text("rank", ranks) if ranks else ""
+    host = state.nodes[finding.node].host if finding.node in state.nodes else ""
+    what = {
+        "hang": "it does not start"
+        if finding.id.startswith("start-")
+        else f"{who or 'it'} hang{'' if len(ranks) > 1 else 's'}",
+        "straggler": f"{who or 'a rank'} holds the others up",
+        "loss-nan": "the loss is no number any more",
+        "disk": "the disk is " + ("full" if finding.id == "disk-full" else "nearly full"),
+        "spot-notice": "a node is taken back",
+    }[rule] + (f" on {host}" if host and rule in ("disk", "spot-notice") else "")
+    return Notice(
+        rule, key, what, now, finding.text, finding.remedy, finding.severity, ranks, finding.node
+    )  # fmt: skip
+
+
+# --- checkpoints ---
+
+
+def _overdue(state: RunState, now: float, minutes: float | None) -> Iterator[Notice]:
+    attempt = state.attempts[-1] if state.attempts else None
+    if attempt is None or state.phase is not RunPhase.RUNNING:
+        return
+    if not any(rank.phase is RankPhase.RUNNING for rank in state.ranks.values()):
+        return
+    saved = state.checkpoint
+    usual = usual_gap(state)
+    since = max(attempt.began, saved.at if saved is not None else 0.0)
+    limit = (
+        60 * minutes if minutes is not None else None if usual is None else max(2 * usual, usual + SLACK_S)
+    )
+    if limit is None or now - since < limit:
+        return
+    usually = f"usually there is one every {duration_exact(usual)}" if usual is not None else ""
+    last = "no checkpoint was seen in this run"
+    if saved is not None:
+        step = "" if saved.step is None else f" of step {saved.step:,}"
+        last = f"the newest{step} is {saved.path}"
+    yield Notice(
+        "checkpoint-overdue", f"checkpoint-overdue:{state.attempt}:{minutes or 0:g}",
+        f"no checkpoint for {duration_exact(now - since)}", now, _sentences(usually, last),
+        "a failure now costs all that was trained since: see whether the ranks can still save", "warning",
+        minutes=minutes,
+    )  # fmt: skip
+
+
+def usual_gap(state: RunState) -> float | None:
+    """Seconds between complete checkpoints of an attempt, the median of the newest; None where they are too few."""
+    times: dict[int, list[float]] = {}
+    for each in state.checkpoints:
+        if each.complete:
+            times.setdefault(each.attempt, []).append(each.at)
+    gaps = [
+        after - before for saves in times.values() for before, after in pairwise(saves) if after > before
+    ]
+    return median(gaps[-MOST_GAPS:]) if len(gaps) >= GAPS else None

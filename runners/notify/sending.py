@@ -1,0 +1,148 @@
+"""One notice on one way, once: a request in a process of its own, a command, or the desktop. It takes a bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from .messages import Text, desktop_words, generic, posting, variables, without
+from .ways import POSTED, Lookup, Way, WayError, target
+
+ANSWER_S = 10.0
+"""How long a connection may take, and each piece of an answer."""
+WHOLE_S = 15.0
+"""How long all of a request may take."""
+COMMAND_S = 30.0
+_NETWORK = (
+    "http_proxy", "https_proxy", "all_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY",
+    "SSL_CERT_FILE", "SSL_CERT_DIR",
+)  # fmt: skip
+_DESKTOP = ("DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR")
+_LATER = (408, 425, 429)
+"""Statuses below 500 after which a further try may succeed."""
+
+
+class Outcome(Struct, frozen=True):
+    """What came of one try."""
+
+    ok: bool
+    why: str = ""
+    """Of a failure: the end of a sentence about the way."""
+    again: bool = False
+    """Whether a further try may succeed."""
+    after_s: float | None = None
+    """When the server wants the next one."""
+
+
+async def send(way: Way, text: Text, lookup: Lookup, folder: Path) -> Outcome:
+    """Try it once; never raises. `folder`: of the settings; `lookup`: the environment of the launch."""
+    if way.kind == "command":
+        given = {**os.environ, **variables(text)}
+        return await _run(
+            list(way.command), given, json.dumps(generic(text)), f"its command {way.command[0]}"
+        )
+    if way.kind == "desktop":
+        given = {**os.environ, **_bus(lookup)}
+        return await _run(desktop_words(text), given, "", "notify-send")
+    if way.kind not in POSTED:
+        return Outcome(False, "a terminal is called by the cockpit that it shows")
+    try:
+        where = target(way, lookup, folder)
+    except WayError as error:
+        return Outcome(False, str(error))
+    request = posting(way, where, text)
+    document = {"url": request.url, "headers": request.headers, "body": request.body, "seconds": ANSWER_S}
+    outcome = _judged(await _answer(document, _given(_NETWORK, lookup)), where.host)
+    return Outcome(outcome.ok, without(outcome.why, where.secrets), outcome.again, outcome.after_s)
+
+
+def _given(names: Sequence[str], lookup: Lookup) -> dict[str, str]:
+    """This process's environment, with what the launch had of these names."""
+    return {**os.environ, **{name: value for name in names if (value := lookup(name))}}
+
+
+def _bus(lookup: Lookup) -> dict[str, str]:
+    """Where the desktop of this user is, also for a process that was started without one."""
+    bus = {name: value for name in _DESKTOP if (value := lookup(name))}
+    runtime = bus.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
+    if "DBUS_SESSION_BUS_ADDRESS" not in bus and os.path.exists(f"{runtime}/bus"):
+        bus["DBUS_SESSION_BUS_ADDRESS"] = f"unix:path={runtime}/bus"
+    return bus
+
+
+async def _answer(document: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any]:
+    """What the process of its own reports of a request."""
+    words = [sys.executable, "-P", "-m", f"{__package__}.post"]
+    code, out = await _ended(words, env, json.dumps(document), WHOLE_S, asyncio.subprocess.PIPE)
+    if code is None:
+        return {"error": f"it does not answer within {WHOLE_S:.0f} s"}
+    with contextlib.suppress(ValueError):
+        answer = json.loads(out)
+        if isinstance(answer, dict):
+            return answer
+    return {"error": "the process that sends it failed"}
+
+
+def _judged(answer: Mapping[str, Any], host: str) -> Outcome:
+    status = answer.get("status")
+    if not isinstance(status, int):
+        return Outcome(False, f"{host}: {answer.get('error')}", again=True)
+    if 200 <= status < 300:
+        return Outcome(True)
+    if 300 <= status < 400:
+        return Outcome(
+            False, f"{host} answers with a redirect ({status}): write the address that it leads to"
+        )
+    after = answer.get("retry_after")
+    again = status >= 500 or status in _LATER
+    return Outcome(False, f"{host} answers {status}", again, after if isinstance(after, float) else None)
+
+
+async def _run(words: list[str], env: Mapping[str, str], given: str, what: str) -> Outcome:
+    if shutil.which(words[0], path=env.get("PATH")) is None:
+        return Outcome(False, f"{what} is not there: install it, or take the way out of the settings")
+    code, _ = await _ended(words, env, given, COMMAND_S)
+    if code is None:
+        return Outcome(False, f"{what} took longer than {COMMAND_S:.0f} s", again=True)
+    return Outcome(True) if code == 0 else Outcome(False, f"{what} ended with exit code {code}", again=True)
+
+
+async def _ended(
+    words: list[str],
+    env: Mapping[str, str],
+    given: str,
+    seconds: float,
+    output: int = asyncio.subprocess.DEVNULL,
+) -> tuple[int | None, bytes]:
+    """Run a program with a text on its standard input: its exit code and output; None for one that took too long.
+
+    Such a one is ended, with its process group.
+    """
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *words, env=env, stdin=asyncio.subprocess.PIPE, stdout=output,
+            stderr=asyncio.subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+    except (OSError, ValueError):
+        return 127, b""
+    try:
+        async with asyncio.timeout(seconds):
+            out, _ = await process.communicate(given.encode("utf-8", "replace"))
+            return process.returncode, out or b""
+    except TimeoutError:
+        return None, b""
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()

@@ -1,0 +1,324 @@
+"""The ways on which notices go, as `[notify]` of settings.toml has them, and where the secret of each is.
+
+A plan has the names of ways and rules alone. Addresses and tokens are read when a notice is sent.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from msgspec import Struct, field
+
+from ...presets import trusted_files
+from ...presets.finding import nearest_or_all
+from ...presets.sanitize import quoted
+from ...presets.secrets import is_secret
+from ..errors import RunError
+from ..settings_file import SettingsError, settings_path, settings_text
+from .rule_words import NAME, OFF, Chosen, Minutes, every_rule, rules_of, split_word
+
+POSTED = ("webhook", "slack", "discord", "ntfy")
+"""Kinds that are sent as an HTTP request."""
+OWN = ("terminal", "desktop")
+"""Kinds that need no settings: each is also the name of a way."""
+KINDS = (*POSTED, "command", *OWN)
+SEQUENCES = ("auto", "osc9", "osc777", "bell")
+"""What a terminal can be sent."""
+MOST_WAYS = 16
+_TEXTS = ("url", "url_file", "url_env", "token_file", "token_env", "sequence")
+
+Lookup = Callable[[str], str | None]
+"""The value of a variable of the environment; None where it has none."""
+
+
+class WayError(Exception):
+    """A way cannot be used now; the text is the end of a sentence about it, without anything secret."""
+
+
+class Way(Struct, frozen=True):
+    """One way."""
+
+    name: str
+    kind: str
+    rules: Minutes = field(default_factory=every_rule)
+    url: str = ""
+    url_file: str = ""
+    url_env: str = ""
+    token_file: str = ""
+    token_env: str = ""
+    command: tuple[str, ...] = ()
+    sequence: str = "auto"
+
+    def __repr__(self) -> str:
+        return f"Way({self.name!r}, {self.kind!r})"
+
+
+class Configured(Struct, frozen=True):
+    """What the settings say of notices."""
+
+    path: Path
+    ways: Mapping[str, Way]
+    send: tuple[str, ...] = ()
+    """Words as of `--notify`, for launches without it."""
+    rules: Minutes = field(default_factory=every_rule)
+    problems: tuple[str, ...] = ()
+    """A sentence for each thing that cannot be used."""
+
+
+def load(environ: Mapping[str, str] = os.environ) -> Configured:
+    """The settings of this user; never fails."""
+    path = settings_path(environ)
+    if not os.path.lexists(path):
+        return of_table({}, path)
+    try:
+        document = tomllib.loads(settings_text(path, environ))
+    except SettingsError as error:
+        return Configured(path, _own_ways(every_rule()), problems=(str(error),))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        why = f"{path} is not TOML that can be read ({str(error) or type(error).__name__})"
+        return Configured(path, _own_ways(every_rule()), problems=(why,))
+    return of_table(document.get("notify", {}), path)
+
+
+def of_table(table: Any, path: Path) -> Configured:
+    """The same of `[notify]`. A way with a mistake is left out, and named."""
+    if not isinstance(table, Mapping):
+        return Configured(
+            path, _own_ways(every_rule()), problems=(f"{path}: notify has to be a section, [notify]",)
+        )
+    problems = [
+        f"{path}: there is no setting {quoted(f'notify.{name}')}; there are notify.send, notify.rules, notify.ways"
+        for name in table
+        if name not in ("send", "rules", "ways")
+    ]
+    rules: Minutes = every_rule()
+    try:
+        rules = _rules(table, "notify.rules", every_rule())
+    except RunError as error:
+        problems.append(f"{path}: {error}")
+    send = table.get("send", [])
+    if not _is_texts(send):
+        problems.append(f'{path}: notify.send has to be a list of ways, as in ["team", "terminal"]')
+        send = []
+    ways = dict(_own_ways(rules))
+    sections = table.get("ways", {})
+    if not isinstance(sections, Mapping) or not all(
+        isinstance(each, Mapping) for each in sections.values()
+    ):
+        problems.append(f"{path}: notify.ways has to hold a section for each way, as [notify.ways.team]")
+        sections = {}
+    for name, section in list(sections.items())[:MOST_WAYS]:
+        try:
+            ways[name] = _way(name, section, rules)
+        except RunError as error:
+            problems.append(f"{path}: {error}")
+    return Configured(path, ways, tuple(send), rules, tuple(problems))
+
+
+def _own_ways(rules: Minutes) -> dict[str, Way]:
+    return {kind: Way(kind, kind, rules) for kind in OWN}
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+def _rules(section: Mapping[str, Any], where: str, basis: Minutes) -> Minutes:
+    """Raises RunError."""
+    if "rules" not in section:
+        return basis
+    if not _is_texts(section["rules"]):
+        raise RunError(f'{where} has to be a list of rules, as in ["hang", "gave-up", "gpus-idle=20"]')
+    return rules_of(section["rules"], where, basis)
+
+
+def _way(name: str, section: Mapping[str, Any], rules: Minutes) -> Way:
+    """Raises RunError; no text quotes a value, which may be a secret."""
+    where = f"notify.ways.{name}"
+    if not NAME.fullmatch(name) or name == OFF:
+        raise RunError(
+            f"notify.ways: {quoted(name)} is no name of a way: use up to 32 letters, digits, _ and -"
+        )
+    for key in section:
+        if key not in (*_TEXTS, "type", "command", "rules"):
+            raise RunError(
+                f"{where}: there is no setting {quoted(key)}{nearest_or_all(key, (*_TEXTS, 'type', 'command', 'rules'))}"
+            )
+    kind = section.get("type", name if name in OWN else None)
+    if kind not in KINDS:
+        raise RunError(f"{where}.type has to be one of {', '.join(KINDS)}")
+    if kind == "terminal" and name != kind:
+        raise RunError(
+            f"{where}: the way of type terminal is called terminal: write [notify.ways.terminal]"
+        )
+    if wrong := [key for key in _TEXTS if not isinstance(section.get(key, ""), str)]:
+        raise RunError(f"{where}.{wrong[0]} has to be a text")
+    way = Way(
+        name, kind, _rules(section, f"{where}.rules", rules),
+        command=_command(section, where) if kind == "command" else (),
+        **{key: section.get(key, "auto" if key == "sequence" else "") for key in _TEXTS},
+    )  # fmt: skip
+    _check(way, where)
+    return way
+
+
+def _command(section: Mapping[str, Any], where: str) -> tuple[str, ...]:
+    words = section.get("command")
+    if not _is_texts(words) or not words or not words[0] or any("\0" in word for word in words):
+        raise RunError(
+            f'{where}.command has to be a list of words, the program first, as in ["mail-me", "-q"]'
+        )
+    return tuple(words)
+
+
+def _check(way: Way, where: str) -> None:
+    """Raises RunError."""
+    sources = [key for key in ("url", "url_file", "url_env") if getattr(way, key)]
+    if way.kind in POSTED and len(sources) != 1:
+        raise RunError(f"{where} needs its address in one of url_file, url_env and url")
+    if way.kind not in POSTED and (sources or way.token_file or way.token_env):
+        raise RunError(f"{where}: a way of type {way.kind} has no address and no token: leave them out")
+    if way.token_file and way.token_env:
+        raise RunError(f"{where}: token_file and token_env exclude each other: write one")
+    for key in ("url_env", "token_env"):
+        name = getattr(way, key)
+        if name and not is_secret(name):
+            raise RunError(
+                f"{where}.{key}: {quoted(name)} does not read as the name of a secret, and would be written into run "
+                "directories: call it TEAM_WEBHOOK or NTFY_TOKEN, say"
+            )
+    if way.sequence not in SEQUENCES:
+        raise RunError(f"{where}.sequence has to be one of {', '.join(SEQUENCES)}")
+
+
+# --- the words of a launch ---
+
+
+def resolved(words: Sequence[str], configured: Configured) -> tuple[str, ...]:
+    """What a plan keeps of `--notify`, or of the settings where nothing was given; () for nothing. Raises RunError."""
+    where = "--notify" if words else f"{configured.path}: notify.send"
+    chosen: dict[str, Chosen] = {}
+    for word in words or configured.send:
+        if word == OFF:
+            continue
+        name, rules = split_word(word, where)
+        way = way_of(name, configured, where)
+        chosen[name] = Chosen(
+            name, way.rules if rules is None else rules_of(rules, f"{where} {name}", way.rules)
+        )
+    if chosen and OFF in words:
+        raise RunError("--notify off excludes every way: leave one of them out")
+    return tuple(each.word for each in chosen.values()) or ((OFF,) if words else ())
+
+
+def way_of(name: str, configured: Configured, where: str) -> Way:
+    """The way of that name. Raises RunError."""
+    if name in configured.ways:
+        return configured.ways[name]
+    prefix = f"notify.ways.{name}"
+    wrong = next(
+        (
+            each
+            for each in configured.problems
+            if f"{prefix}." in each or f"{prefix} " in each or f"{prefix}:" in each
+        ),
+        "",
+    )
+    if wrong or (configured.problems and len(configured.ways) == len(OWN)):
+        raise RunError(wrong or configured.problems[0])
+    hint = nearest_or_all(name, configured.ways)
+    raise RunError(
+        f"{where}: there is no way {quoted(name)}{hint}; [notify.ways.{name}] in {configured.path} would make it"
+    )
+
+
+# --- secrets ---
+
+
+class Target(Struct, frozen=True):
+    """Where a request goes, in memory alone."""
+
+    url: str
+    token: str = ""
+
+    @property
+    def host(self) -> str:
+        """That of the address, which is no secret."""
+        return urlsplit(self.url).hostname or ""
+
+    @property
+    def secrets(self) -> set[str]:
+        """Texts that nothing may quote."""
+        parts = urlsplit(self.url)
+        return {
+            text for text in (self.url, parts.path.strip("/"), parts.query, self.token) if len(text) > 3
+        }
+
+    def __repr__(self) -> str:
+        return f"Target({self.host!r})"
+
+
+def target(way: Way, lookup: Lookup, folder: Path) -> Target:
+    """The address and token of a way now. `folder`: of the settings. Raises WayError."""
+    url = way.url.strip()
+    if url and _others_read(folder / "settings.toml"):
+        raise WayError(
+            f"others can read {folder / 'settings.toml'}, which holds its address: `chmod 600` it, or write url_file"
+        )
+    url = url or _secret(way.url_file, way.url_env, lookup, folder)
+    token = _secret(way.token_file, way.token_env, lookup, folder)
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        good = False
+    if not good or any(char <= " " or char == "\x7f" for char in url) or not url.isascii():
+        raise WayError("its address is none: it has to be one line, as in https://HOST/PATH")
+    if parts.username is not None:
+        raise WayError(
+            "its address holds a user's name: write a token with token_file or token_env instead"
+        )
+    if not token.isascii() or any(char < " " for char in token):
+        raise WayError("its token has characters that no header can hold: it has to be one line of ASCII")
+    return Target(url, token)
+
+
+def _secret(file: str, variable: str, lookup: Lookup, folder: Path) -> str:
+    if variable:
+        value = lookup(variable)
+        if not value:
+            raise WayError(
+                f"the variable {variable} is not set where the run was launched: url_file and token_file last longer"
+            )
+        return value.strip()
+    return _of_file(folder / Path(file).expanduser()) if file else ""
+
+
+def _of_file(path: Path) -> str:
+    try:
+        if _others_read(path):
+            raise WayError(f"others can read {path}, which holds a secret: `chmod 600` it")
+        text = trusted_files.content(path).decode("utf-8").strip()
+    except trusted_files.NoFile as error:
+        raise WayError(f"{path}: {error}") from None
+    except OSError as error:
+        raise WayError(f"{path} cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise WayError(f"{path} is not UTF-8") from None
+    if not text:
+        raise WayError(f"{path} is empty: write the secret into it")
+    return text
+
+
+def _others_read(path: Path) -> bool:
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False  # whoever reads it says why that fails
+    return bool(stat.S_IMODE(mode) & 0o044)

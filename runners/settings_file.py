@@ -1,0 +1,37 @@
+"""Where the user's own `settings.toml` lies, and its text: for the cockpit, and for what a run itself reads of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..presets import trusted_files
+from ..presets.finding import PresetError
+
+
+class SettingsError(Exception):
+    """The file cannot be used, or a choice was not written; the text is one sentence."""
+
+
+def settings_path(environ: Mapping[str, str] = os.environ) -> Path:
+    """`${XDG_CONFIG_HOME:-~/.config}/distui/settings.toml`."""
+    return trusted_files.base("XDG_CONFIG_HOME", environ) / "distui" / "settings.toml"
+
+
+def settings_text(path: Path, environ: Mapping[str, str]) -> str:
+    """What stands in it. Raises SettingsError, also where there is no such file."""
+    try:
+        trusted = {entry.path: entry.sha256 for entry in trusted_files.entries(environ)}
+    except PresetError:
+        trusted = {}
+    try:
+        return trusted_files.read(path, trusted).decode("utf-8")
+    except trusted_files.PassedOver as error:
+        raise SettingsError(str(error).rstrip(".")) from None
+    except trusted_files.NoFile as error:
+        raise SettingsError(f"{path}: {error}") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"{path} is not UTF-8") from None
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror or error}") from None

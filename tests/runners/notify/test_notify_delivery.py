@@ -1,0 +1,319 @@
+"""On their way: real requests to a server that answers badly, late or never; tries, limits, and what a later agent does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from distui.runners.notify import delivery as delivering
+from distui.runners.notify import sending
+from distui.runners.notify.delivery import MOST, Delivery, records
+from distui.runners.notify.messages import Text, text_of
+from distui.runners.notify.rule_words import Chosen, every_rule, rules_of
+from distui.runners.notify.rules import LATE_S, Notice
+from distui.runners.notify.sending import Outcome, send
+from distui.runners.notify.ways import Way
+
+from .sink import Sink, sink
+
+SECRET = "sEcReTpArT"
+
+
+@pytest.fixture
+def server() -> Iterator[Sink]:
+    with sink() as served:
+        yield served
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same waits, shorter."""
+    monkeypatch.setattr(delivering, "WAITS_S", (0.01, 0.02, 0.03))
+    monkeypatch.setattr(delivering, "MOST_WAIT_S", 0.05)
+
+
+def notice(rule: str = "hang", key: str = "", at: float | None = None) -> Notice:
+    return Notice(
+        rule, key or f"{rule}:1#1", f"it {rule}s", time.time() if at is None else at, "why", "mend it"
+    )
+
+
+def text() -> Text:
+    return text_of(notice(), "night", "gpu1")
+
+
+def posted(server: Sink, kind: str = "webhook") -> Way:
+    return Way("team", kind, every_rule(), url=server.url(f"/services/{SECRET}"))
+
+
+def nothing(name: str) -> None:
+    return None
+
+
+async def once(way: Way, tmp_path: Path, lookup: Callable[[str], str | None] = nothing) -> Outcome:
+    return await send(way, text(), lookup, tmp_path)
+
+
+async def test_a_request_arrives(server: Sink, tmp_path: Path) -> None:
+    assert (await once(posted(server), tmp_path)).ok
+    (got,) = server.got
+    assert got.path == f"/services/{SECRET}"
+    assert got.json()["title"] == "night: it hangs"
+    assert got.json()["attach"] == "distui attach night"
+
+
+@pytest.mark.parametrize(
+    ("answer", "again", "part"),
+    [
+        ("500", True, "answers 500"), ("429", True, "answers 429"), ("404", False, "answers 404"),
+        ("403", False, "answers 403"), ("redirect", False, "redirect (307)"), ("garbage", True, "no HTTP"),
+        ("cut", True, "127.0.0.1"),
+    ],
+)  # fmt: skip
+async def test_what_a_server_answers(
+    server: Sink, tmp_path: Path, answer: str, again: bool, part: str
+) -> None:
+    server.answers = [answer]
+    outcome = await once(posted(server), tmp_path)
+    assert (outcome.ok, outcome.again) == (False, again)
+    assert part in outcome.why
+    assert SECRET not in outcome.why
+    assert len(server.got) == 1  # a redirect is not followed
+    if answer == "429":
+        assert outcome.after_s == 1.0
+
+
+@pytest.mark.parametrize("answer", ["hang", "drip"])
+async def test_a_server_that_hangs_or_drips_is_left_after_a_while(
+    server: Sink, tmp_path: Path, answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "WHOLE_S", 1.5)
+    server.answers = [answer]
+    ticks, began = 0, time.monotonic()
+    task = asyncio.create_task(once(posted(server), tmp_path))
+    while not task.done():
+        await asyncio.sleep(0.02)
+        ticks += 1
+    outcome = await task
+    assert (outcome.ok, outcome.again) == (False, True)
+    assert "does not answer" in outcome.why
+    assert time.monotonic() - began < 10
+    assert ticks > 20  # nothing else waited for it
+
+
+async def test_nobody_listens(server: Sink, tmp_path: Path) -> None:
+    way = Way("team", "webhook", every_rule(), url=f"http://127.0.0.1:1/{SECRET}")
+    outcome = await once(way, tmp_path)
+    assert outcome == Outcome(False, "127.0.0.1: Connection refused", True)
+
+
+async def test_a_proxy_of_the_launch_is_used(server: Sink, tmp_path: Path) -> None:
+    way = Way("team", "webhook", every_rule(), url="http://nowhere.invalid/x")
+    assert (await once(way, tmp_path, {"http_proxy": server.url("")}.get)).ok
+    assert server.got[0].path == "http://nowhere.invalid/x"
+
+
+def program(tmp_path: Path, code: str) -> Way:
+    script = tmp_path / "say.py"
+    script.write_text(code)
+    return Way("cmd", "command", every_rule(), command=(sys.executable, str(script), "a;b $(x)"))
+
+
+async def test_a_command_gets_the_text_and_no_shell(tmp_path: Path) -> None:
+    code = (
+        "import json, os, sys\nout = {'argv': sys.argv[1:], 'in': json.load(sys.stdin),"
+        " 'env': {k: v for k, v in os.environ.items() if k.startswith('DISTUI_NOTIFY_')}}\n"
+        f"open({str(tmp_path / 'out')!r}, 'w').write(json.dumps(out))"
+    )
+    assert (await once(program(tmp_path, code), tmp_path)).ok
+    out = json.loads((tmp_path / "out").read_text())
+    assert out["argv"] == ["a;b $(x)"]
+    assert out["in"]["rule"] == out["env"]["DISTUI_NOTIFY_RULE"] == "hang"
+    assert out["env"]["DISTUI_NOTIFY_ATTACH"] == "distui attach night"
+
+
+async def test_a_command_that_fails_hangs_or_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = await once(program(tmp_path, "raise SystemExit(3)"), tmp_path)
+    assert (failed.again, failed.why.endswith("exit code 3")) == (True, True)
+    missing = await once(Way("cmd", "command", every_rule(), command=("/nonexistent/x",)), tmp_path)
+    assert (missing.again, "is not there" in missing.why) == (False, True)
+    monkeypatch.setattr(sending, "COMMAND_S", 0.5)
+    late = await once(program(tmp_path, "import time\ntime.sleep(100)"), tmp_path)
+    assert "took longer" in late.why
+
+
+async def test_the_desktop_is_asked_with_notify_send(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = tmp_path / "notify-send"
+    fake.write_text(f'#!/bin/sh\nprintf \'%s\\n\' "$DBUS_SESSION_BUS_ADDRESS" "$@" > {tmp_path}/out\n')
+    fake.chmod(0o755)
+    desktop = Way("desktop", "desktop", every_rule())
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    assert (await once(desktop, tmp_path, {"DBUS_SESSION_BUS_ADDRESS": "unix:path=/x"}.get)).ok
+    address, *words = (tmp_path / "out").read_text().splitlines()
+    assert address == "unix:path=/x"
+    assert words[:5] == ["--app-name=distui", "--urgency=low", "--", "night: it hangs", "Why"]
+    fake.unlink()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "notify-send is not there" in (await once(desktop, tmp_path)).why
+
+
+# --- tries, limits, a later agent ---
+
+
+class Scripted:
+    """A way whose outcomes the test gives; what was tried on it."""
+
+    def __init__(self, *outcomes: Outcome) -> None:
+        self.outcomes = list(outcomes)
+        self.tried: list[tuple[str, Mapping[str, int]]] = []
+        self.reports: list[str] = []
+
+    async def send(self, way: str, about: Notice, left_out: Mapping[str, int]) -> tuple[Text, Outcome]:
+        self.tried.append((about.key, left_out))
+        await asyncio.sleep(0)
+        outcome = self.outcomes.pop(0) if self.outcomes else Outcome(True)
+        return text_of(about, "night", "gpu1", left_out), outcome
+
+    def delivery(self, folder: Path, rules: str = "all") -> Delivery:
+        ways = [Chosen("team", rules_of(rules.split(","), ""))]
+        return Delivery(folder, ways, self.send, lambda way, why: self.reports.append(why))
+
+
+AGAIN = Outcome(False, "answers 500", again=True)
+
+
+def states(folder: Path) -> list[str]:
+    return [record.state for record in records(folder)]
+
+
+@pytest.mark.usefixtures("quick")
+async def test_it_is_tried_again_until_it_arrives(tmp_path: Path) -> None:
+    way = Scripted(AGAIN, AGAIN)
+    delivery = way.delivery(tmp_path)
+    delivery.offer([notice()], time.time())
+    await delivery.finish(10)
+    assert len(way.tried) == 3
+    assert states(tmp_path) == ["due", "trying", "later", "trying", "later", "trying", "sent"]
+    assert way.reports == [""]
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(("outcome", "tries"), [(AGAIN, 4), (Outcome(False, "answers 404"), 1)])
+async def test_it_is_given_up_and_reported(tmp_path: Path, outcome: Outcome, tries: int) -> None:
+    way = Scripted(*[outcome] * 10)
+    delivery = way.delivery(tmp_path)
+    delivery.offer([notice()], time.time())
+    await delivery.finish(10)
+    assert len(way.tried) == tries
+    assert states(tmp_path)[-1] == "failed"
+    assert way.reports == [outcome.why]
+
+
+async def test_too_many_are_left_out_and_the_next_says_so(tmp_path: Path) -> None:
+    way, now = Scripted(), time.time()
+    delivery = way.delivery(tmp_path)
+    delivery.offer([notice("hang", f"hang:{at}") for at in range(MOST + 4)], now)
+    await delivery.finish(10)
+    assert len(way.tried) == MOST
+    delivery.offer([notice("gave-up")], now)  # of the end of a run in any case
+    await delivery.finish(10)
+    assert way.tried[-1] == ("gave-up:1#1", {"hang": 4})
+    delivery.offer([notice("straggler")], now + 601)
+    await delivery.finish(10)
+    assert way.tried[-1] == ("straggler:1#1", {})
+
+
+async def test_what_was_left_out_is_told_once_something_arrives(tmp_path: Path) -> None:
+    way, now = Scripted(*[Outcome(True)] * MOST, Outcome(False, "no")), time.time()
+    delivery = way.delivery(tmp_path)
+    delivery.offer([notice("hang", f"hang:{at}") for at in range(MOST + 2)], now)
+    delivery.offer([notice("gave-up", "gave-up:1"), notice("gave-up", "gave-up:2")], now)
+    await delivery.finish(10)
+    assert [left_out for _, left_out in way.tried[-2:]] == [{"hang": 2}, {"hang": 2}]
+
+
+async def test_rules_that_are_off_are_off_and_what_is_late_is_history(tmp_path: Path) -> None:
+    way, now = Scripted(), time.time()
+    delivery = way.delivery(tmp_path, "gave-up")
+    delivery.offer([notice("hang"), notice("gave-up", at=now - LATE_S - 1)], now)
+    await delivery.finish(10)
+    assert way.tried == []
+    assert states(tmp_path) == ["late"]
+
+
+async def test_minutes_of_another_way_are_none_of_this_one(tmp_path: Path) -> None:
+    way = Scripted()
+    delivery = way.delivery(tmp_path, "gpus-idle=5")
+    idle = Notice("gpus-idle", "gpus-idle:1:30#1", "idle", time.time(), minutes=30.0)
+    delivery.offer([idle], time.time())
+    await delivery.finish(10)
+    assert way.tried == []
+
+
+async def test_a_later_agent_sends_what_is_due_and_nothing_again(tmp_path: Path) -> None:
+    first = Scripted(Outcome(True), AGAIN)
+    delivery = first.delivery(tmp_path)
+    delivery.offer([notice("hang"), notice("gave-up")], time.time())
+    await asyncio.sleep(0.2)
+    await delivery.finish(0)  # killed while the second one waits for its next try
+    second = Scripted()
+    delivery = second.delivery(tmp_path)
+    assert delivery.resume() == {"hang:1#1", "gave-up:1#1"}
+    delivery.offer([notice("hang"), notice("gave-up")], time.time())
+    await delivery.finish(10)
+    assert [key for key, _ in second.tried] == ["gave-up:1#1"]
+
+
+async def test_a_try_that_was_under_way_is_not_made_again(tmp_path: Path) -> None:
+    never = asyncio.Event()
+
+    async def hangs(way: str, about: Notice, left_out: Mapping[str, int]) -> tuple[Text, Outcome]:
+        await never.wait()
+        raise AssertionError
+
+    delivery = Delivery(tmp_path, [Chosen("team", every_rule())], hangs, lambda way, why: None)
+    delivery.offer([notice()], time.time())
+    await asyncio.sleep(0.05)
+    await delivery.finish(0)
+    later = Scripted()
+    delivery = later.delivery(tmp_path)
+    delivery.resume()
+    delivery.offer([notice()], time.time())
+    await delivery.finish(10)
+    assert later.tried == []
+
+
+async def test_a_disk_that_takes_nothing_stops_no_notice(tmp_path: Path) -> None:
+    way = Scripted()
+    delivery = way.delivery(tmp_path / "gone")
+    delivery.offer([notice()], time.time())
+    delivery.offer([notice()], time.time())
+    await delivery.finish(10)
+    assert len(way.tried) == 1
+
+
+async def test_a_damaged_file_costs_its_damaged_lines(tmp_path: Path) -> None:
+    way = Scripted()
+    delivery = way.delivery(tmp_path)
+    delivery.offer([notice()], time.time())
+    await delivery.finish(10)
+    file = tmp_path / delivering.FILE
+    file.write_bytes(b"\xff\xfe\n{}\n[1]\n" + file.read_bytes() + b'{"at": 1')
+    assert Scripted().delivery(tmp_path).resume() == {"hang:1#1"}
+
+
+@pytest.fixture(autouse=True)
+async def _no_task_is_left() -> AsyncIterator[None]:
+    yield
+    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    assert others == []

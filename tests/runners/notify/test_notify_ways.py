@@ -1,0 +1,236 @@
+"""`[notify]` of settings.toml: what counts, what is refused, and that no address or token leaves memory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from distui.runners.errors import RunError
+from distui.runners.notify import ways
+from distui.runners.notify.messages import discord, posting, slack, text_of
+from distui.runners.notify.rule_words import every_rule
+from distui.runners.notify.rules import Notice
+from distui.runners.notify.ways import Configured, Target, Way, WayError, load, resolved, target
+
+SECRET = "https://hooks.slack.com/services/T0/B0/sEcReTpArT"
+
+
+def configured(tmp_path: Path, text: str, mode: int = 0o600) -> Configured:
+    path = tmp_path / "distui" / "settings.toml"
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.write_text(text)
+    path.chmod(mode)
+    return load({"XDG_CONFIG_HOME": str(tmp_path)})
+
+
+def address(settings: Configured, name: str = "team", **env: str) -> Target:
+    return target(settings.ways[name], env.get, settings.path.parent)
+
+
+def test_without_settings_nothing_is_sent(tmp_path: Path) -> None:
+    empty = configured(tmp_path, "")
+    assert set(empty.ways) == {"terminal", "desktop"}
+    assert resolved((), empty) == ()
+    assert not empty.problems
+
+
+def test_a_way_is_sent_on_when_a_launch_or_the_settings_say_so(tmp_path: Path) -> None:
+    text = f'[notify]\nsend = ["team:gave-up"]\n[notify.ways.team]\ntype = "slack"\nurl = "{SECRET}"\n'
+    settings = configured(tmp_path, text)
+    assert resolved((), settings) == ("team:gave-up",)
+    assert resolved(("team",), settings) == ("team:all",)
+    assert resolved(("team:-hang", "terminal:gave-up"), settings)[1] == "terminal:gave-up"
+    assert resolved(("off",), settings) == ("off",)
+    assert SECRET not in "".join(resolved(("team",), settings))
+    assert SECRET not in repr(settings.ways)
+    assert address(settings).url == SECRET
+
+
+def test_rules_of_all_ways_and_of_each(tmp_path: Path) -> None:
+    text = (
+        '[notify]\nrules = ["hang", "gave-up", "gpus-idle=10"]\n[notify.ways.a]\ntype = "desktop"\n'
+        '[notify.ways.b]\ntype = "desktop"\nrules = ["-hang"]\n'
+    )
+    settings = configured(tmp_path, text)
+    assert resolved(("a", "b", "a:hang"), settings) == ("a:hang", "b:gave-up,gpus-idle=10")
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (("teem",), "did you mean team?"), (("hangs:x",), "there is no way hangs"), (("team:hangs",), "did you mean hang?"),
+        (("off", "team"), "excludes every way"), (("",), "name of a way"), (("a b",), "name of a way"),
+        (("-x",), "name of a way"),
+    ],
+)  # fmt: skip
+def test_what_a_launch_cannot_mean_is_refused(tmp_path: Path, words: tuple[str, ...], part: str) -> None:
+    settings = configured(tmp_path, f'[notify.ways.team]\ntype = "slack"\nurl = "{SECRET}"\n')
+    with pytest.raises(RunError) as refused:
+        resolved(words, settings)
+    assert part in refused.value.sentence
+
+
+def test_an_address_on_the_command_line_is_refused_and_not_repeated(tmp_path: Path) -> None:
+    with pytest.raises(RunError) as refused:
+        resolved((SECRET,), configured(tmp_path, ""))
+    assert "sEcReT" not in str(refused.value)
+    assert "settings.toml" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("lines", "part"),
+    [
+        ('type = "slak"', "type has to be one of"), ('type = "slack"', "needs its address"),
+        (f'type = "slack"\nurl = "{SECRET}"\nurl_file = "x"', "in one of"), ('type = "slack"\nurl = 3', "has to be a text"),
+        ('type = "command"', "list of words"), ('type = "command"\ncommand = "rm -rf"', "list of words"),
+        ('type = "command"\ncommand = []', "list of words"), ('type = "desktop"\nurl = "x"', "has no address"),
+        ('type = "slack"\nurl_env = "MY_ADDRESS"', "name of a secret"), (f'type = "slack"\nurl = "{SECRET}"\nurls = 1', "did you mean"),
+        (f'type = "slack"\nurl = "{SECRET}"\nrules = "hang"', "list of rules"), ('type = "terminal"', "is called terminal"),
+        (f'type = "slack"\nurl = "{SECRET}"\nrules = ["hangs"]', "did you mean hang?"),
+    ],
+)  # fmt: skip
+def test_a_way_with_a_mistake_is_named_and_refused_at_a_launch(
+    tmp_path: Path, lines: str, part: str
+) -> None:
+    settings = configured(tmp_path, f"[notify.ways.team]\n{lines}\n")
+    (problem,) = settings.problems
+    assert part in problem
+    assert problem.startswith(str(settings.path))
+    assert "sEcReT" not in problem
+    with pytest.raises(RunError) as refused:
+        resolved(("team",), settings)
+    assert part in refused.value.sentence
+
+
+@pytest.mark.parametrize(
+    "text", ["notify = 3", "[notify]\nsend = 3", "[notify]\nways = 1", "[notify]\nx = 1", "[notify"]
+)
+def test_a_broken_table_costs_a_sentence(tmp_path: Path, text: str) -> None:
+    settings = configured(tmp_path, text)
+    assert len(settings.problems) == 1
+    assert resolved((), settings) == ()
+
+
+def test_settings_that_others_can_write_do_not_count(tmp_path: Path) -> None:
+    settings = configured(tmp_path, f'[notify.ways.team]\ntype = "slack"\nurl = "{SECRET}"\n', 0o666)
+    assert "team" not in settings.ways
+    assert "passed over" in settings.problems[0]
+
+
+@pytest.mark.parametrize("source", ["url", "url_file"])
+def test_a_secret_that_others_can_read_is_refused(tmp_path: Path, source: str) -> None:
+    hidden = tmp_path / "hidden"
+    hidden.write_text(SECRET)
+    hidden.chmod(0o644)
+    value = SECRET if source == "url" else str(hidden)
+    settings = configured(tmp_path, f'[notify.ways.team]\ntype = "slack"\n{source} = "{value}"\n', 0o644)
+    with pytest.raises(WayError, match="chmod 600") as refused:
+        address(settings)
+    assert "sEcReT" not in str(refused.value)
+    hidden.chmod(0o600)
+    settings.path.chmod(0o600)
+    assert address(settings).url == SECRET
+
+
+def test_a_file_beside_the_settings_and_one_that_is_missing(tmp_path: Path) -> None:
+    settings = configured(tmp_path, '[notify.ways.team]\ntype = "slack"\nurl_file = "team-url"\n')
+    with pytest.raises(WayError, match="cannot be read: No such file"):
+        address(settings)
+    beside = settings.path.parent / "team-url"
+    beside.touch(mode=0o600)
+    with pytest.raises(WayError, match="is empty"):
+        address(settings)
+    beside.write_text(f"\n{SECRET}\n")
+    assert address(settings).url == SECRET
+    beside.unlink()
+    os.mkfifo(beside, 0o600)
+    with pytest.raises(WayError, match="regular file"):
+        address(settings)
+
+
+def test_a_variable_of_the_launch(tmp_path: Path) -> None:
+    settings = configured(tmp_path, '[notify.ways.team]\ntype = "slack"\nurl_env = "TEAM_WEBHOOK"\n')
+    with pytest.raises(WayError, match="TEAM_WEBHOOK is not set"):
+        address(settings)
+    assert address(settings, TEAM_WEBHOOK=SECRET).url == SECRET
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "hooks.slack.com/x", "ftp://h/x", "file:///etc/passwd", "https://", "https://h:99999/", "https://h/x y",
+        "https://me:pw@h/x", "https://h/\x7f", "https://hä/x",
+    ],
+)  # fmt: skip
+def test_what_is_no_address_is_refused_and_not_repeated(tmp_path: Path, url: str) -> None:
+    settings = configured(tmp_path, '[notify.ways.team]\ntype = "slack"\nurl_env = "TEAM_WEBHOOK"\n')
+    with pytest.raises(WayError) as refused:
+        address(settings, TEAM_WEBHOOK=url)
+    assert url not in str(refused.value)
+
+
+# --- texts ---
+
+
+HOSTILE = 'rank 3 raised "<!channel> & <@U1> @everyone" \x1b]0;x\x07\n token=abcdefghijklmnop1234'
+
+
+def hostile() -> Notice:
+    return Notice("gave-up", "k", "it failed", 5.0, HOSTILE, "mend it", "error", (3,), 0)
+
+
+def way(kind: str) -> Way:
+    return Way("w", kind, every_rule(), url=SECRET)
+
+
+def test_a_text_says_run_what_rank_remedy_and_how_to_attach() -> None:
+    text = text_of(hostile(), "night", "gpu1", {"hang": 3})
+    assert text.title == "night: it failed"
+    assert text.lines[1:] == (
+        "Remedy: mend it", "On gpu1: distui attach night", "Left out before this by the rate limit: 3 notices of hang",
+    )  # fmt: skip
+    assert text.ranks == (3,)
+
+
+def test_what_a_log_says_calls_no_channel_and_acts_on_nothing() -> None:
+    text = text_of(hostile(), "night", "gpu1")
+    assert "\x1b" not in text.whole
+    assert "abcdefghijklmnop1234" not in text.whole
+    assert "<" not in slack(text)["text"]
+    assert discord(text)["allowed_mentions"] == {"parse": []}
+
+
+def test_a_long_text_is_cut() -> None:
+    text = text_of(Notice("hang", "k", "x" * 5000, 1.0, "y" * 500_000), "night", "gpu1")
+    assert len(text.whole) < 1600
+    assert len(discord(text)["content"]) <= 2000
+
+
+def test_the_request_of_each_kind() -> None:
+    text = text_of(hostile(), "night", "gpu1")
+    ntfy = posting(way("ntfy"), Target("https://h/topic", "t0ken"), text)
+    assert (ntfy.headers["Title"], ntfy.headers["Priority"]) == ("night: it failed", "5")
+    assert ntfy.headers["Authorization"] == "Bearer t0ken"
+    assert all(char not in value for value in ntfy.headers.values() for char in "\r\n")
+    assert '"version": 1' in posting(way("webhook"), Target("https://h/x"), text).body
+    for request in (ntfy, way("slack"), Target(SECRET, "t0ken")):
+        assert "t0ken" not in repr(request)
+        assert "sEcReT" not in repr(request)
+
+
+def test_a_title_that_is_no_ascii_makes_a_header_all_the_same() -> None:
+    text = text_of(Notice("hang", "k", "größer → ✖ " * 20, 1.0), "night", "gpu1")
+    title = posting(way("ntfy"), Target("https://h/t"), text).headers["Title"]
+    assert title.isascii()
+    assert "\n" not in title
+
+
+def test_of_the_secrets_of_a_target_nothing_is_quoted() -> None:
+    from distui.runners.notify.messages import without
+
+    where = Target(SECRET + "?key=abcd", "t0ken")
+    text = without(f"failed: {SECRET}?key=abcd services/T0/B0/sEcReTpArT key=abcd t0ken", where.secrets)
+    assert not [part for part in ("sEcReT", "abcd", "t0ken") if part in text]
+    assert ways.POSTED

@@ -1,0 +1,202 @@
+"""notify: the ways and rules that are configured, a test of them, and what a run has sent."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import sys
+import time
+from typing import Any, NamedTuple
+
+from ...presets.sanitize import clean_text
+from ...runners import run_directories
+from ...runners.errors import RunError
+from ...runners.formatting import time_of_day
+from ...runners.notify import delivery, ways
+from ...runners.notify.messages import trial_text
+from ...runners.notify.rule_words import RULES, rules_word
+from ...runners.notify.sending import Outcome, send
+from ...runners.notify.ways import POSTED, Configured, Way, WayError
+from ..alerts import alert_bytes
+from ..terminal import complain
+
+
+def notify(options: argparse.Namespace) -> int:
+    """Dispatch the forms."""
+    if options.action == "log":
+        return _log(options)
+    configured = ways.load()
+    if options.action == "test":
+        return _test(options, configured)
+    if options.name is not None:
+        raise RunError("notify list takes no name: `distui notify test WAY` tries a way")
+    return _list(configured, options.json)
+
+
+# --- list ---
+
+
+def _list(configured: Configured, as_json: bool) -> int:
+    rows = [_about(way, configured) for way in configured.ways.values()]
+    if as_json:
+        document = {
+            "path": str(configured.path), "send": list(configured.send), "ways": rows,
+            "rules": [{"rule": name, "when": when} for name, when in RULES.items()],
+            "problems": list(configured.problems),
+        }  # fmt: skip
+        sys.stdout.write(json.dumps(document) + "\n")
+        return 1 if configured.problems else 0
+    lines = ["ways"]
+    lines += [
+        f"  {row['way']:<12} {row['type']:<9} {row['to'] or row['problem']}  ({row['rules']})"
+        for row in rows
+    ]
+    send = ", ".join(configured.send) or "none: a launch sends nothing without --notify"
+    lines += ["", f"launches without --notify use: {send}", "", "rules"]
+    lines += [f"  {name:<19} {when}" for name, when in RULES.items()]
+    sys.stdout.write(clean_lines(lines))
+    for problem in configured.problems:
+        complain(problem)
+    return 1 if configured.problems else 0
+
+
+def clean_lines(lines: list[str]) -> str:
+    """For the terminal."""
+    return "\n".join(clean_text(line) for line in lines) + "\n"
+
+
+def _about(way: Way, configured: Configured) -> dict[str, Any]:
+    """A way without anything secret: of an address the host alone."""
+    to, problem = "", ""
+    if way.kind in POSTED:
+        try:
+            to = ways.target(way, os.environ.get, configured.path.parent).host
+        except WayError as error:
+            problem = str(error)
+    elif way.kind == "command":
+        to = way.command[0]
+    else:
+        to = {"desktop": "notify-send", "terminal": "the cockpit's terminal, while it has no focus"}[
+            way.kind
+        ]
+    return {"way": way.name, "type": way.kind, "to": to, "rules": rules_word(way.rules), "problem": problem}
+
+
+# --- test ---
+
+
+def _test(options: argparse.Namespace, configured: Configured) -> int:
+    if options.name is not None:
+        chosen = [ways.way_of(options.name, configured, "notify test")]
+    else:
+        own = [
+            name for name in ways.OWN if name not in {word.partition(":")[0] for word in configured.send}
+        ]
+        chosen = [way for name, way in configured.ways.items() if name not in own]
+    for problem in configured.problems if options.name is None else ():
+        complain(problem)
+    if not chosen:
+        raise RunError(
+            f"no way is configured in {configured.path}: docs/notifications.md has examples, and "
+            "`distui notify test terminal` needs none"
+        )
+    rows = asyncio.run(_try_all(chosen, configured))
+    if options.json:
+        sys.stdout.write(json.dumps({"ways": rows}) + "\n")
+    else:
+        lines = [
+            f"{row['way']}: "
+            + (f"sent in {row['seconds']:.1f} s" if row["ok"] else f"not sent: {row['why']}")
+            for row in rows
+        ]
+        sys.stdout.write(clean_lines(lines))
+    return 0 if all(row["ok"] for row in rows) and not (configured.problems and options.name is None) else 1
+
+
+def _line(row: dict[str, Any]) -> str:
+    return f"{row['way']}: " + (
+        f"sent in {row['seconds']:.1f} s" if row["ok"] else f"not sent: {row['why']}"
+    )
+
+
+async def _try_all(chosen: list[Way], configured: Configured) -> list[dict[str, Any]]:
+    return list(await asyncio.gather(*(_try(way, configured) for way in chosen)))
+
+
+async def _try(way: Way, configured: Configured) -> dict[str, Any]:
+    text, began = trial_text(platform.node(), time.time()), time.monotonic()
+    if way.kind == "terminal":
+        outcome = _ring(alert_bytes(text, os.environ, way.sequence))
+    else:
+        outcome = await send(way, text, os.environ.get, configured.path.parent)
+    return {
+        "way": way.name, "type": way.kind, "ok": outcome.ok, "seconds": round(time.monotonic() - began, 3),
+        "why": outcome.why or None,
+    }  # fmt: skip
+
+
+def _ring(data: str) -> Outcome:
+    """Whatever has the focus: somebody asked for it."""
+    try:
+        with open("/dev/tty", "w", encoding="utf-8", errors="replace") as terminal:
+            terminal.write(data)
+    except OSError:
+        return Outcome(False, "there is no terminal here")
+    return Outcome(True)
+
+
+# --- log ---
+
+
+class Row(NamedTuple):
+    """A notice of a run on one way."""
+
+    way: str
+    rule: str
+    state: str
+    """See `delivery.Record`."""
+    at: float
+    tries: int
+    title: str | None
+    why: str | None
+
+
+def _log(options: argparse.Namespace) -> int:
+    """What became of the notices of a run: the newest state of each."""
+    entry = run_directories.resolve(options.name)
+    newest: dict[tuple[str, str], delivery.Record] = {}
+    first: dict[tuple[str, str], float] = {}
+    tries: dict[tuple[str, str], int] = {}
+    for record in delivery.records(entry.path):
+        at = record.way, record.key
+        newest[at] = record
+        first.setdefault(at, record.at)
+        tries[at] = tries.get(at, 0) + (record.state == "trying")
+    rows = [
+        Row(
+            record.way,
+            record.rule,
+            record.state,
+            first[at],
+            tries[at],
+            record.title or None,
+            record.why or None,
+        )
+        for at, record in newest.items()
+    ]
+    if options.json:
+        document = {"run": entry.record.run, "notices": [row._asdict() for row in rows]}
+        sys.stdout.write(json.dumps(document) + "\n")
+        return 0
+    if not rows:
+        sys.stdout.write(f"run {entry.record.name} has sent no notices\n")
+        return 0
+    lines = [
+        "  ".join((time_of_day(row.at), row.way, row.rule, row.state, row.title or row.why or "")).rstrip()
+        for row in rows
+    ]
+    sys.stdout.write(clean_lines(lines))
+    return 0
