@@ -11,6 +11,7 @@ import contextlib
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -75,13 +76,25 @@ Report = Callable[[str, str], None]
 """A way failed for good ("" once it works again): its name, and why."""
 
 
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A notice on its way."""
+
+    notice: Notice
+    tries: int = 0
+    """That failed."""
+    due: float = 0.0
+    """When the next one is, by the monotonic clock."""
+
+
 class Delivery:
     """All ways of one run."""
 
     def __init__(self, run_dir: Path, ways: Iterable[Chosen], send: Send, report: Report) -> None:
         self._path, self._send, self._report = run_dir / FILE, send, report
         self._ways = {each.way: each for each in ways}
-        self._queues: dict[str, deque[Notice]] = {way: deque() for way in self._ways}
+        self._queues: dict[str, list[_Waiting]] = {way: [] for way in self._ways}
+        self._news = {way: asyncio.Event() for way in self._ways}
         self._recent: dict[str, deque[float]] = {way: deque(maxlen=MOST) for way in self._ways}
         self._left_out: dict[str, Counter[str]] = {way: Counter() for way in self._ways}
         self._settled: set[tuple[str, str]] = set()
@@ -135,36 +148,47 @@ class Delivery:
         self._put(way, notice)
 
     def _put(self, way: str, notice: Notice) -> None:
-        self._queues[way].append(notice)
+        self._queues[way].append(_Waiting(notice))
+        self._news[way].set()
         task = self._tasks.get(way)
         if task is None or task.done():
             self._tasks[way] = asyncio.create_task(self._deliver(way))
 
     async def _deliver(self, way: str) -> None:
-        """One notice after the other, each until it has arrived or nothing more is to be tried."""
-        queue = self._queues[way]
+        """One try after the other, of the notice that is due; what has to wait holds no other one up."""
+        queue, news = self._queues[way], self._news[way]
         while queue:
-            notice = queue[0]
-            await self._until_settled(way, notice)
-            queue.popleft()
+            news.clear()
+            now = time.monotonic()
+            each = min(
+                queue, key=lambda waiting: (waiting.due > now, waiting.notice.rule not in LAST, waiting.due)
+            )
+            if each.due > now:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(news.wait(), each.due - now)
+            elif await self._is_settled(way, each):
+                queue.remove(each)
 
-    async def _until_settled(self, way: str, notice: Notice) -> None:
-        for wait_s in (*WAITS_S, None):
-            if not self._write(way, notice, "trying"):
-                return
-            left_out = dict(self._left_out[way])
-            text, outcome = await self._send(way, notice, left_out)
-            if outcome.ok:
-                self._left_out[way] -= Counter(left_out)
-                self._write(way, notice, "sent", title=text.title)
-                self._report(way, "")
-                return
-            if wait_s is None or not outcome.again:
-                break
+    async def _is_settled(self, way: str, waiting: _Waiting) -> bool:
+        """Try it: whether it has arrived, or nothing more is to be tried."""
+        notice = waiting.notice
+        if not self._write(way, notice, "trying"):
+            return True
+        left_out = dict(self._left_out[way])
+        text, outcome = await self._send(way, notice, left_out)
+        if outcome.ok:
+            self._left_out[way] -= Counter(left_out)
+            self._write(way, notice, "sent", title=text.title)
+            self._report(way, "")
+            return True
+        if outcome.again and waiting.tries < len(WAITS_S):
             self._write(way, notice, "later", why=outcome.why)
-            await asyncio.sleep(min(max(wait_s, outcome.after_s or 0.0), MOST_WAIT_S))
+            wait_s = min(max(WAITS_S[waiting.tries], outcome.after_s or 0.0), MOST_WAIT_S)
+            waiting.tries, waiting.due = waiting.tries + 1, time.monotonic() + wait_s
+            return False
         self._write(way, notice, "failed", why=outcome.why)
         self._report(way, outcome.why)
+        return True
 
     def _write(self, way: str, about: Notice, state: str, **more: Any) -> bool:
         """A line of the file; where it cannot be written, memory has it. False: there were too many."""

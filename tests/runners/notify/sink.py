@@ -29,10 +29,12 @@ class Sink:
 
     port: int = 0
     answers: list[str] = field(default_factory=list)
-    """For the next requests, oldest first: "204", "500", "redirect", "hang", "drip", "garbage", "cut"; then "204"."""
+    """For the next requests, oldest first: "500" and other statuses, "redirect", "hang", "drip", "garbage", "cut", "held"
+    (until `release`); then "204"."""
     got: list[Got] = field(default_factory=list)
     news: threading.Condition = field(default_factory=threading.Condition)
     closing: threading.Event = field(default_factory=threading.Event)
+    release: threading.Event = field(default_factory=threading.Event)
 
     def url(self, path: str = "/hook") -> str:
         return f"http://127.0.0.1:{self.port}{path}"
@@ -72,7 +74,10 @@ class Sink:
         return Got(first.split()[1], headers, body.decode())
 
     def _answer(self, connection: socket.socket, kind: str) -> None:
-        if kind == "hang":
+        if kind == "held":
+            self.release.wait(60)
+            connection.sendall(b"HTTP/1.1 204 X\r\n\r\n")
+        elif kind == "hang":
             self.closing.wait(60)
         elif kind == "drip":  # a byte now and then: no single read takes long
             connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
@@ -109,6 +114,7 @@ def sink() -> Iterator[Sink]:
         yield served
     finally:
         served.closing.set()
+        served.release.set()
         with contextlib.suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
         listener.close()

@@ -1,4 +1,4 @@
-"""On their way: real requests to a server that answers badly, late or never; tries, limits, and what a later agent does."""
+"""On their way: real requests to a server that answers badly, late or never; tries, limits, what a later agent does."""
 
 from __future__ import annotations
 
@@ -207,6 +207,18 @@ async def test_it_is_tried_again_until_it_arrives(tmp_path: Path) -> None:
     assert way.reports == [""]
 
 
+async def test_the_end_of_a_run_waits_for_no_earlier_notice(tmp_path: Path) -> None:
+    way = Scripted(AGAIN)  # the next try is in 2 s
+    delivery = way.delivery(tmp_path)
+    delivery.offer([notice("hang")], time.time())
+    await asyncio.sleep(0.1)
+    delivery.offer([notice("gave-up")], time.time())
+    began = time.monotonic()
+    await delivery.finish(10)
+    assert [key for key, _ in way.tried] == ["hang:1#1", "gave-up:1#1", "hang:1#1"]
+    assert time.monotonic() - began > 1.5
+
+
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(("outcome", "tries"), [(AGAIN, 4), (Outcome(False, "answers 404"), 1)])
 async def test_it_is_given_up_and_reported(tmp_path: Path, outcome: Outcome, tries: int) -> None:
@@ -222,8 +234,9 @@ async def test_it_is_given_up_and_reported(tmp_path: Path, outcome: Outcome, tri
 async def test_too_many_are_left_out_and_the_next_says_so(tmp_path: Path) -> None:
     way, now = Scripted(), time.time()
     delivery = way.delivery(tmp_path)
-    delivery.offer([notice("hang", f"hang:{at}") for at in range(MOST + 4)], now)
-    await delivery.finish(10)
+    for at in range(MOST + 4):
+        delivery.offer([notice("hang", f"hang:{at}")], now)
+        await delivery.finish(10)
     assert len(way.tried) == MOST
     delivery.offer([notice("gave-up")], now)  # of the end of a run in any case
     await delivery.finish(10)
@@ -236,7 +249,9 @@ async def test_too_many_are_left_out_and_the_next_says_so(tmp_path: Path) -> Non
 async def test_what_was_left_out_is_told_once_something_arrives(tmp_path: Path) -> None:
     way, now = Scripted(*[Outcome(True)] * MOST, Outcome(False, "no")), time.time()
     delivery = way.delivery(tmp_path)
-    delivery.offer([notice("hang", f"hang:{at}") for at in range(MOST + 2)], now)
+    delivery.offer([notice("hang", f"hang:{at}") for at in range(MOST)], now)
+    await delivery.finish(10)
+    delivery.offer([notice("hang", f"hang:{at}") for at in range(MOST, MOST + 2)], now)
     delivery.offer([notice("gave-up", "gave-up:1"), notice("gave-up", "gave-up:2")], now)
     await delivery.finish(10)
     assert [left_out for _, left_out in way.tried[-2:]] == [{"hang": 2}, {"hang": 2}]
@@ -263,7 +278,9 @@ async def test_minutes_of_another_way_are_none_of_this_one(tmp_path: Path) -> No
 async def test_a_later_agent_sends_what_is_due_and_nothing_again(tmp_path: Path) -> None:
     first = Scripted(Outcome(True), AGAIN)
     delivery = first.delivery(tmp_path)
-    delivery.offer([notice("hang"), notice("gave-up")], time.time())
+    delivery.offer([notice("hang")], time.time())
+    await delivery.finish(10)
+    delivery.offer([notice("gave-up")], time.time())
     await asyncio.sleep(0.2)
     await delivery.finish(0)  # killed while the second one waits for its next try
     second = Scripted()

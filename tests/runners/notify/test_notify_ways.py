@@ -60,7 +60,8 @@ def test_rules_of_all_ways_and_of_each(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (("teem",), "did you mean team?"), (("hangs:x",), "there is no way hangs"), (("team:hangs",), "did you mean hang?"),
+        (("teem",), "did you mean team?"), (("hangs:x",), "there is no way hangs"),
+        (("team:hangs",), "did you mean hang?"),
         (("off", "team"), "excludes every way"), (("",), "name of a way"), (("a b",), "name of a way"),
         (("-x",), "name of a way"),
     ],
@@ -83,11 +84,14 @@ def test_an_address_on_the_command_line_is_refused_and_not_repeated(tmp_path: Pa
     ("lines", "part"),
     [
         ('type = "slak"', "type has to be one of"), ('type = "slack"', "needs its address"),
-        (f'type = "slack"\nurl = "{SECRET}"\nurl_file = "x"', "in one of"), ('type = "slack"\nurl = 3', "has to be a text"),
+        (f'type = "slack"\nurl = "{SECRET}"\nurl_file = "x"', "in one of"),
+        ('type = "slack"\nurl = 3', "has to be a text"),
         ('type = "command"', "list of words"), ('type = "command"\ncommand = "rm -rf"', "list of words"),
         ('type = "command"\ncommand = []', "list of words"), ('type = "desktop"\nurl = "x"', "has no address"),
-        ('type = "slack"\nurl_env = "MY_ADDRESS"', "name of a secret"), (f'type = "slack"\nurl = "{SECRET}"\nurls = 1', "did you mean"),
-        (f'type = "slack"\nurl = "{SECRET}"\nrules = "hang"', "list of rules"), ('type = "terminal"', "is called terminal"),
+        ('type = "slack"\nurl_env = "MY_ADDRESS"', "name of a secret"),
+        (f'type = "slack"\nurl = "{SECRET}"\nurls = 1', "did you mean"),
+        (f'type = "slack"\nurl = "{SECRET}"\nrules = "hang"', "list of rules"),
+        ('type = "terminal"', "is called terminal"),
         (f'type = "slack"\nurl = "{SECRET}"\nrules = ["hangs"]', "did you mean hang?"),
     ],
 )  # fmt: skip
@@ -160,7 +164,7 @@ def test_a_variable_of_the_launch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "hooks.slack.com/x", "ftp://h/x", "file:///etc/passwd", "https://", "https://h:99999/", "https://h/x y",
+        "hooks.slack.com/x", "ftp://h/x", "file:///etc/passwd", "https:///x", "https://h:99999/", "https://h/x y",
         "https://me:pw@h/x", "https://h/\x7f", "https://hä/x",
     ],
 )  # fmt: skip
@@ -189,7 +193,7 @@ def test_a_text_says_run_what_rank_remedy_and_how_to_attach() -> None:
     text = text_of(hostile(), "night", "gpu1", {"hang": 3})
     assert text.title == "night: it failed"
     assert text.lines[1:] == (
-        "Remedy: mend it", "On gpu1: distui attach night", "Left out before this by the rate limit: 3 notices of hang",
+        "Remedy: mend it", "On gpu1: distui attach night", "Left out by the rate limit: 3 notices of hang",
     )  # fmt: skip
     assert text.ranks == (3,)
 

@@ -1,0 +1,220 @@
+"""Notices of real runs: who is called when, once, with what; and that no address is anywhere but where it has to be."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.runners.notify.sink import Sink, sink
+
+from .runs import World, kill, until
+
+SECRET = "sEcReTpArToFtHeUrL"
+CRASHES = """
+import os, time
+print("step 1 loss 2.0", flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.05)
+raise ValueError("<!channel> broken")
+"""
+ALL_SECRETS = (SECRET, "t0kEnOfPhOnE")
+
+
+@pytest.fixture
+def server() -> Iterator[Sink]:
+    with sink() as served:
+        yield served
+
+
+def settings(world: World, server: Sink, more: str = "") -> None:
+    """Two ways: the address of one is in a file, that of the other in a variable of the launch."""
+    folder = world.config / "distui"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for name, text in (
+        ("team-url", server.url(f"/{SECRET}")),
+        ("phone-token", "t0kEnOfPhOnE"),
+        (
+            "settings.toml",
+            (
+                f'[notify]\n{more}\n[notify.ways.team]\ntype = "webhook"\nurl_file = "team-url"\n'
+                '[notify.ways.phone]\ntype = "ntfy"\nurl_env = "PHONE_WEBHOOK"\ntoken_file = "phone-token"\n'
+            ),
+        ),
+    ):
+        (folder / name).touch(mode=0o600)
+        (folder / name).write_text(text)
+    world.env["PHONE_WEBHOOK"] = server.url(f"/topic-{SECRET}")
+
+
+def command_lines() -> str:
+    """What `ps` shows of all processes."""
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            lines.append(path.read_bytes().decode("utf-8", "replace"))
+    return "\n".join(lines)
+
+
+def written(folder: Path) -> bytes:
+    return b"\n".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_run_that_fails_calls_once_for_each_cause_and_no_secret_is_anywhere(
+    world: World, server: Sink
+) -> None:
+    settings(world, server)
+    script = world.script("job.py", CRASHES)
+    words = ("--restarts", "1", "--notify", "team", "--notify", "phone:gave-up")
+    plan = world.distui("exec", "--dry-run", *words, "--", sys.executable, script).fine().out
+    assert "notify       team:all\n" in plan
+    run = world.run("exec", "--name", "night", *words, "--", sys.executable, "-u", script)
+    (first,) = server.wait(1)
+    assert first.path == f"/{SECRET}"
+    assert first.json()["title"] == "night: it trains"
+    server.answers = ["held"]  # the sender of the next one is seen by ps
+    (world.work / "go").touch()
+    server.wait(2)
+    seen = command_lines()
+    assert "notify.post" in seen
+    shown = run.distui("status").fine().out  # while the sender waits
+    server.release.set()
+    assert run.wait() == 1
+    printed = plan + seen + shown + "".join(
+        run.distui(*verb).out for verb in (("status", "--json"), ("events", "--json"), ("logs",))
+    )  # fmt: skip
+    bundle = world.root / "b.tar.gz"
+    run.distui("export", str(bundle)).fine()
+    with tarfile.open(bundle) as tar:
+        packed = b"".join(tar.extractfile(each).read() for each in tar if each.isfile())  # type: ignore[union-attr]
+    got = server.wait(4)
+    assert sorted(each.path for each in got[2:]) == [f"/{SECRET}", f"/topic-{SECRET}"]
+    team = [each.json() for each in got if each.path == f"/{SECRET}"]
+    by_rule = {each["rule"]: each for each in team}
+    assert len(team) == len(by_rule) == 3
+    assert by_rule.keys() == {"first-step", "restarted", "gave-up"}
+    assert by_rule["gave-up"]["ranks"] == [0]
+    assert "broken" in by_rule["gave-up"]["text"]
+    assert "distui attach night" in by_rule["gave-up"]["text"]
+    (phone,) = [each for each in got if each.path == f"/topic-{SECRET}"]
+    assert phone.headers["authorization"] == "Bearer t0kEnOfPhOnE"
+    assert phone.headers["title"] == "night: it failed, and nothing restarts it"
+    log = world.distui("notify", "log", "night", "--json").fine()
+    assert {(row["way"], row["rule"]) for row in log.json()["notices"]} == {
+        ("team", "first-step"), ("team", "restarted"), ("team", "gave-up"), ("phone", "gave-up"),
+    }  # fmt: skip
+    listed = world.distui("notify").out + world.distui("notify", "--json").out + log.out
+    kept = written(world.state) + written(world.sockets)
+    for secret in ALL_SECRETS:
+        assert secret not in printed + listed
+        assert secret.encode() not in packed + kept
+
+
+def test_a_killed_agent_says_nothing_twice_and_the_next_one_goes_on(world: World, server: Sink) -> None:
+    settings(world, server, 'send = ["phone"]')
+    run = world.execute(CRASHES, name="night")
+    assert [got.headers["title"] for got in server.wait(1)] == ["night: it trains"]
+    assert until(lambda: b'"sent"' in run.file("notices.jsonl"), 10)
+    kill(run.agent_pid())
+    run.distui("status").fine()  # starts the next agent, which has the address from the living runner
+    (world.work / "go").touch()
+    assert run.wait() == 1
+    titles = [got.headers["title"] for got in server.wait(2)]
+    assert titles == ["night: it trains", "night: it failed, and nothing restarts it"]
+    assert world.left() == {}
+    assert len(server.got) == 2
+
+
+def test_nothing_is_sent_unless_somebody_wants_it(world: World, server: Sink) -> None:
+    settings(world, server)
+    run = world.execute("print('step 1 loss 1', flush=True)")
+    assert run.wait() == 0
+    assert not run.file("notices.jsonl")
+    settings(world, server, 'send = ["team"]')
+    run = world.execute("print('step 1 loss 1', flush=True)", "--notify", "off")
+    assert run.wait() == 0
+    assert world.left() == {}
+    assert server.got == []
+    assert world.distui("notify", "log", run.id).fine().out == "run job has sent no notices\n"
+
+
+def test_a_server_that_never_answers_holds_nothing_up(world: World, server: Sink) -> None:
+    settings(world, server, 'send = ["team"]')
+    server.answers = ["hang"] * 5
+    began = time.monotonic()
+    done = world.distui("exec", "--name", "quick", "--", sys.executable, "-c", "print('step 1 loss 1')")
+    assert done.code == 0
+    assert time.monotonic() - began < 12  # one request alone is given 15 s
+    assert world.distui("exec", "--name", "quick", "--", "true").code == 0
+    for pid in world.processes():  # agents that wait for their last notices
+        with contextlib.suppress(ProcessLookupError):
+            kill(pid)
+
+
+def test_a_way_that_fails_is_a_finding_of_the_run(world: World, server: Sink) -> None:
+    settings(world, server, 'send = ["team"]')
+    server.answers = ["404"]
+    run = world.execute(CRASHES)
+    status = run.eventually(lambda now: [each for each in now["findings"] if each["id"] == "notify-failed"])
+    (finding,) = [each for each in status["findings"] if each["id"] == "notify-failed"]
+    assert finding["text"] == "notices are not sent on the way team: 127.0.0.1 answers 404"
+    assert "distui notify test team" in finding["remedy"]
+    run.stop().fine()
+
+
+def test_trying_the_ways(world: World, server: Sink) -> None:
+    world.distui("notify", "test").refused(2, "No way is configured", "settings.toml")
+    settings(world, server)
+    done = world.distui("notify", "test", "--json").fine()
+    assert [(row["way"], row["ok"]) for row in done.json()["ways"]] == [("team", True), ("phone", True)]
+    server.answers = ["500"]
+    failed = world.distui("notify", "test", "team")
+    assert (failed.code, failed.out) == (1, "team: not sent: 127.0.0.1 answers 500\n")
+    world.distui("notify", "test", "teem").refused(2, "did you mean team?")
+    no_terminal = world.distui("notify", "test", "terminal", start_new_session=True)
+    assert (no_terminal.code, no_terminal.out) == (1, "terminal: not sent: there is no terminal here\n")
+    listed = world.distui("notify", "list").fine().out
+    assert "127.0.0.1" in listed
+    assert SECRET not in listed
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (("--notify", "teem"), "did you mean team?"), (("--notify", "team:hangs"), "did you mean hang?"),
+        (("--notify", f"https://h/{SECRET}"), "settings.toml"),
+    ],
+)  # fmt: skip
+def test_a_launch_with_a_mistake_starts_nothing(
+    world: World, server: Sink, words: tuple[str, ...], part: str
+) -> None:
+    settings(world, server)
+    sentence = world.distui("exec", *words, "--", "true").refused(2, part)
+    assert SECRET not in sentence
+    assert not list(world.runs.glob("*/plan.json"))
+
+
+def test_settings_that_cannot_be_read_are_named_at_the_launch(world: World, server: Sink) -> None:
+    settings(world, server)
+    (world.config / "distui" / "settings.toml").write_text("[notify\n")
+    done = world.distui("exec", "--", "true")
+    assert done.code == 0
+    assert "is not TOML" in done.err
+
+
+@pytest.mark.long
+def test_a_relaunch_calls_as_the_run_did(world: World, server: Sink) -> None:
+    settings(world, server)
+    run = world.execute("print('step 1 loss 1')", "--notify", "team:succeeded")
+    assert run.wait() == 0
+    server.wait(1)
+    again = world.distui("relaunch", run.id, "--detach", "--json").fine().json()
+    assert [got.json()["rule"] for got in server.wait(2)] == ["succeeded", "succeeded"]
+    plan = json.loads((Path(again["path"]) / "plan.json").read_text())
+    assert plan["notify"] == ["team:succeeded"]
