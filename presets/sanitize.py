@@ -24,7 +24,7 @@ OPENERS = frozenset(
         "holds", "host", "hosts", "how", "however", "if", "in", "interrupted", "invalid", "is", "it", "its", "kernel",
         "launcher", "leaves", "line", "lines", "list", "live", "local", "managed", "microbatches", "more", "name",
         "neither", "nested", "no", "nobody", "node", "nodes", "none", "not", "nothing", "of", "on", "one", "only",
-        "open", "out", "port", "preset", "presets", "print", "process", "rank", "ranks", "read", "reading",
+        "open", "others", "out", "port", "preset", "presets", "print", "process", "rank", "ranks", "read", "reading",
         "recovered", "refused", "rendezvous", "repeat", "restart", "restarted", "rule", "run", "runs", "saved",
         "schedule", "see", "send", "sequence", "set", "several", "sharding", "show", "signal", "since", "sizes",
         "slots", "so", "standard", "status", "stays", "stop", "stopped", "strategy", "take", "teardown", "that", "the",

@@ -150,6 +150,7 @@ NAMES = frozenset(
         "job",
         "mesh",
         "nnodes",
+        "notify",
         "pp",
         "slurm",
         "ssh",

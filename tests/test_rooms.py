@@ -24,7 +24,7 @@ MODULE_LINES = 650
 FUNCTION_LINES = 45
 LONGER: dict[str, tuple[int, str]] = {
     "runners/model.py": (
-        1174,
+        1176,
         "one definition of every event and command, and all that is known of each kind of command",
     ),
     "runners/state.py": (691, "one fold: what every event does to the state of a run"),

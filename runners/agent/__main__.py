@@ -16,7 +16,7 @@ from ..host_processes import StartMode
 from ..journal import summarise
 from ..logs.follow import ask_window
 from ..model import RunCreated
-from ..notify.notifier import Notifier
+from ..notify.notifier import RunNotices
 from ..run_directories import AGENT_FILE, Entry
 from ..wire import client
 from ..wire.client import Window, sweep_sockets
@@ -63,7 +63,7 @@ class Agent:
         self.supervision = Supervision(
             run, hooks, restarts, self.sampling, self.nccl_logs, self.checkpoints, self._judge
         )
-        self.notifier = Notifier(run, launched.value) if entry.record.kind != "node" else None
+        self.notifier = RunNotices(run, launched.value) if entry.record.kind != "node" else None
         """None for a part of a run on several nodes: its hub sends what is to be sent."""
         self.judging: Judging | None = None
         """None before the runner has begun, and for a part of a run on several nodes: its hub judges."""

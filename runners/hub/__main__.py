@@ -32,7 +32,7 @@ from ..model import (
     Stage,
     Stop,
 )
-from ..notify.notifier import Notifier
+from ..notify.notifier import RunNotices
 from ..run_directories import Entry
 from ..wire.client import Link, new_id, stem, sweep_sockets
 from . import routes as routes_file
@@ -68,7 +68,7 @@ class Hub:
         self.links = Links(self.run, self.logs, self._connected)
         self._commands = HubCommands(self.run, self.links)
         self._judging = Judging(self.run.state, plan, self.run.emit)
-        self._notifier = Notifier(self.run, os.environ.get)
+        self._notifier = RunNotices(self.run, os.environ.get)
         self._dismissing = False
         """Nodes that wait for a first node which has failed are being stopped."""
         self._own_sizes: dict[str, int] = {}

@@ -20,9 +20,9 @@ from msgspec import Struct
 
 from .. import file_io
 from .messages import Text
-from .rule_words import LAST, Chosen
-from .rules import LATE_S, Notice
-from .sending import Outcome
+from .notice_rules import LATE_S, Notice
+from .rule_words import LAST, ChosenWay
+from .sending import SendOutcome
 
 FILE = "notices.jsonl"
 WAITS_S = (2.0, 5.0, 15.0, 60.0, 120.0, 300.0, 600.0, 600.0)
@@ -39,7 +39,7 @@ OPEN = ("due", "later")
 """States in which a notice is tried again by the next agent."""
 
 
-class Record(Struct, frozen=True, omit_defaults=True):
+class NoticeRecord(Struct, frozen=True, omit_defaults=True):
     """A line of the file."""
 
     at: float
@@ -54,12 +54,12 @@ class Record(Struct, frozen=True, omit_defaults=True):
     """Of one that is due."""
 
 
-_records = msgspec.json.Decoder(Record)
+_records = msgspec.json.Decoder(NoticeRecord)
 
 
-def records(run_dir: Path) -> list[Record]:
+def records(run_dir: Path) -> list[NoticeRecord]:
     """What became of the notices of a run, oldest first; lines that nobody understands are passed over."""
-    kept: list[Record] = []
+    kept: list[NoticeRecord] = []
     with contextlib.suppress(file_io.FileError):
         for _, line in file_io.lines(run_dir / FILE):
             record = file_io.decoded(_records, line)
@@ -70,7 +70,7 @@ def records(run_dir: Path) -> list[Record]:
     return kept
 
 
-Send = Callable[[str, Notice, Mapping[str, int]], Awaitable[tuple[Text, Outcome]]]
+Send = Callable[[str, Notice, Mapping[str, int]], Awaitable[tuple[Text, SendOutcome]]]
 """Tries a notice once on the way of that name; with what was left out, rule → count."""
 Report = Callable[[str, str], None]
 """A way failed for good ("" once it works again): its name, and why."""
@@ -90,7 +90,7 @@ class _Waiting:
 class Delivery:
     """All ways of one run."""
 
-    def __init__(self, run_dir: Path, ways: Iterable[Chosen], send: Send, report: Report) -> None:
+    def __init__(self, run_dir: Path, ways: Iterable[ChosenWay], send: Send, report: Report) -> None:
         self._path, self._send, self._report = run_dir / FILE, send, report
         self._ways = {each.way: each for each in ways}
         self._queues: dict[str, list[_Waiting]] = {way: [] for way in self._ways}
@@ -104,7 +104,7 @@ class Delivery:
 
     def resume(self) -> set[str]:
         """What an earlier agent has done: the keys of all notices; those that are still due go on their way."""
-        newest: dict[tuple[str, str], Record] = {}
+        newest: dict[tuple[str, str], NoticeRecord] = {}
         due: dict[tuple[str, str], Notice] = {}
         for record in records(self._path.parent):
             self._lines += 1
@@ -195,7 +195,7 @@ class Delivery:
         self._lines += 1
         if self._lines > MOST_LINES:
             return False
-        record = Record(time.time(), way, about.key, state, about.rule, **more)
+        record = NoticeRecord(time.time(), way, about.key, state, about.rule, **more)
         with contextlib.suppress(OSError), file_io.appending(self._path) as file:
             file.write(msgspec.json.encode(record) + b"\n")
         return True

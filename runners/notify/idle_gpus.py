@@ -11,7 +11,7 @@ from ..state import LIVING, RunState
 IDLE_PERCENT, BUSY_PERCENT = 3.0, 10.0
 """Below the first a GPU becomes idle, above the second it is no longer."""
 STALE_S = 30.0
-"""A sample that is older says nothing of now."""
+"""An older sample is none of now."""
 
 
 class Idle(NamedTuple):

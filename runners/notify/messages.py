@@ -12,8 +12,8 @@ from msgspec import Struct
 from ...presets.sanitize import clean_text
 from ...presets.secrets import MASK, Masker, mask_text
 from ..formatting import plural
-from .rules import Notice
-from .ways import Target, Way
+from .notice_rules import Notice
+from .ways import NoticeWay, WayTarget
 
 MOST_TITLE, MOST_TEXT = 160, 1200
 """Characters."""
@@ -98,7 +98,7 @@ class Posting(Struct, frozen=True):
         return "Posting()"
 
 
-def posting(way: Way, where: Target, text: Text) -> Posting:
+def posting(way: NoticeWay, where: WayTarget, text: Text) -> Posting:
     """The request of a way."""
     headers = {"User-Agent": "distui", "Content-Type": "application/json"}
     if where.token:

@@ -12,9 +12,9 @@ from ..finding_ledger import FindingLedger, report_bug
 from . import ways
 from .delivery import Delivery
 from .messages import Text, text_of
+from .notice_rules import Notice, Rules, wanted_of
 from .rule_words import chosen
-from .rules import Notice, Rules, wanted_of
-from .sending import Outcome, send
+from .sending import SendOutcome, send
 from .ways import Lookup
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ AT_END_S = 120.0
 FAILED, BROKEN = "notify-failed", "notify-broken"
 
 
-class Notifier:
+class RunNotices:
     """Judges the rules every EVERY_S seconds, and has their notices sent."""
 
     def __init__(self, run: DaemonRun, lookup: Lookup) -> None:
@@ -75,14 +75,16 @@ class Notifier:
             await asyncio.wait([last])
         await self._delivery.finish(AT_END_S if self._run.state.phase.ended else 0.0)
 
-    async def _send(self, way: str, notice: Notice, left_out: Mapping[str, int]) -> tuple[Text, Outcome]:
+    async def _send(
+        self, way: str, notice: Notice, left_out: Mapping[str, int]
+    ) -> tuple[Text, SendOutcome]:
         text = text_of(notice, self._run.record.name, self._run.record.host, left_out)
         configured = await asyncio.to_thread(ways.load)  # as the settings are by now
         if way not in configured.ways:
             why = next(
                 (each for each in configured.problems if way in each), "there is no such way any more"
             )
-            return text, Outcome(False, why)
+            return text, SendOutcome(False, why)
         return text, await send(configured.ways[way], text, self._lookup, configured.path.parent)
 
     def _report(self, way: str, why: str) -> None:

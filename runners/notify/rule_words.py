@@ -37,7 +37,7 @@ Minutes = Mapping[str, float | None]
 """Rules that are on, each with its minutes; None where it takes none, or goes by what is usual."""
 
 
-class Chosen(NamedTuple):
+class ChosenWay(NamedTuple):
     """One way and the rules that are on for it."""
 
     way: str
@@ -118,7 +118,7 @@ def split_word(word: str, where: str = "--notify") -> tuple[str, list[str] | Non
     return way, rules.split(",") if colon else None
 
 
-def chosen(plan_words: Iterable[str]) -> list[Chosen]:
+def chosen(plan_words: Iterable[str]) -> list[ChosenWay]:
     """What a plan keeps, read again; words of another version that mean nothing here are passed over."""
     ways = []
     for word in plan_words:
@@ -126,7 +126,7 @@ def chosen(plan_words: Iterable[str]) -> list[Chosen]:
             continue
         try:
             way, rules = split_word(word)
-            ways.append(Chosen(way, rules_of(rules or [ALL], "")))
+            ways.append(ChosenWay(way, rules_of(rules or [ALL], "")))
         except RunError:
             continue
     return ways

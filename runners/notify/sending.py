@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from .messages import Text, desktop_words, generic, posting, variables, without
-from .ways import POSTED, Lookup, Way, WayError, target
+from .ways import POSTED, Lookup, NoticeWay, WayError, target
 
 ANSWER_S = 10.0
 """How long a connection may take, and each piece of an answer."""
@@ -32,7 +32,7 @@ _LATER = (408, 425, 429)
 """Statuses below 500 after which a further try may succeed."""
 
 
-class Outcome(Struct, frozen=True):
+class SendOutcome(Struct, frozen=True):
     """What came of one try."""
 
     ok: bool
@@ -44,7 +44,7 @@ class Outcome(Struct, frozen=True):
     """When the server wants the next one."""
 
 
-async def send(way: Way, text: Text, lookup: Lookup, folder: Path) -> Outcome:
+async def send(way: NoticeWay, text: Text, lookup: Lookup, folder: Path) -> SendOutcome:
     """Try it once; never raises. `folder`: of the settings; `lookup`: the environment of the launch."""
     if way.kind == "command":
         given = {**os.environ, **variables(text)}
@@ -55,15 +55,15 @@ async def send(way: Way, text: Text, lookup: Lookup, folder: Path) -> Outcome:
         given = {**os.environ, **_bus(lookup)}
         return await _run(desktop_words(text), given, "", "notify-send")
     if way.kind not in POSTED:
-        return Outcome(False, "a terminal is called by the cockpit that it shows")
+        return SendOutcome(False, "a terminal is called by the cockpit that it shows")
     try:
         where = target(way, lookup, folder)
     except WayError as error:
-        return Outcome(False, str(error))
+        return SendOutcome(False, str(error))
     request = posting(way, where, text)
     document = {"url": request.url, "headers": request.headers, "body": request.body, "seconds": ANSWER_S}
     outcome = _judged(await _answer(document, _given(_NETWORK, lookup)), where.host)
-    return Outcome(outcome.ok, without(outcome.why, where.secrets), outcome.again, outcome.after_s)
+    return SendOutcome(outcome.ok, without(outcome.why, where.secrets), outcome.again, outcome.after_s)
 
 
 def _given(names: Sequence[str], lookup: Lookup) -> dict[str, str]:
@@ -93,28 +93,34 @@ async def _answer(document: Mapping[str, Any], env: Mapping[str, str]) -> dict[s
     return {"error": "the process that sends it failed"}
 
 
-def _judged(answer: Mapping[str, Any], host: str) -> Outcome:
+def _judged(answer: Mapping[str, Any], host: str) -> SendOutcome:
     status = answer.get("status")
     if not isinstance(status, int):
-        return Outcome(False, f"{host}: {answer.get('error')}", again=True)
+        return SendOutcome(False, f"{host}: {answer.get('error')}", again=True)
     if 200 <= status < 300:
-        return Outcome(True)
+        return SendOutcome(True)
     if 300 <= status < 400:
-        return Outcome(
+        return SendOutcome(
             False, f"{host} answers with a redirect ({status}): write the address that it leads to"
         )
     after = answer.get("retry_after")
     again = status >= 500 or status in _LATER
-    return Outcome(False, f"{host} answers {status}", again, after if isinstance(after, float) else None)
+    return SendOutcome(
+        False, f"{host} answers {status}", again, after if isinstance(after, float) else None
+    )
 
 
-async def _run(words: list[str], env: Mapping[str, str], given: str, what: str) -> Outcome:
+async def _run(words: list[str], env: Mapping[str, str], given: str, what: str) -> SendOutcome:
     if shutil.which(words[0], path=env.get("PATH")) is None:
-        return Outcome(False, f"{what} is not there: install it, or take the way out of the settings")
+        return SendOutcome(False, f"{what} is not there: install it, or take the way out of the settings")
     code, _ = await _ended(words, env, given, COMMAND_S)
     if code is None:
-        return Outcome(False, f"{what} took longer than {COMMAND_S:.0f} s", again=True)
-    return Outcome(True) if code == 0 else Outcome(False, f"{what} ended with exit code {code}", again=True)
+        return SendOutcome(False, f"{what} took longer than {COMMAND_S:.0f} s", again=True)
+    return (
+        SendOutcome(True)
+        if code == 0
+        else SendOutcome(False, f"{what} ended with exit code {code}", again=True)
+    )
 
 
 async def _ended(

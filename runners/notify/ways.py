@@ -21,7 +21,7 @@ from ...presets.sanitize import quoted
 from ...presets.secrets import is_secret
 from ..errors import RunError
 from ..settings_file import SettingsError, settings_path, settings_text
-from .rule_words import NAME, OFF, Chosen, Minutes, every_rule, rules_of, split_word
+from .rule_words import NAME, OFF, ChosenWay, Minutes, every_rule, rules_of, split_word
 
 POSTED = ("webhook", "slack", "discord", "ntfy")
 """Kinds that are sent as an HTTP request."""
@@ -41,7 +41,7 @@ class WayError(Exception):
     """A way cannot be used now; the text is the end of a sentence about it, without anything secret."""
 
 
-class Way(Struct, frozen=True):
+class NoticeWay(Struct, frozen=True):
     """One way."""
 
     name: str
@@ -56,14 +56,14 @@ class Way(Struct, frozen=True):
     sequence: str = "auto"
 
     def __repr__(self) -> str:
-        return f"Way({self.name!r}, {self.kind!r})"
+        return f"NoticeWay({self.name!r}, {self.kind!r})"
 
 
 class Configured(Struct, frozen=True):
     """What the settings say of notices."""
 
     path: Path
-    ways: Mapping[str, Way]
+    ways: Mapping[str, NoticeWay]
     send: tuple[str, ...] = ()
     """Words as of `--notify`, for launches without it."""
     rules: Minutes = field(default_factory=every_rule)
@@ -121,8 +121,8 @@ def of_table(table: Any, path: Path) -> Configured:
     return Configured(path, ways, tuple(send), rules, tuple(problems))
 
 
-def _own_ways(rules: Minutes) -> dict[str, Way]:
-    return {kind: Way(kind, kind, rules) for kind in OWN}
+def _own_ways(rules: Minutes) -> dict[str, NoticeWay]:
+    return {kind: NoticeWay(kind, kind, rules) for kind in OWN}
 
 
 def _is_texts(value: Any) -> bool:
@@ -138,7 +138,7 @@ def _rules(section: Mapping[str, Any], where: str, basis: Minutes) -> Minutes:
     return rules_of(section["rules"], where, basis)
 
 
-def _way(name: str, section: Mapping[str, Any], rules: Minutes) -> Way:
+def _way(name: str, section: Mapping[str, Any], rules: Minutes) -> NoticeWay:
     """Raises RunError; no text quotes a value, which may be a secret."""
     where = f"notify.ways.{name}"
     if not NAME.fullmatch(name) or name == OFF:
@@ -159,7 +159,7 @@ def _way(name: str, section: Mapping[str, Any], rules: Minutes) -> Way:
         )
     if wrong := [key for key in _TEXTS if not isinstance(section.get(key, ""), str)]:
         raise RunError(f"{where}.{wrong[0]} has to be a text")
-    way = Way(
+    way = NoticeWay(
         name, kind, _rules(section, f"{where}.rules", rules),
         command=_command(section, where) if kind == "command" else (),
         **{key: section.get(key, "auto" if key == "sequence" else "") for key in _TEXTS},
@@ -177,7 +177,7 @@ def _command(section: Mapping[str, Any], where: str) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _check(way: Way, where: str) -> None:
+def _check(way: NoticeWay, where: str) -> None:
     """Raises RunError."""
     sources = [key for key in ("url", "url_file", "url_env") if getattr(way, key)]
     if way.kind in POSTED and len(sources) != 1:
@@ -203,13 +203,13 @@ def _check(way: Way, where: str) -> None:
 def resolved(words: Sequence[str], configured: Configured) -> tuple[str, ...]:
     """What a plan keeps of `--notify`, or of the settings where nothing was given; () for nothing. Raises RunError."""
     where = "--notify" if words else f"{configured.path}: notify.send"
-    chosen: dict[str, Chosen] = {}
+    chosen: dict[str, ChosenWay] = {}
     for word in words or configured.send:
         if word == OFF:
             continue
         name, rules = split_word(word, where)
         way = way_of(name, configured, where)
-        chosen[name] = Chosen(
+        chosen[name] = ChosenWay(
             name, way.rules if rules is None else rules_of(rules, f"{where} {name}", way.rules)
         )
     if chosen and OFF in words:
@@ -217,7 +217,7 @@ def resolved(words: Sequence[str], configured: Configured) -> tuple[str, ...]:
     return tuple(each.word for each in chosen.values()) or ((OFF,) if words else ())
 
 
-def way_of(name: str, configured: Configured, where: str) -> Way:
+def way_of(name: str, configured: Configured, where: str) -> NoticeWay:
     """The way of that name. Raises RunError."""
     if name in configured.ways:
         return configured.ways[name]
@@ -241,7 +241,7 @@ def way_of(name: str, configured: Configured, where: str) -> Way:
 # --- secrets ---
 
 
-class Target(Struct, frozen=True):
+class WayTarget(Struct, frozen=True):
     """Where a request goes, in memory alone."""
 
     url: str
@@ -261,10 +261,10 @@ class Target(Struct, frozen=True):
         }
 
     def __repr__(self) -> str:
-        return f"Target({self.host!r})"
+        return f"WayTarget({self.host!r})"
 
 
-def target(way: Way, lookup: Lookup, folder: Path) -> Target:
+def target(way: NoticeWay, lookup: Lookup, folder: Path) -> WayTarget:
     """The address and token of a way now. `folder`: of the settings. Raises WayError."""
     url = way.url.strip()
     if url and _others_read(folder / "settings.toml"):
@@ -286,7 +286,7 @@ def target(way: Way, lookup: Lookup, folder: Path) -> Target:
         )
     if not token.isascii() or any(char < " " for char in token):
         raise WayError("its token has characters that no header can hold: it has to be one line of ASCII")
-    return Target(url, token)
+    return WayTarget(url, token)
 
 
 def _secret(file: str, variable: str, lookup: Lookup, folder: Path) -> str:

@@ -18,8 +18,8 @@ from ...runners.formatting import time_of_day
 from ...runners.notify import delivery, ways
 from ...runners.notify.messages import trial_text
 from ...runners.notify.rule_words import RULES, rules_word
-from ...runners.notify.sending import Outcome, send
-from ...runners.notify.ways import POSTED, Configured, Way, WayError
+from ...runners.notify.sending import SendOutcome, send
+from ...runners.notify.ways import POSTED, Configured, NoticeWay, WayError
 from ..alerts import alert_bytes
 from ..terminal import complain
 
@@ -68,7 +68,7 @@ def clean_lines(lines: list[str]) -> str:
     return "\n".join(clean_text(line) for line in lines) + "\n"
 
 
-def _about(way: Way, configured: Configured) -> dict[str, Any]:
+def _about(way: NoticeWay, configured: Configured) -> dict[str, Any]:
     """A way without anything secret: of an address the host alone."""
     to, problem = "", ""
     if way.kind in POSTED:
@@ -122,11 +122,11 @@ def _line(row: dict[str, Any]) -> str:
     )
 
 
-async def _try_all(chosen: list[Way], configured: Configured) -> list[dict[str, Any]]:
+async def _try_all(chosen: list[NoticeWay], configured: Configured) -> list[dict[str, Any]]:
     return list(await asyncio.gather(*(_try(way, configured) for way in chosen)))
 
 
-async def _try(way: Way, configured: Configured) -> dict[str, Any]:
+async def _try(way: NoticeWay, configured: Configured) -> dict[str, Any]:
     text, began = trial_text(platform.node(), time.time()), time.monotonic()
     if way.kind == "terminal":
         outcome = _ring(alert_bytes(text, os.environ, way.sequence))
@@ -138,26 +138,26 @@ async def _try(way: Way, configured: Configured) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _ring(data: str) -> Outcome:
+def _ring(data: str) -> SendOutcome:
     """Whatever has the focus: somebody asked for it."""
     try:
         with open("/dev/tty", "w", encoding="utf-8", errors="replace") as terminal:
             terminal.write(data)
     except OSError:
-        return Outcome(False, "there is no terminal here")
-    return Outcome(True)
+        return SendOutcome(False, "there is no terminal here")
+    return SendOutcome(True)
 
 
 # --- log ---
 
 
-class Row(NamedTuple):
+class SentRow(NamedTuple):
     """A notice of a run on one way."""
 
     way: str
     rule: str
     state: str
-    """See `delivery.Record`."""
+    """See `delivery.NoticeRecord`."""
     at: float
     tries: int
     title: str | None
@@ -167,7 +167,7 @@ class Row(NamedTuple):
 def _log(options: argparse.Namespace) -> int:
     """What became of the notices of a run: the newest state of each."""
     entry = run_directories.resolve(options.name)
-    newest: dict[tuple[str, str], delivery.Record] = {}
+    newest: dict[tuple[str, str], delivery.NoticeRecord] = {}
     first: dict[tuple[str, str], float] = {}
     tries: dict[tuple[str, str], int] = {}
     for record in delivery.records(entry.path):
@@ -176,7 +176,7 @@ def _log(options: argparse.Namespace) -> int:
         first.setdefault(at, record.at)
         tries[at] = tries.get(at, 0) + (record.state == "trying")
     rows = [
-        Row(
+        SentRow(
             record.way,
             record.rule,
             record.state,

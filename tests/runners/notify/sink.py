@@ -29,7 +29,7 @@ class Sink:
 
     port: int = 0
     answers: list[str] = field(default_factory=list)
-    """For the next requests, oldest first: "500" and other statuses, "redirect", "hang", "drip", "garbage", "cut", "held"
+    """For the next requests, oldest first: statuses, "redirect", "hang", "drip", "garbage", "cut", "held"
     (until `release`); then "204"."""
     got: list[Got] = field(default_factory=list)
     news: threading.Condition = field(default_factory=threading.Condition)

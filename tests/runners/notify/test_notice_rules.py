@@ -36,8 +36,8 @@ from distui.runners.model import (
     TrainingSample,
     TrainingTick,
 )
+from distui.runners.notify.notice_rules import LATE_S, USUAL_CALM_S, Notice, Rules, wanted_of
 from distui.runners.notify.rule_words import RULES, chosen, every_rule, rules_of, rules_word
-from distui.runners.notify.rules import LATE_S, USUAL_CALM_S, Notice, Rules, wanted_of
 from distui.runners.state import RunState
 
 BEGAN = 1000.0

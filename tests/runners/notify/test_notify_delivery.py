@@ -15,10 +15,10 @@ from distui.runners.notify import delivery as delivering
 from distui.runners.notify import sending
 from distui.runners.notify.delivery import MOST, Delivery, records
 from distui.runners.notify.messages import Text, text_of
-from distui.runners.notify.rule_words import Chosen, every_rule, rules_of
-from distui.runners.notify.rules import LATE_S, Notice
-from distui.runners.notify.sending import Outcome, send
-from distui.runners.notify.ways import Way
+from distui.runners.notify.notice_rules import LATE_S, Notice
+from distui.runners.notify.rule_words import ChosenWay, every_rule, rules_of
+from distui.runners.notify.sending import SendOutcome, send
+from distui.runners.notify.ways import NoticeWay
 
 from .sink import Sink, sink
 
@@ -48,15 +48,17 @@ def text() -> Text:
     return text_of(notice(), "night", "gpu1")
 
 
-def posted(server: Sink, kind: str = "webhook") -> Way:
-    return Way("team", kind, every_rule(), url=server.url(f"/services/{SECRET}"))
+def posted(server: Sink, kind: str = "webhook") -> NoticeWay:
+    return NoticeWay("team", kind, every_rule(), url=server.url(f"/services/{SECRET}"))
 
 
 def nothing(name: str) -> None:
     return None
 
 
-async def once(way: Way, tmp_path: Path, lookup: Callable[[str], str | None] = nothing) -> Outcome:
+async def once(
+    way: NoticeWay, tmp_path: Path, lookup: Callable[[str], str | None] = nothing
+) -> SendOutcome:
     return await send(way, text(), lookup, tmp_path)
 
 
@@ -108,21 +110,21 @@ async def test_a_server_that_hangs_or_drips_is_left_after_a_while(
 
 
 async def test_nobody_listens(server: Sink, tmp_path: Path) -> None:
-    way = Way("team", "webhook", every_rule(), url=f"http://127.0.0.1:1/{SECRET}")
+    way = NoticeWay("team", "webhook", every_rule(), url=f"http://127.0.0.1:1/{SECRET}")
     outcome = await once(way, tmp_path)
-    assert outcome == Outcome(False, "127.0.0.1: Connection refused", True)
+    assert outcome == SendOutcome(False, "127.0.0.1: Connection refused", True)
 
 
 async def test_a_proxy_of_the_launch_is_used(server: Sink, tmp_path: Path) -> None:
-    way = Way("team", "webhook", every_rule(), url="http://nowhere.invalid/x")
+    way = NoticeWay("team", "webhook", every_rule(), url="http://nowhere.invalid/x")
     assert (await once(way, tmp_path, {"http_proxy": server.url("")}.get)).ok
     assert server.got[0].path == "http://nowhere.invalid/x"
 
 
-def program(tmp_path: Path, code: str) -> Way:
+def program(tmp_path: Path, code: str) -> NoticeWay:
     script = tmp_path / "say.py"
     script.write_text(code)
-    return Way("cmd", "command", every_rule(), command=(sys.executable, str(script), "a;b $(x)"))
+    return NoticeWay("cmd", "command", every_rule(), command=(sys.executable, str(script), "a;b $(x)"))
 
 
 async def test_a_command_gets_the_text_and_no_shell(tmp_path: Path) -> None:
@@ -143,7 +145,7 @@ async def test_a_command_that_fails_hangs_or_is_not_there(
 ) -> None:
     failed = await once(program(tmp_path, "raise SystemExit(3)"), tmp_path)
     assert (failed.again, failed.why.endswith("exit code 3")) == (True, True)
-    missing = await once(Way("cmd", "command", every_rule(), command=("/nonexistent/x",)), tmp_path)
+    missing = await once(NoticeWay("cmd", "command", every_rule(), command=("/nonexistent/x",)), tmp_path)
     assert (missing.again, "is not there" in missing.why) == (False, True)
     monkeypatch.setattr(sending, "COMMAND_S", 0.5)
     late = await once(program(tmp_path, "import time\ntime.sleep(100)"), tmp_path)
@@ -156,7 +158,7 @@ async def test_the_desktop_is_asked_with_notify_send(
     fake = tmp_path / "notify-send"
     fake.write_text(f'#!/bin/sh\nprintf \'%s\\n\' "$DBUS_SESSION_BUS_ADDRESS" "$@" > {tmp_path}/out\n')
     fake.chmod(0o755)
-    desktop = Way("desktop", "desktop", every_rule())
+    desktop = NoticeWay("desktop", "desktop", every_rule())
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     assert (await once(desktop, tmp_path, {"DBUS_SESSION_BUS_ADDRESS": "unix:path=/x"}.get)).ok
     address, *words = (tmp_path / "out").read_text().splitlines()
@@ -173,23 +175,23 @@ async def test_the_desktop_is_asked_with_notify_send(
 class Scripted:
     """A way whose outcomes the test gives; what was tried on it."""
 
-    def __init__(self, *outcomes: Outcome) -> None:
+    def __init__(self, *outcomes: SendOutcome) -> None:
         self.outcomes = list(outcomes)
         self.tried: list[tuple[str, Mapping[str, int]]] = []
         self.reports: list[str] = []
 
-    async def send(self, way: str, about: Notice, left_out: Mapping[str, int]) -> tuple[Text, Outcome]:
+    async def send(self, way: str, about: Notice, left_out: Mapping[str, int]) -> tuple[Text, SendOutcome]:
         self.tried.append((about.key, left_out))
         await asyncio.sleep(0)
-        outcome = self.outcomes.pop(0) if self.outcomes else Outcome(True)
+        outcome = self.outcomes.pop(0) if self.outcomes else SendOutcome(True)
         return text_of(about, "night", "gpu1", left_out), outcome
 
     def delivery(self, folder: Path, rules: str = "all") -> Delivery:
-        ways = [Chosen("team", rules_of(rules.split(","), ""))]
+        ways = [ChosenWay("team", rules_of(rules.split(","), ""))]
         return Delivery(folder, ways, self.send, lambda way, why: self.reports.append(why))
 
 
-AGAIN = Outcome(False, "answers 500", again=True)
+AGAIN = SendOutcome(False, "answers 500", again=True)
 
 
 def states(folder: Path) -> list[str]:
@@ -220,8 +222,8 @@ async def test_the_end_of_a_run_waits_for_no_earlier_notice(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize(("outcome", "tries"), [(AGAIN, 4), (Outcome(False, "answers 404"), 1)])
-async def test_it_is_given_up_and_reported(tmp_path: Path, outcome: Outcome, tries: int) -> None:
+@pytest.mark.parametrize(("outcome", "tries"), [(AGAIN, 4), (SendOutcome(False, "answers 404"), 1)])
+async def test_it_is_given_up_and_reported(tmp_path: Path, outcome: SendOutcome, tries: int) -> None:
     way = Scripted(*[outcome] * 10)
     delivery = way.delivery(tmp_path)
     delivery.offer([notice()], time.time())
@@ -247,7 +249,7 @@ async def test_too_many_are_left_out_and_the_next_says_so(tmp_path: Path) -> Non
 
 
 async def test_what_was_left_out_is_told_once_something_arrives(tmp_path: Path) -> None:
-    way, now = Scripted(*[Outcome(True)] * MOST, Outcome(False, "no")), time.time()
+    way, now = Scripted(*[SendOutcome(True)] * MOST, SendOutcome(False, "no")), time.time()
     delivery = way.delivery(tmp_path)
     delivery.offer([notice("hang", f"hang:{at}") for at in range(MOST)], now)
     await delivery.finish(10)
@@ -276,7 +278,7 @@ async def test_minutes_of_another_way_are_none_of_this_one(tmp_path: Path) -> No
 
 
 async def test_a_later_agent_sends_what_is_due_and_nothing_again(tmp_path: Path) -> None:
-    first = Scripted(Outcome(True), AGAIN)
+    first = Scripted(SendOutcome(True), AGAIN)
     delivery = first.delivery(tmp_path)
     delivery.offer([notice("hang")], time.time())
     await delivery.finish(10)
@@ -294,11 +296,11 @@ async def test_a_later_agent_sends_what_is_due_and_nothing_again(tmp_path: Path)
 async def test_a_try_that_was_under_way_is_not_made_again(tmp_path: Path) -> None:
     never = asyncio.Event()
 
-    async def hangs(way: str, about: Notice, left_out: Mapping[str, int]) -> tuple[Text, Outcome]:
+    async def hangs(way: str, about: Notice, left_out: Mapping[str, int]) -> tuple[Text, SendOutcome]:
         await never.wait()
         raise AssertionError
 
-    delivery = Delivery(tmp_path, [Chosen("team", every_rule())], hangs, lambda way, why: None)
+    delivery = Delivery(tmp_path, [ChosenWay("team", every_rule())], hangs, lambda way, why: None)
     delivery.offer([notice()], time.time())
     await asyncio.sleep(0.05)
     await delivery.finish(0)

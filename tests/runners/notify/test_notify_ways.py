@@ -10,9 +10,9 @@ import pytest
 from distui.runners.errors import RunError
 from distui.runners.notify import ways
 from distui.runners.notify.messages import discord, posting, slack, text_of
+from distui.runners.notify.notice_rules import Notice
 from distui.runners.notify.rule_words import every_rule
-from distui.runners.notify.rules import Notice
-from distui.runners.notify.ways import Configured, Target, Way, WayError, load, resolved, target
+from distui.runners.notify.ways import Configured, NoticeWay, WayError, WayTarget, load, resolved, target
 
 SECRET = "https://hooks.slack.com/services/T0/B0/sEcReTpArT"
 
@@ -25,7 +25,7 @@ def configured(tmp_path: Path, text: str, mode: int = 0o600) -> Configured:
     return load({"XDG_CONFIG_HOME": str(tmp_path)})
 
 
-def address(settings: Configured, name: str = "team", **env: str) -> Target:
+def address(settings: Configured, name: str = "team", **env: str) -> WayTarget:
     return target(settings.ways[name], env.get, settings.path.parent)
 
 
@@ -185,8 +185,8 @@ def hostile() -> Notice:
     return Notice("gave-up", "k", "it failed", 5.0, HOSTILE, "mend it", "error", (3,), 0)
 
 
-def way(kind: str) -> Way:
-    return Way("w", kind, every_rule(), url=SECRET)
+def way(kind: str) -> NoticeWay:
+    return NoticeWay("w", kind, every_rule(), url=SECRET)
 
 
 def test_a_text_says_run_what_rank_remedy_and_how_to_attach() -> None:
@@ -214,19 +214,19 @@ def test_a_long_text_is_cut() -> None:
 
 def test_the_request_of_each_kind() -> None:
     text = text_of(hostile(), "night", "gpu1")
-    ntfy = posting(way("ntfy"), Target("https://h/topic", "t0ken"), text)
+    ntfy = posting(way("ntfy"), WayTarget("https://h/topic", "t0ken"), text)
     assert (ntfy.headers["Title"], ntfy.headers["Priority"]) == ("night: it failed", "5")
     assert ntfy.headers["Authorization"] == "Bearer t0ken"
     assert all(char not in value for value in ntfy.headers.values() for char in "\r\n")
-    assert '"version": 1' in posting(way("webhook"), Target("https://h/x"), text).body
-    for request in (ntfy, way("slack"), Target(SECRET, "t0ken")):
+    assert '"version": 1' in posting(way("webhook"), WayTarget("https://h/x"), text).body
+    for request in (ntfy, way("slack"), WayTarget(SECRET, "t0ken")):
         assert "t0ken" not in repr(request)
         assert "sEcReT" not in repr(request)
 
 
 def test_a_title_that_is_no_ascii_makes_a_header_all_the_same() -> None:
     text = text_of(Notice("hang", "k", "größer → ✖ " * 20, 1.0), "night", "gpu1")
-    title = posting(way("ntfy"), Target("https://h/t"), text).headers["Title"]
+    title = posting(way("ntfy"), WayTarget("https://h/t"), text).headers["Title"]
     assert title.isascii()
     assert "\n" not in title
 
@@ -234,7 +234,7 @@ def test_a_title_that_is_no_ascii_makes_a_header_all_the_same() -> None:
 def test_of_the_secrets_of_a_target_nothing_is_quoted() -> None:
     from distui.runners.notify.messages import without
 
-    where = Target(SECRET + "?key=abcd", "t0ken")
+    where = WayTarget(SECRET + "?key=abcd", "t0ken")
     text = without(f"failed: {SECRET}?key=abcd services/T0/B0/sEcReTpArT key=abcd t0ken", where.secrets)
     assert not [part for part in ("sEcReT", "abcd", "t0ken") if part in text]
     assert ways.POSTED
