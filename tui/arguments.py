@@ -34,7 +34,9 @@ CHANGES = frozenset(["autostop", "down", "nccl", "note", "prune", "restart", "rm
 STARTS = frozenset(["demo", "exec", "launch", "relaunch", "rerun"])
 """Start a new run."""
 
-APART = frozenset(["advise", "candidates", "completion", "doctor", "lint", "notify", "plan", "presets", "trust"])
+APART = frozenset(
+    ["advise", "candidates", "completion", "doctor", "lint", "notify", "plan", "presets", "trust"]
+)
 """Are about no run, or leave it alone."""
 
 Verbs = Any  # argparse has no public name for what add_subparsers returns

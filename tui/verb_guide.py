@@ -274,6 +274,14 @@ GUIDES: dict[str, VerbGuide] = {
         ),
         (),
     ),
+    "notify": VerbGuide(
+        (
+            ("notify", "the ways that are configured, and the rules"),
+            ("notify test team", "whether a way works"),
+            ("notify log night", "what a run has sent"),
+        ),
+        (1, 3), "a way does not work, or the settings have a mistake",
+    ),
     "candidates": VerbGuide(
         (
             ("candidates --gpus H100:8", "nodes and their prices"),

@@ -46,6 +46,7 @@ WRONG: dict[str, list[tuple[str, int]]] = {
     "relaunch": [("nothing", 3)],
     "presets": [("", 0), ("show dpd", 2), ("show", 2), ("what", 2)],
     "trust": [("missing.toml", 2)],
+    "notify": [("", 0), ("test", 2), ("test nothing", 2), ("log nothing", 3), ("what", 2), ("list x", 2)],
     "advise": [("--params 7 --gpus 8xA100-80GB", 2), ("--params 7000B --gpus 1xA100-80GB", 1), ("", 2)],
     "doctor": [("--port many", 2)],
     "diagnose": [("missing.log", 3), ("bad.log", 1), ("good.log", 0)],

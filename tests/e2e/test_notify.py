@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from tests.runners.notify.sink import Sink, sink
+from web_sink import Sink, sink
 
 from .runs import World, kill, until
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from web_sink import Sink, sink
 
 from distui.runners.notify import delivery as delivering
 from distui.runners.notify import sending
@@ -19,8 +20,6 @@ from distui.runners.notify.notice_rules import LATE_S, Notice
 from distui.runners.notify.rule_words import ChosenWay, every_rule, rules_of
 from distui.runners.notify.sending import SendOutcome, send
 from distui.runners.notify.ways import NoticeWay
-
-from .sink import Sink, sink
 
 SECRET = "sEcReTpArT"
 
