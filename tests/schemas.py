@@ -492,6 +492,55 @@ class Tags(Document):
 STARTED = Started | Status | Plan | PlanElsewhere
 """With --detach; without; with --dry-run."""
 
+
+class ListedWay(Document):
+    way: str
+    type: str
+    to: str
+    rules: str
+    problem: str
+
+
+class ListedRule(Document):
+    rule: str
+    when: str
+
+
+class ListedWays(Document):
+    path: str
+    send: list[str]
+    ways: list[ListedWay]
+    rules: list[ListedRule]
+    problems: list[str]
+
+
+class TriedWay(Document):
+    way: str
+    type: str
+    ok: bool
+    seconds: float
+    why: str | None
+
+
+class TriedWays(Document):
+    ways: list[TriedWay]
+
+
+class SentNotice(Document):
+    way: str
+    rule: str
+    state: str
+    at: float
+    tries: int
+    title: str | None
+    why: str | None
+
+
+class SentNotices(Document):
+    run: str
+    notices: list[SentNotice]
+
+
 DOCUMENTS: dict[str, Any] = {
     "launch": STARTED, "exec": STARTED, "demo": Started | Status, "relaunch": STARTED, "plan": Plan | PlanElsewhere,
     "lint": Findings, "ls": list[ListedRun], "status": MarkedStatus, "wait": Status, "logs": LogLine, "events": Stamped,
@@ -500,7 +549,7 @@ DOCUMENTS: dict[str, Any] = {
     "diagnose": Diagnosis, "dump": Dumped, "doctor": Examination, "export": Manifest,
     "presets": list[ListedPreset] | ShownPreset | Written | list[NcclPreset] | list[NcclVariable],
     "advise": Advice, "trust": Trusted | list[TrustedFile] | Written, "candidates": list[Candidate], "autostop": Answer,
-    "down": Answer, "note": Notes, "tag": Tags,
+    "down": Answer, "note": Notes, "tag": Tags, "notify": ListedWays | TriedWays | SentNotices,
 }  # fmt: skip
 """By verb: a document, or what it may be; of `logs` and `events` a line of many."""
 
