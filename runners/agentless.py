@@ -277,7 +277,7 @@ class DiskLink:
             if kept is None:
                 return CommandDone(command.id, False, kept_stacks.NONE)
             return CommandDone(command.id, True, kept_stacks.text(kept), kept.data)
-        again = f"`distui relaunch {self._entry.record.name}` starts it anew"
+        again = f"`distui rerun {self._entry.record.name}` starts it anew"
         return CommandDone(command.id, False, f"the run has ended: {again}")
 
     async def read_log(
@@ -349,7 +349,7 @@ async def restart(entry: Entry, command: Restart, start: Start) -> CommandDone:
     if entry.history().state.phase is RunPhase.STOPPING:
         raise RunError(
             f"{name} was being stopped when it was lost: `distui stop {name}` closes it, "
-            f"`distui relaunch {name}` starts it anew"
+            f"`distui rerun {name}` starts it anew"
         )
     await asyncio.to_thread(start, {RESTART: msgspec.json.encode(command).decode()})
     who = entry.agent()

@@ -68,7 +68,7 @@ def load(entry: run_directories.Entry) -> Plan:
         raise RunError(str(error)) from None
     for run in (plan.run, plan.env.get("DISTUI_RUN_ID", entry.record.run)):
         if run != entry.record.run:
-            raise RunError(f"{path} is that of {run}: `distui relaunch {run}` launches that anew")
+            raise RunError(f"{path} is that of {run}: `distui rerun {run}` launches that anew")
     return plan
 
 

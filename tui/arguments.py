@@ -450,10 +450,17 @@ def _clusters(verbs: Verbs) -> None:
     verb.add_argument("minutes", type=minutes, metavar="MINUTES|off", help="idle minutes, or off")
     _json(verb)
     verb = _verb(
-        verbs, "relaunch", "launch:relaunch", aliases=["rerun"],
-        help="repeat a launch as a new run, on the same cluster if it is up",
+        verbs, "rerun", "launch:rerun", aliases=["relaunch"],
+        help="repeat a launch as a new run, with changes; on the same cluster if it is up",
     )  # fmt: skip
     _run(verb)
+    _add(verb, option("--set"))
+    verb.add_argument(
+        "--env", action="append", default=[], metavar="K=V", help="change a variable; repeatable"
+    )
+    verb.add_argument(
+        "--unset", action="append", default=[], metavar="K", help="remove a variable; repeatable"
+    )
     verb.add_argument("--name", metavar="NAME", help="name of the new run (default: the same)")
     for flag in ("--detach", "--quiet", "--dry-run", "--json"):
         _add(verb, option(flag))

@@ -215,7 +215,7 @@ def choice_refusal(message: str, prog: str) -> str:
 
 
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("start", ("launch", "exec", "demo", "relaunch", "plan", "lint")),
+    ("start", ("launch", "exec", "demo", "rerun", "plan", "lint")),
     ("look at runs", ("ls", "attach", "status", "logs", "metrics", "events", "wait", "watch")),
     ("change a run", ("nccl", "restart", "signal", "stop")),
     ("keep order", ("note", "tag", "rm", "prune")),

@@ -78,11 +78,11 @@ GUIDES: dict[str, VerbGuide] = {
         ),
         (1,), _STARTED,
     ),
-    "relaunch": VerbGuide(
+    "rerun": VerbGuide(
         (
-            ("relaunch night", "the same launch again, as a new run"),
-            ("relaunch night --name night-2 --detach", "under another name, while the first may live"),
-            ("relaunch night --dry-run", "print its plan"),
+            ("rerun night", "the same launch again, as a new run"),
+            ("rerun night --set strategy.bucket_cap_mb=50 --env NCCL_DEBUG=INFO", "with a field and a variable changed"),
+            ("rerun night --name night-2 -n", "print the plan of one that may live beside it"),
         ),
         (1, 3), _STARTED,
     ),

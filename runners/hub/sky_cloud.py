@@ -198,7 +198,7 @@ class SkyCloud(Cloud):
         if gone:
             text = (
                 f"cluster {self._name} is gone, SkyPilot knows it no more: "
-                f"`distui relaunch {self._run.record.name}` brings up another"
+                f"`distui rerun {self._run.record.name}` brings up another"
             )
             self._run.emit(RunEnded(RunPhase.LOST, None, text))
             return

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import secrets
 import shlex
 import shutil
@@ -26,10 +25,10 @@ from ...presets.nccl import check, full_name
 from ...presets.plan import Place, Plan, Request, command_plan, make_plan
 from ...presets.render import for_host, plan_to_json, render, rendezvous_port
 from ...presets.sanitize import quoted
-from ...presets.secrets import MASK, mask, mask_words
+from ...presets.secrets import mask, mask_value, mask_words
 from ...presets.torchrun import MAX_RESTARTS
 from ...presets.worker_group import DISTUI, TORCH
-from .. import daemon, environment, local_agent, run_directories
+from .. import local_agent, run_directories
 from ..environment import pairs
 from ..errors import RunError
 from ..formatting import plural
@@ -44,6 +43,8 @@ from ..notify import ways
 from ..notify.rule_words import OFF
 from ..wire.client import stem
 
+REQUEST_FILE = "request.json"
+"""In a run directory: what was asked for, as `LaunchRequest` has it, and from which directory."""
 PORT_OPTIONS = ("--rdzv-endpoint", "--master-port", "--main_process_port", "--master_port")
 PORT_VARIABLES = ("NCCL_RAS_ADDR", "MASTER_PORT")
 
@@ -115,6 +116,10 @@ class Prepared:
     """The same as JSON values."""
     yaml: str = ""
     """The task as SkyPilot gets it, secrets masked; "" where SkyPilot brings no nodes."""
+    asked: LaunchRequest | None = None
+    """What was asked for, which the run directory keeps for a rerun."""
+    cwd: str = ""
+    """The directory in which it was asked for; "": this process's."""
 
     def text(self) -> str:
         """What `--dry-run` prints."""
@@ -128,7 +133,8 @@ class Prepared:
 
     def _preview(self) -> Preview:
         if self.order is None:
-            return preview_of(self.plan, os.environ, self.record.run8)
+            shell = os.environ if self.shell is None else self.shell
+            return preview_of(self.plan, shell, self.record.run8)
         return preview_of(self.plan, {}, here=False)
 
     def start(self) -> run_directories.Entry:
@@ -136,11 +142,15 @@ class Prepared:
 
         Raises RunError; where SkyPilot is missing before anything is written.
         """
+        asked = (
+            {} if self.asked is None else {REQUEST_FILE: request_text(self.asked, self.cwd or os.getcwd())}
+        )
         if self.order is None:
-            return local_agent.start(self.plan, self.record, shell=self.shell)
+            return local_agent.start(self.plan, self.record, asked, shell=self.shell)
         if isinstance(self.order, SkyRequest):
             asyncio.run(check_installed())
-        return local_agent.start(self.plan, self.record, self._hubs_files(self.order), self.hidden)
+        files = asked | self._hubs_files(self.order)
+        return local_agent.start(self.plan, self.record, files, self.hidden)
 
     def _hubs_files(self, order: HostsRequest | SkyRequest) -> dict[str, str]:
         """Order, job document and the run's key; the latter two also where SkyPilot takes them to the nodes."""
@@ -175,7 +185,24 @@ def prepare(launch: LaunchRequest) -> Prepared:
         raise RunError(str(error)) from None
     plan, wrong = ready.plan, () if words == (OFF,) else configured.problems
     plan = replace(plan, notify=words, notes=(*plan.notes, *wrong), passed=(*plan.passed, *wrong))
-    return replace(ready, plan=plan)
+    return replace(ready, plan=plan, asked=launch)
+
+
+def request_text(launch: LaunchRequest, cwd: str) -> str:
+    """What was asked for as JSON, secrets masked."""
+    document: dict[str, Any] = msgspec.to_builtins(launch)
+    masked = mask_value(document)
+    request, before = masked["request"], document["request"]
+    request |= {name: _masked(before[name]) for name in ("env", "nccl")}
+    request["hosts"] = {pattern: _masked(values) for pattern, values in before["hosts"].items()}
+    request["args"] = mask_words(before["args"])
+    masked["command"] = None if launch.command is None else mask_words(launch.command)
+    masked["place"] = {"kind": type(launch.place).__name__, **masked["place"]}
+    return json.dumps({"cwd": cwd, **masked}, indent=1)
+
+
+def _masked(values: Mapping[str, str]) -> dict[str, str]:
+    return {name: mask(name, value) for name, value in values.items()}
 
 
 def place_of_nodes(record: RunRecord, port: int | None, **about: Any) -> Place:
@@ -428,66 +455,6 @@ def _words(argv: Sequence[str]) -> str:
 def _value(text: str) -> str:
     """Quoted for a shell, but for what is no value yet."""
     return text if "<" in text and ">" in text else quoted(text)
-
-
-# -----------------------------------------------------------------------------------------------------------
-# The launch of an earlier run again.
-
-
-def again(entry: run_directories.Entry, name: str | None) -> Prepared:
-    """The launch of `entry` under a new id. Raises RunError."""
-    if entry.record.kind != "local":
-        raise RunError(
-            f"run {entry.record.name} was launched on several hosts: `distui launch` starts it anew"
-        )
-    before, kept = daemon.load(entry), environment.read(entry.path)
-    if kept is None:
-        raise RunError(
-            f"{entry.path / environment.FILE} is missing or damaged: `distui launch` starts {entry.record.name} anew"
-        )
-    if any(MASK in word for word in before.argv):
-        raise RunError(
-            f"arguments of {entry.record.name} hold secrets, which are never written down: "
-            "`distui launch` starts it anew"
-        )
-    missing = sorted(name for name in kept.hidden if name not in os.environ)
-    if missing:
-        raise RunError(
-            f"{', '.join(missing)}: secrets are never written down; export them here and relaunch again"
-        )
-    hidden = {name: os.environ[name] for name in kept.hidden}
-    record = run_directories.new_record(name or entry.record.name)
-    return Prepared(_moved(before, record, hidden), record, shell={**kept.values, **hidden})
-
-
-def _moved(before: Plan, record: RunRecord, hidden: Mapping[str, str]) -> Plan:
-    """The plan with the new run's id, directory and ports, and its secrets filled in; what the user wrote stays."""
-    ports: dict[str, str] = {}
-
-    def renamed(text: str) -> str:
-        return text.replace(before.run, record.run)
-
-    def ported(text: str) -> str:
-        return re.sub(r"\d+$", lambda old: ports.setdefault(old[0], str(local_agent.free_port())), text)
-
-    own = len(before.argv) - len(before.command)
-    argv = [renamed(word) if at < own else word for at, word in enumerate(before.argv)]
-    for at in range(1, own):
-        if argv[at - 1] in PORT_OPTIONS:
-            argv[at] = ported(argv[at])
-    env = {name: hidden.get(name, renamed(value)) for name, value in before.env.items()}
-    env |= {name: ported(env[name]) for name in PORT_VARIABLES if name in env}
-    run_dir = str(run_directories.runs_dir() / record.run)
-    return replace(
-        before,
-        run=record.run,
-        name=record.name,
-        run_dir=run_dir,
-        # Files of the plan lie in the run directory, also where the user's own words name them by it.
-        argv=tuple(word.replace(before.run_dir, run_dir) for word in argv),
-        env=env,
-        files={name: renamed(text) for name, text in before.files.items()},
-    )
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -115,12 +115,10 @@ def form_of(entry: Entry, cwd: str) -> LaunchForm:
     plan, name = daemon.load(entry), entry.record.name
     if plan.launcher != "torchrun" or not plan.command or not plan.preset:
         raise RunError(
-            f"run {name} is no launch of a script under a preset: `distui relaunch {name}` repeats it"
+            f"run {name} is no launch of a script under a preset: `distui rerun {name}` repeats it"
         )
     if plan.command[0] == "-m":
-        raise RunError(
-            f"run {name} runs a module, which the form cannot: `distui relaunch {name}` repeats it"
-        )
+        raise RunError(f"run {name} runs a module, which the form cannot: `distui rerun {name}` repeats it")
     script, args = plan.command[0], list(plan.command[1:])
     if os.path.abspath(plan.cwd) != os.path.abspath(cwd) and not os.path.isabs(script):
         script = os.path.join(plan.cwd, script)

@@ -73,6 +73,6 @@ def test_a_node_crashes(broken: tuple[Desk, str, str]) -> None:
     desk.until(run, lambda found: found["nodes"][node]["state"] == "lost", 60)
     found = desk.until(run, lambda found: found["state"] in ("failed", "lost"), 240, bad="")
     assert (found["ended"] is None) == (found["state"] == "lost"), "nobody saw when a lost run ended"
-    assert f"`distui relaunch loses-{host}`" in found["text"], told(found)
+    assert f"`distui rerun loses-{host}`" in found["text"], told(found)
     assert host in found["text"] or f"cluster {desk.name} is gone" in found["text"]
     assert desk.log(run, node, 1)[: len(seen)] == seen, "what was read of its logs is kept"

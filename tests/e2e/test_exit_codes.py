@@ -43,7 +43,7 @@ WRONG: dict[str, list[tuple[str, int]]] = {
     "candidates": [("--gpus", 2), ("--gpus H100:8", 2)],
     "down": [("nothing --yes x", 3)],
     "autostop": [("nothing", 2), ("nothing 5", 3), ("nothing soon", 2)],
-    "relaunch": [("nothing", 3)],
+    "rerun": [("nothing", 3), ("nothing --env K", 3)],
     "presets": [("", 0), ("show dpd", 2), ("show", 2), ("what", 2)],
     "trust": [("missing.toml", 2)],
     "notify": [("", 0), ("test", 2), ("test nothing", 2), ("log nothing", 3), ("what", 2), ("list x", 2)],

@@ -340,7 +340,7 @@ def test_the_end_is_kept_in_a_second_place(world: World) -> None:
     status = run.status()
     assert (status["state"], status["exit_code"], status["name"]) == ("failed", 3, run.name)
     assert any("journal.jsonl is empty" in one["text"] for one in status["findings"])
-    run.distui("restart", "--yes").refused(1, "relaunch")
+    run.distui("restart", "--yes").refused(1, "rerun")
 
 
 def test_a_journal_that_is_lost_under_a_live_run(world: World) -> None:

@@ -288,7 +288,7 @@ def _failed(frame: Frame, failed: LaunchFailure, width: int) -> list[Row]:
     if ours:
         left = "nothing: what was started on the hosts was ended"
     tries = [f"{failed.elsewhere}: ^n, place"] if failed.elsewhere else []
-    again = "^n, or the same command again" if ours else f"`distui relaunch {state.name}` does it again"
+    again = "^n, or the same command again" if ours else f"`distui rerun {state.name}` does it again"
     tries += [again]
     word = "given up" if state.phase == "stopped" else "failed"
     rows: list[Row] = []

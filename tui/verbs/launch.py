@@ -1,4 +1,4 @@
-"""launch, plan, exec, relaunch, demo: start a run; candidates, down, autostop: its nodes and its cluster of SkyPilot."""
+"""launch, plan, exec, rerun, demo: start a run; candidates, down, autostop: its nodes and its cluster of SkyPilot."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
 from itertools import chain
@@ -30,10 +30,10 @@ from ...runners.environment import pairs
 from ...runners.errors import NoTorchError, RunError
 from ...runners.hub import launch_order, sky_cloud
 from ...runners.hub.sky_process import Candidate, candidates_for
-from ...runners.launch import prepare as local_launch
 from ...runners.launch import sky
 from ...runners.launch.hosts import OnHosts, of_options, ssh_options
 from ...runners.launch.prepare import LaunchRequest, Prepared, host_pairs, nccl_pairs, prepare
+from ...runners.launch.rerun import Wanted, again
 from ...runners.launch.sky import OnSky
 from ...runners.launch.syntax_check import syntax_problem
 from ...runners.local_agent import with_link
@@ -460,16 +460,25 @@ def autostop(options: argparse.Namespace) -> int:
     return _command(options, entry, SetAutostop(new_id(), options.minutes))
 
 
-def relaunch(options: argparse.Namespace) -> int:
-    """The same launch again, as a new run."""
+def rerun(options: argparse.Namespace) -> int:
+    """The same launch again, as a new run, with what is to be different."""
     entry = run_directories.resolve(options.run)
     if not run_directories.ended(entry) and options.name is None and not options.dry_run:
         raise RunError(
             f"run {entry.record.name} is live: `distui stop {entry.record.name}` first, or --name OTHER"
         )
-    place = local_launch if launch_order.read(entry.path) is None else sky
-    launch = place.again(entry, options.name)
+    wanted = Wanted(
+        options.name, tuple(options.set), pairs(options.env, "--env"), tuple(_names(options.unset))
+    )
+    launch = again(entry, wanted)
     return show(launch, options) if options.dry_run else begin(launch, options)
+
+
+def _names(words: Sequence[str]) -> Iterator[str]:
+    for word in words:
+        if "=" in word:
+            raise RunError(f"--unset {word}: write the name alone")
+        yield word
 
 
 def _cluster(run: str | None) -> tuple[run_directories.Entry, Cluster]:

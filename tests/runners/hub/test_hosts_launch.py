@@ -73,6 +73,26 @@ def test_a_run_on_two_hosts_from_launch_to_stop(hosts: TwoHosts) -> None:
 
 
 @pytest.mark.long
+def test_a_rerun_on_the_same_hosts_with_changes(hosts: TwoHosts) -> None:
+    short = ("--", "train.py", "--steps", "2")
+    begun = hosts.launch("--workdir", ".", "--nproc-per-node", "1", "--env", "GIVEN=7", *short)
+    assert begun.returncode == 0, begun.stderr
+    assert hosts.distui("wait", "train", "--timeout", "100").returncode == 0
+    words = ("--set", "restart.limit=1", "--env", "MORE=8", "--name", "second", "--detach")
+    again = hosts.distui("rerun", "train", *words)
+    assert again.returncode == 0, again.stderr
+    assert hosts.distui("wait", "second", "--timeout", "100").returncode == 0, hosts.distui(
+        "status", "second"
+    ).stdout
+    first, second = (hosts.status(name) for name in ("train", "second"))
+    assert [node["host"] for node in second["nodes"]] == [node["host"] for node in first["nodes"]]
+    assert second["plan"]["restart_limit"] == 1
+    (path,) = (hosts.root / "v" / "state").glob("distui/runs/*-second-*/plan.json")
+    env = json.loads(path.read_text())["env"]
+    assert (env["GIVEN"], env["MORE"]) == ("7", "8")
+
+
+@pytest.mark.long
 def test_a_lost_host_is_started_again_when_asked(hosts: TwoHosts) -> None:
     begun = hosts.launch("--workdir", ".", "--nnodes", "1:2", "--nproc-per-node", "1", *ENDLESS)
     assert begun.returncode == 0, begun.stderr

@@ -120,7 +120,7 @@ def test_a_lost_node_is_waited_for_when_the_others_have_failed() -> None:
 def test_a_lost_head_offers_a_relaunch() -> None:
     _, _, text = end(part(0, silent_s=GIVE_UP_S), part(1, BAD)) or (None, None, "")
     assert text.startswith("node 0 (h0), where the rendezvous was, is lost, and the others failed")
-    assert "`distui relaunch train`" in text
+    assert "`distui rerun train`" in text
 
 
 def test_whoever_ends_the_others_of_a_lost_node_has_not_stopped_the_run() -> None:
@@ -130,7 +130,7 @@ def test_whoever_ends_the_others_of_a_lost_node_has_not_stopped_the_run() -> Non
     assert phase is RunPhase.FAILED
     assert text == (
         "node 1 (h1) is lost, and the others were ended by what started them: "
-        "`distui relaunch train` starts the run anew"
+        "`distui rerun train` starts the run anew"
     )
     assert end(part(0, stopped), part(1, stopped)) == (
         RunPhase.STOPPED, 1, "stopped on the nodes, not from here"

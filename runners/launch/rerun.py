@@ -1,0 +1,325 @@
+"""The launch of an earlier run again, as a new run, with changes where they are asked for.
+
+Without changes a run on this machine has the very plan of the earlier one. With changes, and on hosts, it is planned
+anew from what was asked for then (`request.json`), in the directory and the environment of then.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ...presets.plan import Plan, Request
+from ...presets.secrets import MASK
+from ...presets.worker_group import COMMAND_LINE
+from .. import daemon, environment, file_io, local_agent, run_directories
+from ..environment import Kept
+from ..errors import RunError
+from ..formatting import listed
+from ..hub import launch_order
+from ..journal import RunRecord
+from . import sky
+from .hosts import OnHosts
+from .prepare import (
+    PORT_OPTIONS,
+    PORT_VARIABLES,
+    REQUEST_FILE,
+    Here,
+    LaunchPlace,
+    LaunchRequest,
+    Prepared,
+    prepare,
+)
+
+PLACES: dict[str, type[LaunchPlace]] = {"Here": Here, "OnHosts": OnHosts, "OnSky": sky.OnSky}
+OURS = ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "DISTUI_SOCKET_DIR", "HOME")
+"""Variables by which this process finds its own files, whatever the earlier launch had."""
+
+
+class Wanted(Struct, frozen=True):
+    """What is to be different."""
+
+    name: str | None = None
+    set: tuple[str, ...] = ()
+    """Fields of the preset: "mesh.tp=2"."""
+    env: Mapping[str, str] = {}
+    unset: tuple[str, ...] = ()
+
+    @property
+    def changes(self) -> dict[str, str | None]:
+        """Of the environment; None unsets a variable."""
+        return {**dict.fromkeys(self.unset), **self.env}
+
+
+class KeptRequest(Struct, frozen=True):
+    """The file `request.json`."""
+
+    cwd: str
+    launch: LaunchRequest
+
+
+def again(entry: run_directories.Entry, wanted: Wanted) -> Prepared:
+    """The launch of `entry` under a new id. Raises RunError and PresetError."""
+    name = entry.record.name
+    if entry.record.kind == "node":
+        raise RunError(
+            f"run {name} is a node's part of {entry.record.whole}: rerun it where that was launched"
+        )
+    if why := environment.refusal(wanted.changes):
+        raise RunError(why)
+    if wanted.set and not daemon.load(entry).preset:
+        raise RunError(f"--set changes fields of a preset, and run {name} has none: leave it out")
+    lasting = entry.state().changes
+    changes = {**lasting, **wanted.changes}
+    changes = {var: _revealed(var, value) for var, value in changes.items()}
+    if entry.record.kind == "local":
+        return _here(entry, wanted, changes)
+    if not wanted.set and not changes and launch_order.read(entry.path) is not None:
+        return _with_request(sky.again(entry, wanted.name), entry)
+    return _anew(entry, wanted, changes, None)
+
+
+def _revealed(name: str, value: str | None) -> str | None:
+    """The value of a change that was not written down because it is secret. Raises RunError."""
+    if value != MASK:
+        return value
+    if name not in os.environ:
+        raise RunError(
+            f"{name}: secrets are never written down; export it here, or give --env or --unset {name}"
+        )
+    return os.environ[name]
+
+
+# -----------------------------------------------------------------------------------------------------------
+# On this machine.
+
+
+def _here(entry: run_directories.Entry, wanted: Wanted, changes: Mapping[str, str | None]) -> Prepared:
+    kept = environment.read(entry.path)
+    if kept is None:
+        raise RunError(
+            f"{entry.path / environment.FILE} is missing or damaged: `distui launch` starts {entry.record.name} anew"
+        )
+    shell = _shell(kept, changes)
+    if wanted.set or (changes and (entry.path / REQUEST_FILE).exists()):
+        return _anew(entry, wanted, changes, shell)
+    before = daemon.load(entry)
+    if any(MASK in word for word in before.argv):
+        raise RunError(
+            f"arguments of {entry.record.name} hold secrets, which are never written down: "
+            "`distui launch` starts it anew"
+        )
+    record = run_directories.new_record(wanted.name or entry.record.name)
+    plan = _changed(
+        _moved(before, record, {name: shell[name] for name in kept.hidden if name in shell}), changes
+    )
+    return _with_request(Prepared(plan, record, shell=shell), entry)
+
+
+def _with_request(prepared: Prepared, entry: run_directories.Entry) -> Prepared:
+    """With the request of the earlier run, so that the new one can be rerun itself; without one as it is."""
+    try:
+        kept = read(entry)
+    except RunError:
+        return prepared
+    request = replace(kept.launch.request, name=prepared.record.name)
+    return replace(prepared, asked=replace(kept.launch, request=request), cwd=kept.cwd)
+
+
+def _shell(kept: Kept, changes: Mapping[str, str | None]) -> dict[str, str]:
+    """The environment of the earlier launch with changes. Raises RunError where a secret of it is not at hand."""
+    missing = sorted(name for name in kept.hidden if name not in os.environ and name not in changes)
+    if missing:
+        raise RunError(
+            f"{', '.join(missing)}: secrets are never written down; export them here, or --unset {missing[0]}"
+        )
+    env = {**kept.values, **{name: os.environ[name] for name in kept.hidden if name not in changes}}
+    env |= {name: value for name, value in changes.items() if value is not None}
+    return {name: value for name, value in env.items() if changes.get(name, "") is not None}
+
+
+def _moved(before: Plan, record: RunRecord, hidden: Mapping[str, str]) -> Plan:
+    """The plan with the new run's id, directory and ports, and its secrets filled in; what the user wrote stays."""
+    ports: dict[str, str] = {}
+
+    def renamed(text: str) -> str:
+        return text.replace(before.run, record.run)
+
+    def ported(text: str) -> str:
+        return re.sub(r"\d+$", lambda old: ports.setdefault(old[0], str(local_agent.free_port())), text)
+
+    own = len(before.argv) - len(before.command)
+    argv = [renamed(word) if at < own else word for at, word in enumerate(before.argv)]
+    for at in range(1, own):
+        if argv[at - 1] in PORT_OPTIONS:
+            argv[at] = ported(argv[at])
+    env = {name: hidden.get(name, renamed(value)) for name, value in before.env.items()}
+    env |= {name: ported(env[name]) for name in PORT_VARIABLES if name in env}
+    run_dir = str(run_directories.runs_dir() / record.run)
+    return replace(
+        before,
+        run=record.run,
+        name=record.name,
+        run_dir=run_dir,
+        # Files of the plan lie in the run directory, also where the user's own words name them by it.
+        argv=tuple(word.replace(before.run_dir, run_dir) for word in argv),
+        env=env,
+        files={name: renamed(text) for name, text in before.files.items()},
+    )
+
+
+def _changed(plan: Plan, changes: Mapping[str, str | None]) -> Plan:
+    """With a changed environment, whatever set the variables before."""
+    env = {**plan.env, **{name: value for name, value in changes.items() if value is not None}}
+    origins = {**plan.origins, **dict.fromkeys(changes, COMMAND_LINE)}
+    gone = {name for name, value in changes.items() if value is None}
+    return replace(
+        plan,
+        env={name: value for name, value in env.items() if name not in gone},
+        origins={name: origin for name, origin in origins.items() if name not in gone},
+    )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Planned anew, from what was asked for.
+
+
+def read(entry: run_directories.Entry) -> KeptRequest:
+    """What was asked for at a launch. Raises RunError."""
+    path, name = entry.path / REQUEST_FILE, entry.record.name
+    try:
+        document = file_io.document(path, dict[str, Any])
+        place = document.pop("place")
+        kind = PLACES[place.pop("kind")]
+        launch = msgspec.convert({**document, "place": {}}, _Without)
+        return KeptRequest(
+            launch.cwd,
+            LaunchRequest(
+                request=launch.request, preset=launch.preset, overrides=launch.overrides,
+                command=launch.command, task=launch.task, port=launch.port, place=msgspec.convert(place, kind),
+            ),
+        )  # fmt: skip
+    except file_io.FileError as error:
+        why = (
+            "was launched by a version that kept no request"
+            if error.missing
+            else f"has no request: {error}"
+        )
+        raise RunError(f"run {name} {why}; `distui launch` starts it anew") from None
+    except (KeyError, AttributeError, TypeError, msgspec.ValidationError) as error:
+        raise RunError(f"{path} is damaged ({error}); `distui launch` starts {name} anew") from None
+
+
+class _Without(Struct):
+    """The file without the place, which is of several kinds."""
+
+    cwd: str
+    request: Request
+    preset: str
+    overrides: tuple[str, ...]
+    command: tuple[str, ...] | None
+    task: str
+    port: int | None
+
+
+def _anew(
+    entry: run_directories.Entry,
+    wanted: Wanted,
+    changes: Mapping[str, str | None],
+    shell: Mapping[str, str] | None,
+) -> Prepared:
+    """`shell`: the environment of a run on this machine; None: the job's is made on its nodes. Raises RunError."""
+    kept = read(entry)
+    launch = _filled(entry.record.name, kept.launch, changes)
+    added = {name: value for name, value in changes.items() if value is not None}
+    request = launch.request
+    request = replace(
+        request,
+        name=wanted.name or entry.record.name,
+        env={name: value for name, value in {**request.env, **added}.items() if name not in _gone(changes)},
+        nccl={name: value for name, value in request.nccl.items() if name not in changes},
+    )
+    launch = replace(
+        launch,
+        request=request,
+        overrides=(*launch.overrides, *wanted.set),
+        place=_same_cluster(entry, launch.place),
+    )
+    with _as_then(kept.cwd, shell):
+        prepared = replace(prepare(launch), cwd=kept.cwd)
+    unset = dict.fromkeys(_gone(changes))
+    if shell is None:
+        return replace(prepared, plan=_changed(prepared.plan, unset)) if unset else prepared
+    return replace(prepared, plan=_changed(prepared.plan, unset), shell=shell)
+
+
+def _gone(changes: Mapping[str, str | None]) -> set[str]:
+    return {name for name, value in changes.items() if value is None}
+
+
+def _same_cluster(entry: run_directories.Entry, place: LaunchPlace) -> LaunchPlace:
+    """On SkyPilot's nodes: the cluster of the earlier run, if it is still up."""
+    order = launch_order.read(entry.path)
+    if order is None or order.managed or not isinstance(place, sky.OnSky):
+        return place
+    return replace(place, cluster=order.cluster)
+
+
+def _filled(name: str, launch: LaunchRequest, changes: Mapping[str, str | None]) -> LaunchRequest:
+    """With the values of secrets from this process's environment. Raises RunError where one is not to be had."""
+    request, missing = launch.request, list[str]()
+
+    def filled(values: Mapping[str, str]) -> dict[str, str]:
+        hidden = [var for var, value in values.items() if MASK in value and var not in changes]
+        missing.extend(var for var in hidden if var not in os.environ)
+        return {
+            var: os.environ.get(var, value) if MASK in value else value for var, value in values.items()
+        }
+
+    request = replace(
+        request, env=filled(request.env), nccl=filled(request.nccl),
+        hosts={pattern: filled(values) for pattern, values in request.hosts.items()},
+    )  # fmt: skip
+    if missing:
+        raise RunError(f"{listed(missing)}: secrets are never written down; export them here and rerun it")
+    words = (*request.args, *(launch.command or ()), *launch.overrides, *_texts(launch.place))
+    if any(MASK in word for word in words):
+        raise RunError(
+            f"arguments of {name} hold secrets, which are never written down: `distui launch` starts it anew"
+        )
+    return replace(launch, request=request)
+
+
+def _texts(place: LaunchPlace) -> Iterator[str]:
+    resources = getattr(place, "resources", None)
+    if resources is not None:
+        yield from filter(None, (resources.setup, *resources.mounts.values()))
+
+
+@contextmanager
+def _as_then(cwd: str, shell: Mapping[str, str] | None) -> Iterator[None]:
+    """Within it this process has the directory and the environment of the earlier launch. Raises RunError."""
+    before, env = os.getcwd(), dict(os.environ)
+    try:
+        os.chdir(cwd)
+    except OSError as error:
+        raise RunError(
+            f"the directory of that launch, {cwd}, cannot be entered ({error.strerror})"
+        ) from None
+    try:
+        if shell is not None:
+            mine = {name: env[name] for name in OURS if name in env}
+            os.environ.clear()
+            os.environ.update({**shell, **mine})
+        yield
+    finally:
+        os.chdir(before)
+        os.environ.clear()
+        os.environ.update(env)

@@ -1,0 +1,187 @@
+"""A rerun's plan: with changes it is made anew, in the place and the environment of then, whatever this shell is now."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distui.presets.plan import Request
+from distui.presets.render import plan_to_json
+from distui.presets.skypilot import Resources
+from distui.runners import environment, run_directories
+from distui.runners.errors import RunError
+from distui.runners.hub import launch_order
+from distui.runners.hub.launch_order import SkyRequest
+from distui.runners.launch.hosts import Named, OnHosts
+from distui.runners.launch.prepare import (
+    REQUEST_FILE,
+    LaunchPlace,
+    LaunchRequest,
+    Prepared,
+    prepare,
+    request_text,
+)
+from distui.runners.launch.rerun import Wanted, again, read
+from distui.runners.launch.sky import OnSky
+from distui.tui.cli import main
+
+pytestmark = [pytest.mark.timeout(60), pytest.mark.torch]
+
+
+@pytest.fixture(autouse=True)
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "train.py").write_text("import torch\n")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return folder
+
+
+def kept(made: Prepared) -> run_directories.Entry:
+    """The directory of a run that was planned, as its start would leave it; nothing is started."""
+    assert made.asked is not None
+    files = {REQUEST_FILE: request_text(made.asked, made.cwd or os.getcwd())}
+    path = run_directories.create(
+        made.record, json.dumps(plan_to_json(made.plan, masked=True)).encode(), files
+    )
+    if made.order is None:
+        environment.write(path, environment.of_launch(os.environ, made.plan.env))
+    entry = run_directories.at(path)
+    assert entry is not None
+    return entry
+
+
+def script(*overrides: str, **about: Any) -> LaunchRequest:
+    request = Request(
+        **{
+            "script": "train.py",
+            "args": ("--lr", "1"),
+            "nproc_per_node": 2,
+            "python": sys.executable,
+            **about,
+        }
+    )
+    return LaunchRequest(preset="ddp", overrides=overrides, request=request)
+
+
+def test_a_field_of_the_preset_in_the_old_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: Path
+) -> None:
+    monkeypatch.setenv("GIVEN", "then")
+    entry = kept(prepare(script("restart.limit=1", env={"A": "1", "B": "2"})))
+    monkeypatch.setenv("GIVEN", "now")
+    monkeypatch.setenv("STRANGE", "1")
+    monkeypatch.chdir(tmp_path)
+    wanted = Wanted(
+        "other", ("restart.limit=9", "strategy.bucket_cap_mb=50"), {"A": "3", "NCCL_DEBUG": "WARN"}, ("B",)
+    )
+    made = again(entry, wanted)
+    assert (os.getcwd(), os.environ["GIVEN"], os.environ["STRANGE"]) == (str(tmp_path), "now", "1")
+    assert made.plan.restart.limit == 9
+    assert (made.plan.cwd, made.plan.command, made.record.name) == (
+        str(code),
+        ("train.py", "--lr", "1"),
+        "other",
+    )
+    assert (made.plan.env["A"], made.plan.env["NCCL_DEBUG"], made.plan.env.get("B")) == ("3", "WARN", None)
+    assert made.shell is not None
+    assert (made.shell["GIVEN"], made.shell.get("STRANGE"), made.shell.get("B")) == ("then", None, None)
+    third = again(kept(made), Wanted(set=("strategy.bucket_cap_mb=60",)))
+    assert (third.plan.restart.limit, third.plan.env["A"]) == (9, "3"), "changes of a rerun last"
+
+
+def test_without_changes_it_is_the_very_plan() -> None:
+    first = prepare(script(env={"A": "1"}))
+    second = again(kept(first), Wanted())
+    before, after = (plan_to_json(each.plan, masked=False) for each in (first, second))
+    renamed = json.loads(json.dumps(before).replace(first.record.run, second.record.run))
+    assert {name for name in renamed if renamed[name] != after[name]} <= {"argv", "env"}, (
+        "ports alone differ"
+    )
+    assert first.asked is not None
+    assert second.asked == replace(first.asked, request=replace(first.asked.request, name="train"))
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        OnHosts(hosts=[Named("gpu1", 4), Named("me@gpu2")], options=("-F", "/x"), head="10.0.0.1", workdir="/w"),
+        OnSky(resources=Resources(gpus="H100:8", any_of=({"infra": "aws"},), mounts={"/d": "s3://b"}), managed=True),
+    ],
+    ids=["hosts", "sky"],
+)  # fmt: skip
+def test_every_place_is_kept_whole(place: LaunchPlace, tmp_path: Path) -> None:
+    launch = LaunchRequest(
+        preset="fsdp2", overrides=("mesh.tp=2",), port=29500, place=place,
+        request=Request(script="t.py", args=("--a", "b c"), env={"A": "1"}, nccl={"NCCL_DEBUG": "INFO"}, adopt=True,
+                        hosts={"gpu*": {"B": "2"}}, signals=("loss (?P<loss>.*)",), nnodes="1:2", grace_s=3.0),
+    )  # fmt: skip
+    (tmp_path / REQUEST_FILE).write_text(request_text(launch, "/somewhere"))
+    entry = run_directories.Entry(tmp_path, run_directories.new_record("x"))
+    assert (read(entry).cwd, read(entry).launch) == ("/somewhere", launch)
+
+
+def test_on_sky_pilots_nodes_with_changes_the_cluster_stays(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    place = OnSky(resources=Resources(gpus="H100:8", setup="pip install x"))
+    first = prepare(LaunchRequest(preset="ddp", request=Request(script="train.py", nnodes=2), place=place))
+    entry = kept(first)
+    assert isinstance(first.order, SkyRequest)
+    launch_order.write(entry.path, first.order)
+    monkeypatch.chdir(tmp_path)
+    second = again(entry, Wanted(set=("restart.limit=5",), env={"A": "1"}))
+    assert isinstance(second.order, SkyRequest)
+    assert (second.plan.restart.limit, second.plan.env["A"]) == (5, "1")
+    assert (second.order.cluster, second.order.reuse) == (first.order.cluster, True)
+    assert second.order.task["workdir"] == first.order.task["workdir"]
+
+
+def test_secrets_are_in_no_request_and_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    token = "hf_abcdefghijklmnopqrstuvwxyz0123456789"
+    entry = kept(prepare(script(env={"HF_TOKEN": token})))
+    assert token not in (entry.path / REQUEST_FILE).read_text()
+    with pytest.raises(RunError, match=r"HF_TOKEN: secrets are never written down; export"):
+        again(entry, Wanted(set=("restart.limit=5",)))
+    monkeypatch.setenv("HF_TOKEN", token)
+    assert again(entry, Wanted(set=("restart.limit=5",))).plan.env["HF_TOKEN"] == token
+    loud = kept(prepare(script(args=("--token", token))))
+    for wanted in (Wanted(), Wanted(env={"A": "1"})):
+        with pytest.raises(RunError, match="arguments of train hold secrets"):
+            again(loud, wanted)
+
+
+def test_what_cannot_be_repeated_is_a_sentence(
+    capsys: pytest.CaptureFixture[str], code: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    entry = kept(prepare(script()))
+    plain = kept(prepare(LaunchRequest(command=(sys.executable, "-V"), request=Request(name="plain"))))
+
+    def refused(*words: str) -> str:
+        assert main(["rerun", "-n", *words]) == 2
+        return capsys.readouterr().err
+
+    assert "run plain has none" in refused("plain", "--set", "restart.limit=1")
+    assert "RANK is computed" in refused("train", "--env", "RANK=3")
+    assert "NAME=VALUE" in refused("train", "--env", "nothing")
+    assert "write the name alone" in refused("train", "--unset", "A=1")
+    assert "restart.limit" in refused("train", "--set", "restart.limits=9")
+    monkeypatch.chdir(tmp_path)
+    code.rename(tmp_path / "moved")
+    assert "cannot be entered" in refused("train", "--env", "A=1")
+    (tmp_path / "moved").rename(code)
+    (entry.path / REQUEST_FILE).write_text('{"place": 3}')
+    assert "is damaged" in refused("train", "--env", "A=1")
+    for each in (entry, plain):
+        (each.path / REQUEST_FILE).unlink()
+        made = again(each, Wanted(env={"A": "1"}))
+        assert made.plan.env["A"] == "1", "a run of before requests were kept: its plan, with the change"
+    with pytest.raises(RunError, match="kept no request"):
+        again(entry, Wanted(set=("restart.limit=1",)))
