@@ -221,8 +221,8 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 324,
-    "lines": 94_660,
+    "modules": 325,
+    "lines": 94_966,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 49,

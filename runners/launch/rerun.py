@@ -43,7 +43,7 @@ OURS = ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "DISTUI_SOCKET_DIR", "HOME")
 """Variables by which this process finds its own files, whatever the earlier launch had."""
 
 
-class Wanted(Struct, frozen=True):
+class LaunchChanges(Struct, frozen=True):
     """What is to be different."""
 
     name: str | None = None
@@ -65,7 +65,7 @@ class KeptRequest(Struct, frozen=True):
     launch: LaunchRequest
 
 
-def again(entry: run_directories.Entry, wanted: Wanted) -> Prepared:
+def again(entry: run_directories.Entry, wanted: LaunchChanges) -> Prepared:
     """The launch of `entry` under a new id. Raises RunError and PresetError."""
     name = entry.record.name
     if entry.record.kind == "node":
@@ -101,7 +101,9 @@ def _revealed(name: str, value: str | None) -> str | None:
 # On this machine.
 
 
-def _here(entry: run_directories.Entry, wanted: Wanted, changes: Mapping[str, str | None]) -> Prepared:
+def _here(
+    entry: run_directories.Entry, wanted: LaunchChanges, changes: Mapping[str, str | None]
+) -> Prepared:
     kept = environment.read(entry.path)
     if kept is None:
         raise RunError(
@@ -231,7 +233,7 @@ class _Without(Struct):
 
 def _anew(
     entry: run_directories.Entry,
-    wanted: Wanted,
+    wanted: LaunchChanges,
     changes: Mapping[str, str | None],
     shell: Mapping[str, str] | None,
 ) -> Prepared:

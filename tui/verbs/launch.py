@@ -33,7 +33,7 @@ from ...runners.hub.sky_process import Candidate, candidates_for
 from ...runners.launch import sky
 from ...runners.launch.hosts import OnHosts, of_options, ssh_options
 from ...runners.launch.prepare import LaunchRequest, Prepared, host_pairs, nccl_pairs, prepare
-from ...runners.launch.rerun import Wanted, again
+from ...runners.launch.rerun import LaunchChanges, again
 from ...runners.launch.sky import OnSky
 from ...runners.launch.syntax_check import syntax_problem
 from ...runners.local_agent import with_link
@@ -467,7 +467,7 @@ def rerun(options: argparse.Namespace) -> int:
         raise RunError(
             f"run {entry.record.name} is live: `distui stop {entry.record.name}` first, or --name OTHER"
         )
-    wanted = Wanted(
+    wanted = LaunchChanges(
         options.name, tuple(options.set), pairs(options.env, "--env"), tuple(_names(options.unset))
     )
     launch = again(entry, wanted)

@@ -27,7 +27,7 @@ from distui.runners.launch.prepare import (
     prepare,
     request_text,
 )
-from distui.runners.launch.rerun import Wanted, again, read
+from distui.runners.launch.rerun import LaunchChanges, again, read
 from distui.runners.launch.sky import OnSky
 from distui.tui.cli import main
 
@@ -79,7 +79,7 @@ def test_a_field_of_the_preset_in_the_old_place(
     monkeypatch.setenv("GIVEN", "now")
     monkeypatch.setenv("STRANGE", "1")
     monkeypatch.chdir(tmp_path)
-    wanted = Wanted(
+    wanted = LaunchChanges(
         "other", ("restart.limit=9", "strategy.bucket_cap_mb=50"), {"A": "3", "NCCL_DEBUG": "WARN"}, ("B",)
     )
     made = again(entry, wanted)
@@ -93,13 +93,13 @@ def test_a_field_of_the_preset_in_the_old_place(
     assert (made.plan.env["A"], made.plan.env["NCCL_DEBUG"], made.plan.env.get("B")) == ("3", "WARN", None)
     assert made.shell is not None
     assert (made.shell["GIVEN"], made.shell.get("STRANGE"), made.shell.get("B")) == ("then", None, None)
-    third = again(kept(made), Wanted(set=("strategy.bucket_cap_mb=60",)))
+    third = again(kept(made), LaunchChanges(set=("strategy.bucket_cap_mb=60",)))
     assert (third.plan.restart.limit, third.plan.env["A"]) == (9, "3"), "changes of a rerun last"
 
 
 def test_without_changes_it_is_the_very_plan() -> None:
     first = prepare(script(env={"A": "1"}))
-    second = again(kept(first), Wanted())
+    second = again(kept(first), LaunchChanges())
     before, after = (plan_to_json(each.plan, masked=False) for each in (first, second))
     renamed = json.loads(json.dumps(before).replace(first.record.run, second.record.run))
     assert {name for name in renamed if renamed[name] != after[name]} <= {"argv", "env"}, (
@@ -137,7 +137,7 @@ def test_on_sky_pilots_nodes_with_changes_the_cluster_stays(
     assert isinstance(first.order, SkyRequest)
     launch_order.write(entry.path, first.order)
     monkeypatch.chdir(tmp_path)
-    second = again(entry, Wanted(set=("restart.limit=5",), env={"A": "1"}))
+    second = again(entry, LaunchChanges(set=("restart.limit=5",), env={"A": "1"}))
     assert isinstance(second.order, SkyRequest)
     assert (second.plan.restart.limit, second.plan.env["A"]) == (5, "1")
     assert (second.order.cluster, second.order.reuse) == (first.order.cluster, True)
@@ -149,11 +149,11 @@ def test_secrets_are_in_no_request_and_are_asked_for(monkeypatch: pytest.MonkeyP
     entry = kept(prepare(script(env={"HF_TOKEN": token})))
     assert token not in (entry.path / REQUEST_FILE).read_text()
     with pytest.raises(RunError, match=r"HF_TOKEN: secrets are never written down; export"):
-        again(entry, Wanted(set=("restart.limit=5",)))
+        again(entry, LaunchChanges(set=("restart.limit=5",)))
     monkeypatch.setenv("HF_TOKEN", token)
-    assert again(entry, Wanted(set=("restart.limit=5",))).plan.env["HF_TOKEN"] == token
+    assert again(entry, LaunchChanges(set=("restart.limit=5",))).plan.env["HF_TOKEN"] == token
     loud = kept(prepare(script(args=("--token", token))))
-    for wanted in (Wanted(), Wanted(env={"A": "1"})):
+    for wanted in (LaunchChanges(), LaunchChanges(env={"A": "1"})):
         with pytest.raises(RunError, match="arguments of train hold secrets"):
             again(loud, wanted)
 
@@ -181,7 +181,7 @@ def test_what_cannot_be_repeated_is_a_sentence(
     assert "is damaged" in refused("train", "--env", "A=1")
     for each in (entry, plain):
         (each.path / REQUEST_FILE).unlink()
-        made = again(each, Wanted(env={"A": "1"}))
+        made = again(each, LaunchChanges(env={"A": "1"}))
         assert made.plan.env["A"] == "1", "a run of before requests were kept: its plan, with the change"
     with pytest.raises(RunError, match="kept no request"):
-        again(entry, Wanted(set=("restart.limit=1",)))
+        again(entry, LaunchChanges(set=("restart.limit=1",)))
