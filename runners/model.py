@@ -704,7 +704,7 @@ class CommandDone(Struct, frozen=True, tag=True):
     ok: bool
     text: str
     data: dict[str, str] = field(default_factory=dict)
-    """What a Dump brought, by rank ("0", "1", …); not journaled."""
+    """What a Dump or a Profile brought, by rank ("0", "1", …); not journaled."""
     clauses: tuple[Clause, ...] = ()
     """What `text` says, one by one; () where that is one statement about no ranks."""
 
@@ -1029,6 +1029,33 @@ class Dump(RunCommand, frozen=True, tag=True):
         return f"dump of {self.what} requested"
 
 
+class Profile(RunCommand, frozen=True, tag=True):
+    """Have torch.profiler record the same steps of ranks."""
+
+    verb: ClassVar[str] = "profile"
+
+    ranks: tuple[int, ...] = ()
+    """() means all."""
+    steps: int = 3
+    seconds: float | None = None
+    """How long to wait for the traces; None: as the pace of the steps demands."""
+    part: str = ""
+    """What a coordinator asks of each node: "ready", "arm", "wait" or "cancel"; "read": a piece of a trace."""
+    first: int = 0
+    """Of "arm": the first step that is recorded, counted by the hooks."""
+    folder: str = ""
+    """Name of the folder of this profile's traces, below "profiles" of each node."""
+    offset: int = 0
+    """Of "read": where the piece of the only rank's trace begins, in bytes."""
+
+    @property
+    def reads(self) -> bool:
+        return self.part in ("ready", "read")
+
+    def requested(self) -> str:
+        return f"profile of {self.steps} step{'s' * (self.steps != 1)} requested"
+
+
 class Down(RunCommand, frozen=True, tag=True):
     """Take the cluster down, with everything on it."""
 
@@ -1101,7 +1128,7 @@ class ReadMetrics(Struct, frozen=True, tag=True):
     """Whether the series are to carry `samples`: a hub needs them to fold nodes."""
 
 
-Action = Restart | Stop | SetNccl | Signal | Save | Dump | Down | SetAutostop
+Action = Restart | Stop | SetNccl | Signal | Save | Dump | Profile | Down | SetAutostop
 """Every RunCommand."""
 
 Command = Hello | Via | Action | ReadLog | ReadMetrics

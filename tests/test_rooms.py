@@ -24,7 +24,7 @@ MODULE_LINES = 650
 FUNCTION_LINES = 45
 LONGER: dict[str, tuple[int, str]] = {
     "runners/model.py": (
-        1176,
+        1203,
         "one definition of every event and command, and all that is known of each kind of command",
     ),
     "runners/state.py": (691, "one fold: what every event does to the state of a run"),
@@ -221,8 +221,8 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 325,
-    "lines": 94_966,
+    "modules": 331,
+    "lines": 96_852,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 49,

@@ -28,7 +28,9 @@ READS = frozenset(
 )
 """Start, end, signal and restart nothing, in whatever state the run is: `dump` asks ranks that answer by themselves."""
 
-CHANGES = frozenset(["autostop", "down", "nccl", "note", "prune", "restart", "rm", "signal", "stop", "tag"])
+CHANGES = frozenset(
+    ["autostop", "down", "nccl", "note", "profile", "prune", "restart", "rm", "signal", "stop", "tag"]
+)
 """Change a run that is there."""
 
 STARTS = frozenset(["demo", "exec", "launch", "relaunch", "rerun"])
@@ -69,6 +71,21 @@ def count(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or len(text) > 9:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number: write 0 or more, as in 3")
     return int(text)
+
+
+def rank_list(text: str) -> tuple[int, ...]:
+    """Ranks of an option: "0,5", "0-7", "0,4-6". Raises ArgumentTypeError."""
+    ranks: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        try:
+            ends = count(first), count(last if dash else first)
+        except argparse.ArgumentTypeError:
+            ends = 1, 0
+        if not 0 <= ends[1] - ends[0] < 1024:
+            raise argparse.ArgumentTypeError(f"{text!r} is no list of ranks: write them as in 0,5 or 0-7")
+        ranks += range(ends[0], ends[1] + 1)
+    return tuple(ranks)
 
 
 def days(text: str) -> float:
@@ -406,6 +423,28 @@ def _verbs_of_ranks(verbs: Verbs) -> None:
     verb.add_argument(
         "--record", action="store_true", help="memory: have torch record allocations for later snapshots"
     )
+    _json(verb)
+    _profile(verbs)
+
+
+def _profile(verbs: Verbs) -> None:
+    verb = _verb(
+        verbs, "profile", "profile:profile", help="record steps of ranks with torch.profiler, and sum up the traces",
+        usage="distui profile [RUN | DIR | FILE] [--ranks LIST] [--steps N] [--timeout SECONDS] [--out DIR] [--json]",
+    )  # fmt: skip
+    verb.add_argument(
+        "run", nargs="?", metavar="RUN|DIR|FILE",
+        help="name, id or unique prefix of a live run (default: the only one); or traces, which are shown",
+    )  # fmt: skip
+    verb.add_argument(
+        "-r", "--ranks", "--rank", type=rank_list, action="append", default=[], metavar="LIST",
+        help="only these, as in 0,5 or 0-7 (default: all)",
+    )  # fmt: skip
+    verb.add_argument("--steps", type=count, default=3, metavar="N", help="optimizer steps (default: 3)")
+    verb.add_argument(
+        "--timeout", type=seconds, metavar="SECONDS", help="give up after SECONDS (default: by the pace)"
+    )
+    verb.add_argument("--out", metavar="DIR", help="copy the traces to DIR (default: the run's directory)")
     _json(verb)
 
 

@@ -20,16 +20,17 @@ from textual.signal import Signal
 from ..presets import trusted_files
 from ..presets.sanitize import as_message
 from ..presets.trusted_files import private_folder
-from ..runners import saving
+from ..runners import profiling, saving
 from ..runners.errors import LaunchError
 from ..runners.formatting import plural
-from ..runners.model import Command, CommandDone, Down, Dump, Restart, SetAutostop, SetNccl, Stop
+from ..runners.model import Command, CommandDone, Down, Dump, Profile, Restart, SetAutostop, SetNccl, Stop
 from ..runners.nccl_reach import UNUSED, refusal, uses_gloo
 from ..runners.wire.client import LinkError, Window, new_id
 from .rows.command_line import CommandError, RunNames, parse
 from .rows.confirm import Confirmation, Target, changed_since, confirmation, env_now, target
 from .rows.frame import Frame, LinkPhase, ViewOptions
 from .rows.plot import Mark
+from .rows.profiles import answer_rows
 from .rows.run_status import no_cluster
 from .screens.bars import Flash
 from .screens.modal import ConfirmScreen, NcclScreen, TypedScreen, WideScreen
@@ -311,7 +312,9 @@ class CommandingApp(LendingApp):
             self.notify(str(error), severity="error", markup=False)
             return
         self.notify(done.text, severity="information" if done.ok else "error", markup=False)
-        if done.data:
+        if isinstance(command, Profile):
+            await self._show_profile(done, follower)
+        elif done.data:
             what = command.what if isinstance(command, Dump) else "stacks"
             source = dumps().source_of(follower.state)
             rows = partial(dumps().dump_rows, what, done.data, source=source)
@@ -324,6 +327,37 @@ class CommandingApp(LendingApp):
             rows = partial(dumps().stack_rows, data, source=dumps().source_of(follower.state))
             title = dumps().stack_title(data)
             self.push_screen(WideScreen(f"{when}: {title}" if when else title, rows, self.view.ascii))
+
+    def ask_profile(self) -> None:
+        """Ask for a profile of the marked ranks, or of all."""
+        follower = self.follower
+        if follower is None or self.in_past():
+            return
+        if self.allowed("profile"):
+            ranks = tuple(sorted(self.view.marked & set(follower.state.ranks)))
+            self.ask(Profile(new_id(), ranks))
+        else:
+            ended = follower.state.phase.ended
+            text = "the run has ended: there are no ranks to profile" if ended else self.why_readonly()
+            self.notify(text, severity="error", markup=False)
+
+    async def _show_profile(self, done: CommandDone, follower: Follower) -> None:
+        """The traces are fetched first, where they are on other machines."""
+        if not done.data:
+            return
+        answered = profiling.traces(done)
+        run_dir, elsewhere = self.source.kept_at(self.run_id)
+        try:
+            if run_dir is not None and not elsewhere:
+                fetched = profiling.here(run_dir, answered)
+            else:
+                folder = profiling.folder_of(run_dir or state_dir(), answered)
+                fetched = await profiling.fetched(follower.send, answered, folder)
+        except LinkError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        rows = partial(answer_rows, done, answered, fetched)
+        self.push_screen(WideScreen(profiling.title(answered), rows, self.view.ascii))
 
     async def _save_then(self, command: Restart, follower: Follower) -> None:
         asked = saving.way(follower.state)

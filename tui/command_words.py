@@ -219,7 +219,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("look at runs", ("ls", "attach", "status", "logs", "metrics", "events", "wait", "watch")),
     ("change a run", ("nccl", "restart", "signal", "stop")),
     ("keep order", ("note", "tag", "rm", "prune")),
-    ("find what is wrong", ("diagnose", "dump", "doctor", "export", "replay")),
+    ("find what is wrong", ("diagnose", "dump", "profile", "doctor", "export", "replay")),
     ("presets, memory and notices", ("presets", "advise", "trust", "notify")),
     ("SkyPilot's clusters", ("candidates", "autostop", "down")),
     ("distui itself", ("completion",)),

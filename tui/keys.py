@@ -74,6 +74,8 @@ ACTIONS: tuple[Action, ...] = (
            "restart", mutates=True),
     Action("stop", "x", "stop", "stop the run", "run", "stop", mutates=True),
     Action("nccl", "d", "nccl", "NCCL_DEBUG: level, subsystems, for how long", "run", "NCCL", mutates=True),
+    Action("profile", "P", "profile", "record steps of the marked ranks, or all, with torch.profiler, and sum them up",
+           "run", mutates=True),
     Action("filter", "slash", "filter", "filter the log by a regular expression", "run", "filter"),
     Action("log.follow", "f", "follow", "follow the log's end; scrolling up stops it", "run", "follow"),
     Action("log.stream", "v", "stream", "stream: all, out, err, nccl; of several nodes launch and service", "run",

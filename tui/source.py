@@ -470,6 +470,14 @@ class LocalSource:
             started = await asyncio.to_thread(lambda: launch_form.prepared(form).start())
             return started.record.run
 
+    def kept_at(self, run_id: str) -> tuple[Path | None, bool]:
+        """The directory of a run on this machine, and whether its traces are elsewhere; None where it has none here."""
+        try:
+            entry = run_directories.resolve(run_id)
+        except RunError:
+            return None, True
+        return entry.path, entry.record.kind == "hub"
+
     def shell(self, run_id: str, node: int) -> Shell | None:
         """A shell on a node of a run on several; None for other runs. Raises LaunchError."""
         if run_id.startswith(WATCH):

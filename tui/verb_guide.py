@@ -227,6 +227,14 @@ GUIDES: dict[str, VerbGuide] = {
         ),
         (1, 3, 4, 5), "no rank answered",
     ),
+    "profile": VerbGuide(
+        (
+            ("profile night", "3 steps of all ranks by torch.profiler: operators, communication, the slowest rank"),
+            ("profile night --ranks 0,5 --steps 10 --out traces", "two ranks, their traces in a directory"),
+            ("profile traces --json", "traces that are there, as JSON"),
+        ),
+        (1, 3, 4, 5), "no rank has a trace",
+    ),
     "doctor": VerbGuide(
         (
             ("doctor", "whether this node can run a job"),

@@ -34,6 +34,7 @@ from ..model import (
     CommandReceived,
     Destination,
     Dump,
+    Profile,
     RankPhase,
     Restart,
     RunCommand,
@@ -47,6 +48,7 @@ from ..wire.client import MAX_LINE
 from .hook_clients import Environment, HookError, Hooks
 from .processes import disposition, marked, resume, send_signal, sweep, unmarked
 from .pyspy import EVERY_S, PySpy, alike, stacks
+from .rank_profiles import RankProfiles
 from .runner_process import Runner, ServedRun, ask_once
 
 RUNNER_SECONDS = 20.0
@@ -201,6 +203,7 @@ class AgentCommands(CommandExecutor):
             Signal: self._signal,
             Save: self._save,
             Dump: self._dump,
+            Profile: RankProfiles(run, hooks).profile,
         }
 
     def resume(self) -> None:

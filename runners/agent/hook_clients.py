@@ -97,7 +97,7 @@ class HookClient:
     ) -> None:
         self.rank, self.attempt, self.pid = change.rank, change.attempt, change.pid
         self.stacks_file: Path | None = None
-        self._path, self._changed, self._has_counted = path, changed, counted
+        self.path, self._changed, self._has_counted = path, changed, counted
         self._writer: asyncio.StreamWriter | None = None
         self._young_until, self._heard = time.monotonic() + YOUNG_S, asyncio.Event()
         self._requests = rpc.OpenRequests[dict[str, Any]]()
@@ -126,7 +126,7 @@ class HookClient:
         """Connect as soon as the hook listens, then read until the rank is gone; cancel to stop."""
         while True:
             try:
-                reader, writer = await client.connect(self._path, LINE_LIMIT)
+                reader, writer = await client.connect(self.path, LINE_LIMIT)
             except OSError:
                 await asyncio.sleep(0.1)
                 continue

@@ -56,7 +56,19 @@ from ..wire.client import (
     remove_stale,
 )
 
-CAPS = ("restart", "stop", "nccl", "signal", "dump", "log", "runner", "metrics", "log-jumps", "fold")
+CAPS = (
+    "restart",
+    "stop",
+    "nccl",
+    "signal",
+    "dump",
+    "log",
+    "runner",
+    "metrics",
+    "log-jumps",
+    "fold",
+    "profile",
+)
 RESTORE_S = 2.0
 """Between two looks whether the socket is still there."""
 MOST_ASKED = 64

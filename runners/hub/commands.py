@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from .. import run_directories, saving
+from .. import profiling, run_directories, saving
 from ..agentless import forced_stop
 from ..daemon import NO_CLUSTER, RESTART_SECONDS, CommandExecutor, CommandRefused, Handler, Reply, reply
 from ..errors import RunError
@@ -23,6 +23,7 @@ from ..model import (
     Down,
     Dump,
     LinkState,
+    Profile,
     Restart,
     RunCommand,
     Save,
@@ -165,6 +166,11 @@ def caps(link: Link | None) -> tuple[str, ...]:
     return link.hello.caps if isinstance(link, SocketLink) and link.hello is not None else ()
 
 
+def _in_parts(command: RunCommand) -> bool:
+    """Whether what some nodes answer is worth something without the others."""
+    return isinstance(command, Dump) or (isinstance(command, Profile) and command.part == "wait")
+
+
 class HubCommands(CommandExecutor):
     """Executes the commands of the whole run: itself, or by the agents of its nodes."""
 
@@ -173,6 +179,7 @@ class HubCommands(CommandExecutor):
     def __init__(self, run: MergedRun, links: Links) -> None:
         super().__init__(run)
         self._run, self._links = run, links
+        self._profiles = profiling.Turn()
         self.stopping = Stopping(run, links, self.ask, self.execute)
         self._handlers: Mapping[type[RunCommand], Handler] = {
             Stop: self.stopping.stop,
@@ -188,6 +195,8 @@ class HubCommands(CommandExecutor):
             return self._restart
         if isinstance(command, Save):
             return self._save
+        if isinstance(command, Profile) and not command.part:
+            return self._profile
         return self._routed if command.goes_to is Destination.RANKS else self._handlers[type(command)]
 
     async def _links_settled(self) -> None:
@@ -295,7 +304,15 @@ class HubCommands(CommandExecutor):
             raise CommandRefused(text)
         return reply(text)
 
-    async def _routed(self, command: SetNccl | Signal | Save | Dump) -> Reply:
+    async def _profile(self, command: Profile) -> Reply:
+        """The same steps of ranks on all nodes. Raises CommandRefused."""
+        await self._links_settled()
+        with self._profiles.taken():
+            return await profiling.coordinated(
+                command, len(command.ranks or self._run.state.ranks), self._routed
+            )
+
+    async def _routed(self, command: SetNccl | Signal | Save | Dump | Profile) -> Reply:
         """Ask the nodes that have the ranks. Raises CommandRefused."""
         await self._links_settled()
         run = self._run
@@ -312,7 +329,7 @@ class HubCommands(CommandExecutor):
             raise CommandRefused("no rank is running")
         good = [answer for answer in answers if answer.ok]
         text = together(good + [answer for answer in answers if not answer.ok])
-        if len(good) < len(answers) and not (isinstance(command, Dump) and good):
+        if len(good) < len(answers) and not (_in_parts(command) and good):
             raise CommandRefused(text)
         data: dict[str, str] = {}
         for answer in good:

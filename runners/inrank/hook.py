@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, NamedTuple, NoReturn
 
-from . import adoption, checkpoint_saves, rank_changes, rank_pulse, tracebacks
+from . import adoption, checkpoint_saves, rank_changes, rank_profile, rank_pulse, tracebacks
 from .adopted import adopted, initialising
 from .control import Peers, accept_forever, listen, private, requests
 from .import_watch import MISTAKES
@@ -61,6 +61,8 @@ class Steps:
         """What the model was wrapped with at the first step; None before, or where it is unknown."""
         self._optimizer: Callable[[], Any] = lambda: None
         """A weak reference to the optimizer whose steps count."""
+        self.watch: Callable[[int], None] | None = None
+        """Called after each step with their number."""
 
     def arm(self) -> bool:
         """Register with torch.optim once it is imported; True when armed."""
@@ -89,6 +91,11 @@ class Steps:
     def counted(self) -> int | None:
         """Steps so far; None while there has been no optimizer: a loop without one may be far."""
         return self.count if self.count or self.optimizers else None
+
+    @property
+    def pace(self) -> float | None:
+        """Mean seconds a step; None before the second."""
+        return (self.last - self.first) / (self.count - 1) if self.count > 1 else None
 
     def note(self) -> dict[str, Any]:
         """How far training is, for the note of an exception. Untrained: there is an optimizer without any step.
@@ -124,6 +131,11 @@ class Steps:
             self.count += 1
             self._inspect(optimizer)
             self.first = self.last = now()
+        else:
+            return
+        watch = self.watch
+        if watch is not None:
+            watch(self.count)
 
     def _inspect(self, optimizer: Any) -> None:
         """Inspect the objects once; in a thread of its own, whose frames no compiler traces."""
@@ -286,7 +298,7 @@ class Hook:
     def __init__(self, path: str, steps: Steps, signals: TrainingSignals, threads: Threads) -> None:
         self.steps, self.signals = steps, signals
         self.levels = rank_changes.Levels()
-        self._pulse = rank_pulse.PulseSampler(threads)
+        self._pulse, self._profiles = rank_pulse.PulseSampler(threads), rank_profile.Profiles(steps)
         self.armed = False
         steps.on_made = lambda made: self._push({"push": "made", "made": made})
         self._leaving = rank_changes.Leaving()
@@ -309,6 +321,9 @@ class Hook:
             "flight": lambda request: {"text": rank_pulse.flight()},
             "memory": lambda request: {"text": rank_pulse.memory()},
             "record": lambda request: {"text": rank_pulse.record()},
+            "profilable": self._profiles.ready,
+            "profile": self._profiles.arm,
+            "profiled": self._profiles.progress,
             "environ": lambda request: {"env": {name: self._began.get(name) for name in request["names"]}},
             "leave": lambda request: self._leaving.soon(),
         }
@@ -327,6 +342,7 @@ class Hook:
             self._pid, self._peers, self._bounded = os.getpid(), {}, Peers(MOST_PEERS)
             self._quiet = _Quiet()
             self.steps.begin()
+            self._profiles.begin()
             EndNotes(self.steps).arm()
         self._server = listen(os.environ["DISTUI_HOOK"])
         self._listen()
@@ -373,6 +389,7 @@ class Hook:
         except (OSError, ValueError):
             pass  # gone, or no agent
         finally:
+            self._profiles.gone()
             self._peers.pop(peer, None)
             self._bounded.leave(peer)
 

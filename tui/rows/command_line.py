@@ -13,7 +13,18 @@ from msgspec import Struct
 from ...presets.finding import did_you_mean
 from ...presets.nccl import LEVELS, SUBSYSTEMS, NcclError, parse_level, parse_subsys
 from ...runners import environment
-from ...runners.model import Action, Command, Down, Dump, Restart, SetAutostop, SetNccl, Signal, Stop
+from ...runners.model import (
+    Action,
+    Command,
+    Down,
+    Dump,
+    Profile,
+    Restart,
+    SetAutostop,
+    SetNccl,
+    Signal,
+    Stop,
+)
 
 
 class CommandError(Exception):
@@ -67,6 +78,7 @@ USAGE = {
     "stop": "stop   end the run",
     "signal": "signal NAME|NUMBER [RANK …]   to the named ranks, else the marked ones, else all",
     "dump": "dump stacks|flight|memory [RANK …]   what the ranks do",
+    "profile": "profile [RANK …] [steps N]   steps of ranks by torch.profiler, summed up",
     "down": "down   tear the run's cluster down",
     "autostop": "autostop MINUTES|off   when SkyPilot tears the idle cluster down",
     "at": "at 14:32:07 | -5m | step 1200 | first-cause | start   the whole screen as it was then; esc goes back",
@@ -137,6 +149,10 @@ def _choices(words: list[str], names: RunNames) -> list[str]:
             return ["USR1", "USR2", "TERM", "INT", "HUP", "KILL", "CONT", "STOP"]
         case "dump" if not rest:
             return ["stacks", "flight", "memory"]
+        case "profile" if rest and rest[-1] == "steps":
+            return ["1", "3", "10"]
+        case "profile":
+            return [*(rank for rank in ranks if rank not in rest), *["steps"] * ("steps" not in rest)]
         case "signal" | "dump" | "logs":
             return [rank for rank in ranks if rank not in rest]
         case "autostop":
@@ -221,6 +237,8 @@ def _command(verb: str, words: list[str], new: str, marked: tuple[int, ...]) -> 
             if not words or words[0] not in ("stacks", "flight", "memory"):
                 raise CommandError("dump needs what: type dump stacks, dump flight or dump memory")
             return Dump(id=new, what=words[0], ranks=_ranks(words[1:]) or marked)
+        case "profile":
+            return _profile(words, new, marked)
         case "down":
             if words:
                 raise CommandError("down takes nothing after it: it asks for the cluster's name")
@@ -285,6 +303,17 @@ def _rank(word: str) -> int:
 
 def _ranks(words: list[str]) -> tuple[int, ...]:
     return tuple(_rank(word) for word in words if word != "rank")
+
+
+def _profile(words: list[str], new: str, marked: tuple[int, ...]) -> Command:
+    steps = 3
+    if "steps" in words:
+        at = words.index("steps")
+        number = words[at + 1 : at + 2]
+        if not number or not re.fullmatch(r"0*[1-9][0-9]{0,5}", number[0]):
+            raise CommandError("a number is missing after 'steps': type profile [RANK …] steps 3")
+        steps, words = int(number[0]), [*words[:at], *words[at + 2 :]]
+    return Profile(id=new, ranks=_ranks(words) or marked, steps=steps)
 
 
 def _seconds(word: str) -> float:

@@ -13,7 +13,7 @@ from ...presets.secrets import mask
 from ...runners import saving
 from ...runners.formatting import listed, plural, spans
 from ...runners.losses import what_is_lost
-from ...runners.model import Command, Down, Restart, SetAutostop, SetNccl, Signal, Stop
+from ...runners.model import Command, Down, Profile, Restart, SetAutostop, SetNccl, Signal, Stop
 from ...runners.nccl_reach import UNUSED, how, reach, uses_gloo
 from ...runners.state import RunState
 from . import glyphs
@@ -303,6 +303,21 @@ def signal(state: RunState, command: Signal) -> Confirmation:
     )
 
 
+def profile(state: RunState, command: Profile) -> Confirmation:
+    """Some steps of ranks under torch.profiler."""
+    ranks = sorted(command.ranks) or sorted(state.ranks)
+    steps = plural(command.steps, "step")
+    lines = [
+        _who(state, ranks),
+        _line("records", f"the same {steps} in each rank, by torch.profiler"),
+        _line("costs", "these steps take longer; each rank writes some MB"),
+        _line("traces", "in the run's directory; for Perfetto and HTA"),
+    ]
+    return Confirmation(
+        f"Profile {plural(len(ranks), 'rank')} of {state.name}?", tuple(lines), "profile", command
+    )
+
+
 def nccl(state: RunState, command: SetNccl, now: float | None = None) -> Confirmation:
     """A change of NCCL_DEBUG, live or by a restart; `nccl_reach.refusal` has refused what would change nothing."""
     ranks = sorted(command.ranks) or sorted(state.ranks)
@@ -350,6 +365,8 @@ def confirmation(state: RunState, command: Command, now: float | None = None) ->
         return signal(state, command)
     if isinstance(command, SetNccl):
         return nccl(state, command, now)
+    if isinstance(command, Profile):
+        return profile(state, command)
     if isinstance(command, Down):
         return down(state, command, now)
     if isinstance(command, SetAutostop):

@@ -592,5 +592,8 @@ class RunScreen(Screen[None]):
     def action_nccl(self) -> None:
         self.app.ask_nccl()
 
+    def action_profile(self) -> None:
+        self.app.ask_profile()
+
     def action_shell(self) -> None:
         self.app.shell(self.ranks.current)

@@ -1,0 +1,406 @@
+"""Traces of torch.profiler: read within limits, summed up, and completed for other programs. Nothing of them is trusted.
+
+    python -m distui.runners.traces RAW RANK WORLD_SIZE
+
+completes a trace that a rank has written: RAW, which it removes, becomes RAW.gz with a span for each step, and with what
+HTA needs to know of the rank. It prints the summary as JSON, or {"problem": sentence}.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import shutil
+import sys
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct, field
+
+from . import file_io
+
+MOST_JSON = 256 << 20
+"""Bytes of the JSON of a trace that is summed up."""
+MOST_OPERATORS = 40
+"""Operators of a summary, those with the most time."""
+LONGEST_NAME = 120
+MOST_MARKS = 1000
+"""Step boundaries of a trace: the hook sets 101 at most."""
+STEP = re.compile(r"ProfilerStep#(\d{1,18})")
+MARK = re.compile(r"distui\.step#(\d{1,18})")
+COLLECTIVE = re.compile(r"(?:gloo|nccl|mpi|ucc|xccl|hccl|rccl):")
+"""Spans of a collective on the CPU, from its start to its end."""
+COLLECTIVE_KERNEL = re.compile(r"nccl|rccl|oneccl", re.IGNORECASE)
+_WRAPPERS = (
+    "autograd::engine::", "torch::autograd::", "c10d::", "c10d_functional::", "_c10d_functional::",
+)  # fmt: skip
+"""Operators that compute nothing themselves, and may wait for a collective."""
+_KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
+
+
+class TraceError(Exception):
+    """A trace that cannot be read; the text is a sentence that begins with its file."""
+
+
+class _Arguments(Struct, gc=False):
+    external: int | float | str | None = field(name="External id", default=None)
+
+
+class TraceEvent(Struct, gc=False):
+    """What is read of an event; times in microseconds."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    ts: float = 0.0
+    dur: float = 0.0
+    pid: int | float | str = 0
+    tid: int | float | str = 0
+    args: _Arguments | None = None
+
+    @property
+    def end(self) -> float:
+        return self.ts + self.dur
+
+
+class DistributedInfo(Struct):
+    """Which rank wrote it."""
+
+    rank: int | None = None
+    world_size: int | None = None
+    backend: str = ""
+
+
+class Trace(Struct):
+    """One rank's trace."""
+
+    events: list[TraceEvent] = field(name="traceEvents")
+    distributed: DistributedInfo | None = field(name="distributedInfo", default=None)
+
+
+class OperatorTime(Struct, frozen=True):
+    """One operator in the steps of a trace."""
+
+    name: str
+    seconds: float
+    """Of itself, without what it calls: of the GPU's kernels where there are any, else of the CPU."""
+    calls: int
+
+
+class TraceSummary(Struct, frozen=True, omit_defaults=True):
+    """What a trace says, in seconds."""
+
+    seconds: float
+    """Of all its steps."""
+    compute: float
+    communication: float
+    exposed: float
+    """Communication during which nothing is computed."""
+    idle: float
+    """Neither computation nor communication (of a GPU: nor a copy)."""
+    operators: tuple[OperatorTime, ...] = ()
+    collectives: tuple[OperatorTime, ...] = ()
+    first: int | None = None
+    """Number of the first step; None where the trace has no steps."""
+    steps: tuple[float, ...] = ()
+    """Each step's length."""
+    gpu: bool = False
+    """Whether the times are those of a GPU's kernels."""
+    rank: int | None = None
+    world_size: int | None = None
+
+    @property
+    def own(self) -> float:
+        """Seconds a step without waiting for communication: the rank that has most of them holds up the others."""
+        return (self.seconds - self.exposed) / max(1, len(self.steps))
+
+
+class StepSpan(NamedTuple):
+    """One step, in the microseconds of its trace."""
+
+    number: int
+    begin: float
+    end: float
+    pid: int | float | str
+    tid: int | float | str
+
+
+# --- reading
+
+
+def read(path: Path) -> Trace:
+    """A trace as JSON, gzipped or not. Raises TraceError."""
+    return decoded(str(path), _content(path))
+
+
+def _content(path: Path) -> bytes:
+    most = MOST_JSON
+    try:
+        with file_io.opened(path) as file:
+            packed = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            data = gzip.GzipFile(fileobj=file).read(most + 1) if packed else file.read(most + 1)
+    except file_io.FileError as error:
+        raise TraceError(str(error)) from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise TraceError(f"{path} is damaged: {getattr(error, 'strerror', None) or error}") from None
+    if len(data) > most:
+        raise TraceError(
+            f"{path} has more than {most >> 20} MiB of events, too many to sum up: open it in Perfetto, or profile "
+            "fewer steps"
+        )
+    return data
+
+
+def decoded(name: str, data: bytes) -> Trace:
+    """A trace of this content. Raises TraceError."""
+    try:
+        trace = msgspec.json.decode(data, type=Trace)
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        raise TraceError(f"{name} is no trace of torch.profiler, or damaged: {error}") from None
+    return trace
+
+
+# --- intervals: sorted, without overlap
+
+Span = tuple[float, float]
+
+
+def union(spans: Iterable[Span]) -> list[Span]:
+    """The same time without overlaps."""
+    merged: list[Span] = []
+    for begin, end in sorted(spans):
+        if merged and begin <= merged[-1][1]:
+            if end > merged[-1][1]:
+                merged[-1] = merged[-1][0], end
+        elif end > begin:
+            merged.append((begin, end))
+    return merged
+
+
+def length(spans: Sequence[Span]) -> float:
+    """Of spans without overlap."""
+    return sum(end - begin for begin, end in spans)
+
+
+def common(some: Sequence[Span], others: Sequence[Span]) -> float:
+    """How long two sorted lists without overlaps are together."""
+    both, at = 0.0, 0
+    for begin, end in some:
+        while at < len(others) and others[at][1] <= begin:
+            at += 1
+        then = at
+        while then < len(others) and others[then][0] < end:
+            both += min(end, others[then][1]) - max(begin, others[then][0])
+            then += 1
+    return both
+
+
+# --- summing up
+
+
+def summarized(trace: Trace) -> TraceSummary:
+    """What the steps of a trace consist of; of all of it where it has none. Raises TraceError where it has no spans."""
+    spans = [
+        event
+        for event in trace.events
+        if event.ph == "X" and 0 <= event.dur < 1e15 and abs(event.ts) < 1e18
+    ]
+    steps = profiler_steps(spans) or step_spans(spans)
+    timed = [event for event in spans if event.cat in ("cpu_op", *_KERNELS)]
+    if not timed:
+        raise TraceError("the trace has no operators")
+    begin = min((step.begin for step in steps), default=min(event.ts for event in timed))
+    end = max((step.end for step in steps), default=max(event.end for event in timed))
+    inside = [event for event in spans if event.ts < end and event.end > begin]
+    kernels = [event for event in inside if event.cat in _KERNELS]
+
+    def clipped(events: Iterable[TraceEvent]) -> list[Span]:
+        return union((max(begin, event.ts), min(end, event.end)) for event in events)
+
+    computes, collectives = _kinds(inside, kernels)
+    computing, communicating = clipped(computes), clipped(collectives)
+    busy = clipped([*computes, *collectives, *kernels])
+    operators = [event for event in inside if event.cat == "cpu_op"]
+    own = _of_kernels(computes, operators) if kernels else _self_times(operators)
+    about = trace.distributed or DistributedInfo()
+    return TraceSummary(
+        (end - begin) / 1e6, length(computing) / 1e6, length(communicating) / 1e6,
+        (length(communicating) - common(communicating, computing)) / 1e6,
+        max(0.0, end - begin - length(busy)) / 1e6, _most(own),
+        _most((_short(event.name), event.dur) for event in collectives),
+        steps[0].number if steps else None, tuple((step.end - step.begin) / 1e6 for step in steps), bool(kernels),
+        about.rank, about.world_size,
+    )  # fmt: skip
+
+
+def _kinds(
+    inside: Sequence[TraceEvent], kernels: Sequence[TraceEvent]
+) -> tuple[list[TraceEvent], list[TraceEvent]]:
+    """What computes, and what communicates: kernels where there are any, else operators of the CPU."""
+    if kernels:
+        own = [event for event in kernels if event.cat == "kernel"]
+        both = [bool(COLLECTIVE_KERNEL.search(event.name)) for event in own]
+        return (
+            [event for event, talks in zip(own, both, strict=True) if not talks],
+            [event for event, talks in zip(own, both, strict=True) if talks],
+        )
+    return (
+        [event for event in inside if event.cat == "cpu_op" and computes(event.name)],
+        [event for event in inside if event.cat in ("cpu_op", "user_annotation") and COLLECTIVE.match(event.name)],
+    )  # fmt: skip
+
+
+def computes(name: str) -> bool:
+    """Whether an operator of the CPU computes, and does not only call others, or a collective."""
+    return ("::" in name and not name.startswith(_WRAPPERS)) or name.startswith("## Call CompiledFxGraph")
+
+
+def _self_times(operators: Iterable[TraceEvent]) -> Iterator[tuple[str, float]]:
+    """Each operator without those that it calls: what begins within another of the same thread is called by it."""
+    of_thread: dict[tuple[int | float | str, int | float | str], list[TraceEvent]] = {}
+    for event in operators:
+        if not COLLECTIVE.match(event.name):
+            of_thread.setdefault((event.pid, event.tid), []).append(event)
+    for events in of_thread.values():
+        open_calls: list[list[float]] = []  # end, and time of its own
+        names: list[str] = []
+        for event in sorted(events, key=lambda each: (each.ts, -each.dur)):
+            while open_calls and open_calls[-1][0] <= event.ts:
+                yield names.pop(), max(0.0, open_calls.pop()[1])
+            if open_calls:
+                open_calls[-1][1] -= event.dur
+            open_calls.append([event.end, event.dur])
+            names.append(_short(event.name))
+        while open_calls:
+            yield names.pop(), max(0.0, open_calls.pop()[1])
+
+
+def _of_kernels(
+    kernels: Iterable[TraceEvent], operators: Iterable[TraceEvent]
+) -> Iterator[tuple[str, float]]:
+    """Kernels by the operator that launched them, by their own name where none did."""
+    launched = {
+        event.args.external: event.name for event in operators if event.args and event.args.external
+    }
+    for event in kernels:
+        external = event.args.external if event.args else None
+        yield _short(launched.get(external or 0, event.name)), event.dur
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
+
+
+def _most(times: Iterable[tuple[str, float]]) -> tuple[OperatorTime, ...]:
+    """Those with the most time; microseconds in, seconds out."""
+    sums: dict[str, list[float]] = {}
+    for name, dur in times:
+        both = sums.setdefault(name, [0.0, 0])
+        both[0] += dur
+        both[1] += 1
+    most = sorted(sums.items(), key=lambda item: (-item[1][0], item[0]))[:MOST_OPERATORS]
+    return tuple(OperatorTime(name, total / 1e6, int(calls)) for name, (total, calls) in most)
+
+
+# --- steps
+
+
+def profiler_steps(spans: Iterable[TraceEvent]) -> list[StepSpan]:
+    """The steps that torch.profiler, or `completed`, has named."""
+    steps = [
+        StepSpan(int(match[1]), event.ts, event.end, event.pid, event.tid)
+        for event in spans
+        if event.cat != "gpu_user_annotation" and (match := STEP.fullmatch(event.name))
+    ]
+    return sorted(steps, key=lambda step: step.begin)
+
+
+def step_spans(spans: Sequence[TraceEvent]) -> list[StepSpan]:
+    """Steps from mark to mark; a mark lies in the optimizer's own span, and the step is over where that ends."""
+    marks = sorted(
+        ((event, int(match[1])) for event in spans if (match := MARK.fullmatch(event.name))),
+        key=lambda mark: mark[0].ts,
+    )
+    if not 2 <= len(marks) <= MOST_MARKS:
+        return []
+    first = marks[0][0]
+    ends = [first.end]
+    around = [event for event in spans if event.tid == first.tid and event.pid == first.pid]
+    for (before, _), (mark, _) in pairwise(marks):
+        inner = [event.end for event in around if before.end <= event.ts < mark.ts and event.end > mark.end]
+        ends.append(max([mark.end, *inner]))
+    return [
+        StepSpan(number, begin, end, mark.pid, mark.tid)
+        for (mark, number), begin, end in zip(marks[1:], ends, ends[1:], strict=False)
+        if end > begin
+    ]
+
+
+# --- completing
+
+
+def completed(data: bytes, trace: Trace, rank: int, world_size: int) -> list[bytes]:
+    """The pieces of a trace's content with a span a step, and with its rank where it names none."""
+    spans = [event for event in trace.events if event.ph == "X"]
+    steps = step_spans(spans)
+    at = data.find(b"[", data.find(b'"traceEvents"')) + 1
+    head, rest = data[:at], data[at:]
+    if trace.distributed is None or trace.distributed.rank is None:
+        about = msgspec.json.encode({"backend": "", "rank": rank, "world_size": world_size})
+        head = head.replace(b"{", b'{"distributedInfo": %s,' % about, 1)
+    events: list[dict[str, object]] = [
+        {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step.number}", "pid": step.pid, "tid": step.tid,
+         "ts": round(step.begin, 3), "dur": round(step.end - step.begin, 3), "args": {}}
+        for step in steps
+    ]  # fmt: skip
+    return [head, *(msgspec.json.encode(event) + b",\n" for event in events), rest]
+
+
+def complete(raw: Path, rank: int, world_size: int) -> TraceSummary:
+    """RAW becomes RAW.gz, also where it cannot be summed up. Raises TraceError and OSError."""
+    ready, packed = Path(f"{raw}.tmp"), Path(f"{raw}.gz")
+    try:
+        pieces: list[bytes] = []
+        problem: TraceError | None = None
+        try:
+            data = _content(raw)
+            trace = decoded(raw.name, data)
+            pieces = completed(data, trace, rank, world_size)
+        except TraceError as error:
+            problem = error
+        with open(ready, "wb", opener=file_io.opener) as out, gzip.GzipFile("", "wb", 4, out, 0) as file:
+            file.writelines(pieces)
+            if not pieces:
+                with file_io.opened(raw) as source:
+                    shutil.copyfileobj(source, file)
+        os.replace(ready, packed)
+    except (OSError, file_io.FileError):
+        ready.unlink(missing_ok=True)
+        raise
+    raw.unlink()
+    if problem is not None:
+        raise problem
+    return msgspec.structs.replace(summarized(trace), rank=rank, world_size=world_size)
+
+
+def main(words: list[str]) -> int:
+    """See the module."""
+    raw, rank, world_size = Path(words[0]), int(words[1]), int(words[2])
+    try:
+        answer = msgspec.json.encode(complete(raw, rank, world_size))
+    except (TraceError, file_io.FileError) as error:
+        answer = msgspec.json.encode({"problem": str(error)})
+    except OSError as error:
+        answer = msgspec.json.encode({"problem": f"{raw}.gz could not be written: {error.strerror}"})
+    sys.stdout.buffer.write(answer)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,139 @@
+"""`distui profile` on real ranks, as a user types it: what comes, what is refused, and that training goes on."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .runs import Run, World, until
+from .screen import Screen
+
+DDP = """
+import os, time, torch
+import torch.distributed as dist
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4))))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+while True:
+    if rank == 1:
+        time.sleep(0.02)
+    optimizer.zero_grad()
+    model(torch.randn(8, 64)).sum().backward()
+    optimizer.step()
+    if rank == 1 and os.path.exists("hang"):
+        time.sleep(600)
+"""
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+
+
+def launched(world: World, *words: str, ranks: int = 2) -> Run:
+    script = world.script("ddp.py", DDP)
+    options = ("--nproc-per-node", str(ranks), "--grace", "2", *words)
+    run = world.run("launch", "ddp", *options, "--", script)
+    assert run.wait("running") == 0
+    return run
+
+
+@pytest.fixture
+def training(world: World) -> Iterator[Run]:
+    """Two ranks that train; rank 1 is slow, and hangs once there is a file "hang"."""
+    run = launched(world).healthy()
+    yield run
+    run.stop("--grace", "2").fine()
+
+
+def trace(path: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(gzip.decompress(Path(path).read_bytes()))
+    return content
+
+
+def test_ranks_record_the_same_steps_and_what_they_say_is_shown(training: Run) -> None:
+    run = training
+    report = run.distui("profile", "--steps", "2", "--json").fine().json()
+    assert (report["ok"], report["text"], report["missing"]) == (True, "profile of ranks 0, 1", {})
+    first, second = report["ranks"]
+    assert first["first_step"] == second["first_step"] > 0
+    assert (len(first["steps"]), len(second["steps"])) == (2, 2)
+    assert report["slowest"] == 1
+    assert first["shares"]["not_overlapped"] > 0.5, "it waits for the other, and computes nothing meanwhile"
+    assert second["idle"] > 2 * 0.02
+    assert {"aten::addmm", "aten::mm"} <= {each["name"] for each in report["operators"]}
+    assert [each["name"] for each in report["collectives"]] == ["gloo:all_reduce"]
+    steps = [f"ProfilerStep#{first['first_step'] + after}" for after in (0, 1)]
+    for rank, path in report["files"].items():
+        content = trace(path)
+        assert content["distributedInfo"]["rank"] == int(rank)
+        assert content["distributedInfo"]["world_size"] == 2
+        named = [each["name"] for each in content["traceEvents"]]
+        assert [name for name in named if "ProfilerStep" in name] == steps
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    folder = Path(report["folder"])
+    assert sorted(path.name for path in folder.iterdir()) == ["rank-0.json.gz", "rank-1.json.gz"]
+
+    again = run.world.distui("profile", str(folder), "--json").fine().json()
+    for before, after in zip(report["ranks"], again["ranks"], strict=True):
+        assert (after["rank"], after["first_step"]) == (before["rank"], before["first_step"])
+        assert after["shares"] == pytest.approx(before["shares"], abs=1e-3)
+    lines = run.distui("profile", "--ranks", "1", "--steps", "1", "--out", "traces").fine().out.splitlines()
+    assert lines[0].startswith("Step ")
+    assert lines[0].endswith(" of rank 1.")
+    assert lines[2].split() == [
+        "rank", "a", "step", "computes", "communicates", "not", "overlapped", "idle", "of", "its", "own",
+    ]  # fmt: skip
+    assert lines[-1].startswith("1 trace in traces: ")
+    assert os.listdir(run.world.work / "traces") == ["rank-1.json.gz"]
+    run.distui("profile", "--out", "traces").refused(2, "is there already")
+    run.distui("profile", "--ranks", "0,7").refused(2, "There is no rank 7")
+    run.distui("profile", "--steps", "101").refused(2, "1 to 100 steps")
+    run.distui("profile", "--ranks", "1-0").refused(2, "no list of ranks")
+    before = run.distui("status", "--json").json()["ranks"][0]["step"]
+    assert until(lambda: run.distui("status", "--json").json()["ranks"][0]["step"] > before, 30)
+
+    screen = Screen([run.world.program, "attach", run.name], run.world.env, run.world.work, 130, 45)
+    try:
+        screen.until("running")
+        screen.press("P")
+        screen.until("Profile 2 ranks of")
+        screen.press("y")
+        screen.until("Slowest is rank 1", 60)
+    finally:
+        screen.close()
+
+
+def test_ranks_that_hang_or_die_are_named_and_another_profile_waits_its_turn(training: Run) -> None:
+    run = training
+    first = run.world.start("profile", run.name, "--steps", "100", "--timeout", "6")
+    assert until(lambda: run.of("CommandReceived"), 20)
+    (run.world.work / "hang").touch()
+    run.distui("profile").refused(1, "A profile of this run is under way")
+    assert first.wait(60) == 1
+    said = run.distui("profile", "--steps", "1", "--timeout", "2").refused(
+        1, "not reached within 2 s (at step "
+    )
+    assert "step " in said
+
+    dying = run.world.start("profile", run.name, "--steps", "100")
+    assert until(lambda: len(run.of("CommandReceived")) >= 4, 20)
+    os.kill(run.status()["ranks"][1]["pid"], signal.SIGKILL)
+    assert dying.wait(90) == 1
+    assert run.of("CommandDone")[-1]["ok"] is False
+    assert not list(run.path.glob("node-0/profiles/*/*.gz"))
+
+
+@pytest.mark.timeout(60)
+def test_without_a_hook_a_sentence_says_so(world: World) -> None:
+    run = world.execute("import time; time.sleep(600)", "--no-hook", "--grace", "2")
+    assert run.wait("running") == 0
+    run.distui("profile").refused(1, "Rank 0: no hook, and without it no profile")
+    run.stop("--grace", "2").fine()
+    run.distui("profile").refused(1, "has ended")

@@ -1,0 +1,168 @@
+"""Traces of torch.profiler: what they say, also those that somebody wrote to break their reader."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distui.runners import traces
+from distui.runners.traces import TraceError, TraceSummary
+
+MS = 1000.0
+
+
+def event(
+    name: str, begin: float, end: float, cat: str = "cpu_op", tid: object = 1, external: int | None = None
+) -> dict[str, Any]:
+    """One span, in milliseconds."""
+    args = {} if external is None else {"External id": external}
+    return {"ph": "X", "cat": cat, "name": name, "pid": 7, "tid": tid, "ts": begin * MS, "dur": (end - begin) * MS,
+            "args": args}  # fmt: skip
+
+
+def summary(*events: dict[str, Any], **more: object) -> TraceSummary:
+    document = {"schemaVersion": 1, "traceEvents": list(events), **more}
+    return traces.summarized(traces.decoded("t.json", json.dumps(document).encode()))
+
+
+def step(number: int, begin: float, end: float) -> dict[str, Any]:
+    return event(f"ProfilerStep#{number}", begin, end, "user_annotation")
+
+
+def test_on_the_cpu_operators_compute_and_spans_of_collectives_communicate() -> None:
+    its = summary(
+        step(8, 0, 50), step(9, 50, 100),
+        event("autograd::engine::evaluate_function: AddmmBackward0", 0, 40),
+        event("aten::linear", 0, 20), event("aten::addmm", 5, 15), event("aten::mm", 20, 40),
+        event("c10d::allreduce_", 60, 61),
+        event("gloo:all_reduce", 30, 70, "user_annotation", tid=2),
+        event("aten::later", 200, 300),
+        distributedInfo={"rank": 3, "world_size": 4, "backend": "gloo"},
+    )  # fmt: skip
+    assert (its.first, its.steps, its.gpu, its.rank) == (8, (0.05, 0.05), False, 3)
+    assert (its.seconds, its.compute, its.communication) == pytest.approx((0.1, 0.04, 0.04))
+    assert (its.exposed, its.idle) == pytest.approx((0.03, 0.03))
+    assert its.own == pytest.approx(0.035)
+    times = {each.name: each.seconds for each in its.operators}
+    assert times["aten::linear"] == pytest.approx(0.01), "without what it calls"
+    assert times["aten::addmm"] == pytest.approx(0.01)
+    assert times["autograd::engine::evaluate_function: AddmmBackward0"] == pytest.approx(0.0)
+    assert "aten::later" not in times
+    assert [(each.name, each.calls) for each in its.collectives] == [("gloo:all_reduce", 1)]
+
+
+def test_on_a_gpu_kernels_do_and_are_named_by_the_operator_that_launched_them() -> None:
+    its = summary(
+        step(1, 0, 100),
+        event("aten::mm", 0, 1, external=5),
+        event("sm90_gemm", 10, 40, "kernel", 77, external=5),
+        event("ncclDevKernel_AllReduce_Sum_bf16", 30, 70, "kernel", 78, external=6),
+        event("Memcpy HtoD", 80, 85, "gpu_memcpy", 77),
+        event("ProfilerStep#1", 5, 90, "gpu_user_annotation", 77),
+    )
+    assert (its.gpu, its.first, len(its.steps)) == (True, 1, 1)
+    assert (its.compute, its.communication, its.exposed) == pytest.approx((0.03, 0.04, 0.03))
+    assert its.idle == pytest.approx(0.1 - 0.06 - 0.005)
+    assert [(each.name, each.calls) for each in its.operators] == [("aten::mm", 1)]
+    assert [each.name for each in its.collectives] == ["ncclDevKernel_AllReduce_Sum_bf16"]
+
+
+def test_steps_end_with_the_optimizers_span_around_their_mark(tmp_path: Path) -> None:
+    events = [
+        event("distui.step#4", 0, 1, "user_annotation"),
+        event("aten::mm", 2, 8),
+        event("Optimizer.step#SGD.step", 9, 12, "user_annotation"),
+        event("distui.step#5", 10, 11, "user_annotation"),
+        event("distui.step#6", 20, 21, "user_annotation"),
+    ]
+    raw = tmp_path / "rank-2.json"
+    raw.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}, indent=2))
+    its = traces.complete(raw, 2, 8)
+    assert (its.rank, its.world_size, its.first) == (2, 8, 5)
+    assert its.steps == pytest.approx((0.011, 0.009))
+    assert os.listdir(tmp_path) == ["rank-2.json.gz"]
+    content = json.loads(gzip.decompress((tmp_path / "rank-2.json.gz").read_bytes()))
+    assert content["distributedInfo"] == {"backend": "", "rank": 2, "world_size": 8}
+    named = [(each["name"], each["ts"], each["dur"]) for each in content["traceEvents"][:2]]
+    assert named == [("ProfilerStep#5", 1000, 11000), ("ProfilerStep#6", 12000, 9000)]
+    assert content["traceEvents"][2:] == events
+    assert traces.summarized(traces.read(tmp_path / "rank-2.json.gz")).steps == its.steps
+
+
+def test_a_trace_that_is_too_large_is_packed_and_not_summed_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw, text = tmp_path / "rank-0.json", json.dumps({"traceEvents": [step(1, 0, 1)] * 40})
+    raw.write_text(text)
+    monkeypatch.setattr(traces, "MOST_JSON", 1000)
+    with pytest.raises(TraceError, match="too many to sum up"):
+        traces.complete(raw, 0, 1)
+    assert os.listdir(tmp_path) == ["rank-0.json.gz"]
+    assert gzip.decompress((tmp_path / "rank-0.json.gz").read_bytes()).decode() == text
+
+
+DEEP = b'{"traceEvents":' + b"[" * 200_000
+BAD = {
+    "nothing": b"",
+    "no JSON": b"\x80\x02ccommands\nsystem\n",
+    "no trace": b"[1, 2]",
+    "no events": b"{}",
+    "deep": DEEP,
+    "a name of bytes": b'{"traceEvents":[{"name":"\xff"}]}',
+    "a time in words": b'{"traceEvents":[{"ph":"X","ts":"soon"}]}',
+    "no operators": b'{"traceEvents":[{"ph":"X","cat":"cpu_op","ts":0,"dur":-5,"name":"aten::mm"}]}',
+    "a cut archive": gzip.compress(b"{" * 10_000)[:40],
+    "a bomb": gzip.compress(b" " * (traces.MOST_JSON + 2), 1),
+}
+
+
+@pytest.mark.parametrize("content", BAD.values(), ids=BAD)
+def test_what_is_no_trace_is_refused_with_its_name(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "rank-0.json"
+    path.write_bytes(content)
+    with pytest.raises(TraceError) as caught:
+        traces.summarized(traces.read(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_pipe_or_a_folder_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rank-0.json")
+    for path in (tmp_path / "rank-0.json", tmp_path, tmp_path / "none"):
+        with pytest.raises(TraceError):
+            traces.read(path)
+
+
+def test_many_marks_and_long_names_cost_little() -> None:
+    marks = [
+        event(f"distui.step#{number}", number, number + 0.5, "user_annotation") for number in range(5000)
+    ]
+    its = summary(*marks, event("aten::" + "x" * 100_000, 0, 10))
+    assert its.first is None
+    assert len(its.operators[0].name) == traces.LONGEST_NAME
+
+
+SPANS = st.lists(
+    st.tuples(st.integers(0, 40), st.integers(0, 10)).map(lambda both: (float(both[0]), float(sum(both)))),
+    max_size=12,
+)
+
+
+def inside(spans: list[tuple[float, float]], at: float) -> bool:
+    return any(begin <= at < end for begin, end in spans)
+
+
+@given(SPANS, SPANS)
+def test_intervals_are_what_counting_says(
+    some: list[tuple[float, float]], others: list[tuple[float, float]]
+) -> None:
+    ours, theirs = traces.union(some), traces.union(others)
+    assert traces.length(ours) == sum(inside(some, at) for at in range(60))
+    both = sum(inside(some, at) and inside(others, at) for at in range(60))
+    assert traces.common(ours, theirs) == traces.common(theirs, ours) == both

@@ -1,0 +1,149 @@
+"""profile: torch.profiler in ranks of a live run, at the same steps; and traces that are there, summed up."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...presets.sanitize import clean_text
+from ...runners import profiling, run_directories, traces
+from ...runners.errors import NoSuchRunError, RunError
+from ...runners.local_agent import history, with_link
+from ...runners.model import CommandDone, Profile
+from ...runners.profiling import Fetched, RankTrace
+from ...runners.traces import TraceError, TraceSummary
+from ...runners.wire.client import Link, new_id
+from ..rows.glyphs import plain
+from ..rows.profiles import NOTHING, answer_rows, profile_rows, values
+from ..terminal import complain
+from .control import check_ranks
+
+MOST_FILES = profiling.MOST_RANKS
+"""Traces that are summed up at a time."""
+_RANK = re.compile(r"rank-?(\d{1,6})\D")
+
+
+def profile(options: argparse.Namespace) -> int:
+    """Record, fetch and show; of a folder or a file only show. Raises RunError."""
+    ranks = tuple(sorted({rank for some in options.ranks for rank in some}))
+    try:
+        run_directories.resolve(options.run)
+    except NoSuchRunError as error:
+        if options.run is None or not Path(options.run).exists():
+            raise
+        return _of_files(Path(options.run), ranks, options.json, str(error))
+    command = Profile(new_id(), ranks, options.steps, options.timeout)
+    if why := profiling.refusal(command, len(ranks)):
+        raise RunError(why)
+    out = None if options.out is None else _free(Path(options.out))
+    done, answered, fetched = asyncio.run(
+        with_link(options.run, lambda entry, link: _ask(entry, link, command, out))
+    )
+    return _show(done, answered, fetched, options.json)
+
+
+def _free(folder: Path) -> Path:
+    """A folder in which nothing is replaced. Raises RunError."""
+    there = next(iter(sorted(folder.glob("rank-*.json.gz"))), None)
+    if there is not None:
+        raise RunError(f"{there} is there already: name another directory with --out")
+    return folder
+
+
+async def _ask(
+    entry: run_directories.Entry, link: Link, command: Profile, out: Path | None
+) -> tuple[CommandDone, dict[int, RankTrace], Fetched]:
+    """Record, and bring the traces here where they are not."""
+    state = await history(link)
+    if not state.phase.ended:
+        check_ranks(state, command.ranks)
+    done = await link.send(command)
+    answered = profiling.traces(done)
+    if entry.record.kind == "node":
+        entry = run_directories.resolve(entry.record.whole)
+    if out is None and entry.record.kind != "hub":
+        return done, answered, profiling.here(entry.path, answered)
+    folder = profiling.folder_of(entry.path, answered) if out is None else out
+    return done, answered, await profiling.fetched(link.send, answered, folder)
+
+
+def _show(done: CommandDone, answered: Mapping[int, RankTrace], fetched: Fetched, as_json: bool) -> int:
+    summaries = {rank: its.summary for rank, its in answered.items() if its.summary is not None}
+    files = {
+        str(rank): str(Path(fetched.folder) / f"rank-{rank}.json.gz")
+        for rank in answered
+        if fetched.folder and rank not in dict(fetched.missing)
+    }
+    if as_json:
+        problems = profiling.problems(answered, fetched)
+        about = {"ok": done.ok, "text": done.text, "folder": fetched.folder or None, "files": files}
+        sys.stdout.write(json.dumps(about | values(summaries, problems)) + "\n")
+    elif done.ok:
+        _print([f"{profiling.title(answered)}.", "", *plain(answer_rows(done, answered, fetched))])
+    if not done.ok:
+        complain(done.text)
+    return 0 if done.ok and files else 1
+
+
+def _print(lines: Iterable[str]) -> None:
+    sys.stdout.write("\n".join(clean_text(line) for line in lines) + "\n")
+
+
+# --- traces that are there
+
+
+def _of_files(path: Path, ranks: tuple[int, ...], as_json: bool, no_run: str) -> int:
+    """Sum up the traces of a folder, or a file. Raises RunError."""
+    files = _traces(path)
+    if not files:
+        raise RunError(f"{path} has no trace (*.json or *.json.gz), and {no_run}")
+    if len(files) > MOST_FILES:
+        raise RunError(
+            f"{path} has {len(files)} traces: name one of them, or a folder with up to {MOST_FILES}"
+        )
+    summaries: dict[int, TraceSummary] = {}
+    problems: dict[int, str] = {}
+    for number, file in enumerate(files):
+        try:
+            summary = traces.summarized(traces.read(file))
+            rank = _rank_of(file, summary, number, summaries)
+            if not ranks or rank in ranks:
+                summaries[rank] = summary
+        except TraceError as error:
+            problems[_rank_of(file, None, number, {**summaries, **problems})] = str(error)
+    if as_json:
+        about: dict[str, Any] = {"ok": bool(summaries), "text": "" if summaries else NOTHING}
+        about |= {"folder": str(path), "files": {}}
+        sys.stdout.write(json.dumps(about | values(summaries, problems)) + "\n")
+    elif summaries:
+        _print(plain(profile_rows(summaries, problems, [])))
+    if not summaries:
+        complain("; ".join(problems.values()) or f"{path} has no trace of these ranks")
+    return 0 if summaries else 1
+
+
+def _traces(path: Path) -> list[Path]:
+    """The traces of a folder; a file is one. Raises RunError."""
+    if not path.is_dir():
+        return [path]
+    try:
+        return sorted(file for file in path.iterdir() if file.name.endswith((".json", ".json.gz")))
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _rank_of(file: Path, summary: TraceSummary | None, number: int, taken: Mapping[int, object]) -> int:
+    """By what the trace says, by the file's name, else by its place; of two that say the same the second has another."""
+    match = _RANK.search(file.name)
+    rank = summary.rank if summary is not None and summary.rank is not None else None
+    rank = int(match[1]) if rank is None and match else rank
+    rank = number if rank is None or rank < 0 else rank
+    while rank in taken:
+        rank += 1
+    return rank
