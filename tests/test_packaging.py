@@ -34,6 +34,7 @@ NEEDED = (
     "distui/runners/logs/grep.py",
     "distui/runners/py.typed",
     "distui/tui/app.tcss",
+    "distui/tui/mcp/SKILL.md",
     "distui/tui/py.typed",
 )
 """Files that no import would miss at build time."""

@@ -117,6 +117,8 @@ def test_heavy_packages_have_one_home() -> None:
     assert importers("pynvml") == ["runners/telemetry/nvml.py"]
     assert all(path.startswith("tui/") for path in importers("textual"))
     assert set(importers("sky")) == {"runners/sky/sdk.py"}
+    for package in ("mcp", "mcp_types", "pydantic", "anyio"):
+        assert all(path.startswith("tui/mcp/") for path in importers(package)), package
     assert all(path.startswith(("runners/inrank/", "presets/examples/")) for path in importers("numpy"))
 
 
@@ -221,11 +223,11 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 331,
-    "lines": 96_852,
+    "modules": 337,
+    "lines": 98_080,
     "cycles": 0,
     "in_cycles": 0,
-    "local_imports": 49,
+    "local_imports": 50,
     "doubled_classes": 4,
     "doubled_files": 11,
     "broad": 14,
@@ -254,6 +256,7 @@ LATE_IMPORTS = {
     "tui/verbs/launch.py": {"presets.lint", "tui.verbs.foreground", "tui.verbs.runs"},
     "tui/verbs/listing.py": {"runners.launch.hosts", "tui.source"},
     "tui/verbs/logs.py": {"runners.hub.launch_order"},
+    "tui/verbs/mcp.py": {"tui.mcp.tools"},  # an extra, and slow to load
     "tui/verbs/presets.py": {"presets.imports", "runners.daemon", "runners.run_directories"},
     "tui/verbs/runs.py": {
         "runners.export", "runners.launch.hosts", "tui.app", "tui.source"

@@ -37,7 +37,7 @@ STARTS = frozenset(["demo", "exec", "launch", "relaunch", "rerun"])
 """Start a new run."""
 
 APART = frozenset(
-    ["advise", "candidates", "completion", "doctor", "lint", "notify", "plan", "presets", "trust"]
+    ["advise", "candidates", "completion", "doctor", "lint", "mcp", "notify", "plan", "presets", "trust"]
 )
 """Are about no run, or leave it alone."""
 
@@ -125,6 +125,7 @@ def add_verbs(verbs: Verbs) -> None:
     _doctor(verbs)
     _bundles(verbs)
     _notices(verbs)
+    _mcp(verbs)
     verb = _verb(verbs, "demo", "launch:demo", help="train the shipped example and open the cockpit on it")
     verb.add_argument("--preset", help="preset to train under (default: ddp)")
     verb.add_argument("--python", metavar="PATH", help="interpreter of an environment that has torch")
@@ -609,6 +610,18 @@ def _notices(verbs: Verbs) -> None:
     verb.add_argument("action", nargs="?", choices=("list", "test", "log"), default="list")
     verb.add_argument("name", nargs="?", metavar="WAY|RUN", help="test: only this way; log: of this run")
     _json(verb)
+
+
+def _mcp(verbs: Verbs) -> None:
+    verb = _verb(
+        verbs, "mcp", "mcp:mcp", help="serve the verbs to language models, by MCP on stdin and stdout"
+    )
+    verb.add_argument(
+        "--allow-control", action="store_true", help="also start and change runs (default: only read)"
+    )
+    verb.add_argument(
+        "--skill", action="store_true", help="print SKILL.md, which says how to use distui, and exit"
+    )
 
 
 def names_hosts(options: argparse.Namespace) -> bool:

@@ -221,6 +221,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("keep order", ("note", "tag", "rm", "prune")),
     ("find what is wrong", ("diagnose", "dump", "profile", "doctor", "export", "replay")),
     ("presets, memory and notices", ("presets", "advise", "trust", "notify")),
+    ("language models", ("mcp",)),
     ("SkyPilot's clusters", ("candidates", "autostop", "down")),
     ("distui itself", ("completion",)),
 )

@@ -290,6 +290,14 @@ GUIDES: dict[str, VerbGuide] = {
         ),
         (1, 3), "a way does not work, or the settings have a mistake",
     ),
+    "mcp": VerbGuide(
+        (
+            ("mcp", "what an MCP client starts: reads only"),
+            ("mcp --allow-control", "the same, and it may start and change runs"),
+            ("mcp --skill", "SKILL.md, for an agent that has a shell"),
+        ),
+        (),
+    ),
     "candidates": VerbGuide(
         (
             ("candidates --gpus H100:8", "nodes and their prices"),

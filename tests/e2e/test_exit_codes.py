@@ -22,6 +22,7 @@ from .runs import DISTUI, World
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 
 WRONG: dict[str, list[tuple[str, int]]] = {
+    "mcp": [("--readonly --allow-control", 2), ("--skill --allow-control", 2), ("--nope", 2)],
     "launch": [
         ("ddp", 2), ("dpd -- x.py", 2), ("ddp -- missing.py", 2), ("ddp --on sky --gpus H100:8 -- x.py", 2),
     ],

@@ -1,0 +1,486 @@
+"""The tools of `distui mcp`: a function a verb, whose arguments become the words of that verb."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import anyio
+from pydantic import Field
+
+from ...presets.secrets import holds_secret
+from .tool_server import Refused, ToolServer, Verbs, serve, skill
+
+Answer = dict[str, Any]
+Texts = tuple[str, ...]
+Numbers = tuple[Annotated[int, Field(ge=0, lt=10**9)], ...]
+Positive = Annotated[int, Field(ge=1, lt=10**9)]
+Seconds = Annotated[float, Field(gt=0, lt=1e9)]
+
+Run = Annotated[
+    str, Field(description="Name, id or unique prefix; left out: the only live run, else the newest")
+]
+At = Annotated[str, Field(description="JSON pointer to a part of the answer, as in /ranks/0")]
+Offset = Annotated[int, Field(ge=0, description="Items to pass over of the list, object or text at `at`")]
+Ranks = Annotated[Numbers, Field(description="Only these ranks; left out: all")]
+Skip = Annotated[
+    int, Field(ge=0, le=20_000, description="Lines to pass over: `next_skip` of the answer before")
+]
+Count = Annotated[int, Field(ge=1, le=500, description="Lines at most")]
+Order = Annotated[Literal["newest", "oldest"], Field(description="The last lines, or the first ones")]
+Streams = Annotated[
+    tuple[Literal["out", "err", "nccl", "log"], ...], Field(description="log: of runner and agent")
+]
+Grep = Annotated[str, Field(description="Only lines that match this regular expression")]
+SinceLog = Annotated[str, Field(description="Only lines since 10m ago (s, h, d), or since 10:06:29")]
+Attempt = Annotated[Positive | None, Field(description="Number of an attempt; left out: the newest")]
+Node = Annotated[int | None, Field(description="Only this node", ge=0, lt=10**9)]
+Types = Annotated[
+    Texts, Field(description="Only these types, as in RankChanged, FindingRaised, AttemptBegan")
+]
+After = Annotated[int, Field(ge=0, description="Only events with a larger `seq`")]
+Metrics = Annotated[Texts, Field(description="As in gpu.util, rank.step_s, train; left out: all")]
+Last = Annotated[str, Field(description="Only this long, as in 10m or 2h")]
+Moment = Annotated[str, Field(description="10m (ago), 12:40, an ISO date or unix seconds")]
+Gpus = Annotated[Numbers, Field(description="Only these GPUs")]
+Fold = Annotated[bool, Field(description="One row a metric, of all ranks and GPUs")]
+Curves = Annotated[bool, Field(description="Also a value for each bucket of time")]
+Raw = Annotated[bool, Field(description="Also the answer of each rank as it came")]
+Until = Annotated[
+    Literal["running", "healthy", "done"], Field(description="healthy: every rank has made a step")
+]
+LogFiles = Annotated[Texts, Field(description="Log files or directories to judge in place of a run")]
+Files = Annotated[
+    Texts,
+    Field(description="Shell scripts, SkyPilot tasks, accelerate's YAML, DeepSpeed's JSON, presets, .py"),
+]
+Command = Annotated[Texts, Field(description="A command word by word")]
+Cwd = Annotated[str, Field(description="Directory in which the command runs; left out: that of the server")]
+Variables = Annotated[dict[str, str] | None, Field(description="Environment variables, name to value")]
+Script = Annotated[str, Field(description="Path of the training script, on this machine or on all hosts")]
+Words = Annotated[Texts, Field(description="Words of the script, as in ['--lr', '3e-4']")]
+Hosts = Annotated[Texts, Field(description="Hosts, by ssh; of a launch one node each, the head first")]
+Settings = Annotated[Texts, Field(description="Fields of the preset, each FIELD=VALUE")]
+Options = Annotated[
+    Texts, Field(description="Further options word by word, as `distui launch --help` has them")
+]
+Processes = Annotated[str | int, Field(description="Ranks on each node: a number, gpu, cpu or auto")]
+Python = Annotated[str, Field(description="Interpreter of the training environment")]
+ModelGpus = Annotated[str, Field(description="GPUs of one node, as in 8xA100-80GB")]
+Parameters = Annotated[str, Field(description="Parameters of the model, as in 7B")]
+ModelScript = Annotated[
+    str, Field(description="PATH[:NAME] that defines the model, in place of params; it is executed")
+]
+GpuMemory = Annotated[float | None, Field(description="GB of each GPU, for models that are not listed")]
+Unset = Annotated[Texts, Field(description="Variables to remove")]
+SaveFirst = Annotated[bool, Field(description="Save a checkpoint before, as --save-on of the launch says")]
+Reachable = Annotated[
+    bool, Field(description="Go on without nodes that do not answer, if the run is elastic")
+]
+Level = Annotated[Literal["VERSION", "WARN", "INFO", "TRACE"], Field(description="NCCL_DEBUG")]
+Subsys = Annotated[str, Field(description="NCCL_DEBUG_SUBSYS, as in COLL,NET")]
+Revert = Annotated[Seconds | None, Field(description="Revert after so many seconds")]
+ByRestart = Annotated[bool, Field(description="Apply it by a restart of the worker group")]
+Signal = Annotated[str, Field(description="As in USR1 or TERM")]
+Yes = Annotated[bool, Field(description="Send it also where it ends a rank")]
+Grace = Annotated[Seconds | None, Field(description="Between SIGTERM and SIGKILL; left out: the preset's")]
+Name = Annotated[str, Field(description="Name of the run; left out: that of the script")]
+
+
+def _repeat(option: str, values: Sequence[object]) -> list[str]:
+    return [f"{option}={value}" for value in values]
+
+
+def _option(option: str, value: object) -> list[str]:
+    """An option where it has a value."""
+    if value is None or value == "" or value is False:
+        return []
+    return [option] if value is True else [f"{option}={value}"]
+
+
+def _plain(words: Sequence[str], what: str) -> list[str]:
+    """Words that no verb takes for options. Raises Refused."""
+    for word in words:
+        if word.startswith("-") or not word:
+            raise Refused(f"{what} {word!r} is empty or begins with a dash: write a path as ./{word}")
+    return list(words)
+
+
+def _launched(script: str, args: Sequence[str], options: Sequence[str]) -> list[str]:
+    """The end of a command line of launch, plan and lint. Raises Refused."""
+    if "--" in options:
+        raise Refused("-- is no option: `script` and `args` are what stands behind it")
+    return [*options, "--", script, *args]
+
+
+def _checked(verbs: Verbs, options: Sequence[str], python: str = "", script: str = "") -> None:
+    """What a verb that starts no run would execute nevertheless. Raises Refused."""
+    for word in options:
+        name = word.partition("=")[0]
+        for option in ("--python", "--ssh-config"):
+            if len(name) > 2 and option.startswith(name):
+                verbs.executes(f"what {option} names")
+    if python:
+        verbs.executes("the interpreter that `python` names")
+    if script:
+        verbs.executes("the file that `script` names")
+
+
+def _variables(
+    env: Mapping[str, str] | None, nccl: Mapping[str, str] | None
+) -> tuple[list[str], dict[str, str]]:
+    """Options for variables, and those that stand in the verb's environment: every user can read its arguments."""
+    given = env or {}
+    hidden = {name: value for name, value in given.items() if holds_secret(name, value)}
+    shown = [f"{name}={value}" for name, value in given.items() if name not in hidden]
+    of_nccl = [f"{name}={value}" for name, value in (nccl or {}).items()]
+    return [*_repeat("--env", shown), *_repeat("--nccl", of_nccl)], hidden
+
+
+class ReadingTools:
+    """Tools that start and change nothing."""
+
+    def __init__(self, verbs: Verbs) -> None:
+        self._verbs = verbs
+
+    async def ls(self, hosts: Hosts = (), at: At = "", offset: Offset = 0) -> Answer:
+        """List the runs of this machine (or of hosts), newest first: state, ranks, step, worst finding."""
+        return await self._verbs.document(["ls", "--json", *_repeat("--host", hosts)], None, at, offset)
+
+    async def status(self, run: Run = "", at: At = "", offset: Offset = 0) -> Answer:
+        """The state of a run now: plan, training progress, nodes, ranks, GPUs, findings, attempts.
+
+        `run` may also be the file of an exported bundle, as in the other tools that read.
+        """
+        return await self._verbs.document(["status", "--json"], run, at, offset)
+
+    async def diagnose(
+        self, run: Run = "", files: LogFiles = (), at: At = "", offset: Offset = 0
+    ) -> Answer:
+        """Why a run hangs, is slow or failed: findings of its detectors (`live`), and the first cause in its logs.
+
+        exit_code 1: a cause is an error, or the run is lost.
+        """
+        if files:
+            words = ["diagnose", *_plain(files, "file"), "--json"]
+            return await self._verbs.document(words, None, at, offset, limit_s=300.0)
+        return await self._verbs.document(["diagnose", "--json"], run, at, offset, limit_s=300.0)
+
+    async def logs(
+        self,
+        run: Run = "",
+        ranks: Ranks = (),
+        streams: Streams = ("out", "err"),
+        grep: Grep = "",
+        since: SinceLog = "",
+        attempt: Attempt = None,
+        node: Node = None,
+        count: Count = 100,
+        skip: Skip = 0,
+        order: Order = "newest",
+    ) -> Answer:
+        """Lines that the ranks wrote, a window of them, merged by time: each with `time`, `rank`, `stream`, `text`.
+
+        `next_skip` of the answer, given as `skip`, asks for the lines before these (order oldest: after these).
+        """
+        words = ["logs", "--json", *_repeat("--rank", ranks), *_repeat("--stream", streams)]
+        words += [*_option("--grep", grep), *_option("--since", since), *_option("--attempt", attempt)]
+        words += _option("--node", node)
+        if order == "newest":
+            words.append(f"--tail={skip + count + 1}")
+        return await self._verbs.lines(words, run, lambda line: True, skip, count, order == "newest")
+
+    async def events(
+        self,
+        run: Run = "",
+        types: Types = (),
+        after: After = 0,
+        count: Count = 100,
+        skip: Skip = 0,
+        order: Order = "newest",
+    ) -> Answer:
+        """The journal of a run: what happened and when, each event with `seq`, `time` and its fields."""
+
+        def wanted(line: Any) -> bool:
+            kind = line.get("event", {}).get("type") if isinstance(line, dict) else None
+            return (not types or kind in types) and (not after or line.get("seq", 0) > after)
+
+        return await self._verbs.lines(["events", "--json"], run, wanted, skip, count, order == "newest")
+
+    async def metrics(
+        self,
+        run: Run = "",
+        metrics: Metrics = (),
+        last: Last = "",
+        since: Moment = "",
+        until: Moment = "",
+        ranks: Ranks = (),
+        gpus: Gpus = (),
+        fold: Fold = False,
+        curves: Curves = False,
+        at: At = "",
+        offset: Offset = 0,
+    ) -> Answer:
+        """Newest, smallest, mean and largest value of each series of a run (GPU, rank, host, training) in a window."""
+        words = ["metrics", *_plain(metrics, "metric"), "--json", *_option("--last", last)]
+        words += [*_option("--since", since), *_option("--until", until), *_repeat("--rank", ranks)]
+        words += [*_repeat("--gpu", gpus), *_option("--fold", fold)]
+        shown = None if curves else _without_curves
+        return await self._verbs.document(words, run, at, offset, shown=shown)
+
+    async def dump(
+        self,
+        run: Run = "",
+        what: Literal["stacks", "flight", "memory"] = "stacks",
+        ranks: Ranks = (),
+        raw: Raw = False,
+        at: At = "",
+        offset: Offset = 0,
+    ) -> Answer:
+        """Ask the ranks of a live run where they are: stacks (equal ones once), collectives (flight), or memory."""
+        words, shown = ["dump", what, "--json", *_repeat("--rank", ranks)], None if raw else _merged
+        return await self._verbs.document(words, run, at, offset, shown=shown)
+
+    async def wait(
+        self, run: Run = "", until: Until = "done", timeout: Annotated[Seconds, Field(le=3600)] = 60.0
+    ) -> Answer:
+        """Wait until every rank runs, has made a step, or the run has ended.
+
+        `reached` is false where that did not come: `timed_out`, it may still come; `lost` or neither, it never will.
+        """
+        return await self._verbs.wait(
+            ["wait", f"--until={until}", f"--timeout={timeout:g}"], run, timeout + 60
+        )
+
+
+def _without_curves(document: Any) -> Any:
+    """Metrics without their values in each bucket."""
+    curves = ("means", "lows", "highs", "samples")
+    series = [
+        {name: value for name, value in row.items() if name not in curves} for row in document["series"]
+    ]
+    return document | {"series": series}
+
+
+def _merged(document: Any) -> Any:
+    """A dump without what each rank answered."""
+    return {name: value for name, value in document.items() if name != "data"}
+
+
+class CheckingTools:
+    """Tools about no run: before a launch, and about this machine."""
+
+    def __init__(self, verbs: Verbs) -> None:
+        self._verbs = verbs
+
+    async def plan(
+        self,
+        preset: str,
+        script: Script,
+        args: Words = (),
+        nproc_per_node: Processes = "",
+        hosts: Hosts = (),
+        settings: Settings = (),
+        env: Variables = None,
+        nccl: Variables = None,
+        options: Options = (),
+        cwd: Cwd = "",
+        at: At = "",
+        offset: Offset = 0,
+    ) -> Answer:
+        """What `launch` would do, and starts nothing: commands of the ranks, environment with its origins, findings."""
+        _checked(self._verbs, options)
+        variables, hidden = _variables(env, nccl)
+        words = [
+            "plan",
+            *_plain([preset], "preset"),
+            "--json",
+            *_option("--nproc-per-node", nproc_per_node),
+        ]
+        words += [*_option("--hosts", ",".join(hosts)), *_repeat("--set", settings), *variables]
+        words += _launched(script, args, options)
+        return await self._verbs.document(words, None, at, offset, cwd=cwd, env=hidden)
+
+    async def lint(
+        self,
+        preset: str = "",
+        script: Script = "",
+        args: Words = (),
+        nproc_per_node: Processes = "",
+        settings: Settings = (),
+        options: Options = (),
+        files: Files = (),
+        command: Command = (),
+        cwd: Cwd = "",
+        at: At = "",
+        offset: Offset = 0,
+    ) -> Answer:
+        """Check a launch (preset and script), configuration files, or a command, before GPUs are paid for.
+
+        It executes nothing. exit_code 1: an error is among the findings.
+        """
+        _checked(self._verbs, options)
+        if files:
+            words = ["lint", *_plain(files, "file"), "--json"]
+        elif command or not preset:
+            words = ["lint", "--json", "--", *command]
+        else:
+            words = ["lint", *_plain([preset], "preset"), "--json", *_repeat("--set", settings)]
+            words += [*_option("--nproc-per-node", nproc_per_node), *_launched(script, args, options)]
+        return await self._verbs.document(words, None, at, offset, cwd=cwd)
+
+    async def doctor(
+        self,
+        hosts: Hosts = (),
+        run: Annotated[str, Field(description="Check the nodes of this run")] = "",
+        python: Python = "",
+        pairs: Annotated[bool, Field(description="All-reduce between pairs of nodes")] = True,
+        at: At = "",
+        offset: Offset = 0,
+    ) -> Answer:
+        """Whether this machine (or hosts) can run a job: driver, torch, NCCL, network, clocks.
+
+        exit_code 1: an error is among the findings.
+        """
+        _checked(self._verbs, (), python)
+        words = ["doctor", *_plain([run] if run else [], "run"), "--json", *_option("--python", python)]
+        words += [*_option("--hosts", ",".join(hosts)), *([] if pairs else ["--no-pairs"])]
+        return await self._verbs.document(words, None, at, offset, limit_s=600.0)
+
+    async def presets(
+        self,
+        action: Literal["list", "show", "nccl"] = "list",
+        name: str = "",
+        settings: Settings = (),
+        at: At = "",
+        offset: Offset = 0,
+    ) -> Answer:
+        """List presets, show one with its values and their origins, or say what a setting or variable of NCCL does."""
+        words = [
+            "presets",
+            *([] if action == "list" else [action]),
+            *_plain([name] if name else [], "name"),
+        ]
+        return await self._verbs.document([*words, "--json", *_repeat("--set", settings)], None, at, offset)
+
+    async def advise(
+        self,
+        gpus: ModelGpus,
+        params: Parameters = "",
+        script: ModelScript = "",
+        nodes: Positive = 1,
+        seq: Positive = 2048,
+        micro_batch: Positive = 1,
+        recompute: bool = False,
+        format: Literal["bf16", "mixed", "fp32"] = "bf16",
+        gpu_memory: GpuMemory = None,
+        cwd: Cwd = "",
+        at: At = "",
+        offset: Offset = 0,
+    ) -> Answer:
+        """Which strategies fit into the memory of GPUs, estimated, and the command that launches the simplest.
+
+        exit_code 1: none fits.
+        """
+        _checked(self._verbs, (), script=script)
+        words = [
+            "advise",
+            f"--gpus={gpus}",
+            "--json",
+            f"--nodes={nodes}",
+            f"--seq={seq}",
+            f"--format={format}",
+        ]
+        words += [
+            f"--micro-batch={micro_batch}",
+            *_option("--params", params),
+            *_option("--script", script),
+        ]
+        words += [*_option("--recompute", recompute), *_option("--gpu-memory", gpu_memory)]
+        return await self._verbs.document(words, None, at, offset, cwd=cwd)
+
+
+class ControlTools:
+    """Tools that start and change runs."""
+
+    def __init__(self, verbs: Verbs) -> None:
+        self._verbs = verbs
+
+    async def launch(
+        self,
+        preset: str,
+        script: Script,
+        args: Words = (),
+        nproc_per_node: Processes = "",
+        hosts: Hosts = (),
+        settings: Settings = (),
+        env: Variables = None,
+        nccl: Variables = None,
+        name: Name = "",
+        options: Options = (),
+        cwd: Cwd = "",
+    ) -> Answer:
+        """Start a script under a preset, and return at once: `run`, `name`, `path`. `plan` shows before what it does."""
+        variables, hidden = _variables(env, nccl)
+        words = ["launch", *_plain([preset], "preset"), "--json", "--detach", *_option("--name", name)]
+        words += [*_option("--nproc-per-node", nproc_per_node), *_option("--hosts", ",".join(hosts))]
+        words += [*_repeat("--set", settings), *variables, *_launched(script, args, options)]
+        return await self._verbs.command(words, None, cwd=cwd, env=hidden)
+
+    async def restart(
+        self,
+        run: str,
+        env: Variables = None,
+        unset: Unset = (),
+        save_first: SaveFirst = False,
+        reachable: Reachable = False,
+    ) -> Answer:
+        """Restart every rank in place, with a changed environment if one is given. Work since a checkpoint is lost."""
+        variables, hidden = _variables(env, None)
+        words = ["restart", "--yes", "--json", *variables, *_repeat("--env-from-shell", list(hidden))]
+        words += [*_repeat("--unset", unset), *_option("--save-first", save_first)]
+        return await self._verbs.command([*words, *_option("--reachable", reachable)], run, env=hidden)
+
+    async def nccl(
+        self,
+        run: str,
+        level: Level,
+        subsys: Subsys = "",
+        seconds: Revert = None,
+        ranks: Ranks = (),
+        restart: ByRestart = False,
+    ) -> Answer:
+        """Change NCCL_DEBUG of a running job, live where its NCCL allows that."""
+        words = ["nccl", level, "--json", *_option("--subsys", subsys), *_option("--for", seconds)]
+        words += [*_repeat("--rank", ranks), *_option("--restart", restart)]
+        return await self._verbs.command(words, run)
+
+    async def signal(self, run: str, signal: Signal, ranks: Ranks = (), yes: Yes = False) -> Answer:
+        """Send a signal to ranks; one that would end a rank is refused unless `yes` is set."""
+        words = ["signal", *_plain([signal], "signal"), "--json", *_repeat("--rank", ranks)]
+        return await self._verbs.command([*words, *_option("--yes", yes)], run)
+
+    async def stop(self, run: str, grace: Grace = None) -> Answer:
+        """End a run: SIGTERM, then SIGKILL after the grace period."""
+        return await self._verbs.command(["stop", "--yes", "--json", *_option("--grace", grace)], run)
+
+
+def serve_tools(*, control: bool) -> int:
+    """Serve until stdin is closed; the exit status."""
+    return anyio.run(serve, server(control=control))
+
+
+def server(*, control: bool) -> ToolServer:
+    """A server with all tools; `control`: those that start and change runs are carried out, too."""
+    verbs, made = Verbs(control=control), ToolServer()
+    reading, checking, changing = ReadingTools(verbs), CheckingTools(verbs), ControlTools(verbs)
+    reads: list[Callable[..., Any]] = [
+        reading.ls, reading.status, reading.diagnose, reading.logs, reading.events, reading.metrics, reading.dump,
+        reading.wait, checking.plan, checking.lint, checking.doctor, checking.presets, checking.advise,
+    ]  # fmt: skip
+    for tool in reads:
+        made.offer(tool, reads=True)
+    for tool in (changing.launch, changing.restart, changing.nccl, changing.signal, changing.stop):
+        made.offer(tool, reads=False, allowed=control)
+    made.resource("distui://skill", name="SKILL.md", mime_type="text/markdown")(skill)
+    return made

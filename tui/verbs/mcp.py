@@ -1,0 +1,37 @@
+"""mcp: the verbs as tools of the Model Context Protocol, on stdin and stdout; and the skill about distui."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib import resources
+
+from ...runners.errors import RunError
+from ..terminal import complain
+
+MISSING = "`distui mcp` needs the package mcp from 2.0 on: `pip install 'distui[mcp]'`"
+WAITS = "an MCP client starts this and talks to it on stdin; Ctrl-D ends it, `distui mcp --help` has the options"
+
+
+def mcp(options: argparse.Namespace) -> int:
+    """Serve until stdin is closed, or print the skill. Raises RunError."""
+    if options.skill:
+        if options.allow_control:
+            raise RunError("--skill only prints: leave out --allow-control")
+        sys.stdout.write(
+            resources.files(f"{__package__.rpartition('.')[0]}.mcp")
+            .joinpath("SKILL.md")
+            .read_text(encoding="utf-8")
+        )
+        return 0
+    if options.readonly and options.allow_control:
+        raise RunError("--readonly and --allow-control exclude each other: leave out one")
+    try:
+        from ..mcp.tools import serve_tools
+    except ImportError as error:
+        if not (error.name or "").startswith(("mcp", "pydantic", "anyio")):
+            raise
+        raise RunError(MISSING) from None
+    if sys.stdin.isatty():
+        complain(WAITS)
+    return serve_tools(control=options.allow_control)
