@@ -223,11 +223,11 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 337,
-    "lines": 98_080,
+    "modules": 338,
+    "lines": 98_234,
     "cycles": 0,
     "in_cycles": 0,
-    "local_imports": 50,
+    "local_imports": 51,
     "doubled_classes": 4,
     "doubled_files": 11,
     "broad": 14,
