@@ -64,6 +64,8 @@ def config(
             made["parallelism_config"] = _hybrid(preset, world)
     if kind == "deepspeed":
         made["deepspeed_config"] = _deepspeed(preset, deepspeed_file)
+    if preset.strategy.compile:
+        made["dynamo_config"] = {"dynamo_backend": "INDUCTOR", "dynamo_use_regional_compilation": True}
     merged = model.merged(made, dict(preset.accelerate))
     assert isinstance(merged, Mapping)
     return dict(merged)
@@ -90,6 +92,8 @@ def _fsdp(preset: Preset) -> dict[str, Any]:
     }
     if strategy.wrap:
         made["fsdp_transformer_layer_cls_to_wrap"] = ",".join(strategy.wrap)
+    if strategy.activation_checkpointing:
+        made["fsdp_activation_checkpointing"] = True
     if strategy.kind == "fsdp2":
         return {**made, "fsdp_reshard_after_forward": bool(strategy.reshard_after_forward)}
     return {
@@ -219,6 +223,10 @@ def _flags(config: Mapping[str, Any]) -> tuple[str, ...]:
     options["dynamo_backend"] = "no"
     for table in ("fsdp_config", "deepspeed_config", "dynamo_config", "parallelism_config"):
         options |= dict(_table(config, table))
+    options["dynamo_backend"] = str(options["dynamo_backend"]).lower()
+    regional = ("--dynamo_use_regional_compilation",) * bool(
+        options.pop("dynamo_use_regional_compilation", False)
+    )
     pairs = (("--" + key, _text(value)) for key, value in options.items())
     switches = ("--use_parallelism_config",) * bool(_table(config, "parallelism_config"))
-    return (*(word for pair in pairs for word in pair), *switches, "--same_network")
+    return (*(word for pair in pairs for word in pair), *regional, *switches, "--same_network")

@@ -17,7 +17,7 @@ DIVIDES = {
     "pp": "cuts the model into stages", "ep": "divides its experts", "cp": "divides its sequences",
     "tp": "divides its layers",
 }  # fmt: skip
-"""Dimensions of a mesh for which the model has to say how; what each does."""
+"""Dimensions of a mesh over which ranks have to see the same samples; what each does."""
 OTHERS = {
     "single": "is one process, which wraps nothing",
     "fsdp1": "is deprecated in torch",
@@ -39,18 +39,33 @@ def adopted(
     if refused:
         raise PlanError(refused)
     kind = preset.strategy.kind
+    also = _also(preset)
     for name, call in calls:
         if wraps(call.full)[0] == "ddp":
-            how = f"{name} calls DistributedDataParallel in line {call.line}: --adopt applies {kind} there."
+            how = f"{name} calls DistributedDataParallel in line {call.line}: --adopt applies {kind} there{also}."
             return Obeys(how, how, "adopt")
     without = "the run stops at the first optimizer step"
     if kind == "zero1":
         without = "it is applied at the first optimizer step, or the run stops there where ranks have other gradients"
     how = (
-        f"--adopt applies {kind} where {script} calls DistributedDataParallel, which its text does not show: without "
-        f"such a call {without}."
+        f"--adopt applies {kind} where {script} calls DistributedDataParallel{also}. Its text does not show that: "
+        f"without such a call {without}."
     )
     return Obeys(how, how, "adopt")
+
+
+def _also(preset: Preset) -> str:
+    """What is done there beside the strategy, and to the steps, with a comma before it."""
+    done = []
+    if preset.strategy.activation_checkpointing:
+        done.append("has the activations of its layers computed again in backward")
+    if preset.strategy.compile:
+        done.append("compiles its layers")
+    if preset.strategy.powersgd_rank is not None:
+        done.append("sends gradients by PowerSGD")
+    if (passes := preset.batch.accumulation) > 1:
+        done.append(f"makes 1 optimizer step of {passes}, with the mean gradient of {passes} batches")
+    return f", {', '.join(done[:-1])}{' and ' * (len(done) > 1)}{done[-1]}" if done else ""
 
 
 def refusal(preset: Preset, *, python: bool = True) -> str:
@@ -58,13 +73,16 @@ def refusal(preset: Preset, *, python: bool = True) -> str:
     kind, lead = preset.strategy.kind, f"--adopt cannot apply preset {preset.name}"
     for name, what in DIVIDES.items():
         if (size := getattr(preset.mesh, name)) > 1:
-            return f"{lead}: mesh.{name} {size} {what}, which takes parallelize() in the script"
+            return (
+                f"{lead}: mesh.{name} {size} {what} over ranks that have to see the same samples, which takes "
+                "parallelize() in the script"
+            )
     if kind in OTHERS:
         return (
             f"{lead}: strategy {kind} {OTHERS[kind]}; take ddp, zero1 or fsdp2, or call parallelize() in it"
         )
-    if preset.batch.micro is not None or preset.batch.accumulation > 1:
-        return f"{lead}: the batch is the script's own; leave batch.micro and batch.accumulation out"
+    if preset.batch.micro is not None:
+        return f"{lead}: the batch is the script's own; leave batch.micro out"
     if preset.launcher.kind != "torchrun":
         return f"{lead}: its launcher is {preset.launcher.kind}; add --set launcher.kind=torchrun"
     if not preset.hook:

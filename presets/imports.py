@@ -230,6 +230,9 @@ def _fsdp(table: dict[str, Any], draft: Imported, kind: str) -> dict[str, Any]:
     table.pop("fsdp_version", None)
     offload = truth(table.pop("fsdp_offload_params", False))
     draft.put("strategy.cpu_offload", bool(offload))
+    if truth(table.get("fsdp_activation_checkpointing")):
+        table.pop("fsdp_activation_checkpointing")
+        draft.put("strategy.activation_checkpointing", True)
     classes = table.pop("fsdp_transformer_layer_cls_to_wrap", None)
     if classes:
         names = classes if isinstance(classes, list) else str(classes).split(",")

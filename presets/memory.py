@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from .model import Offload, Preset
@@ -282,6 +282,8 @@ def estimate_for(
         why=preset.summary,
         preset=preset,
     )
+    if preset.strategy.activation_checkpointing:
+        model = replace(model, recompute=True)
     return estimate(strategy, model, form, ranks, limit, device)
 
 

@@ -21,15 +21,16 @@ Sharding = Literal["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "H
 """FSDP1's names; what each divides stands at Strategy.sharding."""
 Offload = Literal["none", "cpu", "nvme"]
 
+LAYERS = ("activation_checkpointing", "compile")
 DDP_OPTIONS = (
-    "bucket_cap_mb", "find_unused_parameters", "gradient_as_bucket_view", "static_graph", "device_mesh"
+    "bucket_cap_mb", "find_unused_parameters", "gradient_as_bucket_view", "static_graph", "device_mesh", *LAYERS,
 )  # fmt: skip
 STRATEGY_OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "single": (),
-    "ddp": DDP_OPTIONS,
+    "single": LAYERS,
+    "ddp": (*DDP_OPTIONS, "powersgd_rank"),
     "zero1": DDP_OPTIONS,
-    "fsdp1": ("sharding", "wrap", "limit_all_gathers", "cpu_offload"),
-    "fsdp2": ("reshard_after_forward", "wrap", "cpu_offload"),
+    "fsdp1": ("sharding", "wrap", "limit_all_gathers", "cpu_offload", *LAYERS),
+    "fsdp2": ("reshard_after_forward", "wrap", "cpu_offload", *LAYERS),
     "deepspeed": ("stage", "offload_optimizer", "offload_param", "nvme_path"),
 }
 """Which options of Strategy act in which kind; zero1 is DDP with a partitioned optimizer."""
@@ -65,6 +66,9 @@ class Strategy:
     backward (one all-gather less), a number re-shards to that many ranks."""
     device_mesh: bool = False
     """ddp, zero1: hand DDP a DeviceMesh instead of the default process group."""
+    powersgd_rank: int | None = None
+    """ddp: after its first 1,000 steps gradients travel as matrices of so low a rank (PowerSGD), which loses a little of
+    each step and adds it in the next. None: whole."""
     sharding: Sharding = "FULL_SHARD"
     """fsdp1: FULL_SHARD divides parameters, gradients and optimizer state; SHARD_GRAD_OP the latter two;
     NO_SHARD nothing; HYBRID_SHARD divides inside a node and replicates over nodes, _ZERO2 without parameters."""
@@ -74,6 +78,11 @@ class Strategy:
     """fsdp1: the CPU waits rather than ask for more than two gathered layers ahead."""
     cpu_offload: bool = False
     """fsdp1, fsdp2: parameters, gradients and optimizer state rest in host memory; slow, for what fits nowhere else."""
+    activation_checkpointing: bool = False
+    """Compute the activations of each layer again in backward (not deepspeed): much less memory, about a third more
+    computation."""
+    compile: bool = False
+    """torch.compile of each layer (not deepspeed): some minutes at the first step, then faster steps."""
     stage: Literal[0, 1, 2, 3] = 2
     """deepspeed: ZeRO stage. 1 divides the optimizer state, 2 the gradients too, 3 the parameters too."""
     offload_optimizer: Offload = "none"
@@ -83,10 +92,14 @@ class Strategy:
     nvme_path: str = "/local_nvme"
     """deepspeed: the folder for what is offloaded to "nvme": on a local disk, on every node."""
 
+    def extras(self) -> tuple[str, ...]:
+        """What is done beyond spreading the model: options that are on."""
+        return tuple(name for name in (*LAYERS, "powersgd_rank") if getattr(self, name))
+
     def options(self) -> dict[str, object]:
-        """The options that act in this kind, None left out: what `parallelize()` receives."""
+        """The options that act in this kind, without None and what is off by default: what `parallelize()` receives."""
         pairs = ((name, getattr(self, name)) for name in STRATEGY_OPTIONS[self.kind])
-        return {name: value for name, value in pairs if value is not None}
+        return {name: value for name, value in pairs if value is not None and (value or name not in LAYERS)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -257,6 +270,7 @@ NESTED = ("hosts", "deepspeed", "accelerate", "sky")
 
 LEAST: Mapping[str, float] = {
     "strategy.bucket_cap_mb": 1,
+    "strategy.powersgd_rank": 1,
     "mesh.pp": 1,
     "mesh.dp_replicate": 1,
     "mesh.ep": 1,

@@ -240,7 +240,8 @@ def _inspect(
         return adopt.adopted(preset, request.script or "the script", texts, python=not request.no_python)
     asked = script_support.Requirements(
         kind=preset.strategy.kind, backend=backend, mesh=tuple(sizes), args=request.args,
-        accumulation=preset.batch.accumulation, beside=place.script_beside,
+        accumulation=preset.batch.accumulation,
+        options=preset.strategy.extras(), beside=place.script_beside,
         own_config=_own_config(request, place).path,
     )  # fmt: skip
     obeyed = script_support.inspect(

@@ -372,6 +372,8 @@ class Requirements:
     """The script's own arguments."""
     accumulation: int = 1
     """Backward passes before each optimizer step."""
+    options: Sequence[str] = ()
+    """Names of the options of the strategy that act on layers or on how gradients travel, and are on."""
     beside: Mapping[str, str | bytes] = field(default_factory=dict)
     """Files beside the script that it imports: name → text."""
     own_config: str = ""
@@ -536,7 +538,13 @@ def _accelerate(lead: str, reader: Reader, claims: _Claims, precise: _Claims, as
     else:
         own = f"; the precision is its own if {' or '.join(precise.unless)}" if precise.unless else ""
         how = f"{lead}: it obeys strategy and precision through the environment{unless}{own}."
+    if left := [name for name in asked.options if name not in _options_of_accelerate(asked.kind)]:
+        how = f"{how[:-1]}; but not strategy.{left[0]}, which it has no way to set from outside."
     return Obeys(how, how, reader)
+
+
+def _options_of_accelerate(kind: StrategyKind) -> tuple[str, ...]:
+    return ("activation_checkpointing", "compile") if kind in ("fsdp1", "fsdp2") else ("compile",)
 
 
 def _beyond_accelerate(asked: Requirements) -> str | None:

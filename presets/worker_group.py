@@ -61,6 +61,15 @@ def check_mesh(preset: Preset) -> None:
         raise PlanError(
             "batch.accumulation does not go with mesh.pp: a pipeline accumulates over its mesh.microbatches"
         )
+    if preset.strategy.powersgd_rank is not None and max(mesh.pp, mesh.ep) > 1:
+        raise PlanError(
+            "strategy.powersgd_rank goes with data parallelism alone: leave mesh.pp and mesh.ep at 1, or it out"
+        )
+    if preset.strategy.powersgd_rank is not None and preset.precision.reduce != "fp32":
+        raise PlanError(
+            f"strategy.powersgd_rank and precision.reduce {preset.precision.reduce} each change how gradients are sent: "
+            "take one of them"
+        )
     if mesh.ep > 1 and max(mesh.pp, mesh.cp) > 1:
         raise PlanError("mesh.ep goes with data parallelism alone: leave mesh.pp and mesh.cp at 1")
 

@@ -223,11 +223,11 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 338,
-    "lines": 98_234,
+    "modules": 339,
+    "lines": 98_480,
     "cycles": 0,
     "in_cycles": 0,
-    "local_imports": 51,
+    "local_imports": 50,
     "doubled_classes": 4,
     "doubled_files": 11,
     "broad": 14,
@@ -268,7 +268,7 @@ LATE_IMPORTS = {
     "tui/source.py": {
         "runners.hub.routes", "runners.hub.sky_cloud", "runners.launch.hosts", "runners.launch.launch_form",
         "runners.launch.recent",
-        "runners.retention", "runners.run_removal", "runners.watch_link",
+        "runners.run_removal", "runners.watch_link",
         "runners.diagnosis.reading",
     },
     # The rules of diagnosis take a while to load.

@@ -10,7 +10,8 @@ import functools
 import inspect
 import os
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -25,11 +26,12 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from .accumulated_steps import AccumulatedSteps
 from .adopted import AdoptionError, adopted, initialising, where
-from .adopted_fsdp import AdoptedFSDP
+from .adopted_fsdp import LAYERS, AdoptedFSDP, prepared
 from .agreement import Agreement
-from .parallelize.data import averaged
-from .parallelize.settings import ParallelizeError, Settings, current
+from .parallelize import data
+from .parallelize.settings import ParallelizeError, Settings, current, name_of
 from .peer_service import PeerService, ScriptEnd
 from .sharded_backward import Backwards
 from .sharded_states import ShardedStates
@@ -95,10 +97,15 @@ class Adoption:
         self._agreement: Agreement | None = None
         self._backwards: Backwards | None = None
         self._uses: Uses | None = None
+        self._accumulated = AccumulatedSteps(config.accumulation, self._inside)
         self._sharded: list[tuple[AdoptedFSDP, ShardedStates]] = []
         self._stepping = False
         self._hooked: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         """Wrapped models that have a communication hook of the preset's."""
+
+    def _inside(self) -> AbstractContextManager[Any]:
+        """In which gradients that are sharded can be changed on this rank."""
+        return self._agreement.zone() if self._agreement is not None else nullcontext()
 
     def arm(self) -> None:
         """Change torch's classes and functions."""
@@ -112,6 +119,8 @@ class Adoption:
             for place in (nn.utils, nn.utils.clip_grad):
                 for name in {"clip_grad_norm_", "get_total_norm"} & vars(place).keys():
                     setattr(place, name, self._in_full(getattr(place, name)))
+        if self._accumulated.passes > 1:
+            self._accumulated.arm()
         kind.__init__ = constructed
         kind.register_comm_hook = self._registration(kind.register_comm_hook)
         if self._config.param != torch.float32:
@@ -129,10 +138,12 @@ class Adoption:
             bound = signature.bind(ddp, *args, **named)
             asked = changed(self._config, bound.arguments)
             bound.arguments.update(asked)
+            module = bound.arguments["module"]
             if asked.get("device_mesh"):
-                bound.arguments["device_mesh"] = _mesh(bound.arguments["module"])
+                bound.arguments["device_mesh"] = _mesh(module)
+            done = prepared(module, self._config)
             theirs(*bound.args, **bound.kwargs)
-            self._apply(ddp, asked)
+            self._apply(ddp, [*(f"{name}={value}" for name, value in asked.items()), *done])
 
         return constructed
 
@@ -155,15 +166,22 @@ class Adoption:
                 own(ddp, given["module"], given, self._config, agreement, backwards)
                 states = ShardedStates(ddp, len(self._sharded), service, agreement)
             uses.take(ddp.shards.values(), states)
+            words = self._accumulating(ddp.shards.values())
             self._sharded.append((ddp, states))
             here, count = ddp.local_bytes(), len(ddp.units) - 1
-            adopted.calls.append(
-                f"fsdp2 applied at {where()}: {count} block{'s' * (count != 1)}, {size_text(ddp.whole_bytes)} → "
-                f"{size_text(here)} of parameters on this rank"
-            )
+            sizes = f"{size_text(ddp.whole_bytes)} → {size_text(here)} of parameters on this rank"
+            done = [f"{count} block{'s' * (count != 1)}", sizes, *ddp.prepared, *words]
+            adopted.calls.append(f"fsdp2 applied at {where()}: {', '.join(done)}")
 
         kind.__init__ = constructed
         return constructed
+
+    def _accumulating(self, parameters: Iterable[torch.Tensor]) -> list[str]:
+        """Accumulate for what trains these; what is done, in words."""
+        if self._accumulated.passes == 1:
+            return []
+        self._accumulated.take(parameters)
+        return self._accumulated.words
 
     def _agreed(self) -> tuple[Agreement, Backwards, Uses, PeerService]:
         """What all sharded models of this process have in common, made at the first; every rank does."""
@@ -192,17 +210,15 @@ class Adoption:
 
         return total
 
-    def _apply(self, ddp: Any, asked: Mapping[str, Any]) -> None:
+    def _apply(self, ddp: Any, words: list[str]) -> None:
         """What the preset asks for beyond the constructor's arguments. Raises AdoptionError."""
-        config, words = self._config, [f"{name}={value}" for name, value in asked.items()]
-        if config.reduce != torch.float32:
-            group = ddp.process_group
-            # a lambda, as DDP refuses postponed annotations
-            ddp.register_comm_hook(None, lambda _, bucket: averaged(bucket, config.reduce, group))
+        config = self._config
+        if sent := data.compress(ddp, config, ddp.process_group):
             self._hooked.add(ddp)
-            words.append(f"gradients summed in {_name(config.reduce)}")
+            words.append(sent)
         if config.param != torch.float32:
-            words.append(f"computed in {_name(config.param)}")
+            words.append(f"computed in {name_of(config.param)}")
+        words += self._accumulating(ddp.module.parameters())
         adopted.calls.append(
             f"{config.strategy} applied at {where()}{': ' if words else ''}{', '.join(words)}"
         )
@@ -238,6 +254,7 @@ class Adoption:
         steps, service = self._sharded_steps(LEAVE)
         if first:
             adopted.calls.append(f"zero1 applied at {where()}, where gradients are equal on all ranks")
+            adopted.calls += self._accumulating(())
             self._equal.count_passes(service)
         steps.divide(parameters_of(optimizer))
 
@@ -245,9 +262,12 @@ class Adoption:
         @functools.wraps(theirs)
         def registered(ddp: Any, *args: Any, **named: Any) -> None:
             if ddp in self._hooked:
+                ours = "strategy.powersgd_rank"
+                if "powersgd_rank" not in self._config.options:
+                    ours = "precision.reduce"
                 raise AdoptionError(
-                    f"the script registers a communication hook of its own at {where()}, and precision.reduce needs "
-                    "one, too: add --set precision.reduce=fp32"
+                    f"the script registers a communication hook of its own at {where()}, and {ours} needs one, too: "
+                    + ("add --set precision.reduce=fp32" if ours[0] == "p" else f"leave {ours} out")
                 )
             theirs(ddp, *args, **named)
 
@@ -275,9 +295,14 @@ class Adoption:
         """Raises AdoptionError where the script has wrapped nothing so far."""
         if initialising():
             return
-        if self._equal is not None or (not adopted.calls and _several()):
-            if self._equal is None:
-                self._check_unwrapped()
+        unwrapped = self._equal is not None or (not adopted.calls and _several())
+        if unwrapped and self._equal is None:
+            self._check_unwrapped()
+        if unwrapped:
+            self._accumulating(parameters_of(optimizer))
+        if self._accumulated.hold(optimizer, args, kwargs):
+            return
+        if unwrapped:
             self._unwrapped_step(optimizer)
         if self._steps is not None:
             self._steps.begin(optimizer, args, kwargs)
@@ -301,9 +326,13 @@ class Adoption:
             raise AdoptionError(
                 f"{lead}, where precision acts: add --set precision.param=fp32 --set precision.reduce=fp32"
             )
+        if changes := [name for name in LAYERS if config.options.get(name)]:
+            raise AdoptionError(
+                f"{lead}, where strategy.{changes[0]} acts: add --set strategy.{changes[0]}=false"
+            )
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if initialising():
+        if initialising() or self._accumulated.release(optimizer):
             return
         if self._steps is not None:
             self._steps.finish(optimizer)
@@ -350,10 +379,6 @@ def _several() -> bool:
     """Whether there are other ranks."""
     ranks = dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE") or 1)
     return ranks > 1
-
-
-def _name(dtype: torch.dtype) -> str:
-    return {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, "fp32")
 
 
 def _mesh(module: nn.Module) -> Any:

@@ -24,13 +24,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .adopted import AdoptionError, where
 from .agreement import EVALUATION, Agreement
-from .parallelize import data
+from .parallelize import data, layers
 from .parallelize.settings import ParallelizeError, Settings
 from .sharded_backward import Backwards
 from .sharded_steps import parameters_of
 
 CHECKED = 2
 """Passes for training that are compared between ranks; the others are not, as that takes some milliseconds."""
+LAYERS = ("activation_checkpointing", "compile")
+"""Options that act on the layers of the model."""
 LEAST_SHARE = 0.5
 """Of the parameters: classes of modules that repeat are blocks if they have at least so much together."""
 
@@ -40,13 +42,28 @@ def blocks(model: nn.Module, config: Settings) -> list[nn.Module]:
 
     None of them shares a parameter with anything outside. Raises ParallelizeError.
     """
-    chosen = list(data.units(model, config)) or repeated(model)
+    chosen = list(layers.units(model, config)) or repeated(model)
     uses = _uses(model)
 
     def alone(block: nn.Module) -> bool:
         return all(uses[key] == count for key, count in _uses(block).items())
 
     return [block for block in chosen if block is not model and alone(block)]
+
+
+def prepared(model: nn.Module, config: Settings) -> list[str]:
+    """Have its layers checkpointed and compiled as the preset says; what was done, in words. Raises AdoptionError."""
+    asked = [name for name in LAYERS if config.options.get(name)]
+    if not asked:
+        return []
+    lead = f"strategy.{asked[0]} cannot be applied at {where()}"
+    otherwise = f"add --set strategy.{asked[0]}=false"
+    if type(model).__name__ == "OptimizedModule" or isinstance(model, torch.jit.ScriptModule):
+        raise AdoptionError(f"{lead}: the model is compiled already; {otherwise}")
+    chosen = list(layers.units(model, config)) or repeated(model)
+    if not chosen and "activation_checkpointing" in asked:
+        raise AdoptionError(f"{lead}: the model has no layers that repeat; {otherwise}")
+    return layers.prepare(chosen or [model], config)
 
 
 def _uses(model: nn.Module) -> Counter[int]:
@@ -125,6 +142,8 @@ class AdoptedFSDP(DistributedDataParallel):  # type: ignore[misc]
         self.process_group = dist.group.WORLD
         before = dict(module.named_parameters())
         attributes = {name: dict(vars(parameter)) for name, parameter in before.items()}
+        self.prepared = prepared(module, config)
+        """What was done to its layers, in words."""
         self.units = _shard(module, config, self.device_type)
         for name, parameter in module.named_parameters():
             vars(parameter).update(attributes[name])
@@ -139,6 +158,9 @@ class AdoptedFSDP(DistributedDataParallel):  # type: ignore[misc]
         self._entered: nn.Module | None = None
         """The part of the model that the script has called itself, while it computes."""
         self.static = bool(given.get("static_graph"))
+        self._follow_units()
+
+    def _follow_units(self) -> None:
         for unit in self.units:
             unit.named_parameters = self._resting(unit.named_parameters)
             unit.register_forward_pre_hook(self._enter, prepend=True)

@@ -47,12 +47,13 @@ def by_parameter(kind: type) -> bool:
     return kind.__name__ in BY_PARAMETER and getattr(torch.optim, kind.__name__, None) is kind
 
 
-def check_kind(optimizer: Optimizer, otherwise: str) -> None:
-    """Raises AdoptionError for one that may not be divided."""
+def check_kind(optimizer: Optimizer, otherwise: str, what: str = "zero1") -> None:
+    """Raises AdoptionError for one that may not be divided, or whose steps may not be left out."""
     kind = type(optimizer)
     if not by_parameter(kind):
+        does = "divides" if what == "zero1" else "takes"
         raise AdoptionError(
-            f"zero1 cannot be applied to {kind.__module__}.{kind.__name__}, which steps at {where()}: it divides "
+            f"{what} cannot be applied to {kind.__module__}.{kind.__name__}, which steps at {where()}: it {does} "
             f"optimizers of torch's that update each parameter by itself, as AdamW; {otherwise}"
         )
 

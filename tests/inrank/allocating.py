@@ -18,13 +18,11 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
-from torch.utils.checkpoint import checkpoint
 
 from distui.presets.examples import chargpt
 from distui.runners.inrank import parallelize as preset
@@ -131,9 +129,6 @@ def built(case: dict[str, Any]) -> torch.nn.Module:
     chargpt.VOCABULARY = case["vocab"]
     heads = max(1, case["width"] // 32)
     net = chargpt.CharGPT(case["layers"], case["width"], case["length"], heads)
-    if case["recompute"]:
-        for block in net.blocks:
-            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
     return net.to(torch.bfloat16) if case["half"] else net
 
 

@@ -48,7 +48,6 @@ class Case:
     """The whole model in bf16, with Adam in bf16, too."""
     foreach: bool = False
     """Let Adam update all parameters at once, as it does on a GPU."""
-    recompute: bool = False
     whole: bool = True
     """Whether the components are compared, too, not the total alone."""
 
@@ -64,7 +63,6 @@ class Case:
             vocab=self.vocab,
             seq=self.length,
             micro_batch=self.batch // loaded.preset.batch.accumulation,
-            recompute=self.recompute,
             outside=outside,
             largest=max(4 * self.width**2, self.vocab * self.width),
         )
@@ -105,7 +103,8 @@ LONG = (
     Case(name="one rank, autocast", ranks=1, overrides=("precision.param=bf16",), whole=False),
     Case(name="one rank, Adam at once, short", ranks=1, foreach=True, batch=1),
     Case(name="one rank, 16384 words", ranks=1, vocab=16_384, layers=2, width=128, batch=16, whole=False),
-    Case(name="one rank, recomputed", ranks=1, recompute=True, batch=16, whole=False),
+    Case(name="one rank, recomputed", ranks=1, batch=16, whole=False,
+         overrides=("strategy.activation_checkpointing=true",)),
 )  # fmt: skip
 
 

@@ -85,6 +85,21 @@ def test_its_launcher_sets_what_distui_sets(
     assert {name: theirs.get(name) for name in ours} == ours
 
 
+LAYERS = ("strategy.compile=true", "strategy.activation_checkpointing=true")
+
+
+@pytest.mark.parametrize("form", ["", "--use_fsdp"])
+def test_layers_are_compiled_and_checkpointed_through_it(
+    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = {name: value for name, value in plan("fsdp2", *LAYERS).env.items() if name.startswith(OURS)}
+    assert ours["ACCELERATE_DYNAMO_BACKEND"] == "INDUCTOR"
+    assert ours["FSDP_ACTIVATION_CHECKPOINTING"] == "true"
+    words = list(plan("fsdp2", BY_YAML, f'launcher.args=["{form}"]', *LAYERS).argv[3:])
+    theirs = their_environment(words if form else words_of(tmp_path, "fsdp2", *LAYERS), monkeypatch)
+    assert {name: theirs[name].lower() for name in ours} == {name: ours[name].lower() for name in ours}
+
+
 @pytest.mark.parametrize(
     ("preset", "form"), [("ddp", "--multi_gpu"), ("fsdp2", "--use_fsdp"), ("hsdp", "--use_fsdp")]
 )

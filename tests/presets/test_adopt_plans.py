@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from distui.presets.adopt import VARIABLE
-from distui.presets.finding import PlanError
+from distui.presets.finding import PlanError, PresetError
 from distui.presets.lint import lint_plan
 from distui.presets.load import load
 from distui.presets.model import Loaded
@@ -53,6 +54,47 @@ def test_the_plan_names_the_line_where_the_preset_is_applied(name: str) -> None:
     assert not [variable for variable in plan.env if variable.startswith(("ACCELERATE_", "FSDP_"))]
 
 
+ALL_OF_IT = (
+    ", has the activations of its layers computed again in backward, compiles its layers and makes 1 optimizer step "
+    "of 4, with the mean gradient of 4 batches."
+)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (("strategy.compile=true",), ", compiles its layers."),
+        (
+            ("strategy.activation_checkpointing=true", "strategy.compile=true", "batch.accumulation=4"),
+            ALL_OF_IT,
+        ),
+        (("strategy.powersgd_rank=2",), ", sends gradients by PowerSGD."),
+    ],
+)
+def test_the_plan_says_what_else_is_done(overrides: tuple[str, ...], words: str) -> None:
+    plan = planned("ddp", *overrides)
+    assert (
+        plan.obeys == f"train.py calls DistributedDataParallel in line 4: --adopt applies ddp there{words}"
+    )
+    options = json.loads(plan.env["DISTUI_STRATEGY_OPTIONS"])
+    assert {path.partition(".")[2].partition("=")[0] for path in overrides if "strategy" in path} <= {
+        *options
+    }
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (("strategy.powersgd_rank=2", "precision.reduce=bf16"), "take one of them"),
+        (("strategy.powersgd_rank=2", "mesh.pp=2"), "leave mesh.pp and mesh.ep at 1"),
+        (("strategy.powersgd_rank=0",), "takes 1 or more"),
+    ],
+)
+def test_powersgd_is_refused_where_it_would_do_nothing(overrides: tuple[str, ...], words: str) -> None:
+    with pytest.raises((PlanError, PresetError), match=words):
+        planned("ddp", *overrides, adopt=False)
+
+
 @pytest.mark.parametrize("name", ["ddp", "zero1", "fsdp2"])
 def test_without_it_a_plain_script_is_left_alone(name: str) -> None:
     plan = planned(name, adopt=False)
@@ -76,7 +118,7 @@ def test_a_call_that_no_text_shows_is_left_to_the_ranks(source: str | None) -> N
     for name, without in words.items():
         obeys = planned(name, source=source).obeys
         assert obeys is not None
-        assert obeys.endswith(f"which its text does not show: without such a call {without}.")
+        assert obeys.endswith(f"Its text does not show that: without such a call {without}.")
 
 
 @pytest.mark.parametrize(
@@ -115,14 +157,19 @@ def test_a_script_that_also_shards_by_itself_is_taken_for_its_own_call() -> None
         ("fsdp1", (), {}, "strategy fsdp1 is deprecated in torch; take ddp, zero1 or fsdp2"),
         ("ds-zero2", (), {}, "strategy deepspeed needs deepspeed.initialize() in the script"),
         ("single", (), {"nproc_per_node": 1}, "strategy single is one process"),
-        ("pp-1f1b", (), {}, "mesh.pp 2 cuts the model into stages, which takes parallelize()"),
+        (
+            "pp-1f1b",
+            (),
+            {},
+            "mesh.pp 2 cuts the model into stages over ranks that have to see the same samples",
+        ),
         ("context", (), {}, "mesh.cp 2 divides its sequences"),
         ("moe", (), {}, "mesh.ep 2 divides its experts"),
         (
             "ddp",
-            ("batch.accumulation=4",),
+            ("batch.micro=4",),
             {},
-            "the batch is the script's own; leave batch.micro and batch.accumulation out",
+            "the batch is the script's own; leave batch.micro out",
         ),
         (
             "ddp",

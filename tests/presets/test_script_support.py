@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -321,6 +322,22 @@ def test_a_pipeline_and_accumulation_need_forward_backward() -> None:
             found = script_support.inspect("train.py", source, asked).how
             assert found is not None
             assert "but not" not in found
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "obeyed"),
+    [
+        ("fsdp2", "activation_checkpointing", True),
+        ("ddp", "activation_checkpointing", False),
+        ("ddp", "compile", True),
+        ("ddp", "powersgd_rank", False),
+    ],
+)
+def test_what_accelerate_cannot_be_asked_for_is_named(kind: Any, option: str, obeyed: bool) -> None:
+    asked = script_support.Requirements(kind=kind, options=(option,))
+    look = script_support.inspect("train.py", "from accelerate import Accelerator\nAccelerator()\n", asked)
+    assert look.how is not None
+    assert (f"but not strategy.{option}" in look.how) is not obeyed
 
 
 def test_files_beside_the_script_are_looked_at_where_it_does_nothing_itself() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,11 @@ class Seen:
             self._found[name] = self._launch(name, preset, case)
         return self._found[name]
 
+    def recomputed(self, name: str) -> list[dict[str, Any]]:
+        """By rank, of the case with activation checkpointing."""
+        option = ("--set", "strategy.activation_checkpointing=true")
+        return self._launch(f"{name}-recomputed", name, replace(CASES[name], options=option))
+
     def _launch(self, name: str, preset: str, case: Case) -> list[dict[str, Any]]:
         folder = self._world.work / name
         folder.mkdir()
@@ -61,6 +67,15 @@ def test_no_preset_is_missing() -> None:
 
 def test_the_documentation_has_what_was_seen() -> None:
     assert table.in_document() == table.text()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", CASES)
+def test_checkpointed_layers_compute_the_same(seen: Seen, name: str) -> None:
+    twin = seen.of(CASES[name].twin)[0]["losses"]
+    for rank in seen.recomputed(name):
+        assert rank["losses"] == pytest.approx(twin, rel=2e-3)
+        assert rank["resumed"] == pytest.approx(rank["unbroken"], rel=2e-3)
 
 
 @pytest.mark.parametrize(

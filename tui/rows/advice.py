@@ -100,9 +100,10 @@ def asked(form: LaunchForm, preset: Preset, here: str = "") -> Advice | None:
         raise PlanError(f"nodes {form.nodes}: a number from 1 on")
     if form.seq and not (form.seq.isdecimal() and int(form.seq)):
         raise PlanError(f"sequence {form.seq}: a number of positions from 1 on")
+    recompute = form.recompute == "true" or preset.strategy.activation_checkpointing
     model = replace(
         shape(size), seq=int(form.seq or Shape(parameters=1, layers=1, hidden=1).seq),
-        micro_batch=preset.batch.micro or 1, recompute=form.recompute == "true",
+        micro_batch=preset.batch.micro or 1, recompute=recompute,
     )  # fmt: skip
     counted = FORMATS[form.format] if form.format else format_for(preset)
     estimates = survey(model, counted, gpus.count, int(nodes), gpus.memory_gb * GB)

@@ -313,7 +313,7 @@ def begun_with(field: Field, text: str, letter: str) -> str:
     return text
 
 
-LABEL = 26
+LABEL = 27
 """Columns of the labels."""
 
 CARET = "▏"

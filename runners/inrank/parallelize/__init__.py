@@ -39,7 +39,7 @@ from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from . import data, model_parallel, settings
+from . import data, layers, model_parallel, settings
 from .model_parallel import Pipeline
 from .settings import (
     ParallelizeError,
@@ -244,6 +244,7 @@ def _made_parallel(model: nn.Module, config: Settings) -> nn.Module:
     """Cut, divide, wrap: from the outermost dimension of the mesh to the data."""
     if config.strategy == "single":
         _compute_in(model.to(device()), config.param)
+        layers.prepare(layers.units(model, config), config)
         return model
     groups = settings.arrange(config)
     stage, stages, loss = coordinates()["pp"], config.size("pp"), None
@@ -258,8 +259,11 @@ def _made_parallel(model: nn.Module, config: Settings) -> nn.Module:
     if groups.experts is not None:
         ignored = model_parallel.divide_experts(model, groups.experts)
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ignored)
+    around: Any = nullcontext
     if groups.cp is not None:
-        data.divide_sequences(model, groups.cp)
+        mode = data.divide_sequences(model, groups.cp)
+        around = lambda: mode  # noqa: E731
+    layers.prepare(layers.units(model, config), config, around)
     if config.strategy in ("ddp", "zero1"):
         _compute_in(model.to(device()), config.param)
     if loss is None:

@@ -8,11 +8,12 @@ in "The Llama 3 Herd of Models" (2024, section 3.3.2), instead of a ring. It act
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List, Tuple, Type
+from typing import Any, Dict, Tuple
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.distributed.fsdp import (
     CPUOffload,
     CPUOffloadPolicy,
@@ -28,9 +29,17 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 
-from .model_parallel import Blocks
-from .settings import Groups, ParallelizeError, Settings, device
+from .layers import units
+from .settings import Groups, ParallelizeError, Settings, device, name_of
 
+CONSTRUCTOR = (
+    "bucket_cap_mb",
+    "find_unused_parameters",
+    "gradient_as_bucket_view",
+    "static_graph",
+    "device_mesh",
+)
+"""Options that are arguments of DDP's constructor."""
 HYBRID = ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
 SHARDING = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", *HYBRID)
 
@@ -45,18 +54,31 @@ def wrap(model: nn.Module, config: Settings, groups: Groups) -> nn.Module:
 
 
 def _ddp(model: nn.Module, config: Settings, groups: Groups) -> nn.Module:
-    options = dict(config.options)
+    options = {name: value for name, value in config.options.items() if name in CONSTRUCTOR}
     mesh = groups.mesh["data"]
     where: Dict[str, Any] = {"process_group": mesh.get_group()}
     if options.pop("device_mesh", False):
         where = {"device_mesh": mesh}
     wrapped = DistributedDataParallel(model, **where, **options)
-    if config.reduce != torch.float32:
-        # torch's own bf16 hook refuses gloo; a lambda, as DDP refuses postponed annotations.
-        wrapped.register_comm_hook(
-            None, lambda _, bucket: averaged(bucket, config.reduce, mesh.get_group())
-        )
+    compress(wrapped, config, mesh.get_group())
     return wrapped
+
+
+def compress(ddp: Any, config: Settings, group: dist.ProcessGroup) -> str:
+    """Have DDP send gradients as the preset says; what was done, "" where that is nothing.
+
+    A low rank is PowerSGD's (Vogels and others, 2019): matrices travel as products of two thin ones after torch's first
+    steps, and what that leaves out is added in the next step.
+    """
+    rank = config.options.get("powersgd_rank")
+    if rank is not None:
+        ddp.register_comm_hook(PowerSGDState(group, matrix_approximation_rank=rank), powerSGD_hook)
+        return f"gradients sent by PowerSGD with rank {rank}"
+    if config.reduce == torch.float32:
+        return ""
+    # torch's own bf16 hook refuses gloo; a lambda, as DDP refuses postponed annotations.
+    ddp.register_comm_hook(None, lambda _, bucket: averaged(bucket, config.reduce, group))
+    return f"gradients summed in {name_of(config.reduce)}"
 
 
 def averaged(
@@ -121,39 +143,8 @@ def reshard(config: Settings, ranks: int) -> Any:
     return parts
 
 
-def units(model: nn.Module, config: Settings) -> Iterator[nn.Module]:
-    """The layers that are gathered as one: of the classes that were named, else the blocks."""
-    names = config.options.get("wrap") or []
-    if not names:
-        yield from blocks(model)
-        return
-    classes = tuple(_named(model, names))
-    yield from (module for module in model.modules() if isinstance(module, classes))
-
-
-def _named(model: nn.Module, names: List[str]) -> List[Type[nn.Module]]:
-    """Raises ParallelizeError for a class of which the model has no layer."""
-    by_name = {type(module).__name__: type(module) for module in model.modules()}
-    for name in names:
-        if name not in by_name:
-            raise ParallelizeError(f"wrap names {name}, and the model has {', '.join(sorted(by_name))}")
-    return [by_name[name] for name in names]
-
-
-def blocks(model: nn.Module) -> Iterator[nn.Module]:
-    """The transformer blocks: outermost members of module lists that hold parameters."""
-    for child in model.children():
-        if isinstance(model, (nn.ModuleList, Blocks)) and not isinstance(
-            child, (nn.ModuleList, nn.ModuleDict)
-        ):
-            if any(True for _ in child.parameters()):
-                yield child
-        else:
-            yield from blocks(child)
-
-
-def divide_sequences(model: nn.Module, group: dist.ProcessGroup) -> None:
-    """Have `model` see this rank's piece of each sequence."""
+def divide_sequences(model: nn.Module, group: dist.ProcessGroup) -> TorchFunctionMode:
+    """Have `model` see this rank's piece of each sequence; what its forward pass is in."""
     inner, mode = model.forward, _Gathered(group)
 
     def forward(*inputs: Any, **named: Any) -> Any:
@@ -162,6 +153,7 @@ def divide_sequences(model: nn.Module, group: dist.ProcessGroup) -> None:
             return inner(*pieces, **{name: _piece(value, group) for name, value in named.items()})
 
     model.forward = forward
+    return mode
 
 
 def _piece(value: Any, group: dist.ProcessGroup) -> Any:

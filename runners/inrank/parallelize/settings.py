@@ -15,11 +15,12 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 _Types = Dict[str, Tuple[type, ...]]
 _YES_NO = ("find_unused_parameters", "gradient_as_bucket_view", "static_graph", "device_mesh")
-_DDP: _Types = {"bucket_cap_mb": (int, float), **dict.fromkeys(_YES_NO, (bool,))}
-_FSDP: _Types = {"wrap": (list,), "cpu_offload": (bool,)}
+_LAYERS: _Types = {"activation_checkpointing": (bool,), "compile": (bool,)}
+_DDP: _Types = {"bucket_cap_mb": (int, float), **dict.fromkeys(_YES_NO, (bool,)), **_LAYERS}
+_FSDP: _Types = {"wrap": (list,), "cpu_offload": (bool,), **_LAYERS}
 OPTIONS: Dict[str, _Types] = {
-    "single": {},
-    "ddp": _DDP,
+    "single": _LAYERS,
+    "ddp": {**_DDP, "powersgd_rank": (int,)},
     "zero1": _DDP,
     "fsdp1": {"sharding": (str,), "limit_all_gathers": (bool,), **_FSDP},
     "fsdp2": {"reshard_after_forward": (bool, int), **_FSDP},
@@ -41,6 +42,11 @@ MESH: Dict[str, _Types] = {
 }
 """Which parts of a mesh go with each strategy."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """A format as presets have it: "bf16"."""
+    return next(name for name, value in DTYPES.items() if value == dtype)
 
 
 class ParallelizeError(Exception):
