@@ -489,6 +489,57 @@ class Tags(Document):
     tags: list[str]
 
 
+class Setting(Document):
+    key: str
+    value: Any
+    origin: str
+    about: str
+    wants: str
+    without: str
+
+
+class Settings(Document):
+    path: str
+    settings: list[Setting]
+    problems: list[str]
+
+
+class ExampleSettings(Document):
+    example: str
+
+
+class ProfiledRank(Document):
+    rank: int
+    gpu: bool | int | str | None
+    first_step: int | None
+    steps: list[float]
+    seconds: float
+    compute: float | None
+    communication: float | None
+    exposed: float | None
+    idle: float | None
+    own_step: float | None
+    shares: Values | None
+
+
+class OperatorTotal(Document):
+    name: str
+    seconds: float
+    calls: int
+
+
+class Profiled(Document):
+    ok: bool
+    text: str
+    folder: str | None
+    files: dict[str, str]
+    ranks: list[ProfiledRank]
+    slowest: int | None
+    operators: list[OperatorTotal]
+    collectives: list[OperatorTotal]
+    missing: dict[str, str]
+
+
 STARTED = Started | Status | Plan | PlanElsewhere
 """With --detach; without; with --dry-run."""
 
@@ -542,7 +593,7 @@ class SentNotices(Document):
 
 
 DOCUMENTS: dict[str, Any] = {
-    "launch": STARTED, "exec": STARTED, "demo": Started | Status, "relaunch": STARTED, "plan": Plan | PlanElsewhere,
+    "launch": STARTED, "exec": STARTED, "demo": Started | Status, "rerun": STARTED, "plan": Plan | PlanElsewhere,
     "lint": Findings, "ls": list[ListedRun], "status": MarkedStatus, "wait": Status, "logs": LogLine, "events": Stamped,
     "metrics": Curves | list[MetricName], "watch": WatchedStatus | list[WatchedJob], "nccl": RankAnswers,
     "restart": RankAnswers, "signal": RankAnswers, "stop": RankAnswers, "rm": Removed, "prune": Removed | Removable,
@@ -550,11 +601,12 @@ DOCUMENTS: dict[str, Any] = {
     "presets": list[ListedPreset] | ShownPreset | Written | list[NcclPreset] | list[NcclVariable],
     "advise": Advice, "trust": Trusted | list[TrustedFile] | Written, "candidates": list[Candidate], "autostop": Answer,
     "down": Answer, "note": Notes, "tag": Tags, "notify": ListedWays | TriedWays | SentNotices,
+    "settings": Settings | ExampleSettings, "profile": Profiled,
 }  # fmt: skip
 """By verb: a document, or what it may be; of `logs` and `events` a line of many."""
 
 WITHOUT = {
-    "attach": "a screen", "replay": "a screen", "completion": "a script for a shell",
+    "attach": "a screen", "replay": "a screen", "completion": "a script for a shell", "mcp": "a server's answers",
 }  # fmt: skip
 """Verbs that print no JSON, and what they print instead."""
 

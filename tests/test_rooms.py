@@ -223,8 +223,8 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 339,
-    "lines": 98_480,
+    "modules": 341,
+    "lines": 98_665,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 50,

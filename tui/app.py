@@ -43,6 +43,9 @@ from .user_settings import load as load_settings
 BESIDE = ("launch", "rerun", "remove")
 """What changes no run that is being looked at: only `--readonly` takes it away."""
 
+OWN_THEMES = dict(zip(THEME_WORDS, NAMES, strict=True))
+"""What Textual calls them; its own themes have one name."""
+
 KEEP_AFTER_S = 0.5
 """From a choice to its writing: keys that are held down write once."""
 
@@ -104,7 +107,7 @@ class CockpitApp(CommandingApp, TypeAheadApp, PacedApp):
         """Which keys worked at the last paint."""
         for theme in THEMES:
             self.register_theme(theme)
-        self.theme = dict(zip(THEME_WORDS, NAMES, strict=True)).get(self.settings.theme, NAMES[0])
+        self.theme = OWN_THEMES.get(self.settings.theme, self.settings.theme or NAMES[0])
 
     # --- life
 
@@ -387,10 +390,13 @@ class CockpitApp(CommandingApp, TypeAheadApp, PacedApp):
             text = f"the cockpit on {words[words.index('--') + 1]} ended with exit code {code}"
             self.notify(text, severity="warning", markup=False, timeout=20)
 
-    def action_theme(self) -> None:
-        at = NAMES.index(self.theme) if self.theme in NAMES else -1
-        self.theme = NAMES[(at + 1) % len(NAMES)]
-        self.choose(theme=THEME_WORDS[NAMES.index(self.theme)] if self.theme != NAMES[0] else "")
+    def action_theme(self, word: str = "") -> None:
+        """The theme of that name, which is kept; without one the next of distui's own."""
+        if not word:
+            at = NAMES.index(self.theme) if self.theme in NAMES else -1
+            word = THEME_WORDS[(at + 1) % len(NAMES)]
+        self.theme = OWN_THEMES.get(word, word)
+        self.choose(theme=word if self.theme != NAMES[0] else "")
         self.publish()
 
     # --- what is kept for later cockpits

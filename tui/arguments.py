@@ -37,8 +37,8 @@ STARTS = frozenset(["demo", "exec", "launch", "relaunch", "rerun"])
 """Start a new run."""
 
 APART = frozenset(
-    ["advise", "candidates", "completion", "doctor", "lint", "mcp", "notify", "plan", "presets", "trust"]
-)
+    ["advise", "candidates", "completion", "doctor", "lint", "mcp", "notify", "plan", "presets", "settings", "trust"]
+)  # fmt: skip
 """Are about no run, or leave it alone."""
 
 Verbs = Any  # argparse has no public name for what add_subparsers returns
@@ -140,6 +140,16 @@ def add_verbs(verbs: Verbs) -> None:
 
 
 def _of_distui(verbs: Verbs) -> None:
+    verb = _verb(
+        verbs,
+        "settings",
+        "show_settings:settings",
+        help="show the settings, and where each value comes from",
+    )
+    verb.add_argument(
+        "--example", action="store_true", help="print a settings file with every key as a comment"
+    )
+    _json(verb)
     verb = _verb(verbs, "completion", "completion:script", help="print the completion script of a shell")
     verb.add_argument("shell", nargs="?", choices=("bash", "zsh", "fish"), help="(default: that of $SHELL)")
 

@@ -160,7 +160,7 @@ ALIKE = {
     "log": "logs", "tail": "logs", "top": "status", "show": "status", "describe": "status", "info": "status",
     "open": "attach", "connect": "attach", "kill": "stop", "cancel": "stop", "end": "stop", "delete": "rm",
     "remove": "rm", "clean": "prune", "check": "lint", "dry-run": "plan", "journal": "events", "explain": "diagnose",
-    "debug": "diagnose", "stacks": "dump", "strategies": "presets",
+    "debug": "diagnose", "stacks": "dump", "strategies": "presets", "config": "settings",
 }  # fmt: skip
 """What other programs call a verb that distui has."""
 
@@ -223,7 +223,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("presets, memory and notices", ("presets", "advise", "trust", "notify")),
     ("language models", ("mcp",)),
     ("SkyPilot's clusters", ("candidates", "autostop", "down")),
-    ("distui itself", ("completion",)),
+    ("distui itself", ("settings", "completion")),
 )
 
 EXAMPLES = """\

@@ -116,8 +116,14 @@ _STYLES = {
 
 
 def styles(theme: str) -> dict[str, Style]:
-    """Style by name for a theme; a theme of Textual's own gets the dark ones."""
-    return _STYLES.get(theme, _STYLES[DARK])
+    """Style by name for a theme; one of Textual's own gets those of the theme here that has a ground like it."""
+    return _STYLES[theme if theme in _STYLES else _alike(BUILTIN_THEMES.get(theme))]
+
+
+def _alike(theme: Theme | None) -> str:
+    if theme is None:
+        return DARK
+    return ANSI if theme.background == "ansi_default" else DARK if theme.dark else LIGHT
 
 
 THEMES = (

@@ -25,7 +25,14 @@ from .rows.charts import BY_NAME, WINDOWS
 from .rows.columns import TABLES
 
 THEMES = ("dark", "light", "terminal")
-"""Names of themes in the file, in the order of the key."""
+"""Names of distui's own themes in the file, in the order of the key."""
+TEXTUAL_THEMES = (
+    "textual-dark", "textual-light", "nord", "gruvbox", "catppuccin-mocha", "dracula", "tokyo-night", "monokai",
+    "flexoki", "catppuccin-latte", "catppuccin-frappe", "catppuccin-macchiato", "solarized-light", "solarized-dark",
+    "rose-pine", "rose-pine-moon", "rose-pine-dawn", "atom-one-dark", "atom-one-light", "ansi-dark", "ansi-light",
+)  # fmt: skip
+"""Those of Textual, which has the colours of its own parts from them; by name, as importing them takes long."""
+ALL_THEMES = (*THEMES, *TEXTUAL_THEMES)
 
 MOST_HOSTS = 32
 """Hosts that are asked for their runs."""
@@ -103,7 +110,7 @@ def _of_table(table: str, prefix: str) -> dict[str, SettingKey]:
 
 
 KEYS: dict[str, SettingKey] = {
-    "theme": SettingKey("theme", f"one of {', '.join(THEMES)}", _among(*THEMES)),
+    "theme": SettingKey("theme", f"one of {', '.join(ALL_THEMES)}", _among(*ALL_THEMES)),
     "hosts": SettingKey(
         "hosts", f'a list of hosts, {MOST_HOSTS} at most, as in ["gpu1", "me@gpu2"]',
         lambda value: _texts(_is_host)(value) and len(value) <= MOST_HOSTS,

@@ -322,6 +322,14 @@ GUIDES: dict[str, VerbGuide] = {
         ),
         _ASKED,
     ),
+    "settings": VerbGuide(
+        (
+            ("settings", "each value, and whether it is yours or distui's"),
+            ("settings --example > ~/.config/distui/settings.toml", "a file to begin with"),
+            ("settings --json", "for scripts"),
+        ),
+        (1,), "something in the file cannot be used",
+    ),
     "completion": VerbGuide(
         (
             ("completion bash >> ~/.bash_completion", "runs, presets, hosts and options at Tab in bash"),

@@ -58,6 +58,7 @@ WRONG: dict[str, list[tuple[str, int]]] = {
     "tag": [("", 2), ("nothing +x", 3), ("nothing", 3)],
     "rm": [("", 2), ("nothing", 3)],
     "prune": [("", 2), ("--older-than soon", 2)],
+    "settings": [("", 0), ("--example", 0), ("theme", 2)],
     "completion": [("ksh", 2), ("zsh", 0)],
     "demo": [("--steps -1", 2), ("--python /nonexistent/python", 2)],
 }  # fmt: skip

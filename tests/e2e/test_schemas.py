@@ -99,6 +99,7 @@ def printed(somebody: World) -> Callable[[str], Any]:
         "presets show fsdp2", "presets nccl", "presets nccl IB_TIMEOUT", "presets new mine", "trust", "trust --list",
         "trust --remove", "advise --params 7B --gpus 8xA100-80GB", "advise --params 7000B --gpus 1xA100-80GB",
         "diagnose bad.log", "metrics --list", "prune --failed -n", "ls", "notify", "notify test desktop",
+        "settings", "settings --example",
     ],
 )  # fmt: skip
 def test_what_needs_no_run(printed: Callable[[str], Any], line: str) -> None:
@@ -111,9 +112,10 @@ def test_what_a_run_has(somebody: World, printed: Callable[[str], Any]) -> None:
     for line in (
         "status", "ls", "logs", "events", "metrics", "metrics --list", "diagnose", "dump stacks",
         "dump memory", "dump flight",
-        "nccl INFO", "signal CONT", "wait --until healthy", "watch", "note night busy", "tag night keep", "restart -y",
+        "nccl INFO", "signal CONT", "wait --until healthy", "profile --steps 1",
+        "watch", "note night busy", "tag night keep", "restart -y",
         "notify log night",
-        "export night night.tar.gz", "status night.tar.gz", "relaunch night --name x --dry-run", "stop -y --grace 1",
+        "export night night.tar.gz", "status night.tar.gz", "rerun night --name x --dry-run", "stop -y --grace 1",
         "status", "ls", "wait", "diagnose", "events", "prune --keep 0 -n", "tag night -keep", "rm night -y",
     ):  # fmt: skip
         verb, _, rest = line.partition(" ")

@@ -72,7 +72,7 @@ def test_comments_and_strange_keys_stay(file: Path) -> None:
     [
         ('themes = "dark"', "there is no setting themes; did you mean theme?"),
         ("[ranks]\nsorted = 1", "there is no setting ranks.sorted; did you mean ranks.sort?"),
-        ('theme = "blue"', "theme has to be one of dark, light, terminal"),
+        ('theme = "blue"', "theme has to be one of dark, light, terminal, textual-dark, "),
         ('hosts = "gpu1"', "hosts has to be a list of hosts"),
         ('hosts = ["-oProxyCommand=x"]', "hosts has to be a list of hosts"),
         ('hosts = ["a", "a"]', "hosts has to be a list of hosts"),

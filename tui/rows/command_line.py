@@ -25,6 +25,7 @@ from ...runners.model import (
     Signal,
     Stop,
 )
+from ..user_settings import ALL_THEMES
 
 
 class CommandError(Exception):
@@ -85,6 +86,7 @@ USAGE = {
     "play": "play [SPEED]   let the past go on from there, 4 times as fast: play 4",
     "columns": "columns [ranks|gpus]   choose the columns of a table, their order, and the sort; kept",
     "logs": "logs [RANK]   the log, of one rank",
+    "theme": "theme [NAME]   the next of distui's own themes, or any of Textual's: Tab lists them; kept",
     "line": "line N   go to a line of the log that is shown; 50% goes to its middle",
 }
 """A line of help by verb; the other verbs take nothing."""
@@ -159,6 +161,8 @@ def _choices(words: list[str], names: RunNames) -> list[str]:
             return ["off"]
         case "columns" if not rest:
             return list(TABLES)
+        case "theme" if not rest:
+            return list(ALL_THEMES)
         case "at" if not rest:
             return ["first-cause", "start", "step"]
     return []
@@ -198,6 +202,8 @@ def parse(text: str, new_id: Callable[[], str], marked: frozenset[int] = frozens
         return TypedCommand(action=f"rank_log({_rank(rest[-1])})")
     if verb == "columns":
         return TypedCommand(action=f"columns({_table(rest)!r})")
+    if verb == "theme" and rest:
+        return TypedCommand(action=f"theme({_theme(rest)!r})")
     if verb in TIMES:
         return TypedCommand(action=f"{TIMES[verb]}({' '.join(rest)!r})" if verb != "live" else "live")
     if verb in PLACES or re.fullmatch(r"\d+%", text.strip()):
@@ -217,6 +223,15 @@ def _table(words: list[str]) -> str:
             f"no table {' '.join(words)!r}: type columns ranks, columns gpus, or columns alone"
         )
     return words[0] if words else ""
+
+
+def _theme(words: list[str]) -> str:
+    name = " ".join(words)
+    if name not in ALL_THEMES:
+        raise CommandError(
+            f"no theme {name!r}: {did_you_mean(name, ALL_THEMES) or 'Tab behind theme lists them'}"
+        )
+    return name
 
 
 def _command(verb: str, words: list[str], new: str, marked: tuple[int, ...]) -> Command:

@@ -1,0 +1,128 @@
+"""`distui settings`: every value and where it comes from, a file to begin with; all themes of Textual, kept."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import scripted as play
+from conftest import Start, shown
+from test_theme import contrast, hexed
+from textual.theme import BUILTIN_THEMES
+
+from distui.runners.notify import ways
+from distui.runners.settings_file import settings_path
+from distui.tui import paint
+from distui.tui.cli import main
+from distui.tui.rows.command_line import CommandError, RunNames, candidates, parse
+from distui.tui.setting_guide import GUIDES, SEND, example
+from distui.tui.user_settings import ALL_THEMES, KEYS, TEXTUAL_THEMES, UserSettings, load
+
+LEAST = {
+    "text": 7.0,
+    "head": 7.0,
+    "accent": 4.0,
+    "ok": 4.0,
+    "warn": 4.0,
+    "bad": 3.9,
+    "key": 4.0,
+    "dim": 3.3,
+    "stale": 3.3,
+}
+"""Contrast on the ground of a theme that is not ours: what has to be read, and what stands back."""
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    path = settings_path()
+    path.parent.mkdir(mode=0o700, parents=True)
+    return path
+
+
+def test_every_key_has_a_guide_whose_example_it_takes() -> None:
+    assert GUIDES.keys() == KEYS.keys()
+    for name, guide in GUIDES.items():
+        assert KEYS[name].fits(guide.example), name
+        assert guide.default is None or KEYS[name].fits(guide.default), name
+        assert (guide.default is None) == bool(guide.without), name
+        assert not guide.about.endswith(".")
+
+
+def test_the_example_changes_nothing_until_a_comment_is_taken_away(file: Path) -> None:
+    file.write_text(example())
+    assert load(file) == (UserSettings(), [])
+    whole = re.sub(r"^# (\w+ = )", r"\1", example(), flags=re.MULTILINE)
+    file.write_text(whole)
+    settings, problems = load(file)
+    assert problems == []
+    for name, key in KEYS.items():
+        value = GUIDES[name].example
+        assert getattr(settings, key.field) == (tuple(value) if isinstance(value, list) else value), name
+    assert ways.load().send == ("terminal",)
+    assert max(map(len, example().splitlines())) <= 121
+
+
+def test_each_value_is_shown_with_where_it_comes_from(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text('theme = "nord"\n[ranks]\nsort = "step"\n[notify]\nsend = ["terminal"]\n')
+    assert main(["settings", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    rows = {row["key"]: (row["value"], row["origin"]) for row in shown["settings"]}
+    assert rows.keys() == KEYS.keys() | {SEND}
+    assert rows[SEND] == (["terminal"], str(file))
+    assert rows["theme"] == ("nord", str(file))
+    assert rows["ranks.sort"] == ("step", str(file))
+    assert rows["curves.window"] == ("5m", "default")
+    assert rows["hosts"] == (None, "default")
+    assert main(["settings"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(rf'^theme +"nord" +{re.escape(str(file))}$', text, re.MULTILINE)
+    assert re.search(r"^gpus.sort +by index +default$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("text", ['theme = "blue"\n', "theme = \n", 'future = "x"\n'])
+def test_a_file_that_is_not_right_is_named_and_exits_with_1(
+    file: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(text)
+    assert main(["settings", "--json"]) == 1
+    told = capsys.readouterr()
+    assert len(json.loads(told.out)["problems"]) == 1
+    assert told.err.startswith("distui: ")
+    assert str(file) in told.err
+
+
+def test_all_themes_of_textual_are_there_and_can_be_read() -> None:
+    assert set(TEXTUAL_THEMES) == BUILTIN_THEMES.keys()
+    for name, theme in BUILTIN_THEMES.items():
+        table = paint.styles(name)
+        ground = theme.to_color_system().generate()["background"]
+        if ground == "ansi_default":
+            assert table is paint.styles(paint.ANSI)
+            continue
+        assert table is paint.styles(paint.DARK if theme.dark else paint.LIGHT)
+        for style, least in LEAST.items():
+            assert contrast(hexed(table[style].color), ground) >= least, (name, style)
+
+
+def test_the_command_line_of_the_cockpit_takes_a_theme() -> None:
+    assert parse("theme", lambda: "1").action == "theme"
+    assert parse("theme nord", lambda: "1").action == "theme('nord')"
+    assert candidates("theme sol", RunNames()) == ["solarized-light", "solarized-dark"]
+    with pytest.raises(CommandError, match="no theme 'nordd': did you mean nord"):
+        parse("theme nordd", lambda: "1")
+
+
+async def test_a_chosen_theme_is_kept(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        for theme in ("dracula", "solarized-light"):
+            it.app.action_theme(theme)
+            await it.until(lambda theme=theme: it.app.theme == theme)  # type: ignore[misc]
+        await it.until(lambda: load(settings_path())[0].theme == "solarized-light")
+        it.app.action_theme()
+        assert it.app.theme == "distui-dark", "the key goes through distui's own"
+    assert {"nord", "dark"} <= set(ALL_THEMES)
