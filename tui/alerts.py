@@ -1,70 +1,30 @@
-"""Calls whoever has turned to another window: the bytes of a terminal's notice, and whether the terminal has the focus.
-
-OSC 9 and OSC 777 are shown by the terminal itself as a notice of the desktop; a bell marks the window, or makes a sound.
-Inside tmux and screen a notice goes to the terminal around them by their passthrough, and the bell rings in them.
-"""
+"""Has the terminal call for the run on the screen while nobody looks at it: by the rules of notices, over its state."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import platform
+import time
 
-from ..presets.sanitize import clean_text
-from ..runners.notify.messages import MOST_ALERT, Text, cut
+from textual.app import App
+from textual.events import AppBlur, AppFocus, Event, Key
 
-BELL = "\a"
+from ..runners.errors import RunError
+from ..runners.notify import ways
+from ..runners.notify.messages import text_of
+from ..runners.notify.notice_rules import Rules, wanted_of
+from ..runners.notify.rule_words import chosen
+from ..runners.state import RunState
+from .alert_bytes import alert_bytes
+
 TYPED_S = 60.0
 """Where a terminal reports no focus, somebody sits there for so long after a key."""
-_OSC_777 = ("foot", "urxvt", "rxvt")
-_OSC_9 = ("xterm-kitty", "xterm-ghostty", "wezterm", "iterm", "contour")
-_PROGRAMS_9 = ("iterm.app", "wezterm", "ghostty", "kitty", "warpterminal", "rio", "vscode")
+EVERY_S = 1.0
+MOST = 3
+"""Notices that are written at once."""
 
 
-def kind_of(env: Mapping[str, str]) -> str:
-    """What the terminal shows: "osc9", "osc777" or "bell"."""
-    term, program = env.get("TERM", "").lower(), env.get("TERM_PROGRAM", "").lower()
-    if term in ("", "dumb", "linux", "vt100", "vt220", "ansi"):
-        return "bell"
-    if term.startswith(_OSC_777) or env.get("VTE_VERSION"):
-        return "osc777"
-    return "osc9" if term.startswith(_OSC_9) or program in _PROGRAMS_9 or wrapper(env) else "bell"
-
-
-def wrapper(env: Mapping[str, str]) -> str:
-    """What stands between us and the terminal: "tmux", "screen" or ""."""
-    if env.get("TMUX"):
-        return "tmux"
-    return "screen" if env.get("STY") else ""
-
-
-def alert_bytes(text: Text, env: Mapping[str, str], sequence: str = "auto") -> str:
-    """What is written to the terminal; `sequence`: see `ways.SEQUENCES`."""
-    kind = kind_of(env) if sequence == "auto" else sequence
-    if kind == "bell":
-        return BELL
-    return _passed(_osc(kind, text), wrapper(env)) + BELL
-
-
-def _osc(kind: str, text: Text) -> str:
-    """ST ends it; a `;` in the title would end that, and what begins with a number and `;` means something else."""
-    title = clean_text(text.title).replace(";", ",")
-    body = next(iter(text.lines), "")
-    if kind == "osc777":
-        return f"\x1b]777;notify;{cut(title, 80)};{cut(body, MOST_ALERT - 80)}\x1b\\"
-    return f"\x1b]9;{cut(f'distui: {title}. {body}', MOST_ALERT)}\x1b\\"
-
-
-def _passed(osc: str, through: str) -> str:
-    """The sequence as the program between takes it for the terminal: tmux's with every escape doubled."""
-    if through == "tmux":
-        doubled = osc.replace("\x1b", "\x1b\x1b")
-        return f"\x1bPtmux;{doubled}\x1b\\"
-    if through == "screen":  # whose string an ST would end: BEL ends the sequence inside
-        plain = osc.removesuffix("\x1b\\")
-        return f"\x1bP{plain}\a\x1b\\"
-    return osc
-
-
-class Focus:
+class TerminalFocus:
     """Whether somebody looks at this terminal, as far as it reports that."""
 
     def __init__(self) -> None:
@@ -85,3 +45,74 @@ class Focus:
         if self._reported is None:
             return now - self._typed > TYPED_S
         return not self._reported
+
+
+class TerminalAlerts:
+    """What the terminal is sent for one run."""
+
+    def __init__(self) -> None:
+        self._rules: Rules | None = None
+        """None before the run is live, and where its terminal is not to ring."""
+        self._decided = False
+        self._sequence = "auto"
+        self._judged = (-1, 0.0)
+        """The state's version, and when, by the monotonic clock."""
+
+    def due(self, state: RunState, now: float) -> list[str]:
+        """What is to be written now. `now`: unix time. What was so when the run came on the screen is no news."""
+        if not state.live:
+            return []
+        if not self._decided:
+            self._decided = True
+            self._decide(state, now)
+        at = time.monotonic()
+        if self._rules is None or (self._judged[0] == state.version and at - self._judged[1] < EVERY_S):
+            return []
+        self._judged = state.version, at
+        host = platform.node()
+        notices = self._rules.judge(state, now)[:MOST]
+        texts = [text_of(notice, state.name, host) for notice in notices]
+        return [alert_bytes(text, os.environ, self._sequence) for text in texts]
+
+    def _decide(self, state: RunState, now: float) -> None:
+        """By the plan of the run, and where that names no way, by the settings."""
+        configured = ways.load()
+        words = state.plan.notify if state.plan is not None else ()
+        try:
+            words = words or ways.resolved((), configured)
+        except RunError:  # which every launch refuses in a sentence
+            return
+        rules = next((each.rules for each in chosen(words) if each.way == "terminal"), None)
+        if rules is not None:
+            self._sequence = configured.ways["terminal"].sequence
+            self._rules = Rules(wanted_of([rules]))
+            self._rules.prime(state, now)
+
+
+class AlertingApp(App[None]):
+    """Knows whether somebody sits at its terminal, and rings it."""
+
+    _alerts: TerminalAlerts | None = None
+    """Of the run on the screen; None while there is none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._focus = TerminalFocus()
+
+    def begin_alerts(self) -> None:
+        """Another run is on the screen."""
+        self._alerts = TerminalAlerts()
+
+    def ring(self, state: RunState, now: float) -> None:
+        """Write what is due, where nobody looks; what somebody sees is not written later."""
+        due = [] if self._alerts is None else self._alerts.due(state, now)
+        if due and self._driver is not None and self._focus.away(time.monotonic()):
+            self._driver.write("".join(due))
+            self._driver.flush()
+
+    async def on_event(self, event: Event) -> None:
+        if isinstance(event, Key):
+            self._focus.typed(time.monotonic())
+        elif isinstance(event, AppFocus | AppBlur):
+            self._focus.report(isinstance(event, AppFocus))
+        await super().on_event(event)

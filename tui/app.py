@@ -21,6 +21,7 @@ from ..runners.errors import LaunchError
 from ..runners.model import CaughtUp, Event, GpuTick, HostTick, LogGrew, RankTick
 from ..runners.settings_file import SettingsError, settings_path
 from . import terminal
+from .alerts import AlertingApp
 from .cockpit_commands import CommandingApp
 from .keys import ACTIONS, MUTATING, bindings, help_rows, key_text, keymap_path, load_keymap
 from .paint import NAMES, THEMES, Beat, CalmDriver, PacedApp
@@ -56,7 +57,7 @@ MOST_GARBAGE = 20_000
 """Objects more than before after which it is looked for: the samples of 1,024 ranks are 3,000, and make none."""
 
 
-class CockpitApp(CommandingApp, TypeAheadApp, PacedApp):
+class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
     """Owns the follower of the run on the screen, and its view options; widgets own their paint."""
 
     CSS_PATH = "app.tcss"
@@ -161,6 +162,7 @@ class CockpitApp(CommandingApp, TypeAheadApp, PacedApp):
         self._painted = self._held = None
         self.travel.pause()
         self.travel = Travel(self)
+        self.begin_alerts()
         self.run_worker(self.follower.run(), group="follow", exclusive=True)
         self._show(RunScreen(self))
         self.tick()
@@ -189,6 +191,8 @@ class CockpitApp(CommandingApp, TypeAheadApp, PacedApp):
         self.beat.beaten()
         self.picture.hurried = False
         follower = self.follower
+        if follower is not None and not self.replay:
+            self.ring(follower.state, self.clock())
         if follower is None or self.travel.active:
             self.pacer.pump()
             return

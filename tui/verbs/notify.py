@@ -20,7 +20,7 @@ from ...runners.notify.messages import trial_text
 from ...runners.notify.rule_words import RULES, rules_word
 from ...runners.notify.sending import SendOutcome, send
 from ...runners.notify.ways import POSTED, Configured, NoticeWay, WayError
-from ..alerts import alert_bytes
+from ..alert_bytes import alert_bytes
 from ..terminal import complain
 
 

@@ -1,0 +1,115 @@
+"""The bytes that a real terminal gets as a run fails: without focus, with it, inside tmux, and if nobody wants them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .runs import DISTUI, World
+from .screen import Screen
+
+CRASHES = """
+import os, time
+print("step 1 loss 2.0", flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.05)
+raise ValueError("broken")
+"""
+BLUR, FOCUS = "\x1b[O", "\x1b[I"
+OSC = b"\x1b]9;distui: night: it failed, and nothing restarts it. "
+TERMINAL = {"TERM_PROGRAM": "WezTerm"}
+
+
+@pytest.fixture
+def night(world: World) -> World:
+    """A run that waits for its failure."""
+    folder = world.config / "distui"
+    folder.mkdir(mode=0o700)
+    (folder / "settings.toml").write_text('[notify]\nsend = ["terminal:gave-up"]\n')
+    for name in ("TMUX", "STY", "VTE_VERSION", "TERM_PROGRAM"):
+        world.env.pop(name, None)
+    world.execute(CRASHES, name="night").wait("running")
+    return world
+
+
+@contextlib.contextmanager
+def shown(world: World, *argv: str, **env: str) -> Iterator[Screen]:
+    screen = Screen(argv or (DISTUI, "attach", "night"), {**world.env, **env}, world.work)
+    try:
+        screen.until("step 1 loss 2.0")
+        yield screen
+    finally:
+        screen.close()
+
+
+def fail(world: World, screen: Screen) -> bytes:
+    """Let the run fail: what the terminal got until that was on the screen, and some time after."""
+    before = len(screen.written)
+    (world.work / "go").touch()
+    screen.until("failed")
+    for _ in range(15):
+        screen.read(0.1)
+    return bytes(screen.written[before:])
+
+
+def test_a_terminal_without_the_focus_is_rung(night: World) -> None:
+    with shown(night, **TERMINAL) as screen:
+        assert b"\x1b[?1004h" in screen.written
+        screen.press(BLUR)
+        data = fail(night, screen)
+    assert data.count(OSC) == 1
+    assert data.count(b"\x1b\\\a") == 1
+
+
+def test_a_terminal_with_the_focus_is_left_alone(night: World) -> None:
+    with shown(night, **TERMINAL) as screen:
+        screen.press(BLUR, FOCUS)
+        data = fail(night, screen)
+    assert b"\a" not in data
+    assert b"\x1b]9;" not in data
+
+
+def test_a_terminal_is_left_alone_where_the_run_is_not_to_ring(world: World, night: World) -> None:
+    world.distui("stop", "night", "--yes").fine()
+    world.execute(CRASHES, "--notify", "off", name="quiet").wait("running")
+    with shown(world, DISTUI, "attach", "quiet", **TERMINAL) as screen:
+        screen.press(BLUR)
+        data = fail(world, screen)
+    assert b"\a" not in data
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
+@pytest.mark.parametrize("focused", [False, True])
+def test_inside_tmux_the_terminal_around_it_is_rung(night: World, focused: bool) -> None:
+    conf = night.root / "tmux.conf"
+    conf.write_text(
+        "set -g allow-passthrough on\nset -g focus-events on\nset -g status off\nset -sg escape-time 0\n"
+    )
+    server = str(night.root / "tmux.sock")
+    words = ("tmux", "-S", server, "-f", str(conf), "new-session", DISTUI, "attach", "night")
+    try:
+        with shown(night, *words, LC_ALL="C.UTF-8") as screen:
+            screen.press(FOCUS if focused else BLUR)
+            data = fail(night, screen)
+    finally:
+        subprocess.run(
+            ["tmux", "-S", server, "kill-server"], check=False, capture_output=True, env=night.env
+        )
+    assert data.count(OSC) == (not focused)
+    assert (b"\a" in data) is not focused
+    assert b"Ptmux" not in data
+
+
+def test_a_test_rings_whoever_sits_there(world: World) -> None:
+    screen = Screen((DISTUI, "notify", "test", "terminal"), {**world.env, **TERMINAL}, Path(os.getcwd()))
+    try:
+        assert screen.ended() == 0
+    finally:
+        screen.close()
+    assert screen.written.count(b"\x1b]9;distui: a test. Sent by ") == 1

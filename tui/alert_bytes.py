@@ -1,0 +1,63 @@
+"""The bytes that call whoever has turned to another window. Pure.
+
+OSC 9 and OSC 777 are shown by the terminal itself as a notice of the desktop; a bell marks the window, or makes a sound.
+Inside tmux and screen a notice goes to the terminal around them by their passthrough, and the bell rings in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..presets.sanitize import clean_text
+from ..runners.notify.messages import MOST_ALERT, Text, cut
+
+BELL = "\a"
+_OSC_777 = ("foot", "urxvt", "rxvt")
+_OSC_9 = ("xterm-kitty", "xterm-ghostty", "wezterm", "iterm", "contour")
+_PROGRAMS_9 = ("iterm.app", "wezterm", "ghostty", "kitty", "warpterminal", "rio", "vscode")
+
+
+def kind_of(env: Mapping[str, str]) -> str:
+    """What the terminal shows: "osc9", "osc777" or "bell"."""
+    term, program = env.get("TERM", "").lower(), env.get("TERM_PROGRAM", "").lower()
+    if term in ("", "dumb", "linux", "vt100", "vt220", "ansi"):
+        return "bell"
+    if term.startswith(_OSC_777) or env.get("VTE_VERSION"):
+        return "osc777"
+    return "osc9" if term.startswith(_OSC_9) or program in _PROGRAMS_9 or wrapper(env) else "bell"
+
+
+def wrapper(env: Mapping[str, str]) -> str:
+    """What stands between us and the terminal: "tmux", "screen" or ""."""
+    if env.get("TMUX"):
+        return "tmux"
+    return "screen" if env.get("STY") else ""
+
+
+def alert_bytes(text: Text, env: Mapping[str, str], sequence: str = "auto") -> str:
+    """What is written to the terminal; `sequence`: see `ways.SEQUENCES`."""
+    kind = kind_of(env) if sequence == "auto" else sequence
+    if kind == "bell":
+        return BELL
+    return _passed(_osc(kind, text), wrapper(env)) + BELL
+
+
+def _osc(kind: str, text: Text) -> str:
+    """ST ends it; a `;` in the title would end that, and what begins with a number and `;` means something else."""
+    title = clean_text(text.title).replace(";", ",")
+    body = next(iter(text.lines), "")
+    named = title if title.startswith("distui") else f"distui: {title}"
+    if kind == "osc777":
+        return f"\x1b]777;notify;{cut(title, 80)};{cut(body, MOST_ALERT - 80)}\x1b\\"
+    return f"\x1b]9;{cut(f'{named}. {body}', MOST_ALERT)}\x1b\\"
+
+
+def _passed(osc: str, through: str) -> str:
+    """The sequence as the program between takes it for the terminal: tmux's with every escape doubled."""
+    if through == "tmux":
+        doubled = osc.replace("\x1b", "\x1b\x1b")
+        return f"\x1bPtmux;{doubled}\x1b\\"
+    if through == "screen":  # whose string an ST would end: BEL ends the sequence inside
+        plain = osc.removesuffix("\x1b\\")
+        return f"\x1bP{plain}\a\x1b\\"
+    return osc
