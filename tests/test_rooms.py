@@ -223,8 +223,8 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 341,
-    "lines": 98_665,
+    "modules": 342,
+    "lines": 98_763,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 50,
