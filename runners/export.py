@@ -403,7 +403,8 @@ def opened(path: Path) -> Iterator[Manifest]:
     with tempfile.TemporaryDirectory(prefix="distui-replay-") as folder:
         os.environ[STATE_HOME] = folder
         try:
-            yield _settle(path, unpack(path, run_directories.runs_dir()))
+            runs = run_directories.runs_dir()
+            yield _settle(path, unpack(path, runs), runs)
         except RunError as error:  # the folder is gone when it is read: the bundle and its member are named
             error.args = (re.sub(rf"{re.escape(folder)}/distui/runs/[^/\s]+", str(path), str(error)),)
             raise
@@ -414,9 +415,20 @@ def opened(path: Path) -> Iterator[Manifest]:
                 os.environ[STATE_HOME] = before
 
 
-def _settle(path: Path, manifest: Manifest) -> Manifest:
+@contextmanager
+def unpacked(path: Path) -> Iterator[run_directories.Entry]:
+    """The run of a bundle, beside those of the registry, which does not know it. Raises RunError."""
+    with tempfile.TemporaryDirectory(prefix="distui-bundle-") as folder:
+        manifest = _settle(path, unpack(path, Path(folder)), Path(folder))
+        entry = run_directories.served(Path(folder) / manifest.run)
+        if entry is None:
+            raise RunError(_no_bundle(path, "its run.json cannot be read"))
+        yield entry
+
+
+def _settle(path: Path, manifest: Manifest, runs: Path) -> Manifest:
     """Make it a run of this machine that has ended: no agent is asked for it any more."""
-    entry = run_directories.served(run_directories.runs_dir() / manifest.run)
+    entry = run_directories.served(runs / manifest.run)
     if entry is None:
         raise RunError(f"{path} holds no run.json that can be read: have it exported again")
     record = structs.replace(entry.record, kind="local", whole="")
@@ -487,7 +499,7 @@ class Gathering:
 
     def _documents(self) -> None:
         # run.json may be damaged, and nothing opens without.
-        record = msgspec.json.encode(self._entry.record)
+        record = msgspec.json.encode(structs.replace(self._entry.record, fingerprints={}))
         self._writer.add(run_directories.RUN_FILE, self._masker.document(record))
         plan = self._file(self._entry.path / run_directories.PLAN_FILE)
         if plan is not None:

@@ -29,6 +29,7 @@ from ..presets.secrets import mask_value
 from . import file_io, snapshot
 from .formatting import plural
 from .inrank.control import FULL
+from .launch_record import GitState
 from .model import (
     HUB,
     TELEMETRY,
@@ -406,6 +407,10 @@ class RunRecord(Struct, frozen=True):
     nnodes: int = 1
     whole: str = ""
     """Of a part: the id of the run it belongs to."""
+    git: GitState | None = None
+    """The repository that it was launched in."""
+    fingerprints: dict[str, str] = field(default_factory=dict)
+    """Of the secrets in its environment: variable → see launch_record.py."""
 
 
 class History(Struct):

@@ -21,8 +21,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from msgspec import structs
+
 from ..presets.worker_group import inherited_env
-from . import environment, file_io, run_directories
+from . import environment, file_io, launch_record, run_directories
 from . import snapshot as folds
 from .agentless import DiskLink, FilesLink
 from .errors import NoTorchError, RunError, UnknownOutcomeError, UnreachableError
@@ -226,6 +228,8 @@ def start(
     check_files(plan.nproc_per_node or 1)
     ours = record.kind != "hub"  # whose ranks have the environments of the jobs on its nodes
     env = environment.of_launch((os.environ if shell is None else shell) if ours else {}, plan.env)
+    secrets = {**environment.hidden(env), **hidden_of(plan)} if ours else hidden_of(plan)
+    record = _recorded(record, plan.cwd if ours else os.curdir, secrets)
     with run_directories.start_lock():
         path = run_directories.create(record, document, {**plan.files, **(files or {})})
         entry = run_directories.Entry(path, record)
@@ -240,6 +244,17 @@ def start(
         finally:
             settling.join()
     return entry
+
+
+def _recorded(record: RunRecord, cwd: str, secrets: Mapping[str, str]) -> RunRecord:
+    """The record with what is known of the launch itself; a node's part of a run has the rest from its hub."""
+    if record.kind == "node":
+        return record
+    folder = run_directories.runs_dir().parent
+    with contextlib.suppress(OSError, RunError):
+        file_io.make_own_folder(folder)
+    marks = launch_record.fingerprints(secrets, folder)
+    return structs.replace(record, git=launch_record.git_state(cwd), fingerprints=marks)
 
 
 def settle(path: Path) -> None:

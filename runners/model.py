@@ -543,6 +543,10 @@ class AgentStarted(Struct, frozen=True, tag=True):
     version: str
     adopted: bool
     """True when it found a living runner of this run."""
+    driver: str = ""
+    """Version of NVIDIA's driver, as the kernel has it; "" without one."""
+    gpus: tuple[str, ...] = ()
+    """Models of the node's GPUs, as the driver's files name them."""
 
 
 class RunnerStarted(Struct, frozen=True, tag=True):
@@ -573,6 +577,8 @@ class AttemptStarted(Struct, frozen=True, tag=True):
     """What changed in the ranks' environment since the attempt before; None means unset."""
     failures: int = 0
     """Failures counted by the restart policy so far."""
+    code: dict[str, str] = field(default_factory=dict)
+    """The script and the files beside it that it imports: path → digest; see inrank/script_files.py."""
 
 
 class RankChanged(Struct, frozen=True, tag=True):

@@ -97,6 +97,8 @@ class Node(Struct):
     gpus: tuple[Gpu, ...] = ()
     gpu_problem: str | None = None
     driver: str | None = None
+    models: tuple[str, ...] = ()
+    """Of its GPUs, as an agent saw them when it started."""
     gpu_sampled: float = 0.0
     metrics: Host | None = None
     heard: float = 0.0
@@ -148,6 +150,8 @@ class Attempt(Struct):
     """Where it succeeded without a training step: that, and the last line."""
     steps: int = 0
     """How far it had come when it ended."""
+    code: dict[str, str] = {}
+    """Its script and the files beside it: path → digest."""
 
     @property
     def unseen(self) -> bool:
@@ -232,6 +236,10 @@ def _created(state: RunState, at: Stamped, event: RunCreated) -> None:
 def _agent_started(state: RunState, at: Stamped, event: AgentStarted) -> None:
     if event.adopted:
         state.notice(at, f"a new agent (pid {event.pid}) adopted the run")
+    if at.node != HUB:
+        node = state.nodes[at.node]
+        node.driver, node.models = event.driver or node.driver, event.gpus or node.models
+    state.release = event.version or state.release
     if not state.of_part(at):
         state.agent_pid = event.pid
 
@@ -253,7 +261,9 @@ def _runner_lost(state: RunState, at: Stamped, event: RunnerLost) -> None:
 def _attempt_started(state: RunState, at: Stamped, event: AttemptStarted) -> None:
     state.changes |= event.env_diff
     state.pending = {}
-    fresh = Attempt(event.attempt, at.time, event.cause, event.world_size, event.env_diff, event.ranks)
+    fresh = Attempt(
+        event.attempt, at.time, event.cause, event.world_size, event.env_diff, event.ranks, code=event.code
+    )
     if state.of_part(at) and event.attempt < state.attempt:
         return  # the others are further: this node will follow
     if event.attempt > state.attempt:
@@ -295,6 +305,7 @@ def _join(attempt: Attempt, fresh: Attempt, node: int) -> None:
     attempt.ranks = (*(place for place in attempt.ranks if place.node != node), *fresh.ranks)
     attempt.env_diff = attempt.env_diff | fresh.env_diff
     attempt.world_size = fresh.world_size
+    attempt.code = attempt.code or fresh.code
     if attempt.cause == "membership":  # the cause on a node that only followed the others
         attempt.cause = fresh.cause
 
@@ -581,6 +592,8 @@ class RunState:
     live: bool = False
     """False while history is still being replayed."""
     agent_pid: int | None = None
+    release: str = ""
+    """Version of distui that serves the run, or served it last."""
     runner_pid: int | None = None
     runner_kind: str = ""
     runner_socket: str = ""

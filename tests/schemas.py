@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from distui.presets.nccl import NcclVariable
+from distui.runners.comparison.account import Account
 from distui.runners.export import Manifest
 from distui.runners.model import Checkpoint, Cluster, FirstCause, Gpu, Host, PlanSummary, Stamped, Wrapped
 from distui.runners.status import Applied
@@ -274,6 +275,41 @@ class Curves(Document):
     seconds: float
     count: int
     series: list[Curve]
+
+
+class ComparedSide(Document):
+    title: str
+    run: str
+    attempt: int | None
+    state: str
+    live: bool
+
+
+class ComparedRow(Document):
+    name: str
+    a: str | None
+    b: str | None
+    kind: str
+    note: str
+    values: tuple[float | None, float | None]
+    unit: str
+    ratio: float | None
+
+
+class ComparedSection(Document):
+    name: str
+    title: str
+    note: str
+    hidden: int
+    rows: list[ComparedRow]
+
+
+class ComparedRuns(Document):
+    a: ComparedSide
+    b: ComparedSide
+    equal: bool
+    sections: list[ComparedSection]
+    notes: list[str]
 
 
 class MetricName(Document):
@@ -595,7 +631,8 @@ class SentNotices(Document):
 DOCUMENTS: dict[str, Any] = {
     "launch": STARTED, "exec": STARTED, "demo": Started | Status, "rerun": STARTED, "plan": Plan | PlanElsewhere,
     "lint": Findings, "ls": list[ListedRun], "status": MarkedStatus, "wait": Status, "logs": LogLine, "events": Stamped,
-    "metrics": Curves | list[MetricName], "watch": WatchedStatus | list[WatchedJob], "nccl": RankAnswers,
+    "metrics": Curves | list[MetricName], "diff": ComparedRuns | Account,
+    "watch": WatchedStatus | list[WatchedJob], "nccl": RankAnswers,
     "restart": RankAnswers, "signal": RankAnswers, "stop": RankAnswers, "rm": Removed, "prune": Removed | Removable,
     "diagnose": Diagnosis, "dump": Dumped, "doctor": Examination, "export": Manifest,
     "presets": list[ListedPreset] | ShownPreset | Written | list[NcclPreset] | list[NcclVariable],

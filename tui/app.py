@@ -78,7 +78,9 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
         keys: Path | None = None,
         settings: Path | None = None,
         replay: bool = False,
+        compare: str = "",
     ) -> None:
+        """`compare`: what is shown over the first run."""
         super().__init__()
         self.source = source
         self.follower: Follower | None = None
@@ -97,7 +99,7 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
         self.travel = Travel(self)
         self.replay = replay
         """Whether the run is played: the space key plays and holds."""
-        self._first = run_id
+        self._first, self._compare_first = run_id, compare
         self._forced_readonly = readonly
         self._keys = keys if keys is not None else keymap_path()
         self._painted: object = None
@@ -141,6 +143,8 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
             self.action_runs()
         else:
             self.open_run(run)
+            if self._compare_first:
+                self.action_compare(self._compare_first)
 
     def _signalled(self, number: int) -> None:
         terminal.end_if_hung_up(128 + number)
@@ -281,6 +285,19 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
 
     def action_live(self) -> None:
         self.travel.live()
+
+    def action_compare(self, other: str) -> None:
+        """Another run over this one; `@2`: an attempt of this run over its newest."""
+        from .screens.side_by_side import ComparisonScreen
+
+        if not self.run_id or self.run_id.startswith(WATCH):
+            self.notify("nothing is recorded of this job that could be compared", severity="error")
+            return
+        mine, state = self.run_id, self.follower.state if self.follower is not None else None
+        title = state.name if state is not None and state.name else mine
+        if other.startswith("@"):
+            mine, other = f"{mine}@{state.attempt if state is not None else 1}", f"{mine}{other}"
+        self.push_screen(ComparisonScreen(mine, other, title, self.view.ascii))
 
     # --- what is allowed
 
@@ -457,17 +474,18 @@ def run_cockpit(
     readonly: bool = False,
     ascii: bool = False,
     replay: bool = False,
+    compare: str = "",
 ) -> int:
     """Show the cockpit until the user leaves it and return the process's exit status.
 
-    With `replay` the run can be played.
+    With `replay` the run can be played; `compare` names what is shown over it at first.
 
     `run_id` None shows the run list, or the only live run. Refuses without a terminal, in one sentence.
     """
     if problem := terminal.complaint():
         terminal.complain(problem)
         return 2
-    app = CockpitApp(source, run_id, readonly=readonly, ascii_only=ascii, replay=replay)
+    app = CockpitApp(source, run_id, readonly=readonly, ascii_only=ascii, replay=replay, compare=compare)
     app.owns_terminal = True
     app.driver_class = CalmDriver
     app.run()

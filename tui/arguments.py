@@ -8,24 +8,13 @@ from typing import Any
 
 from ..runners.launch.options import ABOUT, HOSTS, NODES, RUN, LaunchOption, option
 from ..runners.launch.options import options as launch_options
+from .option_values import count, days, gigabytes, minutes, rank_list, seconds
 
 # What each verb may do to runs; a verb that is in none of these sets is refused by the tests.
-READS = frozenset(
-    [
-        "attach",
-        "diagnose",
-        "dump",
-        "events",
-        "export",
-        "logs",
-        "ls",
-        "metrics",
-        "replay",
-        "status",
-        "wait",
-        "watch",
-    ]
-)
+READS = frozenset((
+    "attach", "diagnose", "diff", "dump", "events", "export", "logs", "ls", "metrics", "replay", "status", "wait",
+    "watch",
+))  # fmt: skip
 """Start, end, signal and restart nothing, in whatever state the run is: `dump` asks ranks that answer by themselves."""
 
 CHANGES = frozenset(
@@ -42,68 +31,6 @@ APART = frozenset(
 """Are about no run, or leave it alone."""
 
 Verbs = Any  # argparse has no public name for what add_subparsers returns
-
-
-def seconds(text: str) -> float:
-    """A duration of an option. Raises ArgumentTypeError."""
-    refusal = "is no number of seconds: write 0 or more, as in 30 or 2.5"
-    return _real(text, lambda number: 0 <= number < 1e9, refusal)
-
-
-def gigabytes(text: str) -> float:
-    """A size of an option, in GB. Raises ArgumentTypeError."""
-    return _real(text, lambda number: 0 < number < 1e6, "is no number of GB: write one above 0, as in 80")
-
-
-def _real(text: str, fits: Callable[[float], bool], refusal: str) -> float:
-    """A number that fits; nan, which what is no number becomes, fits nothing. Raises ArgumentTypeError."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = float("nan")
-    if not fits(number):
-        raise argparse.ArgumentTypeError(f"{text!r} {refusal}")
-    return number
-
-
-def count(text: str) -> int:
-    """A number of things of an option. Raises ArgumentTypeError."""
-    if not text.isascii() or not text.isdecimal() or len(text) > 9:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number: write 0 or more, as in 3")
-    return int(text)
-
-
-def rank_list(text: str) -> tuple[int, ...]:
-    """Ranks of an option: "0,5", "0-7", "0,4-6". Raises ArgumentTypeError."""
-    ranks: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        try:
-            ends = count(first), count(last if dash else first)
-        except argparse.ArgumentTypeError:
-            ends = 1, 0
-        if not 0 <= ends[1] - ends[0] < 1024:
-            raise argparse.ArgumentTypeError(f"{text!r} is no list of ranks: write them as in 0,5 or 0-7")
-        ranks += range(ends[0], ends[1] + 1)
-    return tuple(ranks)
-
-
-def days(text: str) -> float:
-    """A time of an option in seconds: "30d", "12h", "45m", "90s". Raises ArgumentTypeError."""
-    units = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
-    refusal = "is no time: write a number and d, h, m or s, as in 30d"
-    if text[-1:] not in units:
-        raise argparse.ArgumentTypeError(f"{text!r} {refusal}")
-    return _real(text[:-1], lambda number: 0 <= number < 1e6, refusal) * units[text[-1]]
-
-
-def minutes(text: str) -> int | None:
-    """Minutes of an option, None for "off". Raises ArgumentTypeError."""
-    if text == "off":
-        return None
-    if not text.isascii() or not text.isdecimal() or not 0 < int(text) < 10**6:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of minutes: write 1 or more, or off")
-    return int(text)
 
 
 def add_verbs(verbs: Verbs) -> None:
@@ -240,6 +167,11 @@ def _reading(verbs: Verbs) -> None:
     _run(verb)
     _readonly(verb)
     verb.add_argument("--host", metavar="NAME", help="attach to a run on this host, via ssh")
+    verb.add_argument(
+        "--compare",
+        metavar="RUN",
+        help="open it with another run, an attempt (RUN@2, @2) or a bundle over it",
+    )
     _add(verb, option("--ssh-config"))
     verb = _verb(verbs, "status", "status:status", help="show the current state of a run")
     _run(verb)
@@ -310,6 +242,23 @@ def _logs(verbs: Verbs) -> None:
     verb.add_argument("--grep", default="", metavar="RE", help="only lines that match")
     verb.add_argument("--attempt", type=count, metavar="N", help="(default: the newest)")
     _metrics(verbs)
+    _diff(verbs)
+
+
+def _diff(verbs: Verbs) -> None:
+    verb = _verb(
+        verbs, "diff", "diff:diff", help="compare two runs, attempts or bundles: what differs, and by how much",
+        usage="distui diff A B [--all] [--json] [--exit-code]",
+    )  # fmt: skip
+    about = "RUN, RUN@ATTEMPT, HOST:RUN or the file of a bundle"
+    verb.add_argument("a", metavar="A", help=about)
+    verb.add_argument("b", metavar="B", nargs="?", help="the same; without it, the record of A is printed")
+    verb.add_argument(
+        "--all", action="store_true", help="also what is the same, and variables of the terminal"
+    )
+    verb.add_argument("--exit-code", action="store_true", help="exit with 1 if something differs")
+    _add(verb, option("--ssh-config"))
+    _json(verb)
 
 
 def _metrics(verbs: Verbs) -> None:

@@ -216,7 +216,7 @@ def choice_refusal(message: str, prog: str) -> str:
 
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("start", ("launch", "exec", "demo", "rerun", "plan", "lint")),
-    ("look at runs", ("ls", "attach", "status", "logs", "metrics", "events", "wait", "watch")),
+    ("look at runs", ("ls", "attach", "status", "logs", "metrics", "diff", "events", "wait", "watch")),
     ("change a run", ("nccl", "restart", "signal", "stop")),
     ("keep order", ("note", "tag", "rm", "prune")),
     ("find what is wrong", ("diagnose", "dump", "profile", "doctor", "export", "replay")),

@@ -126,6 +126,14 @@ GUIDES: dict[str, VerbGuide] = {
         ),
         (1, 3, 4), "there are no values in the window",
     ),
+    "diff": VerbGuide(
+        (
+            ("diff night night-2", "what differs: plan, arguments, environment, code, versions, numbers"),
+            ("diff night@1 night@2", "a failed attempt and its restart"),
+            ("diff run.tar.gz gpu1:night --all", "a bundle and a run of another machine, also what is the same"),
+        ),
+        (1, 3, 4), "with --exit-code: something differs",
+    ),
     "events": VerbGuide(
         (
             ("events night", "what happened, from the beginning"),

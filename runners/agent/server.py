@@ -99,6 +99,15 @@ def no_fold(hello: Hello) -> None:
     """The history itself."""
 
 
+def hardware(root: str = "/") -> tuple[str, tuple[str, ...]]:
+    """Version of NVIDIA's driver and the models of its GPUs by the kernel's files; "" and () without any."""
+    from ..doctor import node_facts  # an agent asks once, and most of what it needs is elsewhere
+
+    driver = node_facts.driver(root) or {}
+    models = (gpu["name"] for gpu in node_facts.kernel_gpus(root))
+    return driver.get("version") or "", tuple(model for model in models if model)
+
+
 Newest = dict[tuple[type, int], Stamped]
 """Telemetry by kind and node."""
 
@@ -276,7 +285,7 @@ class AgentServer:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.missed.set)
         run.identify(self._path)
         ready()
-        run.emit(AgentStarted(os.getpid(), release, adopted))
+        run.emit(AgentStarted(os.getpid(), release, adopted, *hardware()))
 
     async def start(self, version: str) -> None:
         """Bind, for this user only; `version` is for the hello. Raises RunError or OSError."""

@@ -556,8 +556,8 @@ def _whole_enough(blocks: Iterator[list[str]]) -> Iterator[list[str]]:
     yield from blocks
 
 
-def logs_of_run(entry: run_directories.Entry) -> list[Named]:
-    """The logs of the newest attempt that are on this machine: the run's, its parts', and what a hub has kept."""
+def logs_of_run(entry: run_directories.Entry, attempt: int | None = None) -> list[Named]:
+    """The logs of an attempt (None: the newest) on this machine: the run's, its parts', and what a hub has kept."""
     paths: dict[str, list[Path]] = {file.id: [entry.path / file.id] for file in list_files(entry.path)}
     for part in run_directories.parts(entry.record.run) if entry.record.kind == "hub" else ():
         node = part.record.node
@@ -567,7 +567,7 @@ def logs_of_run(entry: run_directories.Entry) -> list[Named]:
     logs = [
         file for name in paths if (file := parse_file_id(name)) is not None and file.attempt is not None
     ]
-    newest = max((file.attempt or 0 for file in logs), default=0)
+    newest = max((file.attempt or 0 for file in logs), default=0) if attempt is None else attempt
     chosen = sorted((file for file in logs if file.attempt == newest), key=lambda file: file.order)
     return [(file.id, path) for file in chosen for path in paths[file.id]]
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
-from . import env_changes
+from . import env_changes, script_files
 from .control import Control, Reporter
 from .restart_policy import Deaths, RankExit, after_failure, how_it_ended
 
@@ -248,6 +248,7 @@ class WorkerGroup:
             ranks=places,
             env_diff=env_diff,
             failures=self.failures,
+            code=script_files.digests(self.plan),
         )
 
     def watch(self, places: list[dict[str, Any]], before: Iterable[int]) -> None:

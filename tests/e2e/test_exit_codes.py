@@ -54,6 +54,7 @@ WRONG: dict[str, list[tuple[str, int]]] = {
     "export": [("nothing", 2), ("nothing out.tar.gz", 3)],
     "replay": [("nothing", 3)],
     "metrics": [("nothing", 3)],
+    "diff": [("", 2), ("nothing other", 3), ("nothing@x other", 2)],
     "note": [("", 2), ("nothing x", 3)],
     "tag": [("", 2), ("nothing +x", 3), ("nothing", 3)],
     "rm": [("", 2), ("nothing", 3)],

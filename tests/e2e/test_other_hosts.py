@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -16,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from distui.runners.comparison.loading import load
+from distui.runners.errors import UnreachableError
 from distui.runners.launch.hosts import list_on
 from distui.runners.wire.ssh import Way
 from distui.tui import source
@@ -214,3 +217,32 @@ def test_parts_of_a_run_that_is_listed_here_are_no_runs_of_their_own() -> None:
     others._entries = {"a": [(part, None)]}
     assert others.entries({"run"}, 0.0) == []
     assert len(others.entries(set(), 0.0)) == 1
+
+
+async def test_a_run_of_another_host_is_compared(near: Near) -> None:
+    """Its distui gives the record, through a real ssh; what cannot be asked is named."""
+    near.run(
+        "exec",
+        "--name",
+        "faraway",
+        "--env",
+        "RATE=2",
+        "--env",
+        "HF_TOKEN=hf_abcdefgh12345678",
+        "--",
+        "true",
+    )
+    there = await load("near:faraway")
+    assert (there.title, there.state, there.env["RATE"], there.env["HF_TOKEN"]) == (
+        "near:faraway", "succeeded", "2", "***",
+    )  # fmt: skip
+    assert there.fingerprints == {}
+    assert (await load("near:faraway@1")).attempt == 1
+    for name, part in (
+        ("near:gone", "no run 'gone'"),
+        ("near:faraway@7", "no attempt 7"),
+        ("locked:x", "your key"),
+    ):
+        with pytest.raises(UnreachableError, match=re.escape(part)) as caught:
+            await load(name)
+        assert "\n" not in str(caught.value)

@@ -111,6 +111,7 @@ def test_what_a_run_has(somebody: World, printed: Callable[[str], Any]) -> None:
     run = somebody.ddp("--name", "night").healthy()
     for line in (
         "status", "ls", "logs", "events", "metrics", "metrics --list", "diagnose", "dump stacks",
+        "diff", "diff night night@1",
         "dump memory", "dump flight",
         "nccl INFO", "signal CONT", "wait --until healthy", "profile --steps 1",
         "watch", "note night busy", "tag night keep", "restart -y",

@@ -61,6 +61,9 @@ VERBS = tuple(command.verb for command in get_args(Action))
 """Verbs that become commands for the run."""
 
 
+COMPARE = "compare"
+"""The verb that opens another run beside this one."""
+
 TIMES = {"at": "at", "play": "pace", "live": "live"}
 """Verbs that change which time is shown, and their actions."""
 
@@ -70,7 +73,7 @@ TABLES = ("ranks", "gpus")
 PLACES = ("line",)
 """First words that go somewhere in the log; so do percents."""
 
-WORDS = tuple(sorted({*VERBS, *ACTIONS, *TIMES, *PLACES, "columns"}))
+WORDS = tuple(sorted({*VERBS, *ACTIONS, *TIMES, *PLACES, "columns", COMPARE}))
 """Every first word."""
 
 USAGE = {
@@ -85,6 +88,7 @@ USAGE = {
     "at": "at 14:32:07 | -5m | step 1200 | first-cause | start   the whole screen as it was then; esc goes back",
     "play": "play [SPEED]   let the past go on from there, 4 times as fast: play 4",
     "columns": "columns [ranks|gpus]   choose the columns of a table, their order, and the sort; kept",
+    "compare": "compare RUN[@ATTEMPT] | @ATTEMPT   another run, or an attempt of this one, over this one",
     "logs": "logs [RANK]   the log, of one rank",
     "theme": "theme [NAME]   the next of distui's own themes, or any of Textual's: Tab lists them; kept",
     "line": "line N   go to a line of the log that is shown; 50% goes to its middle",
@@ -200,6 +204,12 @@ def parse(text: str, new_id: Callable[[], str], marked: frozenset[int] = frozens
     verb, rest = words[0], words[1:]
     if verb == "logs" and rest:
         return TypedCommand(action=f"rank_log({_rank(rest[-1])})")
+    if verb == COMPARE:
+        if len(rest) != 1:
+            raise CommandError(
+                "compare needs the other run: type compare RUN, compare RUN@2, or compare @1"
+            )
+        return TypedCommand(action=f"compare({rest[0]!r})")
     if verb == "columns":
         return TypedCommand(action=f"columns({_table(rest)!r})")
     if verb == "theme" and rest:

@@ -93,7 +93,7 @@ def _verbs(made: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParse
 
 def _completer(verb: str, action: argparse.Action) -> Callable[..., Words]:
     """Of one option or positional of a verb."""
-    if action.dest in ("run", "runs", "names"):
+    if action.dest in ("run", "runs", "names") or action.metavar in ("A", "B"):
         own = runs(verb)
         return lambda prefix, **_: (
             {**own, **dict.fromkeys(files(prefix), "")} if "FILE" in str(action.metavar) else own

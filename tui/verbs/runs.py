@@ -168,8 +168,24 @@ def open_cockpit(options: argparse.Namespace) -> int:
 def attach(options: argparse.Namespace) -> int:
     """Open one run."""
     if options.host is not None:
+        if options.compare:
+            raise RunError(
+                "--compare goes without --host: `distui diff HOST:RUN OTHER` compares runs of other hosts"
+            )
         return _attach_on_host(options)
-    return show(run_directories.resolve(options.run).record.run, options.readonly, options.ascii)
+    run = run_directories.resolve(options.run).record.run
+    if options.compare:
+        _check_other(options.compare)
+    return show(run, options.readonly, options.ascii, compare=options.compare or "")
+
+
+def _check_other(name: str) -> None:
+    """Whether there is a run to compare with, before a screen is opened. Raises RunError."""
+    from ...runners.comparison.loading import parsed  # few compare
+
+    other = parsed(name) if not name.startswith("@") else None
+    if other is not None and not other.host and not os.path.isfile(other.run):
+        run_directories.resolve(other.run)
 
 
 def replay(options: argparse.Namespace) -> int:
@@ -190,14 +206,14 @@ def check_terminal() -> None:
         raise RunError(problem)
 
 
-def show(run: str | None, readonly: bool, ascii_only: bool, replay: bool = False) -> int:
+def show(run: str | None, readonly: bool, ascii_only: bool, replay: bool = False, compare: str = "") -> int:
     """Run the cockpit and return its exit status."""
     check_terminal()
     gc.disable()  # nothing of what a start makes is garbage; the app turns it on again
     from .. import app, source
 
     plain = ascii_only or draws_ascii_alone(os.environ)
-    return app.run_cockpit(source.LocalSource(readonly), run, readonly, plain, replay)
+    return app.run_cockpit(source.LocalSource(readonly), run, readonly, plain, replay, compare)
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,470 @@
+"""What the record of a run, or of one attempt, holds for a comparison: texts by section, variables, numbers, curves.
+
+An account is plain data: it is made on the machine that has the run, and travels as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+
+from ...presets import adopt
+from ...presets.secrets import MASK
+from ..diagnosis.nccl_facts import NcclFacts
+from ..formatting import plural, spans_text
+from ..journal import RunRecord
+from ..launch_record import GitState
+from ..model import FirstCause, MetricsWindow, RunPhase
+from ..state import Attempt, RunState
+from ..status import applied, world_size
+from ..telemetry.metric_names import metric
+
+FORMAT = 1
+NONE = "none"
+CAUSE = "first cause"
+
+SECTIONS: dict[str, str] = {
+    "outcome": "outcome",
+    "cause": CAUSE,
+    "plan": "plan",
+    "arguments": "arguments of the script",
+    "code": "code",
+    "versions": "versions",
+    "nodes": "nodes",
+    "transports": "transports",
+}
+"""Sections of texts and their headings, in order; the environment and the numbers stand apart."""
+
+Facts = dict[str, str]
+"""Name → text, of what is known: a name that is missing is unknown."""
+
+
+class RunName(NamedTuple):
+    """What a user writes for one side: [HOST:]RUN[@ATTEMPT]."""
+
+    host: str
+    run: str
+    """Also the path of a bundle."""
+    attempt: int | None
+
+
+class Quantity(Struct, frozen=True, omit_defaults=True):
+    """A number of a run, with what it rests on."""
+
+    name: str
+    """"rank.step_s" for the median of a metric, "peak:rank.rss" for its largest sample, "last:train.loss"."""
+    title: str
+    unit: str
+    """As metrics have it."""
+    value: float
+    samples: int
+    """Buckets of time that have a value."""
+    middle: tuple[float, float] | None = None
+    """Lower and upper quartile; None of a number that is no median."""
+    better: str = ""
+    """"less", "more", or "" for what is neither."""
+
+
+class MetricCurve(Struct, frozen=True, omit_defaults=True):
+    """A metric over the time since the run or the attempt began."""
+
+    metric: str
+    begin: float
+    """Seconds from the beginning to the first bucket."""
+    seconds: float
+    """Length of a bucket."""
+    mean: tuple[float | None, ...]
+
+
+class Account(Struct, frozen=True, omit_defaults=True):
+    """One side of a comparison."""
+
+    title: str
+    """As the user named it, or would: "night", "night@2"."""
+    run: str
+    state: str
+    format: int = FORMAT
+    attempt: int | None = None
+    """None: the whole run."""
+    attempts: int | None = None
+    """How many the run has; None where that is unknown."""
+    live: bool = False
+    facts: dict[str, Facts] = {}
+    env: dict[str, str] = {}
+    """Variables of every rank; MASK where the value is secret."""
+    env_whole: bool = False
+    """Whether those are all; else only those that the plan or a restart set."""
+    fingerprints: dict[str, str] = {}
+    """Of secrets among them, where they can be compared; see launch_record.py."""
+    quantities: tuple[Quantity, ...] = ()
+    curves: tuple[MetricCurve, ...] = ()
+    gaps: tuple[str, ...] = ()
+    """What is missing and why, a sentence each."""
+
+
+# --- outcome and first cause ---
+
+
+def chosen(state: RunState, number: int | None) -> Attempt | None:
+    """The attempt of that number, else the newest; None where there is none."""
+    if number is None:
+        return state.attempts[-1] if state.attempts else None
+    return next((each for each in state.attempts if each.number == number), None)
+
+
+def outcome_facts(state: RunState, number: int | None) -> Facts:
+    """How it went: of the whole run, or of one attempt."""
+    attempt = chosen(state, number)
+    facts: Facts = {"state": state.phase.words}
+    if number is not None:
+        ended = attempt is not None and attempt.outcome is not None
+        facts["state"] = str(attempt.outcome) if attempt and ended else state.phase.words
+        facts |= {"begun by": attempt.cause} if attempt else {}
+    else:
+        facts |= {"attempts": str(len(state.attempts))} if state.attempts else {}
+        facts |= {"exit code": str(state.exit_code)} if state.exit_code is not None else {}
+    if attempt is not None and attempt.idle:
+        facts["trained"] = attempt.idle
+    acted = applied(state) if number in (None, state.attempt) else None
+    return facts | ({"preset acted": f"{acted.state}: {acted.text}"} if acted is not None else {})
+
+
+def cause_facts(state: RunState, number: int | None) -> Facts:
+    """Of the attempt, or of the newest attempt of the run that failed; "none" where nothing failed."""
+    if number is None:
+        causes = [each.first_cause for each in state.attempts if each.first_cause is not None]
+        cause = causes[-1] if causes else None
+    else:
+        attempt = chosen(state, number)
+        cause = None if attempt is None else attempt.first_cause
+    if cause is not None:
+        return _cause(cause)
+    attempt = chosen(state, number)
+    unclear = state.phase is RunPhase.LOST or (
+        attempt is not None and str(attempt.outcome) in ("failed", "lost")
+    )
+    return {} if unclear else {CAUSE: NONE}
+
+
+def _cause(cause: FirstCause) -> Facts:
+    facts = {CAUSE: cause.text, "rank": str(cause.rank), "node": str(cause.node)}
+    facts |= {"kind": cause.kind} if cause.kind else {}
+    facts |= {"where": cause.where} if cause.where else {}
+    facts |= {"exit code": str(cause.exit_code)} if cause.exit_code is not None else {}
+    return facts | ({"signal": cause.signal} if cause.signal else {})
+
+
+# --- the plan, as plan.json has it: of any version of distui, and perhaps damaged ---
+
+_PLAIN = {
+    "preset": "preset", "strategy": "strategy", "launcher": "launcher", "backend": "backend", "nnodes": "nodes",
+    "nnodes_min": "fewest nodes", "nproc_per_node": "ranks on each node", "batch": "batch", "cwd": "directory",
+    "python": "python", "grace_s": "grace (s)", "save_on": "asked to save by", "hook": "hook", "obeys": "obeys",
+}  # fmt: skip
+"""Field of a plan → its name here."""
+_CONTRACT = {
+    "DISTUI_STRATEGY_OPTIONS": "strategy", "DISTUI_MESH": "mesh", "DISTUI_BATCH": "batch",
+    "DISTUI_PRECISION": "precision",
+}  # fmt: skip
+"""Variables with an object of JSON that parallelize() reads."""
+
+
+def plan_facts(plan: Mapping[str, Any], state: RunState) -> Facts:
+    """`plan`: plan.json; empty where it cannot be read: then the journal's summary stands for it."""
+    if not plan:
+        return _summary_facts(state)
+    facts = {_PLAIN[name]: _text(plan[name]) for name in _PLAIN if name in plan}
+    facts |= _members("mesh size", plan.get("mesh"))
+    facts |= _members("restarts", plan.get("restart"))
+    if isinstance(env := plan.get("env"), dict):
+        for variable, name in _CONTRACT.items():
+            facts |= _members(name, _object(env.get(variable)))
+        facts["applied by"] = "--adopt" if env.get(adopt.VARIABLE) else "the script"
+    if isinstance(files := plan.get("sources"), list):
+        facts["preset's files"] = ", ".join(map(str, files)) or NONE
+    if isinstance(plan.get("command"), list) and plan["command"]:
+        facts["script"] = script_of(plan["command"])
+    if world := world_size(state):
+        facts["world size"] = str(world)
+    return facts
+
+
+def _summary_facts(state: RunState) -> Facts:
+    plan = state.plan
+    if plan is None or not plan.launcher:
+        return {}
+    facts = {_PLAIN[name]: _text(getattr(plan, name)) for name in _PLAIN if hasattr(plan, name)}
+    return facts | _members("mesh size", plan.mesh) | {"command": plan.command}
+
+
+def script_of(command: Sequence[Any]) -> str:
+    """The script, or the program: what stands before the arguments."""
+    words = [str(word) for word in command]
+    return " ".join(words[:2]) if words[:1] == ["-m"] else words[0]
+
+
+def argument_facts(plan: Mapping[str, Any]) -> Facts | None:
+    """Option → value of what stands behind the script; None where that is unknown."""
+    command = plan.get("command")
+    if not isinstance(command, list) or not command:
+        return None
+    words = [str(word) for word in command][2 if command[0] == "-m" else 1 :]
+    facts: Facts = {}
+    place, at = 0, 0
+    while at < len(words):
+        word, following = words[at], words[at + 1] if at + 1 < len(words) else None
+        at += 1
+        name, equals, value = word.partition("=")
+        if not _OPTION.fullmatch(name):
+            place += 1
+            name, value = f"argument {place}", word
+        elif not equals:
+            taken = following is not None and not _OPTION.fullmatch(following.partition("=")[0])
+            value = following if taken and following is not None else "given"
+            at += taken
+        facts[name] = f"{facts[name]} {value}" if name in facts else value
+    return facts
+
+
+_OPTION = re.compile(r"--?[A-Za-z][\w.-]*")
+
+
+def _members(name: str, values: object) -> Facts:
+    return (
+        {f"{name}: {key}": _text(value) for key, value in values.items()}
+        if isinstance(values, dict)
+        else {}
+    )
+
+
+def _object(text: object) -> object:
+    try:
+        return json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _text(value: object) -> str:
+    if value is None or value == "":
+        return NONE
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+# --- code, versions, nodes, transports ---
+
+
+def code_facts(git: GitState | None, attempt: Attempt | None) -> Facts:
+    """The repository at the launch, and the script and its files as the attempt began."""
+    facts: Facts = {}
+    if git is not None:
+        facts |= {"commit": git.commit, "branch": git.branch or "no branch"}
+        if git.dirty is not None:
+            facts["uncommitted changes"] = f"yes ({git.changes})" if git.dirty else "no"
+    files = attempt.code if attempt is not None else {}
+    return facts | {f"file {path}": digest for path, digest in files.items()}
+
+
+def version_facts(state: RunState, facts: NcclFacts | None) -> Facts:
+    """torch, NCCL, the driver, distui."""
+    loaded = {rank.nccl_version for rank in state.ranks.values() if rank.nccl_version}
+    logged = {version for node in facts.nodes for version in node.versions} if facts is not None else set()
+    drivers = {node.driver for node in state.nodes.values() if node.driver}
+    named = {
+        "torch": {state.torch} if state.torch else set(), "NCCL": loaded or logged, "driver": drivers,
+        "distui": {state.release} if state.release else set(),
+    }  # fmt: skip
+    return {name: ", ".join(sorted(versions)) for name, versions in named.items() if versions}
+
+
+def node_facts(state: RunState, attempt: Attempt | None) -> Facts:
+    """How many nodes, which hosts, which GPUs."""
+    numbers = {place.node for place in attempt.ranks} if attempt is not None else set(state.nodes)
+    facts: Facts = {"nodes": str(len(numbers))} if numbers else {}
+    for number in sorted(numbers & state.nodes.keys()):
+        node = state.nodes[number]
+        ranks = (
+            [place.rank for place in attempt.ranks if place.node == number] if attempt is not None else []
+        )
+        facts |= {f"node {number}": node.host} if node.host else {}
+        facts |= {f"node {number} ranks": spans_text("rank", ranks)} if ranks else {}
+        models = node.models or tuple(gpu.name for gpu in node.gpus)
+        if models:
+            facts[f"node {number} GPUs"] = ", ".join(
+                f"{count}x {name}" for name, count in Counter(models).items()
+            )
+    if state.cluster is not None:
+        named = {"infra": state.cluster.infra, "resources": state.cluster.resources}
+        facts |= {name: text for name, text in named.items() if text}
+    return facts
+
+
+def transport_facts(facts: NcclFacts | None) -> Facts:
+    """By which ways NCCL's ranks reach each other, as its logs have it."""
+    if facts is None or not (facts.nodes or facts.communicators):
+        return {}
+    taken: Facts = {}
+    networks = {name for node in facts.nodes for name in node.networks}
+    plugins = {name for node in facts.nodes for name in node.plugins}
+    kinds = Counter(pair.kind for comm in facts.communicators for pair in comm.pairs)
+    taken |= {f"connections by {kind}": str(count) for kind, count in sorted(kinds.items())}
+    named = {
+        "network": ", ".join(sorted(networks)), "plugins": ", ".join(sorted(plugins)),
+        "interfaces": ", ".join(sorted({face for node in facts.nodes for face in node.interfaces})),
+        "HCAs": ", ".join(sorted({name for node in facts.nodes for name in node.hcas})),
+    }  # fmt: skip
+    taken |= {name: text for name, text in named.items() if text}
+    if facts.communicators:
+        widest = facts.communicators[0]
+        taken["communicators"] = str(len(facts.communicators))
+        taken |= {"rings": str(widest.ring_count)} if widest.ring_count else {}
+        taken |= {f"channels: {name}": str(count) for name, count in sorted(widest.channels.items())}
+        taken |= {"NVLS": _text(widest.nvls)} if widest.nvls is not None else {}
+    return taken
+
+
+# --- the environment ---
+
+PORTS = ("NCCL_RAS_ADDR", "MASTER_PORT")
+"""Variables that end with a port, which each run has of its own."""
+
+
+def environment_facts(
+    values: Mapping[str, str], hidden: Iterable[str], changes: Mapping[str, str | None], record: RunRecord
+) -> dict[str, str]:
+    """The variables of the ranks without what names the run itself; None of a change takes one away."""
+    env: dict[str, str | None] = {**values, **dict.fromkeys(hidden, MASK), **changes}
+    own = {name: text for name, text in env.items() if text is not None and not name.startswith("DISTUI_")}
+    return {name: _without_run(name, text, record) for name, text in sorted(own.items())}
+
+
+def _without_run(name: str, text: str, record: RunRecord) -> str:
+    text = text.replace(record.run, "<run>")
+    return re.sub(r"\d+$", "<port>", text) if name in PORTS else text
+
+
+def changes_until(state: RunState, number: int | None) -> dict[str, str | None]:
+    """What restarts have changed, up to an attempt."""
+    if number is None:
+        return dict(state.changes)
+    changed: dict[str, str | None] = {}
+    for attempt in state.attempts:
+        if attempt.number <= number:
+            changed |= attempt.env_diff
+    return changed
+
+
+# --- numbers and curves ---
+
+MEDIANS: tuple[tuple[str, str], ...] = (
+    ("rank.step_s", "less"), ("train.step_s", "less"), ("train.tokens_s", "more"), ("train.samples_s", "more"),
+    ("train.mfu", "more"), ("rank.wait", "less"), ("gpu.util", "more"), ("gpu.power", ""), ("rank.cpu", ""),
+)  # fmt: skip
+PEAKS = ("rank.gpu_mem", "gpu.mem", "rank.rss")
+LASTS = ("rank.step", "train.step", "train.loss")
+DRAWN = (
+    "rank.step_s", "train.tokens_s", "train.samples_s", "train.loss", "gpu.util", "rank.gpu_mem", "rank.rss", "rank.cpu",
+    "rank.wait", "train.lr", "train.grad_norm",
+)  # fmt: skip
+"""Metrics whose curves are put over each other."""
+STEPS = ("train.step", "rank.step")
+"""What tells the step of a moment, the better first."""
+
+
+def quantities(window: MetricsWindow) -> tuple[Quantity, ...]:
+    """The numbers of a window, a series a metric."""
+    series = {each.metric: each for each in window.series}
+    made: list[Quantity] = []
+    for name, better in MEDIANS:
+        values = _finite(series[name].mean) if name in series else []
+        if values:
+            middle = _quartiles(values)
+            about = metric(name)
+            made.append(
+                Quantity(
+                    name, about.title, about.unit, statistics.median(values), len(values), middle, better
+                )
+            )
+    for name in PEAKS:
+        tops = _finite(series[name].high or series[name].mean) if name in series else []
+        if tops:
+            about = metric(name)
+            title = f"{about.title}, peak"
+            made.append(Quantity(f"peak:{name}", title, about.unit, max(tops), len(tops), better="less"))
+    for name in LASTS:
+        slowest = name in STEPS and name in series and series[name].low
+        values = _finite(slowest or series[name].mean) if name in series else []
+        if values:
+            about = metric(name)
+            made.append(
+                Quantity(f"last:{name}", f"{about.title}, last", about.unit, values[-1], len(values))
+            )
+    return tuple(made)
+
+
+def extents(state: RunState, number: int | None, now: float) -> tuple[Quantity, ...]:
+    """How long it took, how many steps and checkpoints it made: what no metric has, or not up to the end."""
+    attempt = chosen(state, number)
+    if number is None:
+        lasted = state.lasted(now)
+    else:
+        ended = attempt is not None and attempt.outcome is not None
+        lasted = attempt.lasted(None if ended else now) if attempt is not None else None
+    complete = sum(each.complete and number in (None, each.attempt) for each in state.checkpoints)
+    made = [] if lasted is None else [Quantity("last:lasted", "lasted", "s", lasted, 1)]
+    if steps := _steps_made(state, attempt):
+        made.append(Quantity("last:rank.step", f"{metric('rank.step').title}, last", "", float(steps), 1))
+    return (*made, Quantity("last:checkpoints", "checkpoints", "", float(complete), 1))
+
+
+def _steps_made(state: RunState, attempt: Attempt | None) -> int:
+    """Optimizer steps of an attempt, as its ranks reported at its end, or now; 0 where that is unknown."""
+    if attempt is None:
+        return 0
+    samples = [rank.sample for rank in state.ranks.values()] if attempt.number == state.attempt else []
+    return attempt.steps or max((sample.step or 0 for sample in samples if sample is not None), default=0)
+
+
+def _quartiles(values: Sequence[float]) -> tuple[float, float] | None:
+    if len(values) < 4:
+        return None
+    lower, _, upper = statistics.quantiles(values, n=4)
+    return lower, upper
+
+
+def _finite(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None and math.isfinite(value)]
+
+
+def curves(window: MetricsWindow, began: float) -> tuple[MetricCurve, ...]:
+    """The curves of a window, by the time since `began` (unix seconds)."""
+    return tuple(
+        MetricCurve(each.metric, window.begin - began, window.seconds, each.mean)
+        for each in window.series
+        if each.metric in (*DRAWN, *STEPS) or each.metric.startswith("train.")
+    )
+
+
+def gaps_of(account: Account) -> tuple[str, ...]:
+    """What this side of a comparison lacks, a sentence each."""
+    gaps = list(account.gaps)
+    if all(quantity.name.startswith("last:") for quantity in account.quantities):
+        gaps.append("no metrics are kept of it: its numbers are n/a")
+    if not account.env_whole:
+        gaps.append("its environment is not recorded beyond what the plan and restarts set")
+    if account.attempts and account.attempt is None and account.attempts > 1:
+        count = plural(account.attempts, "attempt")
+        gaps.append(
+            f"its numbers are of all {count}, its environment is that of the newest: NAME@N means one of them"
+        )
+    return tuple(gaps)

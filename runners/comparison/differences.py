@@ -1,0 +1,371 @@
+"""Two accounts side by side: sections of rows, for text, JSON and screen alike. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from ...presets.sanitize import clean_text
+from ...presets.secrets import MASK, mask, mask_text
+from ..formatting import NA, duration_exact, size_text, step_text
+from ..launch_record import same_secret
+from .account import CAUSE, NONE, SECTIONS, Account, Facts, Quantity, gaps_of
+
+SAME, DIFFERS, ONLY_A, ONLY_B, UNKNOWN, VALUE = "same", "differs", "only A", "only B", "unknown", "value"
+"""Kinds of rows. Value: how far and how long, in which any two runs differ. Unknown: one side, or what tells them apart,
+is not recorded; that is no difference, and no equality."""
+LEAST = 20
+"""Samples on each side from which a difference of medians is stated."""
+LEAST_OF_PEAK = 5
+SMALL = 0.02
+"""A smaller relative difference is none."""
+SPREAD = 1.57
+"""Times the quartiles' distance over the root of the samples: the usual notch of a box plot, 95 % of a median."""
+RELATED = 5
+"""Neighbouring samples that count as one: they are running means."""
+LONGEST = 2000
+"""Characters of a text."""
+
+
+class Difference(Struct, frozen=True):
+    """One thing on both sides."""
+
+    name: str
+    a: str | None
+    """As text; None where it is unknown."""
+    b: str | None
+    kind: str
+    note: str = ""
+    """What there is to say of the two, a few words."""
+    values: tuple[float | None, float | None] = (None, None)
+    """Of numbers, in `unit`."""
+    unit: str = ""
+    ratio: float | None = None
+    """B over A."""
+
+
+class Section(Struct, frozen=True):
+    """Rows about one subject."""
+
+    name: str
+    title: str
+    rows: tuple[Difference, ...]
+    hidden: int = 0
+    """Rows that differ and are left out, because they are about the terminal that launched it."""
+    note: str = ""
+
+    def count(self, kind: str) -> int:
+        """How many rows are of a kind."""
+        return sum(row.kind == kind for row in self.rows)
+
+
+class Comparison(Struct, frozen=True):
+    """All of it."""
+
+    a: Account
+    b: Account
+    sections: tuple[Section, ...]
+    notes: tuple[str, ...]
+    """What a reader has to know of either side, a sentence each."""
+
+    @property
+    def equal(self) -> bool:
+        """Whether no row differs; what is unknown does not count."""
+        return not any(
+            row.kind in (DIFFERS, ONLY_A, ONLY_B) for section in self.sections for row in section.rows
+        )
+
+
+def compare(a: Account, b: Account, *, everything: bool = False) -> Comparison:
+    """Both sides in sections; `everything`: also what is the same, and variables of the launching terminal."""
+    sections = [_numbers(a, b)]
+    for name, title in SECTIONS.items():
+        rows = facts_rows(a.facts.get(name), b.facts.get(name))
+        sections.append(Section(name, title, rows, note=_absent(name, a, b)))
+    sections.insert(1 + list(SECTIONS).index("code"), _environment(a, b, everything))
+    if not everything:
+        sections = [_without_equal(section) for section in sections]
+    notes = [f"A: {gap}" for gap in gaps_of(a)] + [f"B: {gap}" for gap in gaps_of(b)]
+    return Comparison(a, b, tuple(sections), tuple(map(_shown, notes)))
+
+
+def single(account: Account) -> Comparison:
+    """The record of one run, in the same form."""
+    compared = compare(account, account, everything=True)
+    notes = [note.removeprefix("A: ") for note in compared.notes if note.startswith("A: ")]
+    return Comparison(account, account, compared.sections, tuple(notes))
+
+
+def _without_equal(section: Section) -> Section:
+    """What differs, or may; of numbers all: their size says something also where they are the same."""
+    if section.name == "numbers":
+        return section
+    both = [row for row in section.rows if row.kind != SAME]
+    return Section(section.name, section.title, tuple(both), section.hidden, section.note)
+
+
+def _absent(name: str, a: Account, b: Account) -> str:
+    sides = [side for side, account in (("A", a), ("B", b)) if not account.facts.get(name)]
+    if name != "transports" or not sides:
+        return ""
+    return (
+        f"{' and '.join(sides)}: no line of NCCL's logs says them (gloo writes none; NCCL_DEBUG=INFO does)"
+    )
+
+
+# --- texts ---
+
+
+def facts_rows(a: Facts | None, b: Facts | None) -> tuple[Difference, ...]:
+    """By name, in the order of A, then what B alone has; None: nothing of it is recorded."""
+    names = dict.fromkeys((*(a or {}), *(b or {})))
+    return tuple(_row(name, a, b) for name in names)
+
+
+def _row(name: str, a: Facts | None, b: Facts | None) -> Difference:
+    """What one side lacks is not there where that side lists such names as they come, and unknown elsewhere."""
+    before, after = (a or {}).get(name), (b or {}).get(name)
+    shown = _shown(name)
+    if before is None or after is None:
+        lists = _lists(name, a if before is None else b)
+        absent = NOT_THERE if lists else None
+        left, right = (absent if text is None else _fact(name, text) for text in (before, after))
+        return Difference(
+            shown, left, right, UNKNOWN if not lists else ONLY_B if before is None else ONLY_A
+        )
+    if before == after and MASK in before:
+        return Difference(shown, _fact(name, before), _fact(name, after), UNKNOWN, UNSAID)
+    return Difference(shown, _fact(name, before), _fact(name, after), SAME if before == after else DIFFERS)
+
+
+NOT_THERE = "-"
+UNSAID = "secret: whether they differ is not recorded"
+_ALL = ("-", "argument ")
+"""Of these a side that is recorded has all."""
+_FAMILIES = (
+    "file ", "connections by ", "channels: ", "node ", "mesh size: ", "strategy: ", "mesh: ", "precision: ", "batch: ",
+)  # fmt: skip
+"""Of these a side has all that has any."""
+
+
+def _lists(name: str, side: Facts | None) -> bool:
+    if side is None or name.startswith(_ALL) or side.get(CAUSE) == NONE:
+        return side is not None
+    family = next((each for each in _FAMILIES if name.startswith(each)), None)
+    return family is not None and any(each.startswith(family) for each in side)
+
+
+def _fact(name: str, text: str) -> str:
+    """The value of an option is secret by the option's name, too."""
+    return _shown(mask(name, text) if name.startswith("-") else text)
+
+
+def _shown(text: str) -> str:
+    """For a terminal: without control characters and secrets, whoever wrote it."""
+    return clean_text(mask_text(text), LONGEST)
+
+
+# --- the environment ---
+
+_TERMINAL = frozenset(
+    (
+        "_", "SHLVL", "PWD", "OLDPWD", "TERM", "TERMCAP", "COLUMNS", "LINES", "DISPLAY", "XAUTHORITY", "WINDOWID", "STY",
+        "WINDOW", "COLORTERM", "LS_COLORS", "PS1", "PS2", "PROMPT_COMMAND", "MAIL", "GPG_TTY", "INVOCATION_ID",
+        "JOURNAL_STREAM", "SYSTEMD_EXEC_PID", "DESKTOP_SESSION", "WAYLAND_DISPLAY", "NOTIFY_SOCKET",
+    )
+)  # fmt: skip
+_TERMINALS = (
+    "XDG_SESSION_", "DBUS_", "VSCODE_", "KITTY_", "ALACRITTY_", "ITERM_", "KONSOLE_", "VTE_", "SUDO_", "GNOME_", "SSH_",
+    "TMUX", "HIST", "LESS", "TERM_", "WT_", "WSL_", "BYOBU_",
+)  # fmt: skip
+
+
+def of_terminal(name: str) -> bool:
+    """Whether a variable is about the terminal of the launch, and has no part in the training."""
+    return name in _TERMINAL or name.startswith(_TERMINALS)
+
+
+def _environment(a: Account, b: Account, everything: bool) -> Section:
+    rows = [_variable(name, a, b) for name in sorted(a.env.keys() | b.env.keys())]
+    if everything:
+        return Section("environment", "environment", tuple(rows))
+    kept = [row for row in rows if not of_terminal(row.name)]
+    hidden = sum(row.kind != SAME for row in rows if of_terminal(row.name))
+    if a.env_whole and b.env_whole:
+        return Section("environment", "environment", tuple(kept), hidden)
+    kept = [row for row in kept if row.kind != UNKNOWN or (row.a is not None and row.b is not None)]
+    return Section(
+        "environment", "environment", tuple(kept), hidden, "compared are variables that both sides record"
+    )
+
+
+def _variable(name: str, a: Account, b: Account) -> Difference:
+    before, after = a.env.get(name), b.env.get(name)
+    shown = clean_text(name, LONGEST)
+    left, right = (_value(name, text, side) for text, side in ((before, a), (after, b)))
+    if before is None or after is None:
+        whole = a.env_whole if before is None else b.env_whole
+        return Difference(shown, left, right, (ONLY_B if before is None else ONLY_A) if whole else UNKNOWN)
+    if MASK not in (left, right) and MASK not in before and MASK not in after:
+        return Difference(shown, left, right, SAME if before == after else DIFFERS)
+    return _secret(name, before, after, a, b, Difference(shown, left, right, SAME))
+
+
+def _secret(name: str, before: str, after: str, a: Account, b: Account, row: Difference) -> Difference:
+    """Two values that nobody may see: whether they differ is in their fingerprints, or in what is shown of them."""
+    same = same_secret(a.fingerprints.get(name, ""), b.fingerprints.get(name, ""))
+    if same is None and MASK not in before and MASK not in after:
+        same = before == after
+    elif same is None and MASK in (before, after):  # what the same rules do not hide is another value
+        shown = row.b if before == MASK else row.a
+        same = False if before != after and shown is not None and MASK not in shown else None
+    elif same is None:
+        same = False if row.a != row.b else None
+    kind = UNKNOWN if same is None else SAME if same else DIFFERS
+    words = {SAME: "secret: the same", DIFFERS: "secret: they differ"}
+    note = words.get(kind, UNSAID)
+    return Difference(row.name, row.a, row.b, kind, note)
+
+
+def _value(name: str, text: str | None, side: Account) -> str | None:
+    if text is None:
+        return "unset" if side.env_whole else None
+    return clean_text(mask(name, text), LONGEST)
+
+
+# --- numbers ---
+
+
+def _numbers(a: Account, b: Account) -> Section:
+    left, right = ({each.name: each for each in side.quantities} for side in (a, b))
+    names = dict.fromkeys((*left, *right))
+    rows = tuple(_number(left.get(name), right.get(name)) for name in names)
+    return Section("numbers", "numbers", rows, note="" if rows else "neither side has metrics")
+
+
+def _number(a: Quantity | None, b: Quantity | None) -> Difference:
+    about = a or b
+    assert about is not None
+    texts = [None if each is None else quantity_text(each.value, about.unit) for each in (a, b)]
+    values = (a.value if a else None, b.value if b else None)
+    name = clean_text(about.title, LONGEST)
+    if a is None or b is None:
+        kind = VALUE if about.name.startswith("last:") else UNKNOWN
+        return Difference(name, texts[0], texts[1], kind, "", values, about.unit)
+    ratio = b.value / a.value if a.value and math.isfinite(b.value / a.value) else None
+    kind, note = _verdict(a, b)
+    return Difference(name, texts[0], texts[1], kind, note, values, about.unit, ratio)
+
+
+def _verdict(a: Quantity, b: Quantity) -> tuple[str, str]:
+    """Kind and words of two numbers; a difference is stated only where the samples bear it."""
+    if a.name.startswith("last:"):
+        return VALUE, ""
+    peak = a.name.startswith("peak:")
+    fewest = min(a.samples, b.samples)
+    if fewest < (LEAST_OF_PEAK if peak else LEAST):
+        return UNKNOWN, f"too few samples to tell: {a.samples} and {b.samples}"
+    size = max(abs(a.value), abs(b.value))
+    apart = abs(a.value - b.value)
+    if apart <= SMALL * size:
+        return SAME, "same within 2 %" if apart else ""
+    if not peak and apart <= math.hypot(_notch(a), _notch(b)):
+        return SAME, "same within their spread"
+    if not about_direction(a):
+        return DIFFERS, ""
+    better = (b.value < a.value) == (a.better == "less")
+    return DIFFERS, "B is better" if better else "A is better"
+
+
+def about_direction(quantity: Quantity) -> bool:
+    """Whether less or more of it is better."""
+    return quantity.better in ("less", "more")
+
+
+def _notch(quantity: Quantity) -> float:
+    """Half the width in which the true median lies."""
+    if quantity.middle is None:
+        return math.inf
+    return (
+        SPREAD * (quantity.middle[1] - quantity.middle[0]) / math.sqrt(max(1.0, quantity.samples / RELATED))
+    )
+
+
+def quantity_text(value: float, unit: str) -> str:
+    """A number with its unit."""
+    if not math.isfinite(value):
+        return NA
+    if unit == "s" and value >= 120:
+        return duration_exact(value)
+    if unit == "s":
+        return step_text(value) if value >= 0.01 else f"{1000 * value:.2f} ms"
+    if unit in ("B", "B/s"):
+        return size_text(value) + unit[1:]
+    if unit in ("%", "core %"):
+        return f"{value:.1f} %"
+    number = f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"
+    return f"{number} {unit}" if unit and unit != "/s" else f"{number}{unit}"
+
+
+def ratio_text(ratio: float | None) -> str:
+    """ "1.32x": B over A."""
+    if ratio is None:
+        return ""
+    return f"{ratio:.2f}x" if 0.01 <= ratio < 100 else f"{ratio:.3g}x"
+
+
+# --- as JSON ---
+
+
+def document(compared: Comparison) -> dict[str, Any]:
+    """For --json."""
+    return {
+        "a": _side(compared.a),
+        "b": _side(compared.b),
+        "equal": compared.equal,
+        "sections": [
+            {
+                "name": section.name, "title": section.title, "note": section.note, "hidden": section.hidden,
+                "rows": [_row_json(row) for row in section.rows],
+            }
+            for section in compared.sections
+        ],
+        "notes": list(compared.notes),
+    }  # fmt: skip
+
+
+def _side(account: Account) -> dict[str, Any]:
+    return {
+        "title": _shown(account.title), "run": _shown(account.run), "attempt": account.attempt, "state": account.state,
+        "live": account.live,
+    }  # fmt: skip
+
+
+def _row_json(row: Difference) -> dict[str, Any]:
+    return {
+        "name": row.name, "a": row.a, "b": row.b, "kind": row.kind, "note": row.note, "values": row.values,
+        "unit": row.unit, "ratio": row.ratio,
+    }  # fmt: skip
+
+
+def masked(account: Account) -> Account:
+    """As it may leave this machine: no fingerprints, every text without secrets."""
+
+    def clean(facts: Mapping[str, str], by: Callable[[str, str], str]) -> dict[str, str]:
+        return {name: by(name, text) for name, text in facts.items()}
+
+    facts = {
+        section: clean(rows, lambda _, text: mask_text(text)) for section, rows in account.facts.items()
+    }
+    return Account(
+        account.title, account.run, account.state, account.format, account.attempt, account.attempts, account.live,
+        facts, clean(account.env, mask), account.env_whole, {}, account.quantities, account.curves,
+        tuple(_masked(account.gaps)),
+    )  # fmt: skip
+
+
+def _masked(texts: Iterable[str]) -> Iterable[str]:
+    return (mask_text(text) for text in texts)

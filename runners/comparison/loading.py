@@ -1,0 +1,194 @@
+"""From a name to an account: of a run of this machine, of one attempt, of a bundle, or of a run on another host."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import structs
+
+from .. import environment, file_io, journal, run_directories
+from ..agentless import DiskLink
+from ..diagnosis.log_sources import Named
+from ..diagnosis.nccl_facts import NcclFacts, decode, merge
+from ..diagnosis.reading import logs_of_run, read_run
+from ..errors import RunError, UnreachableError
+from ..export import is_bundle, unpacked
+from ..local_agent import open_link, snapshot
+from ..logs.log_files import parse_file_id
+from ..model import MetricsWindow, ReadMetrics
+from ..run_directories import Entry
+from ..state import RunState
+from ..telemetry.curves import BEFORE_ALL, DISTANT
+from ..wire.client import Link, LinkError, new_id
+from . import account
+from .account import Account, RunName
+
+BUCKETS = 600
+LOGS_S = 5.0
+"""How long NCCL's logs are read for the transports."""
+
+
+def parsed(text: str) -> RunName:
+    """Raises RunError."""
+    if os.path.isfile(text):
+        return RunName("", text, None)
+    head, at, number = text.rpartition("@")
+    name = head if at and number.isdecimal() else text
+    attempt = int(number) if at and number.isascii() and number.isdecimal() and len(number) < 10 else None
+    if at and attempt is None and "/" not in number:
+        raise RunError(f"{text!r}: behind the @ stands the number of an attempt, as in NAME@2")
+    if attempt == 0:
+        raise RunError(f"{text!r}: attempts are counted from 1")
+    host, colon, run = ("", "", name) if os.path.isfile(name) else name.partition(":")
+    if not colon:
+        host, run = "", name
+    if not run.strip() or (colon and not host.strip()):
+        raise RunError(f"{text!r} names no run: write a name, NAME@ATTEMPT, HOST:NAME, or a bundle's path")
+    return RunName(host, run, attempt)
+
+
+async def load(text: str, ssh_config: str | None = None) -> Account:
+    """The account of what `text` names; `ssh_config`: a file for another host. Raises RunError."""
+    name = parsed(text)
+    if name.host:
+        from .elsewhere import asked  # what asks other hosts is slow to load
+
+        return await asked(name, ssh_config)
+    if os.path.isfile(name.run):
+        if not is_bundle(Path(name.run)):
+            raise RunError(
+                f"{name.run} is no bundle: `distui export` writes one, and a run goes by its name"
+            )
+        with unpacked(Path(name.run)) as entry:
+            return await _linked(entry, DiskLink(entry), name.attempt, os.path.basename(name.run))
+    entry = run_directories.resolve(name.run)
+    try:
+        link = await open_link(entry)
+    except LinkError as error:
+        raise UnreachableError(f"{entry.record.name}: {error}") from None
+    return await _linked(entry, link, name.attempt, entry.record.name)
+
+
+async def _linked(entry: Entry, link: Link, number: int | None, title: str) -> Account:
+    try:
+        state = await snapshot(link)
+        return await _account(entry, link, state, number, title)
+    except LinkError as error:
+        raise UnreachableError(f"{entry.record.name}: {error}") from None
+    finally:
+        await link.close()
+
+
+async def _account(entry: Entry, link: Link, state: RunState, number: int | None, title: str) -> Account:
+    attempt = account.chosen(state, number)
+    if number is not None and attempt is None:
+        count = f"its last is {state.attempt}" if state.attempts else "it has none that is recorded"
+        raise RunError(f"run {title} has no attempt {number}: {count}")
+    plan, now = _plan(entry), time.time()
+    kept = environment.read(entry.path)
+    values = kept.values if kept is not None else _planned(plan)
+    hidden = kept.hidden if kept is not None else frozenset()
+    nccl = _nccl(entry, state, number)
+    window, own = await _window(link, state, number)
+    facts = {
+        "outcome": account.outcome_facts(state, number),
+        "cause": account.cause_facts(state, number),
+        "plan": account.plan_facts(plan, state),
+        "code": account.code_facts(entry.record.git, attempt),
+        "versions": account.version_facts(state, nccl),
+        "nodes": account.node_facts(state, attempt),
+        "transports": account.transport_facts(nccl),
+    }
+    measured = (*account.quantities(window), *account.extents(state, number, now))
+    numbers = {each.name: each for each in measured}
+    arguments = account.argument_facts(plan)
+    began = attempt.began if number is not None and attempt is not None else state.began
+    return Account(
+        title=title if number is None else f"{title}@{number}",
+        run=entry.record.run,
+        state=facts["outcome"]["state"],
+        attempt=number,
+        attempts=len(state.attempts) or None,
+        live=not state.phase.ended,
+        facts=facts | ({} if arguments is None else {"arguments": arguments}),
+        env=account.environment_facts(values, hidden, account.changes_until(state, number), entry.record),
+        env_whole=kept is not None,
+        fingerprints=_unchanged(entry.record.fingerprints, account.changes_until(state, number)),
+        quantities=tuple(numbers.values()),
+        curves=account.curves(window, began),
+        gaps=(*_problems(entry, state), *own),
+    )
+
+
+def _unchanged(marks: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
+    """Fingerprints of the launch; of what a restart has set since there is none."""
+    return {name: mark for name, mark in marks.items() if name not in changes}
+
+
+def _problems(entry: Entry, state: RunState) -> list[str]:
+    damaged = [each.text for each in state.findings.values() if each.id == "damaged"]
+    return damaged or entry.history().problems
+
+
+def _plan(entry: Entry) -> dict[str, Any]:
+    """plan.json as it stands; {} where it cannot be read."""
+    try:
+        plan = json.loads(file_io.content(entry.path / journal.PLAN_FILE))
+    except (file_io.FileError, ValueError, RecursionError):
+        return {}
+    return plan if isinstance(plan, dict) else {}
+
+
+def _planned(plan: Mapping[str, Any]) -> dict[str, str]:
+    env = plan.get("env")
+    return {str(name): str(text) for name, text in env.items()} if isinstance(env, dict) else {}
+
+
+def _nccl(entry: Entry, state: RunState, number: int | None) -> NcclFacts | None:
+    """What NCCL's logs say: of a live run as its agents have read it, else as far as LOGS_S goes."""
+    if number in (None, state.attempt) and (
+        held := [node.nccl for node in state.nodes.values() if node.nccl]
+    ):
+        try:
+            return merge(map(decode, held))
+        except msgspec.MsgspecError:
+            pass  # of another version: the logs are read
+    deadline = time.monotonic() + LOGS_S
+    files = [named for named in logs_of_run(entry, number) if _is_ncclish(named)]
+    reading, _ = read_run(files, stopped=lambda: time.monotonic() > deadline)
+    facts = reading.facts()
+    return facts if facts.nodes or facts.communicators else None
+
+
+def _is_ncclish(named: Named) -> bool:
+    """NCCL writes into files of its own, or where the user asked for it, to stdout."""
+    file = parse_file_id(named[0])
+    return file is not None and file.stream in ("nccl", "out")
+
+
+async def _window(link: Link, state: RunState, number: int | None) -> tuple[MetricsWindow, list[str]]:
+    """The metrics of the run or the attempt, each folded into one series; and which are left out, a sentence each."""
+    attempt = account.chosen(state, number)
+    begin, end = BEFORE_ALL, DISTANT
+    if number is not None and attempt is not None:
+        begin, end = attempt.began, DISTANT if attempt.ended is None else attempt.ended + 1
+    own = {rank.sample.gpu for rank in state.ranks.values() if rank.sample is not None}
+    indexes = tuple(sorted(index for index in own if index is not None))
+    ranks = await link.read_metrics(
+        ReadMetrics(new_id(), begin, end, BUCKETS, ("rank", "train"), "all", counts=True)
+    )
+    if ranks.error or not indexes:
+        return ranks, []
+    names = ("gpu.util", "gpu.power", "gpu.mem")
+    gpus = await link.read_metrics(
+        ReadMetrics(new_id(), begin, end, BUCKETS, names, "all", indexes, counts=True)
+    )
+    if gpus.error or (gpus.begin, gpus.seconds) != (ranks.begin, ranks.seconds):
+        return ranks, ["its GPUs' metrics are of another time"] if not gpus.error else []
+    return structs.replace(ranks, series=(*ranks.series, *gpus.series)), []

@@ -1,0 +1,88 @@
+"""Which script an attempt runs, and the files beside it that it imports: names with digests of their contents."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from typing import Any
+
+MOST_FILES = 50
+MOST_BYTES = 4 << 20
+"""Of a file whose digest is taken."""
+DIGITS = 16
+"""Hex digits of SHA-256 that are kept."""
+ENDS = (".py", ".sh", ".bash", ".pyz")
+
+
+def digests(plan: dict[str, Any]) -> dict[str, str]:
+    """Path as the plan has it → digest: the script first, then the files beside it. Empty where nothing can be read."""
+    try:
+        name = script_of([str(word) for word in plan["command"]], str(plan["cwd"]))
+        cwd = str(plan["cwd"])
+    except (KeyError, TypeError):
+        return {}
+    source = read(os.path.join(cwd, name)) if name else None
+    if source is None:
+        return {}
+    taken = {name: digest(source)}
+    folder = os.path.dirname(name)
+    for beside in imported(source) if name.endswith(".py") else ():
+        if len(taken) == MOST_FILES:
+            break
+        path = os.path.join(folder, beside)
+        text = read(os.path.join(cwd, path))
+        if text is not None:
+            taken[path] = digest(text)
+    return taken
+
+
+def script_of(command: list[str], cwd: str) -> str:
+    """The script in a command, a path from `cwd`; "" where no word is one."""
+    if command[:1] == ["-m"]:
+        path = command[1].replace(".", "/") if len(command) > 1 else ""
+        return next((each for each in (path + ".py", path + "/__main__.py") if _is_file(cwd, each)), "")
+    scripts = [word for word in command if word.endswith(ENDS) and _is_file(cwd, word)]
+    return scripts[0] if scripts else ""
+
+
+def _is_file(cwd: str, name: str) -> bool:
+    return os.path.isfile(os.path.join(cwd, name))
+
+
+def digest(source: bytes) -> str:
+    """Of a file's content."""
+    return hashlib.sha256(source).hexdigest()[:DIGITS]
+
+
+def read(path: str) -> bytes | None:
+    """The content of a regular file; None where it cannot be read, or is too long."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return None
+            content = file.read(MOST_BYTES + 1)
+    except (OSError, ValueError):
+        return None
+    return None if len(content) > MOST_BYTES else content
+
+
+def imported(source: bytes) -> Iterator[str]:
+    """Paths, from the script's folder, of files that it would import if they are there."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    modules: dict[str, None] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules.update(dict.fromkeys(alias.name for alias in node.names))
+        elif isinstance(node, ast.ImportFrom) and node.level <= 1:
+            inside = f"{node.module}." if node.module else ""
+            modules.update(dict.fromkeys([node.module] if node.module else []))
+            modules.update(dict.fromkeys(inside + alias.name for alias in node.names if alias.name != "*"))
+    for module in modules:
+        yield module.replace(".", "/") + ".py"

@@ -1,0 +1,315 @@
+"""`distui diff` and `--compare` of real runs: presets, attempts, a bundle against a live run, records that are hurt."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .runs import DISTUI, World, until
+from .screen import Screen
+
+pytestmark = pytest.mark.timeout(240)
+
+FAILS_ONCE = """
+import os, pathlib, sys, time
+import torch, torch.distributed as dist
+import helper
+dist.init_process_group("gloo")
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+failed = pathlib.Path("failed")
+first = os.environ["RATE"] == "1" and not failed.exists()
+dist.barrier()
+for step in range(1, 40):
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+    if dist.get_rank() == 0:
+        print(f"step {step} loss {1 / step:.4f}", flush=True)
+    time.sleep(0.1)
+    if step == 20 and first:
+        pathlib.Path("helper.py").write_text("rate = 2  # mended\\n")
+        failed.touch()
+        raise ValueError("bad batch 17")
+"""
+SECRETS = ("hf_" + "a" * 34, "hf_" + "b" * 34)
+
+
+class Runs:
+    """A user with a run of two attempts, another one of another preset, and one that lives."""
+
+    def __init__(self) -> None:
+        self.world = world = World()
+        world.script("helper.py", "rate = 1\n")
+        script = world.script("train.py", FAILS_ONCE)
+        one = ("--nproc-per-node", "1", "--name")
+        self.a = world.run(
+            "launch", "ddp", *one, "night", "--restarts", "2", "--env", "RATE=1", "--", script, "--lr", "1",
+            env={"HF_TOKEN": SECRETS[0]},
+        )  # fmt: skip
+        self.b = world.run(
+            "launch", "single", *one, "second", "--env", "RATE=2", "--", script, "--lr", "2", "--batch", "4",
+            env={"HF_TOKEN": SECRETS[1]},
+        )  # fmt: skip
+        for run in (self.a, self.b):
+            assert run.wait() == 0, run.describe()
+        assert until(lambda: not world.processes(), 20)  # the agents write their last second
+
+    def rows(self, *words: str) -> dict[str, dict[str, dict[str, Any]]]:
+        """`diff --json`: section → name → row."""
+        document = self.world.reads("diff", *words, "--json").fine().json()
+        return {part["name"]: {row["name"]: row for row in part["rows"]} for part in document["sections"]}
+
+
+@pytest.fixture(scope="module")
+def runs() -> Iterator[Runs]:
+    made = Runs()
+    try:
+        yield made
+    finally:
+        made.world.close()
+
+
+def sums(path: Path) -> dict[str, str]:
+    """Every file below a folder, and what is in it."""
+    return {
+        str(file.relative_to(path)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(path.rglob("*"))
+        if file.is_file()
+    }
+
+
+def test_two_runs_of_other_presets(runs: Runs) -> None:
+    before = sums(runs.world.runs)
+    rows = runs.rows("night", "second")
+    assert (rows["plan"]["preset"]["a"], rows["plan"]["preset"]["b"]) == ("ddp", "single")
+    assert rows["arguments"].keys() == {"--lr", "--batch"}
+    assert (rows["arguments"]["--batch"]["kind"], rows["arguments"]["--lr"]["b"]) == ("only B", "2")
+    assert rows["environment"].keys() == {"RATE", "HF_TOKEN"} | (
+        rows["environment"].keys() & {"GLOO_SOCKET_IFNAME"}
+    )
+    assert (rows["environment"]["HF_TOKEN"]["kind"], rows["environment"]["HF_TOKEN"]["a"]) == (
+        "differs",
+        "***",
+    )
+    assert rows["versions"] == {}  # the same torch
+    steps = rows["numbers"]["step, last"]
+    assert (steps["kind"], steps["values"][1]) == ("value", 39)
+    assert rows["numbers"]["step time"]["kind"] in ("same", "unknown", "differs")
+    assert sums(runs.world.runs) == before  # reading changes nothing
+
+
+def test_no_secret_is_printed(runs: Runs) -> None:
+    for words in (("night", "second"), ("night", "second", "--all"), ("night",)):
+        for more in ((), ("--json",)):
+            done = runs.world.reads("diff", *words, *more).fine()
+            assert not any(secret in done.out + done.err for secret in SECRETS)
+    assert "secret: they differ" in runs.world.reads("diff", "night", "second").out
+    for file in runs.world.runs.rglob("*"):
+        if file.is_file():
+            assert not any(secret.encode() in file.read_bytes() for secret in SECRETS), file
+
+
+def test_a_failed_attempt_against_its_restart(runs: Runs) -> None:
+    rows = runs.rows("night@1", "night@2")
+    cause = rows["cause"]["first cause"]
+    assert "bad batch 17" in cause["a"]
+    assert (cause["b"], rows["cause"]["rank"]["a"], rows["cause"]["rank"]["b"]) == ("none", "0", "-")
+    assert (rows["outcome"]["state"]["a"], rows["outcome"]["state"]["b"]) == ("failed", "succeeded")
+    assert rows["outcome"]["begun by"]["b"] == "failure"
+    assert rows["code"].keys() == {"file helper.py"}  # edited between the two
+    assert rows["plan"] == {}
+    assert rows["environment"] == {}
+    last = rows["numbers"]["step, last"]["values"]
+    assert 18 <= last[0] <= 21
+    assert last[1] == 39
+
+
+def test_a_bundle_against_a_live_run(runs: Runs) -> None:
+    world = runs.world
+    live = world.execute("import time\ntime.sleep(600)\n", "--env", "RATE=3", name="live")
+    assert live.wait("running") == 0
+    bundle = str(world.work / "night.tar.gz")
+    world.distui("export", "night", bundle).fine()
+    before = sorted(world.root.glob("state/distui/runs/*"))
+    rows = runs.rows(bundle, "live")
+    assert (rows["environment"]["RATE"]["a"], rows["environment"]["RATE"]["b"]) == ("1", "3")
+    assert rows["outcome"]["state"]["b"] == "running"
+    same = runs.rows(bundle, "night")
+    assert same["plan"] == same["code"] == same["cause"] == {}
+    assert (
+        same["environment"].get("HF_TOKEN", {"kind": "unknown"})["kind"] == "unknown"
+    )  # bundles hold no fingerprint
+    assert sorted(world.root.glob("state/distui/runs/*")) == before
+    assert live.status()["state"] == "running"
+    Path(bundle).write_bytes(Path(bundle).read_bytes()[:-200])
+    world.distui("diff", bundle, "night").refused(2, "night.tar.gz")
+    live.stop().fine()
+
+
+def test_the_exit_code_says_whether_something_differs(runs: Runs) -> None:
+    assert runs.world.reads("diff", "night", "night", "--exit-code").code == 0
+    assert runs.world.reads("diff", "night@2", "night@2", "--exit-code").code == 0
+    assert runs.world.reads("diff", "night", "second", "--exit-code").code == 1
+    assert runs.world.reads("diff", "night", "second").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "part"),
+    [
+        (("nope", "night"), 3, "no run 'nope'"),
+        (("night@3", "night"), 2, "its last is 2"),
+        (("night@0", "night"), 2, "counted from 1"),
+        (("night@x", "night"), 2, "NAME@2"),
+        (("", "night"), 2, "names no run"),
+        ((":night", "night"), 2, "names no run"),
+        (("host:", "night"), 2, "names no run"),
+        (("-oProxyCommand=x:night", "night"), 2, ""),
+        (("a b:night", "night"), 2, "a b"),
+        (("gpu1:--help", "night"), 2, "--help"),
+        (("gpu1:$(id)", "night"), 2, "cannot be sent"),
+        (("train.py", "night"), 2, "no bundle"),
+        (("/dev/null", "night"), 3, "no run"),
+        (("night\x1b[31m", "night"), 3, "no run"),
+        (("night", "second", "third"), 2, "one word too many"),
+    ],
+)
+def test_what_nobody_should_type(runs: Runs, words: tuple[str, ...], code: int, part: str) -> None:
+    text = runs.world.distui("diff", *words).refused(code)
+    assert part.lower() in text.lower(), text
+    assert "\x1b" not in text
+
+
+def _drop(path: Path, *fields: str) -> None:
+    record = json.loads(path.read_bytes())
+    path.write_text(json.dumps({name: value for name, value in record.items() if name not in fields}))
+
+
+def _older(run: Path) -> None:
+    """As a version wrote it that recorded less."""
+    _drop(run / "run.json", "git", "fingerprints")
+    _drop(run / "plan.json", "save_on", "signals", "batch", "mesh", "coordinates", "origins", "restart")
+    lines = (run / "journal.jsonl").read_text().splitlines()
+    for at, line in enumerate(lines):
+        event = json.loads(line)
+        for field in ("code", "driver", "gpus", "training", "idle"):
+            event["event"].pop(field, None)
+        lines[at] = json.dumps(event)
+    (run / "journal.jsonl").write_text("\n".join(lines) + "\n")
+
+
+HURT: dict[str, Callable[[Path], object]] = {
+    "older": _older,
+    "no journal": lambda run: (run / "journal.jsonl").unlink(),
+    "half a journal": lambda run: (run / "journal.jsonl").write_bytes((run / "journal.jsonl").read_bytes()[:900]),
+    "noise in the journal": lambda run: (run / "journal.jsonl").open("ab").write(b"\xff\xfe{]\n" * 20),
+    "no plan": lambda run: (run / "plan.json").unlink(),
+    "another plan": lambda run: (run / "plan.json").write_text('{"env": [], "command": {"a": 1}, "mesh": "x"}'),
+    "a list as plan": lambda run: (run / "plan.json").write_text("[[]]"),
+    "no environment": lambda run: (run / "environ").unlink(),
+    "a torn environment": lambda run: (run / "environ").write_bytes(b"A=1\0B"),
+    "no metrics": lambda run: shutil.rmtree(run / "metrics"),
+    "noise as metrics": lambda run: (run / "metrics" / "1s.jsonl").write_bytes(b"\0" * 4096 + b"{}\n[]\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", HURT)
+def test_a_record_that_is_hurt_costs_what_was_in_it(runs: Runs, what: str, tmp_path: Path) -> None:
+    """Compared with the whole one: no traceback, and what is missing is n/a, never 0 and never a difference."""
+    world = World()
+    try:
+        world.runs.mkdir(parents=True)
+        for run in (runs.a, runs.b):
+            shutil.copytree(run.path, world.runs / run.path.name, symlinks=True)
+        HURT[what](world.runs / runs.a.path.name)
+        for words in (("night", "second"), ("night",), ("second", "night@1")):
+            done = world.reads("diff", *words)
+            assert "Traceback" not in done.err + done.out
+            assert done.code == 0 or (words[1:] == ("night@1",) and "journal" in what), (done.err, done.out)
+        document = world.reads("diff", "second", "night", "--json").fine().json()
+        rows = [row for part in document["sections"] for row in part["rows"]]
+        assert all(row["kind"] in ("unknown", "value") or "-" in (row["a"], row["b"])
+                   for row in rows if row["a"] is None or row["b"] is None)  # fmt: skip
+        if what == "no metrics":
+            numbers = {row["name"]: row for row in document["sections"][0]["rows"]}
+            assert numbers["step time"]["b"] is None
+            assert any("no metrics" in note for note in document["notes"])
+    finally:
+        world.close()
+
+
+def screen_of(world: World, *words: str, columns: int = 120, rows: int = 40) -> Screen:
+    return Screen((DISTUI, *words), world.env, world.work, columns, rows)
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "more"), [(80, 24, ()), (200, 60, ()), (100, 30, ("--ascii",))]
+)
+def test_curves_over_each_other(runs: Runs, columns: int, rows: int, more: tuple[str, ...]) -> None:
+    screen = screen_of(
+        runs.world, "attach", "night", "--compare", "second", *more, columns=columns, rows=rows
+    )
+    try:
+        text = screen.until(
+            lambda text: all(
+                part in text for part in ("since the start", "step time  A", "night and second")
+            )
+        )
+        if more:
+            assert text.isascii()
+        screen.press("x")
+        screen.until(lambda text: "step 0" in text and "since the start" not in text)
+        screen.press("c")
+        screen.until("numbers")
+        screen.press("a")
+        screen.press("G")
+        screen.until("node 0 ranks")
+        screen.press("escape")
+        screen.until(lambda text: "night and second" not in text)
+        screen.press("q")
+        assert screen.ended() == 0
+    finally:
+        screen.close()
+
+
+def test_an_attempt_over_its_run_and_what_is_no_run(runs: Runs) -> None:
+    screen = screen_of(runs.world, "attach", "night")
+    try:
+        screen.until("what happened")
+        screen.press(":", *"compare @1", "enter")
+        screen.until(lambda text: "night@1" in text and "night@2" in text and "since the start" in text)
+        screen.press("escape")
+        screen.until(lambda text: "night@1" not in text)
+        screen.press(":", *"compare nope", "enter")
+        screen.until(lambda text: "no run 'nope'" in text.lower())
+        screen.press("escape")
+        screen.until(lambda text: "no run 'nope'" not in text.lower())
+        screen.press("q")
+        assert screen.ended() == 0
+    finally:
+        screen.close()
+
+
+def test_one_run_has_its_record_printed(runs: Runs) -> None:
+    done = runs.world.reads("diff", "night").fine()
+    assert "bad batch 17" in done.out
+    assert "its numbers are of all 2 attempts" in done.out
+    record = runs.world.reads("diff", "night", "--json").fine().json()
+    assert record["facts"]["versions"]["torch"]
+    assert "fingerprints" not in record
+    assert sys.getsizeof(json.dumps(record)) < 1 << 20
+
+
+def test_the_bundle_has_no_fingerprints(runs: Runs, tmp_path: Path) -> None:
+    bundle = tmp_path / "b.tar.gz"
+    runs.world.distui("export", "night", str(bundle)).fine()
+    shutil.unpack_archive(bundle, tmp_path / "out", filter="data")
+    (record,) = (tmp_path / "out").glob("*/run.json")
+    assert json.loads(record.read_text())["fingerprints"] == {}
+    assert json.loads((runs.a.path / "run.json").read_text())["fingerprints"].keys() == {"HF_TOKEN"}

@@ -1,0 +1,107 @@
+"""Rows of two runs in any width, and their curves over each other: by time, by step, in ASCII, with nothing there."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distui.runners.comparison.account import Account, MetricCurve, Quantity
+from distui.runners.comparison.differences import compare, single
+from distui.tui.rows.command_line import CommandError, RunNames, candidates, parse
+from distui.tui.rows.comparison import charts, columns, comparison_rows, points, single_rows
+from distui.tui.rows.glyphs import plain, row_width
+from distui.tui.rows.plot import Mode
+
+STEPS = tuple(float(step) for step in range(0, 100, 5))
+
+
+def side(title: str, factor: float, steps: tuple[float | None, ...] = STEPS) -> Account:
+    values = tuple(factor * (2 + math.sin(at)) for at in range(20))
+    curves = (MetricCurve("rank.step_s", 3.0, 2.0, values), MetricCurve("rank.step", 3.0, 2.0, steps))
+    numbers = (Quantity("rank.step_s", "step time", "s", factor, 100, (factor, factor), "less"),)
+    return Account(
+        title, f"run-{title}", "succeeded", quantities=numbers, curves=curves, env_whole=True,
+        env={"PATH": ":".join([title] * 60), "A": title}, facts={"plan": {"a name longer than all others are": title}},
+    )  # fmt: skip
+
+
+A, B = side("night", 0.1), side("morning", 0.2, tuple(2 * step for step in STEPS))
+
+
+@pytest.mark.parametrize("width", [20, 60, 80, 120, 200])
+def test_rows_keep_to_the_width(width: int) -> None:
+    rows = [*comparison_rows(compare(A, B), width), *single_rows(single(A), width)]
+    assert rows
+    if width >= 60:
+        assert max(map(row_width, rows)) <= width
+    text = "\n".join(plain(rows))
+    assert "morning" in text
+    assert "2.00x" in text
+
+
+@pytest.mark.parametrize("mode", [Mode.BRAILLE, Mode.ASCII])
+@pytest.mark.parametrize(("width", "height"), [(20, 4), (70, 14), (110, 33), (190, 50), (1, 1)])
+@pytest.mark.parametrize("by_step", [False, True])
+def test_curves_fill_their_room(mode: Mode, width: int, height: int, by_step: bool) -> None:
+    rows = charts(A, B, by_step, mode, width, height)
+    assert len(rows) <= max(height, 6)
+    assert all(row_width(row) <= max(width, 1) for row in rows)
+    if width >= 70:
+        text = "\n".join(plain(rows))
+        assert "step time  A" in text
+        assert text.count("A") > 1  # a letter on each curve
+        assert text.count("B") > 1
+        assert ("step 0" in text) == by_step
+        assert mode is not Mode.ASCII or text.isascii()
+
+
+def test_by_step_each_value_stands_at_its_step() -> None:
+    assert points(A, "rank.step_s", True)[-1][0] == 95
+    assert points(B, "rank.step_s", True)[-1][0] == 190
+    assert points(A, "rank.step_s", False)[0][0] == 3.0
+    assert points(A, "train.loss", False) == []
+    unknown = side("x", 1.0, (None,) * 20)
+    assert points(unknown, "rank.step_s", True) == []
+    assert (
+        "x puts the curves over each other by time"
+        in plain(charts(unknown, unknown, True, Mode.BRAILLE, 80, 20))[0]
+    )
+
+
+def test_what_is_unknown_is_a_gap() -> None:
+    assert columns([], 10.0, 4) == [None] * 4
+    assert columns([(0.0, 1.0), (9.9, 3.0)], 10.0, 4)[0] == 1.0
+    far = columns([(float(at), 1.0) for at in range(10)] + [(90.0, 1.0)], 100.0, 100)
+    assert far[50] is None
+
+
+def test_without_any_metric_it_says_so() -> None:
+    empty = Account("a", "r", "running")
+    assert plain(charts(empty, empty, False, Mode.BRAILLE, 80, 20)) == ["no metrics"]
+    rows = plain(comparison_rows(compare(empty, empty), 80))
+    assert any("no metrics are kept" in row for row in rows)
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.none() | st.floats(), max_size=30),
+    st.floats(0.5, 1e6),
+    st.integers(1, 150),
+    st.integers(1, 40),
+)
+def test_any_curve_is_drawn(values: list[float | None], seconds: float, width: int, height: int) -> None:
+    """What another host sends may be anything."""
+    account = Account("a", "r", "s", curves=(MetricCurve("train.loss", -5.0, seconds, tuple(values)),))
+    for mode in (Mode.BRAILLE, Mode.ASCII):
+        assert charts(account, A, False, mode, width, height)
+
+
+def test_the_command_names_another_run() -> None:
+    assert parse("compare night@2", lambda: "id").action == "compare('night@2')"
+    assert "compare" in candidates("com", RunNames())
+    for line in ("compare", "compare a b"):
+        with pytest.raises(CommandError, match="compare needs the other run"):
+            parse(line, lambda: "id")

@@ -1,0 +1,68 @@
+"""Values of options as people type them: numbers, durations, sizes. Each raises ArgumentTypeError, in a sentence."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+
+def seconds(text: str) -> float:
+    """A duration of an option. Raises ArgumentTypeError."""
+    refusal = "is no number of seconds: write 0 or more, as in 30 or 2.5"
+    return _real(text, lambda number: 0 <= number < 1e9, refusal)
+
+
+def gigabytes(text: str) -> float:
+    """A size of an option, in GB. Raises ArgumentTypeError."""
+    return _real(text, lambda number: 0 < number < 1e6, "is no number of GB: write one above 0, as in 80")
+
+
+def _real(text: str, fits: Callable[[float], bool], refusal: str) -> float:
+    """A number that fits; nan, which what is no number becomes, fits nothing. Raises ArgumentTypeError."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = float("nan")
+    if not fits(number):
+        raise argparse.ArgumentTypeError(f"{text!r} {refusal}")
+    return number
+
+
+def count(text: str) -> int:
+    """A number of things of an option. Raises ArgumentTypeError."""
+    if not text.isascii() or not text.isdecimal() or len(text) > 9:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number: write 0 or more, as in 3")
+    return int(text)
+
+
+def rank_list(text: str) -> tuple[int, ...]:
+    """Ranks of an option: "0,5", "0-7", "0,4-6". Raises ArgumentTypeError."""
+    ranks: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        try:
+            ends = count(first), count(last if dash else first)
+        except argparse.ArgumentTypeError:
+            ends = 1, 0
+        if not 0 <= ends[1] - ends[0] < 1024:
+            raise argparse.ArgumentTypeError(f"{text!r} is no list of ranks: write them as in 0,5 or 0-7")
+        ranks += range(ends[0], ends[1] + 1)
+    return tuple(ranks)
+
+
+def days(text: str) -> float:
+    """A time of an option in seconds: "30d", "12h", "45m", "90s". Raises ArgumentTypeError."""
+    units = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+    refusal = "is no time: write a number and d, h, m or s, as in 30d"
+    if text[-1:] not in units:
+        raise argparse.ArgumentTypeError(f"{text!r} {refusal}")
+    return _real(text[:-1], lambda number: 0 <= number < 1e6, refusal) * units[text[-1]]
+
+
+def minutes(text: str) -> int | None:
+    """Minutes of an option, None for "off". Raises ArgumentTypeError."""
+    if text == "off":
+        return None
+    if not text.isascii() or not text.isdecimal() or not 0 < int(text) < 10**6:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of minutes: write 1 or more, or off")
+    return int(text)

@@ -1,0 +1,116 @@
+"""Two runs over each other in the cockpit: their curves, and what differs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.binding import Binding
+from textual.geometry import Size
+from textual.widgets import Static
+
+from ...presets.sanitize import clean_text
+from ...runners.comparison.account import Account
+from ...runners.comparison.differences import Comparison, compare
+from ...runners.comparison.loading import load
+from ...runners.errors import RunError
+from ..rows.comparison import charts, comparison_rows, head_rows
+from ..rows.glyphs import Row, key_row, wrap
+from ..rows.plot import Mode
+from .modal import RowsModal
+
+AGAIN_S = 10.0
+"""How often both are read again while either is live."""
+_KEYS = key_row(
+    ("c", " curves or differences   "), ("x", " by time or step   "), ("a", " all or differences   "),
+    ("esc", " close   "), ("j k g G", " scroll"),
+)  # fmt: skip
+
+
+class ComparisonScreen(RowsModal[None]):
+    """Curves of both on one axis, or the rows of `distui diff`."""
+
+    WIDEST: ClassVar[int] = 1000
+    BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
+        Binding("escape,q", "dismiss", "close", id="comparison.close"),
+        Binding("c,tab", "turn", "curves or differences", id="comparison.turn"),
+        Binding("x", "axis", "by time or by step", id="comparison.axis"),
+        Binding("a", "everything", "all or differences", id="comparison.all"),
+    ]
+
+    def __init__(self, a: str, b: str, title: str, ascii_only: bool = False) -> None:
+        """`a` and `b`: names as `distui diff` takes them; `title`: what A is called."""
+        super().__init__(f"{clean_text(title)} and {clean_text(b)}", (), _KEYS, ascii_only)
+        self._names = (a, b)
+        self._ascii = ascii_only
+        self._sides: tuple[Account, Account] | None = None
+        self._compared: Comparison | None = None
+        self._problem = ""
+        self.curves, self.by_step, self.everything = True, False, False
+
+    def on_mount(self) -> None:
+        self._read()
+        self.set_interval(AGAIN_S, self._read_again)
+
+    def _read_again(self) -> None:
+        if self._sides is None or any(side.live for side in self._sides):
+            self._read()
+
+    def _read(self) -> None:
+        self.run_worker(self._load(), group="comparison", exclusive=True)
+
+    async def _load(self) -> None:
+        """Off the screen's loop: files are read, and other hosts asked."""
+        try:
+            self._sides = await asyncio.to_thread(lambda: asyncio.run(_both(self._names)))
+            self._problem = ""
+        except RunError as error:
+            self._problem = str(error)
+        self._compare()
+
+    def _compare(self) -> None:
+        if self._sides is not None:
+            titles = " and ".join(side.title for side in self._sides)
+            self.query_one("#modal-title", Static).update(clean_text(titles))
+            self._compared = compare(*self._sides, everything=self.everything)
+        if self.size.width:
+            self.fit_into(self.size)
+
+    def fit_into(self, size: Size) -> None:
+        width, height = self.room(size)
+        self._answer_rows = self._rows(width, height - self.taken())
+        super().fit_into(size)
+
+    def _rows(self, width: int, height: int) -> Sequence[Row]:
+        if self._compared is None:
+            return wrap(
+                clean_text(self._problem) or "reading both …", width, "bad" if self._problem else "stale"
+            )
+        problem = wrap(clean_text(self._problem), width, "bad") if self._problem else []
+        if not self.curves:
+            return [*problem, *comparison_rows(self._compared, width)]
+        mode = Mode.ASCII if self._ascii else Mode.BRAILLE
+        head = [*problem, *head_rows(self._compared, width)]
+        drawn = charts(self._compared.a, self._compared.b, self.by_step, mode, width, height - len(head))
+        return [*head, *drawn]
+
+    def action_turn(self) -> None:
+        """From the curves to the differences, and back."""
+        self.curves = not self.curves
+        self.fit_into(self.size)
+
+    def action_axis(self) -> None:
+        """By the time since each began, or by the step."""
+        self.curves, self.by_step = True, not self.by_step
+        self.fit_into(self.size)
+
+    def action_everything(self) -> None:
+        """Also what is the same."""
+        self.curves, self.everything = False, not self.everything
+        self._compare()
+
+
+async def _both(names: tuple[str, str]) -> tuple[Account, Account]:
+    a, b = await asyncio.gather(*map(load, names))
+    return a, b
