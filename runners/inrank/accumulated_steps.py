@@ -99,13 +99,18 @@ class AccumulatedSteps:
 
     def release(self, optimizer: Optimizer) -> bool:
         """After a step: whether it was left out."""
-        sums = self._optimizers.get(optimizer)
-        if sums is None or not sums.left_out:
+        if not self.leaves_out(optimizer):
             return False
+        sums = self._optimizers[optimizer]
         for parameter, gradient in sums.hidden:
             parameter.grad = gradient
         sums.hidden = []
         return True
+
+    def leaves_out(self, optimizer: Optimizer) -> bool:
+        """Whether the step that it is in, or made last, is left out."""
+        sums = self._optimizers.get(optimizer)
+        return sums is not None and sums.left_out > 0
 
     def _average(self, parameters: Iterable[torch.Tensor], sums: _Sums) -> None:
         """Have the gradients be the mean of this step's and of those that were left out."""

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 STEP_FRAMES = 6
 """Frames between the hook of a step and its caller, with wrappers of learning-rate schedulers between."""
@@ -23,6 +24,8 @@ class Adopted:
         """Of each call of the script's: "ddp applied at train.py:28: gradient_as_bucket_view"."""
         self.sharded: Callable[[], tuple[str, str] | None] = lambda: None
         """What is divided over the ranks by now: the strategy and its sizes; None where nothing is."""
+        self.leaves_out: Callable[[Any], bool] = lambda _: False
+        """Whether this step of an optimizer is one that accumulation leaves out."""
 
     def described(self) -> tuple[set[str], str]:
         """Strategies that only show here, and all of it as a sentence; "" where nothing was applied."""

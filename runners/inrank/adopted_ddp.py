@@ -121,6 +121,7 @@ class Adoption:
                     setattr(place, name, self._in_full(getattr(place, name)))
         if self._accumulated.passes > 1:
             self._accumulated.arm()
+            adopted.leaves_out = self._accumulated.leaves_out
         kind.__init__ = constructed
         kind.register_comm_hook = self._registration(kind.register_comm_hook)
         if self._config.param != torch.float32:

@@ -59,6 +59,7 @@ class Steps:
         """Made since torch was imported."""
         self.made: dict[str, Any] | None = None
         """What the model was wrapped with at the first step; None before, or where it is unknown."""
+        self._inspected = False
         self._optimizer: Callable[[], Any] = lambda: None
         """A weak reference to the optimizer whose steps count."""
         self.watch: Callable[[int], None] | None = None
@@ -129,10 +130,14 @@ class Steps:
         elif self._optimizer() is None:
             self._optimizer = weakref.ref(optimizer)
             self.count += 1
-            self._inspect(optimizer)
             self.first = self.last = now()
         else:
             return
+        if not self._inspected and not adopted.leaves_out(optimizer):
+            self._inspected = True
+            self._inspect(optimizer)
+            if self.count == 1:
+                self.first = self.last = now()
         watch = self.watch
         if watch is not None:
             watch(self.count)

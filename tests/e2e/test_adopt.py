@@ -127,6 +127,18 @@ def test_options_of_ddp_are_applied_and_shown(world: World) -> None:
     }  # fmt: skip
 
 
+def test_checkpointed_layers_and_steps_that_are_left_out_are_shown(world: World) -> None:
+    """What is divided shows at the first step that is made, not at the first that the script makes."""
+    words = ("strategy.activation_checkpointing=true", "batch.accumulation=3")
+    sets = [word for each in words for word in ("--set", each)]
+    run = launched(world, "zero1", SCRIPT, "--steps", "3", options=("--adopt", *sets))
+    assert run.wait("done", 120) == 0, run.describe()
+    applied = run.status()["applied"]
+    done = "3 layers recomputed in backward, 1 optimizer step of 3 made, with their mean gradient; 14 of 37 parameters"
+    assert applied["state"] == "applied", applied
+    assert done in applied["text"]
+
+
 @pytest.mark.long
 def test_without_it_nothing_is_changed(world: World) -> None:
     run = launched(world, "zero1", str(EXAMPLES / "plain_ddp.py"), "--steps", "3", options=())
