@@ -644,6 +644,7 @@ DOCUMENTS: dict[str, Any] = {
 
 WITHOUT = {
     "attach": "a screen", "replay": "a screen", "completion": "a script for a shell", "mcp": "a server's answers",
+    "man": "a man page",
 }  # fmt: skip
 """Verbs that print no JSON, and what they print instead."""
 

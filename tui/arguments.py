@@ -26,7 +26,8 @@ STARTS = frozenset(["demo", "exec", "launch", "relaunch", "rerun"])
 """Start a new run."""
 
 APART = frozenset(
-    ["advise", "candidates", "completion", "doctor", "lint", "mcp", "notify", "plan", "presets", "settings", "trust"]
+    ["advise", "candidates", "completion", "doctor", "lint", "man", "mcp", "notify", "plan", "presets", "settings",
+     "trust"]
 )  # fmt: skip
 """Are about no run, or leave it alone."""
 
@@ -77,6 +78,9 @@ def _of_distui(verbs: Verbs) -> None:
         "--example", action="store_true", help="print a settings file with every key as a comment"
     )
     _json(verb)
+    verb = _verb(verbs, "man", "man:man", help="show the man page of distui or of a verb")
+    verb.add_argument("name", nargs="?", metavar="VERB")
+    verb.add_argument("--dir", metavar="DIR", help="write all pages into DIR, as ~/.local/share/man/man1")
     verb = _verb(verbs, "completion", "completion:script", help="print the completion script of a shell")
     verb.add_argument("shell", nargs="?", choices=("bash", "zsh", "fish"), help="(default: that of $SHELL)")
 

@@ -223,7 +223,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("presets, memory and notices", ("presets", "advise", "trust", "notify")),
     ("language models", ("mcp",)),
     ("SkyPilot's clusters", ("candidates", "autostop", "down")),
-    ("distui itself", ("settings", "completion")),
+    ("distui itself", ("settings", "completion", "man")),
 )
 
 EXAMPLES = """\

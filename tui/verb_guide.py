@@ -338,6 +338,14 @@ GUIDES: dict[str, VerbGuide] = {
         ),
         (1,), "something in the file cannot be used",
     ),
+    "man": VerbGuide(
+        (
+            ("man", "distui and its verbs"),
+            ("man launch", "a verb"),
+            ("man --dir ~/.local/share/man/man1", "install all pages, so that `man distui-launch` has them"),
+        ),
+        (),
+    ),
     "completion": VerbGuide(
         (
             ("completion bash >> ~/.bash_completion", "runs, presets, hosts and options at Tab in bash"),
