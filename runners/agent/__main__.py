@@ -27,6 +27,7 @@ from .nccl_logs import NcclLogs
 from .nccl_switch import NcclSwitch, RasWatch
 from .pulses import Pulses
 from .rank_lines import RankLines
+from .reclaim_watch import ReclaimWatch
 from .relay_client import AgentRelay, read_key
 from .runner_process import ServedRun
 from .sampling import Sampling
@@ -117,7 +118,12 @@ class Agent:
 
     def _watchers(self) -> list[asyncio.Task[None]]:
         """Start the pulse, NCCL-log, RAS and detector tasks."""
-        jobs = [self.pulses.run(), self.nccl_logs.run(), self.checkpoints.run()]
+        jobs = [
+            self.pulses.run(),
+            self.nccl_logs.run(),
+            self.checkpoints.run(),
+            ReclaimWatch(self.served).run(),
+        ]
         jobs += [RasWatch(self.served).run()] if self.served.node == 0 else []
         jobs += [self.judging.run()] if self.judging is not None else []
         return [asyncio.create_task(job) for job in jobs]
