@@ -223,8 +223,8 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 355,
-    "lines": 100_875,
+    "modules": 356,
+    "lines": 101_008,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 54,
