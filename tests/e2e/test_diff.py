@@ -249,7 +249,8 @@ def screen_of(world: World, *words: str, columns: int = 120, rows: int = 40) -> 
 
 
 @pytest.mark.parametrize(
-    ("columns", "rows", "more"), [(80, 24, ()), (200, 60, ()), (100, 30, ("--ascii",))]
+    ("columns", "rows", "more"),
+    [(80, 24, ()), pytest.param(200, 60, (), marks=pytest.mark.long), (100, 30, ("--ascii",))],
 )
 def test_curves_over_each_other(runs: Runs, columns: int, rows: int, more: tuple[str, ...]) -> None:
     screen = screen_of(

@@ -159,6 +159,7 @@ def commands(run: Run) -> dict[str, list[list[str]]]:
             ["metrics", name, "--list"],
             ["metrics", name, "--last", "5m", "--json"],
         ],
+        "diff": [["diff", name], ["diff", name, name, "--all"], ["diff", f"{name}@1", name, "--json"]],
         "ls": [["ls"], ["ls", "--json"]],
         "watch": [["watch", "--json"]],
         "attach": screen,
