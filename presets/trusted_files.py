@@ -54,7 +54,11 @@ MOST_BYTES = 1 << 20
 """More than anybody writes by hand: a larger file is something else."""
 
 MOST_LINKS = 40
-_HELD = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_PATH: int | None = getattr(os, "O_PATH", None)
+"""None where the system has none (macOS): files and folders are opened for reading there, links are read by name."""
+_HELD = (
+    (os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY if _PATH is None else _PATH) | os.O_NOFOLLOW | os.O_CLOEXEC
+)
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a named pipe"),
@@ -181,8 +185,7 @@ def _parts(path: str) -> list[str]:
 def _step(way: _Way) -> None:
     """Go on to the next name, and judge the folder in which it stands. Raises OSError."""
     name = way.names.pop()
-    held = os.open(name, _HELD, dir_fd=way.held)
-    status = os.fstat(held)
+    held, status = _entry(way.held, name)
     way.doubt = way.doubt or _of_folder(way, status)
     if stat.S_ISLNK(status.st_mode):
         _follow(way, name, held, status)
@@ -193,10 +196,26 @@ def _step(way: _Way) -> None:
         way.doubt = None
 
 
+def _entry(folder: int, name: str) -> tuple[int, os.stat_result]:
+    """What a folder has under a name; held is the folder itself where nothing else can be. Raises OSError."""
+    if _PATH is not None:
+        held = os.open(name, _HELD, dir_fd=folder)
+        return held, os.fstat(held)
+    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+        return os.dup(folder), status
+    held = os.open(name, _HELD, dir_fd=folder)
+    opened = os.fstat(held)
+    if not os.path.samestat(status, opened):
+        os.close(held)
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+    return held, opened
+
+
 def _follow(way: _Way, name: str, held: int, status: os.stat_result) -> None:
     """Put what a link says before what is still to be walked. Raises OSError."""
     try:
-        target = os.readlink("", dir_fd=held)
+        target = os.readlink(name, dir_fd=way.held) if _PATH is None else os.readlink("", dir_fd=held)
     finally:
         os.close(held)
     way.links += 1
@@ -255,7 +274,9 @@ def _writers(way: _Way) -> str:
 
 
 def _listed(held: int) -> bool:
-    """Whether an access list gives somebody else more than the mode says."""
+    """Whether an access list gives somebody else more than the mode says, or cannot be read on this system."""
+    if not hasattr(os, "getxattr"):
+        return True
     with contextlib.suppress(OSError):
         return bool(os.getxattr(f"/proc/self/fd/{held}", "system.posix_acl_access"))
     return False
@@ -303,12 +324,7 @@ def _content(way: _Way) -> bytes:
         raise NoFile(f"it is {kind}, and must be a regular file")
     size = way.status.st_size
     if size <= MOST_BYTES:
-        # Nothing waits here: also what looks like a file may have no end or no beginning (/proc, /sys).
-        with open(
-            os.open(f"/proc/self/fd/{way.held}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC),
-            "rb",
-            buffering=0,
-        ) as file:
+        with open(_readable(way.held), "rb", buffering=0) as file:
             data = b""
             while len(data) <= MOST_BYTES and (part := os.read(file.fileno(), MOST_BYTES + 1 - len(data))):
                 data += part
@@ -316,6 +332,14 @@ def _content(way: _Way) -> bytes:
     if size > MOST_BYTES:
         raise TooLarge(f"has {size} bytes: a file of presets has at most {MOST_BYTES}")
     return data
+
+
+def _readable(held: int) -> int:
+    """A descriptor from which a regular file that is held can be read. Raises OSError."""
+    if _PATH is None:
+        return os.dup(held)
+    # Nothing waits here: also what looks like a file may have no end or no beginning (/proc, /sys).
+    return os.open(f"/proc/self/fd/{held}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def private_folder(path: Path) -> None:

@@ -56,6 +56,7 @@ from .run_directories import AGENT_FILE, AGENT_LOCK, MANIFEST, RUNNER_FILE, Entr
 from .state import RunState
 from .status import DAMAGED
 from .telemetry import curves
+from .telemetry.proc import pids
 from .wire.client import Link, LinkError, SocketLink, Window, new_id, sweep_sockets
 
 GRACE_S = 30.0
@@ -66,8 +67,8 @@ LOCK_S = 3.0
 def daemons(run_dir: Path) -> list[int]:
     """Living agents or hubs of a run directory, by their arguments: also where agent.json is gone, or names others."""
     holders = host_processes.holders(run_dir / AGENT_LOCK)  # also where the directory was moved since
-    pids = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
-    return [pid for pid in pids if host_processes.serves(pid, run_dir, "agent") or pid in holders]
+    others = [pid for pid in pids() if pid != os.getpid()]
+    return [pid for pid in others if host_processes.serves(pid, run_dir, "agent") or pid in holders]
 
 
 async def forced_stop(

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from ..presets.trusted_files import private_folder
 from .errors import RunError
-from .telemetry.proc import read_stat
+from .telemetry.proc import SYSTEM, read_stat
 
 # --- folders and files that are this user's alone, whatever the umask: 0700 and 0600 ---
 
@@ -221,7 +221,13 @@ def start_ticks(pid: int) -> int | None:
 
 
 def boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    """Of this machine since it was booted; "" on a system that has none, on which no run can be. Raises OSError."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except FileNotFoundError:
+        if SYSTEM == "linux":
+            raise
+        return ""
 
 
 def identify(pid: int | None = None, socket: str = "", kind: str = "") -> Identity:
@@ -232,7 +238,7 @@ def identify(pid: int | None = None, socket: str = "", kind: str = "") -> Identi
 
 def alive(who: Identity) -> bool:
     """Whether exactly that process still lives on this host."""
-    return who.boot_id == boot_id() and start_ticks(who.pid) == who.start_ticks
+    return who.boot_id == boot_id() != "" and start_ticks(who.pid) == who.start_ticks
 
 
 def elsewhere(who: Identity) -> bool:

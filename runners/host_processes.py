@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from . import file_io
 from .agent.processes import AGENTS, MARKER, arguments_of, environ_of, send_signal, state_of
 from .errors import RunError
-from .telemetry.proc import is_own, read_stat
+from .telemetry.proc import is_own, pids, read_stat
 from .wire.client import LinkError, NoListenerError, SilentError, SocketLink, ensure_private
 
 RUNNER = b"/inrank/launch.py"
@@ -55,9 +55,9 @@ class Living(Struct):
 def survey(base: Path) -> dict[str, Living]:
     """What lives of the runs below `base` and of no other state directory, by name of the run directory."""
     by_run: dict[str, Living] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid():
-            _sort(int(name), base, by_run)
+    for pid in pids():
+        if pid != os.getpid():
+            _sort(pid, base, by_run)
     return by_run
 
 

@@ -8,6 +8,7 @@ import glob
 import importlib.util
 import json
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -34,6 +35,7 @@ from .journal import RunRecord
 from .model import HUB, HostTick, LinkState, RankTick, RunPhase, Stage, Stamped
 from .run_directories import Condition
 from .state import RunState
+from .telemetry.proc import SYSTEM
 from .wire.client import YIELD_EVERY, Link, LinkError, SocketLink, UnansweredError, ensure_socket_dir, paced
 
 if TYPE_CHECKING:
@@ -54,6 +56,22 @@ def gpus_here() -> int:
     return listed or len(
         [path for path in glob.glob("/dev/nvidia*") if re.fullmatch(r"/dev/nvidia\d+", path)]
     )
+
+
+def cores_here() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def check_system() -> None:
+    """Raises RunError on a system on which no run can be."""
+    if SYSTEM != "linux":
+        raise RunError(
+            f"runs need Linux, and this is {platform.system()}: launch on a Linux host by `ssh HOST distui launch …`, "
+            "and `distui attach --host HOST` opens the run here"
+        )
 
 
 def free_port() -> int:
@@ -137,7 +155,7 @@ def place(record: RunRecord, request: Request, port: int | None = None) -> Place
         port=port or free_port(),
         ras_port=free_port(),
         gpus=gpus_here(),
-        cores=len(os.sched_getaffinity(0)),
+        cores=cores_here(),
         cwd=_cwd(),
         python=request.python or default_python(),
         script_exists=exists,

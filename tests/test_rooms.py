@@ -224,7 +224,7 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 356,
-    "lines": 101_008,
+    "lines": 101_100,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 54,

@@ -29,7 +29,7 @@ from textual.scrollbar import ScrollBar
 from textual.theme import BUILTIN_THEMES, Theme
 
 from .picture import Cell, Picture
-from .terminal import take_answers
+from .terminal import Waiting, take_answers
 
 # Status colours are Okabe and Ito's, the heat ramp is cividis-like with rising lightness, so that both stay
 # apart for colour-blind eyes; glyphs repeat everything that a colour says.
@@ -320,16 +320,17 @@ class CalmDriver(LinuxDriver):
         bell = self._bell[0]
         parser = XTermParser(self._debug)
         decode = getincrementaldecoder("utf-8")().decode
-        poll = select.poll()
-        poll.register(self.fileno, select.POLLIN)
-        poll.register(bell, select.POLLIN)
+        wait = Waiting(self.fileno, bell)
         patience: float | None = None
-        while bell not in (ready := dict(poll.poll(patience))):
+        while bell not in (ready := wait(patience)):
             patience = None
             if ready:
                 if not ready[self.fileno] & select.POLLIN:
                     return  # the terminal has gone
-                data = os.read(self.fileno, 4096)
+                try:
+                    data = os.read(self.fileno, 4096)
+                except OSError:
+                    data = b""
                 if not data:
                     return
                 patience = 1000 * ESCAPE_DELAY + 1

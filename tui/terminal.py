@@ -15,6 +15,7 @@ import select
 import shutil
 import signal
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TextIO
@@ -22,6 +23,8 @@ from typing import TextIO
 from ..presets.sanitize import LONGEST, as_message, clean_text
 from ..runners.formatting import plural
 
+POLLS_TERMINALS = sys.platform == "linux"
+"""poll(2) of macOS takes no terminals."""
 GONE = 141
 """Exit status when the reader of stdout went away, as a shell gives it for SIGPIPE."""
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -173,8 +176,32 @@ def take_answers(descriptor: int, number: int, seconds: float) -> int:
     return len(_POSITION.findall(data))
 
 
+class Waiting:
+    """Waits until descriptors can be read: by poll(2), or select(2) where poll takes no terminals."""
+
+    def __init__(self, *descriptors: int) -> None:
+        self._descriptors = descriptors
+        self._poll = select.poll() if POLLS_TERMINALS else None
+        if self._poll is not None:
+            for descriptor in descriptors:
+                self._poll.register(descriptor, select.POLLIN)
+
+    def __call__(self, patience_ms: float | None) -> dict[int, int]:
+        """Descriptors with events of poll(2), after that many milliseconds at most; None: as long as it takes."""
+        if self._poll is not None:
+            return dict(self._poll.poll(patience_ms))
+        seconds = None if patience_ms is None else patience_ms / 1000
+        return dict.fromkeys(select.select(self._descriptors, [], [], seconds)[0], select.POLLIN)
+
+
 def hung_up(descriptor: int) -> bool:
     """Whether the other end of the terminal has gone."""
+    if not POLLS_TERMINALS:
+        try:
+            termios.tcgetattr(descriptor)
+        except termios.error:
+            return True
+        return False
     poll = select.poll()
     try:
         poll.register(descriptor, select.POLLIN | select.POLLHUP)

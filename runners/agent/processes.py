@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ...presets.sanitize import clean_text
 from ..telemetry.gpu_words import XID
-from ..telemetry.proc import all_stats, children, is_own, read_once, read_stat
+from ..telemetry.proc import all_stats, children, is_own, pids, read_once, read_stat
 
 MARKER = "DISTUI_RUN_ID"
 AGENTS = (b"distui.runners.agent", b"distui.runners.hub")
@@ -52,15 +52,15 @@ def marked(run: str, keep: Iterable[int] = ()) -> dict[int, dict[str, str]]:
     needle = f"{MARKER}={run}".encode()
     by_pid = {}
     spared = {os.getpid(), *keep}
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) in spared:
+    for pid in pids():
+        if pid in spared:
             continue
         try:
-            raw = Path(f"/proc/{name}/environ").read_bytes()
+            raw = Path(f"/proc/{pid}/environ").read_bytes()
         except OSError:
             continue
-        if needle in raw.split(b"\0") and is_own(int(name)):
-            by_pid[int(name)] = _variables(raw)
+        if needle in raw.split(b"\0") and is_own(pid):
+            by_pid[pid] = _variables(raw)
     return by_pid
 
 

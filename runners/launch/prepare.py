@@ -142,6 +142,7 @@ class Prepared:
 
         Raises RunError; where SkyPilot is missing before anything is written.
         """
+        local_agent.check_system()
         asked = (
             {} if self.asked is None else {REQUEST_FILE: request_text(self.asked, self.cwd or os.getcwd())}
         )

@@ -6,12 +6,15 @@ Formats: proc_pid_stat(5), proc_pid_io(5), cgroups(7).
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from ..formatting import spans_short
 
+SYSTEM: str = sys.platform
+"""Runs need "linux"; what only reads is on other systems, too."""
 TICKS = os.sysconf("SC_CLK_TCK")
 """Clock ticks a second, the unit of /proc's times."""
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -159,10 +162,20 @@ def read_nspids(pid: int, proc: str = "/proc") -> tuple[int, ...]:
     return ()
 
 
+def pids(proc: str = "/proc") -> list[int]:
+    """Every process that can be seen; none on a system without /proc, on which no run can be. Raises OSError."""
+    try:
+        return [int(entry) for entry in os.listdir(proc) if entry.isdigit()]
+    except FileNotFoundError:
+        if SYSTEM == "linux":
+            raise
+        return []
+
+
 def all_stats(proc: str = "/proc") -> Iterator[Stat]:
     """Every process that can be seen, in one pass over /proc (about 10 µs each)."""
-    for entry in os.listdir(proc):
-        if entry.isdigit() and (stat := read_stat(int(entry), proc)) is not None:
+    for pid in pids(proc):
+        if (stat := read_stat(pid, proc)) is not None:
             yield stat
 
 
