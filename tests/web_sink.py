@@ -89,7 +89,7 @@ class Sink:
             return
         elif kind == "redirect":
             where = f"http://127.0.0.1:{self.port}/elsewhere"
-            connection.sendall(f"HTTP/1.1 307 R\r\nLocation: {where}\r\nContent-Length: 0\r\n\r\n".encode())
+            connection.sendall(f"HTTP/1.1 302 R\r\nLocation: {where}\r\nContent-Length: 0\r\n\r\n".encode())
         else:
             connection.sendall(f"HTTP/1.1 {kind} X\r\nContent-Length: 0\r\nRetry-After: 1\r\n\r\n".encode())
 
