@@ -64,6 +64,8 @@ class Request:
     save_on: str | None = None
     """What asks the script to save: see `save_on`."""
     restart_limit: int | None = None
+    log_cap: int = 0
+    """Bytes on disk beyond which the middle of a log is left out; 0: never."""
     notify: tuple[str, ...] = ()
     """Ways on which notices go, each with its rules: "team:hang,gave-up"; (): as the settings say."""
 
@@ -160,6 +162,8 @@ class Plan:
     """Patterns of training signals in the output: see `signal_patterns`."""
     notify: tuple[str, ...] = ()
     """Ways on which notices go, each with its rules; () for none. Addresses are in the settings alone."""
+    log_cap: int = 0
+    """Bytes on disk beyond which the middle of a log is left out; 0: never."""
     notes: tuple[str, ...] = ()
     """What the user should know before the start, a sentence each."""
     passed: tuple[str, ...] = ()
@@ -207,7 +211,7 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
         obeys=obeyed.how,
         restart=preset.restart,
         grace_s=preset.launcher.grace_s, save_on=_save_on(preset, request),
-        hook=preset.hook, signals=signal_patterns.checked(request.signals),
+        hook=preset.hook, signals=signal_patterns.checked(request.signals), log_cap=request.log_cap,
         notes=(*loaded.notes, *ranks.notes, *notes, *_node_notes(preset.topology, place.port), *wired.notes,
                obeyed.why),
         passed=loaded.notes,
@@ -386,6 +390,7 @@ def command_plan(command: tuple[str, ...], request: Request, place: Place) -> Pl
         save_on=save_on.checked(request.save_on or ""),
         hook=request.hook is not False,
         signals=signal_patterns.checked(request.signals),
+        log_cap=request.log_cap,
         notes=(*notes, *_secret_notes(command)),
         origins=_origins(Loaded(preset=Preset(name="")), request, place, env),
     )

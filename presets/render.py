@@ -53,6 +53,7 @@ def render(plan: Plan, more: Sequence[str] = ()) -> str:
     lines += [f"save first   {plan.save_on}"] if plan.save_on else []
     lines.append(f"hook         {'in every rank' if plan.hook else 'left out'}")
     lines += [f"signals      {pattern}" for pattern in plan.signals]
+    lines += [f"log cap      {plan.log_cap:,} bytes of each log on disk"] if plan.log_cap else []
     lines += [f"notify       {word}" for word in plan.notify]
     lines.append(f"ports        {ports(plan)}")
     if plan.notes:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..runners.launch.options import ABOUT, HOSTS, NODES, RUN, LaunchOption, option
 from ..runners.launch.options import options as launch_options
-from .option_values import count, days, gigabytes, minutes, rank_list, seconds
+from .option_values import cap, count, days, gigabytes, minutes, rank_list, seconds
 
 # What each verb may do to runs; a verb that is in none of these sets is refused by the tests.
 READS = frozenset((
@@ -95,7 +95,7 @@ def _verb(verbs: Verbs, name: str, function: str, *, help: str, **about: Any) ->
 
 
 PARSERS: dict[str, Callable[[str], Any]] = {
-    "": str, "count": count, "seconds": seconds, "minutes": minutes, "port": int,
+    "cap": cap, "": str, "count": count, "seconds": seconds, "minutes": minutes, "port": int,
 }  # fmt: skip
 """How the value of an option is read, by the word of the table of options."""
 

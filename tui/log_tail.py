@@ -376,12 +376,15 @@ class LogTail:
 
     async def _load_front(self, span: LogSpan, size: int) -> None:
         name, end = span.file.id, span.begin
-        window = await self._read(name, max(0, end - size), size)
+        window = await self._before(name, end, size)
         begin, data, reached, times = window.offset, window.data, window.next, window.times
         while begin < reached < end and not window.error:
             window = await self._read(name, reached, end - reached)
-            if window.next <= reached:
-                break
+            if window.next <= reached or window.offset >= end:
+                break  # up to `end` nothing more is kept
+            if window.offset > reached:  # what stands before a gap is loaded next
+                begin, data, reached, times = window.offset, window.data, window.next, window.times
+                continue
             data, reached = data + window.data[reached - window.offset :], window.next
             times += window.times
         if window.error or begin >= end:
@@ -393,6 +396,22 @@ class LogTail:
         self._insert(self._shaped(span.file, lines))
         if lines:
             self._ends[name] = (lines[0].key, self._ends.get(name, (FIRST, lines[-1].key))[1])
+
+    async def _before(self, name: str, end: int, size: int) -> Window:
+        """A window of about `size` bytes before `end`, or before the gap in the log that ends there."""
+        low, high = max(0, end - size), end
+        window = await self._read(name, low, size)
+        while not window.error and window.offset >= end and low > 0:
+            low, high = max(0, end - 2 * (end - low)), low
+            window = await self._read(name, low, size)
+        while not window.error and high < end and high - low > size:
+            middle = (low + high) // 2
+            nearer = await self._read(name, middle, size)
+            if nearer.error or nearer.offset >= end:
+                high = middle
+            else:
+                low, window = middle, nearer
+        return window
 
     # --- the lines
 

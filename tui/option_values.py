@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
+from ..runners.formatting import bytes_of
+
 
 def seconds(text: str) -> float:
     """A duration of an option. Raises ArgumentTypeError."""
@@ -15,6 +17,14 @@ def seconds(text: str) -> float:
 def gigabytes(text: str) -> float:
     """A size of an option, in GB. Raises ArgumentTypeError."""
     return _real(text, lambda number: 0 < number < 1e6, "is no number of GB: write one above 0, as in 80")
+
+
+def cap(text: str) -> int:
+    """A size of an option in bytes, of 16 MiB or more. Raises ArgumentTypeError."""
+    size = bytes_of(text)
+    if size is None or not 16 << 20 <= size < 1 << 50:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size of a log: write 16MiB or more, as in 200MB")
+    return size
 
 
 def _real(text: str, fits: Callable[[float], bool], refusal: str) -> float:

@@ -23,6 +23,7 @@ from ..wire.client import Window, sweep_sockets
 from .checkpoint_watch import CheckpointWatch
 from .commands import AgentCommands, Restarts
 from .hook_clients import Environment, Hooks
+from .log_caps import LogCaps
 from .nccl_logs import NcclLogs
 from .nccl_switch import NcclSwitch, RasWatch
 from .pulses import Pulses
@@ -125,6 +126,8 @@ class Agent:
             ReclaimWatch(self.served).run(),
         ]
         jobs += [RasWatch(self.served).run()] if self.served.node == 0 else []
+        cap = self.served.plan.log_cap
+        jobs += [LogCaps(self.served, cap).run()] if cap else []
         jobs += [self.judging.run()] if self.judging is not None else []
         return [asyncio.create_task(job) for job in jobs]
 

@@ -24,6 +24,7 @@ from ..diagnosis.reading import Reading
 from ..diagnosis.rules import book
 from ..finding_ledger import report_bug
 from ..formatting import size_text
+from ..logs import gaps
 from ..logs.log_files import LogError, LogFile, attempt_dir, opened, parse_file_id
 from ..model import FindingCleared, FindingRaised, NcclTick
 from .runner_process import ServedRun
@@ -223,7 +224,8 @@ class Tail:
         try:
             with opened(self._run_dir, self.file.id) as descriptor:
                 while self.offset < end:
-                    block = os.pread(descriptor, min(BLOCK, end - self.offset), self.offset)
+                    room = self._pass_gap(self._take)
+                    block = os.pread(descriptor, min(BLOCK, end - self.offset, room), self.offset)
                     if not block:
                         break
                     self.offset += len(block)
@@ -238,7 +240,8 @@ class Tail:
         try:
             with opened(self._run_dir, self.file.id) as descriptor:
                 while self.offset < end:
-                    block = os.pread(descriptor, min(16 * BLOCK, end - self.offset), self.offset)
+                    room = self._pass_gap(self._pass)
+                    block = os.pread(descriptor, min(16 * BLOCK, end - self.offset, room), self.offset)
                     cut = block.rfind(b"\n") + 1 or len(block)
                     if not block:
                         break
@@ -248,6 +251,16 @@ class Tail:
                     yield cut
         except (LogError, OSError):
             self.offset = self.size
+
+    def _pass_gap(self, feed: Callable[[bytes], None]) -> int:
+        """What is left out by --log-cap counts as so many empty lines; bytes that may be read from here on."""
+        gap = gaps.read(self._run_dir / self.file.id)
+        if gap is not None and gap.holds(self.offset):
+            self.offset, left = gap.end, gap.lines
+            while left > 0:
+                feed(b"\n" * min(left, 1 << 20))
+                left -= 1 << 20
+        return gap.begin - self.offset if gap is not None and self.offset < gap.begin else self.size
 
     def end(self) -> None:
         """Nothing more is written: what is left is a line, too."""

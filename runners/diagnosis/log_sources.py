@@ -26,6 +26,8 @@ from typing import Any
 
 from ..errors import RunError
 from ..formatting import plural, size_text
+from ..logs.gaps import Gap
+from ..logs.gaps import read as read_gap
 from .log_text import BLOCK, SAMPLE
 
 Named = tuple[str, Path]
@@ -187,9 +189,31 @@ class _OpenFile:
         os.close(self.descriptor)
 
 
+class _CappedLog(_OpenFile):
+    """A log of which --log-cap left out a part: that comes as so many empty lines, which are counted."""
+
+    def __init__(self, descriptor: int, gap: Gap) -> None:
+        super().__init__(descriptor)
+        self._gap, self._at, self._lines = gap, 0, 0
+
+    def read(self, size: int) -> bytes:
+        if self._at == self._gap.begin:
+            self._lines, self._at = self._gap.lines, os.lseek(self.descriptor, self._gap.end, os.SEEK_SET)
+        if self._lines:
+            given = min(size, self._lines)
+            self._lines -= given
+            return b"\n" * given
+        room = self._gap.begin - self._at
+        data = os.read(self.descriptor, min(size, room) if room > 0 else size)
+        self._at += len(data)
+        return data
+
+
 def _open(name: str, path: Path, flags: int) -> _OpenFile:
     try:
-        return _OpenFile(os.open(path, flags | os.O_CLOEXEC))
+        descriptor = os.open(path, flags | os.O_CLOEXEC)
+        gap = read_gap(path, os.fstat(descriptor).st_size)
+        return _OpenFile(descriptor) if gap is None else _CappedLog(descriptor, gap)
     except OSError as error:
         raise RunError(why(name, error)) from None
 

@@ -133,6 +133,10 @@ OPTIONS: tuple[LaunchOption, ...] = (
         more="As in `team:hang,gave-up`; `off`: on none. [notifications.md](notifications.md) has ways and rules.",
     ),
     LaunchOption(
+        flags=("--log-cap",), takes="SIZE", parse="cap", help="leave out the middle of a rank's log beyond SIZE on disk",
+        more="From 16MiB on, as in 200MB; without it logs are kept whole. [telemetry.md](telemetry.md#logs) says how.",
+    ),
+    LaunchOption(
         flags=("--restarts",), takes="N", parse="count", help="failures in a row after which the ranks restart",
         more="0: no failure restarts them. Ten minutes without a failure start the count again.",
     ),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...presets.sanitize import WIDTH, clean_line
+from ..formatting import size_text
 from ..wire.client import Window
 from .line_times import LATEST, UNKNOWN, LineTime, TimeRecords
 from .log_files import LogFile
@@ -97,7 +98,8 @@ class LogSpan:
                 self.begin = window.offset
             else:  # of a node that is gone, only pieces may be there
                 lines += self._finished(now)
-                lines.append(self._note(f"({window.offset - self.next:,} bytes were not kept)"))
+                left = size_text(window.offset - self.next)
+                lines.append(self._note(f"(… {left} left out: not kept …)"))
             self.next = window.offset
         elif window.offset < self.begin:
             self.begin = self.next = window.offset

@@ -17,7 +17,7 @@ from ..errors import RunError
 from ..formatting import spans_text
 from ..state import RunState
 from ..wire.client import Window
-from . import line_times, search
+from . import gaps, line_times, search
 from .log_files import LogError, LogFile, file_sizes, opened, parse_file_id, part_of, whole_id
 
 # -----------------------------------------------------------------------------------------------------------
@@ -165,9 +165,21 @@ def read_window(
     Raises LogError.
     """
     limit = min(max(limit, 1), MAX_LIMIT)
+    while True:  # what was read may have been left out meanwhile
+        window = _read_window(run_dir, file, offset, limit, grep, line, at)
+        if gaps.read(f"{run_dir}/{file}", window[0].size) == window[1]:
+            return window[0]
+
+
+def _read_window(
+    run_dir: str | Path, file: str, offset: int, limit: int, grep: str, line: int, at: float
+) -> tuple[Window, gaps.Gap | None]:
     with opened(run_dir, file) as descriptor:
+        gap = gaps.read(f"{run_dir}/{file}", os.fstat(descriptor).st_size)
         if line > 0:
-            offset = line_start(descriptor, line)
+            offset = (
+                line_start(descriptor, line) if gap is None else _line_beside(descriptor, line, gap, file)
+            )
         elif at > 0:
             first = line_times.first_at(run_dir, file, at)
             if first is None:
@@ -175,28 +187,42 @@ def read_window(
                     f"no times of {file} were recorded: distui was not there when it was written"
                 )
             offset = max(first - 1, 0)
-        window = window_of(descriptor, file, offset, limit, grep)
+        window = window_of(descriptor, file, offset, limit, grep, gap)
     if grep:
         times = line_times.of_lines(run_dir, file, spans_of(window))
     else:
         times = line_times.of_window(run_dir, file, window.offset, window.next)
-    return replace(window, times=times) if times else window
+    return (replace(window, times=times) if times else window), gap
 
 
-def window_of(descriptor: int, file: str, offset: int, limit: int, grep: str = "") -> Window:
-    """`read_window` of a file that is already open, without times."""
+def window_of(
+    descriptor: int, file: str, offset: int, limit: int, grep: str = "", gap: gaps.Gap | None = None
+) -> Window:
+    """`read_window` of a file that is already open, without times. It ends where `gap` begins, or begins behind."""
     size = os.fstat(descriptor).st_size
     if grep:
-        start = _line_before(descriptor, max(size + offset, 0) if offset < 0 else min(offset, size))
-        matches, starts, position = search.search(descriptor, start, limit, grep)
+        start = max(size + offset, 0) if offset < 0 else min(offset, size)
+        start = gap.end if gap and gap.holds(start) else _line_before(descriptor, start)
+        matches, starts, position = search.search(descriptor, start, limit, grep, gap)
         return Window(file, start, position, max(size, position), matches, starts=starts)
+    if gap and gap.holds(max(size + offset, 0) if offset < 0 else offset):
+        offset = gap.end
     start = _tail_start(descriptor, size, -offset, limit) if offset < 0 else min(offset, size)
+    if gap and start < gap.begin:
+        size, whole = gap.begin, size  # up to there it is read as if it ended so
+        window = _window_at(descriptor, file, offset, start, limit, size)
+        return replace(window, size=whole)
+    return _window_at(descriptor, file, offset, start, limit, size)
+
+
+def _window_at(descriptor: int, file: str, offset: int, start: int, limit: int, size: int) -> Window:
+    """The bytes up to `size`, from a start that an `offset` means."""
     if offset >= 0:
         before = _line_before(descriptor, start)
-        data = _whole_lines(os.pread(descriptor, limit, before), before, size)
+        data = _whole_lines(os.pread(descriptor, min(limit, size - before), before), before, size)
         if before + len(data) > start or start == before:
             return Window(file, before, before + len(data), size, data)
-    data = _whole_lines(os.pread(descriptor, limit, start), start, size)
+    data = _whole_lines(os.pread(descriptor, min(limit, max(size - start, 0)), start), start, size)
     return Window(file, start, start + len(data), size, data)
 
 
@@ -229,6 +255,29 @@ def line_start(descriptor: int, line: int) -> int:
         if at < 0:
             return about.st_size
     return chunk * _CHUNK + at + 1
+
+
+def _line_beside(descriptor: int, line: int, gap: gaps.Gap, file: str) -> int:
+    """The same of a log of which a part is left out. Raises LogError for a line in it."""
+    before = gaps.newlines(descriptor, 0, gap.begin)
+    if line <= before:
+        return line_start(descriptor, line)
+    if line <= before + gap.lines:
+        raise LogError(
+            f"line {line:,} of {file} is left out: {before + 1:,} to {before + gap.lines:,} are not kept"
+        )
+    at, left, size = gap.end, line - 1 - before - gap.lines, os.fstat(descriptor).st_size
+    while left > 0 and at < size:
+        data = os.pread(descriptor, _CHUNK, at)
+        count = data.count(b"\n")
+        if count < left:
+            left, at = left - count, at + len(data)
+            continue
+        place = -1
+        for _ in range(left):
+            place = data.find(b"\n", place + 1)
+        return at + place + 1
+    return min(at, size)
 
 
 def _line_before(descriptor: int, offset: int) -> int:

@@ -1,7 +1,7 @@
 """Lines of one file that match a regular expression: run as a process of its own, because `re` holds the
 interpreter while it backtracks and cannot be interrupted in a thread.
 
-    python -I -S grep.py OFFSET LIMIT SCAN_BYTES SCAN_SECONDS HIT_SECONDS PATTERN < FILE
+    python -I -S grep.py OFFSET LIMIT SCAN_BYTES SCAN_SECONDS HIT_SECONDS PATTERN GAP_BEGIN GAP_END < FILE
 
 Writes one line `next`, one with the offset of each matching line, and then these lines as they are; a bad pattern is
 one line on stderr and status 2. Standard library only; imports nothing of distui, so that it starts in milliseconds.
@@ -50,7 +50,8 @@ def main(argv: list[str]) -> int:
     except (re.error, RecursionError, OverflowError) as error:
         sys.stderr.write(str(error))
         return 2
-    matches, starts, position = scan(0, offset, limit, scan_bytes, (float(argv[3]), float(argv[4])), search)
+    seconds, gap = (float(argv[3]), float(argv[4])), (int(argv[6]), int(argv[7]))
+    matches, starts, position = scan(0, offset, limit, scan_bytes, seconds, search, gap)
     head = b"%d\n%s\n" % (position, b" ".join(b"%d" % start for start in starts))
     sys.stdout.buffer.write(head + matches)
     return 0
@@ -287,16 +288,25 @@ def _set_within(items: list[Any], parser: Any) -> list[Any]:
 
 
 def scan(
-    descriptor: int, offset: int, limit: int, scan_bytes: int, seconds: tuple[float, float], search: Search
+    descriptor: int,
+    offset: int,
+    limit: int,
+    scan_bytes: int,
+    seconds: tuple[float, float],
+    search: Search,
+    gap: tuple[int, int] = (0, 0),
 ) -> tuple[bytes, list[int], int]:
     """Matching lines, at most `limit` bytes (a longer line is cut), where each begins, and where to go on.
 
-    `seconds`: how long to search without a hit, and with one.
+    `seconds`: how long to search without a hit, and with one; `gap`: what is passed over.
     """
     matches, starts, begun = bytearray(), list[int](), time.monotonic()
     position, stop = offset, offset + scan_bytes
     while position < stop and time.monotonic() < begun + seconds[bool(starts)]:
-        piece = whole_lines(os.pread(descriptor, SLICE, position))
+        if gap[0] <= position < gap[1]:
+            position = gap[1]
+        room = min(SLICE, gap[0] - position) if position < gap[0] else SLICE
+        piece = whole_lines(os.pread(descriptor, room, position))
         if not piece:
             break
         for begin, end in search.lines(piece):

@@ -7,6 +7,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from .gaps import Gap
 from .log_files import LogError
 
 SCAN_BYTES = 1 << 40
@@ -23,12 +24,15 @@ SEARCHES = ThreadPoolExecutor(max_workers=2, thread_name_prefix="log-search")
 """Searches wait for each other, so that no number of viewers can take the node's cores from the training."""
 
 
-def search(descriptor: int, start: int, limit: int, pattern: str) -> tuple[bytes, tuple[int, ...], int]:
+def search(
+    descriptor: int, start: int, limit: int, pattern: str, gap: Gap | None = None
+) -> tuple[bytes, tuple[int, ...], int]:
     """Matching lines from `start` on, where each begins, and where to go on. Blocks at most 3 s. Raises LogError."""
     if "\0" in pattern:
         raise LogError("the pattern holds a NUL character: write it as \\x00")
     numbers = (str(value) for value in (start, limit, SCAN_BYTES, SCAN_SECONDS, HIT_SECONDS))
-    argv = [sys.executable, "-I", "-S", _GREP, *numbers, pattern]
+    hole = (gap.begin, gap.end) if gap is not None else (0, 0)
+    argv = [sys.executable, "-I", "-S", _GREP, *numbers, pattern, *map(str, hole)]
     try:
         done = subprocess.run(
             argv, stdin=descriptor, capture_output=True, timeout=GREP_TIMEOUT, check=False

@@ -85,7 +85,7 @@ def label_of(file: LogFile, nodes: Mapping[int, str] | None = None) -> str:
 
 
 LARGE = 100 << 20
-"""Bytes from which on the size of logs is shown: nothing rotates them."""
+"""Bytes from which on the size of logs is shown."""
 
 
 def large(state: RunState, files: Container[str] | None = None) -> int:

@@ -1,0 +1,73 @@
+"""`--log-cap` with ranks that really write too much: the file is held, and every reader names what is left out."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from patience import slowness
+
+from .runs import Run, World, until
+
+CAP = 16 << 20
+CHATTY = """\
+import os, sys, time
+out = sys.stdout
+for number in range(1, 600_001):
+    out.write(f"line {number:08d} ".ljust(95, ".") + "\\n")
+    if number % 20_000 == 0:
+        out.flush()
+        time.sleep(0.1)
+print("ValueError: the last line of all", flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.05)
+print("after the cap", flush=True)
+"""
+
+
+def held(path: Path) -> bool:
+    """Whether a log is as long as the rank wrote it, and takes no more than its cap."""
+    return path.exists() and path.stat().st_size > 600_000 * 96 and path.stat().st_blocks * 512 <= CAP
+
+
+def checked(world: World, run: Run) -> None:
+    """What every reader says of the log of a rank that was capped, and that the rank writes on."""
+    path = run.path / "node-0/attempt-001/rank-0.out"
+    assert until(lambda: held(path), 60 * slowness()), (os.stat(path), run.describe())
+    gap = json.loads(path.with_name("rank-0.out.gap").read_bytes())
+    (world.work / "go").touch()
+    assert run.wait("done", 60) == 0
+    tail = world.reads("logs", run.id, "-n", "2", "--stream", "out").fine().out
+    assert "the last line of all" in tail
+    assert "after the cap" in tail
+    text = world.reads("logs", run.id, "--stream", "out").fine().out
+    lines = text.splitlines()
+    assert "\0" not in text
+    assert sum("left out: not kept" in line for line in lines) == 1
+    numbers = [int(line.split("line ")[1].split()[0]) for line in lines if "line 0" in line]
+    assert numbers == sorted({*range(1, gap["begin"] // 96 + 1), *range(gap["end"] // 96 + 1, 600_001)})
+    dropped = gap["begin"] // 96 + 7
+    assert world.reads("logs", run.id, "--grep", f"line {dropped:08d}").out == ""
+    assert "line 00599999" in world.reads("logs", run.id, "--grep", "line 00599999").fine().out
+    bundle = world.work / "bundle.tar.gz"
+    world.reads("export", run.id, str(bundle), "--logs", "64").fine()
+    assert "after the cap" in world.reads("logs", str(bundle), "-n", "1", "--stream", "out").fine().out
+
+
+def test_a_command_that_writes_58_megabytes(world: World) -> None:
+    checked(world, world.execute(CHATTY, "--log-cap", "16MiB", name="chatty"))
+
+
+@pytest.mark.torch
+@pytest.mark.long
+def test_a_rank_of_torchrun_that_does(world: World) -> None:
+    script = world.script("chatty.py", CHATTY)
+    checked(world, world.run("launch", "ddp", "--nproc-per-node", "1", "--log-cap", "16MiB", "--", script))
+
+
+def test_a_cap_is_a_size_of_sixteen_megabytes_or_more(world: World) -> None:
+    world.distui("exec", "--log-cap", "1MB", "-n", "--", "true").refused(2, "write 16MiB or more")
+    plan = world.distui("exec", "--log-cap", "200MB", "-n", "--", "true").fine().out
+    assert "log cap      200,000,000 bytes of each log on disk" in plan
