@@ -36,7 +36,6 @@ class Request:
     script: str | None = None
     """Script, module (`module`) or program (`no_python`); None only in a request for a command."""
     args: tuple[str, ...] = ()
-    """The script's own arguments."""
     module: bool = False
     """`script` is a module, run as `python -m` does."""
     no_python: bool = False
@@ -65,7 +64,6 @@ class Request:
     """What asks the script to save: see `save_on`."""
     restart_limit: int | None = None
     log_cap: int = 0
-    """Bytes on disk beyond which the middle of a log is left out; 0: never."""
     notify: tuple[str, ...] = ()
     """Ways on which notices go, each with its rules: "team:hang,gave-up"; (): as the settings say."""
 
@@ -116,7 +114,6 @@ class Plan:
     run: str
     """Id of the run."""
     name: str
-    """What the user calls it."""
     run_dir: str
     """Absolute path of the run directory."""
     preset: str
@@ -163,7 +160,7 @@ class Plan:
     notify: tuple[str, ...] = ()
     """Ways on which notices go, each with its rules; () for none. Addresses are in the settings alone."""
     log_cap: int = 0
-    """Bytes on disk beyond which the middle of a log is left out; 0: never."""
+    """Bytes of a log on disk beyond which its middle is left out; 0: never."""
     notes: tuple[str, ...] = ()
     """What the user should know before the start, a sentence each."""
     passed: tuple[str, ...] = ()
@@ -211,7 +208,7 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
         obeys=obeyed.how,
         restart=preset.restart,
         grace_s=preset.launcher.grace_s, save_on=_save_on(preset, request),
-        hook=preset.hook, signals=signal_patterns.checked(request.signals), log_cap=request.log_cap,
+        hook=preset.hook, signals=signal_patterns.checked(request.signals),
         notes=(*loaded.notes, *ranks.notes, *notes, *_node_notes(preset.topology, place.port), *wired.notes,
                obeyed.why),
         passed=loaded.notes,
@@ -390,7 +387,6 @@ def command_plan(command: tuple[str, ...], request: Request, place: Place) -> Pl
         save_on=save_on.checked(request.save_on or ""),
         hook=request.hook is not False,
         signals=signal_patterns.checked(request.signals),
-        log_cap=request.log_cap,
         notes=(*notes, *_secret_notes(command)),
         origins=_origins(Loaded(preset=Preset(name="")), request, place, env),
     )

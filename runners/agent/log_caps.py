@@ -28,12 +28,12 @@ class LogCaps:
         """Look for ever; cancel to stop."""
         while not self._refused:
             await asyncio.sleep(EVERY_S)
-            problem = await asyncio.to_thread(self._look)
+            problem = await asyncio.to_thread(self._check)
             if problem:
                 self._refused = True
                 self._run.emit(FindingRaised(self._finding(problem)))
 
-    def _look(self) -> str:
+    def _check(self) -> str:
         """Cap what is too large; why that is not possible here, "" where it is."""
         for file in list_files(self._run.run_dir):
             path = Path(self._run.run_dir) / file.id

@@ -98,8 +98,7 @@ class LogSpan:
                 self.begin = window.offset
             else:  # of a node that is gone, only pieces may be there
                 lines += self._finished(now)
-                left = size_text(window.offset - self.next)
-                lines.append(self._note(f"(… {left} left out: not kept …)"))
+                lines.append(self._note(f"(… {size_text(window.offset - self.next)} left out: not kept …)"))
             self.next = window.offset
         elif window.offset < self.begin:
             self.begin = self.next = window.offset
