@@ -63,8 +63,8 @@ def size_of(path: Path) -> int:
     return total
 
 
-def refusal(entry: Entry) -> str:
-    """Why a run cannot be removed now, in a sentence; "" where it can."""
+def refusal(entry: Entry, wait_s: float | None = None) -> str:
+    """Why a run cannot be removed now, in a sentence; "" where it can. `wait_s`: for its agent (default: LEAVING_S)."""
     name = entry.record.name
     phase = run_directories.phase(entry)
     if not phase.ended:
@@ -74,14 +74,14 @@ def refusal(entry: Entry) -> str:
     if left := run_directories.orphans(entry):
         pids = ", ".join(map(str, left[:8]))
         return f"{plural(len(left), 'process')} of run {name} still live (pid {pids}): `distui stop {name}` ends them"
-    if not _released(entry):
+    if not _released(entry, LEAVING_S if wait_s is None else wait_s):
         return f"a process still serves run {name}: close the cockpits on it, and try again in some seconds"
     return ""
 
 
-def _released(entry: Entry) -> bool:
+def _released(entry: Entry, wait_s: float) -> bool:
     """Whether no process holds the run any more; the agent of one that has just ended gets a moment."""
-    until = time.monotonic() + LEAVING_S
+    until = time.monotonic() + wait_s
     while any(host_processes.locked(entry.path / lock) for lock in (AGENT_LOCK, RUNNER_LOCK)):
         if time.monotonic() > until:
             return False
@@ -89,14 +89,14 @@ def _released(entry: Entry) -> bool:
     return True
 
 
-def remove(entry: Entry) -> int:
+def remove(entry: Entry, wait_s: float | None = None) -> int:
     """Remove a run's directory, those of its parts here, and its sockets; bytes that were freed. Raises RunError."""
-    if why := refusal(entry):
+    if why := refusal(entry, wait_s):
         raise RunError(why)
     whole = entry.record.whole or entry.record.run
     parts = [part for part in run_directories.parts(whole) if part.path != entry.path]
     for part in parts:
-        if why := refusal(part):
+        if why := refusal(part, wait_s):
             raise RunError(why)
     freed = _remove_checkpoints(entry)
     for each in (*parts, entry):

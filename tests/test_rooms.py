@@ -271,7 +271,7 @@ LATE_IMPORTS = {
     "tui/source.py": {
         "runners.hub.routes", "runners.hub.sky_cloud", "runners.launch.hosts", "runners.launch.launch_form",
         "runners.launch.recent",
-        "runners.run_removal", "runners.watch_link",
+        "runners.retention", "runners.run_removal", "runners.watch_link",
         "runners.diagnosis.reading",
     },
     # The rules of diagnosis take a while to load.

@@ -463,11 +463,13 @@ class LocalSource:
             return await launch_form.candidates(form)
 
     async def launch(self, form: LaunchForm) -> str:
-        """Start it and return the run's id. Raises LaunchError."""
+        """Start it and return the run's id; runs that the settings no longer keep go. Raises LaunchError."""
+        from ..runners import retention
         from ..runners.launch import launch_form
 
         with _raised_as(LaunchError):
             started = await asyncio.to_thread(lambda: launch_form.prepared(form).start())
+            await asyncio.to_thread(lambda: retention.retire(retention.load(), started.record.run))
             return started.record.run
 
     def kept_at(self, run_id: str) -> tuple[Path | None, bool]:

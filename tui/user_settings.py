@@ -18,7 +18,7 @@ from msgspec import Struct
 from ..presets import trusted_files
 from ..presets.finding import PresetError, did_you_mean
 from ..presets.sanitize import quoted
-from ..runners import file_io
+from ..runners import file_io, retention
 from ..runners.notify import ways
 from ..runners.settings_file import SettingsError, settings_text
 from .rows.charts import BY_NAME, WINDOWS
@@ -127,8 +127,8 @@ KEYS: dict[str, SettingKey] = {
 }  # fmt: skip
 """By their names in the file."""
 
-OF_RUNS = "notify"
-"""The section that a run itself reads, and not the cockpit alone."""
+OF_RUNS = {"notify": ways.of_table, retention.SECTION: retention.of_table}
+"""Sections that runs and launches read, and not the cockpit alone."""
 
 SECTIONS = frozenset(name.partition(".")[0] for name in KEYS if "." in name)
 
@@ -154,8 +154,8 @@ def settings_of(document: Mapping[str, Any], path: Path) -> tuple[UserSettings, 
     chosen: dict[str, Any] = {}
     problems: list[str] = []
     for name, value in _flat(document).items():
-        if name == OF_RUNS:
-            problems += ways.of_table(value, path).problems
+        if name in OF_RUNS:
+            problems += OF_RUNS[name](value, path).problems
             continue
         key = KEYS.get(name)
         if key is None:

@@ -25,7 +25,7 @@ from ...presets.plan import Plan, Request
 from ...presets.sanitize import clean_text, clean_whole
 from ...presets.skypilot import Resources
 from ...presets.text_formats import MOST_BYTES
-from ...runners import local_agent, run_directories
+from ...runners import local_agent, retention, run_directories
 from ...runners.environment import pairs
 from ...runners.errors import NoTorchError, RunError
 from ...runners.hub import launch_order, sky_cloud
@@ -223,6 +223,8 @@ def show(prepared: Prepared, options: argparse.Namespace, findings: Sequence[Fin
     if findings:
         lines = [f"  {line}" for finding in findings for line in finding.as_lines()]
         sys.stdout.write(clean_whole("\n".join(["", "lint", *lines, ""])))
+    if going := retention.load().text:
+        sys.stdout.write(f"\n{going}\n")
     return 0
 
 
@@ -230,6 +232,8 @@ def begin(prepared: Prepared, options: argparse.Namespace) -> int:
     """Start it, and stay with it as far as the user wants and the terminal can."""
     _warn(prepared.plan, options)
     entry = prepared.start()
+    if gone := retention.retire(retention.load(), entry.record.run):
+        complain(gone)
     about = {"run": entry.record.run, "name": entry.record.name, "path": str(entry.path)}
     if options.detach:
         line = f"{about['name']} is starting: `distui attach {about['name']}` opens it"

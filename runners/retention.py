@@ -1,0 +1,154 @@
+"""Which ended runs go by themselves: `[retention]` of settings.toml, off unless the user writes it.
+
+It acts after a launch from the shell or the cockpit, never on a read, and for a moment alone: what is left over goes after
+the next launch. What went is a line in `removed.log` beside the runs.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from ..presets.finding import did_you_mean
+from ..presets.sanitize import quoted
+from . import file_io, run_directories, run_notes, run_removal
+from .errors import RunError
+from .formatting import duration_text, plural, seconds_of, size_short
+from .run_directories import Entry
+from .settings_file import SettingsError, settings_path, settings_text
+
+SECTION = "retention"
+LOG = "removed.log"
+MOST_LOG = 1 << 20
+"""Bytes of the log; then it begins anew."""
+SECONDS = 2.0
+"""How long one launch removes; a removal that has begun is finished."""
+KEYS = ("older_than", "keep")
+
+
+class Retention(Struct, frozen=True):
+    """What the settings say; with neither it is off."""
+
+    older_than_s: float | None = None
+    """Runs that ended so long ago go."""
+    keep: int | None = None
+    """The newest so many runs stay, whatever their age."""
+    problems: tuple[str, ...] = ()
+    """A sentence for each thing that cannot be used; then nothing is removed."""
+
+    @property
+    def acts(self) -> bool:
+        """Whether anything is removed by it."""
+        return not self.problems and (self.older_than_s is not None or self.keep is not None)
+
+    @property
+    def text(self) -> str:
+        """What goes after a launch, in a sentence; "" while it is off."""
+        older = (
+            ""
+            if self.older_than_s is None
+            else f" that ended {duration_text(self.older_than_s)} ago or more"
+        )
+        kept = "" if self.keep is None else f", not among the newest {self.keep}"
+        return (
+            f"retention: after the start ended runs{older}{kept} are removed (settings.toml)"
+            if self.acts
+            else ""
+        )
+
+
+def load(environ: Mapping[str, str] = os.environ) -> Retention:
+    """The settings of this user. Never fails."""
+    path = settings_path(environ)
+    if not os.path.lexists(path):
+        return Retention()
+    try:
+        document = tomllib.loads(settings_text(path, environ))
+    except (SettingsError, tomllib.TOMLDecodeError, RecursionError) as error:
+        return Retention(problems=(str(error) or f"{path} is not TOML",))
+    return of_table(document.get(SECTION, {}), path)
+
+
+def of_table(table: Any, path: Path) -> Retention:
+    """The same of `[retention]`."""
+    if not isinstance(table, Mapping):
+        return Retention(problems=(f"{path}: {SECTION} has to be a section, [{SECTION}]",))
+    problems = []
+    for name in table:
+        if name not in KEYS:
+            hint = did_you_mean(name, KEYS) or f"there are {' and '.join(KEYS)}"
+            problems.append(f"{path}: there is no setting {quoted(f'{SECTION}.{name}')}; {hint}")
+    older, keep = table.get("older_than"), table.get("keep")
+    age = seconds_of(older) if isinstance(older, str) else None
+    if older is not None and not age:
+        problems.append(f'{path}: {SECTION}.older_than has to be a time above 0, as in "30d"')
+    if keep is not None and (not isinstance(keep, int) or isinstance(keep, bool) or keep < 1):
+        problems.append(f"{path}: {SECTION}.keep has to be a number of runs, from 1 on")
+    return Retention(problems=tuple(problems)) if problems else Retention(age, keep)
+
+
+def retire(rule: Retention, launched: str, now: float | None = None) -> str:
+    """Remove what the rule names, the oldest first; what went, in a sentence, "" for nothing. Never fails.
+
+    `launched`: the id of the run that was just started.
+    """
+    if not rule.acts:
+        return "; ".join(rule.problems)
+    now, until = time.time() if now is None else now, time.monotonic() + SECONDS
+    gone, freed = list[str](), 0
+    try:
+        for entry in due(rule, launched, now):
+            if time.monotonic() > until:
+                break
+            try:
+                size = run_removal.remove(entry, wait_s=0.0)
+            except RunError:
+                continue  # it lives, or something holds it: it goes another time
+            _note(entry, size, now)
+            gone.append(entry.record.name)
+            freed += size
+    except RunError:
+        return ""
+    return (
+        f"retention removed {plural(len(gone), 'run')}, {size_short(freed)} freed: {LOG} has them"
+        if gone
+        else ""
+    )
+
+
+def due(rule: Retention, launched: str, now: float) -> Iterator[Entry]:
+    """The runs that the rule names, the oldest first; each is looked at as it is taken. Raises RunError."""
+    listed = run_directories.entries()
+    for entry in reversed(listed[rule.keep or 0 :]):
+        if entry.record.run == launched or entry.path.is_symlink() or entry.problem:
+            continue
+        old = rule.older_than_s
+        if old is not None and now - entry.record.created < old:
+            continue
+        if run_notes.KEEP in run_notes.read(entry.path).tags:
+            continue
+        history = entry.history()
+        if history.problems or not run_directories.phase(entry, history).ended:
+            continue
+        ended = history.state.ended
+        if old is None or now - (entry.record.created if ended is None else ended) >= old:
+            yield entry
+
+
+def _note(entry: Entry, size: int, now: float) -> None:
+    """Write down that a run went; where that cannot be written, it is not."""
+    path = run_directories.runs_dir().parent / LOG
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
+    try:
+        if path.exists() and path.lstat().st_size > MOST_LOG:
+            path.unlink()
+        with file_io.appending(path) as file:
+            file.write(f"{stamp}  {entry.record.run}  {size} bytes\n".encode())
+    except OSError:
+        return
