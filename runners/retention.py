@@ -1,7 +1,7 @@
 """Which ended runs go by themselves: `[retention]` of settings.toml, off unless the user writes it.
 
-It acts after a launch from the shell or the cockpit, never on a read, and for a moment alone: what is left over goes after
-the next launch. What went is a line in `removed.log` beside the runs.
+It acts after a launch from the shell or the cockpit, never on a read, and for a moment alone: what is left over goes
+after the next launch. What went is a line in `removed.log` beside the runs.
 """
 
 from __future__ import annotations

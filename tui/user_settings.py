@@ -127,7 +127,10 @@ KEYS: dict[str, SettingKey] = {
 }  # fmt: skip
 """By their names in the file."""
 
-OF_RUNS = {"notify": ways.of_table, retention.SECTION: retention.of_table}
+OF_RUNS: dict[str, Callable[[Any, Path], tuple[str, ...]]] = {
+    "notify": lambda table, path: ways.of_table(table, path).problems,
+    retention.SECTION: lambda table, path: retention.of_table(table, path).problems,
+}
 """Sections that runs and launches read, and not the cockpit alone."""
 
 SECTIONS = frozenset(name.partition(".")[0] for name in KEYS if "." in name)
@@ -155,7 +158,7 @@ def settings_of(document: Mapping[str, Any], path: Path) -> tuple[UserSettings, 
     problems: list[str] = []
     for name, value in _flat(document).items():
         if name in OF_RUNS:
-            problems += OF_RUNS[name](value, path).problems
+            problems += OF_RUNS[name](value, path)
             continue
         key = KEYS.get(name)
         if key is None:
