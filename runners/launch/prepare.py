@@ -185,7 +185,13 @@ def prepare(launch: LaunchRequest) -> Prepared:
     except PlanError as error:
         raise RunError(str(error)) from None
     plan, wrong = ready.plan, () if words == (OFF,) else configured.problems
-    plan = replace(plan, log_cap=launch.request.log_cap, notify=words, notes=(*plan.notes, *wrong), passed=(*plan.passed, *wrong))
+    plan = replace(
+        plan,
+        log_cap=launch.request.log_cap,
+        notify=words,
+        notes=(*plan.notes, *wrong),
+        passed=(*plan.passed, *wrong),
+    )
     return replace(ready, plan=plan, asked=launch)
 
 
