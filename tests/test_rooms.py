@@ -223,8 +223,8 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 356,
-    "lines": 101_100,
+    "modules": 359,
+    "lines": 101_595,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 55,
