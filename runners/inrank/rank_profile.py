@@ -53,7 +53,7 @@ class ProfileRequest:
         """torch's own object, from "warm" on."""
         self.trainer = 0
         """The thread that trains."""
-        self.began = 0.0
+        self.began, self.pid = 0.0, os.getpid()
 
     def left_out(self) -> bool:
         """Whether nothing more comes of it."""
@@ -163,7 +163,7 @@ class Profiles:
     def _stepped(self, count: int) -> None:
         """After each optimizer step while there is a request."""
         job = self._job
-        if job is None:
+        if job is None or job.pid != os.getpid():
             return
         with self._lock:
             try:
@@ -255,7 +255,9 @@ class Profiles:
     def _end(self) -> None:
         """A process that exits while its profiler is on is ended by a segmentation fault."""
         job = self._job
-        if job is not None and not job.left_out():
+        if (
+            job is not None and not job.left_out() and job.pid == os.getpid()
+        ):  # no fork, whose lock may be taken
             with self._lock, contextlib.suppress(*MISTAKES), self._own_call():
                 job.state, job.why = "off", "ended before step %d" % job.last
                 self._stop(job)

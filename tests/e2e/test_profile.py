@@ -137,3 +137,7 @@ def test_without_a_hook_a_sentence_says_so(world: World) -> None:
     run.distui("profile").refused(1, "Rank 0: no hook, and without it no profile")
     run.stop("--grace", "2").fine()
     run.distui("profile").refused(1, "has ended")
+    world.distui("profile", "nosuch").refused(3, "No run 'nosuch'")
+    script = world.script("job.py", "")
+    world.distui("profile", script).refused(1, "is no trace of torch.profiler")
+    world.distui("profile", ".").refused(2, ". has no trace")

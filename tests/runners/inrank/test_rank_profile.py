@@ -131,7 +131,6 @@ def test_who_leaves_while_it_records_leaves_no_profiler_behind(tmp_path: Path) -
 WITHOUT_STEPS = LOOP + "for _ in steps():\n    pass\n"
 
 
-@pytest.mark.long
 def test_a_rank_without_steps_has_no_profile(tmp_path: Path) -> None:
     with asked(tmp_path, WITHOUT_STEPS) as (process, asking):
         eventually(lambda: "no optimizer step so far" in asking.ask("profilable").get("error", ""))

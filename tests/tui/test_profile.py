@@ -1,0 +1,152 @@
+"""A profile on the screen and the command line: its rows, its question, what is typed, and who may not."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+import scripted as play
+from conftest import Start, shown
+
+from distui.runners import profiling
+from distui.runners.model import CommandDone, Profile
+from distui.runners.profiling import Fetched, RankTrace
+from distui.runners.traces import OperatorTime, TraceSummary
+from distui.tui.arguments import rank_list
+from distui.tui.cli import main
+from distui.tui.rows.command_line import CommandError, RunNames, candidates, parse
+from distui.tui.rows.glyphs import plain, row_width
+from distui.tui.rows.profiles import answer_rows, profile_rows, slowest, values
+
+
+def summary(own: float, exposed: float, *, steps: int = 2, name: str = "aten::mm") -> TraceSummary:
+    seconds = (own + exposed) * steps
+    return TraceSummary(
+        seconds, seconds / 4, exposed * steps * 2, exposed * steps, seconds / 8, (OperatorTime(name, 0.02, 6),),
+        (OperatorTime("gloo:all_reduce", 0.5, 4),), 7, (own + exposed,) * steps,
+    )  # fmt: skip
+
+
+def test_the_rank_that_the_others_wait_for_is_slowest() -> None:
+    both = {0: summary(0.01, 0.03), 1: summary(0.035, 0.005)}
+    assert slowest(both) == (1, 0)
+    lines = plain(profile_rows(both, {2: "its trace is cut"}, ["2 traces in /x"]))
+    assert lines[0] == "rank   a step  computes  communicates  not overlapped  idle  of its own"
+    assert lines[1].split() == ["0", "40.0", "ms", "25%", "150%", "50%", "12%", "10.0", "ms"]
+    assert "Slowest is rank 1: 35.0 ms of its own a step, and rank 0, which waits for it, 10.0 ms." in lines
+    assert ["10.0", "ms", "25%", "3", "aten::mm"] in [line.split() for line in lines]
+    assert lines[-2:] == ["Rank 2: its trace is cut.", "2 traces in /x"]
+    json.dumps(values(both, {}), allow_nan=False)
+
+
+def test_alike_ranks_and_a_lone_rank_have_no_slowest() -> None:
+    alike = {0: summary(0.030, 0.01), 1: summary(0.031, 0.009)}
+    assert slowest(alike) is None
+    assert "No rank is slowest: Ranks 0, 1 take the same time a step, within 5%." in plain(
+        profile_rows(alike, {})
+    )
+    alone = plain(profile_rows({3: summary(0.03, 0.0)}, {}))
+    assert "The slowest rank: n/a, as it takes two ranks to compare." in alone
+    assert alone[1].split()[5] == "n/a", "of no communication there is no share"
+
+
+def test_nothing_in_a_trace_reaches_the_terminal_as_it_is() -> None:
+    hostile = {0: summary(0.01, 0.0, name="\x1b[2Jaten\n::mm" + "x" * 100)}
+    rows = profile_rows(hostile, {1: "\x1b]0;x\x07"}, width=60)
+    assert "\x1b" not in "".join(plain(rows))
+    assert "\x07" not in "".join(plain(rows))
+    tables = [row for row in rows if "aten" in "".join(plain([row]))]
+    assert [row_width(row) <= 60 for row in tables] == [True]
+
+
+def test_what_ranks_answer_is_read_and_the_rest_named() -> None:
+    trace = RankTrace("node-0/profiles/a/rank-0.json.gz", 10, summary(0.01, 0.0))
+    data = {"0": msgspec.json.encode(trace).decode(), "1": "{", "x": "{}"}
+    answered = profiling.traces(CommandDone("a", True, "profile of rank 0; rank 1: ended", data))
+    assert profiling.title(answered) == "Steps 7 to 8 of rank 0"
+    outside = {0: trace, 1: RankTrace("../../etc/rank-1.json.gz", 1)}
+    assert profiling.here(Path("/run"), outside) == Fetched("/run/node-0/profiles/a")
+    done = CommandDone("a", True, "profile of rank 0; rank 1: ended")
+    lines = plain(answer_rows(done, answered, Fetched("", ((0, "the disk is full"),))))
+    assert "Rank 0: its trace was not fetched: the disk is full." in lines
+    assert lines[-1] == "Not all have a trace: profile of rank 0; rank 1: ended"
+
+
+def typed(line: str, marked: frozenset[int] = frozenset()) -> object:
+    return parse(line, lambda: "c1", marked).command
+
+
+def test_the_command_line_takes_ranks_and_steps() -> None:
+    assert typed("profile") == Profile("c1")
+    assert typed("profile 0 5 steps 10") == Profile("c1", (0, 5), 10)
+    assert typed("profile steps 1", frozenset({4, 2})) == Profile("c1", (2, 4), 1)
+    for wrong in ("profile steps", "profile steps 0", "profile steps 1e9", "profile x"):
+        with pytest.raises(CommandError):
+            typed(wrong)
+    assert candidates("profile 0 ", RunNames((0, 1))) == ["1", "steps"]
+
+
+def test_lists_of_ranks() -> None:
+    assert [rank_list(text) for text in ("0", "0,5", "0-2,7", "3 , 4")] == [
+        (0,),
+        (0, 5),
+        (0, 1, 2, 7),
+        (3, 4),
+    ]
+    for wrong in ("", ",", "a", "-1", "2-1", "0-", "0-999999", "1.5", "٣"):
+        with pytest.raises(argparse.ArgumentTypeError):
+            rank_list(wrong)
+
+
+async def test_the_key_asks_and_shows_what_came(rig: Start) -> None:
+    it = rig(play.running())
+    trace = RankTrace("node-0/profiles/a/rank-1.json.gz", 10, summary(0.01, 0.0))
+    data = {"1": msgspec.json.encode(trace).decode()}
+    it.link.answers["Profile"] = CommandDone("x", True, "profile of rank 1", data)
+    async with shown(it):
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("P")
+        await it.until(lambda: "Profile 8 ranks of minigpt?" in it.screen())
+        await it.press("y")
+        await it.until(lambda: "Steps 7 to 8 of rank 1" in it.screen())
+        assert "aten::mm" in it.screen()
+        asked = it.link.commands[0]
+        assert isinstance(asked, Profile)
+        assert (asked.ranks, asked.steps, asked.part) == ((), 3, "")
+
+
+async def test_the_key_does_nothing_where_nothing_may_be_changed(rig: Start) -> None:
+    it = rig(play.running(), readonly=True)
+    async with shown(it):
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("P")
+        await it.press("colon", *"profile", "enter")
+        await it.until(lambda: "ead-only" in it.told())
+        assert it.link.commands == []
+
+
+def test_traces_that_are_there_are_summed_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spans = [
+        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 0, "dur": 10},
+        {
+            "ph": "X",
+            "cat": "user_annotation",
+            "name": "ProfilerStep#3",
+            "pid": 1,
+            "tid": 1,
+            "ts": 0,
+            "dur": 20,
+        },
+    ]
+    (tmp_path / "worker_rank-4_x.json").write_text(json.dumps({"traceEvents": spans}))
+    (tmp_path / "broken.json").write_text("{")
+    assert main(["profile", str(tmp_path), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [rank["rank"] for rank in document["ranks"]] == [4]
+    assert document["ranks"][0]["shares"]["compute"] == 0.5
+    assert list(document["missing"]) == ["0"]
+    assert main(["profile", str(tmp_path / "broken.json")]) == 1
+    assert "is no trace" in capsys.readouterr().err
