@@ -15,8 +15,8 @@ from distui.runners import profiling
 from distui.runners.model import CommandDone, Profile
 from distui.runners.profiling import Fetched, RankTrace
 from distui.runners.traces import OperatorTime, TraceSummary
-from distui.tui.arguments import rank_list
 from distui.tui.cli import main
+from distui.tui.option_values import rank_list
 from distui.tui.rows.command_line import CommandError, RunNames, candidates, parse
 from distui.tui.rows.glyphs import plain, row_width
 from distui.tui.rows.profiles import answer_rows, profile_rows, slowest, values
