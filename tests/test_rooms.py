@@ -224,7 +224,7 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 359,
-    "lines": 101_595,
+    "lines": 101_597,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 55,
