@@ -284,13 +284,15 @@ async def keep(path: Path, who: Identity, again_s: float = 5.0) -> None:
             await asyncio.sleep(again_s)
 
 
-def write_atomically(path: Path, data: bytes, sync: bool = False) -> None:
+def write_atomically(path: Path, data: bytes, sync: bool = False, mode: int = 0o600) -> None:
     """Replace a file whole or not at all; several nodes may do so at once where they share a home. Raises OSError."""
     number, name = tempfile.mkstemp(".tmp", f".{path.name}.", path.parent)
     temporary = Path(name)
     try:
         with os.fdopen(number, "wb") as file:
             file.write(data)
+            if mode != 0o600:
+                os.fchmod(file.fileno(), mode)
             if sync:
                 file.flush()
                 os.fsync(file.fileno())

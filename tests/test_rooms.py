@@ -223,8 +223,8 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 359,
-    "lines": 101_597,
+    "modules": 362,
+    "lines": 102_045,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 55,

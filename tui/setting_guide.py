@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ..runners.telemetry import export_settings
 from .user_settings import KEYS, SettingKey, UserSettings
 
 HEAD = """\
@@ -63,13 +64,18 @@ OF_RUNS = SettingGuide(
     ["terminal"], None, "none",
 )  # fmt: skip
 """Of the section that runs read themselves."""
+EXPORT = f"{export_settings.SECTION}.{export_settings.DIRECTORY}"
+OF_EXPORT = SettingGuide(
+    "directory of node_exporter's textfile collector into which runs write their metrics: docs/metrics.md",
+    "/var/lib/node_exporter/textfile", None, "no metrics are written",
+)  # fmt: skip
 
 
 def example() -> str:
     """A settings file with every key as a comment."""
     lines, section = [HEAD], ""
     about = [(name, GUIDES[name], f": {key.wants.partition(', as in ')[0]}") for name, key in KEYS.items()]
-    for name, guide, wants in [*about, (SEND, OF_RUNS, "")]:
+    for name, guide, wants in [*about, (SEND, OF_RUNS, ""), (EXPORT, OF_EXPORT, "")]:
         table, _, leaf = name.rpartition(".")
         if table != section:
             section = table
@@ -95,7 +101,7 @@ def chosen(settings: UserSettings, key: SettingKey) -> Any:
 
 
 def document(
-    settings: UserSettings, send: Sequence[str], path: str, problems: list[str]
+    settings: UserSettings, send: Sequence[str], export: str, path: str, problems: list[str]
 ) -> Mapping[str, Any]:
     """For `--json`."""
     rows = []
@@ -109,5 +115,9 @@ def document(
     rows.append({
         "key": SEND, "value": list(send) or None, "origin": path if send else "default", "about": OF_RUNS.about,
         "wants": "a list of ways", "without": OF_RUNS.without,
+    })  # fmt: skip
+    rows.append({
+        "key": EXPORT, "value": export or None, "origin": path if export else "default", "about": OF_EXPORT.about,
+        "wants": "a directory", "without": OF_EXPORT.without,
     })  # fmt: skip
     return {"path": path, "settings": rows, "problems": problems}

@@ -21,6 +21,7 @@ from ..presets.sanitize import quoted
 from ..runners import file_io, retention
 from ..runners.notify import ways
 from ..runners.settings_file import SettingsError, settings_text
+from ..runners.telemetry import export_settings
 from .rows.charts import BY_NAME, WINDOWS
 from .rows.columns import TABLES
 
@@ -129,6 +130,7 @@ KEYS: dict[str, SettingKey] = {
 
 OF_RUNS: dict[str, Callable[[Any, Path], tuple[str, ...]]] = {
     "notify": lambda table, path: ways.of_table(table, path).problems,
+    export_settings.SECTION: lambda table, path: export_settings.of_table(table, path).problems,
     retention.SECTION: lambda table, path: retention.of_table(table, path).problems,
 }
 """Sections that runs and launches read, and not the cockpit alone."""

@@ -24,6 +24,7 @@ from .checkpoint_watch import CheckpointWatch
 from .commands import AgentCommands, Restarts
 from .hook_clients import Environment, Hooks
 from .log_caps import LogCaps
+from .metrics_writer import MetricsWriter
 from .nccl_logs import NcclLogs
 from .nccl_switch import NcclSwitch, RasWatch
 from .pulses import Pulses
@@ -124,6 +125,7 @@ class Agent:
             self.nccl_logs.run(),
             self.checkpoints.run(),
             ReclaimWatch(self.served).run(),
+            MetricsWriter(self.served).run(),
         ]
         jobs += [RasWatch(self.served).run()] if self.served.node == 0 else []
         cap = self.served.plan.log_cap

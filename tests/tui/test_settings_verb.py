@@ -17,7 +17,7 @@ from distui.runners.settings_file import settings_path
 from distui.tui import paint
 from distui.tui.cli import main
 from distui.tui.rows.command_line import CommandError, RunNames, candidates, parse
-from distui.tui.setting_guide import GUIDES, SEND, example
+from distui.tui.setting_guide import EXPORT, GUIDES, SEND, example
 from distui.tui.user_settings import ALL_THEMES, KEYS, TEXTUAL_THEMES, UserSettings, load
 
 LEAST = {
@@ -68,11 +68,14 @@ def test_the_example_changes_nothing_until_a_comment_is_taken_away(file: Path) -
 def test_each_value_is_shown_with_where_it_comes_from(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file.write_text('theme = "nord"\n[ranks]\nsort = "step"\n[notify]\nsend = ["terminal"]\n')
+    file.write_text(
+        'theme = "nord"\n[ranks]\nsort = "step"\n[notify]\nsend = ["terminal"]\n[export]\nopenmetrics_dir = "/m"\n'
+    )
     assert main(["settings", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     rows = {row["key"]: (row["value"], row["origin"]) for row in shown["settings"]}
-    assert rows.keys() == KEYS.keys() | {SEND}
+    assert rows.keys() == KEYS.keys() | {SEND, EXPORT}
+    assert rows[EXPORT] == ("/m", str(file))
     assert rows[SEND] == (["terminal"], str(file))
     assert rows["theme"] == ("nord", str(file))
     assert rows["ranks.sort"] == ("step", str(file))

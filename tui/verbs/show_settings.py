@@ -9,6 +9,7 @@ import sys
 from ...presets.sanitize import LONGEST, clean_text
 from ...runners.notify import ways
 from ...runners.settings_file import settings_path
+from ...runners.telemetry import export_settings
 from ..rows.glyphs import table
 from ..setting_guide import document, example, toml
 from ..terminal import complain
@@ -22,7 +23,8 @@ def settings(options: argparse.Namespace) -> int:
         return 0
     path = settings_path()
     chosen, problems = load(path)
-    whole = document(chosen, ways.load().send, str(path), problems)
+    export = export_settings.load().directory
+    whole = document(chosen, ways.load().send, str(export or ""), str(path), problems)
     if options.json:
         sys.stdout.write(json.dumps(whole) + "\n")
     else:

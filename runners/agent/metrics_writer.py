@@ -1,0 +1,105 @@
+"""Writes a run's metrics for node_exporter's textfile collector, where the settings name a directory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import stat
+import time
+from pathlib import Path
+
+from ...presets.finding import Finding
+from .. import file_io
+from ..telemetry import export_settings
+from ..telemetry.open_metrics import samples_of, text_of
+from .runner_process import ServedRun
+
+EVERY_S = 5.0
+END_S = 5.0
+"""How long the end of a run waits for a directory that does not answer."""
+KEPT_S = 3600.0
+"""How long the file of an ended run stays, at least; the next run removes it."""
+FAILED = "metrics-export"
+
+
+class MetricsWriter:
+    """Replaces the run's file every EVERY_S seconds; its last text is the state in which the run ended."""
+
+    def __init__(self, run: ServedRun) -> None:
+        self._run = run
+        part = f"-node{run.node}" if run.record.kind == "node" else ""
+        self._name = f"distui-{run.record.run}{part}.prom"
+        self._writing: asyncio.Task[str] | None = None
+
+    async def run(self) -> None:
+        """Write for ever; cancel to stop."""
+        if self._run.state.phase.ended:
+            return  # served to a reader, for whom nothing is written
+        settings = await asyncio.to_thread(export_settings.load)
+        self._report("; ".join(settings.problems))
+        if settings.directory is None:
+            return
+        await asyncio.to_thread(sweep, settings.directory, time.time())
+        try:
+            while True:
+                self._writing = asyncio.create_task(self._write(settings.directory))
+                self._report(await asyncio.shield(self._writing))
+                await asyncio.sleep(EVERY_S)
+        finally:
+            await self._finish(settings.directory)
+
+    async def _write(self, directory: Path) -> str:
+        """Why that was not possible; "" where it was."""
+        samples = samples_of(self._run.state, self._run.record.run, self._run.node, time.time())
+        return await asyncio.to_thread(write, directory / self._name, text_of(samples))
+
+    async def _finish(self, directory: Path) -> None:
+        """The last text of a run that has ended; where only its agent ends, nothing that grows old is left."""
+        if self._writing is not None and not self._writing.done():  # else it would come after the last
+            await asyncio.wait({self._writing}, timeout=END_S)
+        if self._run.state.phase.ended:
+            last = asyncio.create_task(self._write(directory))
+        else:
+            last = asyncio.create_task(asyncio.to_thread(remove, directory / self._name))
+        await asyncio.wait({last}, timeout=END_S)
+
+    def _report(self, why: str) -> None:
+        if self._run.state.phase.ended:
+            return  # whose end is its last word
+        if not why:
+            self._run.findings.clear(FAILED, node=self._run.node)
+            return
+        self._run.findings.raise_finding(
+            Finding(
+                FAILED, "warning", f"metrics are not written: {why}", node=self._run.node, role="fact",
+                remedy="correct [export] of settings.toml, or make the directory and let your user write into it",
+            )
+        )  # fmt: skip
+
+
+def write(path: Path, text: bytes) -> str:
+    """Replace a file that everybody may read; why that was not possible, "" where it was."""
+    try:
+        file_io.write_atomically(path, text, mode=0o644)
+    except OSError as error:
+        return f"{path.parent}: {error.strerror or error}"
+    return ""
+
+
+def remove(path: Path) -> str:
+    """The same of removing it."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+    return ""
+
+
+def sweep(directory: Path, now: float) -> None:
+    """Remove this user's files of runs that ended long ago, and of those whose agent was killed."""
+    with contextlib.suppress(OSError):
+        for path in directory.glob("distui-*.prom"):
+            with contextlib.suppress(OSError):
+                seen = path.lstat()
+                own = stat.S_ISREG(seen.st_mode) and seen.st_uid == os.geteuid()
+                if own and now - seen.st_mtime > KEPT_S:
+                    path.unlink()

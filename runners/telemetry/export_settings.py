@@ -1,0 +1,71 @@
+"""Where a run's metrics go beside its own files: `[export]` of settings.toml, nowhere unless the user writes it."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from ...presets.finding import did_you_mean
+from ...presets.sanitize import quoted
+from ..settings_file import SettingsError, settings_path, settings_text
+
+SECTION = "export"
+DIRECTORY = "openmetrics_dir"
+KEYS = (DIRECTORY,)
+
+
+class MetricsExport(Struct, frozen=True):
+    """What the settings say."""
+
+    directory: Path | None = None
+    """Absolute; where node_exporter's textfile collector reads."""
+    problems: tuple[str, ...] = ()
+    """A sentence for each thing that cannot be used; the rest counts."""
+
+
+def load(environ: Mapping[str, str] = os.environ) -> MetricsExport:
+    """The settings of this user. Never fails."""
+    path = settings_path(environ)
+    if not os.path.lexists(path):
+        return MetricsExport()
+    try:
+        document = tomllib.loads(settings_text(path, environ))
+    except (SettingsError, tomllib.TOMLDecodeError, RecursionError):
+        return MetricsExport()  # the cockpit and `distui settings` name it; this run was asked for nothing
+    return of_table(document.get(SECTION, {}), path)
+
+
+def of_table(table: Any, path: Path) -> MetricsExport:
+    """The same of `[export]`."""
+    if not isinstance(table, Mapping):
+        return MetricsExport(problems=(f"{path}: {SECTION} has to be a section, [{SECTION}]",))
+    problems = []
+    for name in table:
+        if name not in KEYS:
+            hint = did_you_mean(name, KEYS) or f"there is {SECTION}.{DIRECTORY}"
+            problems.append(f"{path}: there is no setting {quoted(f'{SECTION}.{name}')}; {hint}")
+    value = table.get(DIRECTORY)
+    if value is None:
+        return MetricsExport(problems=tuple(problems))
+    directory = _absolute(value)
+    if directory is None:
+        problems.append(
+            f"{path}: {SECTION}.{DIRECTORY} has to be a directory from / or ~ on, as in "
+            '"/var/lib/node_exporter/textfile"'
+        )
+    return MetricsExport(directory, tuple(problems))
+
+
+def _absolute(value: Any) -> Path | None:
+    if not isinstance(value, str) or not value or "\0" in value or any(char < " " for char in value):
+        return None
+    try:
+        path = Path(value).expanduser()
+    except RuntimeError:  # ~ of a user that there is not
+        return None
+    return path if path.is_absolute() else None

@@ -1,0 +1,254 @@
+"""What a run tells Prometheus: its state as samples, and samples as text. Pure.
+
+The text is both what node_exporter's textfile collector reads (the Prometheus text format, 0.0.4) and OpenMetrics:
+gauges and counters alone, no timestamps, no types that only one of the two has.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from ..model import Gpu, RankPhase, RankSample, RunPhase, TrainingSample
+from ..state import Node, Rank, RunState
+
+STALE_S = 15.0
+"""An older sample of a GPU or rank is left out."""
+
+
+class MetricFamily(NamedTuple):
+    """One metric. `name` ends in its unit where it has one, and of a counter lacks `_total`."""
+
+    name: str
+    about: str
+    unit: str = ""
+    kind: str = "gauge"
+
+
+class MetricSample(NamedTuple):
+    """One value of a family."""
+
+    family: MetricFamily
+    labels: tuple[tuple[str, str], ...]
+    value: float
+
+
+RUN_INFO = MetricFamily("distui_run_info", "1, with the name, preset, launcher and host of the run.")
+RUN_STATE = MetricFamily("distui_run_state", "1 for the state that the run is in, 0 for the others.")
+START_TIME = MetricFamily("distui_run_start_time_seconds", "Unix time at which the run began.", "seconds")
+ATTEMPT = MetricFamily("distui_run_attempt", "Number of the current attempt, from 1 on.")
+FAILURES = MetricFamily("distui_run_failures", "Failures that the restart policy counted.", kind="counter")
+EXIT_CODE = MetricFamily("distui_run_exit_code", "Exit code of a run that has ended.")
+FINDINGS = MetricFamily("distui_run_findings", "Findings that hold now, by severity.")
+RANKS = MetricFamily("distui_ranks", "Ranks of the current attempt on this node, by state.")
+RANK_INFO = MetricFamily("distui_rank_info", "1, with the local rank and GPU of the rank.")
+
+_OF_RANK: tuple[tuple[MetricFamily, Callable[[RankSample], float | None]], ...] = (
+    (MetricFamily("distui_rank_steps", "Optimizer steps since the rank's process began."), lambda it: it.step),
+    (
+        MetricFamily("distui_rank_step_duration_seconds", "Mean time of a step in the last second.", "seconds"),
+        lambda it: it.step_s,
+    ),
+    (
+        MetricFamily(
+            "distui_rank_collective_wait_ratio", "Share of time waited for other ranks in collectives.", "ratio"
+        ),
+        lambda it: _share(it.wait_percent),
+    ),
+    (
+        MetricFamily("distui_rank_cpu_cores", "CPU time of the rank and its children, in cores.", "cores"),
+        lambda it: _share(it.cpu_percent),
+    ),
+    (
+        MetricFamily("distui_rank_memory_usage_bytes", "Resident memory of the rank.", "bytes"),
+        lambda it: it.rss_bytes,
+    ),
+    (
+        MetricFamily("distui_rank_gpu_memory_usage_bytes", "GPU memory of the rank's process.", "bytes"),
+        lambda it: it.gpu_mem,
+    ),
+    (
+        MetricFamily("distui_rank_output_age_seconds", "Time since the rank wrote any output.", "seconds"),
+        lambda it: it.log_age_s,
+    ),
+)  # fmt: skip
+
+_OF_TRAINING = {
+    "loss": MetricFamily("distui_training_loss", "Newest loss that the script reports, also NaN and Inf."),
+    "lr": MetricFamily("distui_training_learning_rate", "Newest learning rate."),
+    "grad_norm": MetricFamily("distui_training_gradient_norm", "Newest norm of the gradients."),
+    "tokens_s": MetricFamily("distui_training_tokens_per_second", "Tokens a second of the whole job."),
+    "samples_s": MetricFamily("distui_training_samples_per_second", "Samples a second of the whole job."),
+    "mfu": MetricFamily("distui_training_mfu_ratio", "Model FLOPs utilisation, from 0 to 1.", "ratio"),
+    "epoch": MetricFamily("distui_training_epoch", "Epoch as the script counts."),
+    "step": MetricFamily("distui_training_step", "Step as the script counts."),
+    "total": MetricFamily("distui_training_steps_planned", "Steps after which the training is over."),
+}  # fmt: skip
+_DIVISORS = {"mfu": 100}
+
+_MIB = 1 << 20
+_OF_GPU: tuple[tuple[str, str, str, int], ...] = (
+    ("util", "DCGM_FI_DEV_GPU_UTIL", "GPU utilization, in percent.", 1),
+    ("mem_used", "DCGM_FI_DEV_FB_USED", "Used GPU memory, in MiB.", _MIB),
+    ("mem_total", "DCGM_FI_DEV_FB_TOTAL", "GPU memory, in MiB.", _MIB),
+    ("power_w", "DCGM_FI_DEV_POWER_USAGE", "Power, in W.", 1),
+    ("temp_c", "DCGM_FI_DEV_GPU_TEMP", "Temperature of the GPU, in degrees Celsius.", 1),
+    ("mem_temp_c", "DCGM_FI_DEV_MEMORY_TEMP", "Temperature of its memory, in degrees Celsius.", 1),
+    ("sm_mhz", "DCGM_FI_DEV_SM_CLOCK", "Clock of the SMs, in MHz.", 1),
+    ("mem_mhz", "DCGM_FI_DEV_MEM_CLOCK", "Clock of its memory, in MHz.", 1),
+    ("sm_active", "DCGM_FI_PROF_SM_ACTIVE", "Share of cycles with a warp on an SM, from 0 to 1.", 100),
+    ("tensor_active", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "Share of cycles with busy tensor cores, from 0 to 1.", 100),
+    ("dram_active", "DCGM_FI_PROF_DRAM_ACTIVE", "Share of the memory's bandwidth in use, from 0 to 1.", 100),
+    ("pcie_tx_bps", "DCGM_FI_PROF_PCIE_TX_BYTES", "Sent over PCIe, in bytes per second.", 1),
+    ("pcie_rx_bps", "DCGM_FI_PROF_PCIE_RX_BYTES", "Received over PCIe, in bytes per second.", 1),
+    ("nvlink_tx_bps", "DCGM_FI_PROF_NVLINK_TX_BYTES", "Sent over NVLink, in bytes per second.", 1),
+    ("nvlink_rx_bps", "DCGM_FI_PROF_NVLINK_RX_BYTES", "Received over NVLink, in bytes per second.", 1),
+)  # fmt: skip
+"""Field of a GPU, DCGM's name of it, what it is, and by what to divide for DCGM's unit."""
+_GPU_FAMILIES = tuple(
+    (field, MetricFamily(name, about), divisor) for field, name, about, divisor in _OF_GPU
+)
+
+_STATES = tuple(phase for phase in RunPhase if phase is not RunPhase.EXPORTED)
+
+
+def _share(percent: float | None) -> float | None:
+    return None if percent is None else percent / 100
+
+
+# --- a state as samples ---
+
+
+def samples_of(state: RunState, run: str, node: int, now: float) -> list[MetricSample]:
+    """What is known now of a run, as its agent on one node sees it; what is unknown is left out.
+
+    Of a run that has ended only what stays true. `run`: its id; `now`: unix time by the node's clock.
+    """
+    base = (("run", run), ("node", str(node)))
+    samples = list(_of_run(state, node, base))
+    if state.phase.ended:
+        return samples
+    ranks = state.ranks_of(node)
+    counts = {phase: sum(rank.phase is phase for rank in ranks) for phase in RankPhase}
+    if ranks:
+        samples += [
+            MetricSample(RANKS, (*base, ("state", str(each))), count) for each, count in counts.items()
+        ]
+    began = state.attempts[-1].began if state.attempts else 0.0
+    used = set[int]()
+    for rank in ranks:
+        samples += _of_rank(rank, base, now)
+        training = state.training.get(rank.place.rank)
+        if rank.phase is RankPhase.RUNNING and training is not None and training.at >= began:
+            samples += _of_training(training, base)
+        if rank.phase is RankPhase.RUNNING and rank.sample is not None and rank.sample.gpu is not None:
+            used.add(rank.sample.gpu)
+    seen = state.nodes.get(node)
+    if seen is not None and now - seen.gpu_sampled <= STALE_S:
+        for gpu in seen.gpus:
+            samples += _of_gpu(gpu, base, seen) if gpu.index in used and not gpu.lost else ()
+    return samples
+
+
+def _of_run(state: RunState, node: int, base: tuple[tuple[str, str], ...]) -> Iterator[MetricSample]:
+    plan, there = state.plan, state.nodes.get(node)
+    facts = {
+        "name": state.name,
+        "preset": "" if plan is None else plan.preset,
+        "launcher": "" if plan is None else plan.launcher,
+        "host": "" if there is None else there.host,
+    }
+    yield MetricSample(RUN_INFO, (*base, *((key, text) for key, text in facts.items() if text)), 1)
+    for phase in _STATES:
+        yield MetricSample(RUN_STATE, (*base, ("state", str(phase))), int(state.phase is phase))
+    if state.began:
+        yield MetricSample(START_TIME, base, state.began)
+    if state.attempts:
+        yield MetricSample(ATTEMPT, base, state.attempt)
+    yield MetricSample(FAILURES, base, state.failures)
+    if state.phase.ended and state.exit_code is not None:
+        yield MetricSample(EXIT_CODE, base, state.exit_code)
+    severities = [finding.severity for finding in state.findings.values()]
+    for severity in ("error", "warning"):
+        yield MetricSample(FINDINGS, (*base, ("severity", severity)), severities.count(severity))
+
+
+def _of_rank(rank: Rank, base: tuple[tuple[str, str], ...], now: float) -> Iterator[MetricSample]:
+    labels, sample = (*base, ("rank", str(rank.place.rank))), rank.sample
+    gpu = () if sample is None or sample.gpu is None else (("gpu", str(sample.gpu)),)
+    yield MetricSample(RANK_INFO, (*labels, ("local_rank", str(rank.place.local_rank)), *gpu), 1)
+    if rank.phase is not RankPhase.RUNNING or sample is None or now - rank.sampled > STALE_S:
+        return
+    for family, value_of in _OF_RANK:
+        value = value_of(sample)
+        if value is not None:
+            yield MetricSample(family, labels, value)
+
+
+def _of_training(training: TrainingSample, base: tuple[tuple[str, str], ...]) -> Iterator[MetricSample]:
+    labels = (*base, ("rank", str(training.rank)))
+    for field, family in _OF_TRAINING.items():
+        text = training.not_finite.get(field)
+        value = getattr(training, field) if text is None else float(text)
+        if value is not None:
+            yield MetricSample(family, labels, value / _DIVISORS.get(field, 1))
+
+
+def _of_gpu(gpu: Gpu, base: tuple[tuple[str, str], ...], node: Node) -> Iterator[MetricSample]:
+    labels = (
+        *base, ("gpu", str(gpu.index)), ("UUID", gpu.uuid), ("device", f"nvidia{gpu.index}"), ("modelName", gpu.name),
+        *((("Hostname", node.host),) if node.host else ()),
+    )  # fmt: skip
+    for field, family, divisor in _GPU_FAMILIES:
+        value = getattr(gpu, field)
+        if value is not None:
+            yield MetricSample(family, labels, value / divisor)
+
+
+FAMILIES = (
+    RUN_INFO, RUN_STATE, START_TIME, ATTEMPT, FAILURES, EXIT_CODE, FINDINGS, RANKS, RANK_INFO,
+    *(family for family, _ in _OF_RANK), *_OF_TRAINING.values(), *(family for _, family, _ in _GPU_FAMILIES),
+)  # fmt: skip
+"""All that there are, in the order of the text."""
+
+# --- samples as text ---
+
+_UNPRINTABLE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f\ud800-\udfff]")
+
+
+def text_of(samples: Iterable[MetricSample]) -> bytes:
+    """The text of a file; the samples of a family stand together, as both formats want it."""
+    by_family: dict[str, list[MetricSample]] = {family.name: [] for family in FAMILIES}
+    for sample in samples:
+        by_family[sample.family.name].append(sample)
+    lines: list[str] = []
+    for of_family in filter(None, by_family.values()):
+        family = of_family[0].family
+        lines += [f"# HELP {family.name} {family.about}", f"# TYPE {family.name} {family.kind}"]
+        lines += [f"# UNIT {family.name} {family.unit}"] if family.unit else []
+        suffix = "_total" if family.kind == "counter" else ""
+        lines += [
+            f"{family.name}{suffix}{{{_labels(dict(sample.labels))}}} {_number(sample.value)}"
+            for sample in of_family
+        ]
+    return "\n".join([*lines, "# EOF", ""]).encode()
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    return ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items())
+
+
+def _escaped(text: str) -> str:
+    """Control characters and halves of surrogate pairs are U+FFFD: parsers differ about them."""
+    text = _UNPRINTABLE.sub("\ufffd", text)
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return str(int(value)) if abs(value) < 1e15 and value == int(value) else repr(float(value))

@@ -1,0 +1,189 @@
+"""The text that Prometheus reads of a run: in both of its formats, with what is known and nothing else."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
+from prometheus_client.parser import text_string_to_metric_families as prometheus
+
+from distui.presets.finding import Finding
+from distui.runners.agent.metrics_writer import KEPT_S, sweep, write
+from distui.runners.model import Gpu, RankPhase, RankPlace, RankSample, RunPhase, TrainingSample
+from distui.runners.state import Attempt, Node, Rank, RunState
+from distui.runners.telemetry import export_settings
+from distui.runners.telemetry.open_metrics import FAMILIES, STALE_S, samples_of, text_of
+
+NOW = 1_700_000_000.0
+HOSTILE = 'ev"il\\\n{}#\x1b[31m\ud800,é'
+Values = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def state(**gpu: float) -> RunState:
+    """A run of 2 ranks on GPU 0 and a rank that has ended."""
+    made = RunState(run="r1", name=HOSTILE, phase=RunPhase.RUNNING, began=NOW - 60)
+    made.attempts.append(Attempt(2, NOW - 50, "failure", 3, {}, ()))
+    made.nodes[0] = Node(
+        0,
+        host="box",
+        gpus=(Gpu(0, "GPU-0", "NVIDIA H100", **gpu), Gpu(1, "GPU-1", "NVIDIA H100", util=7.0)),  # type: ignore[arg-type]
+        gpu_sampled=NOW - 1,
+    )
+    for number in range(3):
+        sample = RankSample(number, 10 + number, step=5 + number, step_s=0.25, gpu=0, cpu_percent=150.0)
+        rank = Rank(RankPlace(number, number), RankPhase.RUNNING, sample=sample, sampled=NOW - 1)
+        made.ranks[number] = rank
+    made.ranks[2].phase = RankPhase.FAILED
+    made.training[0] = TrainingSample(0, NOW - 2, step=40, mfu=41.5, not_finite={"loss": "nan"})
+    made.training[1] = TrainingSample(1, NOW - 55, loss=1.5)  # of the attempt before
+    made.failures = 1
+    return made
+
+
+def values(text: bytes) -> Values:
+    """What the strict parser reads, which the other reads, too."""
+    read: Values = {}
+    other = {
+        (sample.name, tuple(sorted(sample.labels.items())))
+        for family in prometheus(text.decode())
+        for sample in family.samples
+    }
+    for family in open_metrics(text.decode()):  # type: ignore[no-untyped-call]
+        for sample in family.samples:
+            assert sample.timestamp is None
+            key = (sample.name, tuple(sorted(sample.labels.items())))
+            assert key not in read, "a series twice makes Prometheus refuse the whole scrape"
+            read[key] = sample.value
+    assert other == read.keys()
+    return read
+
+
+def of(read: Values, name: str, **labels: str) -> list[float]:
+    wanted = set(labels.items())
+    return [value for (each, has), value in read.items() if each == name and wanted <= set(has)]
+
+
+def test_what_is_known_is_there_and_what_is_unknown_is_not() -> None:
+    read = values(text_of(samples_of(state(util=98.0, mem_used=3 << 30, sm_active=50.0), "r1", 0, NOW)))
+    assert of(read, "distui_run_state", state="running", run="r1") == [1]
+    assert sum(of(read, "distui_run_state")) == 1
+    assert of(read, "distui_run_attempt") == [2]
+    assert of(read, "distui_run_failures_total") == [1]
+    assert of(read, "distui_ranks", state="running") == [2]
+    assert of(read, "distui_ranks", state="failed") == [1]
+    assert of(read, "distui_rank_steps") == [5, 6]  # not that of the rank that failed
+    assert of(read, "distui_rank_step_duration_seconds", rank="1") == [0.25]
+    assert of(read, "distui_rank_cpu_cores", rank="1") == [1.5]
+    assert of(read, "distui_rank_memory_usage_bytes") == []
+    assert [math.isnan(value) for value in of(read, "distui_training_loss")] == [True]
+    assert of(read, "distui_training_mfu_ratio", rank="0") == [0.415]
+    assert of(read, "DCGM_FI_DEV_GPU_UTIL") == [98]  # GPU 1 is not the run's
+    assert of(read, "DCGM_FI_DEV_FB_USED", UUID="GPU-0", modelName="NVIDIA H100", Hostname="box") == [3072]
+    assert of(read, "DCGM_FI_PROF_SM_ACTIVE", gpu="0") == [0.5]
+    assert of(read, "DCGM_FI_DEV_POWER_USAGE") == []
+    assert of(read, "distui_run_exit_code") == []
+
+
+def test_a_name_with_anything_in_it_is_one_label() -> None:
+    read = values(text_of(samples_of(state(), "r1", 0, NOW)))
+    (key,) = [key for key in read if key[0] == "distui_run_info"]
+    assert dict(key[1])["name"] == 'ev"il\\\n{}#\ufffd[31m\ufffd,é'
+
+
+def test_old_samples_are_left_out() -> None:
+    late = values(text_of(samples_of(state(util=98.0), "r1", 0, NOW + STALE_S + 2)))
+    assert of(late, "DCGM_FI_DEV_GPU_UTIL") == []
+    assert of(late, "distui_rank_steps") == []
+    assert of(late, "distui_ranks", state="running") == [2]
+
+
+def test_of_an_ended_run_only_what_stays_true() -> None:
+    ended = state(util=98.0)
+    ended.phase, ended.exit_code = RunPhase.FAILED, 3
+    ended.findings["hang", None, None] = Finding("hang", "error", "a rank hangs")
+    read = values(text_of(samples_of(ended, "r1", 0, NOW)))
+    assert {name for name, _ in read} == {
+        "distui_run_info", "distui_run_state", "distui_run_start_time_seconds", "distui_run_attempt",
+        "distui_run_failures_total", "distui_run_exit_code", "distui_run_findings",
+    }  # fmt: skip
+    assert of(read, "distui_run_state", state="failed") == [1]
+    assert of(read, "distui_run_exit_code") == [3]
+    assert of(read, "distui_run_findings", severity="error") == [1]
+
+
+def test_a_run_of_which_nothing_is_known_yet() -> None:
+    read = values(text_of(samples_of(RunState(), "r1", 0, NOW)))
+    assert of(read, "distui_run_state", state="starting") == [1]
+    assert of(read, "distui_run_attempt") == []
+    assert of(read, "distui_ranks") == []
+
+
+def test_every_name_is_in_the_documentation_and_no_other() -> None:
+    page = (Path(__file__).parents[3] / "docs/metrics.md").read_text()
+    rows = re.findall(r"^\| `(\w+)`", page, re.MULTILINE)
+    assert rows == [f"{each.name}_total" if each.kind == "counter" else each.name for each in FAMILIES]
+
+
+def test_a_file_is_replaced_whole_and_everybody_reads_it(tmp_path: Path) -> None:
+    path, umask = tmp_path / "distui-r1.prom", os.umask(0o077)
+    try:
+        path.symlink_to(tmp_path / "victim")
+        assert write(path, b"# EOF\n") == ""
+    finally:
+        os.umask(umask)
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert [each.name for each in tmp_path.iterdir()] == ["distui-r1.prom"]
+    assert "No such file or directory" in write(tmp_path / "gone/distui-r1.prom", b"")
+    assert not (tmp_path / "gone").exists()
+
+
+def test_files_of_runs_that_ended_long_ago_go_and_no_others(tmp_path: Path) -> None:
+    old, new, other = (tmp_path / name for name in ("distui-a.prom", "distui-b.prom", "raid.prom"))
+    link, folder = tmp_path / "distui-c.prom", tmp_path / "distui-d.prom"
+    for path in (old, new, other):
+        path.write_text("# EOF\n")
+    link.symlink_to(other)
+    folder.mkdir()
+    for path in (old, other):
+        os.utime(path, (NOW, NOW))
+    sweep(tmp_path, NOW + KEPT_S - 1)
+    assert old.exists()
+    os.utime(new, (NOW + 100, NOW + 100))
+    sweep(tmp_path, NOW + KEPT_S + 1)
+    assert sorted(tmp_path.iterdir()) == sorted([new, other, link, folder])
+    sweep(tmp_path / "gone", NOW)
+
+
+@pytest.mark.parametrize(
+    ("table", "directory", "says"),
+    [
+        ({}, None, ""),
+        ({"openmetrics_dir": "/var/lib/x"}, Path("/var/lib/x"), ""),
+        ({"openmetrics_dir": "~/x"}, Path.home() / "x", ""),
+        ({"openmetrics_dir": "x"}, None, "has to be a directory from / or ~ on"),
+        ({"openmetrics_dir": ""}, None, "has to be a directory from / or ~ on"),
+        ({"openmetrics_dir": "/a\nb"}, None, "has to be a directory from / or ~ on"),
+        ({"openmetrics_dir": 5}, None, "has to be a directory from / or ~ on"),
+        ({"openmetrics_dir": "~nobody-of-that-name/x"}, None, "has to be a directory from / or ~ on"),
+        ({"openmetrics": "/x"}, None, "did you mean openmetrics_dir?"),
+        ("/x", None, "has to be a section"),
+    ],
+)
+def test_what_the_settings_mean(table: object, directory: Path | None, says: str) -> None:
+    read = export_settings.of_table(table, Path("settings.toml"))
+    assert read.directory == directory
+    assert len(read.problems) == bool(says)
+    assert says in "".join(read.problems)
+
+
+def test_settings_that_cannot_be_read_export_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "distui/settings.toml"
+    path.parent.mkdir(mode=0o700)
+    path.write_text("[export")
+    assert export_settings.load({"XDG_CONFIG_HOME": str(tmp_path)}) == export_settings.MetricsExport()
+    path.write_text('[export]\nopenmetrics_dir = "/x"\n')
+    assert export_settings.load({"XDG_CONFIG_HOME": str(tmp_path)}).directory == Path("/x")
