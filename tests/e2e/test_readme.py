@@ -1,8 +1,9 @@
 """README.md's commands, each run exactly as printed by a shell in a fresh folder, and judged by what they did.
 
 A command that is not in the tables below fails the first test: whoever writes one says here what it does. Not run:
-`make demo` (test_demo.py), `make test`, `pip install .` (test_packaging.py), and the launch on SkyPilot's nodes and on
-hosts `a` and `b`, which the command line parses and, where it can without them, plans
+`make demo` (test_demo.py), `make test`, `pip install .` (test_packaging.py), verbs that have a file of tests
+(test_notify, test_diff, test_rerun, test_mcp, test_completion, test_run_filter), and the launch on SkyPilot's nodes and
+on hosts `a` and `b`, which the command line parses and, where it can without them, plans
 (tests/cluster, tests/runners/hub).
 """
 
@@ -48,6 +49,8 @@ STATUS = "distui status --json"
 LOGS, EVENTS, WAIT = "distui logs -f", "distui events -f", "distui wait"
 SKY = "distui launch ddp --on sky --gpus H100:8 --nnodes 2 -- train.py"
 HOSTS = "distui launch ddp --hosts a,b --nproc-per-node 8 -- train.py"
+NOTIFY, LS, DIFF = "distui notify test", "distui ls state:failed", "distui diff A B"
+RERUN, MCP, COMPLETION = "distui rerun RUN", "distui mcp", "distui completion bash"
 DEMO = "distui demo"
 DEMO_HANGS = "distui demo --hang"
 
@@ -55,7 +58,7 @@ RUN_HERE = {
     ADVISE, DOCTOR, LINT, PLAN, LAUNCH, ADOPT, DIAGNOSE, RESTART, NCCL, ATTACH, SLURM, WATCH, EXEC, EXPORT, REPLAY,
     STATUS, LOGS, EVENTS, WAIT,
 }  # fmt: skip
-PARSED_HERE = {SKY, HOSTS, DEMO, DEMO_HANGS}
+PARSED_HERE = {SKY, HOSTS, DEMO, DEMO_HANGS, NOTIFY, LS, DIFF, RERUN, MCP, COMPLETION}
 MAKE = {"make demo", "make test"}
 ELSEWHERE = {"pip install .", "make pictures", "torchrun"}
 

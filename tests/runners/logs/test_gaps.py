@@ -142,7 +142,7 @@ def test_diagnosis_counts_the_lines_that_are_left_out(capped: Path) -> None:
 
 async def test_the_log_screen_scrolls_up_over_a_gap(capped: Path) -> None:
     async def read(
-        file: str, offset: int, limit: int, grep: str = "", *, line: int = 0, at: float = 0.0
+        file: str, offset: int, limit: int = 65536, grep: str = "", *, line: int = 0, at: float = 0.0
     ) -> Window:
         return await asyncio.to_thread(read_window, capped, file, offset, limit, grep, line=line, at=at)
 
