@@ -93,7 +93,7 @@ def describe(state: RunState, now: float | None = None, marks: RunNotes | None =
     if state.checkpoints:
         lines.append(f"checkpoint: {checkpoint_line(state.checkpoint or state.checkpoints[-1], frame.now)}")
     if size := large(state):
-        lines.append(f"logs: {size_text(size)}, and they are kept whole without --log-cap")
+        lines.append(f"logs: {size_text(size)}, of which --log-cap at a launch keeps head and tail")
     lines += cluster(state, frame.now)
     if state.stages and not state.ranks:
         lines += ["", *plain(stage_rows(frame, WIDTH))]
