@@ -247,8 +247,13 @@ def start(
     ours = record.kind != "hub"  # whose ranks have the environments of the jobs on its nodes
     env = environment.of_launch((os.environ if shell is None else shell) if ours else {}, plan.env)
     secrets = {**environment.hidden(env), **hidden_of(plan)} if ours else hidden_of(plan)
-    record = _recorded(record, plan.cwd if ours else os.curdir, secrets)
+    whole = record.kind != "node"  # a node's part of a run has the rest from its hub
+    if whole:
+        record = structs.replace(record, git=launch_record.git_state(plan.cwd if ours else os.curdir))
     with run_directories.start_lock():
+        if whole:
+            marks = launch_record.fingerprints(secrets, run_directories.runs_dir().parent)
+            record = structs.replace(record, fingerprints=marks)
         path = run_directories.create(record, document, {**plan.files, **(files or {})})
         entry = run_directories.Entry(path, record)
         if ours:
@@ -262,17 +267,6 @@ def start(
         finally:
             settling.join()
     return entry
-
-
-def _recorded(record: RunRecord, cwd: str, secrets: Mapping[str, str]) -> RunRecord:
-    """The record with what is known of the launch itself; a node's part of a run has the rest from its hub."""
-    if record.kind == "node":
-        return record
-    folder = run_directories.runs_dir().parent
-    with contextlib.suppress(OSError, RunError):
-        file_io.make_own_folder(folder)
-    marks = launch_record.fingerprints(secrets, folder)
-    return structs.replace(record, git=launch_record.git_state(cwd), fingerprints=marks)
 
 
 def settle(path: Path) -> None:

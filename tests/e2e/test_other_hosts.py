@@ -239,7 +239,7 @@ async def test_a_run_of_another_host_is_compared(near: Near) -> None:
     assert there.fingerprints == {}
     assert (await load("near:faraway@1")).attempt == 1
     for name, part in (
-        ("near:gone", "no run 'gone'"),
+        ("near:gone", "No run 'gone'"),
         ("near:faraway@7", "no attempt 7"),
         ("locked:x", "your key"),
     ):

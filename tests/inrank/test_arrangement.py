@@ -80,11 +80,11 @@ def test_a_model_without_a_plan_for_tp(preset: Any) -> None:
 
 def test_layers_to_wrap_by_name(preset: Any) -> None:
     net = preset.nn.Sequential(preset.nn.Linear(2, 2))
-    assert preset.data._named(net, ["Linear"]) == [preset.nn.Linear]
+    assert preset.layers._named(net, ["Linear"]) == [preset.nn.Linear]
     with pytest.raises(
         preset.ParallelizeError, match="wrap names Block, and the model has Linear, Sequential"
     ):
-        preset.data._named(net, ["Block"])
+        preset.layers._named(net, ["Block"])
 
 
 def test_experts_that_are_not_there(preset: Any) -> None:

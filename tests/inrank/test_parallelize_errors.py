@@ -100,4 +100,4 @@ def test_blocks_are_the_outermost_members_of_module_lists(preset: Any) -> None:
     block.add_module("experts", experts)
     nested = nn.ModuleList([nn.ModuleList([nn.Linear(2, 2), nn.ReLU()])])
     model = nn.Sequential(nn.ModuleList([block]), nn.Linear(2, 2), nested)
-    assert list(preset.data.blocks(model)) == [block, nested[0][0]]
+    assert list(preset.layers.blocks(model)) == [block, nested[0][0]]
