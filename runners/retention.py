@@ -15,13 +15,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..presets.finding import did_you_mean
-from ..presets.sanitize import quoted
 from . import file_io, run_directories, run_notes, run_removal
 from .errors import RunError
 from .formatting import duration_text, plural, seconds_of, size_short
 from .run_directories import Entry
-from .settings_file import SettingsError, settings_path, settings_text
+from .settings_file import SettingsError, no_section, settings_path, settings_text, strangers
 
 SECTION = "retention"
 LOG = "removed.log"
@@ -78,12 +76,8 @@ def load(environ: Mapping[str, str] = os.environ) -> Retention:
 def of_table(table: Any, path: Path) -> Retention:
     """The same of `[retention]`."""
     if not isinstance(table, Mapping):
-        return Retention(problems=(f"{path}: {SECTION} has to be a section, [{SECTION}]",))
-    problems = []
-    for name in table:
-        if name not in KEYS:
-            hint = did_you_mean(name, KEYS) or f"there are {' and '.join(KEYS)}"
-            problems.append(f"{path}: there is no setting {quoted(f'{SECTION}.{name}')}; {hint}")
+        return Retention(problems=(no_section(path, SECTION),))
+    problems = strangers(path, SECTION, table, KEYS, f"there are {' and '.join(KEYS)}")
     older, keep = table.get("older_than"), table.get("keep")
     age = seconds_of(older) if isinstance(older, str) else None
     if older is not None and not age:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from ..presets import trusted_files
-from ..presets.finding import PresetError
+from ..presets.finding import PresetError, did_you_mean
+from ..presets.sanitize import quoted
 
 
 class SettingsError(Exception):
@@ -35,3 +36,19 @@ def settings_text(path: Path, environ: Mapping[str, str]) -> str:
         raise SettingsError(f"{path} is not UTF-8") from None
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def no_section(path: Path, section: str) -> str:
+    """What is wrong where a section's name holds a plain value."""
+    return f"{path}: {section} has to be a section, [{section}]"
+
+
+def strangers(
+    path: Path, section: str, names: Iterable[str], keys: tuple[str, ...], there: str
+) -> list[str]:
+    """A sentence for each name of a section that is none of its keys; `there`: which it has."""
+    return [
+        f"{path}: there is no setting {quoted(f'{section}.{name}')}; {did_you_mean(name, keys) or there}"
+        for name in names
+        if name not in keys
+    ]

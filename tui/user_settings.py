@@ -20,7 +20,7 @@ from ..presets.finding import PresetError, did_you_mean
 from ..presets.sanitize import quoted
 from ..runners import file_io, retention
 from ..runners.notify import ways
-from ..runners.settings_file import SettingsError, settings_text
+from ..runners.settings_file import SettingsError, no_section, settings_text
 from ..runners.telemetry import export_settings
 from .rows.charts import BY_NAME, WINDOWS
 from .rows.columns import TABLES
@@ -229,7 +229,7 @@ def _put(document: MutableMapping[str, Any], name: str, value: Any, path: Path) 
             document[section] = {}
         table = document.get(section, {})
         if not isinstance(table, MutableMapping):
-            raise SettingsError(f"{path}: {section} has to be a section, [{section}]")
+            raise SettingsError(no_section(path, section))
     if value:
         table[key] = list(value) if isinstance(value, tuple) else value
     elif key in table:

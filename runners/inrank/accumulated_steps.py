@@ -18,7 +18,7 @@ from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from .adopted import AdoptionError, where
-from .sharded_steps import check_kind, parameters_of
+from .sharded_steps import check_kind, gives_closure, parameters_of
 
 LEAD = "gradient accumulation cannot be applied"
 OTHERWISE = "leave batch.accumulation out"
@@ -71,7 +71,7 @@ class AccumulatedSteps:
         if optimizer not in self._optimizers:
             check_kind(optimizer, OTHERWISE, "gradient accumulation")
             self._optimizers[optimizer] = _Sums()
-        if len(args) > 1 or kwargs.get("closure") is not None:
+        if gives_closure(args, kwargs):
             raise AdoptionError(
                 f"{LEAD} at {where()}: the script gives step() a closure, which computes gradients during the step; "
                 f"{OTHERWISE}"

@@ -28,14 +28,22 @@ from torch.optim.optimizer import (
 
 from .accumulated_steps import AccumulatedSteps
 from .adopted import AdoptionError, adopted, initialising, where
-from .adopted_fsdp import LAYERS, AdoptedFSDP, prepared
+from .adopted_fsdp import AdoptedFSDP, prepared
 from .agreement import Agreement
 from .parallelize import data
-from .parallelize.settings import ParallelizeError, Settings, current, name_of
+from .parallelize.settings import LAYERS, ParallelizeError, Settings, current, name_of
 from .peer_service import PeerService, ScriptEnd
 from .sharded_backward import Backwards
 from .sharded_states import ShardedStates
-from .sharded_steps import BY_ELEMENT, ShardedSteps, by_parameter, check_kind, parameters_of, size_text
+from .sharded_steps import (
+    BY_ELEMENT,
+    ShardedSteps,
+    by_parameter,
+    check_kind,
+    gives_closure,
+    parameters_of,
+    size_text,
+)
 from .sharded_uses import Uses
 from .unwrapped_steps import EqualSteps
 
@@ -263,12 +271,12 @@ class Adoption:
         @functools.wraps(theirs)
         def registered(ddp: Any, *args: Any, **named: Any) -> None:
             if ddp in self._hooked:
-                ours = "strategy.powersgd_rank"
-                if "powersgd_rank" not in self._config.options:
-                    ours = "precision.reduce"
+                ours, otherwise = "precision.reduce", "add --set precision.reduce=fp32"
+                if "powersgd_rank" in self._config.options:
+                    ours, otherwise = "strategy.powersgd_rank", "leave strategy.powersgd_rank out"
                 raise AdoptionError(
                     f"the script registers a communication hook of its own at {where()}, and {ours} needs one, too: "
-                    + ("add --set precision.reduce=fp32" if ours[0] == "p" else f"leave {ours} out")
+                    f"{otherwise}"
                 )
             theirs(ddp, *args, **named)
 
@@ -308,9 +316,7 @@ class Adoption:
         if self._steps is not None:
             self._steps.begin(optimizer, args, kwargs)
         for model, states in self._sharded:
-            self._begin_sharded(
-                optimizer, model, states, len(args) > 1 or kwargs.get("closure") is not None
-            )
+            self._begin_sharded(optimizer, model, states, gives_closure(args, kwargs))
 
     def _check_unwrapped(self) -> None:
         """Raises AdoptionError where nothing can be applied at a step before which nothing was wrapped."""

@@ -25,24 +25,24 @@ from torch.nn.parallel import DistributedDataParallel
 from .adopted import AdoptionError, where
 from .agreement import EVALUATION, Agreement
 from .parallelize import data, layers
-from .parallelize.settings import ParallelizeError, Settings
+from .parallelize.settings import LAYERS, ParallelizeError, Settings
 from .sharded_backward import Backwards
 from .sharded_steps import parameters_of
 
 CHECKED = 2
 """Passes for training that are compared between ranks; the others are not, as that takes some milliseconds."""
-LAYERS = ("activation_checkpointing", "compile")
-"""Options that act on the layers of the model."""
 LEAST_SHARE = 0.5
 """Of the parameters: classes of modules that repeat are blocks if they have at least so much together."""
 
 
-def blocks(model: nn.Module, config: Settings) -> list[nn.Module]:
-    """The modules that are gathered as one: those the preset names, else members of module lists, else what repeats.
+def layers_of(model: nn.Module, config: Settings) -> list[nn.Module]:
+    """Those the preset names, else members of module lists, else what repeats. Raises ParallelizeError."""
+    return list(layers.units(model, config)) or repeated(model)
 
-    None of them shares a parameter with anything outside. Raises ParallelizeError.
-    """
-    chosen = list(layers.units(model, config)) or repeated(model)
+
+def blocks(model: nn.Module, config: Settings) -> list[nn.Module]:
+    """The layers that are gathered as one: they share no parameter with anything outside. Raises ParallelizeError."""
+    chosen = layers_of(model, config)
     uses = _uses(model)
 
     def alone(block: nn.Module) -> bool:
@@ -60,7 +60,7 @@ def prepared(model: nn.Module, config: Settings) -> list[str]:
     otherwise = f"add --set strategy.{asked[0]}=false"
     if type(model).__name__ == "OptimizedModule" or isinstance(model, torch.jit.ScriptModule):
         raise AdoptionError(f"{lead}: the model is compiled already; {otherwise}")
-    chosen = list(layers.units(model, config)) or repeated(model)
+    chosen = layers_of(model, config)
     if not chosen and "activation_checkpointing" in asked:
         raise AdoptionError(f"{lead}: the model has no layers that repeat; {otherwise}")
     return layers.prepare(chosen or [model], config)

@@ -116,7 +116,7 @@ class ShardedSteps:
         mine = self._optimizers.get(optimizer)
         if mine is None:
             mine = self._optimizers[optimizer] = self._begun(optimizer)
-        if len(args) > 1 or kwargs.get("closure") is not None:
+        if gives_closure(args, kwargs):
             raise AdoptionError(
                 f"zero1 cannot be applied at {where()}: the script gives step() a closure, which computes gradients "
                 f"during the step; {self._otherwise}"
@@ -236,6 +236,11 @@ class ShardedSteps:
             return None
         sizes = f", {size_text(here * numbers / own)} of states → {size_text(here)}" if here else ""
         return "zero1", f"{mine} of {count} parameters are updated on this rank{sizes}"
+
+
+def gives_closure(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether step(), called with these, computes gradients by itself; the optimizer is the first of `args`."""
+    return len(args) > 1 or kwargs.get("closure") is not None
 
 
 def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:

@@ -20,7 +20,7 @@ from ...presets.finding import nearest_or_all
 from ...presets.sanitize import quoted
 from ...presets.secrets import is_secret
 from ..errors import RunError
-from ..settings_file import SettingsError, settings_path, settings_text
+from ..settings_file import SettingsError, no_section, settings_path, settings_text
 from .rule_words import NAME, OFF, ChosenWay, Minutes, every_rule, rules_of, split_word
 
 POSTED = ("webhook", "slack", "discord", "ntfy")
@@ -89,9 +89,7 @@ def load(environ: Mapping[str, str] = os.environ) -> Configured:
 def of_table(table: Any, path: Path) -> Configured:
     """The same of `[notify]`. A way with a mistake is left out, and named."""
     if not isinstance(table, Mapping):
-        return Configured(
-            path, _own_ways(every_rule()), problems=(f"{path}: notify has to be a section, [notify]",)
-        )
+        return Configured(path, _own_ways(every_rule()), problems=(no_section(path, "notify"),))
     problems = [
         f"{path}: there is no setting {quoted(f'notify.{name}')}; there are notify.send, notify.rules, notify.ways"
         for name in table

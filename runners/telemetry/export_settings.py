@@ -10,9 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ...presets.finding import did_you_mean
-from ...presets.sanitize import quoted
-from ..settings_file import SettingsError, settings_path, settings_text
+from ..settings_file import SettingsError, no_section, settings_path, settings_text, strangers
 
 SECTION = "export"
 DIRECTORY = "openmetrics_dir"
@@ -43,12 +41,8 @@ def load(environ: Mapping[str, str] = os.environ) -> MetricsExport:
 def of_table(table: Any, path: Path) -> MetricsExport:
     """The same of `[export]`."""
     if not isinstance(table, Mapping):
-        return MetricsExport(problems=(f"{path}: {SECTION} has to be a section, [{SECTION}]",))
-    problems = []
-    for name in table:
-        if name not in KEYS:
-            hint = did_you_mean(name, KEYS) or f"there is {SECTION}.{DIRECTORY}"
-            problems.append(f"{path}: there is no setting {quoted(f'{SECTION}.{name}')}; {hint}")
+        return MetricsExport(problems=(no_section(path, SECTION),))
+    problems = strangers(path, SECTION, table, KEYS, f"there is {SECTION}.{DIRECTORY}")
     value = table.get(DIRECTORY)
     if value is None:
         return MetricsExport(problems=tuple(problems))

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-from loops import WIDTH, Net  # isort: skip  # before torch: it has the preset act in this process
+from loops import WIDTH, Net, run  # isort: skip  # before torch: it has the preset act in this process
 
 import torch
 import torch.distributed as dist
@@ -165,7 +164,4 @@ LOOPS: list[Callable[[], Any]] = [
 ]  # fmt: skip
 
 if __name__ == "__main__":
-    dist.init_process_group("gloo")
-    seen = {loop.__name__: loop() for loop in LOOPS}
-    torch.save(seen, Path(sys.argv[1]) / f"rank-{dist.get_rank()}.pt")
-    dist.destroy_process_group()
+    run(LOOPS)

@@ -250,8 +250,14 @@ LOOPS: list[Callable[[], list[Any]]] = [
     logged, kept, evaluated,
 ]  # fmt: skip
 
-if __name__ == "__main__":
+
+def run(loops: list[Callable[[], Any]]) -> None:
+    """Each in these ranks; what came of them goes into the folder that is the first argument."""
     dist.init_process_group("gloo")
-    seen = {loop.__name__: loop() for loop in LOOPS}
+    seen = {loop.__name__: loop() for loop in loops}
     torch.save(seen, Path(sys.argv[1]) / f"rank-{dist.get_rank()}.pt")
     dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    run(LOOPS)

@@ -15,7 +15,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 _Types = Dict[str, Tuple[type, ...]]
 _YES_NO = ("find_unused_parameters", "gradient_as_bucket_view", "static_graph", "device_mesh")
-_LAYERS: _Types = {"activation_checkpointing": (bool,), "compile": (bool,)}
+LAYERS = ("activation_checkpointing", "compile")
+"""Options that act on the layers of the model."""
+_LAYERS: _Types = dict.fromkeys(LAYERS, (bool,))
 _DDP: _Types = {"bucket_cap_mb": (int, float), **dict.fromkeys(_YES_NO, (bool,)), **_LAYERS}
 _FSDP: _Types = {"wrap": (list,), "cpu_offload": (bool,), **_LAYERS}
 OPTIONS: Dict[str, _Types] = {
