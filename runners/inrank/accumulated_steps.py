@@ -17,12 +17,11 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
-from .adopted import AdoptionError, where
-from .sharded_steps import check_kind, gives_closure, parameters_of
+from .adopted import AdoptionError, gives_closure, where
+from .sharded_steps import check_kind, parameters_of
 
 LEAD = "gradient accumulation cannot be applied"
 OTHERWISE = "leave batch.accumulation out"
-Call = Callable[..., Any]
 
 
 class _Sums:
@@ -50,11 +49,6 @@ class AccumulatedSteps:
         self._optimizers: weakref.WeakKeyDictionary[Optimizer, _Sums] = weakref.WeakKeyDictionary()
         self._taken: dict[int, Any] = {}
         """Id of each parameter that is trained with accumulation → a weak reference to it."""
-
-    @property
-    def words(self) -> list[str]:
-        """What is done."""
-        return [f"1 optimizer step of {self.passes} made, with their mean gradient"]
 
     def take(self, parameters: Iterable[torch.Tensor]) -> None:
         """Accumulate for optimizers of these."""
@@ -133,7 +127,7 @@ class AccumulatedSteps:
             for place in (nn.utils, nn.utils.clip_grad):
                 setattr(place, name, self._clipping(getattr(place, name)))
 
-    def _clipping(self, theirs: Call) -> Call:
+    def _clipping(self, theirs: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(theirs)
 
         @functools.wraps(theirs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -58,6 +58,11 @@ def where() -> str:
 def own_call() -> bool:
     """Whether the function that asks was called by the script itself."""
     return not sys._getframe(2).f_code.co_filename.startswith(_inside())
+
+
+def gives_closure(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether step(), called with these, computes gradients by itself; the optimizer is the first of `args`."""
+    return len(args) > 1 or kwargs.get("closure") is not None
 
 
 def initialising() -> bool:

@@ -27,7 +27,7 @@ from torch.optim.optimizer import (
 )
 
 from .accumulated_steps import AccumulatedSteps
-from .adopted import AdoptionError, adopted, initialising, where
+from .adopted import AdoptionError, adopted, gives_closure, initialising, where
 from .adopted_fsdp import AdoptedFSDP, prepared
 from .agreement import Agreement
 from .parallelize import data
@@ -35,15 +35,7 @@ from .parallelize.settings import LAYERS, ParallelizeError, Settings, current, n
 from .peer_service import PeerService, ScriptEnd
 from .sharded_backward import Backwards
 from .sharded_states import ShardedStates
-from .sharded_steps import (
-    BY_ELEMENT,
-    ShardedSteps,
-    by_parameter,
-    check_kind,
-    gives_closure,
-    parameters_of,
-    size_text,
-)
+from .sharded_steps import BY_ELEMENT, ShardedSteps, by_parameter, check_kind, parameters_of, size_text
 from .sharded_uses import Uses
 from .unwrapped_steps import EqualSteps
 
@@ -190,7 +182,7 @@ class Adoption:
         if self._accumulated.passes == 1:
             return []
         self._accumulated.take(parameters)
-        return self._accumulated.words
+        return [f"1 optimizer step of {self._accumulated.passes} made, with their mean gradient"]
 
     def _agreed(self) -> tuple[Agreement, Backwards, Uses, PeerService]:
         """What all sharded models of this process have in common, made at the first; every rank does."""

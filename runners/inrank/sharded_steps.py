@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import Optimizer
 
-from .adopted import AdoptionError, where
+from .adopted import AdoptionError, gives_closure, where
 from .peer_service import PeerService
 
 BY_PARAMETER = (
@@ -236,11 +236,6 @@ class ShardedSteps:
             return None
         sizes = f", {size_text(here * numbers / own)} of states → {size_text(here)}" if here else ""
         return "zero1", f"{mine} of {count} parameters are updated on this rank{sizes}"
-
-
-def gives_closure(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether step(), called with these, computes gradients by itself; the optimizer is the first of `args`."""
-    return len(args) > 1 or kwargs.get("closure") is not None
 
 
 def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
