@@ -224,7 +224,7 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 362,
-    "lines": 102_041,
+    "lines": 102_049,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 55,

@@ -191,12 +191,20 @@ def _pairs(text: str) -> Iterator[_Pair]:
             ("", "", "") if label is None else (label["label"], label["unit"] or "", label["sep"])
         )
         after = (number["unit"] or "").strip()
+        end = number.end()
+        if _names_the_next(name, after):
+            after, end = "", number.end("value")
         if number["value"][-1:].isalpha() and not (sep or meaning(name).field):
             continue  # the word "nan" of a name, as in "number of nan iterations"
-        begin = number.end() if ratio is None else ratio.end()
+        begin = end if ratio is None else ratio.end()
         if name or after:
             total = None if ratio is None else ratio["total"]
             yield _Pair(name.strip("[] "), unit, number["value"], after, total, sep, evaluates)
+
+
+def _names_the_next(name: str, unit: str) -> bool:
+    """Whether what looks like a unit is the name of the number after it: "loss 1.95 tokens/s 1234"."""
+    return "/" in unit and meaning(name).field in ("loss", "lr", "grad_norm", "step", "epoch")
 
 
 def _label_part(before: str) -> str:
