@@ -63,7 +63,7 @@ class Request:
     save_on: str | None = None
     """What asks the script to save: see `save_on`."""
     restart_limit: int | None = None
-    log_cap: int = 0
+    log_cap: int | None = None
     notify: tuple[str, ...] = ()
     """Ways on which notices go, each with its rules: "team:hang,gave-up"; (): as the settings say."""
 

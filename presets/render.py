@@ -16,6 +16,8 @@ from .plan import Plan
 from .sanitize import clean_whole, quoted
 from .secrets import MASK, SECRET_WORDS, holds_secret, mask, mask_text, mask_words
 
+LOG_CAP = "--log-cap"
+"""In the origins of a plan: the file of settings that has its cap of logs."""
 LISTED = 64
 """Ranks whose coordinates are printed."""
 
@@ -53,7 +55,8 @@ def render(plan: Plan, more: Sequence[str] = ()) -> str:
     lines += [f"save first   {plan.save_on}"] if plan.save_on else []
     lines.append(f"hook         {'in every rank' if plan.hook else 'left out'}")
     lines += [f"signals      {pattern}" for pattern in plan.signals]
-    lines += [f"log cap      {plan.log_cap:,} bytes of each log on disk"] if plan.log_cap else []
+    origin = f"  # {plan.origins[LOG_CAP]}" if LOG_CAP in plan.origins else ""
+    lines += [f"log cap      {plan.log_cap:,} bytes of each log on disk{origin}"] if plan.log_cap else []
     lines += [f"notify       {word}" for word in plan.notify]
     lines.append(f"ports        {ports(plan)}")
     if plan.notes:

@@ -255,6 +255,7 @@ ARGUMENTS: Mapping[str, Argument] = {
     "attempt": Argument(_or_none(_count), "the number of an attempt, or None for the newest"),
     "unset": Argument(_many(_variable_there), 'a list of variables by their names, as in ["NCCL_DEBUG"]'),
     "adopt": Argument(_flag, "True or False"),
+    "notify": Argument(_many(_name), 'a list of ways, as in ["team:hang,gave-up", "terminal"], or ["off"]'),
     "reachable": Argument(_flag, "True or False"),
 }
 
@@ -285,14 +286,16 @@ def launch(
     nccl: Mapping[str, str] | None = None,
     python: str | os.PathLike[str] | None = None,
     adopt: bool = False,
+    notify: Sequence[str] = (),
 ) -> Run:
     """Start `script` under a preset on this machine, or on `hosts` by ssh. Raises RunError and TypeError.
 
-    `overrides`: fields of the preset, "mesh.tp=2"; the rest is as on the command line.
+    `overrides`: fields of the preset, "mesh.tp=2"; `notify`: () as the settings say; the rest is as on the command
+    line.
     """
     given = checked(
         script=script, args=args, name=name, python=python, nnodes=nnodes, nproc_per_node=nproc_per_node,
-        env=env, nccl=nccl, adopt=adopt,
+        env=env, nccl=nccl, adopt=adopt, notify=notify,
     )  # fmt: skip
     under = checked(preset=preset, overrides=overrides)
     named = [Named(host) for host in checked(hosts=hosts)["hosts"]]
@@ -301,11 +304,15 @@ def launch(
 
 
 def execute(
-    *command: str | os.PathLike[str], name: str | None = None, env: Mapping[str, str] | None = None
+    *command: str | os.PathLike[str],
+    name: str | None = None,
+    env: Mapping[str, str] | None = None,
+    notify: Sequence[str] = (),
 ) -> Run:
     """Start any command on this machine, supervised as it is. Raises RunError and TypeError."""
     words: tuple[str, ...] = checked(command=command)["command"]
-    return _started(LaunchRequest(command=words, request=Request(**checked(name=name, env=env))))
+    given = checked(name=name, env=env, notify=notify)
+    return _started(LaunchRequest(command=words, request=Request(**given)))
 
 
 def _started(asked: LaunchRequest) -> Run:

@@ -200,3 +200,15 @@ def bytes_of(text: str) -> int | None:
         return None
     base = 1000 if (match[3] or "").lower() == "b" else 1024
     return int(float(match[1]) * base ** (_POWERS.index(match[2].upper()) + 1 if match[2] else 0))
+
+
+LEAST_CAP = 16 << 20
+"""Bytes of a log: what `export` and the screen read of both ends is kept whole."""
+
+
+def bytes_of_cap(text: str) -> int | None:
+    """Bytes that a cap of logs means, 0 for "off"; None where it means none."""
+    if text == "off":
+        return 0
+    size = bytes_of(text)
+    return size if size is not None and LEAST_CAP <= size < 1 << 50 else None

@@ -273,6 +273,7 @@ def summarise(plan: Plan) -> PlanSummary:
         grace_s=plan.grace_s,
         save_on=plan.save_on,
         notify=plan.notify,
+        log_cap=plan.log_cap,
         notes=plan.notes,
         mesh=dict(plan.mesh),
         zero_stage=_field(plan, "DISTUI_STRATEGY_OPTIONS", "stage", int)

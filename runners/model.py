@@ -377,7 +377,8 @@ class PlanSummary(Struct, frozen=True, omit_defaults=True):
     save_on: str = ""
     """What asks the script to save: "SIGUSR1", or "FILE:PATH"; "" where nothing does. See presets/save_on.py."""
     notify: tuple[str, ...] = ()
-    """As of the plan."""
+    log_cap: int = 0
+    """Both as of the plan."""
 
 
 # --- what a rank is doing at one moment: its stack, its collectives, its process ---

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import time
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from . import file_io, run_directories, run_notes, run_removal
 from .errors import RunError
 from .formatting import duration_text, plural, seconds_of, size_short
 from .run_directories import Entry
-from .settings_file import SettingsError, no_section, settings_path, settings_text, strangers
+from .settings_file import SettingsError, no_section, section_of, settings_path, strangers
 
 SECTION = "retention"
 LOG = "removed.log"
@@ -63,14 +62,10 @@ class Retention(Struct, frozen=True):
 
 def load(environ: Mapping[str, str] = os.environ) -> Retention:
     """The settings of this user. Never fails."""
-    path = settings_path(environ)
-    if not os.path.lexists(path):
-        return Retention()
     try:
-        document = tomllib.loads(settings_text(path, environ))
-    except (SettingsError, tomllib.TOMLDecodeError, RecursionError) as error:
-        return Retention(problems=(str(error) or f"{path} is not TOML",))
-    return of_table(document.get(SECTION, {}), path)
+        return of_table(section_of(SECTION, environ), settings_path(environ))
+    except SettingsError as error:
+        return Retention(problems=(str(error),))
 
 
 def of_table(table: Any, path: Path) -> Retention:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from ..presets import trusted_files
 from ..presets.finding import PresetError, did_you_mean
@@ -36,6 +38,18 @@ def settings_text(path: Path, environ: Mapping[str, str]) -> str:
         raise SettingsError(f"{path} is not UTF-8") from None
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def section_of(name: str, environ: Mapping[str, str] = os.environ) -> Any:
+    """What stands under that name; {} where nothing does. Raises SettingsError."""
+    path = settings_path(environ)
+    if not os.path.lexists(path):
+        return {}
+    try:
+        return tomllib.loads(settings_text(path, environ)).get(name, {})
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        why = str(error) or type(error).__name__
+        raise SettingsError(f"{path} is not TOML that can be read ({why})") from None
 
 
 def no_section(path: Path, section: str) -> str:

@@ -24,7 +24,7 @@ MODULE_LINES = 650
 FUNCTION_LINES = 45
 LONGER: dict[str, tuple[int, str]] = {
     "runners/model.py": (
-        1209,
+        1210,
         "one definition of every event and command, and all that is known of each kind of command",
     ),
     "runners/state.py": (704, "one fold: what every event does to the state of a run"),
@@ -223,8 +223,8 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 362,
-    "lines": 102_049,
+    "modules": 363,
+    "lines": 102_184,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 55,

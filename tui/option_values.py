@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from ..runners.formatting import bytes_of
+from ..runners.formatting import bytes_of_cap
 
 
 def seconds(text: str) -> float:
@@ -20,10 +20,12 @@ def gigabytes(text: str) -> float:
 
 
 def cap(text: str) -> int:
-    """A size of an option in bytes, of 16 MiB or more. Raises ArgumentTypeError."""
-    size = bytes_of(text)
-    if size is None or not 16 << 20 <= size < 1 << 50:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size of a log: write 16MiB or more, as in 200MB")
+    """A size of an option in bytes, of 16 MiB or more; 0 for "off". Raises ArgumentTypeError."""
+    size = bytes_of_cap(text)
+    if size is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no size of a log: write 16MiB or more, as in 200MB, or off"
+        )
     return size
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from ..runners import retention
+from ..runners.logs import log_settings
 from ..runners.telemetry import export_settings
 from .user_settings import KEYS, SettingKey, UserSettings
 
@@ -59,23 +61,37 @@ GUIDES: dict[str, SettingGuide] = {
 """By the names in the file."""
 
 SEND = "notify.send"
-OF_RUNS = SettingGuide(
-    "ways on which every launch sends notices: `distui notify` lists them, and docs/notifications.md has the keys",
-    ["terminal"], None, "none",
-)  # fmt: skip
-"""Of the section that runs read themselves."""
 EXPORT = f"{export_settings.SECTION}.{export_settings.DIRECTORY}"
-OF_EXPORT = SettingGuide(
-    "directory of node_exporter's textfile collector into which runs write their metrics: docs/metrics.md",
-    "/var/lib/node_exporter/textfile", None, "no metrics are written",
-)  # fmt: skip
+LOG_CAP = f"{log_settings.SECTION}.{log_settings.CAP}"
+OLDER, KEEP = (f"{retention.SECTION}.{key}" for key in retention.KEYS)
+OF_RUNS: dict[str, tuple[SettingGuide, str]] = {
+    SEND: (SettingGuide(
+        "ways on which every launch sends notices: `distui notify` lists them, and docs/notifications.md has the keys",
+        ["terminal"], None, "none",
+    ), "a list of ways"),
+    EXPORT: (SettingGuide(
+        "directory of node_exporter's textfile collector into which runs write their metrics: docs/metrics.md",
+        "/var/lib/node_exporter/textfile", None, "no metrics are written",
+    ), "a directory"),
+    LOG_CAP: (SettingGuide(
+        "size on disk beyond which the middle of a rank's log is left out, for every launch without --log-cap", "200MB",
+        None, "logs are kept whole",
+    ), "a size of 16MiB or more, or off"),
+    OLDER: (SettingGuide(
+        "runs that ended so long ago are removed after a launch", "30d", None, "no age removes a run"
+    ), "a time in s, m, h, d or w"),
+    KEEP: (SettingGuide(
+        "so many of the newest runs stay, whatever their age", 200, None, "no number keeps a run"
+    ), "a number of runs, from 1 on"),
+}  # fmt: skip
+"""Keys of the sections that launches and runs read themselves, each with what its value has to be."""
 
 
 def example() -> str:
     """A settings file with every key as a comment."""
     lines, section = [HEAD], ""
     about = [(name, GUIDES[name], f": {key.wants.partition(', as in ')[0]}") for name, key in KEYS.items()]
-    for name, guide, wants in [*about, (SEND, OF_RUNS, ""), (EXPORT, OF_EXPORT, "")]:
+    for name, guide, wants in [*about, *((name, guide, "") for name, (guide, _) in OF_RUNS.items())]:
         table, _, leaf = name.rpartition(".")
         if table != section:
             section = table
@@ -101,23 +117,17 @@ def chosen(settings: UserSettings, key: SettingKey) -> Any:
 
 
 def document(
-    settings: UserSettings, send: Sequence[str], export: str, path: str, problems: list[str]
+    settings: UserSettings, of_runs: Mapping[str, Any], path: str, problems: list[str]
 ) -> Mapping[str, Any]:
-    """For `--json`."""
-    rows = []
-    for name, key in KEYS.items():
-        value, guide = chosen(settings, key), GUIDES[name]
-        rows.append({
+    """For `--json`. `of_runs`: what the file says for keys of OF_RUNS; None, or no key, for nothing."""
+    own = [(name, chosen(settings, key), GUIDES[name], key.wants) for name, key in KEYS.items()]
+    theirs = [(name, of_runs.get(name), guide, wants) for name, (guide, wants) in OF_RUNS.items()]
+    rows = [
+        {
             "key": name, "value": guide.default if value is None else value,
-            "origin": "default" if value is None else path, "about": guide.about, "wants": key.wants,
+            "origin": "default" if value is None else path, "about": guide.about, "wants": wants,
             "without": guide.without or toml(guide.default),
-        })  # fmt: skip
-    rows.append({
-        "key": SEND, "value": list(send) or None, "origin": path if send else "default", "about": OF_RUNS.about,
-        "wants": "a list of ways", "without": OF_RUNS.without,
-    })  # fmt: skip
-    rows.append({
-        "key": EXPORT, "value": export or None, "origin": path if export else "default", "about": OF_EXPORT.about,
-        "wants": "a directory", "without": OF_EXPORT.without,
-    })  # fmt: skip
+        }
+        for name, value, guide, wants in own + theirs
+    ]  # fmt: skip
     return {"path": path, "settings": rows, "problems": problems}

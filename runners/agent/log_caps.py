@@ -52,7 +52,7 @@ class LogCaps:
         return Finding(
             id="log-cap",
             severity="warning",
-            text=f"logs grow beyond {cap}, and --log-cap cannot hold them: {why}",
+            text=f"logs grow beyond {cap}, and the cap cannot hold them: {why}",
             node=self._run.node,
             remedy="set XDG_STATE_HOME to a directory on a local disk (ext4, xfs, btrfs, tmpfs), or print less",
         )

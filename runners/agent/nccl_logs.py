@@ -253,7 +253,7 @@ class Tail:
             self.offset = self.size
 
     def _pass_gap(self, feed: Callable[[bytes], None]) -> int:
-        """What is left out by --log-cap counts as so many empty lines; bytes that may be read from here on."""
+        """What is left out by the cap of logs counts as so many empty lines; bytes that may be read from here on."""
         gap = gaps.read(self._run_dir / self.file.id)
         if gap is not None and gap.holds(self.offset):
             self.offset, left = gap.end, gap.lines

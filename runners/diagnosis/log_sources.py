@@ -190,7 +190,7 @@ class _OpenFile:
 
 
 class _CappedLog(_OpenFile):
-    """A log of which --log-cap left out a part: that comes as so many empty lines, which are counted."""
+    """A log of which the cap left out a part: that comes as so many empty lines, which are counted."""
 
     def __init__(self, descriptor: int, gap: Gap) -> None:
         super().__init__(descriptor)

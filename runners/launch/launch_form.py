@@ -63,6 +63,8 @@ class LaunchForm:
     """K=V words, quoted as in a shell."""
     nccl: str = ""
     """NCCL_DEBUG level; "" for the preset's."""
+    notify: str = ""
+    """WAY[:RULES] words, quoted as in a shell; "" for those of the settings."""
     place: str = ""
     """"" or "local" (this machine), "sky" or one of SkyPilot's places, or "hosts A,B,…"."""
     nodes: str = ""
@@ -231,6 +233,7 @@ def _request(form: LaunchForm) -> Request:
         env=pairs(env, "environment"),
         nccl=nccl_pairs(nccl),
         nccl_presets=form.nccl_presets,
+        notify=tuple(shell_words(form.notify, "notify")),
     )
 
 

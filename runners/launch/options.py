@@ -131,10 +131,13 @@ OPTIONS: tuple[LaunchOption, ...] = (
     LaunchOption(
         flags=("--notify",), takes="WAY[:RULES]", repeat=True, help="send notices of the run on a way of the settings",
         more="As in `team:hang,gave-up`; `off`: on none. [notifications.md](notifications.md) has ways and rules.",
+        field="notify", label="notify", example="as the settings say",
     ),
     LaunchOption(
-        flags=("--log-cap",), takes="SIZE", parse="cap", help="leave out the middle of a rank's log beyond SIZE on disk",
-        more="From 16MiB on, as in 200MB; without it logs are kept whole. [telemetry.md](telemetry.md#logs) says how.",
+        flags=("--log-cap",), takes="SIZE|off", parse="cap",
+        help="leave out the middle of a rank's log beyond SIZE on disk",
+        more="From 16MiB on, as in 200MB; without it as `logs.cap` of the settings says, else logs are kept whole:"
+        " [telemetry.md](telemetry.md#logs).",
     ),
     LaunchOption(
         flags=("--restarts",), takes="N", parse="count", help="failures in a row after which the ranks restart",

@@ -23,7 +23,7 @@ from ...presets.finding import PlanError
 from ...presets.load import load
 from ...presets.nccl import check, full_name
 from ...presets.plan import Place, Plan, Request, command_plan, make_plan
-from ...presets.render import for_host, plan_to_json, render, rendezvous_port
+from ...presets.render import LOG_CAP, for_host, plan_to_json, render, rendezvous_port
 from ...presets.sanitize import quoted
 from ...presets.secrets import mask, mask_value, mask_words
 from ...presets.torchrun import MAX_RESTARTS
@@ -38,6 +38,7 @@ from ..hub.on_hosts import HostsRequest
 from ..hub.sky_process import check_installed
 from ..inrank.secure_channel import KEY_FILE
 from ..journal import RunRecord
+from ..logs import log_settings
 from ..node.job import HUB_FILE, Document
 from ..notify import ways
 from ..notify.rule_words import OFF
@@ -185,9 +186,14 @@ def prepare(launch: LaunchRequest) -> Prepared:
     except PlanError as error:
         raise RunError(str(error)) from None
     plan, wrong = ready.plan, () if words == (OFF,) else configured.problems
+    cap, kept = launch.request.log_cap, log_settings.LogSettings()
+    if cap is None:
+        kept = log_settings.load()
+        cap, wrong = kept.cap, tuple(dict.fromkeys((*wrong, *kept.problems)))
     plan = replace(
         plan,
-        log_cap=launch.request.log_cap,
+        log_cap=cap,
+        origins={**plan.origins, LOG_CAP: str(configured.path)} if kept.cap else plan.origins,
         notify=words,
         notes=(*plan.notes, *wrong),
         passed=(*plan.passed, *wrong),

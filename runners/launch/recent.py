@@ -21,6 +21,7 @@ from ...presets.worker_group import COMMAND_LINE
 from .. import daemon, file_io
 from ..errors import RunError
 from ..run_directories import Entry
+from . import rerun
 from .launch_form import LaunchForm
 from .prepare import shell_words
 
@@ -37,6 +38,7 @@ FIELDS = (
     "name",
     "env",
     "nccl",
+    "notify",
     "place",
     "nodes",
     "gpus",
@@ -136,5 +138,14 @@ def form_of(entry: Entry, cwd: str) -> LaunchForm:
         name=name,
         env=_pairs(sorted(asked.items())),
         nccl=level,
+        notify=shlex.join(_notify(entry)),
         nodes=str(plan.nnodes) if hub and plan.nnodes > 1 else "",
     )
+
+
+def _notify(entry: Entry) -> tuple[str, ...]:
+    """The ways that its launch named; () where it left them to the settings."""
+    try:
+        return rerun.read(entry).launch.request.notify
+    except RunError:
+        return ()

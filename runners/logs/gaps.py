@@ -23,8 +23,6 @@ HEAD_SHARE, MOST_HEAD = 4, 16 << 20
 """A quarter of the cap is kept of the beginning, no more than so many bytes."""
 TAIL_SHARE = 2
 """Half of it is kept of the end."""
-LEAST_CAP = 16 << 20
-"""Bytes: what `export` and the screen read of both ends is kept whole."""
 LEAST_GAP = 1 << 20
 """Bytes that are worth a punch."""
 _REACH = 1 << 20
@@ -44,7 +42,7 @@ class Gap(Struct, frozen=True):
     @property
     def text(self) -> str:
         """What a reader is told."""
-        return f"… {size_text(self.end - self.begin)} left out by --log-cap, {self.lines:,} lines …"
+        return f"… {size_text(self.end - self.begin)} left out by the cap of logs, {self.lines:,} lines …"
 
     def holds(self, offset: int) -> bool:
         """Whether that byte is left out."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from ...presets.finding import nearest_or_all
 from ...presets.sanitize import quoted
 from ...presets.secrets import is_secret
 from ..errors import RunError
-from ..settings_file import SettingsError, no_section, settings_path, settings_text
+from ..settings_file import SettingsError, no_section, section_of, settings_path
 from .rule_words import NAME, OFF, ChosenWay, Minutes, every_rule, rules_of, split_word
 
 POSTED = ("webhook", "slack", "discord", "ntfy")
@@ -74,16 +73,10 @@ class Configured(Struct, frozen=True):
 def load(environ: Mapping[str, str] = os.environ) -> Configured:
     """The settings of this user; never fails."""
     path = settings_path(environ)
-    if not os.path.lexists(path):
-        return of_table({}, path)
     try:
-        document = tomllib.loads(settings_text(path, environ))
+        return of_table(section_of("notify", environ), path)
     except SettingsError as error:
         return Configured(path, _own_ways(every_rule()), problems=(str(error),))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        why = f"{path} is not TOML that can be read ({str(error) or type(error).__name__})"
-        return Configured(path, _own_ways(every_rule()), problems=(why,))
-    return of_table(document.get("notify", {}), path)
 
 
 def of_table(table: Any, path: Path) -> Configured:

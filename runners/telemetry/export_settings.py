@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from ..settings_file import SettingsError, no_section, settings_path, settings_text, strangers
+from ..settings_file import SettingsError, no_section, section_of, settings_path, strangers
 
 SECTION = "export"
 DIRECTORY = "openmetrics_dir"
@@ -28,14 +27,10 @@ class MetricsExport(Struct, frozen=True):
 
 def load(environ: Mapping[str, str] = os.environ) -> MetricsExport:
     """The settings of this user. Never fails."""
-    path = settings_path(environ)
-    if not os.path.lexists(path):
-        return MetricsExport()
     try:
-        document = tomllib.loads(settings_text(path, environ))
-    except (SettingsError, tomllib.TOMLDecodeError, RecursionError):
+        return of_table(section_of(SECTION, environ), settings_path(environ))
+    except SettingsError:
         return MetricsExport()  # the cockpit and `distui settings` name it; this run was asked for nothing
-    return of_table(document.get(SECTION, {}), path)
 
 
 def of_table(table: Any, path: Path) -> MetricsExport:

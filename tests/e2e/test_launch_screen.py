@@ -53,6 +53,8 @@ def test_a_preset_is_searched_changed_launched_and_seen_running(world: World) ->
         go(screen, "ranks")
         screen.press("2")
         screen.until("2 = nnodes 1 × nproc_per_node 2", 30)
+        go(screen, "notify")
+        screen.press(*"terminal:gave-up")
         go(screen, "limit")
         screen.press("0", "x")
         screen.until("restart.limit takes a whole number", 30)
@@ -75,4 +77,5 @@ def test_a_preset_is_searched_changed_launched_and_seen_running(world: World) ->
     assert len(run.status()["ranks"]) == 2
     plan = json.loads((run.path / "plan.json").read_text())
     assert (plan["preset"], plan["restart"]["limit"]) == ("ddp", 7)
+    assert plan["notify"] == ["terminal:gave-up"]
     run.stop().fine()

@@ -56,8 +56,16 @@ def checked(world: World, run: Run) -> None:
     assert "after the cap" in world.reads("logs", str(bundle), "-n", "1", "--stream", "out").fine().out
 
 
-def test_a_command_that_writes_58_megabytes(world: World) -> None:
-    checked(world, world.execute(CHATTY, "--log-cap", "16MiB", name="chatty"))
+def settings(world: World, text: str) -> Path:
+    path = world.config / "distui/settings.toml"
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_a_command_that_writes_58_megabytes_under_the_cap_of_the_settings(world: World) -> None:
+    settings(world, '[logs]\ncap = "16MiB"\n')
+    checked(world, world.execute(CHATTY, name="chatty"))
 
 
 @pytest.mark.torch
@@ -70,4 +78,17 @@ def test_a_rank_of_torchrun_that_does(world: World) -> None:
 def test_a_cap_is_a_size_of_sixteen_megabytes_or_more(world: World) -> None:
     world.distui("exec", "--log-cap", "1MB", "-n", "--", "true").refused(2, "write 16MiB or more")
     plan = world.distui("exec", "--log-cap", "200MB", "-n", "--", "true").fine().out
-    assert "log cap      200,000,000 bytes of each log on disk" in plan
+    assert "log cap      200,000,000 bytes of each log on disk\n" in plan
+
+
+def test_the_plan_says_which_cap_holds_and_where_it_is_written(world: World) -> None:
+    path = settings(world, '[logs]\ncap = "32MiB"\n')
+    words = ("exec", "-n", "--", "true")
+    assert f"log cap      33,554,432 bytes of each log on disk  # {path}\n" in world.distui(*words).out
+    plan = world.distui("exec", "--log-cap", "200MB", *words[1:]).out
+    assert "log cap      200,000,000 bytes of each log on disk\n" in plan
+    assert "log cap" not in world.distui("exec", "--log-cap", "off", *words[1:]).fine().out
+    settings(world, '[logs]\ncap = "1MB"\n')
+    plan = world.distui(*words).fine().out
+    assert "log cap" not in plan
+    assert "logs.cap has to be a size" in plan

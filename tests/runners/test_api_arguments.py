@@ -117,6 +117,8 @@ TYPES = [
     (on("restart", unset="ABC"), "unset is of type str: pass a list"),
     (on("restart", unset=[3]), "unset[0] is of type int"),
     (on("restart", unset={"A": "1"}), "unset is of type dict"),
+    (launch(notify="team"), "notify is of type str: pass a list of ways"),
+    (execute("true", notify=[3]), "notify[0] is of type int: pass a list of ways"),
     (on("restart", reachable="no"), "reachable is of type str: pass True or False"),
     (on("stop", "5"), "grace_s is of type str: pass seconds"),
 ]  # fmt: skip
@@ -146,6 +148,9 @@ VALUES = [
     (launch(env={"A": "\udcff"}), "env['A'] is not UTF-8 text"),
     (launch(nccl={"NO SUCH": "1"}), "a name in nccl is 'NO SUCH'"),
     (launch(python=""), "python is empty"),
+    (execute("true", notify=[""]), "notify[0] is empty"),
+    (execute("true", notify=["https://hooks.example/T0/s3cret"]), "--notify takes the name of a way"),
+    (execute("true", notify=["off", "terminal"]), "--notify off excludes every way"),
     (execute(), "command is empty: pass a program"),
     (execute(""), "command[0] is empty"),
     (execute("true", "a\0"), "command[1] holds a NUL"),

@@ -12,12 +12,14 @@ from conftest import Start, shown
 from test_theme import contrast, hexed
 from textual.theme import BUILTIN_THEMES
 
+from distui.runners import retention
+from distui.runners.logs import log_settings
 from distui.runners.notify import ways
 from distui.runners.settings_file import settings_path
 from distui.tui import paint
 from distui.tui.cli import main
 from distui.tui.rows.command_line import CommandError, RunNames, candidates, parse
-from distui.tui.setting_guide import EXPORT, GUIDES, SEND, example
+from distui.tui.setting_guide import EXPORT, GUIDES, KEEP, LOG_CAP, OF_RUNS, OLDER, SEND, example
 from distui.tui.user_settings import ALL_THEMES, KEYS, TEXTUAL_THEMES, UserSettings, load
 
 LEAST = {
@@ -62,6 +64,8 @@ def test_the_example_changes_nothing_until_a_comment_is_taken_away(file: Path) -
         value = GUIDES[name].example
         assert getattr(settings, key.field) == (tuple(value) if isinstance(value, list) else value), name
     assert ways.load().send == ("terminal",)
+    assert log_settings.load() == log_settings.LogSettings(200_000_000, "200MB")
+    assert retention.load() == retention.Retention(30 * 86400.0, 200)
     assert max(map(len, example().splitlines())) <= 121
 
 
@@ -70,11 +74,15 @@ def test_each_value_is_shown_with_where_it_comes_from(
 ) -> None:
     file.write_text(
         'theme = "nord"\n[ranks]\nsort = "step"\n[notify]\nsend = ["terminal"]\n[export]\nopenmetrics_dir = "/m"\n'
+        '[logs]\ncap = "200MB"\n[retention]\nkeep = 7\n'
     )
     assert main(["settings", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     rows = {row["key"]: (row["value"], row["origin"]) for row in shown["settings"]}
-    assert rows.keys() == KEYS.keys() | {SEND, EXPORT}
+    assert rows.keys() == KEYS.keys() | OF_RUNS.keys()
+    assert rows[LOG_CAP] == ("200MB", str(file))
+    assert rows[KEEP] == (7, str(file))
+    assert rows[OLDER] == (None, "default")
     assert rows[EXPORT] == ("/m", str(file))
     assert rows[SEND] == (["terminal"], str(file))
     assert rows["theme"] == ("nord", str(file))
@@ -85,6 +93,9 @@ def test_each_value_is_shown_with_where_it_comes_from(
     text = capsys.readouterr().out
     assert re.search(rf'^theme +"nord" +{re.escape(str(file))}$', text, re.MULTILINE)
     assert re.search(r"^gpus.sort +by index +default$", text, re.MULTILINE)
+    file.write_text("")
+    assert main(["settings"]) == 0
+    assert re.search(r"^logs.cap +logs are kept whole +default$", capsys.readouterr().out, re.MULTILINE)
 
 
 @pytest.mark.parametrize("text", ['theme = "blue"\n', "theme = \n", 'future = "x"\n'])
@@ -97,6 +108,28 @@ def test_a_file_that_is_not_right_is_named_and_exits_with_1(
     assert len(json.loads(told.out)["problems"]) == 1
     assert told.err.startswith("distui: ")
     assert str(file) in told.err
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('[logs]\ncap = "1MB"\n', "logs.cap has to be a size of 16MiB or more"),
+        ("[logs]\ncap = 200000000\n", "logs.cap has to be a size of 16MiB or more"),
+        ('[logs]\ncap = "200MB"\ncaps = 1\n', "there is no setting logs.caps; did you mean cap?"),
+        ("logs = 5\n", "logs has to be a section, [logs]"),
+    ],
+)
+def test_a_cap_that_is_none_caps_nothing_and_is_named(
+    file: Path, text: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(text)
+    assert log_settings.load().cap == 0
+    assert main(["settings", "--json"]) == 1
+    shown = json.loads(capsys.readouterr().out)
+    assert [why in problem for problem in shown["problems"]] == [True]
+    assert ("logs.cap", None, "default") in [
+        (row["key"], row["value"], row["origin"]) for row in shown["settings"]
+    ]
 
 
 def test_all_themes_of_textual_are_there_and_can_be_read() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import scripted as play
+from msgspec import structs
 
 from distui.presets.finding import Finding
 from distui.runners.model import (
@@ -130,6 +131,22 @@ def test_gpus_and_findings_are_the_rows_of_the_cockpit() -> None:
         ["▲", "hint", "r1", "it", "crawls"],
         ["▲", "hint", "r2", "it", "creeps"],
     ]
+
+
+def test_what_is_said_of_large_logs_is_true_of_capped_ones_too() -> None:
+    state = RunState().apply_all(play.stamped(play.running()))
+    assert state.plan is not None
+    state.log_sizes["node-0/attempt-001/rank-0.out"] = 99 << 20
+    assert "logs:" not in describe(state, play.NOW)
+    state.log_sizes["node-0/attempt-001/rank-1.out"] = 301 << 20
+    assert "\nlogs: 400.0 MiB; a launch with --log-cap keeps head and tail of each\n" in describe(
+        state, play.NOW
+    )
+    state.plan = structs.replace(state.plan, log_cap=200 << 20)
+    text = "logs: 400.0 MiB written; a log that takes more than 200.0 MiB on disk loses its middle"
+    assert text in describe(state, play.NOW).splitlines()
+    state.findings["log-cap", None, 0] = Finding(id="log-cap", severity="warning", text="no", node=0)
+    assert "logs: 400.0 MiB, which their cap of 200.0 MiB cannot hold" in describe(state, play.NOW)
 
 
 def test_a_hang_is_in_the_state() -> None:

@@ -140,6 +140,7 @@ _OWN = (
     _of_option("name", "run"),
     _of_option("env", "run"),
     ("nccl", "NCCL_DEBUG", "run", "", "How much NCCL says; it can be changed while the run goes on."),
+    _of_option("notify", "run"),
     _of_option("place", "where", "hosts A,B,…: hosts of your own, by ssh."),
     _of_option("nodes", "where", "Above 1 it needs a place."),
     _of_option("gpus", "where", OF_SKY),

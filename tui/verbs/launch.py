@@ -199,7 +199,7 @@ def request_of(options: argparse.Namespace, about: dict[str, object]) -> Request
         hosts=host_pairs(options.env_on),
         hook=False if options.no_hook else None,
         signals=tuple(options.signal),
-        log_cap=options.log_cap or 0,
+        log_cap=options.log_cap,
         grace_s=options.grace,
         save_on=options.save_on,
         restart_limit=options.restarts,

@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from typing import Any
 
 from ...presets.sanitize import LONGEST, clean_text
+from ...runners import retention
+from ...runners.logs import log_settings
 from ...runners.notify import ways
-from ...runners.settings_file import settings_path
+from ...runners.settings_file import section_of, settings_path
 from ...runners.telemetry import export_settings
 from ..rows.glyphs import table
-from ..setting_guide import document, example, toml
+from ..setting_guide import EXPORT, KEEP, LOG_CAP, OLDER, SEND, document, example, toml
 from ..terminal import complain
 from ..user_settings import load
 
@@ -23,8 +26,7 @@ def settings(options: argparse.Namespace) -> int:
         return 0
     path = settings_path()
     chosen, problems = load(path)
-    export = export_settings.load().directory
-    whole = document(chosen, ways.load().send, str(export or ""), str(path), problems)
+    whole = document(chosen, _of_runs(), str(path), problems)
     if options.json:
         sys.stdout.write(json.dumps(whole) + "\n")
     else:
@@ -36,3 +38,16 @@ def settings(options: argparse.Namespace) -> int:
     for problem in problems:
         complain(problem)
     return 1 if problems else 0
+
+
+def _of_runs() -> dict[str, Any]:
+    """What launches and runs read themselves, by key; None where the file has nothing that can be used."""
+    export, kept = export_settings.load().directory, retention.load()
+    table = section_of(retention.SECTION) if kept.acts else {}
+    return {
+        SEND: list(ways.load().send) or None,
+        EXPORT: None if export is None else str(export),
+        LOG_CAP: log_settings.load().typed or None,
+        OLDER: table.get("older_than"),
+        KEEP: table.get("keep"),
+    }

@@ -76,6 +76,20 @@ def unsaid(text: str, earlier: Iterable[str]) -> str:
     return "; ".join(parts)
 
 
+def _logs(state: RunState) -> list[str]:
+    """How much the ranks have written, where that is much, and how much of it is kept; [] else."""
+    size, cap = large(state), 0 if state.plan is None else state.plan.log_cap
+    if not size:
+        return []
+    if not cap:
+        return [f"logs: {size_text(size)}; a launch with --log-cap keeps head and tail of each"]
+    if any(finding.id == "log-cap" for finding in state.findings.values()):
+        return [f"logs: {size_text(size)}, which their cap of {size_text(cap)} cannot hold"]
+    return [
+        f"logs: {size_text(size)} written; a log that takes more than {size_text(cap)} on disk loses its middle"
+    ]
+
+
 def describe(state: RunState, now: float | None = None, marks: RunNotes | None = None) -> str:
     """Everything `distui status` says."""
     frame = _frame(state, now)
@@ -92,8 +106,7 @@ def describe(state: RunState, now: float | None = None, marks: RunNotes | None =
     lines += training(state, frame.now)
     if state.checkpoints:
         lines.append(f"checkpoint: {checkpoint_line(state.checkpoint or state.checkpoints[-1], frame.now)}")
-    if size := large(state):
-        lines.append(f"logs: {size_text(size)}, of which --log-cap at a launch keeps head and tail")
+    lines += _logs(state)
     lines += cluster(state, frame.now)
     if state.stages and not state.ranks:
         lines += ["", *plain(stage_rows(frame, WIDTH))]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
 
+from distui.presets.render import plan_to_json
+from distui.runners import run_directories
 from distui.runners.errors import LaunchError, RunError
 from distui.runners.hub import routes
 from distui.runners.hub.routes import Route
 from distui.runners.hub.sky_process import PYTHON
-from distui.runners.launch import launch_form
+from distui.runners.launch import launch_form, recent
 from distui.runners.launch.launch_form import LaunchForm
+from distui.runners.launch.prepare import REQUEST_FILE, request_text
 from distui.tui.source import LocalSource, shell_on
 
 pytestmark = pytest.mark.timeout(60)
@@ -70,6 +74,68 @@ def test_a_wrong_place_is_one_sentence(here: Path, fields: dict[str, str], why: 
     (problem,) = preview.problems
     assert why in problem
     assert "\n" not in problem
+
+
+@pytest.fixture
+def ways(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Settings with a way of their own, which every launch uses."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(here / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(here / "state"))
+    path = here / "config/distui/settings.toml"
+    path.parent.mkdir(parents=True, mode=0o700)
+    path.write_text(
+        '[notify]\nsend = ["team"]\n[notify.ways.team]\ntype = "command"\ncommand = ["true"]\nrules = ["hang"]\n'
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("typed", "lines"),
+    [
+        ("", ["team:hang"]),
+        ("terminal:gave-up,succeeded", ["terminal:gave-up,succeeded"]),
+        ("  team   'desktop:hang' ", ["team:hang", "desktop:hang"]),
+        ("off", ["off"]),
+    ],
+)
+def test_the_plan_has_the_ways_that_were_typed(
+    here: Path, ways: Path, typed: str, lines: list[str]
+) -> None:
+    preview = LocalSource().plan(form(nproc="1", notify=typed))
+    assert not preview.problems
+    shown = [line for line in preview.text.splitlines() if line.startswith("notify ")]
+    assert shown == [f"notify       {line}" for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("typed", "why"),
+    [
+        ("phone", "there is no way phone"),
+        ("team:hangs", "no rule hangs; did you mean hang?"),
+        ("off team", "--notify off excludes every way"),
+        ("'team", "notify: a quote is open"),
+        ("https://hooks.example/T0/s3cret", "takes the name of a way"),
+    ],
+)
+def test_what_is_no_way_is_one_sentence(here: Path, ways: Path, typed: str, why: str) -> None:
+    (problem,) = LocalSource().plan(form(nproc="1", notify=typed)).problems
+    assert why in problem
+    assert "s3cret" not in problem
+
+
+def test_the_form_of_a_run_has_the_ways_that_its_launch_named(here: Path, ways: Path) -> None:
+    for typed in ("", "team:gave-up terminal"):
+        launch = launch_form.prepared(form(nproc="1", notify=typed))
+        assert launch.asked is not None
+        files = {REQUEST_FILE: request_text(launch.asked, str(here))}
+        path = run_directories.create(
+            launch.record, json.dumps(plan_to_json(launch.plan, masked=True)).encode(), files
+        )
+        entry = run_directories.at(path)
+        assert entry is not None
+        assert recent.form_of(entry, str(here)).notify == typed
+        (path / REQUEST_FILE).write_text("{}")
+        assert recent.form_of(entry, str(here)).notify == ""
 
 
 def test_the_plan_for_this_machine_is_as_before(here: Path) -> None:
