@@ -9,11 +9,13 @@ HTA needs to know of the rank. It prints the summary as JSON, or {"problem": sen
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import re
 import shutil
 import sys
 import zlib
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -33,6 +35,10 @@ MOST_MARKS = 1000
 """Step boundaries of a trace: the hook sets 101 at most."""
 STEP = re.compile(r"ProfilerStep#(\d{1,18})")
 MARK = re.compile(r"distui\.step#(\d{1,18})")
+OPTIMIZER = "Optimizer.step#"
+"""Begins torch's name for the span of an optimizer's step."""
+OWN_TRACK = (1 << 31) - 1
+"""A thread that no system has."""
 COLLECTIVE = re.compile(r"(?:gloo|nccl|mpi|ucc|xccl|hccl|rccl):")
 """Spans of a collective on the CPU, from its start to its end."""
 COLLECTIVE_KERNEL = re.compile(r"nccl|rccl|oneccl", re.IGNORECASE)
@@ -66,6 +72,16 @@ class TraceEvent(Struct, gc=False):
     @property
     def end(self) -> float:
         return self.ts + self.dur
+
+    @property
+    def nanoseconds(self) -> tuple[int, int]:
+        """Begin and end as viewers have them: a float of microseconds since boot is off by a nanosecond."""
+        begin = round(self.ts * 1000)
+        return begin, begin + round(self.dur * 1000)
+
+    def countable(self) -> bool:
+        """Whether it is a span, of times that can be."""
+        return self.ph == "X" and 0 <= self.dur < 1e15 and abs(self.ts) < 1e18
 
 
 class DistributedInfo(Struct):
@@ -206,11 +222,7 @@ def common(some: Sequence[Span], others: Sequence[Span]) -> float:
 
 def summarized(trace: Trace) -> TraceSummary:
     """What the steps of a trace consist of; of all of it where it has none. Raises TraceError where it has no spans."""
-    spans = [
-        event
-        for event in trace.events
-        if event.ph == "X" and 0 <= event.dur < 1e15 and abs(event.ts) < 1e18
-    ]
+    spans = [event for event in trace.events if event.countable()]
     steps = profiler_steps(spans) or step_spans(spans)
     timed = [event for event in spans if event.cat in ("cpu_op", *_KERNELS)]
     if not timed:
@@ -330,14 +342,15 @@ def step_spans(spans: Sequence[TraceEvent]) -> list[StepSpan]:
     if not 2 <= len(marks) <= MOST_MARKS:
         return []
     first = marks[0][0]
-    ends = [first.end]
-    around = [event for event in spans if event.tid == first.tid and event.pid == first.pid]
-    for (before, _), (mark, _) in pairwise(marks):
-        inner = [event.end for event in around if before.end <= event.ts < mark.ts and event.end > mark.end]
-        ends.append(max([mark.end, *inner]))
+    around = union(
+        event.nanoseconds for event in spans
+        if event.tid == first.tid and event.pid == first.pid and event.name.startswith(OPTIMIZER)
+    )  # fmt: skip
+    times = [mark.nanoseconds for mark, _ in marks]
+    ends = [max([end, *(_around(around, begin) or ())]) for begin, end in times]
     return [
-        StepSpan(number, begin, end, mark.pid, mark.tid)
-        for (mark, number), begin, end in zip(marks[1:], ends, ends[1:], strict=False)
+        StepSpan(number, begin / 1000, end / 1000, mark.pid, mark.tid)
+        for (mark, number), (begin, end) in zip(marks[1:], pairwise(ends), strict=True)
         if end > begin
     ]
 
@@ -347,19 +360,49 @@ def step_spans(spans: Sequence[TraceEvent]) -> list[StepSpan]:
 
 def completed(data: bytes, trace: Trace, rank: int, world_size: int) -> list[bytes]:
     """The pieces of a trace's content with a span a step, and with its rank where it names none."""
-    spans = [event for event in trace.events if event.ph == "X"]
+    spans = [event for event in trace.events if event.countable()]
     steps = step_spans(spans)
     at = data.find(b"[", data.find(b'"traceEvents"')) + 1
     head, rest = data[:at], data[at:]
     if trace.distributed is None or trace.distributed.rank is None:
-        about = msgspec.json.encode({"backend": "", "rank": rank, "world_size": world_size})
-        head = head.replace(b"{", b'{"distributedInfo": %s,' % about, 1)
-    events: list[dict[str, object]] = [
-        {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step.number}", "pid": step.pid, "tid": step.tid,
-         "ts": round(step.begin, 3), "dur": round(step.end - step.begin, 3), "args": {}}
-        for step in steps
-    ]  # fmt: skip
-    return [head, *(msgspec.json.encode(event) + b",\n" for event in events), rest]
+        # HTA finds the rank by `"rank":` and a space
+        about = json.dumps({"distributedInfo": {"backend": "", "rank": rank, "world_size": world_size}})
+        head = head.replace(b"{", about[:-1].encode() + b",", 1)
+    return [head, *(msgspec.json.encode(event) + b",\n" for event in _step_events(spans, steps)), rest]
+
+
+def _step_events(spans: Sequence[TraceEvent], steps: Sequence[StepSpan]) -> list[dict[str, object]]:
+    """A span for each step: on the thread's track, or on one of its own where something reaches over its ends."""
+    track = {"tid": OWN_TRACK} if _crossed(spans, steps) else {}
+    events: list[dict[str, object]] = []
+    for number, begin, end, pid, tid in steps:
+        length_ns = round(end * 1000) - round(begin * 1000)
+        where = {"pid": pid, "tid": tid, **track}
+        if track and not events:
+            events.append({"ph": "M", "name": "thread_name", **where, "args": {"name": "steps"}})
+        events.append(
+            {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{number}", **where, "ts": begin,
+             "dur": length_ns / 1000, "args": {}}
+        )  # fmt: skip
+    return events
+
+
+def _crossed(spans: Sequence[TraceEvent], steps: Sequence[StepSpan]) -> bool:
+    """Whether a span of the same thread overlaps a step in part: Perfetto shows no such two in one track."""
+    bounds = [(round(step.begin * 1000), round(step.end * 1000)) for step in steps]
+    for event in spans:
+        if steps and event.tid == steps[0].tid and event.pid == steps[0].pid:
+            begin, end = event.nanoseconds
+            first, last = _around(bounds, begin), _around(bounds, end)
+            if (first and end > first[1]) or (last and begin < last[0]):
+                return True
+    return False
+
+
+def _around(sorted_spans: Sequence[Span], moment: float) -> Span | None:
+    """The one of spans without overlap that has this moment inside."""
+    at = bisect_left(sorted_spans, (moment,)) - 1
+    return sorted_spans[at] if at >= 0 and moment < sorted_spans[at][1] else None
 
 
 def complete(raw: Path, rank: int, world_size: int) -> TraceSummary:

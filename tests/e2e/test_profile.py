@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from trace_format import flaws
 
 from .runs import Run, World, until
 from .screen import Screen
@@ -76,6 +77,7 @@ def test_ranks_record_the_same_steps_and_what_they_say_is_shown(training: Run) -
         assert content["distributedInfo"]["world_size"] == 2
         named = [each["name"] for each in content["traceEvents"]]
         assert [name for name in named if "ProfilerStep" in name] == steps
+        assert flaws(content) == []
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     folder = Path(report["folder"])
     assert sorted(path.name for path in folder.iterdir()) == ["rank-0.json.gz", "rank-1.json.gz"]

@@ -5,12 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from trace_format import partial_overlaps
 
 from distui.runners import traces
 from distui.runners.traces import TraceError, TraceSummary
@@ -94,6 +97,69 @@ def test_steps_end_with_the_optimizers_span_around_their_mark(tmp_path: Path) ->
     assert named == [("ProfilerStep#5", 1000, 11000), ("ProfilerStep#6", 12000, 9000)]
     assert content["traceEvents"][2:] == events
     assert traces.summarized(traces.read(tmp_path / "rank-2.json.gz")).steps == its.steps
+
+
+SINCE_BOOT_US = 4_889_703_582_258.384
+"""A clock as Kineto's: a float of it is up to half a nanosecond off."""
+
+
+def recorded(folder: Path, *events: dict[str, Any]) -> dict[str, Any]:
+    """A trace of rank 5 as it is packed, its times since boot."""
+    since = [
+        {**each, "ts": round(SINCE_BOOT_US + each["ts"], 3), "dur": round(each["dur"], 3)}
+        for each in events
+    ]
+    raw = folder / "rank-5.json"
+    raw.write_text(json.dumps({"traceEvents": since}))
+    traces.complete(raw, 5, 8)
+    content: dict[str, Any] = json.loads(gzip.decompress((folder / "rank-5.json.gz").read_bytes()))
+    return content
+
+
+def note(name: str, begin: float, end: float) -> dict[str, Any]:
+    return event(name, begin, end, "user_annotation")
+
+
+@given(st.lists(st.tuples(st.integers(20_000, 90_000), st.integers(1, 9_000)), min_size=2, max_size=8))
+@settings(deadline=None, max_examples=30)
+def test_no_two_spans_of_a_track_overlap_in_part(lengths: list[tuple[int, int]]) -> None:
+    """Perfetto leaves one of them out, and for that a nanosecond is enough."""
+    at, events = 0.0, []
+    for number, (microseconds, nanoseconds) in enumerate(lengths):
+        end = at + microseconds / 1e3 + nanoseconds / 1e6
+        optimizer = note("Optimizer.step#AdamW.step", end - 5, end)
+        events += [
+            event("aten::mm", at + 1, at + 2),
+            optimizer,
+            note(f"distui.step#{number}", end - 2, end - 1),
+        ]
+        at = end + 0.000_1
+    with TemporaryDirectory() as folder:
+        spans = recorded(Path(folder), *events)["traceEvents"]
+    assert partial_overlaps(spans) == []
+    named = [each["name"] for each in spans if each["name"].startswith("ProfilerStep")]
+    assert named == [f"ProfilerStep#{number}" for number in range(1, len(lengths))]
+
+
+def test_what_reaches_over_the_end_of_a_step_moves_no_step(tmp_path: Path) -> None:
+    """As a record_function of the script's own around several steps does."""
+    marks = [note(f"distui.step#{number}", 10 * number, 10 * number + 1) for number in range(4)]
+    spans = recorded(tmp_path, *marks, event("aten::mm", 2, 3), note("epoch", 5, 25))["traceEvents"]
+    assert partial_overlaps(spans) == []
+    steps = [each for each in spans if each["name"].startswith("ProfilerStep")]
+    assert [each["name"] for each in steps] == [f"ProfilerStep#{number}" for number in (1, 2, 3)]
+    assert [each["dur"] for each in steps] == pytest.approx([10 * MS] * 3)
+    assert {each["tid"] for each in steps}.isdisjoint(
+        each["tid"] for each in spans if each["name"] == "epoch"
+    )
+    assert traces.summarized(traces.read(tmp_path / "rank-5.json.gz")).steps == pytest.approx([0.01] * 3)
+
+
+def test_hta_finds_the_rank_of_a_job_without_a_process_group(tmp_path: Path) -> None:
+    """It searches each line for it, with a space."""
+    recorded(tmp_path, event("aten::mm", 0, 1))
+    lines = gzip.decompress((tmp_path / "rank-5.json.gz").read_bytes()).decode().splitlines()
+    assert next(match[1] for line in lines if (match := re.search(r'"rank":\s+(\d+)', line))) == "5"
 
 
 def test_a_trace_that_is_too_large_is_packed_and_not_summed_up(
