@@ -1,4 +1,4 @@
-"""distui from Python: launch runs, find them, wait for them, read their logs, restart and stop them.
+"""distui from Python: launch runs, find them, wait for them, read their logs, profile, restart and stop them.
 
     from distui.runners import api
 
@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 
 from ..presets.finding import PlanError, PresetError
 from ..presets.plan import Request
-from . import agentless, environment, local_agent, run_directories
+from . import agentless, environment, local_agent, profile_report, run_directories
 from .environment import pairs
 from .errors import NoSuchRunError, RunError, UnknownOutcomeError, UnreachableError
 from .formatting import plural
@@ -39,7 +39,7 @@ from .local_agent import open_link
 from .logs.follow import check_there, choose
 from .logs.log_files import STREAMS, LogError, parse_file_id
 from .logs.merging import MergedLogs, prefixes
-from .model import CommandDone, RankPhase, Restart, RunPhase, Stop
+from .model import CommandDone, Profile, RankPhase, Restart, RunPhase, Stop
 from .status import status_json
 from .wire.client import Link, LinkError, UnansweredError, new_id
 
@@ -251,6 +251,8 @@ ARGUMENTS: Mapping[str, Argument] = {
     "timeout": Argument(_or_none(_seconds), "seconds from 0 on, as in 30 or 2.5, or None"),
     "grace_s": Argument(_or_none(_seconds), "seconds from 0 on, as in 30 or 2.5, or None"),
     "ranks": Argument(_many(_count), "a list of ranks from 0 on, as in [0, 1]"),
+    "steps": Argument(_count, "a number of optimizer steps from 1 to 100"),
+    "out": Argument(_or_none(_path), "the path of a directory, or None for the run's own"),
     "streams": Argument(_many(_among((*STREAMS, "log"))), 'a list of "out", "err", "nccl" and "log"'),
     "attempt": Argument(_or_none(_count), "the number of an attempt, or None for the newest"),
     "unset": Argument(_many(_variable_there), 'a list of variables by their names, as in ["NCCL_DEBUG"]'),
@@ -450,6 +452,31 @@ class Run:
         check_changes(given["env"], given["unset"])
         command = Restart(new_id(), **given)
         return _accepted(self._linked(lambda link: link.send(command)))
+
+    def profile(
+        self,
+        ranks: Sequence[int] = (),
+        steps: int = 3,
+        timeout: float | None = None,
+        out: str | os.PathLike[str] | None = None,
+    ) -> dict[str, Any]:
+        """Record the same steps of `ranks` (all) with torch.profiler: what `distui profile --json` prints.
+
+        `timeout`: seconds; None: by the pace. `out`: a directory for the traces, in place of the run's. Raises
+        RefusedError where there is no trace, RunError and TypeError.
+        """
+        given = checked(ranks=ranks, steps=steps, timeout=timeout, out=out)
+        folder = None if given["out"] is None else Path(given["out"])
+        asked = Profile(new_id(), tuple(sorted({*given["ranks"]})), given["steps"], given["timeout"])
+        command = profile_report.checked(asked, folder)
+
+        async def use(entry: run_directories.Entry, link: Link) -> dict[str, Any]:
+            done, answered, fetched = await profile_report.profiled(entry, link, command, folder)
+            if not done.ok:
+                raise RefusedError(done.text)
+            return profile_report.report(done, answered, fetched)
+
+        return _apart(lambda: asyncio.run(local_agent.with_link(self.id, use)))
 
     def stop(self, grace_s: float | None = None) -> str:
         """End the run: SIGTERM, after `grace_s` seconds SIGKILL; also where its agent does not answer.

@@ -29,7 +29,7 @@ from . import environment, file_io, launch_record, run_directories
 from . import snapshot as folds
 from .agentless import DiskLink, FilesLink
 from .errors import NoTorchError, RunError, UnknownOutcomeError, UnreachableError
-from .formatting import plural
+from .formatting import plural, spans_text
 from .host_processes import StartMode, connect
 from .journal import RunRecord
 from .model import HUB, HostTick, LinkState, RankTick, RunPhase, Stage, Stamped
@@ -604,3 +604,12 @@ async def follow_until(link: Link, until: str, state: RunState | None = None) ->
         if state.live and until != "done" and reached(state, until):
             break
     return state
+
+
+def check_ranks(state: RunState, asked: Sequence[int]) -> None:
+    """Raises RunError where the newest attempt has no such rank, and says which it has."""
+    missing = sorted(set(asked) - state.ranks.keys())
+    if missing and state.ranks:
+        raise RunError(
+            f"there is no {spans_text('rank', missing)} in {state.name}: it has {spans_text('rank', state.ranks)}"
+        )

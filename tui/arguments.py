@@ -402,7 +402,7 @@ def _profile(verbs: Verbs) -> None:
     )  # fmt: skip
     verb.add_argument(
         "-r", "--ranks", "--rank", type=rank_list, action="append", default=[], metavar="LIST",
-        help="only these, as in 0,5 or 0-7 (default: all)",
+        help="only these, as in 0,5 or 0-7; all (default)",
     )  # fmt: skip
     verb.add_argument("--steps", type=count, default=3, metavar="N", help="optimizer steps (default: 3)")
     verb.add_argument(

@@ -48,7 +48,9 @@ def count(text: str) -> int:
 
 
 def rank_list(text: str) -> tuple[int, ...]:
-    """Ranks of an option: "0,5", "0-7", "0,4-6". Raises ArgumentTypeError."""
+    """Ranks of an option: "0,5", "0-7", "0,4-6"; () of "all". Raises ArgumentTypeError."""
+    if text.strip() == "all":
+        return ()
     ranks: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -57,7 +59,9 @@ def rank_list(text: str) -> tuple[int, ...]:
         except argparse.ArgumentTypeError:
             ends = 1, 0
         if not 0 <= ends[1] - ends[0] < 1024:
-            raise argparse.ArgumentTypeError(f"{text!r} is no list of ranks: write them as in 0,5 or 0-7")
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is no list of ranks: write them as in 0,5 or 0-7, or all"
+            )
         ranks += range(ends[0], ends[1] + 1)
     return tuple(ranks)
 

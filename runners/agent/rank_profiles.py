@@ -178,7 +178,7 @@ class RankProfiles:
         """The traces of the ranks that have written one; those that have not are named. Raises CommandRefused."""
         ranks = self._armed.pop(command.folder, [])  # from now on ours to close
         try:
-            seconds = command.seconds or profiling.LEAST_WAIT_S
+            seconds = profiling.LEAST_WAIT_S if command.seconds is None else command.seconds
             answers = await asyncio.gather(
                 *(_settled(self._trace(rank, command, seconds)) for rank in ranks)
             )

@@ -34,6 +34,25 @@ while True:
     if rank == 1 and os.path.exists("hang"):
         time.sleep(600)
 """
+PYTHON = """
+import pathlib, sys
+from distui.runners import api
+from distui.runners.errors import RunError
+
+run = api.attach(sys.argv[1])
+report = run.profile(steps=1, out=pathlib.Path("python"))
+assert report["ok"] and report["folder"] == "python", report
+shares = [rank["shares"]["idle"] for rank in report["ranks"]]
+assert all(0 <= share <= 1 for share in shares), shares
+files = report["files"]
+assert all(pathlib.Path(file).exists() for file in files.values())
+print([rank["rank"] for rank in report["ranks"]], sorted(files), len(files), "traces")
+for more in ({"ranks": [0, 7]}, {"out": "python"}):
+    try:
+        run.profile(**more)
+    except RunError as error:
+        print(type(error).__name__, str(error).partition(" in ")[0].partition(" already")[0].rpartition("/")[2])
+"""
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
 
 
@@ -101,6 +120,13 @@ def test_ranks_record_the_same_steps_and_what_they_say_is_shown(training: Run) -
     before = run.distui("status", "--json").json()["ranks"][0]["step"]
     assert until(lambda: run.distui("status", "--json").json()["ranks"][0]["step"] > before, 30)
 
+    said = run.world.python(PYTHON, run.name).fine().out.splitlines()
+    assert said == [
+        "[0, 1] ['0', '1'] 2 traces",
+        "RunError there is no rank 7",
+        "RunError rank-0.json.gz is there",
+    ]
+
     screen = Screen([run.world.program, "attach", run.name], run.world.env, run.world.work, 130, 45)
     try:
         screen.until("running")
@@ -123,6 +149,10 @@ def test_ranks_that_hang_or_die_are_named_and_another_profile_waits_its_turn(tra
         1, "not reached within 2 s (at step "
     )
     assert "step " in said
+    missing = run.distui("profile", "--ranks", "all", "--timeout", "0", "--json").json()["missing"]
+    assert [why.partition(" (")[0].split()[2:] for why in missing.values()] == [
+        ["not", "reached", "within", "0", "s"]
+    ] * 2
 
     dying = run.world.start("profile", run.name, "--steps", "100")
     assert until(lambda: len(run.of("CommandReceived")) >= 4, 20)

@@ -120,6 +120,9 @@ TYPES = [
     (launch(notify="team"), "notify is of type str: pass a list of ways"),
     (execute("true", notify=[3]), "notify[0] is of type int: pass a list of ways"),
     (on("restart", reachable="no"), "reachable is of type str: pass True or False"),
+    (on("profile", ranks="0,1"), "ranks is of type str"),
+    (on("profile", steps="3"), "steps is of type str: pass a number of optimizer steps"),
+    (on("profile", out=3), "out is of type int: pass the path of a directory"),
     (on("stop", "5"), "grace_s is of type str: pass seconds"),
 ]  # fmt: skip
 """Calls with something of a wrong type, and how their sentence begins."""
@@ -174,6 +177,10 @@ VALUES = [
     (on("restart", env={"NCCL_DEBUG_FILE": "x"}), "NCCL_DEBUG_FILE is set by the runner"),
     (on("restart", env={"A": "x" * 200_000}), "A has 200003 bytes"),
     (on("restart", env={f"A{n}": "x" * 100_000 for n in range(9)}), "these changes together take"),
+    (on("profile", steps=0), "a profile has 1 to 100 steps, not 0"),
+    (on("profile", ranks=range(65)), "a profile of 65 ranks is too much"),
+    (on("profile", timeout=-1), "timeout is -1"),
+    (on("profile", out=""), "out is empty"),
     (on("stop", -1), "grace_s is -1: pass seconds from 0 on"),
     (on("stop", math.nan), "grace_s is nan"),
 ]  # fmt: skip
@@ -267,7 +274,7 @@ def test_every_argument_of_every_call_has_a_rule() -> None:
         api.launch,
         api.execute,
         api.attach,
-        *(getattr(api.Run, verb) for verb in ("wait", "logs", "restart", "stop")),
+        *(getattr(api.Run, verb) for verb in ("wait", "logs", "restart", "profile", "stop")),
     )
     names = {name for call in calls for name in inspect.signature(call).parameters} - {"self"}
     assert names == api.ARGUMENTS.keys()

@@ -10,16 +10,18 @@ import msgspec
 import pytest
 import scripted as play
 from conftest import Start, shown
+from msgspec import structs
 
 from distui.runners import profiling
-from distui.runners.model import CommandDone, Profile
+from distui.runners.model import Clause, CommandDone, Profile
+from distui.runners.profile_report import report, slowest, values
 from distui.runners.profiling import Fetched, RankTrace
 from distui.runners.traces import OperatorTime, TraceSummary
 from distui.tui.cli import main
 from distui.tui.option_values import rank_list
 from distui.tui.rows.command_line import CommandError, RunNames, candidates, parse
 from distui.tui.rows.glyphs import plain, row_width
-from distui.tui.rows.profiles import answer_rows, profile_rows, slowest, values
+from distui.tui.rows.profiles import answer_rows, profile_rows
 
 
 def summary(own: float, exposed: float, *, steps: int = 2, name: str = "aten::mm") -> TraceSummary:
@@ -70,6 +72,9 @@ def test_what_ranks_answer_is_read_and_the_rest_named() -> None:
     outside = {0: trace, 1: RankTrace("../../etc/rank-1.json.gz", 1)}
     assert profiling.here(Path("/run"), outside) == Fetched("/run/node-0/profiles/a")
     done = CommandDone("a", True, "profile of rank 0; rank 1: ended")
+    clauses = (Clause("profile of {ranks}", (0,)), Clause("{ranks}: step 9 not reached within 2 s", (1, 3)))
+    missing = report(structs.replace(done, clauses=clauses), answered, Fetched("/run"))["missing"]
+    assert missing == dict.fromkeys(("1", "3"), "step 9 not reached within 2 s")
     lines = plain(answer_rows(done, answered, Fetched("", ((0, "the disk is full"),))))
     assert "Rank 0: its trace was not fetched: the disk is full." in lines
     assert lines[-1] == "Not all have a trace: profile of rank 0; rank 1: ended"
@@ -96,6 +101,7 @@ def test_lists_of_ranks() -> None:
         (0, 1, 2, 7),
         (3, 4),
     ]
+    assert rank_list("all") == ()
     for wrong in ("", ",", "a", "-1", "2-1", "0-", "0-999999", "1.5", "٣"):
         with pytest.raises(argparse.ArgumentTypeError):
             rank_list(wrong)

@@ -3,44 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ...presets.sanitize import clean_text
 from ...runners import profiling
 from ...runners.formatting import NA, plural, spans_text
 from ...runners.model import CommandDone
+from ...runners.profile_report import APART, merged, shares_of, slowest
 from ...runners.profiling import Fetched, RankTrace
 from ...runners.traces import OperatorTime, TraceSummary
 from .glyphs import Row, clip, table
 
 SHOWN = 10
 """Operators that are shown; --json has more."""
-APART = 0.05
-"""Of a step: a smaller difference between ranks makes none of them the slowest."""
 VIEWERS = "https://ui.perfetto.dev opens each, and HTA the folder"
-NOTHING = "no rank has a trace that could be summed up"
-
-
-def slowest(summaries: Mapping[int, TraceSummary]) -> tuple[int, int] | None:
-    """The rank with the most time of its own a step, and the one with the least; None where they are alike."""
-    if len(summaries) < 2:
-        return None
-    of_step = {rank: summary.own for rank, summary in summaries.items()}
-    most, least = max(of_step, key=lambda rank: of_step[rank]), min(of_step, key=lambda rank: of_step[rank])
-    step = max(summary.seconds / max(1, len(summary.steps)) for summary in summaries.values())
-    return (most, least) if of_step[most] - of_step[least] > APART * step else None
-
-
-def merged(of_rank: Sequence[Sequence[OperatorTime]]) -> list[OperatorTime]:
-    """The same operators of several ranks together, those with the most time first."""
-    sums: dict[str, list[float]] = {}
-    for operators in of_rank:
-        for each in operators:
-            both = sums.setdefault(each.name, [0.0, 0])
-            both[0] += each.seconds
-            both[1] += each.calls
-    most = sorted(sums.items(), key=lambda item: (-item[1][0], item[0]))
-    return [OperatorTime(name, seconds, int(calls)) for name, (seconds, calls) in most]
 
 
 def profile_rows(
@@ -108,23 +83,6 @@ def time_text(seconds: float) -> str:
     return f"{1000 * seconds:.{2 if seconds < 0.01 else 1 if seconds < 0.1 else 0}f} ms"
 
 
-def shares_of(summary: TraceSummary) -> dict[str, float | None]:
-    """Of the steps' time; "not_overlapped" of the communication, None without any."""
-    seconds = summary.seconds
-
-    def of(part: float) -> float | None:
-        return part / seconds if seconds > 0 else None
-
-    talks = summary.communication
-    return {
-        "compute": of(summary.compute),
-        "communication": of(talks),
-        "not_overlapped": summary.exposed / talks if talks > 0 else None,
-        "exposed": of(summary.exposed),
-        "idle": of(summary.idle),
-    }
-
-
 def _share(value: float | None) -> str:
     return NA if value is None else f"{value:.0%}"
 
@@ -154,38 +112,6 @@ def _operators(
     if noun == "collective":  # several may be under way at a time: their sum is no share of anything
         rows = [(row[0], *row[2:]) for row in rows]
     return [(), *_table(rows, frozenset(range(len(rows[0]) - 1)), width)]
-
-
-def values(summaries: Mapping[int, TraceSummary], problems: Mapping[int, str]) -> dict[str, Any]:
-    """The same for --json; times in seconds."""
-    both = slowest(summaries)
-    ranks = [
-        {
-            "rank": rank,
-            "gpu": summary.gpu,
-            "first_step": summary.first,
-            "steps": list(summary.steps),
-            "seconds": summary.seconds,
-            "compute": summary.compute,
-            "communication": summary.communication,
-            "exposed": summary.exposed,
-            "idle": summary.idle,
-            "own_step": summary.own if summary.steps else None,
-            "shares": shares_of(summary),
-        }
-        for rank, summary in sorted(summaries.items())
-    ]
-    return {
-        "ranks": ranks,
-        "slowest": None if both is None else both[0],
-        "operators": _values([summary.operators for summary in summaries.values()]),
-        "collectives": _values([summary.collectives for summary in summaries.values()]),
-        "missing": {str(rank): why for rank, why in sorted(problems.items())},
-    }
-
-
-def _values(of_rank: Sequence[Sequence[OperatorTime]]) -> list[dict[str, Any]]:
-    return [{"name": each.name, "seconds": each.seconds, "calls": each.calls} for each in merged(of_rank)]
 
 
 def answer_rows(

@@ -21,7 +21,7 @@ from ...runners.agentless import stop_run
 from ...runners.environment import pairs
 from ...runners.errors import NoSuchRunError, RunError, UnreachableError
 from ...runners.formatting import agreeing, spans_text
-from ...runners.local_agent import history, open_link, with_link
+from ...runners.local_agent import check_ranks, history, open_link, with_link
 from ...runners.model import Command, CommandDone, RankPhase, Restart, SetNccl, Signal, Stop
 from ...runners.state import RunState
 from ...runners.wire.client import Link, LinkError, new_id
@@ -183,15 +183,6 @@ def _there(options: argparse.Namespace, *, always: bool = False) -> RunState | N
     if not state.phase.ended:
         check_ranks(state, options.rank)
     return state
-
-
-def check_ranks(state: RunState, asked: Sequence[int]) -> None:
-    """Raises RunError where the newest attempt has no such rank, and says which it has."""
-    missing = sorted(set(asked) - state.ranks.keys())
-    if missing and state.ranks:
-        raise RunError(
-            f"there is no {spans_text('rank', missing)} in {state.name}: it has {spans_text('rank', state.ranks)}"
-        )
 
 
 def _do(options: argparse.Namespace, command: Command) -> int:

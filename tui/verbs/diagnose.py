@@ -28,7 +28,7 @@ from ...runners.errors import NoSuchRunError, RunError
 from ...runners.export import BundleWriter, Gathering, Manifest, is_bundle, opened
 from ...runners.foreign_jobs import pids_of, scan
 from ...runners.formatting import plural, size_text, spans_text
-from ...runners.local_agent import history, snapshot, with_link
+from ...runners.local_agent import check_ranks, history, snapshot, with_link
 from ...runners.model import CommandDone, Dump, RankPhase, RunEnded, RunPhase, Stamped
 from ...runners.state import RunState
 from ...runners.status import standing, standing_json
@@ -37,7 +37,6 @@ from ..rows.dumps import Source, by_rank, memory_values, merged_rows, no_source,
 from ..rows.glyphs import plain
 from ..rows.nccl import by_size, communicator_card, node_rows
 from ..terminal import complain
-from .control import check_ranks
 from .status import complete
 
 STDIN = ("(standard input)", Path("/dev/stdin"))

@@ -14,15 +14,15 @@ from typing import Any
 from ...presets.sanitize import clean_text
 from ...runners import profiling, run_directories, traces
 from ...runners.errors import NoSuchRunError, RunError
-from ...runners.local_agent import history, with_link
+from ...runners.local_agent import with_link
 from ...runners.model import CommandDone, Profile
+from ...runners.profile_report import NOTHING, checked, profiled, report, values
 from ...runners.profiling import Fetched, RankTrace
 from ...runners.traces import TraceError, TraceSummary
-from ...runners.wire.client import Link, new_id
+from ...runners.wire.client import new_id
 from ..rows.glyphs import plain
-from ..rows.profiles import NOTHING, answer_rows, profile_rows, values
+from ..rows.profiles import answer_rows, profile_rows
 from ..terminal import complain
-from .control import check_ranks
 
 MOST_FILES = profiling.MOST_RANKS
 """Traces that are summed up at a time."""
@@ -31,64 +31,30 @@ _RANK = re.compile(r"rank-?(\d{1,6})\D")
 
 def profile(options: argparse.Namespace) -> int:
     """Record, fetch and show; of a folder or a file only show. Raises RunError."""
-    ranks = tuple(sorted({rank for some in options.ranks for rank in some}))
+    ranks = tuple(sorted({rank for some in options.ranks for rank in some})) if all(options.ranks) else ()
     try:
         run_directories.resolve(options.run)
     except NoSuchRunError as error:
         if options.run is None or not Path(options.run).exists():
             raise
         return _of_files(Path(options.run), ranks, options.json, str(error))
-    command = Profile(new_id(), ranks, options.steps, options.timeout)
-    if why := profiling.refusal(command, len(ranks)):
-        raise RunError(why)
-    out = None if options.out is None else _free(Path(options.out))
+    out = None if options.out is None else Path(options.out)
+    command = checked(Profile(new_id(), ranks, options.steps, options.timeout), out)
     done, answered, fetched = asyncio.run(
-        with_link(options.run, lambda entry, link: _ask(entry, link, command, out))
+        with_link(options.run, lambda entry, link: profiled(entry, link, command, out))
     )
     return _show(done, answered, fetched, options.json)
 
 
-def _free(folder: Path) -> Path:
-    """A folder in which nothing is replaced. Raises RunError."""
-    there = next(iter(sorted(folder.glob("rank-*.json.gz"))), None)
-    if there is not None:
-        raise RunError(f"{there} is there already: name another directory with --out")
-    return folder
-
-
-async def _ask(
-    entry: run_directories.Entry, link: Link, command: Profile, out: Path | None
-) -> tuple[CommandDone, dict[int, RankTrace], Fetched]:
-    """Record, and bring the traces here where they are not."""
-    state = await history(link)
-    if not state.phase.ended:
-        check_ranks(state, command.ranks)
-    done = await link.send(command)
-    answered = profiling.traces(done)
-    if entry.record.kind == "node":
-        entry = run_directories.resolve(entry.record.whole)
-    if out is None and entry.record.kind != "hub":
-        return done, answered, profiling.here(entry.path, answered)
-    folder = profiling.folder_of(entry.path, answered) if out is None else out
-    return done, answered, await profiling.fetched(link.send, answered, folder)
-
-
 def _show(done: CommandDone, answered: Mapping[int, RankTrace], fetched: Fetched, as_json: bool) -> int:
-    summaries = {rank: its.summary for rank, its in answered.items() if its.summary is not None}
-    files = {
-        str(rank): str(Path(fetched.folder) / f"rank-{rank}.json.gz")
-        for rank in answered
-        if fetched.folder and rank not in dict(fetched.missing)
-    }
+    document = report(done, answered, fetched)
     if as_json:
-        problems = profiling.problems(answered, fetched)
-        about = {"ok": done.ok, "text": done.text, "folder": fetched.folder or None, "files": files}
-        sys.stdout.write(json.dumps(about | values(summaries, problems)) + "\n")
+        sys.stdout.write(json.dumps(document) + "\n")
     elif done.ok:
         _print([f"{profiling.title(answered)}.", "", *plain(answer_rows(done, answered, fetched))])
     if not done.ok:
         complain(done.text)
-    return 0 if done.ok and files else 1
+    return 0 if done.ok and document["files"] else 1
 
 
 def _print(lines: Iterable[str]) -> None:

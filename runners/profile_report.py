@@ -1,0 +1,143 @@
+"""A profile as a user asks for it, and what it says as values: what `distui profile --json` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from . import profiling, run_directories
+from .errors import RunError
+from .local_agent import check_ranks, history
+from .model import CommandDone, Profile
+from .profiling import Fetched, RankTrace
+from .traces import OperatorTime, TraceSummary
+from .wire.client import Link
+
+APART = 0.05
+"""Of a step: a smaller difference between ranks makes none of them the slowest."""
+NOTHING = "no rank has a trace that could be summed up"
+
+
+def checked(command: Profile, out: Path | None) -> Profile:
+    """The same, where it can be carried out, and nothing in the folder `out` would be replaced. Raises RunError."""
+    if why := profiling.refusal(command, len(command.ranks)):
+        raise RunError(why)
+    there = None if out is None else next(iter(sorted(out.glob("rank-*.json.gz"))), None)
+    if there is not None:
+        raise RunError(f"{there} is there already: name another directory")
+    return command
+
+
+async def profiled(
+    entry: run_directories.Entry, link: Link, command: Profile, out: Path | None
+) -> tuple[CommandDone, dict[int, RankTrace], Fetched]:
+    """Record, and bring the traces to `out`, or here where they are not. Raises RunError and LinkError."""
+    state = await history(link)
+    if not state.phase.ended:
+        check_ranks(state, command.ranks)
+    done = await link.send(command)
+    answered = profiling.traces(done)
+    if entry.record.kind == "node":
+        entry = run_directories.resolve(entry.record.whole)
+    if out is None and entry.record.kind != "hub":
+        return done, answered, profiling.here(entry.path, answered)
+    folder = profiling.folder_of(entry.path, answered) if out is None else out
+    return done, answered, await profiling.fetched(link.send, answered, folder)
+
+
+def report(done: CommandDone, answered: Mapping[int, RankTrace], fetched: Fetched) -> dict[str, Any]:
+    """All that came of a profile; times in seconds."""
+    summaries = {rank: its.summary for rank, its in answered.items() if its.summary is not None}
+    lost = dict(fetched.missing)
+    files = {
+        str(rank): str(Path(fetched.folder) / f"rank-{rank}.json.gz")
+        for rank in answered
+        if fetched.folder and rank not in lost
+    }
+    about = {"ok": done.ok, "text": done.text, "folder": fetched.folder or None, "files": files}
+    return about | values(summaries, _without(done, answered) | profiling.problems(answered, fetched))
+
+
+def _without(done: CommandDone, answered: Mapping[int, RankTrace]) -> dict[int, str]:
+    """Ranks that wrote no trace, and why."""
+    return {
+        rank: clause.text.removeprefix("{ranks}: ")
+        for clause in done.clauses
+        for rank in clause.ranks
+        if rank not in answered
+    }
+
+
+# --- what traces say, as values
+
+
+def slowest(summaries: Mapping[int, TraceSummary]) -> tuple[int, int] | None:
+    """The rank with the most time of its own a step, and the one with the least; None where they are alike."""
+    if len(summaries) < 2:
+        return None
+    of_step = {rank: summary.own for rank, summary in summaries.items()}
+    most, least = max(of_step, key=lambda rank: of_step[rank]), min(of_step, key=lambda rank: of_step[rank])
+    step = max(summary.seconds / max(1, len(summary.steps)) for summary in summaries.values())
+    return (most, least) if of_step[most] - of_step[least] > APART * step else None
+
+
+def merged(of_rank: Sequence[Sequence[OperatorTime]]) -> list[OperatorTime]:
+    """The same operators of several ranks together, those with the most time first."""
+    sums: dict[str, list[float]] = {}
+    for operators in of_rank:
+        for each in operators:
+            both = sums.setdefault(each.name, [0.0, 0])
+            both[0] += each.seconds
+            both[1] += each.calls
+    most = sorted(sums.items(), key=lambda item: (-item[1][0], item[0]))
+    return [OperatorTime(name, seconds, int(calls)) for name, (seconds, calls) in most]
+
+
+def shares_of(summary: TraceSummary) -> dict[str, float | None]:
+    """Of the steps' time; "not_overlapped" of the communication, None without any."""
+    seconds = summary.seconds
+
+    def of(part: float) -> float | None:
+        return part / seconds if seconds > 0 else None
+
+    talks = summary.communication
+    return {
+        "compute": of(summary.compute),
+        "communication": of(talks),
+        "not_overlapped": summary.exposed / talks if talks > 0 else None,
+        "exposed": of(summary.exposed),
+        "idle": of(summary.idle),
+    }
+
+
+def values(summaries: Mapping[int, TraceSummary], problems: Mapping[int, str]) -> dict[str, Any]:
+    """The same for --json; times in seconds."""
+    both = slowest(summaries)
+    ranks = [
+        {
+            "rank": rank,
+            "gpu": summary.gpu,
+            "first_step": summary.first,
+            "steps": list(summary.steps),
+            "seconds": summary.seconds,
+            "compute": summary.compute,
+            "communication": summary.communication,
+            "exposed": summary.exposed,
+            "idle": summary.idle,
+            "own_step": summary.own if summary.steps else None,
+            "shares": shares_of(summary),
+        }
+        for rank, summary in sorted(summaries.items())
+    ]
+    return {
+        "ranks": ranks,
+        "slowest": None if both is None else both[0],
+        "operators": _values([summary.operators for summary in summaries.values()]),
+        "collectives": _values([summary.collectives for summary in summaries.values()]),
+        "missing": {str(rank): why for rank, why in sorted(problems.items())},
+    }
+
+
+def _values(of_rank: Sequence[Sequence[OperatorTime]]) -> list[dict[str, Any]]:
+    return [{"name": each.name, "seconds": each.seconds, "calls": each.calls} for each in merged(of_rank)]
