@@ -174,11 +174,15 @@ def _imported(name: str) -> Any:
     return module
 
 
+def _presumed_preset() -> str:
+    return str(_imported("..runners.launch.launch_settings").load().preset)
+
+
 def _run(words: list[str], rest: list[str] | None) -> int:
     try:
         if refusal := refused(words, rest or []):
             raise RunError(refusal)
-        words, rest = command_words.understood(words, rest, os.path.isfile)
+        words, rest = command_words.understood(words, rest, os.path.isfile, _presumed_preset)
         options = parsed(words)
         options.rest = rest
         if rest is not None and not getattr(options, "takes_rest", False):

@@ -58,12 +58,18 @@ class CommandWords(NamedTuple):
 
 
 def understood(
-    words: Sequence[str], rest: Sequence[str] | None, is_file: Callable[[str], bool]
+    words: Sequence[str],
+    rest: Sequence[str] | None,
+    is_file: Callable[[str], bool],
+    presumed: Callable[[], str] = lambda: "",
 ) -> CommandWords:
-    """The same in distui's own spelling. `is_file`: whether there is such a file. Raises WrongUsage."""
+    """The same in distui's own spelling. Raises WrongUsage.
+
+    `is_file`: whether there is such a file; `presumed`: the preset of a launch that names none, "" without one.
+    """
     own, behind = list(words), None if rest is None else list(rest)
     if own and own[0] in (*PLANS, "exec"):
-        own, behind = _with_script(own, behind, is_file)
+        own, behind = _with_script(own, behind, is_file, presumed)
     own = [_dashed(word) for word in own]
     if own[:1] == ["tag"]:
         own = [_tag_gone(word) for word in own]
@@ -89,15 +95,18 @@ def _tag_gone(word: str) -> str:
 
 
 def _with_script(
-    words: list[str], rest: list[str] | None, is_file: Callable[[str], bool]
+    words: list[str], rest: list[str] | None, is_file: Callable[[str], bool], presumed: Callable[[], str]
 ) -> tuple[list[str], list[str] | None]:
     """Words up to the script, and the script with its arguments, also where no -- stands between them."""
     verb, switches = words[0], _options(words[0])
-    places = _positions(words, switches)
+    before = 0 if verb == "exec" else 1
+    first = _positions(words, switches, 1)
+    if verb in PLANS and first and _is_script(words[first[0]], is_file) and presumed():
+        before = 0
+    places = _positions(words, switches, before + 1)
     if places is None:
         return words, rest
-    before = 0 if verb == "exec" else 1
-    if verb in PLANS and len(places) == 1 and _is_script(words[places[0]], is_file):
+    if before and len(places) == 1 and _is_script(words[places[0]], is_file):
         script = words[places[0]]
         preset = f"distui {verb} PRESET -- {shlex.quote(script)}"
         raise WrongUsage(f"no PRESET before {quoted(script)}: `{preset}`; `distui presets` lists them")
@@ -130,7 +139,7 @@ def _options(verb: str) -> dict[str, bool]:
     return {"-h": False, "--help": False, **dict.fromkeys(GLOBAL, False), **about}
 
 
-def _positions(words: Sequence[str], switches: Mapping[str, bool]) -> list[int] | None:
+def _positions(words: Sequence[str], switches: Mapping[str, bool], enough: int) -> list[int] | None:
     """Where the words stand that are neither options nor their values; the verb is none of them.
 
     None where an unknown option stands before the script: whether a value follows it is not known.
@@ -142,7 +151,7 @@ def _positions(words: Sequence[str], switches: Mapping[str, bool]) -> list[int] 
         name, equals, _ = _dashed(word).partition("=")
         if word.startswith("-") and word != "-":
             full = [name] if name in switches else [flag for flag in switches if flag.startswith(name)]
-            if not full and len(places) < 2:
+            if not full and len(places) < enough:
                 return None
             at += 1 + (not equals and bool(full) and all(switches[flag] for flag in full))
             continue

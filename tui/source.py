@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from ..presets.model import Loaded
     from ..runners.hub.sky_process import Candidate
     from ..runners.launch.launch_form import LaunchForm, LaunchPreview, PresetEntry, PresetLibrary
+    from ..runners.launch.launch_settings import LaunchDefaults
 
 WATCH = "watch:"
 """Before the pid in the id of a job that distui did not start."""
@@ -448,6 +449,12 @@ class LocalSource:
         from ..runners.launch import recent
 
         return recent.read()
+
+    def launch_defaults(self) -> LaunchDefaults:
+        """Preset and place that the settings name for a first launch."""
+        from ..runners.launch import launch_settings
+
+        return launch_settings.load()
 
     def remember(self, form: LaunchForm) -> None:
         """Keep a launch for the next form, without its secrets."""

@@ -37,11 +37,11 @@ from ..local_agent import MOST_SOURCE, check_python
 from ..run_directories import free_name
 from .hosts import Named, OnHosts, from_words
 from .options import option
+from .launch_settings import HOSTS, LOCAL, SKY, kind_of
 from .prepare import Here, LaunchRequest, Prepared, nccl_pairs, prepare, run_name, shell_words
 from .sky import OnSky
 from .syntax_check import syntax_problem
 
-LOCAL, SKY, HOSTS = "local", "sky", "hosts"
 FIELDS = {flag: option(flag).label for flag in ("--on", "--gpus", "--cpus")}
 """What the form calls the options of the command line."""
 
@@ -110,12 +110,6 @@ def with_free_name(form: LaunchForm) -> LaunchForm:
     name = form.name or (run_name(form.script) if form.script else "")
     free = free_name(name) if name else ""
     return form if free == name else replace(form, name=free)
-
-
-def kind_of(place: str) -> str:
-    """ "local", "sky" or "hosts": what a place of the form is."""
-    word = place.split()[0].rstrip(":") if place.split() else LOCAL
-    return word if word in (LOCAL, HOSTS) else SKY
 
 
 def asks(form: LaunchForm) -> str:

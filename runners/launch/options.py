@@ -71,9 +71,10 @@ OPTIONS: tuple[LaunchOption, ...] = (
     ),
     LaunchOption(flags=("--nproc-per-node",), takes="N|gpu|cpu|auto", verbs=PLANS, help="ranks on each node"),
     LaunchOption(
-        flags=("--on",), takes="PLACE", verbs=PLANS, default="local",
+        flags=("--on",), takes="PLACE", verbs=PLANS,
         help="where: local, sky, or one of SkyPilot's places",
-        more="Places are aws, slurm/lab, …; local is this machine.", field="place", label="place", example="local",
+        more="Places are aws, slurm/lab, …; local is this machine, which it is without it, unless `launch.place` of the"
+        " settings says otherwise.", field="place", label="place", example="local",
     ),
     LaunchOption(
         flags=("--set",), takes="FIELD=VALUE", verbs=PLANS, repeat=True, help="change a preset's field",

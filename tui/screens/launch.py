@@ -20,15 +20,8 @@ from ...presets.preset_guide import QUESTIONS, Recommendation, recommend
 from ...presets.sanitize import clean_text
 from ...presets.secrets import holds_secret
 from ...runners.errors import LaunchError, RunError
-from ...runners.launch.launch_form import (
-    LOCAL,
-    SKY,
-    LaunchForm,
-    LaunchPreview,
-    hardware_here,
-    kind_of,
-    with_free_name,
-)
+from ...runners.launch.launch_form import LaunchForm, LaunchPreview, hardware_here, with_free_name
+from ...runners.launch.launch_settings import LOCAL, SKY, kind_of
 from ..cockpit_commands import CommandingApp
 from ..rows import advice, glyphs
 from ..rows.advice import choice_rows, end_rows, title
@@ -229,6 +222,11 @@ class LaunchScreen(Screen[None]):
             self._recent = 0
             self._fill(self._recents[0])
             self.form_view.border_subtitle = "as the last launch: ^r goes back further"
+            return
+        defaults = source.launch_defaults()
+        if defaults.preset or defaults.place:
+            self._fill(LaunchForm(preset=defaults.preset, place=defaults.place))
+            self.form_view.border_subtitle = "as the settings say"
 
     def _fill(self, form: LaunchForm) -> None:
         """Show a launch of before, under a name that it can be started with."""

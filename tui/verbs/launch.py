@@ -30,8 +30,9 @@ from ...runners.environment import pairs
 from ...runners.errors import NoTorchError, RunError
 from ...runners.hub import launch_order, sky_cloud
 from ...runners.hub.sky_process import Candidate, candidates_for
-from ...runners.launch import sky
+from ...runners.launch import launch_settings, sky
 from ...runners.launch.hosts import OnHosts, of_options, ssh_options
+from ...runners.launch.launch_settings import HOSTS, LOCAL, kind_of
 from ...runners.launch.prepare import LaunchRequest, Prepared, host_pairs, nccl_pairs, prepare
 from ...runners.launch.rerun import LaunchChanges, again
 from ...runners.launch.sky import OnSky
@@ -54,6 +55,7 @@ B = TypeVar("B")
 
 def launch(options: argparse.Namespace) -> int:
     """Start a script under a preset, then the cockpit, or text where there is no terminal."""
+    take_defaults(options)
     ready = prepared(options)
     if options.dry_run:
         return show(ready, options, _findings(ready, options))
@@ -67,8 +69,30 @@ def launch(options: argparse.Namespace) -> int:
 
 def plan(options: argparse.Namespace) -> int:
     """The same as `launch --dry-run`."""
+    take_defaults(options)
     ready = prepared(options)
     return show(ready, options, _findings(ready, options))
+
+
+def take_defaults(options: argparse.Namespace) -> None:
+    """Preset and place, where the command line leaves them out, as the settings say."""
+    defaults = launch_settings.load()
+    for problem in defaults.problems:
+        complain(problem)
+    if options.task is not None:
+        options.on = options.on or LOCAL
+        return
+    used = []
+    if options.preset is None and defaults.preset:
+        options.preset = defaults.preset
+        used.append(f"preset {defaults.preset}")
+    if options.on is None and defaults.place and not names_hosts(options):
+        used.append(f"place {defaults.place}")
+        kind, _, named = defaults.place.partition(" ")
+        options.on, options.hosts = (LOCAL, named) if kind_of(defaults.place) == HOSTS else (kind, None)
+    options.on = options.on or LOCAL
+    if used:
+        complain(f"{' and '.join(used)}, as {launch_settings.SECTION} of the settings says")
 
 
 def _findings(ready: Prepared, options: argparse.Namespace, command: Sequence[str] = ()) -> list[Finding]:

@@ -89,6 +89,7 @@ def _presets() -> Library | None:
 
 def _launch(options: argparse.Namespace) -> list[Finding]:
     """Raises RunError and PresetError."""
+    launch.take_defaults(options)
     loaded = load(launch.preset_of(options), options.set)
     request = launch.request_of(options, launch.script_of(options))
     record = run_directories.new_record(request.name or run_name(request.script))
