@@ -223,8 +223,8 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 364,
-    "lines": 102_292,
+    "modules": 365,
+    "lines": 102_409,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 55,

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ..runners import retention
+from ..runners.launch import launch_settings
 from ..runners.logs import log_settings
 from ..runners.telemetry import export_settings
 from .user_settings import KEYS, SettingKey, UserSettings
@@ -64,7 +65,14 @@ SEND = "notify.send"
 EXPORT = f"{export_settings.SECTION}.{export_settings.DIRECTORY}"
 LOG_CAP = f"{log_settings.SECTION}.{log_settings.CAP}"
 OLDER, KEEP = (f"{retention.SECTION}.{key}" for key in retention.KEYS)
+PRESET, PLACE = (f"{launch_settings.SECTION}.{key}" for key in launch_settings.KEYS)
 OF_RUNS: dict[str, tuple[SettingGuide, str]] = {
+    PRESET: (SettingGuide(
+        "preset of a launch that names none", "fsdp2", None, "a launch has to name its preset"
+    ), launch_settings.WANTS["preset"]),
+    PLACE: (SettingGuide(
+        "place of a launch that has neither --on nor --hosts", "hosts gpu1,gpu2", None, "this machine"
+    ), launch_settings.WANTS["place"]),
     SEND: (SettingGuide(
         "ways on which every launch sends notices: `distui notify` lists them, and docs/notifications.md has the keys",
         ["terminal"], None, "none",

@@ -24,6 +24,7 @@ from ..runners.diagnosis.nccl_facts import NcclFacts, merge
 from ..runners.errors import LaunchError, NoSuchRunError, RunError
 from ..runners.foreign_jobs import WatchedJob, find_job, name_of, scan
 from ..runners.formatting import elapsed
+from ..runners.launch import launch_settings
 from ..runners.local_agent import folded_batches, open_link
 from ..runners.model import (
     Command,
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from ..presets.model import Loaded
     from ..runners.hub.sky_process import Candidate
     from ..runners.launch.launch_form import LaunchForm, LaunchPreview, PresetEntry, PresetLibrary
-    from ..runners.launch.launch_settings import LaunchDefaults
 
 WATCH = "watch:"
 """Before the pid in the id of a job that distui did not start."""
@@ -450,10 +450,8 @@ class LocalSource:
 
         return recent.read()
 
-    def launch_defaults(self) -> LaunchDefaults:
+    def launch_defaults(self) -> launch_settings.LaunchDefaults:
         """Preset and place that the settings name for a first launch."""
-        from ..runners.launch import launch_settings
-
         return launch_settings.load()
 
     def remember(self, form: LaunchForm) -> None:

@@ -19,6 +19,7 @@ from ..presets import trusted_files
 from ..presets.finding import PresetError, did_you_mean
 from ..presets.sanitize import quoted
 from ..runners import file_io, retention
+from ..runners.launch import launch_settings
 from ..runners.logs import log_settings
 from ..runners.notify import ways
 from ..runners.settings_file import SettingsError, no_section, settings_text
@@ -130,6 +131,7 @@ KEYS: dict[str, SettingKey] = {
 """By their names in the file."""
 
 OF_RUNS: dict[str, Callable[[Any, Path], tuple[str, ...]]] = {
+    launch_settings.SECTION: lambda table, path: launch_settings.of_table(table, path).problems,
     "notify": lambda table, path: ways.of_table(table, path).problems,
     export_settings.SECTION: lambda table, path: export_settings.of_table(table, path).problems,
     log_settings.SECTION: lambda table, path: log_settings.of_table(table, path).problems,

@@ -36,8 +36,8 @@ from ..hub.sky_process import Candidate, candidates_for
 from ..local_agent import MOST_SOURCE, check_python
 from ..run_directories import free_name
 from .hosts import Named, OnHosts, from_words
+from .launch_settings import HOSTS, SKY, kind_of
 from .options import option
-from .launch_settings import HOSTS, LOCAL, SKY, kind_of
 from .prepare import Here, LaunchRequest, Prepared, nccl_pairs, prepare, run_name, shell_words
 from .sky import OnSky
 from .syntax_check import syntax_problem

@@ -22,7 +22,9 @@ WANTS = {
 """What the value of each has to be."""
 _FITS = {
     "preset": re.compile(r"[A-Za-z0-9][\w.-]{0,99}"),
-    "place": re.compile(r"(?:(?!hosts\b)[A-Za-z][\w./:@-]{0,199}|hosts:? [^\s,-][^\s,]*(?:,[^\s,-][^\s,]*)*)"),
+    "place": re.compile(
+        r"(?:(?!hosts\b)[A-Za-z][\w./:@-]{0,199}|hosts:? [^\s,-][^\s,]*(?:,[^\s,-][^\s,]*)*)"
+    ),
 }
 
 

@@ -23,6 +23,7 @@ from distui.runners.launch import recent
 from distui.runners.launch.launch_form import LaunchForm, PresetEntry, with_free_name
 from distui.runners.launch.syntax_check import syntax_problem
 from distui.runners.model import AttemptStarted, Stamped
+from distui.runners.settings_file import settings_path
 from distui.tui.rows.form import Field, best_match, folded_plan, form_rows
 from distui.tui.rows.glyphs import plain
 from distui.tui.screens.launch import LaunchScreen
@@ -157,6 +158,22 @@ async def test_the_last_launch_comes_back_and_recent_ones_by_a_key(rig: Start) -
         assert screen.form.script == "new.py"
         await it.press("ctrl+r")
         assert screen.form.script == "old.py"
+
+
+async def test_a_first_form_begins_as_the_settings_say(
+    rig: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    path = settings_path()
+    path.parent.mkdir(mode=0o700, parents=True)
+    path.write_text('[launch]\npreset = "zero1"\nplace = "slurm/lab"\n')
+    it = rig(play.running(), run=None)
+    async with shown(it, 120, 40):
+        await it.press("ctrl+n")
+        screen = it.app.screen
+        assert isinstance(screen, LaunchScreen)
+        assert (screen.form.preset, screen.form.place) == ("zero1", "slurm/lab")
+        await it.until(lambda: "as the settings say" in it.screen())
 
 
 async def test_tab_completes_the_script_and_then_moves_on(

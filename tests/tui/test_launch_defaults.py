@@ -55,7 +55,8 @@ def test_what_the_section_means(table: dict[str, str], defaults: LaunchDefaults)
         (3, "launch"), ({"preset": 3}, "launch.preset"), ({"preset": "--env"}, "launch.preset"),
         ({"preset": ["ddp"]}, "launch.preset"), ({"place": "hosts"}, "launch.place"),
         ({"place": "hosts -oProxyCommand=x"}, "launch.place"), ({"place": "hosts a,,b"}, "launch.place"),
-        ({"place": "two words"}, "launch.place"), ({"place": "hosts a\nb"}, "launch.place"), ({"presets": "ddp"}, "preset"),
+        ({"place": "two words"}, "launch.place"), ({"place": "hosts a\nb"}, "launch.place"),
+        ({"presets": "ddp"}, "preset"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_is_a_sentence_and_the_rest_counts(table: object, key: str) -> None:
@@ -92,7 +93,7 @@ def test_the_place_is_where_a_launch_goes_unless_it_says_one(
 def test_without_the_section_a_launch_names_its_preset(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--", "train.py"]) == 2
     assert "No PRESET" in capsys.readouterr().err
-    with pytest.raises(WrongUsage, match="no PRESET before train.py"):
+    with pytest.raises(WrongUsage, match=r"no PRESET before train\.py"):
         understood(["plan", "train.py"], None, lambda word: False)
 
 

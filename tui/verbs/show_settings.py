@@ -9,12 +9,13 @@ from typing import Any
 
 from ...presets.sanitize import LONGEST, clean_text
 from ...runners import retention
+from ...runners.launch import launch_settings
 from ...runners.logs import log_settings
 from ...runners.notify import ways
 from ...runners.settings_file import section_of, settings_path
 from ...runners.telemetry import export_settings
 from ..rows.glyphs import table
-from ..setting_guide import EXPORT, KEEP, LOG_CAP, OLDER, SEND, document, example, toml
+from ..setting_guide import EXPORT, KEEP, LOG_CAP, OLDER, PLACE, PRESET, SEND, document, example, toml
 from ..terminal import complain
 from ..user_settings import load
 
@@ -44,7 +45,10 @@ def _of_runs() -> dict[str, Any]:
     """What launches and runs read themselves, by key; None where the file has nothing that can be used."""
     export, kept = export_settings.load().directory, retention.load()
     table = section_of(retention.SECTION) if kept.acts else {}
+    defaults = launch_settings.load()
     return {
+        PRESET: defaults.preset or None,
+        PLACE: defaults.place or None,
         SEND: list(ways.load().send) or None,
         EXPORT: None if export is None else str(export),
         LOG_CAP: log_settings.load().typed or None,

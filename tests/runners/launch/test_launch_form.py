@@ -16,6 +16,7 @@ from distui.runners.hub.routes import Route
 from distui.runners.hub.sky_process import PYTHON
 from distui.runners.launch import launch_form, recent
 from distui.runners.launch.launch_form import LaunchForm
+from distui.runners.launch.launch_settings import kind_of
 from distui.runners.launch.prepare import REQUEST_FILE, request_text
 from distui.tui.source import LocalSource, shell_on
 
@@ -54,7 +55,7 @@ def test_an_unknown_variable_of_nccl_is_in_the_preview(here: Path) -> None:
     ],
 )
 def test_what_a_place_is(place: str, kind: str) -> None:
-    assert launch_form.kind_of(place) == kind
+    assert kind_of(place) == kind
 
 
 @pytest.mark.parametrize(
