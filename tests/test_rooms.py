@@ -223,8 +223,8 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 365,
-    "lines": 102_409,
+    "modules": 367,
+    "lines": 102_553,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 55,

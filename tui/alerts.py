@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import time
 
 from textual.app import App
 from textual.events import AppBlur, AppFocus, Event, Key
 
-from ..runners.errors import RunError
-from ..runners.notify import ways
-from ..runners.notify.messages import text_of
-from ..runners.notify.notice_rules import Rules, wanted_of
-from ..runners.notify.rule_words import chosen
 from ..runners.state import RunState
-from .alert_bytes import alert_bytes
+from .due_alerts import TerminalAlerts
 
 TYPED_S = 60.0
 """Where a terminal reports no focus, somebody sits there for so long after a key."""
-EVERY_S = 1.0
-MOST = 3
-"""Notices that are written at once."""
 
 
 class TerminalFocus:
@@ -45,48 +35,6 @@ class TerminalFocus:
         if self._reported is None:
             return now - self._typed > TYPED_S
         return not self._reported
-
-
-class TerminalAlerts:
-    """What the terminal is sent for one run."""
-
-    def __init__(self) -> None:
-        self._rules: Rules | None = None
-        """None before the run is live, and where its terminal is not to ring."""
-        self._decided = False
-        self._sequence = "auto"
-        self._judged = (-1, 0.0)
-        """The state's version, and when, by the monotonic clock."""
-
-    def due(self, state: RunState, now: float) -> list[str]:
-        """What is to be written now. `now`: unix time. What was so when the run came on the screen is no news."""
-        if not state.live:
-            return []
-        if not self._decided:
-            self._decided = True
-            self._decide(state, now)
-        at = time.monotonic()
-        if self._rules is None or (self._judged[0] == state.version and at - self._judged[1] < EVERY_S):
-            return []
-        self._judged = state.version, at
-        host = platform.node()
-        notices = self._rules.judge(state, now)[:MOST]
-        texts = [text_of(notice, state.name, host) for notice in notices]
-        return [alert_bytes(text, os.environ, self._sequence) for text in texts]
-
-    def _decide(self, state: RunState, now: float) -> None:
-        """By the plan of the run, and where that names no way, by the settings."""
-        configured = ways.load()
-        words = state.plan.notify if state.plan is not None else ()
-        try:
-            words = words or ways.resolved((), configured)
-        except RunError:  # which every launch refuses in a sentence
-            return
-        rules = next((each.rules for each in chosen(words) if each.way == "terminal"), None)
-        if rules is not None:
-            self._sequence = configured.ways["terminal"].sequence
-            self._rules = Rules(wanted_of([rules]))
-            self._rules.prime(state, now)
 
 
 class AlertingApp(App[None]):

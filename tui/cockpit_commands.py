@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import subprocess
@@ -212,6 +213,11 @@ class CommandingApp(LendingApp):
             return self.clock()
         frame = Frame(follower.state, follower.status, self.clock(), follower.heard)
         return frame.node_now(min(follower.state.nodes, default=0))
+
+    async def retire(self, launched: str) -> None:
+        """Have the runs go that the settings no longer keep, and say what went."""
+        if gone := await asyncio.to_thread(self.source.retire, launched):
+            self.notify(gone, markup=False)
 
     def why_readonly(self) -> str:
         """Why nothing can be changed, in a sentence."""

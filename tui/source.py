@@ -468,14 +468,18 @@ class LocalSource:
             return await launch_form.candidates(form)
 
     async def launch(self, form: LaunchForm) -> str:
-        """Start it and return the run's id; runs that the settings no longer keep go. Raises LaunchError."""
-        from ..runners import retention
+        """Start it and return the run's id. Raises LaunchError."""
         from ..runners.launch import launch_form
 
         with _raised_as(LaunchError):
             started = await asyncio.to_thread(lambda: launch_form.prepared(form).start())
-            await asyncio.to_thread(lambda: retention.retire(retention.load(), started.record.run))
             return started.record.run
+
+    def retire(self, launched: str) -> str:
+        """After a launch, remove the runs that the settings no longer keep; what went in a sentence, "" for nothing."""
+        from ..runners import retention
+
+        return retention.retire(retention.load(), launched)
 
     def kept_at(self, run_id: str) -> tuple[Path | None, bool]:
         """The directory of a run on this machine, and whether its traces are elsewhere; None where it has none here."""

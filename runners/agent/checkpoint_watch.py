@@ -27,6 +27,7 @@ from ..checkpoints import (
 )
 from ..logs.log_files import attempt_dir
 from ..model import CheckpointSaved
+from . import checkpoint_disk
 from .runner_process import ServedRun
 
 POLL_S = 2.0
@@ -63,9 +64,12 @@ class CheckpointWatch:
         while True:
             self.read_reports(self._run.state.attempt)
             now = asyncio.get_running_loop().time()
-            if self._folder is not None and self._watches_folder() and now - checked >= FOLDER_S:
+            if now - checked >= FOLDER_S:
                 checked = now
-                await self._check_folder(self._folder)
+                if self._folder is not None and self._watches_folder():
+                    await self._check_folder(self._folder)
+                room = await asyncio.to_thread(checkpoint_disk.check, self._run, self._folder)
+                checkpoint_disk.report(self._run, room)
             await asyncio.sleep(POLL_S)
 
     # --- reports of hooks

@@ -274,7 +274,7 @@ def _is_hang(finding: Finding) -> bool:
 
 
 def _is_disk(finding: Finding) -> bool:
-    return finding.id in ("disk-low", "disk-full")
+    return finding.id in ("disk-low", "disk-full", "disk-checkpoints-low", "disk-checkpoints-full")
 
 
 _OF_FINDINGS: tuple[tuple[str, Callable[[Finding], bool]], ...] = (
@@ -300,7 +300,7 @@ def _of_findings(state: RunState, now: float) -> Iterator[Notice]:
 
 def _key(rule: str, finding: Finding, state: RunState) -> str:
     if rule == "disk":
-        return f"{rule}:{finding.id}:{finding.node}"
+        return f"{rule}:{finding.id}:{finding.where or finding.node}"  # a shared disk is one for all nodes
     if rule == "spot-notice":
         return f"{rule}:{finding.node}:{finding.value}"
     rank = f":{finding.rank}" if rule == "straggler" else ""
@@ -317,9 +317,10 @@ def _of_finding(rule: str, key: str, finding: Finding, state: RunState, now: flo
         else f"{who or 'it'} hang{'' if len(ranks) > 1 else 's'}",
         "straggler": f"{who or 'a rank'} holds the others up",
         "loss-nan": "the loss is no number any more",
-        "disk": "the disk is " + ("full" if finding.id == "disk-full" else "nearly full"),
+        "disk": ("the disk of the checkpoints is " if "checkpoints" in finding.id else "the disk is ")
+        + ("full" if finding.id.endswith("-full") else "nearly full"),
         "spot-notice": "a node is taken back",
-    }[rule] + (f" on {host}" if host and rule in ("disk", "spot-notice") else "")
+    }[rule] + (f" on {host}" if host and rule in ("disk", "spot-notice") and not finding.where else "")
     return Notice(
         rule, key, what, now, finding.text, finding.remedy, finding.severity, ranks, finding.node
     )  # fmt: skip

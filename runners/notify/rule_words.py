@@ -20,7 +20,7 @@ RULES: Mapping[str, str] = {
     "gpus-idle": "GPUs of the run are idle for MINUTES",
     "checkpoint-overdue": "no checkpoint for MINUTES; without them, for twice as long as usual",
     "loss-nan": "the loss is NaN or infinite",
-    "disk": "the disk of the run directory is nearly full, or full",
+    "disk": "the disk of the run directory, or of the checkpoints, is nearly full, or full",
     "spot-notice": "the provider takes nodes back, or SkyPilot recovers the job on others",
 }
 """In the order in which they are listed, each with when it holds."""

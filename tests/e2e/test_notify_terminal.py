@@ -106,6 +106,52 @@ def test_inside_tmux_the_terminal_around_it_is_rung(night: World, focused: bool)
     assert b"Ptmux" not in data
 
 
+@pytest.mark.parametrize(
+    ("words", "rings"),
+    [
+        ("> out 2> err < /dev/null", 1),
+        ("--json > out 2> err", 1),
+        ("--notify off > out 2> err", 0),
+        ("--detach > out 2> err", 0),
+    ],
+)
+def test_a_launch_without_a_cockpit_rings_the_terminal_it_was_typed_in(
+    world: World, words: str, rings: int
+) -> None:
+    """Wherever its output goes; also of a run that has failed before anybody could follow it."""
+    folder = world.config / "distui"
+    folder.mkdir(mode=0o700)
+    (folder / "settings.toml").write_text('[notify]\nsend = ["terminal:gave-up"]\n')
+    for name in ("TMUX", "STY", "VTE_VERSION", "TERM_PROGRAM"):
+        world.env.pop(name, None)
+    options, mark, rest = words.partition(">")
+    line = f"{DISTUI} exec --name night {options} -- false {mark}{rest}; stty tostop; {DISTUI} wait night > waited"
+    screen = Screen(("sh", "-c", line), {**world.env, **TERMINAL}, world.work)
+    try:
+        screen.ended()
+    finally:
+        screen.close()
+    assert screen.written.count(OSC) == rings
+    assert screen.written.count(b"\a") == rings
+    kept = (world.work / "out").read_bytes() + (world.work / "err").read_bytes()
+    assert b"\x1b" not in kept
+
+
+def test_a_launch_in_the_background_rings_and_is_not_stopped_by_it(world: World) -> None:
+    folder = world.config / "distui"
+    folder.mkdir(mode=0o700)
+    (folder / "settings.toml").write_text('[notify]\nsend = ["terminal:succeeded"]\n')
+    words = (
+        f"stty tostop; {DISTUI} exec --name night -- true > out 2> err < /dev/null & wait $!; echo code $?"
+    )
+    screen = Screen(("bash", "-mc", words), {**world.env, **TERMINAL}, world.work)
+    try:
+        screen.until("code 0")
+    finally:
+        screen.close()
+    assert screen.written.count(b"\x1b]9;distui: night: it has succeeded") == 1
+
+
 def test_a_test_rings_whoever_sits_there(world: World) -> None:
     screen = Screen((DISTUI, "notify", "test", "terminal"), {**world.env, **TERMINAL}, Path(os.getcwd()))
     try:

@@ -14,6 +14,7 @@ from test_run_removal import NOW, left, made, state_home
 from distui.runners import retention, run_directories, run_notes
 from distui.runners.retention import Retention
 from distui.tui.cli import main
+from distui.tui.source import LocalSource
 
 __all__ = ["state_home"]
 DAY = 86400.0
@@ -112,6 +113,18 @@ def test_it_takes_what_both_say_and_leaves_all_that_is_not_its_own(state_home: P
     assert (run_directories.runs_dir() / "my-thesis").is_dir()
     log = (run_directories.runs_dir().parent / retention.LOG).read_text().splitlines()
     assert [line.split()[2].split("-")[2] for line in log] == ["d50", "d40"]
+
+
+def test_the_cockpit_has_what_went_in_a_sentence(settings: Path) -> None:
+    old("ancient", 900)
+    source = LocalSource()
+    assert source.retire("") == ""
+    settings.write_text("[retention]\nkeep = 1\n")
+    newer = old("newer", 800)
+    assert source.retire(newer.record.run).startswith("retention removed 1 run, ")
+    assert names() == ["newer"]
+    settings.write_text("[retention]\nkeep = 0\n")
+    assert "from 1 on" in source.retire("")
 
 
 def test_reading_removes_nothing(settings: Path) -> None:

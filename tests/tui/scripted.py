@@ -116,6 +116,8 @@ class ScriptedSource(LocalSource):
         self.link = link
         self.listed = list(runs)
         self.launched: list[LaunchForm] = []
+        self.retired = ""
+        """What went by retention after a launch."""
         self.opened: list[str] = []
         self.refuse = ""
         self.unreachable = ""
@@ -173,6 +175,9 @@ class ScriptedSource(LocalSource):
             raise LaunchError(self.refuse)
         self.launched.append(form)
         return "r-new"
+
+    def retire(self, launched: str) -> str:
+        return self.retired
 
     async def candidates(self, form: LaunchForm) -> list[Candidate]:
         self.wanted.append(form)

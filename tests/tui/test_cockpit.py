@@ -545,10 +545,12 @@ async def test_launch_shows_the_plan_and_starts_only_after_the_question(rig: Sta
         assert "NCCL_DEBUG=WARN" in it.screen()
         await it.press("enter")
         assert it.source.launched == []
+        it.source.retired = "retention removed 3 runs, 36.0 MB freed: removed.log has them"
         await it.press("enter", "y")
         await it.until(lambda: it.source.launched)
         assert it.source.launched == [LaunchForm(preset="single", script="train.py")]
         await it.until(lambda: it.source.opened[-1] == "r-new")
+        await it.until(lambda: it.source.retired in it.screen())
 
 
 async def test_a_refused_launch_is_told_and_the_form_stays(rig: Start) -> None:

@@ -493,3 +493,4 @@ class LaunchScreen(Screen[None]):
             return
         await asyncio.to_thread(self.app.source.remember, form)
         self.app.open_run(run)
+        self.app.run_worker(self.app.retire(run), group="retention")

@@ -27,6 +27,7 @@ from ...runners.model import AttemptEnded, FindingRaised, HostTick, RankTick, Ru
 from ...runners.state import RunState
 from ...runners.status import status_json
 from ...runners.wire.client import Link, LinkError
+from ..due_alerts import TerminalAlerts, ring
 from .status import describe, headline, unsaid
 
 if TYPE_CHECKING:
@@ -198,14 +199,14 @@ async def stay(entry: run_directories.Entry, plan: Plan, *, as_json: bool, quiet
     """
     out, err = Stream(sys.stdout), Stream(sys.stderr)
     output = None if quiet or as_json else RanksOutput(out, err, plan.launcher != "command")
-    state, name = RunState(), entry.record.name
+    state, name, alerts = RunState(), entry.record.name, TerminalAlerts(fresh=True)
     if not as_json:
         for note in plan.notes:
             await err.write(f"note: {clean_text(note, LONGEST)}\n")
         await err.write(f"the run goes on if you leave: `distui attach {name}` opens it\n")
     while not state.phase.ended:
         try:
-            await _follow_link(entry, state, None if as_json else err, output)
+            await _follow_link(entry, state, None if as_json else err, output, alerts)
         except LinkError as error:
             await err.write(f"distui: {clean_text(str(error), LONGEST)}\n")
             await asyncio.sleep(1.0)
@@ -224,7 +225,11 @@ async def stay(entry: run_directories.Entry, plan: Plan, *, as_json: bool, quiet
 
 
 async def _follow_link(
-    entry: run_directories.Entry, state: RunState, err: Stream | None, output: RanksOutput | None
+    entry: run_directories.Entry,
+    state: RunState,
+    err: Stream | None,
+    output: RanksOutput | None,
+    alerts: TerminalAlerts,
 ) -> None:
     """Raises LinkError."""
     link = await open_link(entry)
@@ -233,7 +238,7 @@ async def _follow_link(
         output.resume()
         reading = asyncio.create_task(output.follow(link))
     try:
-        await _follow(link, state, err, output)
+        await _follow(link, state, err, output, alerts)
     except asyncio.CancelledError:
         if reading is not None:
             reading.cancel()  # also one that waits for who reads its pipe
@@ -268,11 +273,15 @@ class Causes:
         return f"{text[: len(text) - len(sentence)]}{rest}"
 
 
-async def _follow(link: Link, state: RunState, err: Stream | None, output: RanksOutput | None) -> None:
+async def _follow(
+    link: Link, state: RunState, err: Stream | None, output: RanksOutput | None, alerts: TerminalAlerts
+) -> None:
     printed, shown, latest = len(state.notices), 0.0, 0.0
     causes = Causes()
     async for stamped in link.events(state.seq):
         state.apply(stamped)
+        if written := "".join(alerts.due(state, time.time())):
+            ring(written)
         if output is not None and state.live:
             output.grow(state.log_sizes)
         if err is None:

@@ -21,6 +21,7 @@ from ...runners.notify.rule_words import RULES, rules_word
 from ...runners.notify.sending import SendOutcome, send
 from ...runners.notify.ways import POSTED, Configured, NoticeWay, WayError
 from ..alert_bytes import alert_bytes
+from ..due_alerts import ring
 from ..terminal import complain
 
 
@@ -79,9 +80,10 @@ def _about(way: NoticeWay, configured: Configured) -> dict[str, Any]:
     elif way.kind == "command":
         to = way.command[0]
     else:
-        to = {"desktop": "notify-send", "terminal": "the cockpit's terminal, while it has no focus"}[
-            way.kind
-        ]
+        to = {
+            "desktop": "notify-send",
+            "terminal": "the terminal of a cockpit without the focus, or of the launch",
+        }[way.kind]
     return {"way": way.name, "type": way.kind, "to": to, "rules": rules_word(way.rules), "problem": problem}
 
 
@@ -140,12 +142,7 @@ async def _try(way: NoticeWay, configured: Configured) -> dict[str, Any]:
 
 def _ring(data: str) -> SendOutcome:
     """Whatever has the focus: somebody asked for it."""
-    try:
-        with open("/dev/tty", "w", encoding="utf-8", errors="replace") as terminal:
-            terminal.write(data)
-    except OSError:
-        return SendOutcome(False, "there is no terminal here")
-    return SendOutcome(True)
+    return SendOutcome(True) if ring(data) else SendOutcome(False, "there is no terminal here")
 
 
 # --- log ---

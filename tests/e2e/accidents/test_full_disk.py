@@ -6,13 +6,14 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from ..runs import EXAMPLES, World, kill, until
+from ..runs import EXAMPLES, Run, World, kill, until
 
 SIZE = 6 << 20
 
@@ -269,3 +270,49 @@ def inodes(world: World) -> None:
     with contextlib.suppress(OSError):
         for number in range(400):
             (world.state / f"i{number}").touch()
+
+
+SAVES = """
+import os, time
+open("ckpt/step-10.pt", "wb").write(b"x" * (3 << 20))
+print("step 1 loss 2.0", flush=True)
+while not os.path.exists("stop"):
+    time.sleep(0.05)
+"""
+
+
+def rooms(run: Run) -> dict[str, str]:
+    """What is said of the disk of the checkpoints: id and text."""
+    findings = run.status()["findings"]
+    return {each["id"]: each["text"] for each in findings if each["id"].startswith("disk-checkpoints")}
+
+
+def test_the_disk_of_the_checkpoints_is_watched_where_it_is_another(world: World) -> None:
+    """Room for a checkpoint of 3 MiB, then less, then none, then all again; the run directory has enough."""
+    disk = world.work / "ckpt"
+    disk.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={16 << 20}", "tmpfs", str(disk)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        pytest.skip(f"mounting is not permitted here: {done.stderr.strip()}")
+    try:
+        words = (sys.executable, world.script("saves.py", SAVES), "--save-dir", "ckpt")
+        run = world.run("exec", "--name", "night", "--", *words)
+        run.wait("running")
+        assert until((disk / "step-10.pt").exists, 20)
+        (disk / "ballast").write_bytes(b"x" * (11 << 20))
+        assert until(lambda: "disk-checkpoints-low" in rooms(run), 40), run.describe()
+        text = rooms(run)["disk-checkpoints-low"]
+        assert text == "only 2.0 MiB are free where the checkpoints go, and the newest takes 3.0 MiB"
+        with contextlib.suppress(OSError):
+            (disk / "ballast").write_bytes(b"x" * (99 << 20))
+        assert until(lambda: [*rooms(run)] == ["disk-checkpoints-full"], 30), run.describe()
+        (disk / "ballast").unlink()
+        assert until(lambda: not rooms(run), 30), run.describe()
+        (world.work / "stop").touch()
+        run.wait("done")
+    finally:
+        world.stop_all()
+        subprocess.run(["umount", "-l", str(disk)], check=True)

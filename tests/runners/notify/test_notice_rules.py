@@ -286,6 +286,8 @@ def test_a_first_step_that_nobody_saw_happen_has_the_time_of_its_attempt(run: Pl
         (Finding("loss-not-finite", "error", "the loss is NaN since step 7", rank=0), "loss-nan"),
         (Finding("disk-low", "warning", "only 1 GiB is free", node=0), "disk"),
         (Finding("disk-full", "error", "full", node=0), "disk"),
+        (Finding("disk-checkpoints-low", "warning", "only 1 GiB is free", node=0), "disk"),
+        (Finding("disk-checkpoints-full", "error", "full", node=0), "disk"),
         (Finding("start-unreachable", "error", "nobody answers", ranks=(0,)), "hang"),
         (Finding("spot-notice", "warning", "AWS takes it back at 12:00", node=0), "spot-notice"),
     ],
@@ -303,6 +305,17 @@ def test_a_disk_that_swings_around_its_limit_calls_once(run: Played) -> None:
         run.play(FindingCleared("disk-low", None, 0))
         heard += run.lasting(30)
     assert len(heard) == 1
+
+
+def test_a_disk_that_nodes_share_calls_once_and_disks_of_their_own_call_for_each(run: Played) -> None:
+    for node in (0, 1, 2):
+        shared = Finding("disk-checkpoints-low", "warning", "low", node=node, where="nas:/ckpt")
+        run.play(FindingRaised(shared))
+    (notice,) = run.lasting(60)
+    assert notice.what == "the disk of the checkpoints is nearly full"
+    for node in (0, 1):
+        run.play(FindingRaised(Finding("disk-low", "warning", "low", node=node)))
+    assert [notice.node for notice in run.lasting(60)] == [0, 1]
 
 
 def save(run: Played, step: int) -> None:
