@@ -84,6 +84,14 @@ ByRestart = Annotated[bool, Field(description="Apply it by a restart of the work
 Signal = Annotated[str, Field(description="As in USR1 or TERM")]
 Yes = Annotated[bool, Field(description="Send it also where it ends a rank")]
 Grace = Annotated[Seconds | None, Field(description="Between SIGTERM and SIGKILL; left out: the preset's")]
+Side = Annotated[str, Field(description="Run, RUN@ATTEMPT, HOST:RUN or the file of an exported bundle")]
+Same = Annotated[bool, Field(description="Also what is the same")]
+ProfiledSteps = Annotated[int, Field(ge=1, le=100, description="Optimizer steps")]
+GiveUp = Annotated[
+    Annotated[float, Field(gt=0, le=500)] | None, Field(description="Seconds; left out: by the pace")
+]
+NoteText = Annotated[str, Field(min_length=1, description="The note: it takes the place of the one before")]
+Tags = Annotated[Texts, Field(description="Tags, as in ['good', 'baseline']")]
 Name = Annotated[str, Field(description="Name of the run; left out: that of the script")]
 
 
@@ -251,6 +259,16 @@ class ReadingTools:
         return await self._verbs.wait(
             ["wait", f"--until={until}", f"--timeout={timeout:g}"], run, timeout + 60
         )
+
+    async def diff(
+        self, a: Side, b: Side = "", same: Same = False, at: At = "", offset: Offset = 0
+    ) -> Answer:
+        """Compare two runs, attempts or bundles: plan, environment, code, versions, speed, memory, first cause.
+
+        Without `b` it is the record of `a`.
+        """
+        words = ["diff", *_plain([a, b] if b else [a], "run"), "--json", *_option("--all", same)]
+        return await self._verbs.document(words, None, at, offset)
 
 
 def _without_curves(document: Any) -> Any:
@@ -460,6 +478,42 @@ class ControlTools:
         words = ["signal", *_plain([signal], "signal"), "--json", *_repeat("--rank", ranks)]
         return await self._verbs.command([*words, *_option("--yes", yes)], run)
 
+    async def rerun(
+        self,
+        run: str,
+        settings: Settings = (),
+        env: Variables = None,
+        unset: Unset = (),
+        name: Name = "",
+    ) -> Answer:
+        """Repeat a launch as a new run, with changes, and return at once. A run that is live needs another `name`."""
+        variables, hidden = _variables(env, None)
+        if hidden:
+            raise Refused(
+                f"rerun takes no secrets: have {', '.join(hidden)} in the environment of this server"
+            )
+        words = ["rerun", "--json", "--detach", *_repeat("--set", settings), *variables]
+        words += [*_repeat("--unset", unset), *_option("--name", name)]
+        return await self._verbs.command(words, run)
+
+    async def profile(
+        self, run: str, ranks: Ranks = (), steps: ProfiledSteps = 3, timeout: GiveUp = None
+    ) -> Answer:
+        """Record the same steps of ranks with torch.profiler: shares of a step, idle time, slowest rank, operators."""
+        words = ["profile", "--json", f"--steps={steps}", *_repeat("--ranks", ranks)]
+        return await self._verbs.command([*words, *_option("--timeout", timeout)], run)
+
+    async def note(self, run: str, text: NoteText) -> Answer:
+        """Write a note on a run; `status` and `ls` have the newest one."""
+        return await self._verbs.command(
+            ["note", "--json", f" {text}"], run
+        )  # a text with a dash is no option
+
+    async def tag(self, run: str, add: Tags = (), remove: Tags = ()) -> Answer:
+        """Add tags to a run and take tags away; `prune` leaves a run with the tag keep."""
+        words = ["tag", "--json", *_repeat("--remove", _plain(remove, "tag")), *_plain(add, "tag")]
+        return await self._verbs.command(words, run)
+
     async def stop(self, run: str, grace: Grace = None) -> Answer:
         """End a run: SIGTERM, then SIGKILL after the grace period."""
         return await self._verbs.command(["stop", "--yes", "--json", *_option("--grace", grace)], run)
@@ -471,16 +525,23 @@ def serve_tools(*, control: bool) -> int:
 
 
 def server(*, control: bool) -> ToolServer:
-    """A server with all tools; `control`: those that start and change runs are carried out, too."""
+    """A server with its tools; `control`: those that start and change runs are offered, too."""
     verbs, made = Verbs(control=control), ToolServer()
     reading, checking, changing = ReadingTools(verbs), CheckingTools(verbs), ControlTools(verbs)
     reads: list[Callable[..., Any]] = [
         reading.ls, reading.status, reading.diagnose, reading.logs, reading.events, reading.metrics, reading.dump,
-        reading.wait, checking.plan, checking.lint, checking.doctor, checking.presets, checking.advise,
+        reading.wait, reading.diff, checking.plan, checking.lint, checking.doctor, checking.presets, checking.advise,
     ]  # fmt: skip
     for tool in reads:
         made.offer(tool, reads=True)
-    for tool in (changing.launch, changing.restart, changing.nccl, changing.signal, changing.stop):
-        made.offer(tool, reads=False, allowed=control)
+    changes: list[Callable[..., Any]] = [
+        changing.launch, changing.rerun, changing.restart, changing.nccl, changing.signal, changing.profile,
+        changing.note, changing.tag, changing.stop,
+    ]  # fmt: skip
+    for tool in changes:
+        if control:
+            made.offer(tool, reads=False)
+        else:
+            made.withhold(tool)
     made.resource("distui://skill", name="SKILL.md", mime_type="text/markdown")(skill)
     return made
