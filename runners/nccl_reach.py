@@ -74,14 +74,23 @@ def reach(state: RunState, ranks: Iterable[int] = ()) -> Reach:
 
 
 def uses_gloo(state: RunState) -> bool:
-    """Whether the ranks communicate without NCCL: by the plan, unless a group of theirs has called NCCL, or a rank has
-    NCCL and no group of torch's."""
-    if state.plan is None or state.plan.backend != "gloo":
-        return False
-    if calls_nccl(called(state)):
+    """Whether the ranks communicate without NCCL: by the plan, unless a group of theirs has called NCCL, or a live rank has
+    NCCL and no group of torch's, so that something else may call it."""
+    if state.plan is None or state.plan.backend != "gloo" or calls_nccl(called(state)):
         return False
     groups = {number: rank.pulse.groups if rank.pulse else () for number, rank in state.ranks.items()}
-    return not any(rank.nccl_version and not groups[number] for number, rank in state.ranks.items())
+    return state.phase.ended or not any(
+        rank.nccl_version and not groups[number] for number, rank in state.ranks.items()
+    )
+
+
+def instead_of_gloo(state: RunState) -> bool:
+    """Whether ranks were seen to use NCCL where the plan has gloo. That NCCL is loaded shows nothing in a process with
+    torch, whose builds for CUDA load it with themselves."""
+    if state.plan is None or state.plan.backend != "gloo":
+        return False
+    pulses = [rank.pulse for rank in state.ranks.values() if rank.pulse is not None and rank.nccl_version]
+    return calls_nccl(called(state)) or any(pulse.torch is False for pulse in pulses)
 
 
 def called(state: RunState) -> set[str]:

@@ -195,6 +195,19 @@ def test_what_the_ranks_call_counts_and_not_the_plan() -> None:
     assert uses_gloo(state_of(*hooked, (124.9, gloo), ranks=2, gpu=False))
 
 
+def test_nccl_that_torch_loads_with_itself_is_no_nccl_in_use() -> None:
+    """torch for CUDA on a machine without a GPU: its ranks have NCCL before they have a group, and when they have ended."""
+    hooked = [(124.8, HookChanged(1, rank, "armed", 4711, "WARN", True, "2.30.7")) for rank in (0, 1)]
+    importing = PulseTick(tuple(Pulse(rank, play.NOW, torch=True) for rank in (0, 1)))
+    ended = (125.0, RunEnded(RunPhase.SUCCEEDED, 0, "every rank ended with exit code 0"))
+    for events in ((*hooked,), (*hooked, (124.9, importing)), (*hooked, ended)):
+        text = describe(state_of(*events, ranks=2, gpu=False), play.NOW)
+        assert "backend gloo\n" in text, events
+    assert uses_gloo(state_of(*hooked, ended, ranks=2, gpu=False))
+    alone = PulseTick(tuple(Pulse(rank, play.NOW, torch=False) for rank in (0, 1)))
+    assert "NCCL in use" in describe(state_of(*hooked, (124.9, alone), ranks=2, gpu=False), play.NOW)
+
+
 def test_the_ranks_that_can_obey_are_named() -> None:
     mixed = state_of((124, HookChanged(1, 7, "armed", 4718, "WARN", False, "2.21.5")))
     reached = reach(mixed)

@@ -19,7 +19,7 @@ from ...runners.formatting import (
     usage_short,
 )
 from ...runners.model import Cluster, LinkState, RankPhase, RunPhase
-from ...runners.nccl_reach import uses_gloo
+from ...runners.nccl_reach import instead_of_gloo, uses_gloo
 from ...runners.progress import RATES, STEPS_SOURCE, Progress, parts, progress
 from ...runners.state import RunState
 from ...runners.status import HUNG, applied, world_size
@@ -209,7 +209,7 @@ def _size(frame: Frame) -> Row:
 def _software(state: RunState) -> Row:
     """Preset, torch, NCCL."""
     plan = state.plan
-    gloo = uses_gloo(state)
+    gloo = plan is not None and plan.backend == "gloo" and not instead_of_gloo(state)
     versions = state.once(_nccl_versions)
     texts = [
         plan.preset if plan is not None else "",

@@ -19,7 +19,7 @@ from ...runners.foreign_jobs import WatchedJob, find_job, scan
 from ...runners.formatting import NA, duration_text, plural, size_text
 from ...runners.local_agent import folded_events, snapshot, with_link
 from ...runners.model import Host, LinkState, RunPhase, Stamped
-from ...runners.nccl_reach import uses_gloo
+from ...runners.nccl_reach import instead_of_gloo
 from ...runners.progress import parts, progress, source_text
 from ...runners.run_notes import RunNotes
 from ...runners.state import Node, RunState
@@ -97,7 +97,7 @@ def describe(state: RunState, now: float | None = None, marks: RunNotes | None =
     if state.plan is not None:
         plan = state.plan
         preset = f"preset {plan.preset}, " if plan.preset else ""
-        used = " planned, NCCL in use" if plan.backend == "gloo" and not uses_gloo(state) else ""
+        used = " planned, NCCL in use" if instead_of_gloo(state) else ""
         backend = f", backend {plan.backend}{used}" if plan.backend else ""
         lines.append(f"{preset}{plan.launcher}: {plan.command}{backend}")
     acted = applied(state)
