@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import faulthandler
 import functools
 import gc
@@ -22,7 +23,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, NamedTuple, NoReturn
+from typing import IO, Any, NamedTuple, NoReturn
 
 from . import adoption, checkpoint_saves, rank_changes, rank_profile, rank_pulse, tracebacks
 from .adopted import adopted, initialising
@@ -500,13 +501,27 @@ def stacks_by_signal() -> None:
 
 
 def stacks() -> str:
-    """Python stacks of all threads, as faulthandler writes them."""
-    path = "%s.stacks.%d" % (os.environ["DISTUI_RANK_FILES"], time.time_ns())
-    with open(path, "w+", opener=private) as file:
-        os.unlink(path)
+    """Python stacks of all threads, as faulthandler writes them: into memory, as the disk may be full.
+
+    Raises OSError where there is neither memory nor disk for them.
+    """
+    with _scratch() as file:
         faulthandler.dump_traceback(file, all_threads=True)
+        if not os.fstat(file.fileno()).st_size:
+            raise OSError(errno.ENOSPC, "there is no room for the stacks")
         file.seek(0)
         return file.read()
+
+
+def _scratch() -> IO[str]:
+    """A file without a name. Pythons that were built for an old glibc have no memfd_create."""
+    if hasattr(os, "memfd_create"):
+        with contextlib.suppress(OSError):  # a sandbox forbids it
+            return open(os.memfd_create("stacks"), "w+")
+    path = "%s.stacks.%d" % (os.environ["DISTUI_RANK_FILES"], time.time_ns())
+    file = open(path, "w+", opener=private)  # noqa: SIM115
+    os.unlink(path)
+    return file
 
 
 class EndNotes:
