@@ -147,7 +147,7 @@ def place(record: RunRecord, request: Request, port: int | None = None) -> Place
     """What a launch on this machine finds."""
     from ..presets.plan import Place
 
-    exists, source = _script(request)
+    exists, source = script_source(request)
     beside, config = read_around(Path(request.script or ""), source, args=request.args)
     return Place(
         run=record.run,
@@ -177,7 +177,8 @@ def _cwd() -> str:
         raise RunError("the directory you are in was removed: cd to one that exists") from None
 
 
-def _script(request: Request) -> tuple[bool, bytes | None]:
+def script_source(request: Request) -> tuple[bool, bytes | None]:
+    """Whether the script is there, and its text where that can be read. Raises RunError for a directory."""
     if request.script is None:
         return True, None
     if request.no_python:

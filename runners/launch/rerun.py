@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,7 +23,7 @@ from ...presets.worker_group import COMMAND_LINE
 from .. import daemon, environment, file_io, local_agent, run_directories
 from ..environment import Kept
 from ..errors import RunError
-from ..formatting import listed
+from ..formatting import agreeing, listed
 from ..hub import launch_order
 from ..journal import RunRecord
 from . import sky
@@ -122,7 +123,24 @@ def _here(
     plan = _changed(
         _moved(before, record, {name: shell[name] for name in kept.hidden if name in shell}), changes
     )
-    return _with_request(Prepared(plan, record, shell=shell), entry)
+    prepared = _with_request(Prepared(plan, record, shell=shell), entry)
+    with _as_then(plan.cwd, None):
+        _still_here(prepared)
+    return prepared
+
+
+def _still_here(prepared: Prepared) -> None:
+    """The plan was made when all of it was there. Raises RunError where the script or its Python is gone."""
+    plan, asked = prepared.plan, prepared.asked
+    if plan.python and shutil.which(plan.python) is None:
+        raise RunError(
+            f"{plan.python}, the Python of that launch, is gone: `distui launch --python PATH` takes another"
+        )
+    if asked is not None and asked.command is None and not local_agent.script_source(asked.request)[0]:
+        raise RunError(
+            f"the script of that launch, {asked.request.script}, is no longer in {plan.cwd}: put it back, "
+            "or `distui launch` another"
+        )
 
 
 def _with_request(prepared: Prepared, entry: run_directories.Entry) -> Prepared:
@@ -140,7 +158,8 @@ def _shell(kept: Kept, changes: Mapping[str, str | None]) -> dict[str, str]:
     missing = sorted(name for name in kept.hidden if name not in os.environ and name not in changes)
     if missing:
         raise RunError(
-            f"{', '.join(missing)}: secrets are never written down; export them here, or --unset {missing[0]}"
+            f"{', '.join(missing)}: secrets are never written down; export {agreeing(missing, 'it', 'them')} here, "
+            f"or leave out with {' '.join(f'--unset {name}' for name in missing)}"
         )
     env = {**kept.values, **{name: os.environ[name] for name in kept.hidden if name not in changes}}
     env |= {name: value for name, value in changes.items() if value is not None}
@@ -313,7 +332,8 @@ def _as_then(cwd: str, shell: Mapping[str, str] | None) -> Iterator[None]:
         os.chdir(cwd)
     except OSError as error:
         raise RunError(
-            f"the directory of that launch, {cwd}, cannot be entered ({error.strerror})"
+            f"the directory of that launch, {cwd}, cannot be entered ({error.strerror}): make it, "
+            "or `distui launch` from another"
         ) from None
     try:
         if shell is not None:

@@ -152,6 +152,13 @@ def test_secrets_are_in_no_request_and_are_asked_for(monkeypatch: pytest.MonkeyP
         again(entry, LaunchChanges(set=("restart.limit=5",)))
     monkeypatch.setenv("HF_TOKEN", token)
     assert again(entry, LaunchChanges(set=("restart.limit=5",))).plan.env["HF_TOKEN"] == token
+    for name in ("A_TOKEN", "B_TOKEN"):
+        monkeypatch.setenv(name, "s3cret")
+    two = kept(prepare(script()))
+    for name in ("A_TOKEN", "B_TOKEN"):
+        monkeypatch.delenv(name)
+    with pytest.raises(RunError, match="--unset A_TOKEN --unset B_TOKEN"):
+        again(two, LaunchChanges())
     loud = kept(prepare(script(args=("--token", token))))
     for wanted in (LaunchChanges(), LaunchChanges(env={"A": "1"})):
         with pytest.raises(RunError, match="arguments of train hold secrets"):
@@ -176,7 +183,11 @@ def test_what_cannot_be_repeated_is_a_sentence(
     monkeypatch.chdir(tmp_path)
     code.rename(tmp_path / "moved")
     assert "cannot be entered" in refused("train", "--env", "A=1")
+    assert "cannot be entered" in refused("train"), "also where the plan is the very same"
     (tmp_path / "moved").rename(code)
+    (code / "train.py").rename(code / "renamed.py")
+    assert "train.py, is no longer in" in refused("train")
+    (code / "renamed.py").rename(code / "train.py")
     (entry.path / REQUEST_FILE).write_text('{"place": 3}')
     assert "is damaged" in refused("train", "--env", "A=1")
     for each in (entry, plain):
