@@ -74,8 +74,8 @@ def reach(state: RunState, ranks: Iterable[int] = ()) -> Reach:
 
 
 def uses_gloo(state: RunState) -> bool:
-    """Whether the ranks communicate without NCCL: by the plan, unless a group of theirs has called NCCL, or a live rank has
-    NCCL and no group of torch's, so that something else may call it."""
+    """Whether the ranks communicate without NCCL: by the plan, unless a group of theirs has called NCCL, or a live rank
+    has NCCL and no group of torch's, so that something else may call it."""
     if state.plan is None or state.plan.backend != "gloo" or calls_nccl(called(state)):
         return False
     groups = {number: rank.pulse.groups if rank.pulse else () for number, rank in state.ranks.items()}

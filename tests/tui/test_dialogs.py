@@ -196,7 +196,7 @@ def test_what_the_ranks_call_counts_and_not_the_plan() -> None:
 
 
 def test_nccl_that_torch_loads_with_itself_is_no_nccl_in_use() -> None:
-    """torch for CUDA on a machine without a GPU: its ranks have NCCL before they have a group, and when they have ended."""
+    """torch for CUDA on a machine without a GPU: its ranks have NCCL before a group, and at their end."""
     hooked = [(124.8, HookChanged(1, rank, "armed", 4711, "WARN", True, "2.30.7")) for rank in (0, 1)]
     importing = PulseTick(tuple(Pulse(rank, play.NOW, torch=True) for rank in (0, 1)))
     ended = (125.0, RunEnded(RunPhase.SUCCEEDED, 0, "every rank ended with exit code 0"))
