@@ -120,7 +120,7 @@ def due(rule: Retention, launched: str, now: float) -> Iterator[Entry]:
         old = rule.older_than_s
         if old is not None and now - entry.record.created < old:
             continue
-        if run_notes.KEEP in run_notes.read(entry.path).tags:
+        if run_notes.read(entry.path).keeps:
             continue
         history = entry.history()
         if history.problems or not run_directories.phase(entry, history).ended:

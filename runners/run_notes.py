@@ -11,7 +11,7 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -50,6 +50,13 @@ class RunNotes(Struct):
     """With their times, the oldest first."""
     tags: tuple[str, ...] = ()
     """In alphabetical order."""
+    problem: str = ""
+    """What of the file cannot be read, in a sentence; then a note or a tag may be missing here."""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the run is not to be pruned: it has the tag, or may have it."""
+        return KEEP in self.tags or bool(self.problem)
 
     @property
     def note(self) -> str:
@@ -61,25 +68,29 @@ _LINE = msgspec.json.Decoder(Change)
 
 
 def read(run_dir: Path) -> RunNotes:
-    """Those of a run; a line that is damaged costs itself alone. Never fails."""
-    notes, tags = list[tuple[float, str]](), set[str]()
-    for change in _changes(run_dir / NAME):
+    """Those of a run; a line that is damaged costs itself alone, and is named. Never fails."""
+    notes, tags, path, damaged = list[tuple[float, str]](), set[str](), run_dir / NAME, list[int]()
+    try:
+        changes = list(_changes(path, damaged))
+    except file_io.FileError as error:
+        return RunNotes(problem="" if error.missing else f"{NAME} {error.why}: notes and tags are unknown")
+    for change in changes:
         if change.note is not None:
             notes.append((change.time, change.note[:LONGEST_NOTE]))
         tags |= {tag for tag in change.add if _TAG.fullmatch(tag)}
         tags -= set(change.remove)
-    return RunNotes(notes, tuple(sorted(tags)[:MOST_TAGS]))
+    problem = f"{NAME} is damaged in line {damaged[0]}" if damaged else ""
+    return RunNotes(notes, tuple(sorted(tags)[:MOST_TAGS]), problem)
 
 
-def _changes(path: Path) -> Iterator[Change]:
-    try:
-        data = file_io.content(path, MOST_BYTES)
-    except file_io.FileError:
-        return
-    for line in data.split(b"\n"):
-        change = file_io.decoded(_LINE, line) if line else None
+def _changes(path: Path, damaged: list[int]) -> Iterator[Change]:
+    """Numbers of lines that are no change go into `damaged`. Raises FileError."""
+    for number, line in enumerate(file_io.content(path, MOST_BYTES).split(b"\n"), 1):
+        change = file_io.decoded(_LINE, line)
         if change is not None:
             yield change
+        elif line:
+            damaged.append(number)
 
 
 def note(run_dir: Path, text: str) -> None:
@@ -111,8 +122,10 @@ def check_tag(text: str) -> None:
 def clear(run_dir: Path) -> int:
     """Take all notes out of the file, tags stay; how many there were. Raises RunError."""
     try:
+        kept = list[Change]()
         with _alone(run_dir) as file:
-            kept = [change for change in _changes(run_dir / NAME) if change.note is None]
+            with suppress(file_io.FileError):  # a file that is too large has nothing that is kept
+                kept = [change for change in _changes(run_dir / NAME, []) if change.note is None]
             gone = len(read(run_dir).notes)
             data = b"".join(msgspec.json.encode(change) + b"\n" for change in kept)
             os.pwrite(file, data, 0)

@@ -227,7 +227,7 @@ def removable(entries: Iterable[Entry]) -> list[Removable]:
             continue
         history = entry.history()
         phase = run_directories.phase(entry, history)
-        if not phase.ended or run_notes.KEEP in run_notes.read(entry.path).tags or refusal(entry):
+        if not phase.ended or run_notes.read(entry.path).keeps or refusal(entry):
             continue
         state = history.state
         ended = state.ended if state.ended is not None else entry.record.created

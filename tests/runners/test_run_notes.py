@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from test_run_removal import made, state_home
 
-from distui.runners import run_notes
+from distui.runners import retention, run_notes
 from distui.runners.errors import RunError
 from distui.tui.cli import main
 
@@ -101,6 +101,32 @@ def test_damage_costs_one_line_and_a_torn_one_is_ended_first() -> None:
     assert run_notes.read(path).tags == ()
     with pytest.raises(RunError, match="cannot write"):
         run_notes.tag(path, ["x"], [])
+
+
+@pytest.mark.parametrize("damage", ["line", "folder", "large"])
+def test_what_cannot_be_read_is_named_and_the_run_is_not_pruned(
+    damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The tag `keep` may have been in it."""
+    path = made("precious").path
+    file = path / run_notes.NAME
+    if damage == "folder":
+        file.mkdir()
+    else:
+        file.write_bytes(b'{"add": ["ke\n' if damage == "line" else b"x" * (run_notes.MOST_BYTES + 1))
+    assert [*retention.due(retention.Retention(0.0), "", 9e9)] == []
+    assert main(["prune", "--keep", "0", "--yes"]) == 0
+    assert path.exists()
+    assert "nothing to remove" in capsys.readouterr().out
+    for words in (["ls"], ["status", "precious"], ["note", "precious"], ["tag", "precious"]):
+        assert main(words) == 0
+        assert run_notes.NAME in "".join(capsys.readouterr()), words
+    assert main(["ls", "--json"]) == 0
+    (problem,) = json.loads(capsys.readouterr().out)[0]["problems"]
+    assert problem.startswith(run_notes.NAME)
+    if damage != "folder":
+        assert main(["note", "precious", "--clear"]) == 0
+        assert run_notes.read(path).problem == ""
 
 
 def test_a_full_disk_keeps_what_was_there(tmp_path: Path) -> None:

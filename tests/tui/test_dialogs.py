@@ -200,7 +200,8 @@ def test_nccl_that_torch_loads_with_itself_is_no_nccl_in_use() -> None:
     hooked = [(124.8, HookChanged(1, rank, "armed", 4711, "WARN", True, "2.30.7")) for rank in (0, 1)]
     importing = PulseTick(tuple(Pulse(rank, play.NOW, torch=True) for rank in (0, 1)))
     ended = (125.0, RunEnded(RunPhase.SUCCEEDED, 0, "every rank ended with exit code 0"))
-    for events in ((*hooked,), (*hooked, (124.9, importing)), (*hooked, ended)):
+    several: list[list[tuple[float, Event]]] = [[*hooked], [*hooked, (124.9, importing)], [*hooked, ended]]
+    for events in several:
         text = describe(state_of(*events, ranks=2, gpu=False), play.NOW)
         assert "backend gloo\n" in text, events
     assert uses_gloo(state_of(*hooked, ended, ranks=2, gpu=False))

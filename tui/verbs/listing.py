@@ -185,7 +185,9 @@ class LocalLister:
         row = structs.replace(
             row_of(entry, history, phase, its, now), size=size_of(entry.path) if self._measured else None
         )
-        notes = [f"damaged: {problem}" for problem in history.problems]
+        marks = run_notes.read(entry.path)
+        problems = [*history.problems, *([marks.problem] if marks.problem else [])]
+        notes = [f"damaged: {problem}" for problem in problems]
         notes += [run_directories.why_lost(entry, orphans)] if orphans else []
         document = {
             "run": entry.record.run, "name": entry.record.name, "state": str(phase),
@@ -193,7 +195,7 @@ class LocalLister:
             "host": entry.record.host, "path": str(entry.path),
             "preset": row_preset(history), **structs.asdict(its),
             "tags": list(row.tags), "note": row.note or None, "size": row.size,
-            "problems": history.problems, "orphans": orphans,
+            "problems": problems, "orphans": orphans,
         }  # fmt: skip
         return ListedRun(row, document, tuple(f"{entry.record.run}: {note}" for note in notes))
 

@@ -12,6 +12,7 @@ from ...runners import run_directories, run_notes
 from ...runners.errors import RunError
 from ...runners.formatting import plural
 from ..rows.glyphs import ago
+from ..terminal import complain
 
 
 def note(options: argparse.Namespace) -> int:
@@ -26,7 +27,7 @@ def note(options: argparse.Namespace) -> int:
             return 0
     elif options.text:
         run_notes.note(entry.path, " ".join(options.text))
-    marks = run_notes.read(entry.path)
+    marks = _read(entry)
     if options.json:
         notes = [{"time": at, "text": text} for at, text in marks.notes]
         sys.stdout.write(
@@ -48,9 +49,17 @@ def tag(options: argparse.Namespace) -> int:
         raise RunError(f"the tag {both[0]} is added and taken away: leave out one")
     if add or remove:
         run_notes.tag(entry.path, add, remove)
-    tags = run_notes.read(entry.path).tags
+    tags = _read(entry).tags
     if options.json:
         sys.stdout.write(json.dumps({"run": entry.record.run, "tags": list(tags)}) + "\n")
     else:
         sys.stdout.write(f"{entry.record.name}: {' '.join(tags) or 'no tags'}\n")
     return 0
+
+
+def _read(entry: run_directories.Entry) -> run_notes.RunNotes:
+    """Those of a run; what cannot be read of them is said."""
+    marks = run_notes.read(entry.path)
+    if marks.problem:
+        complain(f"{entry.record.name}: {marks.problem}")
+    return marks

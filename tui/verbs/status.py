@@ -135,7 +135,8 @@ def describe(state: RunState, now: float | None = None, marks: RunNotes | None =
 def _marked(marks: RunNotes | None) -> list[str]:
     """The user's own words about the run; [] without any."""
     lines = [f"tags: {' '.join(marks.tags)}"] if marks and marks.tags else []
-    return [*lines, *([f"note: {marks.note}"] if marks and marks.note else [])]
+    lines += [f"note: {marks.note}"] if marks and marks.note else []
+    return [*lines, *([marks.problem] if marks and marks.problem else [])]
 
 
 def training(state: RunState, now: float) -> list[str]:
