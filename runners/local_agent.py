@@ -612,5 +612,6 @@ def check_ranks(state: RunState, asked: Sequence[int]) -> None:
     missing = sorted(set(asked) - state.ranks.keys())
     if missing and state.ranks:
         raise RunError(
-            f"there is no {spans_text('rank', missing)} in {state.name}: it has {spans_text('rank', state.ranks)}"
+            f"there {agreeing(missing, 'is', 'are')} no {spans_text('rank', missing)} in {state.name}: "
+            f"it has {spans_text('rank', state.ranks)}"
         )

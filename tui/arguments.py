@@ -348,7 +348,11 @@ def _marking(verbs: Verbs) -> None:
     verb = _verb(verbs, "note", "notes:note", help="write a note on a run, or print its notes")
     verb.add_argument("run", metavar="RUN", help="name, id or unique prefix")
     verb.add_argument(
-        "text", nargs="*", metavar="TEXT", help='the note (default: print those there are; "": none)'
+        "text",
+        nargs="*",
+        default=[],
+        metavar="TEXT",
+        help='the note (default: print those there are; "": none)',
     )
     verb.set_defaults(many="text")
     verb.add_argument("--clear", action="store_true", help="remove all notes of the run")
@@ -359,7 +363,7 @@ def _marking(verbs: Verbs) -> None:
     )  # fmt: skip
     verb.add_argument("run", metavar="RUN", help="name, id or unique prefix")
     verb.set_defaults(many="tags")
-    verb.add_argument("tags", nargs="*", metavar="+TAG", help="add a tag; + may be left out")
+    verb.add_argument("tags", nargs="*", default=[], metavar="+TAG", help="add a tag; + may be left out")
     verb.add_argument(
         "--remove",
         action="append",

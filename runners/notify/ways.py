@@ -112,6 +112,21 @@ def of_table(table: Any, path: Path) -> Configured:
     return Configured(path, ways, tuple(send), rules, tuple(problems))
 
 
+def problems_of(table: Any, path: Path) -> tuple[str, ...]:
+    """What is wrong in `[notify]`, a sentence each, with the names in `send` that no launch could send on."""
+    configured = of_table(table, path)
+    named = table.get("ways", {}) if isinstance(table, Mapping) else {}
+    names = [word.partition(":")[0] for word in configured.send]
+    unknown = [name for name in names if name not in configured.ways and name not in (OFF, *named)]
+    return (
+        *configured.problems,
+        *(
+            f"{path}: notify.send: there is no way {quoted(name)}{nearest_or_all(name, configured.ways)}"
+            for name in unknown
+        ),
+    )
+
+
 def _own_ways(rules: Minutes) -> dict[str, NoticeWay]:
     return {kind: NoticeWay(kind, kind, rules) for kind in OWN}
 

@@ -22,6 +22,10 @@ __all__ = ["state_home"]
 def test_notes_and_tags_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     entry = made("night")
     before = sorted(os.listdir(entry.path))
+    for verb in ("note", "tag"):
+        with pytest.raises(SystemExit):
+            main([verb])
+        assert "are required: RUN;" in capsys.readouterr().err, "a text or a tag is not"
     assert main(["note", "night"]) == 0
     assert main(["tag", "night"]) == 0
     assert capsys.readouterr().out == "night has no note\nnight: no tags\n"

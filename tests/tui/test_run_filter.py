@@ -87,6 +87,8 @@ def test_words_mean_what_they_say(words: str, names: str) -> None:
         ("exit:nan", 6, "exit takes a number"),
         ("step>1e400", 6, "step takes a number"),
         ("age:..", 5, "is no range"),
+        ("took:5m..1m", 6, "write took:1m..5m"),
+        ("state:bogus", 7, "lost, ended, exported, watched, hung, live"),
     ],
 )
 def test_a_mistake_is_one_sentence_with_its_column(words: str, column: int, says: str) -> None:

@@ -73,7 +73,7 @@ def test_each_value_is_shown_with_where_it_comes_from(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file.write_text(
-        'theme = "nord"\n[ranks]\nsort = "step"\n[notify]\nsend = ["terminal"]\n[export]\nopenmetrics_dir = "/m"\n'
+        'theme = "nord"\n[ranks]\nsort = "step"\n[notify]\nsend = ["terminal:hang"]\n[export]\nopenmetrics_dir = "/m"\n'
         '[logs]\ncap = "200MB"\n[retention]\nkeep = 7\n'
     )
     assert main(["settings", "--json"]) == 0
@@ -84,7 +84,7 @@ def test_each_value_is_shown_with_where_it_comes_from(
     assert rows[KEEP] == (7, str(file))
     assert rows[OLDER] == (None, "default")
     assert rows[EXPORT] == ("/m", str(file))
-    assert rows[SEND] == (["terminal"], str(file))
+    assert rows[SEND] == (["terminal:hang"], str(file))
     assert rows["theme"] == ("nord", str(file))
     assert rows["ranks.sort"] == ("step", str(file))
     assert rows["curves.window"] == ("5m", "default")
@@ -98,7 +98,9 @@ def test_each_value_is_shown_with_where_it_comes_from(
     assert re.search(r"^logs.cap +logs are kept whole +default$", capsys.readouterr().out, re.MULTILINE)
 
 
-@pytest.mark.parametrize("text", ['theme = "blue"\n', "theme = \n", 'future = "x"\n'])
+@pytest.mark.parametrize(
+    "text", ['theme = "blue"\n', "theme = \n", 'future = "x"\n', '[notify]\nsend = ["terminal", "teem"]\n']
+)
 def test_a_file_that_is_not_right_is_named_and_exits_with_1(
     file: Path, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

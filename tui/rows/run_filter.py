@@ -22,8 +22,9 @@ from ...runners.status import HUNG
 from .runs import RunEntry, ended_ago, share_done, words_of_state
 
 Value = str | float | None
-STATES = (*map(str, RunPhase), "watched", HUNG, "live", "ended")
+STATES = tuple(dict.fromkeys((*map(str, RunPhase), "watched", HUNG, "live", "ended")))
 """What `state:` may name a part of; `live` and `ended` are of several states."""
+_TYPED = tuple(state.rstrip("?") for state in STATES)
 
 
 class FilterError(Exception):
@@ -184,7 +185,7 @@ def _of_text(name: str, field: RunField, op: str, value: str, at: int) -> Test:
     for each in wanted if name == "state" else ():
         if not any(_fits_text(state, op, each) for state in STATES):
             raise FilterError(
-                f"the filter, column {at}: no state is called {quoted(each)}: there are {', '.join(STATES)}"
+                f"the filter, column {at}: no state is called {quoted(each)}: there are {', '.join(_TYPED)}"
             )
 
     def test(run: RunEntry) -> bool:
@@ -240,7 +241,12 @@ def _bounds(name: str, field: RunField, op: str, text: str, at: int) -> Sequence
             f"the filter, column {at}: {quoted(text)} is no range of {name}: write {_range(field)}, or leave out an end"
         )
     ends = [(">=", _number(name, field, low, at))] if low else []
-    return [*ends, ("<=", _number(name, field, high, at))] if high else ends
+    ends += [("<=", _number(name, field, high, at))] if high else []
+    if len(ends) == 2 and ends[0][1] > ends[1][1]:
+        raise FilterError(
+            f"the filter, column {at}: {quoted(text)} begins behind its end: write {name}:{high}..{low}"
+        )
+    return ends
 
 
 def _number(name: str, field: RunField, text: str, at: int) -> float:
