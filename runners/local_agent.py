@@ -29,7 +29,7 @@ from . import environment, file_io, launch_record, run_directories
 from . import snapshot as folds
 from .agentless import DiskLink, FilesLink
 from .errors import NoTorchError, RunError, UnknownOutcomeError, UnreachableError
-from .formatting import plural, spans_text
+from .formatting import agreeing, plural, spans_text
 from .host_processes import StartMode, connect
 from .journal import RunRecord
 from .model import HUB, HostTick, LinkState, RankTick, RunPhase, Stage, Stamped
