@@ -224,7 +224,7 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 367,
-    "lines": 102_624,
+    "lines": 102_720,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 55,
