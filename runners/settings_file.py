@@ -1,20 +1,29 @@
-"""Where the user's own `settings.toml` lies, and its text: for the cockpit, and for what a run itself reads of it."""
+"""Where the user's own `settings.toml` lies, its text, and secrets that it names: for the cockpit and for runs."""
 
 from __future__ import annotations
 
 import os
+import stat
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from ..presets import trusted_files
 from ..presets.finding import PresetError, did_you_mean
 from ..presets.sanitize import quoted
 
+Lookup = Callable[[str], str | None]
+"""The value of a variable of the environment; None where it has none."""
+
 
 class SettingsError(Exception):
     """The file cannot be used, or a choice was not written; the text is one sentence."""
+
+
+class SecretError(Exception):
+    """What the settings want to be used cannot be used now; the text is the end of a sentence, with nothing secret."""
 
 
 def settings_path(environ: Mapping[str, str] = os.environ) -> Path:
@@ -66,3 +75,53 @@ def strangers(
         for name in names
         if name not in keys
     ]
+
+
+# --- secrets, and where they go ---
+
+
+def is_address(url: str) -> bool:
+    """Whether requests can go there."""
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+    return good and url.isascii() and not any(char <= " " or char == "\x7f" for char in url)
+
+
+def secret_of(file: str, variable: str, lookup: Lookup, folder: Path) -> str:
+    """What is in the variable or the file, "" where neither is named; `folder`: of the settings. Raises SecretError."""
+    if variable:
+        value = lookup(variable)
+        if not value:
+            raise SecretError(
+                f"the variable {variable} is not set where the run was launched: a file lasts longer"
+            )
+        return value.strip()
+    return _of_file(folder / Path(file).expanduser()) if file else ""
+
+
+def _of_file(path: Path) -> str:
+    try:
+        if others_read(path):
+            raise SecretError(f"others can read {path}, which holds a secret: `chmod 600` it")
+        text = trusted_files.content(path).decode("utf-8").strip()
+    except trusted_files.NoFile as error:
+        raise SecretError(f"{path}: {error}") from None
+    except OSError as error:
+        raise SecretError(f"{path} cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise SecretError(f"{path} is not UTF-8") from None
+    if not text:
+        raise SecretError(f"{path} is empty: write the secret into it")
+    return text
+
+
+def others_read(path: Path) -> bool:
+    """Whether other users can."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False  # whoever reads it says why that fails
+    return bool(stat.S_IMODE(mode) & 0o044)

@@ -18,6 +18,8 @@ class Got:
     path: str
     headers: dict[str, str]
     body: str
+    raw: bytes = b""
+    """The body as it came."""
 
     def json(self) -> Any:
         return json.loads(self.body)
@@ -29,8 +31,8 @@ class Sink:
 
     port: int = 0
     answers: list[str] = field(default_factory=list)
-    """For the next requests, oldest first: statuses, "redirect", "hang", "drip", "garbage", "cut", "held"
-    (until `release`); then "204"."""
+    """For the next requests, oldest first: statuses, "redirect", "hang", "drip", "endless", "garbage", "cut", "held"
+    (until `release`), or a whole answer, "HTTP/1.1 200 X\\r\\n…" in Latin-1; then "204"."""
     got: list[Got] = field(default_factory=list)
     news: threading.Condition = field(default_factory=threading.Condition)
     closing: threading.Event = field(default_factory=threading.Event)
@@ -71,7 +73,7 @@ class Sink:
         }
         while len(body) < int(headers.get("content-length", "0")):
             body += connection.recv(65536)
-        return Got(first.split()[1], headers, body.decode())
+        return Got(first.split()[1], headers, body.decode("utf-8", "replace"), body)
 
     def _answer(self, connection: socket.socket, kind: str) -> None:
         if kind == "held":
@@ -87,6 +89,12 @@ class Sink:
             connection.sendall(b"\x00\x01 nonsense\r\n\r\n")
         elif kind == "cut":
             return
+        elif kind == "endless":
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            for _ in range(4096):  # 256 MiB
+                connection.sendall(b"x" * 65536)
+        elif kind.startswith("HTTP/"):
+            connection.sendall(kind.encode("latin-1"))
         elif kind == "redirect":
             where = f"http://127.0.0.1:{self.port}/elsewhere"
             connection.sendall(f"HTTP/1.1 302 R\r\nLocation: {where}\r\nContent-Length: 0\r\n\r\n".encode())
@@ -95,9 +103,9 @@ class Sink:
 
 
 @contextlib.contextmanager
-def sink() -> Iterator[Sink]:
+def sink(port: int = 0) -> Iterator[Sink]:
     """One that serves while the context lasts."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", port))
     served = Sink(listener.getsockname()[1])
 
     def accept() -> None:

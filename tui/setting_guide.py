@@ -63,6 +63,9 @@ GUIDES: dict[str, SettingGuide] = {
 
 SEND = "notify.send"
 EXPORT = f"{export_settings.SECTION}.{export_settings.DIRECTORY}"
+ENDPOINT, HEADERS_FILE, HEADERS_ENV, INTERVAL = (
+    f"{export_settings.SECTION}.{key}" for key in export_settings.OTLP_KEYS
+)
 LOG_CAP = f"{log_settings.SECTION}.{log_settings.CAP}"
 OLDER, KEEP = (f"{retention.SECTION}.{key}" for key in retention.KEYS)
 PRESET, PLACE = (f"{launch_settings.SECTION}.{key}" for key in launch_settings.KEYS)
@@ -81,6 +84,18 @@ OF_RUNS: dict[str, tuple[SettingGuide, str]] = {
         "directory of node_exporter's textfile collector into which runs write their metrics: docs/metrics.md",
         "/var/lib/node_exporter/textfile", None, "no metrics are written",
     ), "a directory"),
+    ENDPOINT: (SettingGuide(
+        "OpenTelemetry collector to which runs push their metrics by OTLP over HTTP; needs `pip install 'distui[otlp]'`",
+        "http://localhost:4318", None, "no metrics are pushed",
+    ), "an address"),
+    HEADERS_FILE: (SettingGuide(
+        "file beside this one with the headers that the collector wants, NAME: VALUE each; `chmod 600` it",
+        "otlp-headers", None, "none",
+    ), "a file"),
+    HEADERS_ENV: (SettingGuide(
+        "variable of the launch with such headers", "OTLP_TOKEN", None, "none"
+    ), "the name of a variable"),
+    INTERVAL: (SettingGuide("how often runs push", "30s", "10s"), "a time from 1s to 1h"),
     LOG_CAP: (SettingGuide(
         "size on disk beyond which the middle of a rank's log is left out, for every launch without --log-cap", "200MB",
         None, "logs are kept whole",

@@ -133,7 +133,7 @@ KEYS: dict[str, SettingKey] = {
 OF_RUNS: dict[str, Callable[[Any, Path], tuple[str, ...]]] = {
     launch_settings.SECTION: lambda table, path: launch_settings.of_table(table, path).problems,
     "notify": ways.problems_of,
-    export_settings.SECTION: lambda table, path: export_settings.of_table(table, path).problems,
+    export_settings.SECTION: lambda table, path: export_settings.of_table(table, path).all_problems,
     log_settings.SECTION: lambda table, path: log_settings.of_table(table, path).problems,
     retention.SECTION: lambda table, path: retention.of_table(table, path).problems,
 }

@@ -24,6 +24,7 @@ from .checkpoint_watch import CheckpointWatch
 from .commands import AgentCommands, Restarts
 from .hook_clients import Environment, Hooks
 from .log_caps import LogCaps
+from .metrics_push import MetricsPush
 from .metrics_writer import MetricsWriter
 from .nccl_logs import NcclLogs
 from .nccl_switch import NcclSwitch, RasWatch
@@ -52,7 +53,7 @@ class Agent:
         self.served = run = ServedRun(entry, plan)
         self._socket = Path(run.stem + ".sock")
         hooks = Hooks(run.run_dir, run.stem, run.emit, run.node)
-        launched = Environment(run, hooks)
+        launched = self.launched = Environment(run, hooks)
         restarts = Restarts(run, launched)
         self.relay = self._make_relay()
         self.pulses = Pulses(
@@ -126,6 +127,7 @@ class Agent:
             self.checkpoints.run(),
             ReclaimWatch(self.served).run(),
             MetricsWriter(self.served).run(),
+            MetricsPush(self.served, self.launched.value).run(),
         ]
         jobs += [RasWatch(self.served).run()] if self.served.node == 0 else []
         cap = self.served.plan.log_cap

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from ...presets.finding import Finding
 from ..finding_ledger import FindingLedger, report_bug
+from ..settings_file import Lookup
 from . import ways
 from .delivery import Delivery
 from .messages import Text, text_of
 from .notice_rules import Notice, Rules, wanted_of
 from .rule_words import chosen
 from .sending import SendOutcome, send
-from .ways import Lookup
 
 if TYPE_CHECKING:
     from ..daemon import DaemonRun

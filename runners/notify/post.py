@@ -48,9 +48,9 @@ def post(request: dict[str, Any]) -> dict[str, Any]:
         with error:
             return {"status": error.code, "retry_after": _seconds(error.headers)}
     except urllib.error.URLError as error:
-        return {"error": _why(error.reason)}
+        return {"error": reason_of(error.reason)}
     except (OSError, http.client.HTTPException, ValueError) as error:
-        return {"error": _why(error)}
+        return {"error": reason_of(error)}
 
 
 def _seconds(headers: email.message.Message | None) -> float | None:
@@ -58,7 +58,7 @@ def _seconds(headers: email.message.Message | None) -> float | None:
     return float(text) if text.isascii() and text.isdecimal() and len(text) < 7 else None
 
 
-def _why(error: object) -> str:
+def reason_of(error: object) -> str:
     """What went wrong, without the address."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate cannot be verified ({error.verify_message})"
@@ -66,10 +66,10 @@ def _why(error: object) -> str:
         return f"TLS failed ({error.reason})"
     if isinstance(error, TimeoutError):
         return "it does not answer"
-    if isinstance(error, OSError):
-        return error.strerror or type(error).__name__
     if isinstance(error, http.client.HTTPException):
         return f"its answer is no HTTP ({type(error).__name__})"
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
     return type(error).__name__
 
 

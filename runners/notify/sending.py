@@ -15,18 +15,20 @@ from typing import Any
 
 from msgspec import Struct
 
+from ..settings_file import Lookup
 from .messages import Text, desktop_words, generic, posting, variables, without
-from .ways import POSTED, Lookup, NoticeWay, WayError, target
+from .ways import POSTED, NoticeWay, WayError, target
 
 ANSWER_S = 10.0
 """How long a connection may take, and each piece of an answer."""
 WHOLE_S = 15.0
 """How long all of a request may take."""
 COMMAND_S = 30.0
-_NETWORK = (
+NETWORK = (
     "http_proxy", "https_proxy", "all_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY",
     "SSL_CERT_FILE", "SSL_CERT_DIR",
 )  # fmt: skip
+"""Variables of the launch that requests obey."""
 _DESKTOP = ("DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR")
 _LATER = (408, 425, 429)
 """Statuses below 500 after which a further try may succeed."""
@@ -62,7 +64,7 @@ async def send(way: NoticeWay, text: Text, lookup: Lookup, folder: Path) -> Send
         return SendOutcome(False, str(error))
     request = posting(way, where, text)
     document = {"url": request.url, "headers": request.headers, "body": request.body, "seconds": ANSWER_S}
-    outcome = _judged(await _answer(document, _given(_NETWORK, lookup)), where.host)
+    outcome = _judged(await _answer(document, _given(NETWORK, lookup)), where.host)
     return SendOutcome(outcome.ok, without(outcome.why, where.secrets), outcome.again, outcome.after_s)
 
 

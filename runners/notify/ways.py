@@ -6,20 +6,28 @@ A plan has the names of ways and rules alone. Addresses and tokens are read when
 from __future__ import annotations
 
 import os
-import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from msgspec import Struct, field
 
-from ...presets import trusted_files
 from ...presets.finding import nearest_or_all
 from ...presets.sanitize import quoted
 from ...presets.secrets import is_secret
 from ..errors import RunError
-from ..settings_file import SettingsError, no_section, section_of, settings_path
+from ..settings_file import (
+    Lookup,
+    SecretError,
+    SettingsError,
+    is_address,
+    no_section,
+    others_read,
+    secret_of,
+    section_of,
+    settings_path,
+)
 from .rule_words import NAME, OFF, ChosenWay, Minutes, every_rule, rules_of, split_word
 
 POSTED = ("webhook", "slack", "discord", "ntfy")
@@ -32,12 +40,8 @@ SEQUENCES = ("auto", "osc9", "osc777", "bell")
 MOST_WAYS = 16
 _TEXTS = ("url", "url_file", "url_env", "token_file", "token_env", "sequence")
 
-Lookup = Callable[[str], str | None]
-"""The value of a variable of the environment; None where it has none."""
-
-
-class WayError(Exception):
-    """A way cannot be used now; the text is the end of a sentence about it, without anything secret."""
+WayError = SecretError
+"""A way cannot be used now; the text is the end of a sentence about it, without anything secret."""
 
 
 class NoticeWay(Struct, frozen=True):
@@ -273,58 +277,18 @@ class WayTarget(Struct, frozen=True):
 def target(way: NoticeWay, lookup: Lookup, folder: Path) -> WayTarget:
     """The address and token of a way now. `folder`: of the settings. Raises WayError."""
     url = way.url.strip()
-    if url and _others_read(folder / "settings.toml"):
+    if url and others_read(folder / "settings.toml"):
         raise WayError(
             f"others can read {folder / 'settings.toml'}, which holds its address: `chmod 600` it, or write url_file"
         )
-    url = url or _secret(way.url_file, way.url_env, lookup, folder)
-    token = _secret(way.token_file, way.token_env, lookup, folder)
-    try:
-        parts = urlsplit(url)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        good = False
-    if not good or any(char <= " " or char == "\x7f" for char in url) or not url.isascii():
+    url = url or secret_of(way.url_file, way.url_env, lookup, folder)
+    token = secret_of(way.token_file, way.token_env, lookup, folder)
+    if not is_address(url):
         raise WayError("its address is none: it has to be one line, as in https://HOST/PATH")
-    if parts.username is not None:
+    if urlsplit(url).username is not None:
         raise WayError(
             "its address holds a user's name: write a token with token_file or token_env instead"
         )
     if not token.isascii() or any(char < " " for char in token):
         raise WayError("its token has characters that no header can hold: it has to be one line of ASCII")
     return WayTarget(url, token)
-
-
-def _secret(file: str, variable: str, lookup: Lookup, folder: Path) -> str:
-    if variable:
-        value = lookup(variable)
-        if not value:
-            raise WayError(
-                f"the variable {variable} is not set where the run was launched: url_file and token_file last longer"
-            )
-        return value.strip()
-    return _of_file(folder / Path(file).expanduser()) if file else ""
-
-
-def _of_file(path: Path) -> str:
-    try:
-        if _others_read(path):
-            raise WayError(f"others can read {path}, which holds a secret: `chmod 600` it")
-        text = trusted_files.content(path).decode("utf-8").strip()
-    except trusted_files.NoFile as error:
-        raise WayError(f"{path}: {error}") from None
-    except OSError as error:
-        raise WayError(f"{path} cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise WayError(f"{path} is not UTF-8") from None
-    if not text:
-        raise WayError(f"{path} is empty: write the secret into it")
-    return text
-
-
-def _others_read(path: Path) -> bool:
-    try:
-        mode = os.stat(path).st_mode
-    except OSError:
-        return False  # whoever reads it says why that fails
-    return bool(stat.S_IMODE(mode) & 0o044)

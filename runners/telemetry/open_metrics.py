@@ -1,4 +1,7 @@
-"""What a run tells Prometheus: its state as samples, and samples as text. Pure.
+"""What a run tells others: its state as samples, and samples as text for Prometheus. Pure.
+
+Each metric has two spellings: that of Prometheus, with GPUs as DCGM names them, and that of OpenTelemetry's semantic
+conventions, which otlp_values.py uses.
 
 The text is both what node_exporter's textfile collector reads (the Prometheus text format, 0.0.4) and OpenMetrics:
 gauges and counters alone, no timestamps, no types that only one of the two has.
@@ -18,6 +21,23 @@ STALE_S = 15.0
 """An older sample of a GPU or rank is left out."""
 
 
+class OtelSpelling(NamedTuple):
+    """A metric by OpenTelemetry's conventions; without one of their own as their translation to Prometheus needs it."""
+
+    name: str
+    unit: str = ""
+    """In UCUM."""
+    kind: str = "gauge"
+    """"gauge", "counter" or "updowncounter"."""
+    times: int = 1
+    divisor: int = 1
+    """By what a sample's value is multiplied and divided for the unit."""
+    attributes: tuple[tuple[str, str], ...] = ()
+    """Of all its points."""
+    about: str = ""
+    """Where several families are one metric."""
+
+
 class MetricFamily(NamedTuple):
     """One metric. `name` ends in its unit where it has one, and of a counter lacks `_total`."""
 
@@ -25,6 +45,8 @@ class MetricFamily(NamedTuple):
     about: str
     unit: str = ""
     kind: str = "gauge"
+    otel: OtelSpelling | None = None
+    """None: its labels are attributes of OpenTelemetry's resource."""
 
 
 class MetricSample(NamedTuple):
@@ -35,80 +57,190 @@ class MetricSample(NamedTuple):
     value: float
 
 
+_UNITS = {"seconds": "s", "bytes": "By", "ratio": "1", "cores": "{cpu}"}
+"""OpenTelemetry's of those of Prometheus."""
+
+
+def _own(
+    name: str, otel: str, about: str, unit: str = "", *, otel_unit: str = "", otel_kind: str = "gauge"
+) -> MetricFamily:
+    """A metric that no convention has."""
+    kind = "counter" if otel_kind == "counter" else "gauge"
+    return MetricFamily(
+        name, about, unit, kind, OtelSpelling(otel, otel_unit or _UNITS.get(unit, ""), otel_kind)
+    )
+
+
 RUN_INFO = MetricFamily("distui_run_info", "1, with the name, preset, launcher and host of the run.")
-RUN_STATE = MetricFamily("distui_run_state", "1 for the state that the run is in, 0 for the others.")
-START_TIME = MetricFamily("distui_run_start_time_seconds", "Unix time at which the run began.", "seconds")
-ATTEMPT = MetricFamily("distui_run_attempt", "Number of the current attempt, from 1 on.")
-FAILURES = MetricFamily("distui_run_failures", "Failures that the restart policy counted.", kind="counter")
-EXIT_CODE = MetricFamily("distui_run_exit_code", "Exit code of a run that has ended.")
-FINDINGS = MetricFamily("distui_run_findings", "Findings that hold now, by severity.")
-RANKS = MetricFamily("distui_ranks", "Ranks of the current attempt on this node, by state.")
-RANK_INFO = MetricFamily("distui_rank_info", "1, with the local rank and GPU of the rank.")
+RUN_STATE = _own(
+    "distui_run_state", "distui.run.state", "1 for the state that the run is in, 0 for the others."
+)
+START_TIME = _own(
+    "distui_run_start_time_seconds", "distui.run.start_time", "Unix time at which the run began.", "seconds"
+)
+ATTEMPT = _own("distui_run_attempt", "distui.run.attempt", "Number of the current attempt, from 1 on.")
+FAILURES = _own(
+    "distui_run_failures", "distui.run.failures", "Failures that the restart policy counted.",
+    otel_unit="{failure}", otel_kind="counter",
+)  # fmt: skip
+EXIT_CODE = _own("distui_run_exit_code", "distui.run.exit_code", "Exit code of a run that has ended.")
+FINDINGS = _own(
+    "distui_run_findings", "distui.run.findings", "Findings that hold now, by severity.",
+    otel_unit="{finding}", otel_kind="updowncounter",
+)  # fmt: skip
+RANKS = _own(
+    "distui_ranks", "distui.ranks", "Ranks of the current attempt on this node, by state.",
+    otel_unit="{rank}", otel_kind="updowncounter",
+)  # fmt: skip
+RANK_INFO = _own("distui_rank_info", "distui.rank.info", "1, with the local rank and GPU of the rank.")
 
 _OF_RANK: tuple[tuple[MetricFamily, Callable[[RankSample], float | None]], ...] = (
-    (MetricFamily("distui_rank_steps", "Optimizer steps since the rank's process began."), lambda it: it.step),
     (
-        MetricFamily("distui_rank_step_duration_seconds", "Mean time of a step in the last second.", "seconds"),
+        _own(
+            "distui_rank_steps", "distui.rank.steps", "Optimizer steps since the rank's process began.",
+            otel_unit="{step}",
+        ),
+        lambda it: it.step,
+    ),
+    (
+        _own(
+            "distui_rank_step_duration_seconds", "distui.rank.step.duration", "Mean time of a step in the last second.",
+            "seconds",
+        ),
         lambda it: it.step_s,
     ),
     (
-        MetricFamily(
-            "distui_rank_collective_wait_ratio", "Share of time waited for other ranks in collectives.", "ratio"
+        _own(
+            "distui_rank_collective_wait_ratio", "distui.rank.collective.wait",
+            "Share of time waited for other ranks in collectives.", "ratio",
         ),
         lambda it: _share(it.wait_percent),
     ),
     (
-        MetricFamily("distui_rank_cpu_cores", "CPU time of the rank and its children, in cores.", "cores"),
+        _own(
+            "distui_rank_cpu_cores", "distui.rank.cpu.cores", "CPU time of the rank and its children, in cores.", "cores"
+        ),
         lambda it: _share(it.cpu_percent),
     ),
     (
-        MetricFamily("distui_rank_memory_usage_bytes", "Resident memory of the rank.", "bytes"),
+        _own(
+            "distui_rank_memory_usage_bytes", "distui.rank.memory.usage", "Resident memory of the rank.", "bytes",
+            otel_kind="updowncounter",
+        ),
         lambda it: it.rss_bytes,
     ),
     (
-        MetricFamily("distui_rank_gpu_memory_usage_bytes", "GPU memory of the rank's process.", "bytes"),
+        _own(
+            "distui_rank_gpu_memory_usage_bytes", "distui.rank.gpu.memory.usage", "GPU memory of the rank's process.",
+            "bytes", otel_kind="updowncounter",
+        ),
         lambda it: it.gpu_mem,
     ),
     (
-        MetricFamily("distui_rank_output_age_seconds", "Time since the rank wrote any output.", "seconds"),
+        _own(
+            "distui_rank_output_age_seconds", "distui.rank.output.age", "Time since the rank wrote any output.",
+            "seconds",
+        ),
         lambda it: it.log_age_s,
     ),
 )  # fmt: skip
 
 _OF_TRAINING = {
-    "loss": MetricFamily("distui_training_loss", "Newest loss that the script reports, also NaN and Inf."),
-    "lr": MetricFamily("distui_training_learning_rate", "Newest learning rate."),
-    "grad_norm": MetricFamily("distui_training_gradient_norm", "Newest norm of the gradients."),
-    "tokens_s": MetricFamily("distui_training_tokens_per_second", "Tokens a second of the whole job."),
-    "samples_s": MetricFamily("distui_training_samples_per_second", "Samples a second of the whole job."),
-    "mfu": MetricFamily("distui_training_mfu_ratio", "Model FLOPs utilisation, from 0 to 1.", "ratio"),
-    "epoch": MetricFamily("distui_training_epoch", "Epoch as the script counts."),
-    "step": MetricFamily("distui_training_step", "Step as the script counts."),
-    "total": MetricFamily("distui_training_steps_planned", "Steps after which the training is over."),
+    "loss": _own(
+        "distui_training_loss", "distui.training.loss", "Newest loss that the script reports, also NaN and Inf."
+    ),
+    "lr": _own("distui_training_learning_rate", "distui.training.learning_rate", "Newest learning rate."),
+    "grad_norm": _own("distui_training_gradient_norm", "distui.training.gradient_norm", "Newest norm of the gradients."),
+    "tokens_s": _own(
+        "distui_training_tokens_per_second", "distui.training.tokens_per_second", "Tokens a second of the whole job.",
+        otel_unit="{token}/s",
+    ),
+    "samples_s": _own(
+        "distui_training_samples_per_second", "distui.training.samples_per_second", "Samples a second of the whole job.",
+        otel_unit="{sample}/s",
+    ),
+    "mfu": _own("distui_training_mfu_ratio", "distui.training.mfu", "Model FLOPs utilisation, from 0 to 1.", "ratio"),
+    "epoch": _own("distui_training_epoch", "distui.training.epoch", "Epoch as the script counts."),
+    "step": _own("distui_training_step", "distui.training.step", "Step as the script counts."),
+    "total": _own(
+        "distui_training_steps_planned", "distui.training.steps_planned", "Steps after which the training is over."
+    ),
 }  # fmt: skip
 _DIVISORS = {"mfu": 100}
 
 _MIB = 1 << 20
-_OF_GPU: tuple[tuple[str, str, str, int], ...] = (
-    ("util", "DCGM_FI_DEV_GPU_UTIL", "GPU utilization, in percent.", 1),
-    ("mem_used", "DCGM_FI_DEV_FB_USED", "Used GPU memory, in MiB.", _MIB),
-    ("mem_total", "DCGM_FI_DEV_FB_TOTAL", "GPU memory, in MiB.", _MIB),
-    ("power_w", "DCGM_FI_DEV_POWER_USAGE", "Power, in W.", 1),
-    ("temp_c", "DCGM_FI_DEV_GPU_TEMP", "Temperature of the GPU, in degrees Celsius.", 1),
-    ("mem_temp_c", "DCGM_FI_DEV_MEMORY_TEMP", "Temperature of its memory, in degrees Celsius.", 1),
-    ("sm_mhz", "DCGM_FI_DEV_SM_CLOCK", "Clock of the SMs, in MHz.", 1),
-    ("mem_mhz", "DCGM_FI_DEV_MEM_CLOCK", "Clock of its memory, in MHz.", 1),
-    ("sm_active", "DCGM_FI_PROF_SM_ACTIVE", "Share of cycles with a warp on an SM, from 0 to 1.", 100),
-    ("tensor_active", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "Share of cycles with busy tensor cores, from 0 to 1.", 100),
-    ("dram_active", "DCGM_FI_PROF_DRAM_ACTIVE", "Share of the memory's bandwidth in use, from 0 to 1.", 100),
-    ("pcie_tx_bps", "DCGM_FI_PROF_PCIE_TX_BYTES", "Sent over PCIe, in bytes per second.", 1),
-    ("pcie_rx_bps", "DCGM_FI_PROF_PCIE_RX_BYTES", "Received over PCIe, in bytes per second.", 1),
-    ("nvlink_tx_bps", "DCGM_FI_PROF_NVLINK_TX_BYTES", "Sent over NVLink, in bytes per second.", 1),
-    ("nvlink_rx_bps", "DCGM_FI_PROF_NVLINK_RX_BYTES", "Received over NVLink, in bytes per second.", 1),
+SENSOR = "hw.sensor_location"
+"""Attribute of a metric that the conventions give to a sensor, a component of the GPU."""
+_GPU = (("hw.type", "gpu"), ("hw.vendor", "NVIDIA"))
+_SENT, _RECEIVED = ((*_GPU, ("network.io.direction", way)) for way in ("transmit", "receive"))
+_PCIE, _NVLINK = ("distui.gpu.pcie.throughput", "By/s"), ("distui.gpu.nvlink.throughput", "By/s")
+_OF_GPU: tuple[tuple[str, str, str, str, int, OtelSpelling], ...] = (
+    (
+        "util", "DCGM_FI_DEV_GPU_UTIL", "GPU utilization", ", in percent", 1,
+        OtelSpelling("hw.gpu.utilization", "1", divisor=100, attributes=_GPU),
+    ),
+    (
+        "mem_used", "DCGM_FI_DEV_FB_USED", "Used GPU memory", ", in MiB", _MIB,
+        OtelSpelling("hw.gpu.memory.usage", "By", "updowncounter", _MIB, attributes=_GPU),
+    ),
+    (
+        "mem_total", "DCGM_FI_DEV_FB_TOTAL", "GPU memory", ", in MiB", _MIB,
+        OtelSpelling("hw.gpu.memory.limit", "By", "updowncounter", _MIB, attributes=_GPU),
+    ),
+    (
+        "power_w", "DCGM_FI_DEV_POWER_USAGE", "Power", ", in W", 1,
+        OtelSpelling("hw.power", "W", attributes=_GPU),
+    ),
+    (
+        "temp_c", "DCGM_FI_DEV_GPU_TEMP", "Temperature of the GPU", ", in degrees Celsius", 1,
+        OtelSpelling("hw.temperature", "Cel", attributes=((SENSOR, "gpu"),), about="Temperature"),
+    ),
+    (
+        "mem_temp_c", "DCGM_FI_DEV_MEMORY_TEMP", "Temperature of its memory", ", in degrees Celsius", 1,
+        OtelSpelling("hw.temperature", "Cel", attributes=((SENSOR, "memory"),), about="Temperature"),
+    ),
+    (
+        "sm_mhz", "DCGM_FI_DEV_SM_CLOCK", "Clock of the SMs", ", in MHz", 1,
+        OtelSpelling("distui.gpu.sm.clock", "Hz", times=10**6, attributes=_GPU),
+    ),
+    (
+        "mem_mhz", "DCGM_FI_DEV_MEM_CLOCK", "Clock of its memory", ", in MHz", 1,
+        OtelSpelling("distui.gpu.memory.clock", "Hz", times=10**6, attributes=_GPU),
+    ),
+    (
+        "sm_active", "DCGM_FI_PROF_SM_ACTIVE", "Share of cycles with a warp on an SM", ", from 0 to 1", 100,
+        OtelSpelling("distui.gpu.sm.active", "1", attributes=_GPU),
+    ),
+    (
+        "tensor_active", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "Share of cycles with busy tensor cores",
+        ", from 0 to 1", 100,
+        OtelSpelling("distui.gpu.tensor.active", "1", attributes=_GPU),
+    ),
+    (
+        "dram_active", "DCGM_FI_PROF_DRAM_ACTIVE", "Share of the memory's bandwidth in use", ", from 0 to 1", 100,
+        OtelSpelling("distui.gpu.dram.active", "1", attributes=_GPU),
+    ),
+    (
+        "pcie_tx_bps", "DCGM_FI_PROF_PCIE_TX_BYTES", "Sent over PCIe", ", in bytes per second", 1,
+        OtelSpelling(*_PCIE, attributes=_SENT, about="Sent or received over PCIe"),
+    ),
+    (
+        "pcie_rx_bps", "DCGM_FI_PROF_PCIE_RX_BYTES", "Received over PCIe", ", in bytes per second", 1,
+        OtelSpelling(*_PCIE, attributes=_RECEIVED, about="Sent or received over PCIe"),
+    ),
+    (
+        "nvlink_tx_bps", "DCGM_FI_PROF_NVLINK_TX_BYTES", "Sent over NVLink", ", in bytes per second", 1,
+        OtelSpelling(*_NVLINK, attributes=_SENT, about="Sent or received over NVLink"),
+    ),
+    (
+        "nvlink_rx_bps", "DCGM_FI_PROF_NVLINK_RX_BYTES", "Received over NVLink", ", in bytes per second", 1,
+        OtelSpelling(*_NVLINK, attributes=_RECEIVED, about="Sent or received over NVLink"),
+    ),
 )  # fmt: skip
-"""Field of a GPU, DCGM's name of it, what it is, and by what to divide for DCGM's unit."""
+"""Field of a GPU, DCGM's name of it, what it is, DCGM's unit and by what to divide for it, OpenTelemetry's spelling."""
 _GPU_FAMILIES = tuple(
-    (field, MetricFamily(name, about), divisor) for field, name, about, divisor in _OF_GPU
+    (field, MetricFamily(name, f"{about}{unit}.", otel=otel._replace(about=otel.about or about)), divisor)
+    for field, name, about, unit, divisor, otel in _OF_GPU
 )
 
 _STATES = tuple(phase for phase in RunPhase if phase is not RunPhase.EXPORTED)
@@ -152,7 +284,8 @@ def samples_of(state: RunState, run: str, node: int, now: float) -> list[MetricS
     return samples
 
 
-def _of_run(state: RunState, node: int, base: tuple[tuple[str, str], ...]) -> Iterator[MetricSample]:
+def facts_of(state: RunState, node: int) -> dict[str, str]:
+    """Name, preset, launcher and host of a run, as far as they are known."""
     plan, there = state.plan, state.nodes.get(node)
     facts = {
         "name": state.name,
@@ -160,7 +293,11 @@ def _of_run(state: RunState, node: int, base: tuple[tuple[str, str], ...]) -> It
         "launcher": "" if plan is None else plan.launcher,
         "host": "" if there is None else there.host,
     }
-    yield MetricSample(RUN_INFO, (*base, *((key, text) for key, text in facts.items() if text)), 1)
+    return {key: text for key, text in facts.items() if text}
+
+
+def _of_run(state: RunState, node: int, base: tuple[tuple[str, str], ...]) -> Iterator[MetricSample]:
+    yield MetricSample(RUN_INFO, (*base, *facts_of(state, node).items()), 1)
     for phase in _STATES:
         yield MetricSample(RUN_STATE, (*base, ("state", str(phase))), int(state.phase is phase))
     if state.began:
@@ -240,9 +377,13 @@ def _labels(labels: Mapping[str, str]) -> str:
     return ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items())
 
 
-def _escaped(text: str) -> str:
+def printable(text: str) -> str:
     """Control characters and halves of surrogate pairs are U+FFFD: parsers differ about them."""
-    text = _UNPRINTABLE.sub("\ufffd", text)
+    return _UNPRINTABLE.sub("\ufffd", text)
+
+
+def _escaped(text: str) -> str:
+    text = printable(text)
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 

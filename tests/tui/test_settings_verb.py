@@ -16,10 +16,23 @@ from distui.runners import retention
 from distui.runners.logs import log_settings
 from distui.runners.notify import ways
 from distui.runners.settings_file import settings_path
+from distui.runners.telemetry import export_settings
 from distui.tui import paint
 from distui.tui.cli import main
 from distui.tui.rows.command_line import CommandError, RunNames, candidates, parse
-from distui.tui.setting_guide import EXPORT, GUIDES, KEEP, LOG_CAP, OF_RUNS, OLDER, SEND, example
+from distui.tui.setting_guide import (
+    ENDPOINT,
+    EXPORT,
+    GUIDES,
+    HEADERS_FILE,
+    INTERVAL,
+    KEEP,
+    LOG_CAP,
+    OF_RUNS,
+    OLDER,
+    SEND,
+    example,
+)
 from distui.tui.user_settings import ALL_THEMES, KEYS, TEXTUAL_THEMES, UserSettings, load
 
 LEAST = {
@@ -66,6 +79,9 @@ def test_the_example_changes_nothing_until_a_comment_is_taken_away(file: Path) -
     assert ways.load().send == ("terminal",)
     assert log_settings.load() == log_settings.LogSettings(200_000_000, "200MB")
     assert retention.load() == retention.Retention(30 * 86400.0, 200)
+    assert export_settings.load().otlp == export_settings.OtlpExport(
+        *(guide.example for name, (guide, _) in OF_RUNS.items() if "otlp" in name)
+    )
     assert max(map(len, example().splitlines())) <= 121
 
 
@@ -84,6 +100,7 @@ def test_each_value_is_shown_with_where_it_comes_from(
     assert rows[KEEP] == (7, str(file))
     assert rows[OLDER] == (None, "default")
     assert rows[EXPORT] == ("/m", str(file))
+    assert rows[ENDPOINT] == (None, "default")
     assert rows[SEND] == (["terminal:hang"], str(file))
     assert rows["theme"] == ("nord", str(file))
     assert rows["ranks.sort"] == ("step", str(file))
@@ -96,6 +113,26 @@ def test_each_value_is_shown_with_where_it_comes_from(
     file.write_text("")
     assert main(["settings"]) == 0
     assert re.search(r"^logs.cap +logs are kept whole +default$", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_a_collector_is_shown_without_secrets_and_an_extra_that_is_missing_is_named(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = "hf_" + "abCdeFGhijKlmNopQRsTuvWxyZabcdEfgh"
+    file.write_text(
+        f'[export]\notlp_endpoint = "https://collect.example/{token}"\notlp_headers_file = "otlp-headers"\n'
+    )
+    (file.parent / "otlp-headers").write_text("Authorization: Bearer secret-of-the-file\n")
+    assert main(["settings", "--json"]) == 0
+    text = capsys.readouterr().out
+    rows = {row["key"]: (row["value"], row["origin"]) for row in json.loads(text)["settings"]}
+    assert rows[ENDPOINT] == ("https://collect.example/***", str(file))
+    assert rows[HEADERS_FILE] == ("otlp-headers", str(file))
+    assert rows[INTERVAL] == ("10s", "default")
+    assert "secret-of-the-file" not in text
+    monkeypatch.setattr(export_settings, "is_installed", lambda: False)
+    assert main(["settings"]) == 1
+    assert capsys.readouterr().err == "distui: OTLP needs an extra: `pip install 'distui[otlp]'`\n"
 
 
 @pytest.mark.parametrize(

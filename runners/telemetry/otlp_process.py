@@ -1,0 +1,189 @@
+"""`python -m …telemetry.otlp_process`: pushes metrics by OpenTelemetry's SDK, from lines of JSON on standard input.
+
+Each line is a push, with its outcome as a line of JSON on standard output: {"why": ""} or {"why": "HOST answers 503"}. A
+process of its own: whoever waits can end it whatever a collector or a resolver does, the agent stays as small as it is,
+and it starts without the user's OTEL_* variables. No redirect is followed, of an answer only the beginning is read, and
+nothing that is printed holds a header or a path.
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import json
+import os
+import signal
+import ssl
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+import requests
+import urllib3
+from google.protobuf.message import DecodeError
+from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    Gauge,
+    Metric,
+    MetricsData,
+    NumberDataPoint,
+    ResourceMetrics,
+    ScopeMetrics,
+    Sum,
+)
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+from ..notify.post import reason_of
+
+ANSWER_S = 8.0
+"""How long a push may take with what the exporter tries again, and each piece of an answer."""
+LIFE_S = 30
+"""After so long a push ends this process: whoever waits for it has long given up, or is gone."""
+MOST_ANSWER = 65536
+"""Bytes of an answer that are read."""
+
+
+class BoundedSession(requests.Session):
+    """Reads the beginning of an answer, follows no redirect, sends no password of ~/.netrc; keeps what came of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.auth = lambda request: request
+        self.answer: requests.Response | None = None
+        self.error: Exception | None = None
+
+    def renew(self, headers: Mapping[str, str]) -> None:
+        """Forget what came of earlier requests; the next ones have these headers."""
+        self.answer = self.error = None
+        self.headers.clear()
+        self.headers.update(headers)
+
+    def request(self, *words: Any, **options: Any) -> requests.Response:
+        """As requests has it."""
+        self.answer = self.error = None
+        try:
+            with super().request(*words, **{**options, "allow_redirects": False, "stream": True}) as whole:
+                content = whole.raw.read(MOST_ANSWER, decode_content=False)
+        except (OSError, http.client.HTTPException, urllib3.exceptions.HTTPError, ValueError) as error:
+            self.error = error
+            raise
+        self.answer = answer = requests.Response()
+        answer.status_code, answer.reason, answer.headers = whole.status_code, whole.reason, whole.headers
+        answer.raw = io.BytesIO(content)
+        return answer
+
+
+def data_of(document: Mapping[str, Any]) -> MetricsData:
+    """A push as the SDK has it; not by its instruments, which leave out NaN, as of a loss."""
+    at, began = _nanoseconds(document["at"]), _nanoseconds(document["began"])
+    version = _version()
+    resource = Resource.create({**document["resource"], "service.version": version})
+    metrics = [
+        Metric(each["name"], each["about"], each["unit"], _points(each, began, at))
+        for each in document["metrics"]
+    ]
+    scope = ScopeMetrics(InstrumentationScope("distui", version), metrics, "")
+    return MetricsData([ResourceMetrics(resource, [scope], "")])
+
+
+def _points(metric: Mapping[str, Any], began: int, at: int) -> Gauge | Sum:
+    if metric["kind"] == "gauge":
+        return Gauge([NumberDataPoint(attributes, 0, at, value) for attributes, value in metric["points"]])
+    points = [NumberDataPoint(attributes, began, at, value) for attributes, value in metric["points"]]
+    return Sum(points, AggregationTemporality.CUMULATIVE, metric["kind"] == "counter")
+
+
+def _nanoseconds(seconds: float) -> int:
+    return int(seconds * 1e9)
+
+
+def _version() -> str:
+    try:
+        return metadata.version("distui")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+class MetricsPusher:
+    """One run's way to its collector."""
+
+    def __init__(self, url: str, host: str) -> None:
+        """`host`: what may be shown of the address."""
+        self._host = host
+        self._session = BoundedSession()
+        self._exporter = OTLPMetricExporter(
+            url, certificate_file=_certificates(), timeout=ANSWER_S, compression=Compression.Gzip,
+            session=self._session,
+        )  # fmt: skip
+
+    def push(self, document: Mapping[str, Any]) -> str:
+        """Why it has not arrived; "" where it has."""
+        self._session.renew(document["headers"])
+        self._exporter.export(data_of(document))
+        if self._session.error is not None:
+            return f"{self._host}: {reason_of(_cause(self._session.error))}"
+        if self._session.answer is None:
+            return f"{self._host}: the SDK does not send them"
+        return judged(self._session.answer, self._host)
+
+
+def judged(answer: requests.Response, host: str) -> str:
+    """Why a collector has not taken all; "" where it has."""
+    status = answer.status_code
+    if 300 <= status < 400:
+        return f"{host} answers with a redirect ({status}): write the address that it leads to"
+    if not 200 <= status < 300:
+        return f"{host} answers {status}"
+    if answer.headers.get("Content-Type", "").startswith("text/html"):
+        return f"{host} answers with a web page: the address is none of a collector"
+    try:
+        taken = ExportMetricsServiceResponse.FromString(answer.content)
+    except DecodeError:
+        return ""  # some answer with a word, or with JSON
+    refused = taken.partial_success.rejected_data_points
+    return f"{host} refuses {refused} of the values" if refused > 0 else ""
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The error below those of the libraries, which quote the address."""
+    seen: list[BaseException] = [error]
+    for each in seen:
+        own = isinstance(each, (ssl.SSLError, TimeoutError, http.client.HTTPException))
+        if own or (isinstance(each, OSError) and each.strerror):
+            return each
+        inner = (each.__cause__, each.__context__, getattr(each, "reason", None), *each.args)
+        seen += [more for more in inner if isinstance(more, BaseException) and more not in seen]
+    late = any(isinstance(each, (requests.Timeout, urllib3.exceptions.TimeoutError)) for each in seen)
+    return TimeoutError() if late else error
+
+
+def _certificates() -> str | None:
+    """Those of the system, as for notices; None: those of the library."""
+    paths = ssl.get_default_verify_paths()
+    return paths.cafile or (paths.capath if paths.capath and os.listdir(paths.capath) else None)
+
+
+def main() -> int:
+    """See the module."""
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # a library's words are no answers
+    pusher: MetricsPusher | None = None
+    for line in sys.stdin.buffer:
+        asked = json.loads(line)
+        signal.alarm(LIFE_S)
+        if pusher is None:
+            pusher = MetricsPusher(asked["url"], asked["host"])
+        why = pusher.push(asked)
+        signal.alarm(0)
+        out.write(json.dumps({"why": why}) + "\n")
+        out.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""A run's samples as OpenTelemetry's metrics, in the JSON that the process with the SDK reads. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from .open_metrics import SENSOR, MetricFamily, MetricSample, OtelSpelling, printable
+
+ATTRIBUTES = {
+    "rank": "distui.rank",
+    "local_rank": "distui.local_rank",
+    "gpu": "distui.gpu.index",
+    "state": "distui.state",
+    "severity": "distui.severity",
+    "UUID": "hw.id",
+    "modelName": "hw.model",
+    "device": "hw.name",
+}
+"""OpenTelemetry's spelling of a label; the others are attributes of the resource."""
+_NUMBERS = ("distui.rank", "distui.local_rank", "distui.gpu.index")
+_RESOURCE = {
+    "name": "distui.run.name",
+    "preset": "distui.preset",
+    "launcher": "distui.launcher",
+    "host": "host.name",
+}
+"""By the names of `facts_of`."""
+
+
+def resource_of(facts: Mapping[str, str], run: str, node: int, host: str) -> dict[str, Any]:
+    """Attributes of all that a run pushes from one node. `host`: where `facts` name none."""
+    return {
+        "service.name": "distui",
+        "service.instance.id": f"{run}/{node}",
+        "distui.run.id": run,
+        "distui.node": node,
+        "host.name": printable(host),
+        **{_RESOURCE[key]: printable(text) for key, text in facts.items()},
+    }
+
+
+def metrics_of(samples: Iterable[MetricSample]) -> list[dict[str, Any]]:
+    """One object a metric: name, unit, kind, about, and points of attributes and value, also NaN and Inf."""
+    metrics: dict[str, dict[str, Any]] = {}
+    for family, labels, value in samples:
+        spelling = family.otel
+        if spelling is None:
+            continue
+        metric = metrics.setdefault(spelling.name, _empty(family, spelling))
+        metric["points"].append([_attributes(spelling, labels), _value(spelling, value)])
+    return list(metrics.values())
+
+
+def _empty(family: MetricFamily, spelling: OtelSpelling) -> dict[str, Any]:
+    about = spelling.about or family.about.rstrip(".")
+    return {
+        "name": spelling.name, "unit": spelling.unit, "kind": spelling.kind, "about": about, "points": []
+    }  # fmt: skip
+
+
+def _attributes(spelling: OtelSpelling, labels: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    attributes: dict[str, Any] = dict(spelling.attributes)
+    for label, text in labels:
+        key = ATTRIBUTES.get(label)
+        if key is not None:
+            attributes[key] = int(text) if key in _NUMBERS else printable(text)
+    if SENSOR in attributes:  # is a component of its own, whose parent is the GPU
+        attributes["hw.parent"] = attributes["hw.id"]
+        attributes["hw.id"] += f"/{attributes[SENSOR]}"
+    return attributes
+
+
+def _value(spelling: OtelSpelling, value: float) -> float | int:
+    """What is counted is a whole number."""
+    value = value * spelling.times / spelling.divisor
+    return value if spelling.kind == "gauge" else round(value)
