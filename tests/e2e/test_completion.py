@@ -74,6 +74,9 @@ def at_tab(somebody: World) -> Callable[[str], list[str]]:
     ("line", "words"),
     [
         ("distui sta", ["status"]),
+        ("distui launch ddp tr", ["train.py"]),
+        ("distui ls --sort st", ["state", "step"]),
+        ("distui ls --columns name,st", ["name,state", "name,step"]),
         ("distui help sta", ["status"]),
         ("distui logs ", ["morning", "night-2", "night"]),
         ("distui logs ni", ["night-2", "night"]),

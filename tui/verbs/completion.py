@@ -80,8 +80,10 @@ def _parser_at(
     if verb is not None and verb not in _verbs(made):
         return argparse.ArgumentParser(add_help=False)
     for name, takes in _verbs(made).items():
+        if name in WITH_SCRIPT:  # the script, where no -- is before it
+            takes.add_argument("own").completer = files  # type: ignore[attr-defined]
         for action in takes._actions:
-            if action.choices is None:
+            if action.choices is None and action.dest != "own":
                 action.completer = _completer(name, action)  # type: ignore[attr-defined]
     return made
 
@@ -100,9 +102,19 @@ def _completer(verb: str, action: argparse.Action) -> Callable[..., Words]:
         )
     if action.dest == "name" and verb == "presets":
         return lambda parsed_args, **_: nccl_presets() if parsed_args.action == "nccl" else presets()
+    if verb == "ls" and action.dest in ("sort", "columns"):
+        return _columns
     if action.dest == "preset" and verb == "lint":
         return lambda prefix, **_: [*presets(), *files(prefix)]
     return BY_METAVAR.get(str(action.metavar)) or BY_NAME.get(action.dest, _nothing)
+
+
+def _columns(prefix: str, **_: Any) -> Words:
+    """Columns of `ls`; of `A,B,…` the last one."""
+    from ..rows.runs_table import COLUMNS
+
+    head, comma, _rest = prefix.rpartition(",")
+    return [f"{head}{comma}{name}" for name in COLUMNS if name not in head.split(",")]
 
 
 def _nothing(**_: Any) -> Words:
