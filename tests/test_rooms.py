@@ -228,7 +228,7 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 370,
-    "lines": 103_502,
+    "lines": 103_514,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 56,
