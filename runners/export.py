@@ -31,12 +31,12 @@ from msgspec import Struct, structs
 
 from ..presets.secrets import Masker, secrets_in
 from ..presets.trusted_files import private_folder
-from . import file_io, journal, run_directories
+from . import exported_traces, file_io, journal, run_directories
 from .agent.processes import environ_of
 from .diagnosis.first_cause import document, judge
 from .diagnosis.reading import logs_of_run, read_run
 from .errors import RunError
-from .formatting import size_text, spans_text
+from .formatting import plural, size_text, spans_text
 from .logs import line_times
 from .logs.log_files import parse_file_id
 from .model import HUB, Event, RankSample, RankTick, RunEnded, RunPhase, Stamped
@@ -44,6 +44,7 @@ from .state import RunState
 from .status import standing_json, status_json
 from .telemetry.curves import directories
 from .telemetry.metrics_files import FOLDER, LEVELS, gathered
+from .traces import TraceError
 from .wire.client import Link, LinkError
 
 HEAD = 256 << 10
@@ -117,7 +118,7 @@ BLOCK = 512
 _TOP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _FIXED = re.compile(
     r"plan\.json|run\.json|journal\.jsonl|status\.json|findings\.json|diagnose\.json|MANIFEST\.json"
-    r"|(?:node-\d{1,6}/)?metrics/(?:1|10|60|600)s\.jsonl(?:\.1)?"
+    r"|(?:node-\d{1,6}/)?metrics/(?:1|10|60|600)s\.jsonl(?:\.1)?|" + exported_traces.PATTERN
 )
 
 
@@ -473,9 +474,16 @@ class Gathering:
     """One export."""
 
     def __init__(
-        self, entry: run_directories.Entry, link: Link, state: RunState, writer: BundleWriter, tail: int
+        self,
+        entry: run_directories.Entry,
+        link: Link,
+        state: RunState,
+        writer: BundleWriter,
+        tail: int,
+        with_traces: bool = False,
     ) -> None:
-        """`tail`: bytes of the end of each log."""
+        """`tail`: bytes of the end of each log; `with_traces`: also those of profiles."""
+        self._with_traces = with_traces
         self._entry, self._link, self._state, self._writer = entry, link, state, writer
         self._tail = tail_of(tail, len(state.log_sizes))
         self._masker = Masker(secrets_of(entry, state))
@@ -488,6 +496,7 @@ class Gathering:
         self._metrics()
         for file, size in sorted(self._state.log_sizes.items()):
             await self._log(file, size)
+        self._traces()
         self._diagnosis()
         record, state = self._entry.record, self._state
         manifest = Manifest(
@@ -578,6 +587,23 @@ class Gathering:
             records = line_times.moved(placed(pieces, size), sorted(times), data, masked)
             if records:
                 self._writer.add(f"{line_times.FOLDER}/{file}", line_times.packed(records))
+
+    def _traces(self) -> None:
+        """Traces of profiles, where they are asked for; else how large they are."""
+        kept = exported_traces.kept(self._entry.path)
+        if kept and not self._with_traces:
+            size = size_text(sum(trace.size for trace in kept))
+            self.missing.append(
+                f"{plural(len(kept), 'trace')} of profiles, {size}: --with-traces packs them"
+            )
+            return
+        for trace in kept:
+            try:
+                self._writer.add(
+                    trace.name, exported_traces.masked(self._entry.path, trace.name, self._masker)
+                )
+            except TraceError as error:
+                self.missing.append(str(error))
 
     def _diagnosis(self) -> None:
         """The output of `distui diagnose --json`, of the whole logs that are on this machine."""

@@ -151,11 +151,11 @@ class StepSpan(NamedTuple):
 
 def read(path: Path) -> Trace:
     """A trace as JSON, gzipped or not. Raises TraceError."""
-    return decoded(str(path), _content(path))
+    return decoded(str(path), content(path, MOST_JSON))
 
 
-def _content(path: Path) -> bytes:
-    most = MOST_JSON
+def content(path: Path, most: int) -> bytes:
+    """The JSON of a trace, gzipped or not, of `most` bytes. Raises TraceError."""
     try:
         with file_io.opened(path) as file:
             packed = file.read(2) == b"\x1f\x8b"
@@ -412,7 +412,7 @@ def complete(raw: Path, rank: int, world_size: int) -> TraceSummary:
         pieces: list[bytes] = []
         problem: TraceError | None = None
         try:
-            data = _content(raw)
+            data = content(raw, MOST_JSON)
             trace = decoded(raw.name, data)
             pieces = completed(data, trace, rank, world_size)
         except TraceError as error:

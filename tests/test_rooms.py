@@ -227,8 +227,8 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 370,
-    "lines": 103_514,
+    "modules": 371,
+    "lines": 103_596,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 56,

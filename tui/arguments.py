@@ -560,6 +560,7 @@ def _bundles(verbs: Verbs) -> None:
         "--logs", type=count, default=4, metavar="MiB",
         help="size kept of the end of each log, beside its first 256 KiB (default: 4)",
     )  # fmt: skip
+    verb.add_argument("--with-traces", action="store_true", help="also the traces of `distui profile`")
     verb.add_argument("-f", "--force", action="store_true", help="overwrite FILE")
     _json(verb)
     verb = _verb(

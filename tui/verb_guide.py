@@ -255,7 +255,7 @@ GUIDES: dict[str, VerbGuide] = {
         (
             ("export night night.tar.gz", "everything about a run in one file"),
             ("export night night.tar.gz --logs 64 -f", "more of each log, over the file that is there"),
-            ("export night night.tar.gz --json", "the manifest, for scripts"),
+            ("export night night.tar.gz --with-traces --json", "also traces of `profile`; the manifest, for scripts"),
         ),
         _READ,
     ),

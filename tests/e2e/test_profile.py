@@ -5,8 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import signal
 import stat
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,8 @@ while True:
     if rank == 1:
         time.sleep(0.02)
     optimizer.zero_grad()
-    model(torch.randn(8, 64)).sum().backward()
+    with torch.profiler.record_function("fetch --password correct-horse-battery"):
+        model(torch.randn(8, 64)).sum().backward()
     optimizer.step()
     if rank == 1 and os.path.exists("hang"):
         time.sleep(600)
@@ -105,6 +108,7 @@ def test_ranks_record_the_same_steps_and_what_they_say_is_shown(training: Run) -
     for before, after in zip(report["ranks"], again["ranks"], strict=True):
         assert (after["rank"], after["first_step"]) == (before["rank"], before["first_step"])
         assert after["shares"] == pytest.approx(before["shares"], abs=1e-3)
+    exported(run)
     lines = run.distui("profile", "--ranks", "1", "--steps", "1", "--out", "traces").fine().out.splitlines()
     assert lines[0].startswith("Step ")
     assert lines[0].endswith(" of rank 1.")
@@ -136,6 +140,31 @@ def test_ranks_record_the_same_steps_and_what_they_say_is_shown(training: Run) -
         screen.until("Slowest is rank 1", 60)
     finally:
         screen.close()
+
+
+def exported(run: Run) -> None:
+    """A bundle says how large its traces are, or has them without secrets, and opens."""
+    assert "not in it: 2 traces of profiles, " in run.distui("export", "without.tar.gz").fine().out
+    (damaged,) = run.path.glob("node-0/profiles/*/rank-1.json.gz")
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[: len(whole) // 2])
+    said = run.distui("export", "with.tar.gz", "--with-traces").fine().out
+    assert ", 1 trace of " in said
+    assert f"not in it: node-0/profiles/{damaged.parent.name}/rank-1.json.gz is damaged" in said
+    damaged.write_bytes(whole)
+    run.distui("export", "with.tar.gz", "--with-traces", "-f").fine()
+    assert run.world.distui("status", "with.tar.gz", "--json").fine().json()["name"] == run.name
+    with tarfile.open(run.world.work / "with.tar.gz") as bundle:
+        bundle.extractall(run.world.work / "bundle", filter="data")
+    for path in sorted((run.world.work / "bundle").glob("*/node-0/profiles/*/rank-*.json.gz")):
+        packed, kept = trace(str(path)), trace(str(damaged.parent / path.name))
+        names = [[each["name"] for each in content["traceEvents"]] for content in (packed, kept)]
+        assert "fetch --password ***" in names[0]
+        assert len(names[0]) == len(names[1])
+        assert flaws(packed) == []
+        assert re.search(r'"rank":\s+' + path.name[5], gzip.decompress(path.read_bytes()).decode())
+    told = run.world.distui("profile", str(path.parent), "--json").fine().json()
+    assert [rank["rank"] for rank in told["ranks"]] == [0, 1]
 
 
 def test_ranks_that_hang_or_die_are_named_and_another_profile_waits_its_turn(training: Run) -> None:
