@@ -41,7 +41,7 @@ from .user_settings import THEMES as THEME_WORDS
 from .user_settings import keep as keep_settings
 from .user_settings import load as load_settings
 
-BESIDE = ("launch", "rerun", "remove")
+BESIDE = ("launch", "rerun", "remove", "note", "tags")
 """What changes no run that is being looked at: only `--readonly` takes it away."""
 
 OWN_THEMES = dict(zip(THEME_WORDS, NAMES, strict=True))
@@ -298,6 +298,17 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
         if other.startswith("@"):
             mine, other = f"{mine}@{state.attempt if state is not None else 1}", f"{mine}{other}"
         self.push_screen(ComparisonScreen(mine, other, title, self.view.ascii))
+
+    def action_mark_run(self, kind: str, text: str) -> None:
+        """A note or tags of the run on the screen."""
+        if self.run_id.startswith(WATCH) or self._forced_readonly:
+            self.notify(self.why_readonly(), severity="error", markup=False)
+            return
+        problem = self.mark(kind, text, self.run_id)
+        self.notify(
+            problem or f"{kind} written: the list of runs shows it" if text else problem or "the note is taken away",
+            severity="error" if problem else "information", markup=False,
+        )  # fmt: skip
 
     # --- what is allowed
 

@@ -21,8 +21,8 @@ from textual.signal import Signal
 from ..presets import trusted_files
 from ..presets.sanitize import as_message
 from ..presets.trusted_files import private_folder
-from ..runners import profiling, saving
-from ..runners.errors import LaunchError
+from ..runners import profiling, run_notes, saving
+from ..runners.errors import LaunchError, RunError
 from ..runners.formatting import plural
 from ..runners.model import Command, CommandDone, Down, Dump, Profile, Restart, SetAutostop, SetNccl, Stop
 from ..runners.nccl_reach import UNUSED, refusal, uses_gloo
@@ -218,6 +218,18 @@ class CommandingApp(LendingApp):
         """Have the runs go that the settings no longer keep, and say what went."""
         if gone := await asyncio.to_thread(self.source.retire, launched):
             self.notify(gone, markup=False)
+
+    def mark(self, kind: str, text: str, run: str) -> str:
+        """Write a "note" or "tags" of a run, as `distui note` and `distui tag` do; "", or why not in a sentence."""
+        if kind == "note":
+            return self.source.mark(run, note=text)
+        try:
+            add, remove = run_notes.words_of(text.split())
+        except RunError as error:
+            return str(error)
+        if both := sorted({*add} & {*remove}):
+            return f"the tag {both[0]} is added and taken away: leave out one"
+        return self.source.mark(run, add=add, remove=remove)
 
     def why_readonly(self) -> str:
         """Why nothing can be changed, in a sentence."""

@@ -361,6 +361,20 @@ class LocalSource:
                 self._sizes[listed.id] = time.monotonic(), size_of(Path(listed.path))
         return self.runs()
 
+    def mark(
+        self, run_id: str, note: str | None = None, add: Sequence[str] = (), remove: Sequence[str] = ()
+    ) -> str:
+        """Write a note on a run ("" takes it away), or its tags; "", or why not in a sentence."""
+        try:
+            path = run_directories.resolve(run_id).path
+            if note is not None:
+                run_notes.note(path, note)
+            if add or remove:
+                run_notes.tag(path, add, remove)
+        except RunError as error:
+            return str(error)
+        return ""
+
     def remove(self, runs: Sequence[str]) -> tuple[int, list[str]]:
         """Remove runs that have ended, by their ids; bytes that were freed, and a sentence for each that stays."""
         from ..runners import run_removal

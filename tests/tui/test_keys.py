@@ -31,7 +31,7 @@ def test_no_key_means_two_things_in_one_place() -> None:
 
 
 def test_what_changes_a_run_is_marked() -> None:
-    assert {"restart", "stop", "nccl", "profile", "launch", "rerun", "remove"} == MUTATING
+    assert {"restart", "stop", "nccl", "profile", "launch", "rerun", "remove", "note", "tags"} == MUTATING
 
 
 def test_the_help_names_every_key_and_marks_what_readonly_takes_away() -> None:

@@ -190,8 +190,20 @@ async def test_only_ended_runs_are_removed_and_the_question_has_size_and_path(ri
 async def test_readonly_removes_and_launches_nothing(rig: Start) -> None:
     async with shown(rig(play.running(), runs=several_runs(), readonly=True), 120, 30) as it:
         await it.until(lambda: "RUNNING" in it.screen())
-        await it.press("R", "down", "X", "r", "delete")
+        await it.press("R", "down", "X", "r", "delete", "n", "T")
         assert isinstance(it.app.screen, RunsScreen)
+
+
+async def test_notes_and_tags_of_runs_that_are_kept_elsewhere_are_refused(rig: Start) -> None:
+    it = rig(play.running(), runs=[replace(several_runs()[1], host="gpu1", name="far")])
+    async with shown(it, 120, 40):
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("R")
+        await it.until(lambda: "far" in it.screen())
+        for key in ("n", "T"):
+            await it.press(key)
+            await it.until(lambda: "far is kept on gpu1: Enter opens it there" in it.told())
+            assert isinstance(it.app.screen, RunsScreen)
 
 
 async def test_r_opens_the_form_of_the_run(rig: Start) -> None:

@@ -12,7 +12,8 @@ from msgspec import Struct
 
 from ...presets.finding import did_you_mean
 from ...presets.nccl import LEVELS, SUBSYSTEMS, NcclError, parse_level, parse_subsys
-from ...runners import environment
+from ...runners import environment, run_notes
+from ...runners.errors import RunError
 from ...runners.model import (
     Action,
     Command,
@@ -61,6 +62,8 @@ VERBS = tuple(command.verb for command in get_args(Action))
 """Verbs that become commands for the run."""
 
 
+MARKS = {"note": "note", "tag": "tags"}
+"""Verbs that write the user's own words on the run, and what they write."""
 COMPARE = "compare"
 """The verb that opens another run beside this one."""
 
@@ -73,7 +76,7 @@ TABLES = ("ranks", "gpus")
 PLACES = ("line",)
 """First words that go somewhere in the log; so do percents."""
 
-WORDS = tuple(sorted({*VERBS, *ACTIONS, *TIMES, *PLACES, "columns", COMPARE}))
+WORDS = tuple(sorted({*VERBS, *ACTIONS, *TIMES, *PLACES, *MARKS, "columns", COMPARE}))
 """Every first word."""
 
 USAGE = {
@@ -88,6 +91,8 @@ USAGE = {
     "at": "at 14:32:07 | -5m | step 1200 | first-cause | start   the whole screen as it was then; esc goes back",
     "play": "play [SPEED]   let the past go on from there, 4 times as fast: play 4",
     "columns": "columns [ranks|gpus]   choose the columns of a table, their order, and the sort; kept",
+    "note": "note TEXT   a note on the run, which the list of runs shows; note alone takes it away",
+    "tag": "tag +good -bad …   tags of the run",
     "compare": "compare RUN[@ATTEMPT] | @ATTEMPT   another run, or an attempt of this one, over this one",
     "logs": "logs [RANK]   the log, of one rank",
     "theme": "theme [NAME]   the next of distui's own themes, or any of Textual's: Tab lists them; kept",
@@ -196,7 +201,7 @@ def parse(text: str, new_id: Callable[[], str], marked: frozenset[int] = frozens
     `marked` are the ranks that a command goes to when it names none.
     """
     try:
-        words = shlex.split(text)
+        words = text.split() if text.strip().startswith("note ") else shlex.split(text)
     except ValueError as error:
         raise CommandError(f"cannot read {text!r}: {str(error).lower()}") from error
     if not words:
@@ -210,6 +215,8 @@ def parse(text: str, new_id: Callable[[], str], marked: frozenset[int] = frozens
                 "compare needs the other run: type compare RUN, compare RUN@2, or compare @1"
             )
         return TypedCommand(action=f"compare({rest[0]!r})")
+    if verb in MARKS:
+        return TypedCommand(action=f"mark_run({MARKS[verb]!r}, {_marks(verb, text, rest)!r})")
     if verb == "columns":
         return TypedCommand(action=f"columns({_table(rest)!r})")
     if verb == "theme" and rest:
@@ -224,6 +231,19 @@ def parse(text: str, new_id: Callable[[], str], marked: frozenset[int] = frozens
         meant = did_you_mean(verb, WORDS)
         raise CommandError(f"no command {verb!r}: {meant or 'Tab lists them'}")
     return TypedCommand(command=_command(verb, rest, new_id(), tuple(sorted(marked))))
+
+
+def _marks(verb: str, text: str, words: list[str]) -> str:
+    """A note as it was typed, or the words of tags."""
+    if verb == "note":
+        return text.strip().removeprefix(verb).strip()
+    if not words:
+        raise CommandError("tag needs tags: type tag good, or tag +good -bad")
+    try:
+        run_notes.words_of(words)
+    except RunError as error:
+        raise CommandError(str(error)) from error
+    return " ".join(words)
 
 
 def _table(words: list[str]) -> str:

@@ -13,6 +13,8 @@ from textual.screen import ModalScreen
 from textual.timer import Timer
 from textual.widgets import Input, Label
 
+from ...runners import run_notes
+from ...runners.errors import RunError
 from ..rows.command_line import RunNames, candidates, completed, help_line
 from ..rows.glyphs import wrap
 from .rows_view import RowsView
@@ -148,6 +150,39 @@ class FilterPrompt(LinePrompt):
         self._wrong = self._typed(event.value)
         if self._wrong:
             self._show()
+        else:
+            self.dismiss(event.value)
+
+
+class MarksPrompt(LinePrompt):
+    """A note, or tags, of runs. Returns the line, or None; what no tag can be stays to be mended."""
+
+    SELECTED = False
+
+    def __init__(self, sign: str, hint: str, about: str, value: str = "", ascii_only: bool = False) -> None:
+        """`sign`: "note" or "tags"; `about`: what is beside the line while nothing is wrong with it."""
+        self.SIGN, self.HINT = f" {sign}: ", hint  # type: ignore[misc]
+        super().__init__((), value, ascii_only)
+        self._tags, self._about = sign == "tags", about
+
+    def on_mount(self) -> None:
+        self.line.focus()
+        self.show_help(self._about)
+
+    def _wrong(self) -> str:
+        try:
+            if self._tags:
+                run_notes.words_of(self.line.value.split())
+        except RunError as error:
+            return str(error)
+        return ""
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self.show_help(self._about)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        if wrong := self._wrong():
+            self.show_help(wrong, "bad")
         else:
             self.dismiss(event.value)
 

@@ -12,6 +12,7 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Static
 
+from ...presets.sanitize import clean_text
 from ...runners.formatting import plural, size_short
 from ...runners.run_notes import KEEP
 from ..cockpit_commands import CommandingApp
@@ -34,6 +35,7 @@ from ..rows.runs import (
 from ..source import ASK_S
 from .modal import ConfirmScreen
 from .panes import KeyFooter
+from .prompts import MarksPrompt
 from .rows_view import RowsView
 from .searchable import SearchableRows
 
@@ -207,6 +209,45 @@ class RunsScreen(Screen[None]):
             self.notify(f"the run is kept on {run.host}: Enter opens it there, and r launches it again")
         elif run is not None:
             self.app.rerun(run.id)
+
+    def action_note(self) -> None:
+        """A note on the marked runs, or the one under the cursor."""
+        if runs := self._own_runs():
+            text = runs[0].note if len({run.note for run in runs}) == 1 else ""
+            self._ask_marks("note", "empty takes the note away", runs, text)
+
+    def action_tags(self) -> None:
+        """Tags of the marked runs, or the one under the cursor."""
+        if runs := self._own_runs():
+            self._ask_marks("tags", "good or +good adds one, -bad takes one away", runs)
+
+    def _own_runs(self) -> list[RunEntry]:
+        """The chosen runs; [] where one is not kept here, which is said."""
+        runs = self.list.chosen
+        away = next((run for run in runs if run.host or not run.path), None)
+        if away is None:
+            return runs
+        where = f"kept on {away.host}: Enter opens it there" if away.host else "not kept here"
+        self.notify(f"run {away.name} is {where}", severity="error", markup=False)
+        return []
+
+    def _ask_marks(self, kind: str, hint: str, runs: list[RunEntry], value: str = "") -> None:
+        first = runs[0]
+        now = first.note if kind == "note" else " ".join(first.tags)
+        about = plural(len(runs), "run") if len(runs) > 1 else f"{first.name}: {now or f'no {kind}'}"
+        screen = MarksPrompt(kind, hint, clean_text(about), value, self.app.view.ascii)
+        ids = [run.id for run in runs]
+        self.app.push_screen(screen, lambda text: self._mark(kind, text, ids))
+
+    def _mark(self, kind: str, text: str | None, runs: list[str]) -> None:
+        if text is not None and (text.strip() or kind == "note"):
+            self.run_worker(self._write_marks(kind, text, runs), group="marks")
+
+    async def _write_marks(self, kind: str, text: str, runs: list[str]) -> None:
+        for run in runs:
+            if problem := await asyncio.to_thread(self.app.mark, kind, text, run):
+                self.notify(problem, severity="error", markup=False)
+        self.list.show(await asyncio.to_thread(self.app.source.measured_runs))
 
     def action_remove(self) -> None:
         """Ask before ended runs are removed; live ones are refused."""
