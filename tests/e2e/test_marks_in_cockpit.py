@@ -68,7 +68,7 @@ def test_the_command_line_writes_them_of_the_run(night: World) -> None:
         screen.press(":")
         screen.until("Tab lists")
         screen.press(*"tag /x", "enter")
-        screen.until("no tag can be")
+        screen.until("No tag can be")
     finally:
         screen.close()
 
