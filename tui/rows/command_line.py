@@ -238,7 +238,7 @@ def _marks(verb: str, text: str, words: list[str]) -> str:
     if verb == "note":
         return text.strip().removeprefix(verb).strip()
     if not words:
-        raise CommandError("tag needs tags: type tag good, or tag +good -bad")
+        raise CommandError("no tags: type tag good, or tag +good -bad")
     try:
         run_notes.words_of(words)
     except RunError as error:
