@@ -330,7 +330,7 @@ def _content(way: _Way) -> bytes:
                 data += part
         size = len(data)
     if size > MOST_BYTES:
-        raise TooLarge(f"has {size} bytes: a file of presets has at most {MOST_BYTES}")
+        raise TooLarge(f"has {size} bytes, and {MOST_BYTES} are the most")
     return data
 
 

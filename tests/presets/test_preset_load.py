@@ -144,7 +144,7 @@ def test_tables_of_other_programs_are_merged_key_by_key(places: Places) -> None:
 
 def test_a_file_that_no_one_wrote_by_hand_is_refused(places: Places) -> None:
     places.user("large", 'base = "ddp"\n' + "# x\n" * 300_000)
-    assert "has 1200013 bytes: a file of presets has at most 1048576" in places.error("large")
+    assert "has 1200013 bytes, and 1048576 are the most" in places.error("large")
     assert places.load("ddp").preset.name == "ddp", "and spoils no other"
 
 

@@ -86,6 +86,7 @@ def test_words_mean_what_they_say(words: str, names: str) -> None:
         ("state:bogus", 7, "no state is called bogus"),
         ("exit:nan", 6, "exit takes a number"),
         ("step>1e400", 6, "step takes a number"),
+        ("!", 1, "stands before what is not to fit"),
         ("age:..", 5, "is no range"),
         ("took:5m..1m", 6, "write took:1m..5m"),
         ("state:bogus", 7, "lost, ended, exported, watched, hung, live"),

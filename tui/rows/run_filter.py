@@ -138,7 +138,11 @@ def _word(word: str, at: int) -> tuple[Test, str]:
     """What one word tests, and the field it is about; "" for none. `at`: its column, from 1. Raises FilterError."""
     split = _WORD.fullmatch(word)
     if split is None or word[0] in "\"'":
-        plain = word.startswith("!") and len(word) > 1
+        plain = word.startswith("!")
+        if word == "!":
+            raise FilterError(
+                f"the filter, column {at}: ! stands before what is not to fit, as in !state:failed"
+            )
         test = _anywhere(_unquoted(word[plain:]))
         return (_not(test) if plain else test), ""
     name = {"tags": "tag"}.get(split["field"].lower(), split["field"].lower())
