@@ -18,7 +18,9 @@ pytestmark = pytest.mark.timeout(60)
 def account(title: str, preset: str, step_s: float, batch: str) -> Account:
     """A run of two minutes whose loss falls, with a restart that the curves show as a gap."""
     steps = tuple(None if 12 <= at < 15 else float(at * 9) for at in range(40))
-    times = tuple(None if step is None else step_s * (1 + 0.1 * math.sin(at)) for at, step in enumerate(steps))
+    times = tuple(
+        None if step is None else step_s * (1 + 0.1 * math.sin(at)) for at, step in enumerate(steps)
+    )
     losses = tuple(None if step is None else 4 * math.exp(-step / 120) + 0.2 / step_s for step in steps)
     waits = tuple(None if step is None else 30.0 + 20 * math.cos(at / 4) for at, step in enumerate(steps))
     return Account(
@@ -46,7 +48,9 @@ def account(title: str, preset: str, step_s: float, batch: str) -> Account:
 @pytest.fixture(autouse=True)
 def both(monkeypatch: pytest.MonkeyPatch) -> None:
     async def load(name: str) -> Account:
-        return account(name, "fsdp2", 0.213, "4") if name == "night-2" else account("night", "ddp", 0.146, "")
+        return (
+            account(name, "fsdp2", 0.213, "4") if name == "night-2" else account("night", "ddp", 0.146, "")
+        )
 
     monkeypatch.setattr(side_by_side, "load", load)
 
