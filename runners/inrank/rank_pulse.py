@@ -287,6 +287,8 @@ class _Recorder:
         self._groups: dict[str, dict[str, Any]] = {}
         """By torch's number of the group: as last reported, and "plain": whether its counts are those of collectives."""
         self._counted: dict[str, tuple[int, int]] = {}
+        self._settled: dict[str, tuple[int, int]] = {}
+        """Counts at which every entry was done: gloo's threads may leave the lower of two completions as the last."""
         self.stuck = False
         """Whether a group waits and has not moved since the sample before."""
 
@@ -301,13 +303,14 @@ class _Recorder:
             for number, pg in status.items()
         }
         self.stuck = any(
-            now[0] > now[1] and self._counted.get(number) == now for number, now in counted.items()
+            now[0] > now[1] and self._counted.get(number) == now != self._settled.get(number)
+            for number, now in counted.items()
         )
         self._counted = counted
         if self.stuck or not self._groups.keys() >= counted.keys():
             return False
         for number, (enqueued, completed) in counted.items():
-            if self._groups[number]["plain"]:
+            if self._groups[number]["plain"] and self._settled.get(number) != (enqueued, completed):
                 self._groups[number].update(enqueued=max(0, enqueued), completed=max(0, completed))
         return True
 
@@ -370,6 +373,11 @@ class _Recorder:
             group["completed"] = group["enqueued"] if waits is None else waits - 1
             group["ranks"] = self._members(group["name"]) or ()
             self._groups[key] = group
+        self._settled = {
+            key: counts
+            for key, counts in self._counted.items()
+            if key in seen and seen[key]["plain"] and seen[key]["completed"] >= counts[0]
+        }
         for key in self._counted.keys() - self._groups.keys():
             self._groups[key] = {"name": "", "plain": False}  # its entries have left the buffer
 

@@ -96,14 +96,19 @@ def printed(somebody: World) -> Callable[[str], Any]:
     [
         "plan ddp --nproc-per-node 2 -- train.py", "launch ddp -n --nproc-per-node 2 -- train.py",
         "exec --dry-run -- python train.py", "lint bad.sh", "lint ddp --nproc-per-node 2 -- train.py", "presets",
-        "presets show fsdp2", "presets nccl", "presets nccl IB_TIMEOUT", "presets new mine", "trust", "trust --list",
-        "trust --remove", "advise --params 7B --gpus 8xA100-80GB", "advise --params 7000B --gpus 1xA100-80GB",
+        "presets show fsdp2", "presets nccl", "presets nccl IB_TIMEOUT", "presets new mine",
+        "advise --params 7B --gpus 8xA100-80GB", "advise --params 7000B --gpus 1xA100-80GB",
         "diagnose bad.log", "metrics --list", "prune --failed -n", "ls", "notify", "notify test desktop",
         "settings", "settings --example",
     ],
 )  # fmt: skip
 def test_what_needs_no_run(printed: Callable[[str], Any], line: str) -> None:
     printed(line)
+
+
+def test_trust_that_is_given_and_taken_away(printed: Callable[[str], Any]) -> None:
+    for line in ("trust", "trust --list", "trust --remove"):
+        printed(line)
 
 
 @pytest.mark.torch

@@ -129,6 +129,24 @@ def test_a_group_that_waits_is_looked_at_whole_without_being_asked(looked: Look)
     assert wholes == [True, False, False, False, True, False, False]
 
 
+def test_a_group_whose_entries_are_all_done_does_not_wait_whatever_the_counts_say(looked: Look) -> None:
+    """gloo has several threads: where the last but one completes last, its number stays."""
+    entries = [entry(1, "all_reduce"), entry(2, "all_reduce")]
+    recorder = Recorder(*entries, enqueued=2, completed=1)
+    looked(recorder)
+    collectives, counts, wholes = Collectives(), [], []
+    for _ in range(4):
+        told = collectives.sample(False, False)
+        wholes.append(told["whole"])
+        counts.append([group["completed"] for group in told["groups"] if group["name"] == "0"])
+    assert wholes == [True, False, False, False]
+    assert counts == [[2]] * 4
+    recorder.counts = (3, 1)  # it waits now, and its entry is there
+    recorder.entries = (*entries, entry(3, "all_reduce", state="started", retired=False))
+    wholes = [collectives.sample(False, False)["whole"] for _ in range(3)]
+    assert wholes == [False, True, True]
+
+
 @pytest.mark.parametrize(
     ("used", "recorder"), [(["ProcessGroupGloo"], False), (["ProcessGroupGloo", "ProcessGroupNCCL"], True)]
 )
