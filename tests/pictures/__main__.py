@@ -54,7 +54,7 @@ LAUNCH = Shot(
 )  # fmt: skip
 LAUNCH_MEMORY = Shot(
     "launch-memory", "What fits on which GPUs, beside the form", (120, 40), (r"is the simplest that fits", "fsdp2"),
-    ("\x0e", CLEAR, "train.py", *[DOWN] * 11, "7B", DOWN, "8xA100-80GB", "\x1b[15~", *[BEFORE] * 13, "/", "a rank falls",
+    ("\x0e", CLEAR, "train.py", *[DOWN] * 12, "7B", DOWN, "8xA100-80GB", "\x1b[15~", *[BEFORE] * 14, "/", "a rank falls",
      "\r", "\t"),
 )  # fmt: skip
 FAILED = Shot("failed", "Why a run failed", (120, 40), (r"rank 1", r"loss \d"), ("\x1b",), r"failed")

@@ -215,7 +215,7 @@ class LaunchScreen(Screen[None]):
                 if self._again:
                     self.notify(str(error), severity="error", markup=False)
             else:
-                self.form_view.border_subtitle = "as the run at hand and its environment, without --set"
+                self.form_view.border_subtitle = "as the run at hand, without --set"
                 return
         self._recents = source.recent_forms()
         if self._recents:
