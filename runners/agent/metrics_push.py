@@ -13,13 +13,13 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ...presets.finding import Finding
 from ..notify.sending import NETWORK
 from ..settings_file import Lookup, SecretError, settings_path
 from ..telemetry import export_settings
 from ..telemetry.export_settings import MISSING, OtlpExport
 from ..telemetry.open_metrics import facts_of, samples_of
 from ..telemetry.otlp_values import metrics_of, resource_of
+from .metrics_writer import report
 from .runner_process import ServedRun
 
 WHOLE_S = 15.0
@@ -166,17 +166,9 @@ class MetricsPush:
         await self._push(otlp, process)
 
     def _report(self, problem: PushProblem, why: str) -> None:
-        if self._run.state.phase.ended or not problem.heard(why, time.monotonic()):
-            return  # whose end is its last word
-        if not why:
-            self._run.findings.clear(FAILED, node=self._run.node)
-            return
-        self._run.findings.raise_finding(
-            Finding(
-                FAILED, "warning", f"metrics are not pushed: {why}", node=self._run.node, role="fact",
-                remedy="see to the collector, or correct [export] of settings.toml for the next run; this one goes on",
-            )
-        )  # fmt: skip
+        if problem.heard(why, time.monotonic()):
+            remedy = "see to the collector, or correct [export] of settings.toml for the next run; this one goes on"
+            report(self._run, FAILED, why and f"metrics are not pushed: {why}", remedy)
 
 
 def _is_installed() -> bool:

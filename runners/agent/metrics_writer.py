@@ -65,17 +65,18 @@ class MetricsWriter:
         await asyncio.wait({last}, timeout=END_S)
 
     def _report(self, why: str) -> None:
-        if self._run.state.phase.ended:
-            return  # whose end is its last word
-        if not why:
-            self._run.findings.clear(FAILED, node=self._run.node)
-            return
-        self._run.findings.raise_finding(
-            Finding(
-                FAILED, "warning", f"metrics are not written: {why}", node=self._run.node, role="fact",
-                remedy="correct [export] of settings.toml, or make the directory and let your user write into it",
-            )
-        )  # fmt: skip
+        remedy = "correct [export] of settings.toml, or make the directory and let your user write into it"
+        report(self._run, FAILED, why and f"metrics are not written: {why}", remedy)
+
+
+def report(run: ServedRun, name: str, text: str, remedy: str) -> None:
+    """Raise a finding with this text, clear it where that is "", but not behind the end of a run, its last word."""
+    if run.state.phase.ended:
+        return
+    if not text:
+        run.findings.clear(name, node=run.node)
+        return
+    run.findings.raise_finding(Finding(name, "warning", text, node=run.node, role="fact", remedy=remedy))
 
 
 def write(path: Path, text: bytes) -> str:
