@@ -18,7 +18,7 @@ from . import file_io, run_directories, run_notes, run_removal
 from .errors import RunError
 from .formatting import duration_text, plural, seconds_of, size_short
 from .run_directories import Entry
-from .settings_file import SettingsError, no_section, section_of, settings_path, strangers
+from .settings_file import loaded, no_section, strangers
 
 SECTION = "retention"
 LOG = "removed.log"
@@ -62,10 +62,7 @@ class Retention(Struct, frozen=True):
 
 def load(environ: Mapping[str, str] = os.environ) -> Retention:
     """The settings of this user. Never fails."""
-    try:
-        return of_table(section_of(SECTION, environ), settings_path(environ))
-    except SettingsError as error:
-        return Retention(problems=(str(error),))
+    return loaded(SECTION, of_table, lambda why: Retention(problems=(why,)), environ)
 
 
 def of_table(table: Any, path: Path) -> Retention:

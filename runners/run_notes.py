@@ -181,4 +181,6 @@ def words_of(changes: Iterable[str]) -> tuple[list[str], list[str]]:
         bare = word[1:] if word[:1] in ("+", "-") else word
         check_tag(bare)
         (remove if word.startswith("-") else add).append(bare)
+    if both := sorted({*add} & {*remove}):
+        raise RunError(f"the tag {both[0]} is added and taken away: leave out one")
     return add, remove

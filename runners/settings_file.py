@@ -7,12 +7,14 @@ import stat
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from ..presets import trusted_files
 from ..presets.finding import PresetError, did_you_mean
 from ..presets.sanitize import quoted
+
+S = TypeVar("S")
 
 Lookup = Callable[[str], str | None]
 """The value of a variable of the environment; None where it has none."""
@@ -59,6 +61,16 @@ def section_of(name: str, environ: Mapping[str, str] = os.environ) -> Any:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         why = str(error) or type(error).__name__
         raise SettingsError(f"{path} is not TOML that can be read ({why})") from None
+
+
+def loaded(
+    section: str, meant: Callable[[Any, Path], S], unusable: Callable[[str], S], environ: Mapping[str, str]
+) -> S:
+    """What a section of this user's settings means; where the file cannot be used, `unusable` of why. Never fails."""
+    try:
+        return meant(section_of(section, environ), settings_path(environ))
+    except SettingsError as error:
+        return unusable(str(error))
 
 
 def no_section(path: Path, section: str) -> str:

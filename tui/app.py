@@ -305,10 +305,8 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
             self.notify(self.why_readonly(), severity="error", markup=False)
             return
         problem = self.mark(kind, text, self.run_id)
-        self.notify(
-            problem or f"{kind} written: the list of runs shows it" if text else problem or "the note is taken away",
-            severity="error" if problem else "information", markup=False,
-        )  # fmt: skip
+        done = f"{kind} written: the list of runs shows it" if text else "the note is taken away"
+        self.notify(problem or done, severity="error" if problem else "information", markup=False)
 
     # --- what is allowed
 

@@ -227,8 +227,6 @@ class CommandingApp(LendingApp):
             add, remove = run_notes.words_of(text.split())
         except RunError as error:
             return str(error)
-        if both := sorted({*add} & {*remove}):
-            return f"the tag {both[0]} is added and taken away: leave out one"
         return self.source.mark(run, add=add, remove=remove)
 
     def why_readonly(self) -> str:

@@ -100,10 +100,11 @@ def _with_script(
     """Words up to the script, and the script with its arguments, also where no -- stands between them."""
     verb, switches = words[0], _options(words[0])
     before = 0 if verb == "exec" else 1
-    first = _positions(words, switches, 1)
-    if verb in PLANS and first and _is_script(words[first[0]], is_file) and presumed():
+    places = _positions(words, switches, 1)
+    if before and places and _is_script(words[places[0]], is_file) and presumed():
         before = 0
-    places = _positions(words, switches, before + 1)
+    if before:
+        places = _positions(words, switches, 2)
     if places is None:
         return words, rest
     if before and len(places) == 1 and _is_script(words[places[0]], is_file):

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..settings_file import SettingsError, no_section, section_of, settings_path, strangers
+from ..settings_file import loaded, no_section, strangers
 
 LOCAL, SKY, HOSTS = "local", "sky", "hosts"
 SECTION = "launch"
@@ -40,10 +40,7 @@ class LaunchDefaults(Struct, frozen=True):
 
 def load(environ: Mapping[str, str] = os.environ) -> LaunchDefaults:
     """The settings of this user. Never fails."""
-    try:
-        return of_table(section_of(SECTION, environ), settings_path(environ))
-    except SettingsError as error:
-        return LaunchDefaults(problems=(str(error),))
+    return loaded(SECTION, of_table, lambda why: LaunchDefaults(problems=(why,)), environ)
 
 
 def of_table(table: Any, path: Path) -> LaunchDefaults:

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from ..formatting import bytes_of_cap
-from ..settings_file import SettingsError, no_section, section_of, settings_path, strangers
+from ..settings_file import loaded, no_section, strangers
 
 SECTION, CAP = "logs", "cap"
 
@@ -28,10 +28,7 @@ class LogSettings(Struct, frozen=True):
 
 def load(environ: Mapping[str, str] = os.environ) -> LogSettings:
     """The settings of this user. Never fails."""
-    try:
-        return of_table(section_of(SECTION, environ), settings_path(environ))
-    except SettingsError as error:
-        return LogSettings(problems=(str(error),))
+    return loaded(SECTION, of_table, lambda why: LogSettings(problems=(why,)), environ)
 
 
 def of_table(table: Any, path: Path) -> LogSettings:

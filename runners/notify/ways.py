@@ -20,12 +20,11 @@ from ..errors import RunError
 from ..settings_file import (
     Lookup,
     SecretError,
-    SettingsError,
     is_address,
+    loaded,
     no_section,
     others_read,
     secret_of,
-    section_of,
     settings_path,
 )
 from .rule_words import NAME, OFF, ChosenWay, Minutes, every_rule, rules_of, split_word
@@ -76,11 +75,11 @@ class Configured(Struct, frozen=True):
 
 def load(environ: Mapping[str, str] = os.environ) -> Configured:
     """The settings of this user; never fails."""
-    path = settings_path(environ)
-    try:
-        return of_table(section_of("notify", environ), path)
-    except SettingsError as error:
-        return Configured(path, _own_ways(every_rule()), problems=(str(error),))
+
+    def unusable(why: str) -> Configured:
+        return Configured(settings_path(environ), _own_ways(every_rule()), problems=(why,))
+
+    return loaded("notify", of_table, unusable, environ)
 
 
 def of_table(table: Any, path: Path) -> Configured:

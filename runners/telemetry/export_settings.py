@@ -18,12 +18,10 @@ from ..formatting import seconds_of
 from ..settings_file import (
     Lookup,
     SecretError,
-    SettingsError,
     is_address,
+    loaded,
     no_section,
     secret_of,
-    section_of,
-    settings_path,
     strangers,
 )
 
@@ -86,10 +84,8 @@ class MetricsExport(Struct, frozen=True):
 
 def load(environ: Mapping[str, str] = os.environ) -> MetricsExport:
     """The settings of this user. Never fails."""
-    try:
-        return of_table(section_of(SECTION, environ), settings_path(environ))
-    except SettingsError:
-        return MetricsExport()  # the cockpit and `distui settings` name it; this run was asked for nothing
+    # The cockpit and `distui settings` name a file that cannot be used; this run was asked for nothing.
+    return loaded(SECTION, of_table, lambda _: MetricsExport(), environ)
 
 
 def of_table(table: Any, path: Path) -> MetricsExport:

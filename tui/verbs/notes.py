@@ -45,8 +45,6 @@ def tag(options: argparse.Namespace) -> int:
     """Add tags and take tags away; print what the run then has."""
     entry = run_directories.resolve(options.run)
     add, remove = run_notes.words_of([*options.tags, *(f"-{word}" for word in options.remove)])
-    if both := sorted({*add} & {*remove}):
-        raise RunError(f"the tag {both[0]} is added and taken away: leave out one")
     if add or remove:
         run_notes.tag(entry.path, add, remove)
     tags = _read(entry).tags
