@@ -46,6 +46,11 @@ def given(pid: int, *words: str) -> Callable[[], bool]:
     return lambda: argv(pid)[-len(words) :] == list(words)
 
 
+def known(status: dict[str, Any]) -> bool:
+    """Whether every rank has a pid."""
+    return bool(status["ranks"]) and all(one["pid"] for one in status["ranks"])
+
+
 def compare(plan: dict[str, Any], rank: int, got: dict[str, str], shell: dict[str, str], run: str) -> None:
     """Every variable that differs from the shell's is printed with its value, and nothing printed is missing."""
     printed = {name: (value, plan["origins"][name]) for name, value in plan["env"].items()}
@@ -94,11 +99,10 @@ def test_of_a_launch(world: World, shell: dict[str, str], words: tuple[str, ...]
     rest = ("--", script, "--lr", "1e-3")
     plan = world.distui("plan", *words, "--json", *rest).fine().json()
     run = world.run("launch", *words, *rest)
-    until(lambda: all(one.get("pid") for one in run.status()["ranks"]) and run.status()["ranks"], 90)
-    status = run.status()
+    status = run.eventually(known, 90)
     assert len(status["ranks"]) == plan["nproc_per_node"]
     for one in status["ranks"]:
-        until(given(one["pid"], "--lr", "1e-3"), 30)
+        assert until(given(one["pid"], "--lr", "1e-3"), 30), run.describe()
         assert argv(one["pid"]) == plan["starts"]["ranks"]
         compare(plan, one["rank"], environ(one["pid"]), shell, run.id)
     runner = [word.replace(plan["run"], run.id) for word in plan["starts"]["runner"]]
@@ -110,10 +114,9 @@ def test_of_a_command(world: World, shell: dict[str, str]) -> None:
     rest = ("--", sys.executable, "-u", "t.py")
     plan = world.distui("exec", "--dry-run", "--env", "GIVEN=1", "--json", *rest).fine().json()
     run = world.run("exec", "--env", "GIVEN=1", *rest)
-    until(lambda: all(one.get("pid") for one in run.status()["ranks"]) and run.status()["ranks"], 60)
-    status = run.status()
+    status = run.eventually(known, 60)
     pid = status["ranks"][0]["pid"]
-    until(lambda: argv(pid) == plan["starts"]["ranks"], 30)
+    assert until(lambda: argv(pid) == plan["starts"]["ranks"], 30), run.describe()
     compare(plan, 0, environ(pid), shell, run.id)
     assert not written(plan, run.path)
 

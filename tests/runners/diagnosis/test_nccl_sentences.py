@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from distui.runners.diagnosis.first_cause import Verdict, judge
 from distui.runners.diagnosis.reading import Reading, read_all
 
@@ -153,10 +155,15 @@ def test_an_abort_of_nccl2_after_an_error_is_a_symptom(tmp_path: Path) -> None:
     assert (first.id, "unhandled cuda error" in first.text) == ("pt-async-error", True)
 
 
-def test_no_network_at_all_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "said",
+    ["Failed to initialize any NET plugin", "Error: network IBX not found.", "Error: network  not found."],
+)
+def test_no_network_at_all_is_named(tmp_path: Path, said: str) -> None:
+    """Up to NCCL 2.26 the words are others."""
     lines = [
         "[rank2]: RuntimeError: Failed to initialize NCCL communicator: invalid usage",
-        "[rank2]: NCCL Last Error: Failed to initialize any NET plugin",
+        f"[rank2]: NCCL Last Error: {said}",
     ]
     told = verdict(tmp_path, lines).first
     assert told is not None
