@@ -64,7 +64,7 @@ def test_restart_during_the_back_off(world: World) -> None:
 
 def test_stop_during_the_back_off(world: World) -> None:
     run = world.execute("import sys\nsys.exit(9)\n", "--restarts", "9")
-    until(lambda: run.of("RestartDelayed"), 20)
+    assert until(lambda: run.of("RestartDelayed"), 20), run.describe()
     run.stop().fine()
     assert run.status()["state"] == "stopped"
     assert not run.marked()
