@@ -36,6 +36,10 @@ class Parser(argparse.ArgumentParser):
         """What it takes alone."""
         return super().format_help()
 
+    def print_help(self, file: Any = None) -> None:
+        """As argparse's, which passes over what cannot be written."""
+        (file or sys.stdout).write(self.format_help())
+
     def error(self, message: str) -> NoReturn:
         """Wrong usage ends with exit status 2."""
         sentence = command_words.choice_refusal(message, self.prog)

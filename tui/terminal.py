@@ -53,12 +53,19 @@ def leave_in_order() -> None:
 
 
 def complain(text: str, details: Iterable[str] = ()) -> None:
-    """Write a message to stderr, and its details below it; nothing that it quotes acts on the terminal."""
+    """Write a message to stderr, and its details below it; nothing that it quotes acts on the terminal.
+
+    Where stderr cannot be written to, the exit status has to do.
+    """
     lines = [
         f"distui: {as_message(clean_text(text, LONGEST))}",
         *(f"  {clean_text(line, LONGEST)}" for line in details),
     ]
-    sys.stderr.write("\n".join(lines) + "\n")
+    try:
+        sys.stderr.write("\n".join(lines) + "\n")
+        sys.stderr.flush()
+    except OSError:
+        _silence()
 
 
 def guarded(verb: Callable[[], int]) -> int:

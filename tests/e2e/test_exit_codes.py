@@ -200,9 +200,26 @@ def test_a_reader_that_went_away_is_141_and_a_full_disk_1(somebody: World) -> No
     read, write = os.pipe()
     os.close(read)
     with open("/dev/full", "wb") as full:
-        for words in (["presets"], ["ls", "--json"]):
-            for stdout, code in ((write, 141), (full.fileno(), 1)):
+        for words in (
+            ["presets"], ["ls", "--json"], ["--help"], ["help", "launch"], ["ls", "--help"], ["--version"],
+        ):  # fmt: skip
+            for stdout, code, err in (
+                (write, 141, ""),
+                (full.fileno(), 1, f"distui: Cannot write to standard output: {os.strerror(28)}\n"),
+            ):
                 done = subprocess.run([DISTUI, *words], stdout=stdout, stderr=subprocess.PIPE, env=somebody.env,
                                       text=True, timeout=60, check=False)  # fmt: skip
-                assert done.returncode == code, (words, done.stderr)
+                assert (done.returncode, done.stderr) == (code, err), words
+    os.close(write)
+
+
+def test_a_refusal_that_nobody_can_read_has_its_exit_code(somebody: World) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with open("/dev/full", "wb") as full:
+        for words, code in ((["ls", "age<2x"], 2), (["frobnicate"], 2), (["status", "nothing"], 3)):
+            for stderr in (write, full.fileno()):
+                done = subprocess.run([DISTUI, *words], stdout=subprocess.PIPE, stderr=stderr, env=somebody.env,
+                                      timeout=60, check=False)  # fmt: skip
+                assert (done.returncode, done.stdout) == (code, b""), words
     os.close(write)
