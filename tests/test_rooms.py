@@ -228,7 +228,7 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 371,
-    "lines": 103_743,
+    "lines": 103_796,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 56,

@@ -14,6 +14,7 @@ import re
 import select
 import shutil
 import signal
+import stat
 import sys
 import termios
 import time
@@ -209,12 +210,37 @@ def hung_up(descriptor: int) -> bool:
         except termios.error:
             return True
         return False
-    poll = select.poll()
     try:
-        poll.register(descriptor, select.POLLIN | select.POLLHUP)
-        return any(event & (select.POLLHUP | select.POLLERR | select.POLLNVAL) for _, event in poll.poll(0))
+        return unread(descriptor)
     except OSError:
         return True
+
+
+def unread(descriptor: int, seconds: float = 0.0) -> bool:
+    """Whether the other end of a pipe, a socket or a terminal has gone, or goes within that time. Raises OSError."""
+    poll = select.poll()
+    poll.register(descriptor, 0)  # which leaves what poll(2) always says
+    gone = select.POLLHUP | select.POLLERR | select.POLLNVAL
+    return any(event & gone for _, event in poll.poll(seconds * 1000))
+
+
+def piped_stdout() -> int | None:
+    """The descriptor of stdout where that is a pipe or a socket, whose reader may go."""
+    try:
+        number = sys.stdout.fileno()
+        mode = os.fstat(number).st_mode
+    except OSError:  # a file in memory
+        return None
+    return number if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) else None
+
+
+def pause(seconds: float) -> None:
+    """Wait before more is printed. Raises BrokenPipeError as soon as the reader of stdout has gone."""
+    number = piped_stdout()
+    if number is None:
+        time.sleep(seconds)
+    elif unread(number, seconds):
+        raise BrokenPipeError
 
 
 def end_if_hung_up(status: int) -> None:

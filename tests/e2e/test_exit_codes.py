@@ -7,17 +7,19 @@ import io
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from patience import slowness
 
 from distui.tui.cli import EPILOG, main, parser
 from distui.tui.verb_guide import exit_codes
 
-from .runs import DISTUI, World
+from .runs import DISTUI, World, until
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 
@@ -211,6 +213,50 @@ def test_a_reader_that_went_away_is_141_and_a_full_disk_1(somebody: World) -> No
                                       text=True, timeout=60, check=False)  # fmt: skip
                 assert (done.returncode, done.stderr) == (code, err), words
     os.close(write)
+
+
+def test_a_follower_ends_with_its_reader_though_the_run_is_silent(world: World) -> None:
+    run = world.execute("import time\nprint('hello')\ntime.sleep(600)\n")
+    assert until(lambda: "hello" in run.distui("logs").out, 20)
+    followers = [
+        world.start(*words)
+        for words in (
+            ["events", run.id, "-f"], ["logs", run.id, "-f"], ["logs", run.id, "-f", "--json", "--grep", "hello"],
+            ["ls", "--watch", "--every", "600"],
+        )
+    ]  # fmt: skip
+    ours, theirs = socket.socketpair()  # as some servers of ssh have it
+    followers.append(world.start("events", run.id, "--follow", stdout=theirs))
+    theirs.close()
+    for follower in followers[:-1]:
+        assert follower.stdout is not None
+        assert follower.stdout.readline()
+        follower.stdout.close()
+    assert b"RunCreated" in ours.recv(4096)
+    ours.close()
+    try:
+        for follower in followers:
+            assert follower.wait(20 * slowness()) == 141, follower.args
+            assert follower.stderr is not None
+            assert follower.stderr.read() == b""
+    finally:
+        for follower in followers:
+            follower.kill()
+            follower.wait()
+    run.stop("--grace", "1").fine()
+
+
+def test_who_follows_into_a_file_or_an_open_pipe_stays(world: World) -> None:
+    run = world.execute("import time\nprint('hello')\ntime.sleep(600)\n")
+    os.mkfifo(world.work / "pipe")
+    both = os.open(world.work / "pipe", os.O_RDWR)  # it can be read at once, and for ever
+    with (world.work / "file").open("wb") as file:
+        followers = [world.start("events", run.id, "-f", stdout=stdout) for stdout in (both, file)]
+    run.wait("healthy")
+    run.stop("--grace", "1").fine()
+    assert [follower.wait(30 * slowness()) for follower in followers] == [0, 0]
+    os.close(both)
+    assert "RunEnded" in (world.work / "file").read_text()
 
 
 def test_a_refusal_that_nobody_can_read_has_its_exit_code(somebody: World) -> None:

@@ -25,7 +25,7 @@ from ...runners.wire.ssh import Way
 from ..rows.run_filter import FilterError, RunFilter, understood
 from ..rows.runs import RunEntry
 from ..rows.runs_table import printed, sorted_by, unknown_column, usual
-from ..terminal import SecondScreen, complain
+from ..terminal import SecondScreen, complain, pause
 
 EVERY_S = 2.0
 """Seconds between two lists of `--watch`."""
@@ -134,7 +134,7 @@ def _watch(options: argparse.Namespace, order: ListOrder, lister: HostsLister | 
                     complain(problem)
                 _print(options, order, runs, problems)
             sys.stdout.flush()
-            time.sleep(every)
+            pause(every)
     finally:
         if screen is not None:
             screen.leave()

@@ -31,7 +31,7 @@ from ...runners.state import RunState
 from ...runners.wire.client import Link
 from ..rows.log import LAUNCH_LOG, JumpError, clock_time
 from ..terminal import complain
-from .runs import run_or_bundle
+from .runs import run_or_bundle, while_read
 
 POLL_SECONDS = 0.5
 MOST_PROBLEMS = 8
@@ -50,7 +50,7 @@ def logs(options: argparse.Namespace) -> int:
         return await FollowedLogs(link, options, entry.path).run()
 
     try:
-        return asyncio.run(with_link(options.run, use))
+        return asyncio.run(while_read(with_link(options.run, use)))
     except LogError as error:
         raise RunError(str(error)) from None
 

@@ -10,7 +10,7 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ from ...runners.state import RunState
 from ...runners.status import DAMAGED, status_json
 from ...runners.wire.client import Link
 from ...runners.wire.ssh import HostError, Way
-from ..terminal import complain, complaint, draws_ascii_alone
+from ..terminal import complain, complaint, draws_ascii_alone, piped_stdout, unread
 
 if TYPE_CHECKING:
     from ...runners.export import Manifest
@@ -94,7 +94,32 @@ def events(options: argparse.Namespace) -> int:
                 complain(stamped.event.finding.text)
         return 0
 
-    return asyncio.run(with_link(options.run, use))
+    return asyncio.run(while_read(with_link(options.run, use)))
+
+
+async def while_read(work: Awaitable[int]) -> int:
+    """What `work` comes to. Raises BrokenPipeError as soon as the reader of stdout has gone, also in a long silence."""
+    number, loop, task, gone = piped_stdout(), asyncio.get_running_loop(), asyncio.current_task(), False
+
+    def check() -> None:
+        nonlocal gone
+        assert number is not None
+        loop.remove_reader(number)  # a pipe that is open for reading, too, is ready for ever
+        gone = unread(number)
+        if gone and task is not None:
+            task.cancel()
+
+    if number is not None:
+        loop.add_reader(number, check)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if gone:
+            raise BrokenPipeError from None
+        raise
+    finally:
+        if number is not None:
+            loop.remove_reader(number)
 
 
 def _of_opening(stamped: Stamped) -> bool:

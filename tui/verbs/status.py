@@ -34,7 +34,7 @@ from ..rows.run_status import cost, recovered, stage_rows, steps
 from ..rows.tables import plain_table
 from ..source import WATCH, first_pid, job_name
 from ..terminal import SecondScreen, interactive
-from .runs import run_or_bundle, show
+from .runs import run_or_bundle, show, while_read
 
 WIDTH = 121
 """Columns at which sentences are folded."""
@@ -189,7 +189,9 @@ EVERY_S = 2.0
 def status(options: argparse.Namespace) -> int:
     """Everything that is true of one run now; with --watch again and again, until it has ended."""
     if options.watch:
-        return asyncio.run(with_link(options.run, lambda entry, link: _watched(entry, link, options.json)))
+        return asyncio.run(
+            while_read(with_link(options.run, lambda entry, link: _watched(entry, link, options.json)))
+        )
 
     async def use(entry: run_directories.Entry, link: Link) -> tuple[RunState, RunNotes]:
         state = await snapshot(link)
