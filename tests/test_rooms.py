@@ -227,8 +227,8 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 371,
-    "lines": 103_796,
+    "modules": 372,
+    "lines": 103_827,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 56,

@@ -1,8 +1,8 @@
 """The hook inside every rank: a unix socket on which the agent asks, and a daemon thread that answers.
 
 Requests and answers are one JSON object a line. Standard library alone; torch is read only after the user's script
-imported it. Optimizer steps are counted, and at the first one the objects show what the model is wrapped with: whether a
-preset acted shows here alone. Nothing is called that changes anything.
+imported it. Optimizer steps are counted, and at the first one the objects are inspected. Nothing is called that changes
+anything.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import contextlib
 import errno
 import faulthandler
 import functools
-import gc
 import json
 import os
 import signal
@@ -21,7 +20,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import IO, Any, NamedTuple, NoReturn
 
@@ -29,9 +28,9 @@ from . import adoption, checkpoint_saves, rank_changes, rank_profile, rank_pulse
 from .adopted import adopted, initialising
 from .control import Peers, accept_forever, listen, private, requests
 from .import_watch import MISTAKES
-from .model_size import parameters_of
 from .thread_waits import Threads
 from .training_signals import TrainingSignals
+from .wrapping import describe, grouped, optimizers
 
 MOST_LINE = 64 << 10
 """Bytes of one request to a rank."""
@@ -41,6 +40,8 @@ LAST_ANSWER_S = 5.0
 """The longest that the end of the process waits for an answer under way."""
 INSPECT_S = 5.0
 """The longest that the first step waits for the inspection of the objects; it takes about 0.1 s."""
+MOST_INSPECTIONS = 4
+"""A script may make a new optimizer again and again."""
 
 
 class Steps:
@@ -60,7 +61,8 @@ class Steps:
         """Made since torch was imported."""
         self.made: dict[str, Any] | None = None
         """What the model was wrapped with at the first step; None before, or where it is unknown."""
-        self._inspected = False
+        self._inspected: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._inspections = 0
         self._optimizer: Callable[[], Any] = lambda: None
         """A weak reference to the optimizer whose steps count."""
         self.watch: Callable[[int], None] | None = None
@@ -133,18 +135,33 @@ class Steps:
             self.count += 1
             self.first = self.last = now()
         else:
+            self._inspect_new(optimizer)  # its states are divided, too
             return
-        if not self._inspected and not adopted.leaves_out(optimizer):
-            self._inspected = True
-            self._inspect(optimizer)
-            if self.count == 1:
-                self.first = self.last = now()
+        if not self._inspections and self._inspect_new(optimizer) and self.count == 1:
+            self.first = self.last = now()
         watch = self.watch
         if watch is not None:
             watch(self.count)
 
+    def _inspect_new(self, optimizer: Any) -> bool:
+        """Inspect the objects at the first steps of the first optimizer, and of some others where a preset is applied.
+
+        Returns whether it did.
+        """
+        first = self._optimizer()
+        if optimizer is not first and not (adopted.calls and self._inspections):
+            return False
+        if self._inspections >= MOST_INSPECTIONS or optimizer in self._inspected:
+            return False
+        if adopted.leaves_out(optimizer):
+            return False
+        self._inspected.add(optimizer)
+        self._inspections += 1
+        self._inspect(first)
+        return True
+
     def _inspect(self, optimizer: Any) -> None:
-        """Inspect the objects once; in a thread of its own, whose frames no compiler traces."""
+        """Inspect the objects; in a thread of its own, whose frames no compiler traces."""
         seen = threading.Event()
 
         def inspect() -> None:
@@ -157,145 +174,8 @@ class Steps:
         threading.Thread(target=inspect, name="distui-inspect", daemon=True).start()
         seen.wait(INSPECT_S)
 
-    _inspect._torchdynamo_disable = True  # type: ignore[attr-defined]
+    _inspect_new._torchdynamo_disable = _inspect._torchdynamo_disable = True  # type: ignore[attr-defined]
     _stepped._torchdynamo_disable = True  # type: ignore[attr-defined]  # a compiled step must not trace it
-
-
-KINDS = (
-    ("ddp", "torch.nn.parallel.distributed", "DistributedDataParallel"),
-    ("fsdp1", "torch.distributed.fsdp", "FullyShardedDataParallel"),
-    ("fsdp2", "torch.distributed.fsdp", "FSDPModule"),
-    ("zero1", "torch.distributed.optim.zero_redundancy_optimizer", "ZeroRedundancyOptimizer"),
-    ("deepspeed", "deepspeed.runtime.engine", "DeepSpeedEngine"),
-    ("pipeline", "torch.distributed.pipelining.stage", "_PipelineStageBase"),
-)
-"""Strategy, and the module and class whose objects prove it."""
-DTYPES = {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16"}
-
-
-def describe(optimizer: Any) -> dict[str, Any]:
-    """What the model in this process is wrapped with and divided by; `optimizer` made its first step."""
-    items = gc.get_objects()
-    objects = _objects(items)
-    size = _size(objects, optimizer, items)
-    del items
-    divided, applied = adopted.described()
-    return {
-        "strategies": sorted((objects.keys() | divided) - {"pipeline"}),
-        "zero_stage": _zero_stage(objects.get("deepspeed")),
-        "dims": dict(_dimensions(objects.get("pipeline"), optimizer)),
-        "param": _computes_in(objects, optimizer),
-        "params": size,
-        "grouped": grouped(),
-        "adopted": applied,
-    }
-
-
-def _size(objects: dict[str, Any], optimizer: Any, items: list[Any]) -> int | None:
-    try:
-        return parameters_of(objects, optimizer, items)
-    except MISTAKES:
-        return None
-
-
-def optimizers() -> list[Any]:
-    """All optimizers of torch's in this process."""
-    kind = _class("torch.optim.optimizer", "Optimizer")
-    return [] if kind is None else [item for item in gc.get_objects() if issubclass(type(item), kind)]
-
-
-OTHER_WAYS = ("horovod", "byteps", "mpi4py", "jax", "torch_xla")
-"""By what ranks may speak to each other without torch.distributed."""
-
-
-def grouped() -> bool | None:
-    """Whether torch.distributed had a process group at any time; None where that is unknown, or there is another way."""
-    module = sys.modules.get("torch.distributed.distributed_c10d")
-    if any(name in sys.modules for name in OTHER_WAYS):
-        return None
-    if module is None:
-        return False
-    if not hasattr(module, "_backend"):
-        return None
-    return module._backend is not None  # set with the first default group, and never taken back
-
-
-def _class(module: str, name: str) -> Any:
-    value = getattr(sys.modules.get(module), name, None)
-    return value if isinstance(value, type) else None
-
-
-def _objects(items: list[Any]) -> dict[str, Any]:
-    """An object of each kind among those of this process; of wrappers within wrappers any."""
-    kinds = [(name, _class(module, kind)) for name, module, kind in KINDS]
-    wanted = [(name, kind) for name, kind in kinds if kind is not None]
-    of_type: dict[type, str | None] = {}
-    objects: dict[str, Any] = {}
-    for item in items:
-        kind = type(item)
-        if kind not in of_type:
-            of_type[kind] = next((name for name, base in wanted if issubclass(kind, base)), None)
-        name = of_type[kind]
-        if name is not None:
-            objects.setdefault(name, item)
-    return objects
-
-
-def _zero_stage(engine: Any) -> int | None:
-    if engine is not None:
-        try:
-            return int(engine.zero_optimization_stage())
-        except MISTAKES:
-            pass
-    return None
-
-
-def _parameters(optimizer: Any) -> Iterable[Any]:
-    for group in getattr(optimizer, "param_groups", ()):
-        yield from group.get("params", ())
-
-
-def _dimensions(stage: Any, optimizer: Any) -> Iterable[tuple[str, int]]:
-    """Named dimensions over which the model is divided, with their sizes."""
-    arranged = [
-        vars(module).get("ARRANGED")
-        for name, module in list(sys.modules.items())
-        if name.endswith("parallelize") and module is not None
-    ]
-    for sizes in arranged:
-        if isinstance(sizes, dict):
-            yield from sizes.items()
-    kind = _class("torch.distributed.tensor", "DTensor")
-    for parameter in _parameters(optimizer) if kind is not None else ():
-        if isinstance(parameter, kind):
-            try:
-                mesh = parameter.device_mesh
-                for at, (name, placed) in enumerate(zip(mesh.mesh_dim_names or (), parameter.placements)):
-                    if placed.is_shard():
-                        yield str(name), int(mesh.size(at))
-            except MISTAKES:
-                continue
-    if isinstance(getattr(stage, "num_stages", None), int):
-        yield "pp", stage.num_stages
-
-
-def _computes_in(objects: dict[str, Any], optimizer: Any) -> str | None:
-    """The type that the wrapper computes in; else that of the parameters, where no autocast can be behind it."""
-    engine, fsdp1, fsdp2 = (objects.get(name) for name in ("deepspeed", "fsdp1", "fsdp2"))
-    try:
-        if engine is not None:
-            return "bf16" if engine.bfloat16_enabled() else "fp16" if engine.fp16_enabled() else "fp32"
-        dtype = None
-        if fsdp2 is not None:
-            dtype = fsdp2._get_fsdp_state()._mp_policy.param_dtype
-        elif fsdp1 is not None:
-            dtype = getattr(fsdp1.mixed_precision, "param_dtype", None)
-        if dtype is not None:
-            return DTYPES.get(str(dtype), str(dtype))
-    except MISTAKES:
-        return None
-    types = {str(getattr(parameter, "dtype", "")) for parameter in _parameters(optimizer)}
-    return "bf16" if types == {"torch.bfloat16"} else "fp16" if types == {"torch.float16"} else None
 
 
 class Hook:

@@ -20,7 +20,7 @@ ELSEWHERE = ("megatron.core", "megatron.training")
 
 
 def parameters_of(objects: dict[str, Any], optimizer: Any, items: Iterable[Any]) -> int | None:
-    """`objects`: of each wrapper one, as `hook.describe` knows them; `optimizer` made its first step; `items`: all
+    """`objects`: of each wrapper one, as `wrapping.describe` knows them; `optimizer` made its first step; `items`: all
     objects of this process."""
     if "pipeline" in objects or "fsdp1" in objects or any(name in sys.modules for name in ELSEWHERE):
         return None

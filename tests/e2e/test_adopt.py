@@ -30,6 +30,21 @@ optimizer.step()
 """
 
 
+TWO = """
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+models = [DistributedDataParallel(torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(4)))) for _ in range(2)]
+optimizers = [torch.optim.Adam(model.parameters()) for model in models]
+for step in range(3):
+    for model, optimizer in zip(models, optimizers):
+        optimizer.zero_grad()
+        model(torch.ones(2, 256)).sum().backward()
+        optimizer.step()
+"""
+
+
 def launched(
     world: World, preset: str, script: str, *args: str, options: tuple[str, ...] = ("--adopt",)
 ) -> Run:
@@ -161,6 +176,14 @@ def test_a_script_that_averages_gradients_itself_gets_zero1(world: World) -> Non
 
 
 @pytest.mark.long
+def test_states_of_a_second_optimizer_are_counted(world: World) -> None:
+    """They are there from its own first step on, after that of the first."""
+    run = launched(world, "zero1", world.script("two.py", TWO))
+    assert run.wait("done", 120) == 0, run.describe()
+    text = run.status()["applied"]["text"]
+    assert "8 of 16 parameters are updated on this rank, 4.2 MB of states → 2.1 MB" in text, text
+
+
 def test_a_script_without_the_call_stops_before_its_first_step(world: World) -> None:
     run = launched(world, "ddp", world.script("own.py", OWN))
     assert run.wait("done", 120) == 1

@@ -1,0 +1,151 @@
+"""What the model of a rank is wrapped with and divided by, as its objects show; whether a preset acted shows here alone.
+
+Standard library alone: of torch is read what the user's script imported, and nothing is called that changes anything.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from .adopted import adopted
+from .import_watch import MISTAKES
+from .model_size import parameters_of
+
+KINDS = (
+    ("ddp", "torch.nn.parallel.distributed", "DistributedDataParallel"),
+    ("fsdp1", "torch.distributed.fsdp", "FullyShardedDataParallel"),
+    ("fsdp2", "torch.distributed.fsdp", "FSDPModule"),
+    ("zero1", "torch.distributed.optim.zero_redundancy_optimizer", "ZeroRedundancyOptimizer"),
+    ("deepspeed", "deepspeed.runtime.engine", "DeepSpeedEngine"),
+    ("pipeline", "torch.distributed.pipelining.stage", "_PipelineStageBase"),
+)
+"""Strategy, and the module and class whose objects prove it."""
+DTYPES = {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16"}
+
+
+def describe(optimizer: Any) -> dict[str, Any]:
+    """What the model in this process is wrapped with and divided by; `optimizer` made its first step."""
+    items = gc.get_objects()
+    objects = _objects(items)
+    size = _size(objects, optimizer, items)
+    del items
+    divided, applied = adopted.described()
+    return {
+        "strategies": sorted((objects.keys() | divided) - {"pipeline"}),
+        "zero_stage": _zero_stage(objects.get("deepspeed")),
+        "dims": dict(_dimensions(objects.get("pipeline"), optimizer)),
+        "param": _computes_in(objects, optimizer),
+        "params": size,
+        "grouped": grouped(),
+        "adopted": applied,
+    }
+
+
+def _size(objects: dict[str, Any], optimizer: Any, items: list[Any]) -> int | None:
+    try:
+        return parameters_of(objects, optimizer, items)
+    except MISTAKES:
+        return None
+
+
+def optimizers() -> list[Any]:
+    """All optimizers of torch's in this process."""
+    kind = _class("torch.optim.optimizer", "Optimizer")
+    return [] if kind is None else [item for item in gc.get_objects() if issubclass(type(item), kind)]
+
+
+OTHER_WAYS = ("horovod", "byteps", "mpi4py", "jax", "torch_xla")
+"""By what ranks may speak to each other without torch.distributed."""
+
+
+def grouped() -> bool | None:
+    """Whether torch.distributed had a process group at any time; None where that is unknown, or there is another way."""
+    module = sys.modules.get("torch.distributed.distributed_c10d")
+    if any(name in sys.modules for name in OTHER_WAYS):
+        return None
+    if module is None:
+        return False
+    if not hasattr(module, "_backend"):
+        return None
+    return module._backend is not None  # set with the first default group, and never taken back
+
+
+def _class(module: str, name: str) -> Any:
+    value = getattr(sys.modules.get(module), name, None)
+    return value if isinstance(value, type) else None
+
+
+def _objects(items: list[Any]) -> dict[str, Any]:
+    """An object of each kind among those of this process; of wrappers within wrappers any."""
+    kinds = [(name, _class(module, kind)) for name, module, kind in KINDS]
+    wanted = [(name, kind) for name, kind in kinds if kind is not None]
+    of_type: dict[type, str | None] = {}
+    objects: dict[str, Any] = {}
+    for item in items:
+        kind = type(item)
+        if kind not in of_type:
+            of_type[kind] = next((name for name, base in wanted if issubclass(kind, base)), None)
+        name = of_type[kind]
+        if name is not None:
+            objects.setdefault(name, item)
+    return objects
+
+
+def _zero_stage(engine: Any) -> int | None:
+    if engine is not None:
+        try:
+            return int(engine.zero_optimization_stage())
+        except MISTAKES:
+            pass
+    return None
+
+
+def _parameters(optimizer: Any) -> Iterable[Any]:
+    for group in getattr(optimizer, "param_groups", ()):
+        yield from group.get("params", ())
+
+
+def _dimensions(stage: Any, optimizer: Any) -> Iterable[tuple[str, int]]:
+    """Named dimensions over which the model is divided, with their sizes."""
+    arranged = [
+        vars(module).get("ARRANGED")
+        for name, module in list(sys.modules.items())
+        if name.endswith("parallelize") and module is not None
+    ]
+    for sizes in arranged:
+        if isinstance(sizes, dict):
+            yield from sizes.items()
+    kind = _class("torch.distributed.tensor", "DTensor")
+    for parameter in _parameters(optimizer) if kind is not None else ():
+        if isinstance(parameter, kind):
+            try:
+                mesh = parameter.device_mesh
+                for at, (name, placed) in enumerate(zip(mesh.mesh_dim_names or (), parameter.placements)):
+                    if placed.is_shard():
+                        yield str(name), int(mesh.size(at))
+            except MISTAKES:
+                continue
+    if isinstance(getattr(stage, "num_stages", None), int):
+        yield "pp", stage.num_stages
+
+
+def _computes_in(objects: dict[str, Any], optimizer: Any) -> str | None:
+    """The type that the wrapper computes in; else that of the parameters, where no autocast can be behind it."""
+    engine, fsdp1, fsdp2 = (objects.get(name) for name in ("deepspeed", "fsdp1", "fsdp2"))
+    try:
+        if engine is not None:
+            return "bf16" if engine.bfloat16_enabled() else "fp16" if engine.fp16_enabled() else "fp32"
+        dtype = None
+        if fsdp2 is not None:
+            dtype = fsdp2._get_fsdp_state()._mp_policy.param_dtype
+        elif fsdp1 is not None:
+            dtype = getattr(fsdp1.mixed_precision, "param_dtype", None)
+        if dtype is not None:
+            return DTYPES.get(str(dtype), str(dtype))
+    except MISTAKES:
+        return None
+    types = {str(getattr(parameter, "dtype", "")) for parameter in _parameters(optimizer)}
+    return "bf16" if types == {"torch.bfloat16"} else "fp16" if types == {"torch.float16"} else None
