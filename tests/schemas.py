@@ -6,10 +6,13 @@ error there, so that a schema never keeps silent about one.
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import msgspec
 from msgspec import Struct
 
@@ -649,12 +652,38 @@ WITHOUT = {
 """Verbs that print no JSON, and what they print instead."""
 
 
+BY_LINE = ("logs", "events")
+"""Verbs that print a document in each line."""
+
+
+@functools.cache
+def _validator(verb: str) -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(json.loads((FOLDER / f"{verb}.json").read_text()))
+
+
+def check(verb: str, document: Any) -> None:
+    """Raises ValidationError."""
+    _validator(verb).validate(document)
+
+
+def checked(words: Sequence[str], out: str) -> list[Any]:
+    """The documents that a command line with --json printed; of many lines the last of each kind is checked.
+
+    Raises ValidationError, and ValueError for what is no JSON.
+    """
+    verb = words[0]
+    documents = [json.loads(each) for each in (out.splitlines() if verb in BY_LINE else [out])]
+    for document in {one["event"]["type"] if verb == "events" else "": one for one in documents}.values():
+        check(verb, document)
+    return documents
+
+
 def schema(verb: str) -> dict[str, Any]:
     """The JSON Schema of what a verb prints."""
     types = getattr(DOCUMENTS[verb], "__args__", ()) if _is_union(DOCUMENTS[verb]) else (DOCUMENTS[verb],)
     parts, components = msgspec.json.schema_components(types, ref_template="#/$defs/{name}")
     body = {"anyOf": list(parts)} if len(parts) > 1 else parts[0]
-    each = " (each line)" if verb in ("logs", "events") else ""
+    each = " (each line)" if verb in BY_LINE else ""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"distui {verb} --json{each}",

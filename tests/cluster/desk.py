@@ -6,12 +6,13 @@ import json
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
+import schemas
 from patience import slowness  # type: ignore[import-not-found, unused-ignore]
 from screen import Screen  # type: ignore[import-not-found, unused-ignore]
 from slurm.cluster import Cluster  # type: ignore[import-not-found, unused-ignore]
@@ -59,11 +60,11 @@ class Desk:
     def distui(
         self, *words: str, timeout: float = 90, input: str | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Any verb."""
+        """Any verb; what it prints with --json is what its schema says."""
         done: subprocess.CompletedProcess[str] = self.cluster.client(
             ["distui", *words], timeout, cwd=self.folder, input=input
         )
-        return done
+        return as_in_schema(words, done)
 
     def ok(self, *words: str, timeout: float = 90) -> str:
         """Stdout of a verb that has to work."""
@@ -219,6 +220,15 @@ class Desk:
         has = [one["source"] for one in journal if one.get("node", 0) == node and one.get("source")]
         assert has == wanted[: len(has)]
         assert len(wanted) - len(has) <= 1, "what was written just now may be on its way"
+
+
+def as_in_schema(
+    words: Sequence[str], done: subprocess.CompletedProcess[str]
+) -> subprocess.CompletedProcess[str]:
+    """A verb that was typed; its JSON, wherever it ran, is what its schema says."""
+    if "--json" in words and done.stdout:
+        schemas.checked(words, done.stdout)
+    return done
 
 
 def typed_ssh(cluster: Cluster, *words: str, timeout: float = 90) -> subprocess.CompletedProcess[str]:

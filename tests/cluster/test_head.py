@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import psutil
 import pytest
-from desk import Desk, Status, stepping, typed_ssh
+from desk import Desk, Status, as_in_schema, stepping, typed_ssh
 
 pytestmark = pytest.mark.timeout(240)
 COMMAND = "~/.distui/distui"
@@ -21,7 +21,7 @@ def on_node(desk: Desk, words: str, alias: str = "") -> subprocess.CompletedProc
     done: subprocess.CompletedProcess[str] = typed_ssh(
         desk.cluster, alias or desk.name, f"{COMMAND} {words}"
     )
-    return done
+    return as_in_schema(words.split(), done)
 
 
 def ok(desk: Desk, words: str) -> str:

@@ -32,6 +32,15 @@ def alone(found: Status) -> bool:
     return found["attempt"] > 1 and len(live) == 1 and live[0]["node"] == 0 and (live[0]["step"] or 0) > 1
 
 
+def test_doctor_has_both_hosts_reduce(cluster: Cluster) -> None:
+    desk = Desk(cluster, "owned")
+    words = ("doctor", "--hosts", "c1,c2", "--python", cluster.job_python, "--json")
+    examined = json.loads(desk.distui(*words).stdout)
+    assert [(node["name"], node["reached"]) for node in examined["nodes"]] == [("c1", True), ("c2", True)]
+    (pair,) = examined["pairs"]
+    assert (pair["members"], pair["right"], pair["problem"]) == (["c1", "c2"], True, None), examined
+
+
 def test_both_hosts_take_part(owned: tuple[Desk, str]) -> None:
     desk, run = owned
     found = desk.status(run)
@@ -39,6 +48,10 @@ def test_both_hosts_take_part(owned: tuple[Desk, str]) -> None:
         (0, "c1", "up"), (1, "c2", "up"),
     ]  # fmt: skip
     assert "rank 1 of 2" in desk.ok("logs", run, "--node", "1")
+    rows = [
+        row for row in json.loads(desk.ok("ls", "--host", "c1", "--json")) if row["run"].startswith(run)
+    ]
+    assert [(row["on"], row["state"]) for row in rows] == [("c1", "running")]
     assert run in desk.ok("ls", "--host", "c1")
 
 

@@ -109,8 +109,7 @@ def test_a_users_own_task_runs_as_it_is(lab: Desk, recipe: str) -> None:
 
 def test_a_cluster_of_another_size_is_refused(lab: Desk) -> None:
     run = lab.launch("ddp", "three", "--nnodes", "3")
-    lab.distui("wait", run)
-    found = lab.status(run)
+    found = json.loads(lab.distui("wait", run, "--json").stdout)
     assert found["state"] == "failed"
     assert "cluster lab has 2 nodes, and this run wants 3" in found["text"], told(found)
 
@@ -126,10 +125,15 @@ def test_stop_in_mid_launch_says_what_remains(lab: Desk) -> None:
 
 
 def test_autostop_and_down(lab: Desk) -> None:
-    assert "goes down after 45 minutes" in lab.ok("autostop", "regret", "45")
+    done = json.loads(lab.ok("autostop", "regret", "45", "--json"))
+    assert done == {"ok": True, "text": "cluster lab goes down after 45 minutes without a job"}
+    assert lab.status("regret")["cluster"]["autostop_min"] == 45
     assert "stays until it is taken down" in lab.ok("autostop", "regret", "off")
     wrong = lab.distui("down", "regret", "--yes", "another")
     assert wrong.returncode == 2
     assert "is not the name of the cluster" in wrong.stderr
-    assert "cluster lab is down" in lab.ok("down", "regret", "--yes", "lab")
+    down = ("down", "regret", "--yes", "lab", "--json")
+    assert json.loads(lab.ok(*down)) == {"ok": True, "text": "cluster lab is down"}
     assert "lab" not in lab.sky("status")
+    assert json.loads(lab.ok(*down)) == {"ok": True, "text": "cluster lab is down already"}
+    assert lab.refused("autostop", "regret", "5") == "distui: Cluster lab is down\n"

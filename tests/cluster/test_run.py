@@ -94,6 +94,24 @@ def test_nccl_is_told_to_all_nodes(desk: Desk, calm: str) -> None:
         assert [rank.environ()["NCCL_DEBUG"] for rank in desk.ranks(host)] == ["INFO"]
 
 
+def test_what_is_printed_of_two_nodes_is_in_the_schemas(desk: Desk, calm: str) -> None:
+    """Whatever `Desk.distui` prints with --json is checked; here those verbs that no other test asks."""
+    for line in (
+        "wait calm --until healthy", "events calm", "logs calm --tail 5", "metrics calm", "metrics calm --list",
+        "diagnose calm", "dump calm stacks", "dump calm memory", "dump calm flight", "signal calm CONT",
+        "nccl calm WARN --for 1", "note calm busy", "tag calm +keep", "notify log calm", "diff calm calm",
+        "export calm calm.tar.gz", "status calm.tar.gz", "rerun calm --name later --dry-run",
+    ):  # fmt: skip
+        assert json.loads(desk.ok(*line.split(), "--json").splitlines()[-1]), line
+    for verb in (("plan",), ("launch", "--dry-run")):
+        words = desk.words("ddp", "--name", "dry", "--json", *verb[1:])[2:]
+        assert json.loads(desk.ok(verb[0], *words))["plan"]["name"] == "dry"
+    profiled = json.loads(desk.ok("profile", "calm", "--steps", "1", "--json"))
+    assert ([rank["rank"] for rank in profiled["ranks"]], profiled["missing"]) == ([0, 1], {})
+    series = json.loads(desk.ok("metrics", "calm", "--json"))["series"]
+    assert {one["node"] for one in series if one["metric"] == "host.cpu"} == {0, 1}
+
+
 def test_skypilot_says_the_same(desk: Desk, calm: str) -> None:
     job = desk.status(calm)["cluster"]["job"]
     assert desk.job(job) == "RUNNING"
@@ -119,6 +137,7 @@ def test_the_record_is_whole_when_the_run_is_over(desk: Desk, calm: str) -> None
     rows = [row for row in json.loads(desk.ok("ls", "--json")) if row["run"] == calm]
     assert [(row["state"], row["ranks"]) for row in rows] == [("stopped", 2)]
     assert "stop requested" in desk.ok("events", calm)
+    assert json.loads(desk.ok("diagnose", "calm", "--json"))["live"]["state"] == "stopped"
 
 
 def test_a_second_run_takes_the_same_cluster(desk: Desk, training: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from desk import Status, told
+from desk import Status, as_in_schema, told
 from slurm.cluster import Cluster
 
 from distui.runners.node import package
@@ -80,7 +80,7 @@ class Batch:
         done = self.cluster.on("c1", ["sh", "-c", f"{self.distui} {words}"], 60)
         out = self.folder / "job.out"
         assert done.returncode == 0, done.stderr + (out.read_text() if out.exists() else "")
-        return str(done.stdout)
+        return str(as_in_schema(words.split(), done).stdout)
 
     def until(self, so: Callable[[Status], bool]) -> Status:
         """The status for which it is so."""

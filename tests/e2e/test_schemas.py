@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -19,16 +18,6 @@ from distui.tui.cli import parser
 from .runs import World
 
 VERBS = {name: verb for name, verb in parser().verbs.items() if verb.prog == f"distui {name}"}
-
-
-@functools.cache
-def validator(verb: str) -> jsonschema.Draft202012Validator:
-    return jsonschema.Draft202012Validator(json.loads((schemas.FOLDER / f"{verb}.json").read_text()))
-
-
-def check(verb: str, document: Any) -> None:
-    """Raises ValidationError."""
-    validator(verb).validate(document)
 
 
 def test_every_verb_has_a_schema_or_prints_no_json() -> None:
@@ -53,10 +42,10 @@ def test_the_files_are_those_of_the_types() -> None:
 
 def test_a_field_that_no_schema_has_is_refused() -> None:
     good = {"ok": True, "text": ""}
-    check("down", good)
+    schemas.check("down", good)
     for bad in ({**good, "more": 1}, {"ok": True}, {"ok": "yes", "text": ""}, [good]):
         with pytest.raises(jsonschema.ValidationError):
-            check("down", bad)
+            schemas.check("down", bad)
 
 
 @pytest.fixture(scope="module")
@@ -80,12 +69,8 @@ def printed(somebody: World) -> Callable[[str], Any]:
         verb = words[0]
         done = somebody.reads(*words) if verb in READS and "." not in line else somebody.distui(*words)
         assert done.code in (0, 1), (line, done.err)
-        lines = done.out.splitlines() if verb in ("logs", "events") else [done.out]
-        assert lines, (line, done.err)
-        documents = [json.loads(each) for each in lines]
-        kinds = {document["event"]["type"] if verb == "events" else "": document for document in documents}
-        for document in kinds.values():
-            check(verb, document)
+        documents = schemas.checked(words, done.out)
+        assert documents, (line, done.err)
         return documents[-1]
 
     return check_line
@@ -148,5 +133,5 @@ def test_doctor(printed: Callable[[str], Any]) -> None:
 def test_what_needs_a_cluster() -> None:
     """By their types: tests/cluster has the verbs themselves."""
     fields = Candidate("slurm/lab", "", "8", "64", "H100:8", None, True)
-    check("candidates", [{name: getattr(fields, name) for name in Candidate.__slots__}])
-    check("autostop", {"ok": False, "text": "cluster c is down"})
+    schemas.check("candidates", [{name: getattr(fields, name) for name in Candidate.__slots__}])
+    schemas.check("autostop", {"ok": False, "text": "cluster c is down"})
