@@ -41,7 +41,7 @@ from .logs import line_times
 from .logs.log_files import parse_file_id
 from .model import HUB, Event, RankSample, RankTick, RunEnded, RunPhase, Stamped
 from .state import RunState
-from .status import standing_json, status_json
+from .status import judged_attempt, standing_json, status_json
 from .telemetry.curves import directories
 from .telemetry.metrics_files import FOLDER, LEVELS, gathered
 from .traces import TraceError
@@ -607,9 +607,11 @@ class Gathering:
 
     def _diagnosis(self) -> None:
         """The output of `distui diagnose --json`, of the whole logs that are on this machine."""
-        files = logs_of_run(self._entry)
+        files = logs_of_run(self._entry, judged_attempt(self._entry, self._state))
         reading, unread = read_run(files)
-        diagnosis = document(reading, judge(reading)) | {"live": standing_json(self._state, len(files))}
+        diagnosis = document(reading, judge(reading)) | {
+            "live": standing_json(self._state, [name for name, _ in files])
+        }
         self._lacks(*diagnosis["live"]["missing"], *unread)
         self._json("diagnose.json", self._masker.value(diagnosis))
 

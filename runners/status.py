@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -16,6 +16,7 @@ from ..presets.sanitize import clean_text
 from .diagnosis.first_step import no_step_yet
 from .formatting import elapsed, spans_text
 from .journal import History
+from .logs.log_files import parse_file_id
 from .model import HUB, LinkState, PlanSummary, RankPhase, RunPhase, Wrapped
 from .progress import hung, progress, progress_json
 from .run_directories import Entry
@@ -367,9 +368,22 @@ def standing(state: RunState) -> list[Finding]:
     return worst_first(state.findings.values())
 
 
-def missing(state: RunState, logs: int) -> list[str]:
-    """Data that a diagnosis would want and has not, a sentence each. `logs`: how many logs were read."""
-    gaps = [] if logs else ["no logs of the newest attempt are on this machine"]
+def judged_attempt(entry: Entry, state: RunState) -> int | None:
+    """Whose logs a diagnosis reads; None: the newest of which there are some.
+
+    A hub keeps the ends of older attempts' logs, which say nothing of this one.
+    """
+    return state.attempt or None if entry.record.kind == "hub" else None
+
+
+def missing(state: RunState, logs: Sequence[str] | None) -> list[str]:
+    """Data that a diagnosis would want and has not, a sentence each.
+
+    `logs`: ids of those that were read; None where none are wanted.
+    """
+    gaps = [] if logs is None else list(_unread(state, logs))
+    if logs is not None and not (logs or gaps):
+        gaps = ["no logs of the newest attempt are on this machine"]
     for node in state.nodes.values():
         if node.link is LinkState.LOST and not state.phase.ended:
             gaps.append(f"{node.host or f'node {node.node}'} does not answer: its values are old")
@@ -404,7 +418,19 @@ def untimed(state: RunState) -> bool:
     return bool(seen) and all(call.duration_ms is None for call in seen)
 
 
-def standing_json(state: RunState, logs: int) -> dict[str, Any]:
+def _unread(state: RunState, logs: Sequence[str]) -> Iterator[str]:
+    """Logs on nodes: of a live run a hub keeps those that a viewer has asked for."""
+    if state.phase.ended or not state.merged:
+        return
+    files = [file for name in logs if (file := parse_file_id(name)) is not None]
+    here = {file.node for file in files if file.attempt == state.attempt}
+    running = {rank.place.node for rank in state.ranks.values() if rank.phase is RankPhase.RUNNING}
+    if absent := sorted(running - here):
+        where = f"of attempt {state.attempt} on {spans_text('node', absent)}"
+        yield f"the logs {where} were not read yet: `distui logs {state.name}` fetches them"
+
+
+def standing_json(state: RunState, logs: Sequence[str]) -> dict[str, Any]:
     """For `--json`: `state`, `attempt`, `findings[]` as in `status --json`, `missing[]`."""
     return {
         "state": str(state.phase),

@@ -96,16 +96,23 @@ def test_nccl_is_told_to_all_nodes(desk: Desk, calm: str) -> None:
 
 def test_what_is_printed_of_two_nodes_is_in_the_schemas(desk: Desk, calm: str) -> None:
     """Whatever `Desk.distui` prints with --json is checked; here those verbs that no other test asks."""
+    lacks = json.loads(desk.ok("diagnose", "calm", "--json"))["live"]["missing"]
+    assert lacks == [
+        "the logs of attempt 3 on nodes 0, 1 were not read yet: `distui logs calm` fetches them"
+    ]
     for line in (
         "wait calm --until healthy", "events calm", "logs calm --tail 5", "metrics calm", "metrics calm --list",
         "diagnose calm", "dump calm stacks", "dump calm memory", "dump calm flight", "signal calm CONT",
         "nccl calm WARN --for 1", "note calm busy", "tag calm +keep", "notify log calm", "diff calm calm",
-        "export calm calm.tar.gz", "status calm.tar.gz", "rerun calm --name later --dry-run",
+        "export calm calm.tar.gz --force", "status calm.tar.gz", "rerun calm --name later --dry-run",
     ):  # fmt: skip
         assert json.loads(desk.ok(*line.split(), "--json").splitlines()[-1]), line
     for verb in (("plan",), ("launch", "--dry-run")):
         words = desk.words("ddp", "--name", "dry", "--json", *verb[1:])[2:]
         assert json.loads(desk.ok(verb[0], *words))["plan"]["name"] == "dry"
+    diagnosis = json.loads(desk.ok("diagnose", "calm", "--json"))
+    assert (diagnosis["live"]["attempt"], diagnosis["live"]["missing"]) == (3, [])
+    assert {name.split("/")[1] for name in diagnosis["files"]} == {"attempt-003"}
     profiled = json.loads(desk.ok("profile", "calm", "--steps", "1", "--json"))
     assert ([rank["rank"] for rank in profiled["ranks"]], profiled["missing"]) == ([0, 1], {})
     series = json.loads(desk.ok("metrics", "calm", "--json"))["series"]

@@ -31,7 +31,7 @@ from ...runners.formatting import plural, size_text, spans_text
 from ...runners.local_agent import check_ranks, history, snapshot, with_link
 from ...runners.model import CommandDone, Dump, RankPhase, RunEnded, RunPhase, Stamped
 from ...runners.state import RunState
-from ...runners.status import standing, standing_json
+from ...runners.status import judged_attempt, standing, standing_json
 from ...runners.wire.client import Link, new_id
 from ..rows.dumps import Source, by_rank, memory_values, merged_rows, no_source, source_of
 from ..rows.glyphs import plain
@@ -80,13 +80,14 @@ def _foreign(name: str) -> str:
 
 def _of_run(entry: run_directories.Entry, as_json: bool) -> int:
     """What its detectors say, and then what its logs say, as far as they are here."""
-    files, history = logs_of_run(entry), entry.history()
+    history = entry.history()
+    files = logs_of_run(entry, judged_attempt(entry, history.state))
     state, lost = history.state, run_directories.phase(entry, history) is RunPhase.LOST
     if lost:
         why = state.end_text or run_directories.why_lost(entry, run_directories.orphans(entry))
         state.apply(Stamped(time.time(), RunEnded(RunPhase.LOST, None, why)))
     reading, unread = read_run(files)
-    judged, live = judge(reading), standing_json(state, len(files))
+    judged, live = judge(reading), standing_json(state, [name for name, _ in files])
     verdict = survived(judged, state)
     live["missing"] += [*history.problems, *unread]
     lines = [f"{entry.record.name} is {state.end_text}.", ""] if lost else []

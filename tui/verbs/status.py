@@ -266,7 +266,7 @@ def watch(options: argparse.Namespace) -> int:
     if not options.json and interactive():
         return show(f"{WATCH}{first_pid(job)}", True, options.ascii)
     state = asyncio.run(_once(job))
-    lacks = missing(state, 1)  # its output is where its ranks write it, and is not searched
+    lacks = missing(state, None)  # its output is where its ranks write it, and is not searched
     if options.json:
         sys.stdout.write(json.dumps(status_json(state) | {"missing": lacks}) + "\n")
     else:

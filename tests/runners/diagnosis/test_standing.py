@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from distui.runners.model import Collective, PlanSummary, Pulse, RankPhase, RankPlace
-from distui.runners.state import Rank, RunState
+from distui.runners.model import Collective, PlanSummary, Pulse, RankPhase, RankPlace, RunPhase
+from distui.runners.state import Attempt, Rank, RunState
 from distui.runners.status import UNTIMED, missing, untimed
+
+LOGS = ["node-0/attempt-001/rank-0.out"]
 
 
 def state_of(backend: str, duration: float | None, calls: int = 3) -> RunState:
@@ -29,4 +31,24 @@ def test_slow_ranks_need_durations_on_nccl(
 ) -> None:
     state = state_of(backend, duration, calls)
     assert untimed(state) is lacks
-    assert (UNTIMED in missing(state, 1)) is lacks
+    assert (UNTIMED in missing(state, LOGS)) is lacks
+
+
+@pytest.mark.parametrize(
+    ("logs", "absent"),
+    [
+        (["node-0/attempt-002/rank-0.out", "node-1/attempt-002/rank-1.out"], ""),
+        (["node-1/attempt-002/rank-1.out"], "node 0"),
+        (["node-0/attempt-001/rank-0.out", "node-1/attempt-001/rank-1.out"], "nodes 0, 1"),
+        ([], "nodes 0, 1"),
+    ],
+)
+def test_logs_that_a_hub_has_not_read_are_named_while_the_run_lives(logs: list[str], absent: str) -> None:
+    state = RunState(name="night", merged=True, phase=RunPhase.RUNNING)
+    state.attempts = [Attempt(number, 0.0, "launch", 2, {}, ()) for number in (1, 2)]
+    for number in (0, 1):
+        state.ranks[number] = Rank(RankPlace(number, 0, number), RankPhase.RUNNING, hook="armed")
+    told = f"the logs of attempt 2 on {absent} were not read yet: `distui logs night` fetches them"
+    assert missing(state, logs) == ([told] if absent else [])
+    state.phase = RunPhase.SUCCEEDED
+    assert missing(state, logs) == ([] if logs else ["no logs of the newest attempt are on this machine"])
