@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import schemas
+import schemas  # type: ignore[import-not-found, unused-ignore]
 from patience import slowness  # type: ignore[import-not-found, unused-ignore]
 from screen import Screen  # type: ignore[import-not-found, unused-ignore]
 from slurm.cluster import Cluster  # type: ignore[import-not-found, unused-ignore]
