@@ -83,7 +83,7 @@ def test_the_api_server_dies_in_mid_launch(lab: Desk) -> None:
     assert "prepared on c1" in log
     assert "prepared on c2" in log
     assert "\\u001b" not in (lab.run_dir(run) / "journal.jsonl").read_text()
-    lab.ok("stop", run, "--yes")
+    assert json.loads(lab.ok("stop", run, "--yes", "--json"))["ok"] is True
 
 
 @pytest.mark.parametrize("recipe", ["static", "c10d"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -31,7 +32,7 @@ def test_a_managed_job_runs_is_read_and_is_cancelled(keeper: Desk) -> None:
         lambda: "[rank 1] line 3" in keeper.ok("logs", "kept"), "what the ranks write", 90, every=1.0
     )
     assert "managed job" in keeper.refused("down", "kept", "--yes", cluster["name"])
-    keeper.ok("stop", "kept", "--yes")
+    assert json.loads(keeper.ok("stop", "kept", "--yes", "--json"))["ok"] is True
     found = keeper.status("kept")
     assert found["state"] == "stopped"
     if found["cluster"]["state"] == "CANCELLED":

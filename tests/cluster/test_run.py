@@ -88,7 +88,7 @@ def test_nccl_is_told_to_all_nodes(desk: Desk, calm: str) -> None:
     before = desk.status(calm)["attempt"]
     text = desk.ok("nccl", calm, "INFO")
     assert text.count("NCCL is not in use (gloo): NCCL_DEBUG=INFO is set for the next start") == 1
-    desk.ok("restart", calm, "--yes")
+    assert json.loads(desk.ok("restart", calm, "--yes", "--json"))["ok"] is True
     desk.until(calm, lambda found: started(found, before + 1), 60)
     for host in ("c1", "c2"):
         assert [rank.environ()["NCCL_DEBUG"] for rank in desk.ranks(host)] == ["INFO"]
