@@ -227,6 +227,7 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
+    "modules": 372,
     "lines": 103_856,
     "cycles": 0,
     "in_cycles": 0,
