@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -41,12 +42,24 @@ def doctor(options: argparse.Namespace) -> int:
     request = _request(options)
     bar = _Bar()
     try:
-        outcome = asyncio.run(examine(request, bar.show))
+        outcome = asyncio.run(_examined(request, bar))
     finally:
         bar.clear()
     names = [place.name for place in request.places]
     sys.stdout.write(json.dumps(document(outcome, names)) + "\n" if options.json else text(outcome, names))
     return 1 if failed(outcome.findings) else 0
+
+
+async def _examined(request: DoctorRequest, bar: _Bar) -> Examination:
+    """Examine; where that is interrupted, nothing is drawn while what was started on the nodes ends."""
+    work = asyncio.create_task(examine(request, bar.show))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        bar.clear()
+        work.cancel()
+        await asyncio.wait({work})
+        raise
 
 
 def _request(options: argparse.Namespace) -> DoctorRequest:
@@ -104,15 +117,19 @@ class _Bar:
         """One line, over the one before."""
         if self._shown and total:
             cells = BAR_CELLS * done // total
-            bar = "#" * cells + "." * (BAR_CELLS - cells)
-            sys.stderr.write(f"\r\x1b[K{label} [{bar}] {done} of {total}")
+            bar, count = "#" * cells + "." * (BAR_CELLS - cells), f"{done} of {total}"
+            line, room = f"{label} [{bar}] {count}", os.get_terminal_size(sys.stderr.fileno()).columns or 80
+            if len(line) >= room:  # a line that is wrapped cannot be drawn over
+                line = f"{label}: {count}"[: room - 1]
+            sys.stderr.write(f"\r\x1b[K{line}")
             sys.stderr.flush()
 
     def clear(self) -> None:
-        """Leave nothing of it."""
+        """Leave nothing of it, for good."""
         if self._shown:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
+        self._shown = False
 
 
 # --- what is printed ------------------------------------------------------------------------------------------
