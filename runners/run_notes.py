@@ -1,7 +1,7 @@
 """Notes and tags of a run, beside its files in `notes.jsonl`: a line a change, so that two writers lose nothing.
 
 They are the user's words about a run, no part of what happened in it: the journal has none of them, and a run that has
-ended can still get some. Secrets in them are masked as they are written.
+ended can still get some. Secrets in them are masked as they are written, and nothing in them acts on a terminal.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from ..presets.sanitize import LONGEST, clean_text
 from ..presets.secrets import mask_text
 from . import file_io
 from .errors import RunError
@@ -76,7 +77,7 @@ def read(run_dir: Path) -> RunNotes:
         return RunNotes(problem="" if error.missing else f"{NAME} {error.why}: notes and tags are unknown")
     for change in changes:
         if change.note is not None:
-            notes.append((change.time, change.note[:LONGEST_NOTE]))
+            notes.append((change.time, clean_text(change.note, LONGEST)[:LONGEST_NOTE]))
         tags |= {tag for tag in change.add if _TAG.fullmatch(tag)}
         tags -= set(change.remove)
     problem = f"{NAME} is damaged in line {damaged[0]}" if damaged else ""
@@ -99,7 +100,10 @@ def note(run_dir: Path, text: str) -> None:
         raise RunError(
             f"the note has {len(text)} characters, and {LONGEST_NOTE} are the most: keep the rest in a file"
         )
-    _append(run_dir, Change(time.time(), note=mask_text(" ".join(text.split()))))
+    shown = clean_text(
+        " ".join(text.split()), LONGEST
+    )  # first: a secret with an escape sequence in it is still one
+    _append(run_dir, Change(time.time(), note=mask_text(shown)))
 
 
 def tag(run_dir: Path, add: Sequence[str], remove: Sequence[str]) -> None:

@@ -159,3 +159,24 @@ def test_a_secret_in_a_note_is_masked() -> None:
     run_notes.note(path, "ran with HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz012345 on gpu1")
     assert b"hf_abc" not in (path / run_notes.NAME).read_bytes()
     assert run_notes.read(path).note.endswith("on gpu1")
+
+
+ACTS = "best\x1b]0;title of it, long enough to be cut\x07 of \x1b[31mall\x1b[0m\u202e"
+
+
+def test_escape_sequences_go_whole_wherever_a_note_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also those of a line that somebody else wrote into the file."""
+    entry = made("night")
+    assert main(["note", "night", ACTS]) == 0
+    assert "title" not in (entry.path / run_notes.NAME).read_text()
+    with (entry.path / run_notes.NAME).open("a") as file:
+        file.write(json.dumps({"time": 1.0, "note": ACTS}) + "\n")
+    for words in (["ls"], ["ls", "--json"], ["status", "night"], ["status", "night", "--json"],
+                  ["note", "night"], ["note", "night", "--json"], ["ls", "note:best of"]):  # fmt: skip
+        assert main(words) == 0
+        out = capsys.readouterr().out
+        assert "best of all\ufffd" in out.replace("\\ufffd", "\ufffd"), words
+        assert "title" not in out, words
+        assert "\x1b" not in out, words
+    assert main(["note", "night", "hf_abcdefghij\x1b[0mklmnopqrstuvwxyz0123456789"]) == 0
+    assert "klmno" not in (entry.path / run_notes.NAME).read_text()
