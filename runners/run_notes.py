@@ -119,7 +119,7 @@ def check_tag(text: str) -> None:
     """Raises RunError for what cannot be a tag."""
     if not _TAG.fullmatch(text):
         raise RunError(
-            f"no tag can be {text!r}: use up to 40 letters, digits and . _ : / -, beginning with a letter or digit"
+            f"no tag can be {text[:80]!r}: use up to 40 letters, digits and . _ : / -, beginning with a letter or digit"
         )
 
 

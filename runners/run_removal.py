@@ -47,6 +47,10 @@ UNLOCKABLE = (
 FAILED = (RunPhase.FAILED, RunPhase.LOST)
 
 
+class GoneError(RunError):
+    """Somebody else has removed it meanwhile."""
+
+
 def size_of(path: Path) -> int:
     """Bytes on disk of a directory and all in it; what cannot be read counts nothing."""
     total, folders = 0, [] if path.is_symlink() else [path]
@@ -175,7 +179,10 @@ def _remove(base: Path, name: str, locks: Iterable[str] = ()) -> int:
         gone = f"{TRASH}{name}-{secrets.token_hex(4)}"
         with _held(folder, name, locks):
             os.rename(name, gone, src_dir_fd=folder, dst_dir_fd=folder)
-        shutil.rmtree(gone, dir_fd=folder)
+        with contextlib.suppress(FileNotFoundError):  # another removal sweeps it, too
+            shutil.rmtree(gone, dir_fd=folder)
+    except FileNotFoundError:
+        raise GoneError(f"{base / name} is gone already: somebody else removed it") from None
     except OSError as error:
         raise RunError(f"cannot remove {base / name} ({error.strerror or error})") from None
     finally:

@@ -51,16 +51,24 @@ def settings_text(path: Path, environ: Mapping[str, str]) -> str:
         raise SettingsError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
+def document_of(path: Path, environ: Mapping[str, str]) -> dict[str, Any]:
+    """All of it. Raises SettingsError, also where there is no such file."""
+    text = settings_text(path, environ)
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SettingsError(no_toml(path, error)) from None
+
+
+def no_toml(path: Path, error: Exception) -> str:
+    """What is wrong with it; that a number has thousands of digits is no TOMLDecodeError."""
+    return f"{path} is not TOML that can be read ({str(error).partition(';')[0] or type(error).__name__})"
+
+
 def section_of(name: str, environ: Mapping[str, str] = os.environ) -> Any:
     """What stands under that name; {} where nothing does. Raises SettingsError."""
     path = settings_path(environ)
-    if not os.path.lexists(path):
-        return {}
-    try:
-        return tomllib.loads(settings_text(path, environ)).get(name, {})
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        why = str(error) or type(error).__name__
-        raise SettingsError(f"{path} is not TOML that can be read ({why})") from None
+    return document_of(path, environ).get(name, {}) if os.path.lexists(path) else {}
 
 
 def loaded(

@@ -228,7 +228,7 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 372,
-    "lines": 103_877,
+    "lines": 103_934,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 56,

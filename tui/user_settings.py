@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from ..runners import file_io, retention
 from ..runners.launch import launch_settings
 from ..runners.logs import log_settings
 from ..runners.notify import ways
-from ..runners.settings_file import SettingsError, no_section, settings_text
+from ..runners.settings_file import SettingsError, document_of, no_section, no_toml, settings_text
 from ..runners.telemetry import export_settings
 from .rows.charts import BY_NAME, WINDOWS
 from .rows.columns import TABLES
@@ -150,12 +149,9 @@ def load(path: Path, environ: Mapping[str, str] = os.environ) -> tuple[UserSetti
     if not os.path.lexists(path):
         return UserSettings(), []
     try:
-        document = tomllib.loads(settings_text(path, environ))
+        return settings_of(document_of(path, environ), path)
     except SettingsError as error:
         return UserSettings(), [f"{error}; nothing of it is used"]
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        return UserSettings(), [f"{_no_toml(path, error)}; nothing of it is used"]
-    return settings_of(document, path)
 
 
 def settings_of(document: Mapping[str, Any], path: Path) -> tuple[UserSettings, list[str]]:
@@ -194,10 +190,6 @@ def _flat(document: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _no_toml(path: Path, error: Exception) -> str:
-    return f"{path} is not TOML that can be read ({str(error) or type(error).__name__})"
-
-
 def keep(path: Path, changes: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> None:
     """Write these fields of `UserSettings` into the file; a field with distui's own choice is taken out of it.
 
@@ -215,9 +207,9 @@ def keep(path: Path, changes: Mapping[str, Any], environ: Mapping[str, str] = os
             file_io.write_atomically(target, tomlkit.dumps(document).encode("utf-8"))
     except SettingsError as error:
         raise SettingsError(f"the choice is not kept: {error}") from None
-    except (TOMLKitError, RecursionError) as error:
+    except (TOMLKitError, RecursionError, ValueError) as error:
         raise SettingsError(
-            f"the choice is not kept: {_no_toml(path, error)}; mend it or remove it"
+            f"the choice is not kept: {no_toml(path, error)}; mend it or remove it"
         ) from None
     except (OSError, PresetError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error

@@ -29,6 +29,7 @@ from ..model import (
     RankSample,
     RankTick,
     ReadMetrics,
+    TrainingSample,
 )
 from ..progress import patience
 from ..state import Rank
@@ -370,6 +371,12 @@ class Sampling:
     def grown(self) -> None:
         """Tell which log files grew; also right before the end, so that nobody misses the last lines."""
         self._growing.check()
+
+    def collect_last(self) -> tuple[TrainingSample, ...]:
+        """The last training signals of an attempt that ends, which no sample comes to keep in the metrics."""
+        self.training.collect()
+        self._metrics.append(time.time(), training=self.training.last)
+        return self.training.last
 
     async def _sample(self) -> None:
         self._hooks.ask_steps()  # the ranks count while node and processes are looked at

@@ -545,13 +545,12 @@ class Supervision:
         self._checkpoints.close(event.attempt)
         number, began = self._began
         lasted_s = time.monotonic() - began if number == event.attempt else None
-        training = self._sampling.training
-        training.collect()
+        training = self._sampling.collect_last()
         event = structs.replace(
             event,
             last=last_samples(*about, self._sampling.paces.last),
             lasted_s=lasted_s,
-            training=training.last if event.attempt == run.state.attempt else (),
+            training=training if event.attempt == run.state.attempt else (),
         )
         if event.outcome is Outcome.SUCCEEDED and (idle := idle_text(*about)):
             event = structs.replace(event, idle=idle, text=f"{event.text}, but {idle}")

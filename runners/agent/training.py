@@ -22,6 +22,8 @@ from .runner_process import ServedRun
 
 NEEDLES = ((b"oss", b"OSS"), (b"step", b"Step", b"iter", b"Iter", b"poch", b"tok", b"/s"))
 """What lines with signals hold: those with a loss, and others."""
+NOT_FINITE = (b"nan", b"NaN", b"NAN", b"inf", b"Inf")
+"""What lines with a value that is not finite hold: the oldest of them say since when."""
 MOST_LINES = 6
 """Newest lines with each of them that are read in one go, whatever stands between."""
 PATTERN_LINES = 64
@@ -155,7 +157,9 @@ def last_lines(tail: bytes, most: int) -> list[bytes]:
 
 
 def candidates(tail: bytes) -> list[bytes]:
-    """The newest lines that may have a signal, oldest first; found from the end, so that other output costs little."""
+    """The newest lines that may have a signal, and the first that are not finite, oldest first; found from the ends, so
+    that other output costs little.
+    """
     lines: dict[int, bytes] = {}
     for needles in NEEDLES:
         for needle in needles:
@@ -167,6 +171,15 @@ def candidates(tail: bytes) -> list[bytes]:
                 begin, end = tail.rfind(b"\n", 0, at) + 1, tail.find(b"\n", at)
                 lines[begin] = tail[begin : end if end >= 0 else len(tail)]
                 before = begin
+    for needle in NOT_FINITE:
+        at = -1
+        for _ in range(MOST_LINES):
+            at = tail.find(needle, at + 1)
+            if at < 0:
+                break
+            begin, end = tail.rfind(b"\n", 0, at) + 1, tail.find(b"\n", at)
+            at = end if end >= 0 else len(tail)
+            lines[begin] = tail[begin:at]
     return [line for _, line in sorted(lines.items())]
 
 

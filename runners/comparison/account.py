@@ -22,6 +22,7 @@ from ..formatting import plural, spans_text
 from ..journal import RunRecord
 from ..launch_record import GitState
 from ..model import FirstCause, MetricsWindow, RunPhase
+from ..progress import STEPS_SOURCE, Progress, progress, value_text
 from ..state import Attempt, RunState
 from ..status import applied, world_size
 from ..telemetry.metric_names import metric
@@ -63,13 +64,16 @@ class Quantity(Struct, frozen=True, omit_defaults=True):
     title: str
     unit: str
     """As metrics have it."""
-    value: float
+    value: float | None
+    """None where it is not finite: `text` has the word then."""
     samples: int
     """Buckets of time that have a value."""
     middle: tuple[float, float] | None = None
     """Lower and upper quartile; None of a number that is no median."""
     better: str = ""
     """"less", "more", or "" for what is neither."""
+    text: str = ""
+    """ "NaN", "inf" or "-inf", in place of a value that JSON cannot carry."""
 
 
 class MetricCurve(Struct, frozen=True, omit_defaults=True):
@@ -424,7 +428,22 @@ def extents(state: RunState, number: int | None, now: float) -> tuple[Quantity, 
     made = [] if lasted is None else [Quantity("last:lasted", "lasted", "s", lasted, 1)]
     if steps := _steps_made(state, attempt):
         made.append(Quantity("last:rank.step", f"{metric('rank.step').title}, last", "", float(steps), 1))
+    if attempt is not None and attempt.number == state.attempt:
+        made.extend(_reported_last(progress(state, now), attempt.number == number))
     return (*made, Quantity("last:checkpoints", "checkpoints", "", float(complete), 1))
+
+
+def _reported_last(line: Progress, of_attempt: bool) -> Iterable[Quantity]:
+    """What the script reported last, also where it is not finite, which no metric has."""
+    if line.earlier and of_attempt:
+        return
+    for name in ("step", "loss"):
+        value, word = getattr(line, name), line.not_finite.get(name, "")
+        if line.sources.get(name) in (None, STEPS_SOURCE) or (value is None and not word):
+            continue
+        about = metric(f"train.{name}")
+        text = value_text(line, name) if value is None else ""
+        yield Quantity(f"last:train.{name}", f"{about.title}, last", about.unit, value, 1, text=text)
 
 
 def _steps_made(state: RunState, attempt: Attempt | None) -> int:

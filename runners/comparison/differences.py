@@ -249,10 +249,12 @@ def _numbers(a: Account, b: Account) -> Section:
 def _number(a: Quantity | None, b: Quantity | None) -> Difference:
     about = a or b
     assert about is not None
-    texts = [None if each is None else quantity_text(each.value, about.unit) for each in (a, b)]
+    texts = [
+        None if each is None else each.text or quantity_text(each.value, about.unit) for each in (a, b)
+    ]
     values = (a.value if a else None, b.value if b else None)
     name = clean_text(about.title, LONGEST)
-    if a is None or b is None:
+    if a is None or b is None or a.value is None or b.value is None:
         kind = VALUE if about.name.startswith("last:") else UNKNOWN
         return Difference(name, texts[0], texts[1], kind, "", values, about.unit)
     ratio = b.value / a.value if a.value and math.isfinite(b.value / a.value) else None
@@ -268,15 +270,15 @@ def _verdict(a: Quantity, b: Quantity) -> tuple[str, str]:
     fewest = min(a.samples, b.samples)
     if fewest < (LEAST_OF_PEAK if peak else LEAST):
         return UNKNOWN, f"too few samples to tell: {a.samples} and {b.samples}"
-    size = max(abs(a.value), abs(b.value))
-    apart = abs(a.value - b.value)
+    left, right = a.value or 0.0, b.value or 0.0  # of a median and a peak both are there
+    size, apart = max(abs(left), abs(right)), abs(left - right)
     if apart <= SMALL * size:
         return SAME, "same within 2 %" if apart else ""
     if not peak and apart <= math.hypot(_notch(a), _notch(b)):
         return SAME, "same within their spread"
     if not about_direction(a):
         return DIFFERS, ""
-    better = (b.value < a.value) == (a.better == "less")
+    better = (right < left) == (a.better == "less")
     return DIFFERS, "B is better" if better else "A is better"
 
 
@@ -294,9 +296,9 @@ def _notch(quantity: Quantity) -> float:
     )
 
 
-def quantity_text(value: float, unit: str) -> str:
+def quantity_text(value: float | None, unit: str) -> str:
     """A number with its unit."""
-    if not math.isfinite(value):
+    if value is None or not math.isfinite(value):
         return NA
     if unit == "s" and value >= 120:
         return duration_exact(value)

@@ -157,8 +157,10 @@ def sources(files: Iterable[Named], unread: Unread) -> Iterator[Source]:
 
 @contextmanager
 def plain_source(name: str, path: Path) -> Iterator[Source]:
-    """A file that is read as it is, packed or not. Raises RunError."""
-    with closing(_open(name, path, os.O_RDONLY)) as file:
+    """A file of a run that is read as it is, packed or not; nothing waits for a pipe in its place. Raises RunError."""
+    with closing(_open(name, path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.descriptor).st_mode):
+            raise RunError(f"file {name} is not a regular file: distui reads only plain log files")
         yield Source(name, ByteStream(file.read))
 
 

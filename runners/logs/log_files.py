@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
 import stat
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
 from msgspec import Struct
@@ -194,8 +194,14 @@ def list_files(run_dir: str | Path) -> list[LogFile]:
 
 
 def file_sizes(run_dir: str | Path) -> dict[str, int]:
-    """Bytes of every log file that exists, by file id."""
-    return {file.id: (Path(run_dir) / file.id).stat().st_size for file in list_files(run_dir)}
+    """Bytes of every log file that exists, by file id; what is no regular file, or goes meanwhile, is none."""
+    sizes = {}
+    for file in list_files(run_dir):
+        with contextlib.suppress(OSError):
+            about = (Path(run_dir) / file.id).lstat()
+            if stat.S_ISREG(about.st_mode):
+                sizes[file.id] = about.st_size
+    return sizes
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -210,7 +216,7 @@ def _entries(folder: Path) -> list[Path]:
         return []
 
 
-@contextmanager
+@contextlib.contextmanager
 def opened(run_dir: str | Path, file: str) -> Iterator[int]:
     """A read-only descriptor of the regular file `file` under `run_dir`, closed at the end.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from .runs import DISTUI, World, until
+from .runs import DISTUI, World, gone, until
 from .screen import Screen
 
 pytestmark = pytest.mark.timeout(240)
@@ -314,3 +314,24 @@ def test_the_bundle_has_no_fingerprints(runs: Runs, tmp_path: Path) -> None:
     (record,) = (tmp_path / "out").glob("*/run.json")
     assert json.loads(record.read_text())["fingerprints"] == {}
     assert json.loads((runs.a.path / "run.json").read_text())["fingerprints"].keys() == {"HF_TOKEN"}
+
+
+def test_the_last_values_are_those_of_the_last_line(world: World) -> None:
+    """Also where no second comes that would keep them, and where the loss is no number: no metric has that."""
+    ends = "import time\nfor step in range(3):\n    print(f'step {step} loss 0.5', flush=True)\n    time.sleep(1.2)\n"
+    for name, loss in (("sound", "0.25"), ("broken", "nan")):
+        run = world.execute(f"{ends}print('step 77 loss {loss}', flush=True)\n", name=name)
+        assert run.wait() == 0
+        assert gone(run.agent_pid())
+    document = world.reads("diff", "sound", "broken", "--json").fine().json()
+    (numbers,) = [part for part in document["sections"] if part["name"] == "numbers"]
+    rows = {row["name"]: row for row in numbers["rows"]}
+    assert rows["training step, last"]["values"] == [77, 77]
+    loss = rows["loss, last"]
+    assert (loss["a"], loss["b"], loss["values"], loss["ratio"]) == ("0.25", "NaN", [0.25, None], None)
+    assert "loss, last" in world.reads("diff", "broken").fine().out
+    kept = {
+        each["metric"]: each
+        for each in world.reads("metrics", "sound", "train", "--json").fine().json()["series"]
+    }
+    assert (kept["train.step"]["last"], kept["train.loss"]["last"]) == (77, 0.25)

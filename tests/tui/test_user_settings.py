@@ -12,7 +12,7 @@ import pytest
 import scripted as play
 from conftest import Start, shown
 
-from distui.runners.settings_file import SettingsError, settings_path
+from distui.runners.settings_file import SettingsError, section_of, settings_path
 from distui.tui.app import CockpitApp
 from distui.tui.rows.charts import STRIP
 from distui.tui.screens.pickers import ColumnPicker
@@ -160,6 +160,16 @@ def test_cockpits_that_write_at_once_lose_nothing(file: Path) -> None:
 def test_a_start_does_not_load_the_writer() -> None:
     code = "import sys, distui.tui.app; sys.exit('tomlkit' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env={**os.environ}, check=False).returncode == 0
+
+
+def test_a_number_of_thousands_of_digits_is_a_sentence() -> None:
+    path = written(settings_path(), f"theme = {'9' * 5000}\n")
+    _, (problem,) = load(path)
+    assert problem.startswith(f"{path} is not TOML that can be read (Exceeds the limit")
+    with pytest.raises(SettingsError, match="is not TOML"):
+        section_of("logs")
+    with pytest.raises(SettingsError, match=r"is not kept: .* is not TOML"):
+        keep(path, {"theme": "light"})
 
 
 # --- in the cockpit

@@ -97,6 +97,8 @@ def _remove(options: argparse.Namespace, entries: Iterable[Entry]) -> int:
     for entry in entries:
         try:
             removed.append(_document(entry, run_removal.remove(entry)))
+        except run_removal.GoneError:
+            continue  # what was wanted
         except RunError as error:
             failed.append(str(error))
     freed = sum(each["bytes"] for each in removed)

@@ -120,6 +120,22 @@ def test_every_damage(two: tuple[Run, Run], file: str, capsys: pytest.CaptureFix
         shutil.copytree(whole, hurt.path)
 
 
+@pytest.mark.timeout(120)
+def test_a_log_that_is_no_file_stops_no_verb(
+    two: tuple[Run, Run], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing waits for a pipe that nobody writes into; the log is named."""
+    _, hurt = two
+    (log,) = hurt.path.glob("node-0/attempt-001/*.out")
+    for damage in (as_pipe, as_loop):
+        damage(log)
+        for verb in ("status", "logs", "diff"):
+            assert main([verb, hurt.id]) == 0, (verb, damage)
+            assert "hurt" in capsys.readouterr().out or verb == "logs"
+        assert main(["diagnose", hurt.id]) == 0
+        assert log.name in "".join(capsys.readouterr())
+
+
 def appended(path: Path) -> None:
     """A line behind those that are whole."""
     with path.open("ab") as file:

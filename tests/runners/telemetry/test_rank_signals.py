@@ -354,6 +354,17 @@ def test_a_line_of_64_kib_and_no_line_at_all() -> None:
     assert len(candidates(b"loss" * 16_000)) == 1
 
 
+def test_the_first_nan_of_many_lines_is_read() -> None:
+    """Ten steps a second are more lines than are read in one go; since when the loss is NaN shall be true."""
+    lines = [
+        b"nanoGPT begins",
+        *(b"step %d loss %s" % (at, b"nan" if at >= 30 else b"1.0") for at in range(60)),
+    ]
+    rank = RankSignals(0)
+    rank.output(_signals(candidates(b"\n".join(lines))), 5.0)
+    assert sample(rank).not_finite_since == {"loss": 30}
+
+
 def test_of_equal_lines_the_newest_are_read_and_the_first_nan() -> None:
     lines = [b"step %d loss %s" % (at, b"nan" if at > 3 else b"1.0") for at in range(12)]
     steps = [each.value for each in _signals(lines) if each.field == "step"]
