@@ -227,8 +227,8 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 372,
-    "lines": 103_934,
+    "modules": 373,
+    "lines": 104_040,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 56,

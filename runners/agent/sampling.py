@@ -39,6 +39,7 @@ from ..telemetry.host import HostSampler
 from ..telemetry.metrics import MetricsStore
 from ..telemetry.metrics_files import FOLDER
 from ..telemetry.rank_samples import Launched, Placement, RankSampler, place, witness
+from .file_limits import FileLimits, limit_of
 from .hook_clients import Hooks
 from .processes import environ_of
 from .runner_process import ServedRun
@@ -284,6 +285,7 @@ class Sampling:
         self._host = HostSampler(run.run_dir)
         self._ranks = RankSampler()
         self._growing = Growing(run.run_dir, lambda sizes: run.emit(LogGrew(sizes)))
+        self._limits = FileLimits(run)
         self._metrics = MetricsStore(run.run_dir / FOLDER)
         self._gpus = GpuSource(INTERVAL_S, self._gpu_event, node=run.node)
         self._placing = Placing(run.node)
@@ -371,6 +373,7 @@ class Sampling:
     def grown(self) -> None:
         """Tell which log files grew; also right before the end, so that nobody misses the last lines."""
         self._growing.check()
+        self._limits.check()
 
     def collect_last(self) -> tuple[TrainingSample, ...]:
         """The last training signals of an attempt that ends, which no sample comes to keep in the metrics."""
@@ -385,6 +388,7 @@ class Sampling:
             for number, rank in self._run.state.ranks.items()
             if rank.phase is RankPhase.RUNNING and rank.pid is not None
         }
+        self._limits.update((number, rank.pid) for number, rank in running.items() if rank.pid is not None)
         samples = self._ranks.sample(
             {number: rank.pid for number, rank in running.items() if rank.pid is not None}
         )
@@ -447,7 +451,9 @@ class Sampling:
             self._clear("disk-low")
 
     def _disk(self, name: str, severity: str, text: str, evidence: str) -> None:
-        remedy = f"free space on the file system of {self._run.run_dir}"
+        remedy, limit = f"free space on the file system of {self._run.run_dir}", limit_of(0)
+        if limit is not None:
+            remedy += f", or raise the limit on the size of a file, {size_text(limit)} here (`ulimit -f unlimited`)"
         self._raise(name, severity, text, remedy, evidence)
 
     def _raise(self, name: str, severity: str, text: str, remedy: str, *evidence: str) -> None:

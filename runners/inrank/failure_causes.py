@@ -12,7 +12,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .known_causes import CAUSES, LESS, LOST_WORKER, THROUGH, WORKER, WORKER_REMEDY, Cause
+from .known_causes import CAUSES, FILE_LIMIT, LESS, LOST_WORKER, THROUGH, WORKER, WORKER_REMEDY, Cause
 from .tracebacks import COMPILING, in_lines, raised_in, unwrapped
 
 LONGEST = 200
@@ -310,6 +310,11 @@ def _of_signal(number: int, death: Death) -> _FailureClass:
     case = _in_last_lines(death)
     if case is not None:
         return case._replace(says="%s (%s)" % (case.says, name))
+    if number == signal.SIGXFSZ:
+        says = (
+            who + "was killed by SIGXFSZ: a file that it wrote has reached the limit on the size of a file"
+        )
+        return _FailureClass("file-limit", says, FILE_LIMIT, "maybe")
     if number in (signal.SIGSEGV, signal.SIGBUS):
         return _FailureClass(
             "segfault", who + "was killed by %s: %s" % (name, _CRASH[number][0]), _CRASH[number][1], "maybe"

@@ -33,6 +33,7 @@ LESS = "fewer ranks or data-loader workers on that node, less kept in host memor
 _SPACE = (
     "free space or raise the quota there, then relaunch; `df -h` and `df -i` on that node show what is full"
 )
+FILE_LIMIT = "`ulimit -f unlimited` where the run is launched, then relaunch; a scheduler or container may set it, too"
 _WORKER = r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: "
 
 LOST_WORKER = "lost a worker process of its data loader, which ended before it had given its batch"
@@ -273,10 +274,18 @@ CAUSES: tuple[Cause, ...] = (
         anywhere=True,
     ),
     _cause(
+        "file-limit",
+        r"\[Errno 27\]|: File too large\b",
+        "has reached the limit on the size of a file{at_path}",
+        FILE_LIMIT,
+        "maybe",
+        anywhere=True,
+    ),
+    _cause(
         "disk-full",
         r"PytorchStreamWriter failed writing|inline_container\.cc:\d+\] \. unexpected pos"
         r"|basic_ios::clear: iostream error",
-        "could not write all of a file with torch.save: the disk is full, or its quota",
+        "could not write all of a file with torch.save: the disk is full, or its quota, or the limit of `ulimit -f`",
         _SPACE,
         "maybe",
     ),
@@ -602,7 +611,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
 )
 
-THROUGH = ("ecc", "cuda-oom", "host-oom", "disk-full", "shm-full")
+THROUGH = ("ecc", "cuda-oom", "host-oom", "disk-full", "file-limit", "shm-full")
 """Also count in the exceptions that led to the last one."""
 WORKER = re.compile(_WORKER)
 """What torch says of a worker process of a data loader that a signal has ended."""

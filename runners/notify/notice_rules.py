@@ -274,7 +274,13 @@ def _is_hang(finding: Finding) -> bool:
 
 
 def _is_disk(finding: Finding) -> bool:
-    return finding.id in ("disk-low", "disk-full", "disk-checkpoints-low", "disk-checkpoints-full")
+    return finding.id in (
+        "disk-low",
+        "disk-full",
+        "disk-checkpoints-low",
+        "disk-checkpoints-full",
+        "file-limit",
+    )
 
 
 _OF_FINDINGS: tuple[tuple[str, Callable[[Finding], bool]], ...] = (

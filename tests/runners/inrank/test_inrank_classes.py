@@ -52,6 +52,8 @@ EXCEPTIONS = [
      "permission", "no", "rank 3 may not write to a read-only"),
     ("OSError", "[Errno 28] No space left on device",
      "disk-full", "maybe", "rank 3 finds the disk full: no space left on device (train.py:88)"),
+    ("OSError", "[Errno 27] File too large", "file-limit", "maybe",
+     "rank 3 has reached the limit on the size of a file (train.py:88)"),
     ("RuntimeError", "[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598",
      "disk-full", "maybe", "rank 3 could not write all of a file with torch.save"),
     ("FileNotFoundError", "[Errno 2] No such file or directory: '/data/x.bin'",
@@ -193,6 +195,9 @@ LINES = [
           "  what():  [enforce fail at /gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 6668 vs 2776."],
      "mismatch", "maybe", "rank 0 received data of another size than it requested"),
     (-6, [], "abort", "maybe", "rank 0 was killed by SIGABRT"),
+    (-25, [], "file-limit", "maybe", "rank 0 was killed by SIGXFSZ: a file that it wrote has reached the limit"),
+    (-25, ["cp: error writing '/ckpt/7': File too large"], "file-limit", "maybe",
+     "rank 0 has reached the limit on the size of a file"),
     (None, [], "lost", "maybe", "rank 0 ended; exit status unknown"),
 ]  # fmt: skip
 
