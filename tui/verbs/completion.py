@@ -22,7 +22,7 @@ from ..command_words import PLANS as WITH_SCRIPT
 from ..command_words import SCRIPTS
 
 SHELLS = ("bash", "zsh", "fish")
-LIVE = CHANGES - {"autostop", "down", "prune", "rm"} | {"dump"}
+LIVE = CHANGES - {"autostop", "down", "note", "prune", "rm", "tag"} | {"dump"}
 """Verbs that a run which has ended has no use for."""
 ENDED = frozenset(["replay", "rm"])
 """Verbs for runs that have ended alone."""
