@@ -82,6 +82,8 @@ def at_tab(somebody: World) -> Callable[[str], list[str]]:
         ("distui logs ni", ["night-2", "night"]),
         ("distui stop ", ["night-2", "night"]),
         ("distui rm ", ["morning"]),
+        ("distui note mor", ["morning"]),
+        ("distui tag mor", ["morning"]),
         ("distui stop --gr", ["--grace"]),
         ("distui logs night --stream n", ["nccl"]),
         ("distui launch mi", ["mine"]),
