@@ -28,7 +28,7 @@ import chargpt
 def count():
     number = 0
     while True:
-        print(f"line {number}", flush=True)
+        sys.stdout.write(f"line {number}\\n")  # at once: print() writes the end of a line apart
         number += 1
         time.sleep(0.1)
 
