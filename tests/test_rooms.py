@@ -228,10 +228,10 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 373,
-    "lines": 104_040,
+    "lines": 104_106,
     "cycles": 0,
     "in_cycles": 0,
-    "local_imports": 56,
+    "local_imports": 59,
     "doubled_classes": 4,
     "doubled_files": 11,
     "broad": 14,
@@ -255,7 +255,9 @@ LATE_IMPORTS = {
     "tui/__main__.py": {"tui.cli"},
     "tui/app.py": {"tui.screens.launch", "tui.screens.side_by_side"},
     "tui/verbs/completion.py": {
-        "presets.load", "presets.model", "presets.nccl", "runners.telemetry.metric_names", "tui.rows.runs_table",
+        "presets.load", "presets.model", "presets.nccl", "runners.notify.rule_words",
+        "runners.notify.ways", "runners.run_notes", "runners.telemetry.metric_names", "tui.rows.run_filter",
+        "tui.rows.runs_table",
     },
     "tui/verbs/launch.py": {"presets.lint", "tui.verbs.foreground", "tui.verbs.runs"},
     "tui/verbs/listing.py": {"runners.launch.hosts", "tui.source"},

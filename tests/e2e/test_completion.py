@@ -29,6 +29,9 @@ def somebody() -> Iterator[World]:
     for number, name in enumerate(NAMES):
         (world.runs / f"2026010{number}-120000-{name}-0123456{number}").mkdir(parents=True)
     (world.runs / "20260102-120000-morning-01234562" / "end.json").write_text("{}")
+    (world.runs / "20260101-120000-night-2-01234561" / "notes.jsonl").write_text(
+        '{"add": ["good", "v2"]}\n{"add"'
+    )
     (world.runs / "start.lock").touch()
     ssh = world.root / ".ssh"
     ssh.mkdir()
@@ -77,6 +80,24 @@ def at_tab(somebody: World) -> Callable[[str], list[str]]:
         ("distui launch ddp tr", ["train.py"]),
         ("distui ls --sort st", ["state", "step"]),
         ("distui ls --columns name,st", ["name,state", "name,step"]),
+        ("distui launch ddp --nproc-per-node 2 tr", ["train.py"]),
+        ("distui launch ddp --detach tr", ["train.py"]),
+        ("distui plan ddp --nnodes 2 -n --workdir da", ["data/"]),
+        ("distui launch ddp --nproc-per-node 2 --det", ["--detach"]),
+        ("distui launch ddp --notify ter", ["terminal"]),
+        ("distui launch ddp --notify of", ["off"]),
+        ("distui launch ddp --notify terminal:hang,stra", ["terminal:hang,straggler"]),
+        ("distui notify test ", ["terminal", "desktop"]),
+        ("distui notify log ni", ["night-2", "night"]),
+        ("distui ls sta", ["state:"]),
+        ("distui ls ag", ["age\\<", "age\\>"]),
+        ("distui ls -w state:failed pres", ["preset:"]),
+        ("distui ls state:fai", ["state:failed"]),
+        ("distui ls preset:min", ["preset:mine"]),
+        ("distui ls tag:", ["tag:good", "tag:v2"]),
+        ("distui tag night +", ["+good", "+v2"]),
+        ("distui tag night go", ["good"]),
+        ("distui tag night --remove v", ["v2"]),
         ("distui help sta", ["status"]),
         ("distui logs ", ["morning", "night-2", "night"]),
         ("distui logs ni", ["night-2", "night"]),
@@ -131,6 +152,13 @@ def test_a_real_shell_completes(somebody: World, shell: str) -> None:
             screen.until(f"distui{whole}")
         screen.press("\x15", "distui launch min", "tab")
         screen.until("distui launch mine")
+        screen.press(" --nproc-per-node 2 tr", "tab")
+        screen.until("2 train.py")
+        for typed, whole in (("distui ls state:fai", "state:failed"), ("distui ls tag:go", "tag:good")):
+            screen.press("\x15", typed, "tab")
+            screen.until(f"distui ls {whole}")
+        screen.press("\x15", "distui launch mine --notify termi", "tab")
+        screen.until("--notify terminal")
         screen.press("\x15", "exit", "enter")
         screen.ended()
     finally:

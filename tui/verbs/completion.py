@@ -27,6 +27,9 @@ LIVE = CHANGES - {"autostop", "down", "note", "prune", "rm", "tag"} | {"dump"}
 ENDED = frozenset(["replay", "rm"])
 """Verbs for runs that have ended alone."""
 
+MOST_TAGGED = 300
+"""Runs whose tags are looked for."""
+
 Words = Collection[str]
 """What may stand there; of a mapping the values describe it."""
 
@@ -52,19 +55,19 @@ def answer(parser: Callable[[str | None], argparse.ArgumentParser]) -> int:
     from argcomplete.lexers import split_line
 
     try:
-        words = split_line(os.environ["COMP_LINE"], int(os.environ["COMP_POINT"]))[3]
+        _, prefix, _, words, _ = split_line(os.environ["COMP_LINE"], int(os.environ["COMP_POINT"]))
     except (KeyError, ValueError):
         return 1
     typed = [word for word in words[1:] if not word.startswith("-")]
-    made = _parser_at(words[1:], typed, parser)
+    made = _parser_at(words[1:], typed, prefix, parser)
     argcomplete.autocomplete(made, always_complete_options=False, default_completer=SuppressCompleter())
     return 0
 
 
 def _parser_at(
-    words: list[str], typed: list[str], parser: Callable[[str | None], argparse.ArgumentParser]
+    words: list[str], typed: list[str], prefix: str, parser: Callable[[str | None], argparse.ArgumentParser]
 ) -> argparse.ArgumentParser:
-    """The parser for what stands before the cursor."""
+    """The parser for what stands before the cursor; `prefix` is what stands there."""
     verb = typed[0] if typed else None
     if verb in ("help", "man"):
         made = argparse.ArgumentParser(add_help=False)
@@ -73,19 +76,38 @@ def _parser_at(
         return made
     scripts = [word for word in typed[1:] if word.endswith(SCRIPTS)]
     if "--" in words or (verb in WITH_SCRIPT and scripts) or (verb == "exec" and len(typed) > 1):
-        made = argparse.ArgumentParser(add_help=False, prefix_chars="\0")
-        made.add_argument("own", nargs="*").completer = files  # type: ignore[attr-defined]
-        return made
+        return _files_alone()
     made = parser(verb)
     if verb is not None and verb not in _verbs(made):
         return argparse.ArgumentParser(add_help=False)
     for name, takes in _verbs(made).items():
+        if name == verb and verb in WITH_SCRIPT and _after_preset(words, takes) and prefix[:1] != "-":
+            return _files_alone()
         if name in WITH_SCRIPT:  # the script, where no -- is before it
             takes.add_argument("own").completer = files  # type: ignore[attr-defined]
         for action in takes._actions:
             if action.choices is None and action.dest != "own":
                 action.completer = _completer(name, action)  # type: ignore[attr-defined]
     return made
+
+
+def _files_alone() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(add_help=False, prefix_chars="\0")
+    made.add_argument("own", nargs="*").completer = files  # type: ignore[attr-defined]
+    return made
+
+
+def _after_preset(words: list[str], takes: argparse.ArgumentParser) -> bool:
+    """Whether a preset stands behind the verb, and what comes next is no value of an option."""
+    presets_typed, value = 0, False
+    for word in words[words.index(takes.prog.rpartition(" ")[2]) + 1 :]:
+        if value or not word.startswith("-"):
+            presets_typed += not value
+            value = False
+        else:
+            action = takes._option_string_actions.get(word)
+            value = action is not None and action.nargs != 0
+    return presets_typed > 0 and not value
 
 
 def _verbs(made: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
@@ -102,6 +124,8 @@ def _completer(verb: str, action: argparse.Action) -> Callable[..., Words]:
         )
     if action.dest == "name" and verb == "presets":
         return lambda parsed_args, **_: nccl_presets() if parsed_args.action == "nccl" else presets()
+    if action.dest == "name" and verb == "notify":
+        return lambda parsed_args, **_: runs(verb) if parsed_args.action == "log" else _ways()
     if verb == "ls" and action.dest in ("sort", "columns"):
         return _columns
     if action.dest == "preset" and verb == "lint":
@@ -115,6 +139,46 @@ def _columns(prefix: str, **_: Any) -> Words:
 
     head, comma, _rest = prefix.rpartition(",")
     return [f"{head}{comma}{name}" for name in COLUMNS if name not in head.split(",")]
+
+
+def _filters(prefix: str, **asked: Any) -> Words:
+    """Words of a filter: fields with an operator, and behind `:` what is there."""
+    from ..rows.run_filter import FIELDS, STATES
+
+    field, colon, _ = prefix.lstrip("!").partition(":")
+    contrary = prefix[: len(prefix) - len(prefix.lstrip("!"))]
+    if not colon:
+        ways = ((name, ":" if about.kind == "text" else "<>") for name, about in FIELDS.items())
+        return [f"{contrary}{name}{sign}" for name, signs in ways for sign in signs]
+    values: Mapping[str, Callable[[], Words]] = {
+        "state": lambda: STATES, "preset": presets, "tag": _tags, "host": lambda: hosts(**asked),
+        "name": lambda: runs("ls"),
+    }  # fmt: skip
+    return [f"{contrary}{field}:{value}" for value in values.get(field, _nothing)()]
+
+
+def _tags(prefix: str = "", **_: Any) -> Words:
+    """Tags that the newest runs have, behind the sign that was typed."""
+    from ...runners import run_notes
+
+    folder = trusted_files.base("XDG_STATE_HOME", os.environ) / "distui" / "runs"
+    newest = sorted(_names_in(folder), reverse=True)[:MOST_TAGGED]
+    tags = {tag for name in newest for tag in run_notes.read(folder / name).tags}
+    return [f"{'+' * prefix.startswith('+')}{tag}" for tag in sorted(tags)]
+
+
+def _ways(prefix: str = "", **_: Any) -> Words:
+    """Ways of notices; behind `:` the rules, of `A,B,…` the last one."""
+    from ...runners.notify import rule_words, ways
+
+    way, colon, rest = prefix.partition(":")
+    if not colon:
+        return list(ways.load().ways)
+    head, comma, _rest = rest.rpartition(",")
+    there = head.split(",")
+    return [
+        f"{way}:{head}{comma}{rule}" for rule in (*rule_words.RULES, rule_words.ALL) if rule not in there
+    ]
 
 
 def _nothing(**_: Any) -> Words:
@@ -239,7 +303,9 @@ def _signals(**_: Any) -> Words:
 
 BY_METAVAR: Mapping[str, Callable[..., Words]] = {
     "PRESET": lambda **_: presets(), "SIG": _signals, "LEVEL": _levels, "METRIC": _metrics, "DIR": folders,
-    "FILE": files, "PATH": files, "FIELD=VALUE": _fields, "A,B,…": _host_list, "PATH[:NAME]": files, "FILE|RUN": files,
+    "FILTER": _filters, "+TAG": _tags, "TAG": _tags,
+    "WAY[:RULES]": lambda prefix, **_: [*_ways(prefix), "off"], "FILE": files, "PATH": files,
+    "FIELD=VALUE": _fields, "A,B,…": _host_list, "PATH[:NAME]": files, "FILE|RUN": files,
 }  # fmt: skip
 """By the placeholder of a value."""
 
