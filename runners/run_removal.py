@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import file_io, host_processes, run_directories, run_notes
+from . import file_io, host_processes, journal, run_directories, run_notes
 from .checkpoints import folder_option
 from .errors import RunError
 from .formatting import plural
@@ -227,10 +227,10 @@ class Removable:
 
 
 def removable(entries: Iterable[Entry]) -> list[Removable]:
-    """The runs that have ended, the newest first, without those that cannot be removed or have the tag `keep`."""
+    """The runs that have ended, the newest first, but for what cannot be removed, is foreign or has the tag `keep`."""
     runs = []
     for entry in entries:
-        if entry.path.is_symlink():  # its target is somebody's: no list of what goes has it
+        if entry.path.is_symlink() or _is_foreign(entry):  # somebody's: no list of what goes has it
             continue
         history = entry.history()
         phase = run_directories.phase(entry, history)
@@ -240,6 +240,13 @@ def removable(entries: Iterable[Entry]) -> list[Removable]:
         ended = state.ended if state.ended is not None else entry.record.created
         runs.append(Removable(entry, phase, ended, size_of(entry.path)))
     return sorted(runs, key=lambda run: -run.ended)
+
+
+def _is_foreign(entry: Entry) -> bool:
+    """Whether a directory is a run by its name alone, or is a copy of one: who names it may remove it."""
+    files = (run_directories.RUN_FILE, run_directories.PLAN_FILE, journal.NAME)
+    copied = run_directories.at(entry.path) is None and entry.record.name == entry.path.name
+    return copied or not any(os.path.lexists(entry.path / name) for name in files)
 
 
 def pruned(

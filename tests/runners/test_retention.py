@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -97,6 +98,7 @@ def test_it_takes_what_both_say_and_leaves_all_that_is_not_its_own(state_home: P
     moved.path.rename(target)
     moved.path.symlink_to(target)
     (run_directories.runs_dir() / "my-thesis").mkdir()
+    copied = shutil.copytree(old("d45", 45).path, run_directories.runs_dir() / "copy-of-mine")
     lock = os.open(live.path / "agent.lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX)
     try:
@@ -105,14 +107,15 @@ def test_it_takes_what_both_say_and_leaves_all_that_is_not_its_own(state_home: P
         assert time.monotonic() - began < 3, "it waited for what is held"
     finally:
         os.close(lock)
-    assert "removed 2 runs" in said
+    assert "removed 3 runs" in said
     assert (target / "run.json").exists()
     here = {path.name.rpartition("-")[0][16:] for path in run_directories.runs_dir().iterdir()}
     assert {"precious", "live", "damaged", "moved", "d35", "d2", "d1"} <= here
-    assert not {"d50", "d40"} & here
+    assert not {"d50", "d45", "d40"} & here
+    assert copied.is_dir()
     assert (run_directories.runs_dir() / "my-thesis").is_dir()
     log = (run_directories.runs_dir().parent / retention.LOG).read_text().splitlines()
-    assert [line.split()[2].split("-")[2] for line in log] == ["d50", "d40"]
+    assert [line.split()[2].split("-")[2] for line in log] == ["d50", "d45", "d40"]
 
 
 def test_the_cockpit_has_what_went_in_a_sentence(settings: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -205,7 +206,11 @@ def test_a_damaged_run_is_listed_and_can_be_removed(capsys: pytest.CaptureFixtur
 def test_pruning_passes_over_links_and_what_is_tagged_keep(
     state_home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    precious, moved, gone = made("precious"), made("moved"), made("gone")
+    precious, moved, gone, copied = made("precious"), made("moved"), made("gone"), made("copied")
+    shutil.copytree(copied.path, run_directories.runs_dir() / "backup-of-copied")
+    named = run_directories.runs_dir() / "20260102-030405-thesis-0123abcd"
+    named.mkdir()
+    (named / "thesis.tex").write_text("x")
     run_notes.tag(precious.path, ["keep"], [])
     elsewhere = state_home / "elsewhere"
     moved.path.rename(elsewhere)
@@ -215,9 +220,11 @@ def test_pruning_passes_over_links_and_what_is_tagged_keep(
     (run_directories.runs_dir() / "a-folder-of-mine/thesis.tex").write_text("x")
     assert main(["prune", "--keep", "0", "--yes", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert ([run["name"] for run in document["removed"]], document["failed"]) == (["gone"], [])
+    assert ([run["name"] for run in document["removed"]], document["failed"]) == (["copied", "gone"], [])
     assert sorted(os.listdir(elsewhere)) == before, "a lock was made in the target of a link"
-    assert left() == sorted([precious.record.run, moved.record.run, "a-folder-of-mine"])
+    assert left() == sorted(
+        [precious.record.run, moved.record.run, "a-folder-of-mine", "backup-of-copied", named.name]
+    )
     assert gone.record.run not in left()
     assert main(["rm", "precious", "--yes"]) == 0, "who names a run means it"
 
