@@ -40,7 +40,7 @@ def settings_text(path: Path, environ: Mapping[str, str]) -> str:
     except PresetError:
         trusted = {}
     try:
-        return trusted_files.read(path, trusted).decode("utf-8")
+        return trusted_files.read(path, trusted).decode("utf-8-sig")  # editors on Windows write a mark
     except trusted_files.PassedOver as error:
         raise SettingsError(str(error).rstrip(".")) from None
     except trusted_files.NoFile as error:

@@ -172,6 +172,13 @@ def test_a_number_of_thousands_of_digits_is_a_sentence() -> None:
         keep(path, {"theme": "light"})
 
 
+def test_the_mark_of_an_editor_at_the_beginning_is_no_mistake() -> None:
+    path = written(settings_path(), '\ufefftheme = "light"\n')
+    assert load(path) == (UserSettings(theme="light"), [])
+    keep(path, {"theme": "dark"})
+    assert load(path) == (UserSettings(theme="dark"), [])
+
+
 # --- in the cockpit
 
 
