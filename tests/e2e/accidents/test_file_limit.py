@@ -39,9 +39,7 @@ def test_a_rank_that_writes_on_is_named_and_one_below_the_limit_is_not(world: Wo
     assert "`ulimit -f unlimited`" in finding["remedy"]
     assert finding["evidence"] == ["node-0/attempt-001/rank-0.out has 300,000 bytes"]
     assert status["state"] == "running"
-    runs[1].eventually(
-        lambda now: runs[1].path.joinpath("node-0/attempt-001/rank-0.out").stat().st_size >= 200_000
-    )
+    runs[1].eventually(lambda now: len(runs[1].file("node-0/attempt-001/rank-0.out")) >= 200_000)
     assert runs[1].status()["findings"] == []
     for run in runs:
         run.stop("--grace", "1").fine()
