@@ -161,9 +161,8 @@ def _tags(prefix: str = "", **_: Any) -> Words:
     """Tags that the newest runs have, behind the sign that was typed."""
     from ...runners import run_notes
 
-    folder = trusted_files.base("XDG_STATE_HOME", os.environ) / "distui" / "runs"
-    newest = sorted(_names_in(folder), reverse=True)[:MOST_TAGGED]
-    tags = {tag for name in newest for tag in run_notes.read(folder / name).tags}
+    folder, names = _newest()
+    tags = {tag for name in names[:MOST_TAGGED] for tag in run_notes.read(folder / name).tags}
     return [f"{'+' * prefix.startswith('+')}{tag}" for tag in sorted(tags)]
 
 
@@ -191,11 +190,17 @@ def _nothing(**_: Any) -> Words:
 _RUN = re.compile(r"(\d{8})-(\d\d)(\d\d)\d\d-(.+)-[0-9a-f]{8}")
 
 
+def _newest() -> tuple[Path, list[str]]:
+    """The directory of the runs, and the names in it, the newest first."""
+    folder = trusted_files.base("XDG_STATE_HOME", os.environ) / "distui" / "runs"
+    return folder, sorted(_names_in(folder), reverse=True)
+
+
 def runs(verb: str) -> dict[str, str]:
     """Names of runs that a verb may mean, the newest first, and when each began."""
-    folder = trusted_files.base("XDG_STATE_HOME", os.environ) / "distui" / "runs"
+    folder, names = _newest()
     named: dict[str, str] = {}
-    for name in sorted(_names_in(folder), reverse=True):
+    for name in names:
         match = _RUN.fullmatch(name)
         if match is None:
             continue
