@@ -6,13 +6,13 @@ Nothing is executed.
 from __future__ import annotations
 
 import ast
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from .deepspeed import OPTION, option_at
 from .model import StrategyKind
+from .text_formats import syntax_tree
 
 _DEEPEST = 8
 """Names that are followed from one assignment to the next."""
@@ -233,11 +233,7 @@ class Script:
 
 def parse(source: str | bytes) -> Script:
     """Read a script. Raises SyntaxError, ValueError (a NUL byte), RecursionError or MemoryError."""
-    if isinstance(source, str):
-        source = source.removeprefix("\ufeff")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # odd escapes in the user's strings are not this look's business
-        tree = ast.parse(source)
+    tree = syntax_tree(source)
     names = _FrameworkNames(tree)
     calls = (
         ScriptCall(names.full(node.func), _last(node.func), node.lineno, node) for node in _calls(tree)

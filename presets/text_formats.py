@@ -1,10 +1,13 @@
-"""JSON, YAML and TOML as text: read within limits, as trees of values that know their lines, and written."""
+"""JSON, YAML, TOML and Python as text: read within limits, as trees that know their lines, and written."""
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import json
 import re
 import tomllib
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +19,8 @@ MOST_BYTES = 1 << 20
 MOST_NODES = 50_000
 """Values of a document, every use of a YAML alias counted with all that is in it."""
 MOST_DEPTH = 60
+_TRIES = 5
+"""To build Python's syntax tree."""
 
 
 class Unreadable(Exception):
@@ -35,6 +40,33 @@ def decoded(data: bytes) -> str:
     if "\0" in text:
         raise Unreadable(text.count("\n", 0, text.index("\0")) + 1, "is no text: it holds NUL bytes")
     return text
+
+
+def read_python(source: str | bytes) -> ast.Module:
+    """The tree. Raises Unreadable."""
+    try:
+        return syntax_tree(source)
+    except SyntaxError as error:
+        raise Unreadable(error.lineno or 1, f"is not valid Python: {error.msg}") from None
+    except ValueError:
+        raise Unreadable(1, "is no text: it holds NUL bytes") from None
+    except (RecursionError, MemoryError):
+        raise Unreadable(1, "is too deeply nested to be read") from None
+
+
+def syntax_tree(source: str | bytes) -> ast.Module:
+    """The tree of a script. Raises SyntaxError, ValueError (a NUL byte), RecursionError or MemoryError.
+
+    Python 3.11.0 to 3.11.7 says SystemError where a finalizer, run by the garbage collector meanwhile, parses, too
+    (as a traceback does that it prints): https://github.com/python/cpython/issues/106905.
+    """
+    text = source.removeprefix("\ufeff") if isinstance(source, str) else source
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # odd escapes in the user's strings
+        for _ in range(_TRIES):
+            with contextlib.suppress(SystemError):
+                return ast.parse(text)
+    raise MemoryError("Python cannot build the syntax tree")
 
 
 def whole(text: str) -> int | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from .finding import PlanError, nearest
+from .text_formats import syntax_tree
 
 GB = 10**9
 CONTEXT_BYTES = 1.5 * GB
@@ -214,9 +214,7 @@ def acts_on_import(source: str | bytes) -> str | None:
     A script that does things at its top level, and has no `if __name__ == "__main__":`, would train.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            body = ast.parse(source).body
+        body = syntax_tree(source).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return f"is not valid Python ({error.args[0] if error.args else type(error).__name__})"
     if any(isinstance(node, ast.If) and _names_main(node.test) for node in body):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import sys
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..finding import Finding
 from ..model import Preset
 from ..script_support import COPY, PARALLELIZE, TRAINERS, Names, Script, Values, parse, wraps
-from ..text_formats import Unreadable
+from ..text_formats import Unreadable, read_python
 from . import gpu_calls, lint_rules
 from .lint_rules import HERE, issue, once
 
@@ -421,21 +420,6 @@ def _left_open(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[
     if line is not None and "destroy_process_group" not in seen.mentioned:
         text = "The process group is made here and never destroyed: torch warns, and the end of a run can hang."
         yield issue("L27", f"{file}:{line}", text, value="init_process_group")
-
-
-def read_python(source: str | bytes) -> ast.Module:
-    """The tree. Raises Unreadable."""
-    text = source.removeprefix("\ufeff") if isinstance(source, str) else source
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # odd escapes in the user's strings
-            return ast.parse(text)
-    except SyntaxError as error:
-        raise Unreadable(error.lineno or 1, f"is not valid Python: {error.msg}") from None
-    except ValueError:
-        raise Unreadable(1, "is no text: it holds NUL bytes") from None
-    except (RecursionError, MemoryError):
-        raise Unreadable(1, "is too deeply nested to be read") from None
 
 
 def nodes(tree: ast.Module) -> Iterator[tuple[ast.AST, bool]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import os
 import stat
@@ -73,8 +74,8 @@ def read(path: str) -> bytes | None:
 def imported(source: bytes) -> Iterator[str]:
     """Paths, from the script's folder, of files that it would import if they are there."""
     try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        tree = _syntax_tree(source)
+    except (SyntaxError, SystemError, ValueError, RecursionError, MemoryError):
         return
     modules: dict[str, None] = {}
     for node in ast.walk(tree):
@@ -86,3 +87,10 @@ def imported(source: bytes) -> Iterator[str]:
             modules.update(dict.fromkeys(inside + alias.name for alias in node.names if alias.name != "*"))
     for module in modules:
         yield module.replace(".", "/") + ".py"
+
+
+def _syntax_tree(source: bytes) -> ast.Module:
+    """Asked twice: Python 3.11.0 to 3.11.7 fails where a finalizer that runs meanwhile parses, too (gh-106905)."""
+    with contextlib.suppress(SystemError):
+        return ast.parse(source)
+    return ast.parse(source)

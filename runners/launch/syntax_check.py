@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import subprocess
-import warnings
 
 from ...presets.plan import Plan
 from ...presets.sanitize import clean_text
+from ...presets.text_formats import syntax_tree
 from ..local_agent import MOST_SOURCE
 
 SECONDS = 20.0
@@ -33,9 +32,7 @@ def syntax_problem(plan: Plan) -> str:
     try:
         with open(script, "rb") as file:
             source = file.read(MOST_SOURCE)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ast.parse(source)
+        syntax_tree(source)
     except SyntaxError:
         return _by_interpreter(plan, script)
     except (OSError, ValueError, RecursionError, MemoryError):

@@ -206,6 +206,10 @@ class Run:
         assert self.wait("healthy") == 0, self.describe()
         return self
 
+    def prints(self) -> bool:
+        """Wait for the first line of a log; False where none came."""
+        return until(lambda: self.world.reads("logs", self.id).out, LIMIT_S)
+
     def status(self) -> dict[str, Any]:
         """`status --json`."""
         found: dict[str, Any] = self.world.reads("status", self.id, "--json").fine().json()

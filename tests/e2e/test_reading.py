@@ -28,6 +28,7 @@ OWN = ("agent.json", "agent.lock", "agent.log")
 def live(world: World, name: str = "job") -> Run:
     run = world.execute(TEXT, "--restarts", "3", "--grace", "1", name=name)
     assert run.wait("running") == 0
+    assert run.prints()
     return run
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
+from distui.presets import text_formats
 from distui.runners import launch_record
 from distui.runners.agent.server import hardware
 from distui.runners.inrank import script_files
@@ -208,6 +211,29 @@ def test_huge_scripts_and_many_imports_are_bounded(tmp_path: Path) -> None:
         (tmp_path / f"{name}.py").write_text("")
     (tmp_path / "many.py").write_text("".join(f"import {name}\n" for name in modules))
     assert len(script_files.digests(plan(tmp_path, "many.py"))) == script_files.MOST_FILES
+
+
+class ParsesAtItsEnd:
+    """Garbage that only the collector frees; its finalizer parses, as one does that prints a traceback."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+    def __del__(self) -> None:
+        self.deep(10)
+
+    def deep(self, calls: int) -> None:
+        self.deep(calls - 1) if calls else ast.parse("1 + 1")
+
+
+@pytest.mark.parametrize(
+    "statements", [script_files.imported, lambda source: text_formats.syntax_tree(source).body]
+)
+def test_a_finalizer_that_parses_does_not_disturb(statements: Callable[[bytes], Iterable[object]]) -> None:
+    """Python 3.11.0 to 3.11.7 says SystemError there (gh-106905)."""
+    source = b"".join(b"import m%d\n" % number for number in range(1000))
+    ParsesAtItsEnd()
+    assert len([*statements(source)]) == 1000
 
 
 # --- the node's driver and GPUs ---

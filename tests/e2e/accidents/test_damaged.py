@@ -220,6 +220,7 @@ def test_a_journal_that_may_not_be_read(two: tuple[Run, Run], capfd: pytest.Capt
 def live(world: World) -> Run:
     run = world.execute(COUNT, "--grace", "1", name="live")
     assert run.wait("running") == 0
+    assert run.prints()
     return run
 
 
