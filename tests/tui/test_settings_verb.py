@@ -122,7 +122,9 @@ def test_a_collector_is_shown_without_secrets_and_an_extra_that_is_missing_is_na
     file.write_text(
         f'[export]\notlp_endpoint = "https://collect.example/{token}"\notlp_headers_file = "otlp-headers"\n'
     )
-    (file.parent / "otlp-headers").write_text("Authorization: Bearer secret-of-the-file\n")
+    headers = file.parent / "otlp-headers"
+    headers.write_text("Authorization: Bearer secret-of-the-file\n")
+    headers.chmod(0o600)
     assert main(["settings", "--json"]) == 0
     text = capsys.readouterr().out
     rows = {row["key"]: (row["value"], row["origin"]) for row in json.loads(text)["settings"]}
@@ -147,6 +149,34 @@ def test_a_file_that_is_not_right_is_named_and_exits_with_1(
     assert len(json.loads(told.out)["problems"]) == 1
     assert told.err.startswith("distui: ")
     assert str(file) in told.err
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "why"),
+    [
+        ('[notify.ways.t]\ntype = "ntfy"\nurl = "https://HOST/x"\n', "notify.ways.t", "`chmod 600` it"),
+        ('[notify.ways.t]\ntype = "ntfy"\nurl_file = "no"\n', "notify.ways.t", "No such file"),
+        ('[notify.ways.t]\ntype = "ntfy"\nurl_file = "s"\n', "notify.ways.t", "`chmod 600` it"),
+        (
+            '[export]\notlp_endpoint = "http://h:1"\notlp_headers_file = "s"\n',
+            "export.otlp_headers_file",
+            "`chmod 600` it",
+        ),
+    ],
+)
+def test_secrets_that_nothing_could_use_are_named(
+    file: Path, text: str, where: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Notices and metrics would not be sent: what only a run's agent would say otherwise."""
+    file.write_text(text)
+    (file.parent / "s").write_text("https://HOST/secret-of-the-file\n")
+    file.chmod(0o644)
+    (file.parent / "s").chmod(0o644)
+    assert main(["settings"]) == 1
+    told = capsys.readouterr()
+    assert f"{file}: {where}: " in told.err
+    assert why in told.err
+    assert "secret-of-the-file" not in told.out + told.err
 
 
 @pytest.mark.parametrize(

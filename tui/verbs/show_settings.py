@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from ...presets.sanitize import LONGEST, clean_text
@@ -13,7 +16,7 @@ from ...runners import retention
 from ...runners.launch import launch_settings
 from ...runners.logs import log_settings
 from ...runners.notify import ways
-from ...runners.settings_file import section_of, settings_path
+from ...runners.settings_file import SecretError, section_of, settings_path
 from ...runners.telemetry import export_settings
 from ...runners.telemetry.export_settings import MetricsExport
 from ..rows.glyphs import table
@@ -47,6 +50,7 @@ def settings(options: argparse.Namespace) -> int:
     export = export_settings.load()
     if export.otlp is not None and not export_settings.is_installed():
         problems.append(export_settings.MISSING)
+    problems += _unreadable_secrets(path, export)
     whole = document(chosen, _of_runs(export), str(path), problems)
     if options.json:
         sys.stdout.write(json.dumps(whole) + "\n")
@@ -59,6 +63,21 @@ def settings(options: argparse.Namespace) -> int:
     for problem in problems:
         complain(problem)
     return 1 if problems else 0
+
+
+def _unreadable_secrets(path: Path, export: MetricsExport) -> Iterator[str]:
+    """Addresses and secrets in files that notices and metrics could not use; variables are those of each launch."""
+    for way in ways.load().ways.values():
+        if way.kind in ways.POSTED and not way.url_env and not way.token_env:
+            try:
+                ways.target(way, os.environ.get, path.parent)
+            except SecretError as error:
+                yield f"{path}: notify.ways.{way.name}: {error}"
+    if export.otlp is not None and export.otlp.headers_file and not export.otlp.headers_env:
+        try:
+            export_settings.headers_of(export.otlp, os.environ.get, path.parent)
+        except SecretError as error:
+            yield f"{path}: export.otlp_headers_file: {error}"
 
 
 def _of_runs(export: MetricsExport) -> dict[str, Any]:
