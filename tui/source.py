@@ -38,7 +38,7 @@ from ..runners.model import (
     Stop,
 )
 from ..runners.state import RunState
-from ..runners.status import figures, hidden
+from ..runners.status import figures, hidden, judged_attempt
 from ..runners.wire.client import BACKOFF_S, Link, LinkError, LinkFollower, Window
 from ..runners.wire.ssh import HostError, Way
 from .rows.frame import LinkPhase, LinkStatus
@@ -567,13 +567,14 @@ def merged(documents: Iterable[bytes]) -> NcclFacts | None:
     return merge(facts)
 
 
-def read_run(run: str, stop: threading.Event) -> NcclFacts | None:
-    """Facts from the logs of a run; None when it was stopped. Takes as long as reading them. Raises RunError."""
+def read_run(run: str, state: RunState, stop: threading.Event) -> NcclFacts | None:
+    """Facts from the logs of a run as it stands; None when it was stopped. Takes as long as reading them. Raises RunError."""
     from ..runners.diagnosis.reading import logs_of_run, read_run  # the rules take a while to load
 
     away = "the logs of this run are not on this machine: `distui diagnose FILE` reads them where they are"
     try:
-        files = logs_of_run(run_directories.resolve(run))
+        entry = run_directories.resolve(run)
+        files = logs_of_run(entry, judged_attempt(entry, state))
     except NoSuchRunError:  # of a source that keeps its runs elsewhere
         raise RunError(away) from None
     if not files:

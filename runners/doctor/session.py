@@ -200,8 +200,7 @@ class NodeSession:
             async with asyncio.timeout(LEAVE_SECONDS):
                 await self._process.wait()
         if self._process.returncode is None:
-            self._process.kill()
-            await self._process.wait()
+            await ssh.kill(self._process)
         self._hearing.cancel()
         self._errors.cancel()
         await asyncio.wait({self._hearing, self._errors})

@@ -90,9 +90,7 @@ async def probe(alias: str, bundle: str) -> Probe:
     try:
         out, err = await asyncio.wait_for(process.communicate(), PROBE_SECONDS)
     except (TimeoutError, asyncio.CancelledError) as error:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+        await ssh.kill(process)
         if isinstance(error, asyncio.CancelledError):
             raise
         raise UnreachedError(

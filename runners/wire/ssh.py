@@ -216,8 +216,7 @@ class SshLink(SocketLink):
         """End ssh; what it runs on the node ends with its stdin."""
         await super().close()
         if self._process.returncode is None:
-            self._process.kill()
-            await self._process.wait()
+            await kill(self._process)
         self._hearing.cancel()
 
     async def _hear(self) -> None:
@@ -233,6 +232,15 @@ class SshLink(SocketLink):
         texts = (line.decode("utf-8", "replace").strip() for line in lines)
         self._stderr += [text for text in texts if text]
         del self._stderr[:-KEPT_LINES]
+
+
+async def kill(process: asyncio.subprocess.Process) -> None:
+    """Kill an ssh; its ProxyCommand, which may hold the pipes for longer (`wait` awaits them, too), is not awaited."""
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LEAVE_SECONDS):
+            await process.wait()
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -273,9 +281,7 @@ async def _call(way: Way, remote: Sequence[str], data: bytes, seconds: float) ->
         ) from None
     finally:
         if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+            await kill(process)
     if process.returncode:
         lines = [line for line in err.decode("utf-8", "replace").splitlines() if line.strip()]
         why = explain(lines, process.returncode, way.destination)

@@ -16,6 +16,7 @@ from textual.signal import Signal
 
 from ...runners.diagnosis.nccl_facts import Communicator, FactLine, NcclFacts
 from ...runners.errors import RunError
+from ...runners.state import RunState
 from ..keys import bindings
 from ..rows.frame import Frame
 from ..rows.glyphs import Row, wrap
@@ -137,21 +138,21 @@ class NcclBoard(Horizontal):
         """What the nodes report, or what was read of the logs of a run that has ended."""
         facts = self._heard.of(frame.state)
         if facts is None and frame.state.phase.ended:
-            facts = self._of_logs()
+            facts = self._of_logs(frame.state)
         if facts is not self._last:
             self._last, self._version = facts, self._version + 1
         return facts
 
-    def _of_logs(self) -> NcclFacts | None:
+    def _of_logs(self, state: RunState) -> NcclFacts | None:
         """Begin to read them once; None until that is done."""
         if not self._reading:
             self._reading, self._why = True, "Reading the logs of this run …"
-            self.run_worker(self._read_logs(), group="nccl-facts", exclusive=True)
+            self.run_worker(self._read_logs(state), group="nccl-facts", exclusive=True)
         return self._read
 
-    async def _read_logs(self) -> None:
+    async def _read_logs(self, state: RunState) -> None:
         try:
-            facts = await asyncio.to_thread(read_run, self._run, self._stop)
+            facts = await asyncio.to_thread(read_run, self._run, state, self._stop)
             self._read, self._why = facts if facts is not None and facts.nodes else None, ""
         except RunError as error:
             text = str(error)

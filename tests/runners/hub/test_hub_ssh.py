@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from patience import slowness
 
 from distui.runners.doctor.session import NodeSession
 from distui.runners.errors import RunError
@@ -270,6 +271,28 @@ async def test_what_another_try_does_not_change_is_not_tried_again(site: Site, s
         with pytest.raises(LinkError, match=text):
             await SshLink.open("box", ("-F", config), ("true",))
         assert connections(site) == number
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no ssh here")
+@pytest.mark.parametrize("asked", ["command", "doctor"])
+async def test_a_proxy_command_that_stays_is_not_awaited(tmp_path: Path, asked: str) -> None:
+    """It holds the pipes of the ssh that was killed."""
+    stays = tmp_path / "stays.sh"
+    stays.write_text(f"echo $$ >> {tmp_path / 'pids'}\nexec sleep 600\n")
+    way = Way("box", ("-F", "/dev/null", f"-oProxyCommand=sh {stays}"))
+    try:
+        async with asyncio.timeout(30 * slowness()):
+            with pytest.raises(HostError):
+                await (
+                    call(way, ("true",), b"", 1.0)
+                    if asked == "command"
+                    else NodeSession.open("box", way, 1.0)
+                )
+        (pid,) = map(int, (tmp_path / "pids").read_text().split())
+        os.kill(pid, 0)  # it has stayed
+    finally:
+        for pid in map(int, (tmp_path / "pids").read_text().split()):
+            os.kill(pid, signal.SIGKILL)
 
 
 @needs_sshd
