@@ -568,7 +568,7 @@ def merged(documents: Iterable[bytes]) -> NcclFacts | None:
 
 
 def read_run(run: str, state: RunState, stop: threading.Event) -> NcclFacts | None:
-    """Facts from the logs of a run as it stands; None when it was stopped. Takes as long as reading them. Raises RunError."""
+    """Facts from the logs of a run as it stands; None when it was stopped. Takes its time. Raises RunError."""
     from ..runners.diagnosis.reading import logs_of_run, read_run  # the rules take a while to load
 
     away = "the logs of this run are not on this machine: `distui diagnose FILE` reads them where they are"
