@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from patience import slowness
+
 
 @dataclass
 class Got:
@@ -44,7 +46,7 @@ class Sink:
     def wait(self, count: int, seconds: float = 30.0) -> list[Got]:
         """The requests, once there are so many. Fails after `seconds`."""
         with self.news:
-            assert self.news.wait_for(lambda: len(self.got) >= count, seconds), self.got
+            assert self.news.wait_for(lambda: len(self.got) >= count, seconds * slowness()), self.got
             return list(self.got)
 
     def titles(self) -> list[str]:
@@ -103,9 +105,10 @@ class Sink:
 
 
 @contextlib.contextmanager
-def sink(port: int = 0) -> Iterator[Sink]:
-    """One that serves while the context lasts."""
-    listener = socket.create_server(("127.0.0.1", port))
+def sink(bound: socket.socket | None = None) -> Iterator[Sink]:
+    """One that serves while the context lasts; `bound`: has an address on which nobody listens yet."""
+    listener = bound or socket.create_server(("127.0.0.1", 0))
+    listener.listen()
     served = Sink(listener.getsockname()[1])
 
     def accept() -> None:

@@ -111,11 +111,13 @@ class CheckpointWatch:
             self._done.append((rank, report))
 
     def _report_done(self, attempt: int, now: float) -> None:
-        """Groups of which no part is still being written or renamed."""
+        """Groups of which no part is still being written or renamed, be it by a rank that takes longer than others."""
         writing = {report.path for report in self._open.values()}
+        beside = {(os.path.dirname(report.path), report.count) for report in self._open.values()}
         waiting: list[Part] = []
         for parts in grouped(self._done):
-            if settled_parts(parts, writing, now):
+            whole = all((os.path.dirname(report.path), report.count) not in beside for _, report in parts)
+            if whole and settled_parts(parts, writing, now):
                 self._report(attempt, parts)
             else:
                 waiting += parts

@@ -129,6 +129,13 @@ class Growing:
             self._wait(DEAF_S)
         self.check()
 
+    def welcome(self) -> None:
+        """One more looks: what was written before it came is reported, however short ago the last look was."""
+        if self._attended:
+            self.check()
+        else:
+            self.attend(True)
+
     def _heard(self) -> None:
         """Something was written: look at once, unless the last look was a moment ago."""
         assert self._notifier is not None
@@ -321,9 +328,9 @@ class Sampling:
         alarm.cancel()
 
     def attend(self) -> None:
-        """A viewer has come: growth of logs is emitted at once from now on."""
+        """A viewer has come: it gets the logs as they are, and their growth at once from now on."""
         if not self._ended:
-            self._growing.attend(True)
+            self._growing.welcome()
 
     async def _guarded(self) -> None:
         """One of the two borders with a broad except: a sampler's bug must not end the agent, and must be seen."""
@@ -374,6 +381,11 @@ class Sampling:
         """Tell which log files grew; also right before the end, so that nobody misses the last lines."""
         self._growing.check()
         self._limits.check()
+
+    def conclude(self) -> None:
+        """The run is about to end: who hears of that finds the last lines, and the newest second on disk."""
+        self.grown()
+        self._metrics.flush()
 
     def collect_last(self) -> tuple[TrainingSample, ...]:
         """The last training signals of an attempt that ends, which no sample comes to keep in the metrics."""

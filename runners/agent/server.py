@@ -241,7 +241,7 @@ class Client:
 class AgentServer:
     """Listens on `path`; `execute` runs a command to its answer, `window` reads a piece of a log, `curves` of metrics.
 
-    `joined` hears of each viewer that comes; `windows`: how many one viewer gets read at once.
+    `joined` hears of each viewer that asks for events; `windows`: how many one viewer gets read at once.
     """
 
     def __init__(
@@ -386,7 +386,6 @@ class AgentServer:
         self.idle.clear()
         if not client.ours:
             self._visited.set()
-        self._joined()
         client.reply(MAGIC + encode(self._hello()))
         both = {asyncio.create_task(client.write()), asyncio.create_task(self._listen(client, reader))}
         try:
@@ -440,6 +439,7 @@ class AgentServer:
 
     def _take(self, client: Client, command: Hello | ReadLog | ReadMetrics | Action) -> None:
         if isinstance(command, Hello):
+            self._joined()
             client.begin(command)
             client.slots.release()
             return

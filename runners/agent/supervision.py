@@ -335,8 +335,8 @@ def _before(attempt: str | None, number: int) -> bool:
     return attempt is not None and attempt.isdecimal() and int(attempt) < number
 
 
-FRESH_S = 2.0
-"""Age of a report that was read as it was written."""
+FRESH_S = 10.0
+"""Age of a report that was read as it was written, if late on a busy machine."""
 
 
 class Supervision:
@@ -486,8 +486,8 @@ class Supervision:
             self._hooks.follow(event)
 
     def _attempt_started(self, event: AttemptStarted, at: float) -> None:
-        fresh = 0.0 <= time.time() - at < FRESH_S
-        self._began = (event.attempt, time.monotonic()) if fresh else (0, 0.0)
+        age = time.time() - at
+        self._began = (event.attempt, time.monotonic() - age) if 0.0 <= age < FRESH_S else (0, 0.0)
         self._changes, self._evidence, self._hangs = {}, {}, ()
         self._hooks.keep({place.rank for place in event.ranks})
         if self._run.runner is None:
@@ -573,7 +573,7 @@ class Supervision:
             and text not in cause.text
         ):
             text = f"{cause.text}; {text}"
-        self._sampling.grown()
+        self._sampling.conclude()
         await self._judge()
         if phase is RunPhase.SUCCEEDED and self._run.state.attempts and self._run.state.attempts[-1].idle:
             text = f"{text}, but {self._run.state.attempts[-1].idle}"

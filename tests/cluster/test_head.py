@@ -70,8 +70,12 @@ def test_logs_of_the_other_node_come_through_the_relay(desk: Desk, training: str
 def test_nccl_reaches_all_nodes(desk: Desk, training: str) -> None:
     text = ok(desk, f"nccl {training} INFO")
     assert text.count("NCCL is not in use (gloo)") == 1
-    told = [one for one in desk.journal(training) if one["event"]["type"] == "NcclChanged"]
-    assert {one.get("node", 0) for one in told if one["event"]["level"] == "INFO"} == {0, 1}
+
+    def nodes() -> set[int]:
+        told = [one for one in desk.journal(training) if one["event"]["type"] == "NcclChanged"]
+        return {one.get("node", 0) for one in told if one["event"]["level"] == "INFO"}
+
+    desk.cluster.wait(lambda: nodes() == {0, 1}, "the hub hears it of both nodes", 20)
 
 
 def test_no_port_was_opened(desk: Desk, training: str) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from desk import typed_ssh
+from patience import slowness
 from slurm.cluster import Cluster
 from slurm.owned import guarded, sweep
 from slurm.settings import FREEZER, MARKER, Places, Shape, Trouble
@@ -49,7 +50,7 @@ def rig(*words: str, env: dict[str, str], by: tuple[str, ...] = ()) -> subproces
         env={**os.environ, **env},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=60 * slowness(),
         check=False,
     )
 
@@ -153,7 +154,7 @@ def hear(session: subprocess.Popen[bytes], timeout: float) -> bytes | None:
     assert session.stdout is not None
     return (
         os.read(session.stdout.fileno(), 100)
-        if select.select([session.stdout], [], [], timeout)[0]
+        if select.select([session.stdout], [], [], timeout * slowness())[0]
         else None
     )
 
@@ -286,7 +287,7 @@ def left(tmp_path: Path, folder: Path) -> list[object]:
 def test_a_rig_goes_with_its_owner(tmp_path: Path, number: int, when: str) -> None:
     with an_owner(tmp_path, when) as (owner, folder):
         owner.send_signal(number)
-        owner.wait(60)
+        owner.wait(60 * slowness())
         waited(lambda: not left(tmp_path, folder), "nothing is left")
 
 
@@ -309,7 +310,7 @@ def test_what_owner_and_guard_left_goes_before_the_next_start(
 
 
 def waited(so: Callable[[], bool], what: str, timeout: float = 60) -> None:
-    end = time.monotonic() + timeout
+    end = time.monotonic() + timeout * slowness()
     while not so():
         assert time.monotonic() < end, what
         time.sleep(0.1)

@@ -323,6 +323,22 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
         assert gone(pid), pid
 
 
+def removed(path: Path, into: Path) -> None:
+    """Remove a folder at once, in whatever processes write below it: it is moved into another folder first."""
+    aside = Path(tempfile.mkdtemp(dir=into)) / path.name
+    path.rename(aside)
+    shutil.rmtree(aside)
+
+
+def contents(folder: Path) -> bytes:
+    """What is in every file below a folder; what is gone when its turn comes is left out."""
+    held = []
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            held += [path.read_bytes()] if path.is_file() else []
+    return b"\n".join(held)
+
+
 def rss_bytes(pid: int) -> int:
     """Resident memory of a process now, in bytes."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -17,6 +17,9 @@ from pathlib import Path
 import pyte
 from patience import slowness
 
+ASKS_FOR_FRAMES, HAS_FRAMES = b"\x1b[?2026$p", b"\x1b[?2026;2$y"
+"""Whether the terminal draws frames whole (synchronized output), and that it does."""
+FRAME_BEGINS, FRAME_ENDS = b"\x1b[?2026h", b"\x1b[?2026l"
 KEYS = {"enter": "\r", "escape": "\x1b", "tab": "\t", "down": "\x1b[B", "up": "\x1b[A", "ctrl+n": "\x0e"}
 
 
@@ -56,17 +59,24 @@ class Screen:
         except OSError:
             return False
         self.written += data
+        if ASKS_FOR_FRAMES in self.written[1 - len(data) - len(ASKS_FOR_FRAMES) :]:
+            self._answer(HAS_FRAMES.decode())
         # pyte takes a private CSI with "<", ">" or "=" for text; nothing of it is shown by a terminal.
         self._stream.feed(data)
         return bool(data)
+
+    @property
+    def whole(self) -> bool:
+        """Whether no frame is half drawn: what a terminal shows then is what the program meant to show."""
+        return self.written.rfind(FRAME_BEGINS) <= self.written.rfind(FRAME_ENDS)
 
     def until(self, wanted: str | Callable[[str], object], seconds: float = 30.0) -> str:
         """Read until the screen shows `wanted` (a text, or what a function says); the screen then."""
         began = time.monotonic()
         found = (lambda text: wanted in text) if isinstance(wanted, str) else wanted
-        while not found(self.text):
+        while not (self.whole and found(self.text)):
             alive = self.read(0.1)
-            if found(self.text):
+            if self.whole and found(self.text):
                 break
             assert alive, f"hung up before {wanted!r}:\n{self.text}"
             assert time.monotonic() - began < seconds * slowness(), (

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from patience import slowness
 
 from .runs import EXAMPLES, Run, World
 
@@ -65,7 +66,7 @@ def bare(world: World, *args: str) -> None:
     ]
     done = subprocess.run(
         [*words, SCRIPT, *args], env={**world.env, "GLOO_SOCKET_IFNAME": "lo"}, cwd=world.work,
-        capture_output=True, text=True, timeout=200, check=False,
+        capture_output=True, text=True, timeout=200 * slowness(), check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
 

@@ -38,7 +38,8 @@ def hung(world: World) -> Iterator[Run]:
     assert run.wait("running") == 0
     out = [f"node-0/attempt-001/rank-{rank}.out" for rank in (0, 1)]
     assert until(lambda: all(b"here" in run.file(name) for name in out), 60), run.describe()
-    assert until(lambda: "all_reduce" in run.distui("dump", "stacks", "--rank", "0").out, 20)
+    assert until(lambda: "hang.py:8" in run.distui("dump", "stacks", "--rank", "1").out, 20)
+    assert until(lambda: "Rank 0 waits in #6 all_reduce" in run.distui("dump", "flight").out, 20)
     yield run
     run.stop("--grace", "2").fine()
 

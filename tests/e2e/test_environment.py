@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import slowness
 
-from .runs import DISTUI, Run, World, gone, kill, until
+from .runs import DISTUI, Run, World, contents, gone, kill, until
 
 WAITS = "import time\nprint('up', flush=True)\nwhile True:\n    time.sleep(0.1)\n"
 LAUNCH = {
@@ -92,8 +93,7 @@ def test_changes_last(world: World) -> None:
 def test_secrets_that_nobody_remembers_are_named_first(world: World) -> None:
     run = waiting(world, env=LAUNCH)
     run.distui("restart", "--yes", "--env", "MY_TOKEN=one", "--env", "PLAIN=1").fine()
-    held = [path for path in world.root.rglob("*") if path.is_file() and b"hf_launch" in path.read_bytes()]
-    assert not held
+    assert b"hf_launch" not in contents(world.root)
     assert (run.path / "environ").stat().st_mode & 0o777 == 0o600
     (pid,) = run.pids()
     kill(run.agent_pid())
@@ -192,7 +192,7 @@ def test_a_change_that_cannot_start_is_taken_back(world: World) -> None:
     )
     assert until(lambda: b"EnvironmentRestored" in run.file("runner.jsonl"), 30)
     program.chmod(0o755)
-    _, err = restarting.communicate(timeout=90)
+    _, err = restarting.communicate(timeout=90 * slowness())
     assert restarting.returncode == 1, err
     assert b"the change of A, B, MY_TOKEN is taken back" in err
     status = run.eventually(lambda now: now["state"] == "running", 60)
@@ -231,7 +231,7 @@ def test_ranks_that_torch_cannot_start_are_a_failed_attempt(world: World) -> Non
     restarting = world.start("restart", run.id, "--yes", "--env", "A=2")
     assert until(lambda: b"EnvironmentRestored" in run.file("runner.jsonl"), 60)
     program.chmod(0o755)
-    _, err = restarting.communicate(timeout=120)
+    _, err = restarting.communicate(timeout=120 * slowness())
     assert b"the change of A is taken back" in err, err
     status = run.eventually(lambda now: now["state"] == "running", 90)
     assert (status["attempts"][1]["outcome"], run.runner_pid()) == ("failed", runner)
@@ -258,14 +258,14 @@ def test_a_secret_is_taken_from_the_shell_that_types_when_asked_for(world: World
     run.distui("restart", "--yes", "--env-from-shell", "HF_TOKEN", env={"HF_TOKEN": "hf_typed"}).fine()
     assert rank(run, 2)["HF_TOKEN"] == "hf_typed"
     run.distui("restart", "--yes", "--env-from-shell", "NOT_THERE").refused(2, "NOT_THERE", "export it")
-    assert b"hf_typed" not in b"".join(path.read_bytes() for path in run.path.rglob("*") if path.is_file())
+    assert b"hf_typed" not in contents(run.path)
 
 
 def test_too_few_files_are_said_at_once(world: World) -> None:
     script = world.script("waits.py", WAITS)
     done = subprocess.run(
         ["bash", "-c", f"ulimit -n 24; exec {DISTUI} exec --detach -- {sys.executable} {script}"],
-        env=world.env, cwd=world.work, capture_output=True, text=True, timeout=60, check=False,
+        env=world.env, cwd=world.work, capture_output=True, text=True, timeout=60 * slowness(), check=False,
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
     assert "ulimit -n 1024" in done.stderr

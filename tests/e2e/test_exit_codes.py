@@ -168,7 +168,7 @@ def test_a_command_that_is_interrupted_while_it_waits_tells_nothing_of_futures(
     waiting = world.start("restart", run.id, "--yes")
     run.eventually(lambda status: run.of("CommandReceived"))
     waiting.send_signal(how)
-    _, said = waiting.communicate(timeout=60)
+    _, said = waiting.communicate(timeout=60 * slowness())
     assert waiting.returncode == 128 + how
     assert said == b""
 
@@ -193,7 +193,7 @@ def test_streams_that_are_closed_full_or_unread(somebody: World, streams: str) -
     for words in PRINTING:
         line = f"{DISTUI} {words} {streams}"
         done = subprocess.run(["bash", "-c", line], cwd=somebody.work, env=somebody.env, capture_output=True,
-                              text=True, timeout=60, check=False, stdin=subprocess.DEVNULL)  # fmt: skip
+                              text=True, timeout=60 * slowness(), check=False, stdin=subprocess.DEVNULL)  # fmt: skip
         for bad in ("Traceback", "Exception ignored", "Errno"):
             assert bad not in done.stderr + done.stdout, (line, done.stderr)
 
@@ -210,7 +210,7 @@ def test_a_reader_that_went_away_is_141_and_a_full_disk_1(somebody: World) -> No
                 (full.fileno(), 1, f"distui: Cannot write to standard output: {os.strerror(28)}\n"),
             ):
                 done = subprocess.run([DISTUI, *words], stdout=stdout, stderr=subprocess.PIPE, env=somebody.env,
-                                      text=True, timeout=60, check=False)  # fmt: skip
+                                      text=True, timeout=60 * slowness(), check=False)  # fmt: skip
                 assert (done.returncode, done.stderr) == (code, err), words
     os.close(write)
 
@@ -252,7 +252,7 @@ def test_who_follows_into_a_file_or_an_open_pipe_stays(world: World) -> None:
     both = os.open(world.work / "pipe", os.O_RDWR)  # it can be read at once, and for ever
     with (world.work / "file").open("wb") as file:
         followers = [world.start("events", run.id, "-f", stdout=stdout) for stdout in (both, file)]
-    run.wait("healthy")
+    assert run.wait("healthy") == 0
     run.stop("--grace", "1").fine()
     assert [follower.wait(30 * slowness()) for follower in followers] == [0, 0]
     os.close(both)
@@ -266,6 +266,6 @@ def test_a_refusal_that_nobody_can_read_has_its_exit_code(somebody: World) -> No
         for words, code in ((["ls", "age<2x"], 2), (["frobnicate"], 2), (["status", "nothing"], 3)):
             for stderr in (write, full.fileno()):
                 done = subprocess.run([DISTUI, *words], stdout=subprocess.PIPE, stderr=stderr, env=somebody.env,
-                                      timeout=60, check=False)  # fmt: skip
+                                      timeout=60 * slowness(), check=False)  # fmt: skip
                 assert (done.returncode, done.stdout) == (code, b""), words
     os.close(write)

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import slowness
 
 from .runs import DISTUI, World, until
 
@@ -23,9 +24,14 @@ for step in range(4):
     dist.all_reduce(torch.ones(1))
     print(f"step {step} \\x1b[31mred", "x" * 9000, flush=True)
     print(f"aside {step}", file=sys.stderr, flush=True)
-    time.sleep(1.2)
+    time.sleep(float(os.environ["PAUSE_S"]))
 sys.stdout.write(f"last words of {rank}")
 sys.stdout.flush()
+through = f"through-{os.environ['DISTUI_ATTEMPT']}"
+if rank == 1:
+    open(through, "w").close()
+while not os.path.exists(through):
+    time.sleep(0.01)
 if rank == 0:
     raise ValueError("no such luck")
 time.sleep(600)
@@ -50,7 +56,8 @@ for number in itertools.count():
 def test_the_output_of_all_ranks_and_attempts_is_whole_when_it_fails(world: World) -> None:
     """As `torchrun --tee 3` prints it: stdout to stdout, stderr to stderr, whose it is before each line."""
     script = world.script("fails.py", FAILS)
-    done = world.distui("launch", "ddp", "--nproc-per-node", "2", "--restarts", "1", "--", script)
+    pause = ("--env", f"PAUSE_S={1.2 * slowness():g}")  # what is written within a look's time has no order
+    done = world.distui("launch", "ddp", "--nproc-per-node", "2", "--restarts", "1", *pause, "--", script)
     assert done.code == 1
     lines = done.out.splitlines()
     for rank in (0, 1):
@@ -96,7 +103,7 @@ def test_a_reader_that_does_not_read_holds_up_no_rank_and_misses_no_line(world: 
         peak = int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0])
         assert process.poll() is None, "it waits for its reader"
         assert peak < 160 << 10, f"{peak} kB"
-        out, _ = process.communicate(timeout=200)
+        out, _ = process.communicate(timeout=200 * slowness())
     finally:
         process.kill()
         process.wait()
@@ -114,8 +121,8 @@ def test_a_pipe_that_closes_ends_neither_the_run_nor_the_wait_for_its_outcome(wo
     )
     line = f"{DISTUI} launch ddp --nproc-per-node 1 --restarts 0 -- {script} | head -n 2; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(
-        ["bash", "-c", line], cwd=world.work, env=world.env, capture_output=True, text=True, timeout=120,
-        check=False, stdin=subprocess.DEVNULL,
+        ["bash", "-c", line], cwd=world.work, env=world.env, capture_output=True, text=True,
+        timeout=120 * slowness(), check=False, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     lines = done.stdout.splitlines()
     assert [one[:13] for one in lines[:2]] == ["[default0]:0 ", "[default0]:1 "]
@@ -134,7 +141,7 @@ def test_ctrl_c_leaves_at_once_though_nobody_reads_and_the_run_goes_on(world: Wo
             "far more than a pipe holds"
         )
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
+        assert process.wait(20 * slowness()) == 130
     finally:
         process.kill()
         process.communicate()
@@ -147,7 +154,7 @@ def test_a_full_disk_ends_no_run_and_is_reported(world: World) -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
             words, cwd=world.work, env=world.env, stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE,
-            text=True, timeout=120, check=False,
+            text=True, timeout=120 * slowness(), check=False,
         )  # fmt: skip
     assert done.returncode == 1
     assert "every rank ended with exit code 0" in done.stderr

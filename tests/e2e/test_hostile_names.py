@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from .hostile import EVIL, harmless, terminal
-from .runs import DISTUI, World
+from .runs import DISTUI, World, gone
 
 
 def shown(world: World, *words: str) -> str:
@@ -25,7 +25,8 @@ def shown(world: World, *words: str) -> str:
 
 def ended(world: World) -> Path:
     run = world.run("exec", "--name", "plain", "--", sys.executable, "-c", "pass")
-    run.wait()
+    assert run.wait() == 0
+    assert gone(run.agent_pid()), "it writes no more"
     return run.path
 
 

@@ -10,6 +10,8 @@ import subprocess
 import sys
 from typing import Any
 
+from patience import slowness
+
 from .runs import DISTUI, World
 from .screen import Screen
 
@@ -39,11 +41,11 @@ def test_a_pipe_gets_a_list_a_line(world: World) -> None:
         lists: list[Any] = [json.loads(watching.stdout.readline()) for _ in range(3)]
     finally:
         watching.send_signal(signal.SIGINT)
-        watching.communicate(timeout=30)
+        watching.communicate(timeout=30 * slowness())
     assert watching.returncode == 130
     assert [[each["run"] for each in one] for one in lists] == [[run.id]] * 3
     listed = subprocess.run(
         [sys.executable, "-m", "distui.tui", "ls", "state:failed"], env=world.env, capture_output=True, text=True,
-        timeout=60, check=True,
+        timeout=60 * slowness(), check=True,
     )  # fmt: skip
     assert listed.stdout == "no run of 1 fits the filter\n"

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from patience import slowness
 
-from .runs import Done, World, until
+from .runs import Done, World, gone, until
 from .screen import Screen
 from .test_other_hosts import SSHD, Near
 from .test_other_hosts import near as near
@@ -30,8 +31,9 @@ def somebody() -> Iterator[World]:
     run = world.run(
         "exec", "--name", "night", "--", "sh", "-c", "echo hello from linux; echo trouble >&2; exit 3"
     )
-    run.wait()
+    assert run.wait() == 1
     world.distui("export", "night", "night.tar.gz").fine()
+    assert gone(run.agent_pid()), "which keeps its run until it has left"
     world.distui("rm", "night", "--yes").fine()
     yield world
     world.close()
@@ -41,7 +43,7 @@ def mac(world: World, *words: str) -> Done:
     """`distui WORDS…` on what looks like a Mac."""
     done = subprocess.run(
         [*RIG, *words], env=world.env, cwd=world.work, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        timeout=120, check=False,
+        timeout=120 * slowness(), check=False,
     )  # fmt: skip
     return Done(done.returncode, done.stdout, done.stderr)
 
@@ -59,7 +61,7 @@ def test_every_module_of_the_viewer_is_imported() -> None:
     code = f"import sys; sys.path.insert(0, {str(ROOT / 'tests/rigs')!r}); import macos, importlib; macos.become()\n"
     code += f"for name in {modules!r}: importlib.import_module(name)\nprint('all', sys.platform)"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120 * slowness(), check=False
     )
     assert done.stdout == "all darwin\n", done.stderr[-2000:]
 
@@ -152,7 +154,7 @@ def test_a_run_of_a_linux_host_is_attached_to(near: Near, tmp_path: Path) -> Non
     try:
         done = subprocess.run(
             [*RIG, "ls", "--host", "near", "--json"], env=env, cwd=tmp_path, capture_output=True, text=True,
-            timeout=100, check=False,
+            timeout=100 * slowness(), check=False,
         )  # fmt: skip
         assert [run["name"] for run in json.loads(done.stdout)] == ["faraway"], done.stderr
         screen = Screen([*RIG, "attach", "--host", "near", "faraway"], env, tmp_path)

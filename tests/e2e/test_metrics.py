@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import Any
 
 import pytest
 
-from .runs import DISTUI, World
+from .runs import DISTUI, World, gone, kill, until
 from .screen import Screen
 
 pytestmark = pytest.mark.timeout(180)
@@ -60,6 +61,7 @@ def test_a_run_has_the_same_metrics_live_ended_and_in_a_bundle(world: World) -> 
     assert text.splitlines()[0].split() == ["METRIC", "OF", "LAST", "MIN", "MEAN", "MAX", "CURVE"]
     assert {line.split()[0] for line in text.splitlines()[1:]} == {"rank.step_s", "host.cpu"}
     assert run.stop().code == 0
+    assert gone(run.agent_pid()), "it has written its last second"
 
     ended = run.distui("metrics", "--json").fine().json()
     for name, index in (("rank.step", 0), ("rank.step", 1), ("rank.rss", 0)):
@@ -78,6 +80,15 @@ def test_a_run_has_the_same_metrics_live_ended_and_in_a_bundle(world: World) -> 
     one = run.distui("metrics", "--rank", "1", "--last", "5m", "--json").fine().json()
     assert {each["index"] for each in one["series"]} == {1}
     assert {each["metric"].partition(".")[0] for each in one["series"]} <= {"rank", "train"}
+
+
+def test_who_hears_of_the_end_finds_the_last_second_on_disk(world: World) -> None:
+    """Also where the agent lives no longer than until it has told that."""
+    run = world.execute("print('at once')\n")
+    assert until(lambda: b'"RunEnded"' in run.file("journal.jsonl"), 60, every=0.001)
+    with contextlib.suppress(ProcessLookupError):
+        kill(run.agent_pid())
+    assert b'"host.mem"' in run.file("metrics/1s.jsonl")
 
 
 def test_what_cannot_be_asked_is_said_in_a_sentence(world: World) -> None:

@@ -10,7 +10,7 @@ import pytest
 from patience import slowness
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from .runs import World, until
+from .runs import World, gone, until
 
 JOB = """\
 import os, time
@@ -57,6 +57,7 @@ def test_ranks_of_torchrun_and_how_the_run_ended(world: World) -> None:
     assert not run.world.distui("stop", run.id, "--yes").code
     assert until(lambda: state_of(path) == "stopped", 30 * slowness())
     assert series(path, "distui_rank_steps") == []
+    assert gone(run.agent_pid()), "the last text may follow one that was under way"
     before = path.stat().st_mtime_ns
     run.world.distui("status", run.id).fine()
     assert path.stat().st_mtime_ns == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from otlp import Pushed, decoded
 from patience import slowness
 from web_sink import Sink, sink
 
-from .runs import Run, World, until
+from .runs import Run, World, contents, gone, until
 
 SECRET = "v3ry-Secret-0f-The-Collector"
 JOB = """\
@@ -50,10 +51,6 @@ def findings(run: Run) -> list[str]:
     return [each["text"] for each in run.status()["findings"] if each["id"] == "metrics-push"]
 
 
-def written(folder: Path) -> bytes:
-    return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
-
-
 @pytest.mark.torch
 def test_ranks_of_torchrun_and_how_the_run_ended(world: World, collector: Sink) -> None:
     configured(world, collector.url(f"/{SECRET}"))
@@ -78,21 +75,23 @@ def test_ranks_of_torchrun_and_how_the_run_ended(world: World, collector: Sink) 
     assert not run.world.distui("stop", run.id, "--yes").code
     assert until(lambda: newest(collector).state == "stopped", 30 * slowness())
     assert newest(collector).values("distui.rank.steps") == []
+    assert gone(run.agent_pid()), "the last push may follow one that was under way"
     count = len(collector.got)
     bundle = world.work / "bundle"
     run.world.distui("export", run.id, str(bundle)).fine()
     assert len(collector.got) == count, "reading pushes nothing"
-    assert SECRET.encode() not in written(world.state) + bundle.read_bytes()
+    assert SECRET.encode() not in contents(world.state) + bundle.read_bytes()
 
 
 def test_a_collector_that_is_not_there_is_a_finding_until_it_is(world: World) -> None:
-    with sink() as gone:
-        pass
-    configured(world, gone.url())
+    bound = socket.socket()  # nobody listens there, and nobody else can
+    bound.bind(("127.0.0.1", 0))
+    absent = Sink(bound.getsockname()[1])
+    configured(world, absent.url())
     run = world.execute(JOB)
     assert until(lambda: findings(run) != [], 30 * slowness()), run.describe()
-    assert findings(run) == [f"metrics are not pushed: 127.0.0.1:{gone.port}: Connection refused"]
-    with sink(gone.port) as collector:
+    assert findings(run) == [f"metrics are not pushed: 127.0.0.1:{absent.port}: Connection refused"]
+    with sink(bound) as collector:
         assert until(lambda: findings(run) == [], 40 * slowness()), run.describe()
         assert newest(collector).state == "running"
         (world.work / "go").touch()

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from patience import slowness
 from web_sink import Sink, sink
 
-from .runs import World, kill, until
+from .runs import World, contents, kill, until
 
 SECRET = "sEcReTpArToFtHeUrL"
 CRASHES = """
@@ -61,10 +62,6 @@ def command_lines() -> str:
     return "\n".join(lines)
 
 
-def written(folder: Path) -> bytes:
-    return b"\n".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
-
-
 def test_a_run_that_fails_calls_once_for_each_cause_and_no_secret_is_anywhere(
     world: World, server: Sink
 ) -> None:
@@ -93,6 +90,7 @@ def test_a_run_that_fails_calls_once_for_each_cause_and_no_secret_is_anywhere(
     with tarfile.open(bundle) as tar:
         packed = b"".join(tar.extractfile(each).read() for each in tar if each.isfile())  # type: ignore[union-attr]
     got = server.wait(4)
+    assert world.left() == {}, "the agent has written down which notices were taken"
     team = [each.json() for each in got if each.path == f"/{SECRET}"]
     by_rule = {each["rule"]: each for each in team}
     assert len(team) == len(by_rule) == 3
@@ -109,7 +107,7 @@ def test_a_run_that_fails_calls_once_for_each_cause_and_no_secret_is_anywhere(
         ("team", "first-step"), ("team", "restarted"), ("team", "gave-up"), ("phone", "gave-up"),
     }  # fmt: skip
     listed = world.distui("notify").out + world.distui("notify", "--json").out + log.out
-    kept = written(world.state) + written(world.sockets)
+    kept = contents(world.state) + contents(world.sockets)
     for secret in ALL_SECRETS:
         assert secret not in printed + listed
         assert secret.encode() not in packed + kept
@@ -149,7 +147,7 @@ def test_a_server_that_never_answers_holds_nothing_up(world: World, server: Sink
     began = time.monotonic()
     done = world.distui("exec", "--name", "quick", "--", sys.executable, "-c", "print('step 1 loss 1')")
     assert done.code == 0
-    assert time.monotonic() - began < 12  # one request alone is given 15 s
+    assert time.monotonic() - began < 12 * slowness()  # one request alone is given 15 s
     assert world.distui("exec", "--name", "quick", "--", "true").code == 0
     for pid in world.processes():  # agents that wait for their last notices
         with contextlib.suppress(ProcessLookupError):

@@ -34,7 +34,7 @@ def night(world: World) -> World:
     (folder / "settings.toml").write_text('[notify]\nsend = ["terminal:gave-up"]\n')
     for name in ("TMUX", "STY", "VTE_VERSION", "TERM_PROGRAM"):
         world.env.pop(name, None)
-    world.execute(CRASHES, name="night").wait("running")
+    assert world.execute(CRASHES, name="night").wait("running") == 0
     return world
 
 
@@ -48,11 +48,20 @@ def shown(world: World, *argv: str, **env: str) -> Iterator[Screen]:
         screen.close()
 
 
-def fail(world: World, screen: Screen) -> bytes:
-    """Let the run fail: what the terminal got until that was on the screen, and some time after."""
+def turned(screen: Screen, *focus: str) -> None:
+    """Tell the cockpit that it gets or loses the focus, and wait until it knows: keys have their turn after that."""
+    screen.press(*focus, ":")
+    screen.until("Tab lists")
+    screen.press("escape")
+    screen.until(lambda text: "Tab lists" not in text)
+
+
+def fail(world: World, screen: Screen, rung: bytes = b"") -> bytes:
+    """Let the run fail: what the terminal got until that was on the screen (and it was `rung`), and some time after."""
     before = len(screen.written)
     (world.work / "go").touch()
     screen.until("failed")
+    screen.until(lambda _: rung in screen.written[before:])
     for _ in range(15):
         screen.read(0.1)
     return bytes(screen.written[before:])
@@ -61,15 +70,15 @@ def fail(world: World, screen: Screen) -> bytes:
 def test_a_terminal_without_the_focus_is_rung(night: World) -> None:
     with shown(night, **TERMINAL) as screen:
         assert b"\x1b[?1004h" in screen.written
-        screen.press(BLUR)
-        data = fail(night, screen)
+        turned(screen, BLUR)
+        data = fail(night, screen, OSC)
     assert data.count(OSC) == 1
     assert data.count(b"\x1b\\\a") == 1
 
 
 def test_a_terminal_with_the_focus_is_left_alone(night: World) -> None:
     with shown(night, **TERMINAL) as screen:
-        screen.press(BLUR, FOCUS)
+        turned(screen, BLUR, FOCUS)
         data = fail(night, screen)
     assert b"\a" not in data
     assert b"\x1b]9;" not in data
@@ -77,9 +86,9 @@ def test_a_terminal_with_the_focus_is_left_alone(night: World) -> None:
 
 def test_a_terminal_is_left_alone_where_the_run_is_not_to_ring(world: World, night: World) -> None:
     world.distui("stop", "night", "--yes").fine()
-    world.execute(CRASHES, "--notify", "off", name="quiet").wait("running")
+    assert world.execute(CRASHES, "--notify", "off", name="quiet").wait("running") == 0
     with shown(world, DISTUI, "attach", "quiet", **TERMINAL) as screen:
-        screen.press(BLUR)
+        turned(screen, BLUR)
         data = fail(world, screen)
     assert b"\a" not in data
 
@@ -95,8 +104,8 @@ def test_inside_tmux_the_terminal_around_it_is_rung(night: World, focused: bool)
     words = ("tmux", "-S", server, "-f", str(conf), "new-session", DISTUI, "attach", "night")
     try:
         with shown(night, *words, LC_ALL="C.UTF-8") as screen:
-            screen.press(FOCUS if focused else BLUR)
-            data = fail(night, screen)
+            turned(screen, FOCUS if focused else BLUR)
+            data = fail(night, screen, b"" if focused else OSC)
     finally:
         subprocess.run(
             ["tmux", "-S", server, "kill-server"], check=False, capture_output=True, env=night.env

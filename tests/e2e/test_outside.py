@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from patience import slowness
 
 from distui.runners.local_agent import with_link
 from distui.runners.model import Pulse
@@ -40,18 +41,18 @@ def here(world: World, text: str, *options: str) -> Run:
     return run
 
 
-def seen(run: Run, rank: int, monkeypatch: pytest.MonkeyPatch, seconds: float = 40.0) -> Pulse:
-    """The first pulse of a rank that has a stack though its hook says nothing."""
+def seen(run: Run, rank: int, monkeypatch: pytest.MonkeyPatch, name: str, seconds: float = 40.0) -> Pulse:
+    """The first pulse of a rank with the function `name` on its stack, though its hook says nothing."""
     for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "DISTUI_SOCKET_DIR"):
         monkeypatch.setenv(name, run.world.env[name])
 
     async def follow(entry: object, link: object) -> Pulse:
         state = RunState()
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(seconds * slowness()):
             async for stamped in link.events():  # type: ignore[attr-defined]
                 state.apply(stamped)
                 pulse = state.ranks[rank].pulse if rank in state.ranks else None
-                if pulse is not None and not pulse.hook and pulse.stack:
+                if pulse is not None and not pulse.hook and any(site.name == name for site in pulse.stack):
                     return pulse
         raise AssertionError(run.describe())
 
@@ -63,9 +64,9 @@ def test_a_gloo_job_without_hooks_is_read_from_outside(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = here(world, HANG, "--no-hook")
-    pulse = seen(run, 1, monkeypatch)
+    pulse = seen(run, 1, monkeypatch, "asleep")
     assert (pulse.stack[0].name, pulse.stack[0].line) == ("asleep", 8)
-    assert any(site.name == "all_reduce" for site in seen(run, 0, monkeypatch).stack)
+    assert seen(run, 0, monkeypatch, "all_reduce")
     lines = run.distui("dump", "stacks").fine().out.splitlines()
     assert lines[0] == "rank 0 alone"
     there = lines.index("rank 1 alone")
@@ -79,7 +80,7 @@ def test_a_rank_that_holds_pythons_lock_and_took_the_signal_is_read_from_outside
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = here(world, HOLDS)
-    pulse = seen(run, 1, monkeypatch)
+    pulse = seen(run, 1, monkeypatch, "hold")
     assert (pulse.stack[0].name, pulse.stack[0].line) == ("hold", 8)
     raw = run.distui("dump", "stacks", "--raw", "--rank", "1").fine().out
     assert "Seen from outside, by py-spy" in raw

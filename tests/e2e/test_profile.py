@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import slowness
 from trace_format import flaws
 
 from .runs import Run, World, until
@@ -29,12 +30,13 @@ model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*(torch.nn
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 while True:
     if rank == 1:
-        time.sleep(0.02)
+        time.sleep(0.2)
     optimizer.zero_grad()
     with torch.profiler.record_function("fetch --password correct-horse-battery"):
         model(torch.randn(8, 64)).sum().backward()
     optimizer.step()
     if rank == 1 and os.path.exists("hang"):
+        open("hangs", "w").close()
         time.sleep(600)
 """
 PYTHON = """
@@ -89,7 +91,7 @@ def test_ranks_record_the_same_steps_and_what_they_say_is_shown(training: Run) -
     assert (len(first["steps"]), len(second["steps"])) == (2, 2)
     assert report["slowest"] == 1
     assert first["shares"]["not_overlapped"] > 0.5, "it waits for the other, and computes nothing meanwhile"
-    assert second["idle"] > 2 * 0.02
+    assert second["idle"] > 2 * 0.2
     assert {"aten::addmm", "aten::mm"} <= {each["name"] for each in report["operators"]}
     assert [each["name"] for each in report["collectives"]] == ["gloo:all_reduce"]
     steps = [f"ProfilerStep#{first['first_step'] + after}" for after in (0, 1)]
@@ -169,11 +171,13 @@ def exported(run: Run) -> None:
 
 def test_ranks_that_hang_or_die_are_named_and_another_profile_waits_its_turn(training: Run) -> None:
     run = training
-    first = run.world.start("profile", run.name, "--steps", "100", "--timeout", "6")
+    limit = f"{6 * slowness():g}"
+    first = run.world.start("profile", run.name, "--steps", "100", "--timeout", limit)
     assert until(lambda: run.of("CommandReceived"), 20)
     (run.world.work / "hang").touch()
     run.distui("profile").refused(1, "A profile of this run is under way")
-    assert first.wait(60) == 1
+    assert first.wait(120 * slowness()) == 1
+    assert (run.world.work / "hangs").exists()
     said = run.distui("profile", "--steps", "1", "--timeout", "2").refused(
         1, "not reached within 2 s (at step "
     )
@@ -183,10 +187,11 @@ def test_ranks_that_hang_or_die_are_named_and_another_profile_waits_its_turn(tra
         ["not", "reached", "within", "0", "s"]
     ] * 2
 
+    asked = len(run.of("CommandReceived"))
     dying = run.world.start("profile", run.name, "--steps", "100")
-    assert until(lambda: len(run.of("CommandReceived")) >= 4, 20)
+    assert until(lambda: len(run.of("CommandReceived")) > asked, 20)
     os.kill(run.status()["ranks"][1]["pid"], signal.SIGKILL)
-    assert dying.wait(90) == 1
+    assert dying.wait(90 * slowness()) == 1
     assert run.of("CommandDone")[-1]["ok"] is False
     assert not list(run.path.glob("node-0/profiles/*/*.gz"))
 

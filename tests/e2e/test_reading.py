@@ -135,11 +135,11 @@ STATES: dict[Callable[[World], Run], str] = {
 def snapshot(run: Run) -> tuple[set[int], dict[str, tuple[int, int]]]:
     """Processes with the run's marker, and what the files are that reading must leave alone."""
     living = set(run.marked())  # ranks that live write on
-    files = {
-        str(path.relative_to(run.path)): (path.stat().st_mtime_ns, path.stat().st_size)
-        for path in run.path.rglob("*")
-        if path.is_file() and path.name not in OWN and not (living and "node-0" in path.parts)
-    }
+    files = {}
+    for path in run.path.rglob("*"):
+        if path.is_file() and path.name not in OWN and not (living and "node-0" in path.parts):
+            with contextlib.suppress(FileNotFoundError):  # an agent that starts replaces its files
+                files[str(path.relative_to(run.path))] = (path.stat().st_mtime_ns, path.stat().st_size)
     return living, files
 
 

@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from patience import slowness
 
 from distui.runners.model import Restart
 from distui.tui.cli import parser, split_rest
@@ -158,7 +159,7 @@ class Desk:
         """The line in a shell, to its end."""
         process = self.start(text)
         try:
-            out, err = process.communicate(timeout=timeout)
+            out, err = process.communicate(timeout=timeout * slowness())
         except BaseException:
             process.kill()
             process.communicate()
@@ -236,9 +237,9 @@ def test_the_first_five_minutes(desk: Desk) -> None:
     waiting = desk.start(WAIT)
     assert alive(waiting.pid)
     (desk.world.work / "done").touch()
-    waiting.communicate(timeout=60)
+    waiting.communicate(timeout=60 * slowness())
     assert waiting.returncode == 0
-    out, _ = launching.communicate(timeout=60)
+    out, _ = launching.communicate(timeout=60 * slowness())
     assert launching.returncode == 0, out
     assert [one["state"] for one in run.status()["ranks"]] == ["succeeded"] * 2
     assert all(one["step"] > 0 for one in run.status()["ranks"]), "what was reached stays"
@@ -304,7 +305,7 @@ def followed(desk: Desk) -> None:
             assert process.poll() is None, "it follows"
         finally:
             process.send_signal(signal.SIGINT)
-            process.communicate(timeout=30)
+            process.communicate(timeout=30 * slowness())
         assert process.returncode == 130
 
 
@@ -326,7 +327,7 @@ def watched(desk: Desk, run: Run) -> None:
         finally:
             with suppress(ProcessLookupError):
                 os.kill(foreign.pid, signal.SIGTERM)
-            foreign.wait(60)
+            foreign.wait(60 * slowness())
     assert run.pids() == pids
 
 
@@ -372,7 +373,7 @@ def test_a_preset_acts_on_a_script_that_nobody_edited(desk: Desk) -> None:
     status = run.eventually(lambda status: (status["applied"] or {}).get("state") == "applied", 90)
     assert f"zero1 applied at train.py:{line}" in status["applied"]["text"]
     (desk.world.work / "done").touch()
-    out, _ = launching.communicate(timeout=60)
+    out, _ = launching.communicate(timeout=60 * slowness())
     assert launching.returncode == 0, out
 
 
@@ -389,5 +390,5 @@ def test_a_torchrun_inside_a_command_is_steered_like_a_launch(desk: Desk) -> Non
     assert environment(after["ranks"][1]["pid"])["OMP_NUM_THREADS"] == "3"
     assert after["runner_pid"] == before["runner_pid"]
     (desk.world.work / "done").touch()
-    out, _ = executing.communicate(timeout=60)
+    out, _ = executing.communicate(timeout=60 * slowness())
     assert executing.returncode == 0, out

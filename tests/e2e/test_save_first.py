@@ -7,6 +7,7 @@ import pty
 import subprocess
 
 import pytest
+from patience import slowness
 
 from .runs import DISTUI, EXAMPLES, Run, World, until
 
@@ -67,6 +68,7 @@ def waiting(world: World, text: str, *options: str) -> Run:
     script = world.script("train.py", text)
     run = world.run("launch", "ddp", "--nproc-per-node", "2", "--grace", "5", *options, "--", script)
     assert until(lambda: len(list(world.work.glob("ready-*"))) == 2, 60), run.describe()
+    assert run.wait("running") == 0, "and their agent knows"
     return run
 
 
@@ -170,7 +172,7 @@ def test_an_answer_holds_only_for_the_run_that_was_asked_about(world: World) -> 
     assert b"Restart 2 ranks" in question
     run.distui("restart", "--yes").fine()  # meanwhile, from elsewhere
     os.write(ours, b"y\n")
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=60 * slowness())
     os.close(ours)
     os.close(theirs)
     assert process.returncode == 1

@@ -15,7 +15,7 @@ from distui.runners.hub.sky_process import Candidate
 from distui.tui.arguments import READS
 from distui.tui.cli import parser
 
-from .runs import World
+from .runs import World, gone
 
 VERBS = {name: verb for name, verb in parser().verbs.items() if verb.prog == f"distui {name}"}
 
@@ -110,6 +110,7 @@ def test_what_a_run_has(somebody: World, printed: Callable[[str], Any]) -> None:
         "status", "ls", "wait", "diagnose", "events", "prune --keep 0 -n", "tag night -keep", "rm night -y",
     ):  # fmt: skip
         verb, _, rest = line.partition(" ")
+        assert verb != "rm" or gone(run.agent_pid()), "which keeps its run until it has left"
         given = rest if "night" in rest or verb in ("ls", "watch", "prune") else f"night {rest}".strip()
         document = printed(f"{verb} {given}".strip())
         assert document, line

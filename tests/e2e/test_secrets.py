@@ -9,7 +9,6 @@ import os
 import stat
 import sys
 import tarfile
-import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from hypothesis import strategies as st
 
 from distui.presets.secrets import MASK
 
-from .runs import World, gone, kill
+from .runs import World, contents, gone, kill, until
 
 SHOWS = """
 import json, os, sys, time
@@ -43,19 +42,13 @@ VALUES = st.text("abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789", min
 
 def everything(folder: Path) -> bytes:
     """The content of every file below a folder, and their names."""
-    paths = [path for path in folder.rglob("*") if path.is_file()]
-    return b"\n".join(
-        itertools.chain((path.read_bytes() for path in paths), (str(path).encode() for path in paths))
-    )
+    return b"\n".join((contents(folder), *(str(path).encode() for path in folder.rglob("*"))))
 
 
 def seen(world: World) -> tuple[list[str], dict[str, str]]:
     """Arguments and environment of the command that runs now."""
     path = world.work / "seen.json"
-    for _ in range(400):
-        if path.exists():
-            break
-        time.sleep(0.05)
+    assert until(path.exists, 60)
     argv, env = json.loads(path.read_text())
     path.unlink()
     return argv, env

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from patience import slowness
 
 from .runs import EXAMPLES, Done, World
 
@@ -49,7 +50,7 @@ def sh(world: World, line: str) -> Done:
     """A line in a shell; RUN is the training that the page starts."""
     done = subprocess.run(
         ["bash", "-c", line.replace("RUN", "night")], cwd=world.work, env=world.env, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=170, check=False,
+        capture_output=True, text=True, timeout=170 * slowness(), check=False,
     )  # fmt: skip
     return Done(done.returncode, done.stdout, done.stderr)
 

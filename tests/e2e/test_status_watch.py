@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import signal
 
+from patience import slowness
+
 from .runs import DISTUI, World
 from .screen import Screen
 
@@ -36,14 +38,14 @@ def test_in_a_pipe_each_status_is_an_object_and_an_interrupt_is_130(world: World
     assert interrupted.stdout is not None
     assert b"running" in interrupted.stdout.readline()
     interrupted.send_signal(signal.SIGINT)
-    _, err = interrupted.communicate(timeout=60)
+    _, err = interrupted.communicate(timeout=60 * slowness())
     assert (interrupted.returncode, err) == (130, b"")
     waited = run.distui("wait", "--until", "healthy", "--json").fine().json()
     assert (waited["run"], waited["state"]) == (run.id, "running")
-    late = run.distui("wait", "--timeout", "0.3", "--json")
+    late = run.distui("wait", "--timeout", f"{slowness():g}", "--json")
     assert (late.code, late.json()["state"]) == (124, "running")
     assert run.stop("--grace", "1").code == 0
-    out, _ = watching.communicate(timeout=60)
+    out, _ = watching.communicate(timeout=60 * slowness())
     assert watching.returncode == 0
     assert json.loads(out.splitlines()[-1])["state"] == "stopped"
     ended = run.distui("wait", "--json")

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from patience import slowness
 
 from .runs import DISTUI, World
 from .screen import Screen
@@ -101,7 +102,7 @@ def test_stacks_that_were_taken_are_seen_again_also_after_the_end(
 ) -> None:
     run = world.run("launch", "single", "--name", "stands", "--", world.script("stands.py", STANDS))
     assert run.wait("running") == 0
-    end = time.monotonic() + 60
+    end = time.monotonic() + 60 * slowness()
     while "wait_for_nothing" not in run.distui("dump", "stacks").out:  # torch is being imported until then
         assert time.monotonic() < end, run.describe()
     taken = time.time()

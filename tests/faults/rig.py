@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e.runs import Run, World, until
+from patience import slowness
 
 from . import table
 
@@ -77,9 +78,9 @@ class Wanted:
     def wrongs(self, told: Sequence[Told], verdict: Told | None, seconds: float) -> list[str]:
         """What is wrong with what was said, a phrase each."""
         if verdict is None:
-            return [f"no verdict in {PATIENCE_S:.0f} s"]
+            return [f"no verdict in {PATIENCE_S * slowness():.0f} s"]
         found = verdict.finding
-        wrong = [f"{verdict.id} after {seconds:.0f} s"] if seconds > GOAL_S else []
+        wrong = [f"{verdict.id} after {seconds:.0f} s"] if seconds > GOAL_S * slowness() else []
         wrong += [f"names rank {found.get('rank')}"] if self.rank not in (None, found.get("rank")) else []
         wrong += [f"names node {found.get('node')}"] if self.node not in (None, found.get("node")) else []
         wrong += [f"does not say {word!r}" for word in self.words if word not in verdict.words]
@@ -202,7 +203,7 @@ def see(name: str, run: Run, wanted: Wanted, sign: float | None = None) -> Told:
 
 def judge(name: str, looking: Watching, wanted: Wanted, sign: float) -> Told:
     """Wait for the verdict on the fault that came at `sign`, and keep it for the table."""
-    verdict = looking.verdict(wanted, PATIENCE_S)
+    verdict = looking.verdict(wanted, PATIENCE_S * slowness())
     looking.first(lambda event: event["type"] == "RunEnded", AFTER_S)
     seconds = 0.0 if verdict is None else max(0.0, verdict.at - sign)
     wrong = wanted.wrongs(looking.told, verdict, seconds)
@@ -217,7 +218,9 @@ def judge(name: str, looking: Watching, wanted: Wanted, sign: float) -> Told:
 def see_peace(name: str, run: Run, seconds: float) -> None:
     """A healthy run ends by itself within `seconds`, and no alarm sounds."""
     with watching(run).going_on() as looking:
-        over = looking.ended or looking.first(lambda event: event["type"] == "RunEnded", seconds)
+        over = looking.ended or looking.first(
+            lambda event: event["type"] == "RunEnded", seconds * slowness()
+        )
         alarms = [str(told) for told in looking.told if told.alarm]
         hints = [told.finding["text"] for told in looking.told if not told.alarm]
         said = ("no alarm; says: " + "; ".join(dict.fromkeys(hints))) if hints else "no alarm"

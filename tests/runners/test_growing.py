@@ -87,6 +87,16 @@ async def test_a_line_is_told_at_once_where_somebody_looks(tmp_path: Path) -> No
         assert told.sizes == {ONE: 11}
 
 
+async def test_who_comes_while_others_look_is_given_what_was_written_just_now(tmp_path: Path) -> None:
+    async with growing(tmp_path) as (it, told):
+        write(tmp_path, ONE)
+        it.attend(True)
+        for size in range(2, 12):
+            write(tmp_path, ONE)
+            it.welcome()
+            assert told.sizes == {ONE: size}
+
+
 async def test_a_file_that_gets_another_name_is_gone_by_its_old_one(tmp_path: Path) -> None:
     async with growing(tmp_path) as (it, told):
         write(tmp_path, TWO)

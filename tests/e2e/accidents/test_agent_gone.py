@@ -13,6 +13,8 @@ import termios
 from pathlib import Path
 from typing import Any
 
+from patience import slowness
+
 from ..runs import DISTUI, Run, World, alive, gone, kill, until
 
 COUNT = "import time\nfor n in range(100000):\n    print(n, flush=True)\n    time.sleep(0.05)\n"
@@ -85,7 +87,7 @@ def test_two_viewers_start_one_agent(world: World) -> None:
     kill(run.agent_pid())
     looking = [world.start("status", run.id, "--json") for _ in range(4)]
     for look in looking:
-        out, err = look.communicate(timeout=60)
+        out, err = look.communicate(timeout=60 * slowness())
         assert look.returncode == 0, err
         assert json.loads(out)["state"] == "running"
     whole(run.events())
@@ -147,7 +149,7 @@ def test_the_terminal_is_closed(world: World) -> None:
     assert run.wait("running") == 0
     pids = run.pids()
     os.close(master)  # the kernel hangs up
-    assert shell.wait(20) is not None
+    assert shell.wait(20 * slowness()) is not None
     viewers = [pid for pid, line in world.processes().items() if "exec --name tty" in line]
     assert all(gone(pid, 10) for pid in viewers), "the cockpit goes with its terminal"
     assert goes_on(run)

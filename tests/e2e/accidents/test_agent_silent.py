@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 
 import pytest
 
-from ..runs import DISTUI, Run, World, kill, until
+from ..runs import DISTUI, Run, World, kill, removed, until
 from ..screen import Screen
 
 COUNT = "import time\nfor n in range(100000):\n    print(n, flush=True)\n    time.sleep(0.05)\n"
@@ -56,7 +55,7 @@ def test_forced_stop_of_a_folder_that_is_gone(world: World) -> None:
     """The function needs the id alone."""
     run = world.execute(COUNT)
     assert run.wait("running") == 0
-    shutil.rmtree(run.path)
+    removed(run.path, world.root)
     code = (
         "import asyncio, pathlib, sys\n"
         "from distui.runners.agentless import forced_stop\n"

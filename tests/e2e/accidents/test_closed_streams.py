@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
+from patience import slowness
 
 from distui.presets.trusted_files import base, ignored
 
@@ -20,7 +21,8 @@ def test_a_launch_with_closed_streams(world: World, closed: tuple[int, ...]) -> 
     done = world.python(code, *words, sys.executable, "-c", "import time; time.sleep(60)")
     assert done.code == 0, (done.out, done.err)
     assert "Traceback" not in done.err
-    assert world.distui("wait", "quiet", "--until", "running", "--timeout", "20").code == 0
+    limit = f"{20 * slowness():g}"
+    assert world.distui("wait", "quiet", "--until", "running", "--timeout", limit).code == 0
     assert world.distui("stop", "quiet", "--yes").code == 0
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from distui.tui.cli import main
 
-from ..runs import EXAMPLES, Run, World, gone, kill
+from ..runs import EXAMPLES, Run, World, gone, kill, removed
 
 DEEP = b'{"a":' * 5000
 HUGE = 200 << 20
@@ -248,7 +248,7 @@ def test_a_live_run_is_seen_and_stopped(world: World, file: str, damage: str, se
 
 def test_a_folder_that_is_gone_while_the_run_lives(world: World) -> None:
     run = live(world)
-    shutil.rmtree(run.path)
+    removed(run.path, world.root)
     assert "its directory is gone" in world.distui("ls").fine().out
     (listed,) = world.distui("ls", "--json").fine().json()
     assert (listed["run"], listed["state"]) == (run.id, "running")
@@ -273,11 +273,11 @@ def test_without_plan_and_agent(world: World) -> None:
 def test_files_are_gone_and_nothing_is_known(world: World) -> None:
     """`status` says of a living run what `ls` says, and what nobody knows is no 0."""
     run = live(world)
+    kill(run.agent_pid())  # else it may write another event into the journal that was emptied
     for file in ("run.json", "plan.json"):
         (run.path / file).write_bytes(b"\xff" * 300)
     for file in ("journal.jsonl", "runner.jsonl", "runner.json"):
         (run.path / file).write_bytes(b"")
-    kill(run.agent_pid())
     (run.path / "agent.json").unlink()
     (listed,) = world.distui("ls", "--json").fine().json()
     status = run.status()

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from patience import slowness
 
 from ..runs import EXAMPLES, Run, World, kill, until
 
@@ -104,8 +105,10 @@ def test_a_run_ends_on_a_full_disk(small: World) -> None:
     fill(small)
     run.eventually(full)
     with small.start("events", run.id, "-f", "--json") as watching:
+        assert watching.stdout is not None
+        assert watching.stdout.readline(), "it is connected"
         (small.work / "go").touch()
-        out, err = watching.communicate(timeout=30)
+        out, err = watching.communicate(timeout=30 * slowness())
     assert watching.returncode == 0, err
     assert b'"RunEnded"' in out
     (small.state / "ballast").unlink()
@@ -193,7 +196,7 @@ def test_no_command_on_a_full_disk_is_lost(small: World) -> None:
         asking = small.start("restart", run.id, "--yes")
         assert until(lambda: run.file("journal.jsonl").count(b'"verb":"restart"') == 3, 20, every=0.002)
         kill(agent := run.status()["agent_pid"])
-        _, err = asking.communicate(timeout=60)
+        _, err = asking.communicate(timeout=60 * slowness())
         assert asking.returncode == 0 or (asking.returncode == 5 and b"not known whether" in err), err
         assert run.status()["agent_pid"] != agent
         run.eventually(lambda now: now["state"] == "running")
@@ -302,8 +305,9 @@ def test_the_disk_of_the_checkpoints_is_watched_where_it_is_another(world: World
     try:
         words = (sys.executable, world.script("saves.py", SAVES), "--save-dir", "ckpt")
         run = world.run("exec", "--name", "night", "--", *words)
-        run.wait("running")
-        assert until((disk / "step-10.pt").exists, 20)
+        assert run.wait("running") == 0
+        saved = disk / "step-10.pt"
+        assert until(lambda: saved.exists() and saved.stat().st_size == 3 << 20, 20)
         (disk / "ballast").write_bytes(b"x" * (11 << 20))
         assert until(lambda: "disk-checkpoints-low" in rooms(run), 40), run.describe()
         text = rooms(run)["disk-checkpoints-low"]

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from patience import slowness
 
 from distui.runners import file_io
 
@@ -30,7 +31,9 @@ def live(world: World, name: str = "job") -> Run:
 
 
 def lost(run: Run) -> Run:
+    """Its runner goes before its ranks, of whose end it would report."""
     kill(run.agent_pid())
+    kill(run.runner_pid())
     for pid in run.marked():
         kill(pid)
     return run
@@ -50,7 +53,7 @@ def apart(world: World, where: list[str], *words: str) -> subprocess.CompletedPr
         pytest.skip("no namespaces of this user's own here")
     return subprocess.run(
         ["unshare", *where, DISTUI, *words], env=world.env, cwd=world.work, capture_output=True, text=True,
-        timeout=120, check=False,
+        timeout=120 * slowness(), check=False,
     )  # fmt: skip
 
 

@@ -76,9 +76,20 @@ def test_under_torchrun(world: World) -> None:
     assert not run.marked()
 
 
+@pytest.mark.torch
 def test_the_agent_dies_while_it_waits_to_replace_the_runner(world: World) -> None:
     """It is lost then; an accident that was counted is not counted again by the restart that is asked for."""
-    run = world.execute(COUNT, "--restarts", "1", "--grace", "1")
+    words = (
+        "--restarts",
+        "1",
+        "--grace",
+        "1",
+        "--set",
+        "restart.backoff_s=600",
+        "--set",
+        "restart.backoff_max_s=600",
+    )
+    run = world.run("launch", "ddp", "--nproc-per-node", "1", *words, "--", world.script("count.py", COUNT))
     assert run.wait("running") == 0
     kill(run.runner_pid())
     assert until(lambda: run.file("journal.jsonl").count(b'"RestartDelayed"'), 20)

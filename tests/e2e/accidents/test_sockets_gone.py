@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
 import stat
 from pathlib import Path
 
 import pytest
 
-from ..runs import World, kill, until
+from ..runs import World, kill, removed, until
 
 COUNT = "import time\nfor n in range(100000):\n    print(n, flush=True)\n    time.sleep(0.05)\n"
 
@@ -20,10 +20,10 @@ def sockets(world: World) -> set[str]:
 
 def remove(world: World, whole: bool) -> None:
     if whole:
-        shutil.rmtree(world.sockets)
+        removed(world.sockets, world.root)
         return
     for path in world.sockets.iterdir():
-        path.unlink()
+        path.unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["files", "folder"])
@@ -51,7 +51,8 @@ def test_all_sockets_come_back_by_themselves(world: World) -> None:
     remove(world, whole=True)
     assert until(lambda: sockets(world) == before, 20), (before, sockets(world))
     kill(run.agent_pid())
-    steps = [rank["step"] for rank in run.eventually(lambda now: now["ranks"][1]["step"])["ranks"]]
+    now = run.eventually(lambda now: all(rank["step"] for rank in now["ranks"]))
+    steps = [rank["step"] for rank in now["ranks"]]
     run.eventually(lambda now: (now["ranks"][0]["step"] or 0) > steps[0], 20)
     run.distui("dump", "stacks").fine()
     run.distui("restart", "--yes").fine()
@@ -59,15 +60,22 @@ def test_all_sockets_come_back_by_themselves(world: World) -> None:
     run.stop().fine()
 
 
+def plant(folder: Path, into: Path) -> None:
+    """A file in place of a folder, which its processes make again whenever they see that it is gone."""
+    while not folder.is_file():
+        removed(folder, into)
+        with contextlib.suppress(IsADirectoryError):
+            folder.write_text("in the way")
+
+
 def test_a_planted_folder_is_left_alone(world: World) -> None:
     """What cannot be bound again is said with the pid and what to type; then that works."""
     run = world.execute(COUNT)
     assert run.wait("running") == 0
     agent = run.agent_pid()
-    shutil.rmtree(world.sockets)
-    world.sockets.write_text("in the way")
+    plant(world.sockets, world.root)
     run.distui("status", timeout=15).refused(4, f"pid {agent}", "not a directory", "remove it")
-    assert "is not a directory" in run.file("agent.log").decode()
+    assert until(lambda: b"is not a directory" in run.file("agent.log"), 10)
     os.unlink(world.sockets)
     assert run.status()["state"] == "running"
     run.stop().fine()
