@@ -228,7 +228,7 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 373,
-    "lines": 104_171,
+    "lines": 104_173,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 59,

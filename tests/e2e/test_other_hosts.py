@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
+import random
 import re
 import shutil
 import socket
@@ -50,10 +51,12 @@ class Near:
 
 
 def free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        port: int = server.getsockname()[1]
-        return port
+    """One that the kernel gives to nobody by itself: it is still free when sshd binds it."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), socket.socket() as server:
+            server.bind(("127.0.0.1", port))
+            return port
 
 
 def reachable(port: int) -> bool:
@@ -118,7 +121,7 @@ def near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Near]:
 async def test_hosts_that_answer_and_hosts_that_do_not(near: Near, monkeypatch: pytest.MonkeyPatch) -> None:
     """The runs of one, a line with the reason for each other; nobody is asked for a password, nothing hangs."""
     near.run("exec", "--name", "faraway", "--", "true")
-    answer_s = float(round(8 * slowness()))
+    answer_s = 8.0 if slowness() < 1.2 else 80.0  # ssh itself gives up after 10 s
     monkeypatch.setattr(source, "ANSWER_S", answer_s)
     others = OtherHosts()
     began = time.monotonic()
@@ -137,7 +140,11 @@ async def test_hosts_that_answer_and_hosts_that_do_not(near: Near, monkeypatch: 
     assert run.age_s is not None
     assert run.age_s < 120 * slowness()
     (silent,), (closed,) = by_host["deaf"], by_host["locked"]
-    assert silent.problem == f"deaf has not answered within {answer_s:.0f} s: `ssh deaf` shows why"
+    assert silent.problem == (
+        "deaf has not answered within 8 s: `ssh deaf` shows why"
+        if answer_s < 10
+        else "deaf does not answer: is it up, and the network between?"
+    )
     assert closed.problem == "locked does not accept your key: `ssh locked` has to work without a password"
     assert {silent.phase, closed.phase} == {"no answer"}
 

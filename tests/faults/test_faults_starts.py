@@ -10,6 +10,7 @@ from contextlib import closing
 
 import pytest
 from e2e.runs import World
+from e2e.test_other_hosts import free_port
 
 from . import cgroups
 from .network import NOBODY, Islander, lan
@@ -33,13 +34,6 @@ def islander() -> Iterator[World]:
 def by_hand(address: str, port: int) -> tuple[str, ...]:
     """Where begins.py looks for rank 0."""
     return ("--env", f"FAULT_ADDRESS={address}", "--env", f"FAULT_PORT={port}")
-
-
-def free_port() -> int:
-    """A port on which nobody listens."""
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_a_wrong_master_address(islander: World) -> None:

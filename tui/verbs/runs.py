@@ -159,6 +159,8 @@ def wait(options: argparse.Namespace) -> int:
     except TimeoutError:
         complain(f"not {options.until} after {options.timeout:g} s")
         status = TIMED_OUT
+        if not state.live:  # the agent had not told all of it
+            state = run_directories.resolve(options.run).state()
     if options.json:
         sys.stdout.write(json.dumps(status_json(state)) + "\n")
     return status
