@@ -227,8 +227,8 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 373,
-    "lines": 104_173,
+    "modules": 374,
+    "lines": 104_351,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 59,

@@ -12,8 +12,11 @@ STEP_FRAMES = 6
 """Frames between the hook of a step and its caller, with wrappers of learning-rate schedulers between."""
 
 
-class AdoptionError(Exception):
-    """What keeps the preset from being applied, as one sentence for the user."""
+class AdoptionError(BaseException):
+    """What keeps the preset from being applied, as one sentence for the user.
+
+    No Exception: scripts that go on behind `except Exception` would train without what was refused.
+    """
 
 
 class Adopted:
@@ -44,12 +47,13 @@ def _inside() -> tuple[str, str]:
 
 
 def where() -> str:
-    """File and line of the script's own that is executed: the innermost frame outside of torch and of distui."""
-    inside = _inside()
+    """File and line of the script's own that is executed: the innermost frame outside of torch, distui and Python."""
+    inside, standard = _inside(), os.path.dirname(os.__file__) + os.sep
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         path = frame.f_code.co_filename
-        if os.path.isabs(path) and not path.startswith(inside):
+        library = path.startswith(standard) and "site-packages" not in path  # copy, pickle, contextlib
+        if os.path.isabs(path) and not path.startswith(inside) and not library:
             return f"{os.path.basename(path)}:{frame.f_lineno}"
         frame = frame.f_back
     return "the script"

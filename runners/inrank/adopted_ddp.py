@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -35,7 +36,15 @@ from .parallelize.settings import LAYERS, ParallelizeError, Settings, current, n
 from .peer_service import PeerService, ScriptEnd
 from .sharded_backward import Backwards
 from .sharded_states import ShardedStates
-from .sharded_steps import BY_ELEMENT, ShardedSteps, by_parameter, check_kind, parameters_of, size_text
+from .sharded_steps import (
+    BY_ELEMENT,
+    UPDATES,
+    ShardedSteps,
+    by_parameter,
+    check_kind,
+    parameters_of,
+    size_text,
+)
 from .sharded_uses import Uses
 from .unwrapped_steps import EqualSteps
 
@@ -130,6 +139,41 @@ class Adoption:
         dist.destroy_process_group = dist.distributed_c10d.destroy_process_group = leave
         register_optimizer_step_pre_hook(self._before_step)
         register_optimizer_step_post_hook(self._after_step)
+        if self._config.strategy == "zero1":
+            functions: Any = sys.modules[Optimizer.__module__]
+            for place, name in ((Optimizer, "register_step"), (functions, "register_optimizer_step")):
+                for when, around in (("pre", self._showing), ("post", self._finishing)):
+                    full = f"{name}_{when}_hook"
+                    setattr(place, full, _around(getattr(place, full), around))
+        if self._config.strategy in ("zero1", "fsdp2"):
+            kind.join_hook = self._no_join
+
+    def _no_join(self, *_: Any, **__: Any) -> Any:
+        """Raises AdoptionError."""
+        raise AdoptionError(
+            f"{self._config.strategy} has no join(), which the script calls at {where()} for uneven inputs: take ddp"
+        )
+
+    def _showing(self, hook: Call) -> Call:
+        """A hook of the script's before a step, which sees the gradients of all parameters."""
+
+        @functools.wraps(hook)
+        def called(optimizer: Optimizer, *given: Any) -> Any:
+            with self._steps.shown(optimizer) if self._steps is not None else nullcontext():
+                return hook(optimizer, *given)
+
+        return called
+
+    def _finishing(self, hook: Call) -> Call:
+        """A hook of the script's behind a step, which sees all parameters as they are then."""
+
+        @functools.wraps(hook)
+        def called(optimizer: Optimizer, *given: Any) -> Any:
+            if self._steps is not None:
+                self._steps.finish(optimizer)
+            return hook(optimizer, *given)
+
+        return called
 
     def _constructor(self, theirs: Call) -> Call:
         signature = inspect.signature(theirs)
@@ -232,13 +276,14 @@ class Adoption:
                 f"zero1 cannot be applied at {where()}: the script gives DistributedDataParallel a process group of "
                 "some ranks alone; take ddp"
             )
-        self._sharded_steps("take ddp")[0].take(ddp)
+        self._sharded_steps("take ddp", wrapped=True)[0].take(ddp)
 
-    def _sharded_steps(self, otherwise: str) -> tuple[ShardedSteps, PeerService]:
+    def _sharded_steps(self, otherwise: str, wrapped: bool = False) -> tuple[ShardedSteps, PeerService]:
         """Made at the first call; every rank does."""
         if self._service is None or self._steps is None:
             self._service = PeerService()
-            self._steps = ShardedSteps(self._service, otherwise)
+            agreement = Agreement(self._service, UPDATES) if wrapped else None
+            self._steps = ShardedSteps(self._service, agreement, otherwise)
             ScriptEnd(self._service)
             adopted.sharded = self._steps.described
         return self._steps, self._service
@@ -270,6 +315,8 @@ class Adoption:
                     f"the script registers a communication hook of its own at {where()}, and {ours} needs one, too: "
                     f"{otherwise}"
                 )
+            if self._steps is not None:
+                self._steps.watched = True
             theirs(ddp, *args, **named)
 
         return registered
@@ -372,6 +419,18 @@ class Adoption:
 
     _before_step._torchdynamo_disable = True  # type: ignore[attr-defined]
     _after_step._torchdynamo_disable = True  # type: ignore[attr-defined]
+
+
+def _around(theirs: Call, around: Callable[[Call], Call]) -> Call:
+    """A function that takes a hook as its last argument, and gets it within another."""
+
+    @functools.wraps(theirs)
+    def registered(*args: Any, **named: Any) -> Any:
+        if "hook" in named:
+            return theirs(*args, hook=around(named["hook"]))
+        return theirs(*args[:-1], around(args[-1]))
+
+    return registered
 
 
 def _several() -> bool:

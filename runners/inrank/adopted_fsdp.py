@@ -269,12 +269,6 @@ class AdoptedFSDP(DistributedDataParallel):  # type: ignore[misc]
             f"fsdp2 takes no communication hook, which the script registers at {where()}: take ddp"
         )
 
-    def join(self, *_: Any, **__: Any) -> Any:
-        """Raises AdoptionError."""
-        raise AdoptionError(
-            f"fsdp2 has no join(), which the script calls at {where()} for uneven inputs: take ddp"
-        )
-
     def named_parameters(self, *args: Any, **named: Any) -> Any:
         """As every module's."""
         self.rest()

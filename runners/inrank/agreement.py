@@ -63,10 +63,10 @@ class SharedEvents:
         self._kept: deque[Shared] = deque(maxlen=KEPT)
         self.count = 0
 
-    def add(self, kind: str) -> None:
-        """One more."""
+    def add(self, kind: str, place: str = "") -> None:
+        """One more; at the line that is executed, unless another is given."""
         history = zlib.crc32(kind.encode(), self.last.history if self.count else 0)
-        self._kept.append(Shared(kind, where(), history))
+        self._kept.append(Shared(kind, place or where(), history))
         self.count += 1
 
     def take_back(self) -> None:
@@ -88,11 +88,15 @@ class SharedEvents:
         return {number: self.text(number) for number in range(max(1, self.count - 15), self.count + 1)}
 
 
+SHARDS = "under fsdp2 every rank has to, as each has a part of the parameters; take zero1"
+
+
 class Agreement:
     """The events of this rank beside those of the others."""
 
-    def __init__(self, service: PeerService) -> None:
-        self._service, self._events = service, SharedEvents()
+    def __init__(self, service: PeerService, why: str = SHARDS) -> None:
+        """`why`: end of the sentence of a rank that does something else."""
+        self._service, self._events, self._why = service, SharedEvents(), why
         self._group = dist.new_group(backend="gloo")
         self.inside = 0
         """Above 0 while this rank does what all ranks are known to do."""
@@ -114,9 +118,9 @@ class Agreement:
         """Whether it is the script itself that does something now."""
         return not self.inside and threading.current_thread() is threading.main_thread()
 
-    def note(self, kind: str) -> None:
+    def note(self, kind: str, place: str = "") -> None:
         """An event that waits for the other ranks."""
-        self._events.add(kind)
+        self._events.add(kind, place)
 
     def others(self, kind: str) -> tuple[int, str] | None:
         """Another rank and what it is at, where that is something else than this event, which one rank might make alone.
@@ -169,8 +173,7 @@ class Agreement:
 
     def _sentence(self, other: tuple[int, str], own: str) -> str:
         return (
-            f"rank {other[0]} is at its {other[1]}, and rank {self._service.rank} at its {own}: under fsdp2 every rank "
-            "has to, as each has a part of the parameters; take zero1"
+            f"rank {other[0]} is at its {other[1]}, and rank {self._service.rank} at its {own}: {self._why}"
         )
 
     def same(self, kind: str) -> None:
@@ -193,6 +196,12 @@ class Agreement:
         )
         number, rank = next(apart, (self._events.count, 0))
         raise AdoptionError(self._sentence((rank, theirs[rank].get(number, "end")), own[number]))
+
+    def equal(self, numbers: list[int]) -> bool:
+        """Whether all ranks give the same ones, in an event that all make."""
+        sums = torch.tensor([*numbers, *(~each for each in numbers)])
+        dist.all_reduce(sums, dist.ReduceOp.MAX, group=self._group)
+        return bool(torch.equal(sums[: len(numbers)], ~sums[len(numbers) :]))
 
     def _compare(self) -> None:
         """Stop this rank where it waits for what another does not do."""

@@ -7,9 +7,12 @@ The numbers are DDP's to the last bit. Its state_dict() is whole on any rank, wh
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +20,10 @@ import torch.distributed as dist
 from torch.optim.optimizer import Optimizer
 
 from .adopted import AdoptionError, gives_closure, where
+from .agreement import Agreement
+from .checksums import short, values_of
 from .peer_service import PeerService
+from .sharded_backward import BACKWARD, tensors
 
 BY_PARAMETER = (
     "ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Muon", "NAdam", "RAdam", "RMSprop", "Rprop",
@@ -58,6 +64,41 @@ def check_kind(optimizer: Optimizer, otherwise: str, what: str = "zero1") -> Non
         )
 
 
+UPDATES = (
+    "zero1 needs every rank at each optimizer step, as each updates a part of the parameters; take ddp"
+)
+
+
+class _Elsewhere(dict[str, Any]):
+    """The state of a parameter that another rank updates."""
+
+    def __missing__(self, name: str) -> Any:
+        raise AdoptionError(
+            f"{where()} reads {name!r} of an optimizer's state for a parameter that zero1 has another rank update: "
+            "take it from state_dict(), or take ddp"
+        )
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.__missing__(name)
+
+
+class _States(defaultdict[Any, Any]):
+    """An optimizer's, with those of other ranks' parameters out of reach."""
+
+    def __init__(self, states: Any, elsewhere: Callable[[Any], bool]) -> None:
+        super().__init__(dict, states)
+        self._elsewhere = elsewhere
+
+    def __missing__(self, parameter: Any) -> Any:
+        if isinstance(parameter, torch.Tensor) and self._elsewhere(parameter):
+            return _Elsewhere()
+        return super().__missing__(parameter)
+
+    def __reduce__(self) -> Any:
+        """Copies and pickles are torch's own."""
+        return defaultdict, (dict,), None, None, iter(self.items())
+
+
 class _Optimizer:
     """What is divided of one optimizer."""
 
@@ -68,14 +109,19 @@ class _Optimizer:
         """Whether the state here is that of all parameters: before the first step, and after a checkpoint was loaded."""
         self.hidden: list[tuple[torch.Tensor, torch.Tensor]] = []
         """Parameters with their gradients, during a step."""
+        self.stepping = False
 
 
 class ShardedSteps:
     """The optimizers of this process that have parameters of wrapped models."""
 
-    def __init__(self, service: PeerService, otherwise: str = "take ddp") -> None:
-        """`otherwise`: what the user does where an optimizer may not be divided."""
-        self._service, self._otherwise = service, otherwise
+    def __init__(
+        self, service: PeerService, agreement: Agreement | None = None, otherwise: str = "take ddp"
+    ) -> None:
+        """`agreement`: None where whoever calls compares the ranks. `otherwise`: what to do instead of dividing."""
+        self._service, self._agreement, self._otherwise = service, agreement, otherwise
+        self.watched = False
+        """Whether gradients are compared at each step, and not at a few."""
         self._owners: dict[int, tuple[Any, int]] = {}
         """Id of a parameter → a weak reference to it, and its rank."""
         self._optimizers: weakref.WeakKeyDictionary[Optimizer, _Optimizer] = weakref.WeakKeyDictionary()
@@ -94,6 +140,7 @@ class ShardedSteps:
         ignored = set(getattr(ddp, "parameters_to_ignore", ()))
         self.divide(each for name, each in ddp.module.named_parameters() if name not in ignored)
         ddp.register_forward_pre_hook(self._count)
+        ddp.register_forward_hook(self._expect)
 
     def divide(self, parameters: Iterable[torch.Tensor]) -> None:
         """Have each of those that train updated by one rank; every rank names the same."""
@@ -106,7 +153,21 @@ class ShardedSteps:
     def _count(self, module: Any, args: Any) -> None:
         self._service.passes += torch.is_grad_enabled()
 
+    def _expect(self, module: Any, args: Any, output: Any) -> None:
+        """The backward pass behind this forward pass waits for the other ranks."""
+        if self._agreement is None or not (torch.is_grad_enabled() and module.require_backward_grad_sync):
+            return
+        begun = functools.partial(self._passed, [where()])
+        for each in tensors(output):
+            if each.requires_grad:
+                each.register_hook(begun)
+
+    def _passed(self, places: list[str], _: Any) -> None:
+        if places and self._agreement is not None:
+            self._agreement.note(BACKWARD, places.pop())
+
     _count._torchdynamo_disable = True  # type: ignore[attr-defined]
+    _expect._torchdynamo_disable = True  # type: ignore[attr-defined]
 
     def begin(self, optimizer: Optimizer, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Before a step: hide what the other ranks update. Raises AdoptionError."""
@@ -121,10 +182,15 @@ class ShardedSteps:
                 f"zero1 cannot be applied at {where()}: the script gives step() a closure, which computes gradients "
                 f"during the step; {self._otherwise}"
             )
+        self._agree(mine, [each for each, _ in parameters])
         self._service.settle()  # a rank that still saves what was there before this step asks for it
         if mine.whole:
             self._drop(optimizer)
             mine.whole = False
+        mine.stepping = True
+        self._hide(mine, parameters)
+
+    def _hide(self, mine: _Optimizer, parameters: Iterable[tuple[torch.Tensor, int]]) -> None:
         mine.hidden = [
             (parameter, parameter.grad)
             for parameter, owner in parameters
@@ -133,14 +199,46 @@ class ShardedSteps:
         for parameter, _ in mine.hidden:
             parameter.grad = None
 
-    def finish(self, optimizer: Optimizer) -> None:
-        """After it: the gradients are there again, and every rank has all that was updated."""
-        mine = self._optimizers.get(optimizer)
-        if mine is None:
+    def _agree(self, mine: _Optimizer, parameters: Sequence[torch.Tensor]) -> None:
+        """Whether every rank makes this step, with the same gradients. Raises AdoptionError."""
+        if self._agreement is None:
             return
+        self._agreement.same(f"step of {mine.name}")
+        if mine.steps & (mine.steps - 1) and not self.watched:
+            return
+        gradients = [each.grad for each in parameters if each.grad is not None]
+        plain = [each for each in gradients if each.layout == torch.strided]
+        there = [each.grad is not None for each in parameters]
+        if not self._agreement.equal([short(there), short(values_of(plain))]):
+            raise AdoptionError(
+                f"zero1 cannot be applied at {where()}: gradients differ between the ranks, as "
+                "DistributedDataParallel averages none of passes through model.module, in no_sync() or behind some "
+                f"hooks; {self._otherwise}"
+            )
+
+    @contextlib.contextmanager
+    def shown(self, optimizer: Optimizer) -> Iterator[None]:
+        """In a hook of the script's before the step: all gradients are there."""
+        mine = self._optimizers.get(optimizer)
+        if mine is None or not mine.stepping:
+            yield
+            return
+        self._show(mine)
+        yield
+        self._hide(mine, self._divided(optimizer))
+
+    def _show(self, mine: _Optimizer) -> None:
         for parameter, gradient in mine.hidden:
             parameter.grad = gradient
         mine.hidden = []
+
+    def finish(self, optimizer: Optimizer) -> None:
+        """After it, at the first call: the gradients are there again, and every rank has all that was updated."""
+        mine = self._optimizers.get(optimizer)
+        if mine is None or not mine.stepping:
+            return
+        mine.stepping = False
+        self._show(mine)
         self._exchange(list(self._divided(optimizer)))
         self._service.changed(mine.name)
         mine.steps += 1
@@ -175,6 +273,11 @@ class ShardedSteps:
         for parameter, owner in list(self._divided(optimizer)):
             if owner != self._service.rank:
                 optimizer.state.pop(parameter, None)
+        if type(optimizer.state) is defaultdict:
+            optimizer.state = _States(optimizer.state, self._elsewhere)
+
+    def _elsewhere(self, parameter: torch.Tensor) -> bool:
+        return self._owner(parameter) not in (None, self._service.rank)
 
     def _loaded(self, optimizer: Optimizer) -> None:
         mine = self._optimizers[optimizer]

@@ -7,12 +7,10 @@ gradients are compared over all ranks. Where they differ, as in ranks that train
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import os
 import time
 import weakref
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,30 +19,15 @@ from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import Optimizer
 
 from .adopted import AdoptionError, where
+from .checksums import short, values_of
 from .peer_service import PeerService, job_store
 from .sharded_steps import parameters_of
 
 ARRIVE_S = 60.0
 """The longest that the ranks may be apart at the first step of an optimizer."""
 POLL_S = 0.01
-CHUNK = 1 << 22
-"""Numbers of a tensor that are summed at a time."""
-FACTOR = 1_000_003
-INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""By bytes: what a number's bits are read as."""
 ASPECTS = ("its parameters or the optimizer", "its gradients", "the values of its parameters")
 """What a step's checksums are of."""
-
-
-def checksum(tensor: torch.Tensor) -> torch.Tensor:
-    """Of the bits of a tensor, and of their order: an int64 on its device."""
-    plain = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-    bits = plain.detach().contiguous().flatten().view(INTEGERS[plain.element_size()])
-    total = torch.zeros((), dtype=torch.int64, device=tensor.device)
-    for part in bits.split(CHUNK):
-        order = torch.arange(1, 2 * len(part), 2, dtype=torch.int64, device=tensor.device)
-        total = total * FACTOR + (part * order).sum()
-    return total
 
 
 class EqualSteps:
@@ -138,22 +121,10 @@ class EqualSteps:
         ]
         kind = type(optimizer)
         return [
-            _short((self._numbers[optimizer], kind.__module__, kind.__name__, form)),
-            _short(_values(gradients)),
-            _short(_values(parameters)),
+            short((self._numbers[optimizer], kind.__module__, kind.__name__, form)),
+            short(values_of(gradients)),
+            short(values_of(parameters)),
         ]
 
 
 WITHOUT = "without DistributedDataParallel in the script, zero1 needs every rank at each step"
-
-
-def _values(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """Their checksums, with one wait for each device."""
-    by_device: dict[torch.device, list[torch.Tensor]] = {}
-    for each in tensors:
-        by_device.setdefault(each.device, []).append(checksum(each))
-    return [number for sums in by_device.values() for number in torch.stack(sums).tolist()]
-
-
-def _short(value: Any) -> int:
-    return int.from_bytes(hashlib.blake2b(repr(value).encode(), digest_size=8).digest(), "big") >> 1

@@ -184,7 +184,63 @@ GROUPS = """
 groups = [dist.new_group([at]) for at in range(2)]
 DDP(net, process_group=groups[dist.get_rank()])
 """
+SWALLOWED = f"""
+try:
+    {OTHERS.strip().replace(chr(10), chr(10) + "    ")}
+except Exception:
+    print("goes on without", flush=True)
+"""
+WRAPPED = """
+model = DDP(net)
+optimizer = torch.optim.Adam(model.parameters())
+x = torch.full((2, 8), 1.0 + dist.get_rank())
+"""
+PART = f"{WRAPPED}model.module(x).sum().backward()\noptimizer.step()\n"
+SPARSELY = f"{WRAPPED}with model.no_sync():\n    model(x).sum().backward()\n    optimizer.step()\n"
+LATER = f"""{WRAPPED}
+model.register_comm_hook(None, lambda _, bucket: dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(
+    lambda sent: sent.value()[0] + (dist.get_rank() if len(steps) == 4 else 0)))
+steps = []
+for _ in range(6):
+    model(x).sum().backward()
+    steps.append(optimizer.step())
+"""
+JOINED = f"{WRAPPED}with model.join():\n    model(x).sum().backward()\n"
+JOINED_BESIDE = (
+    f"{WRAPPED}from torch.distributed.algorithms.join import Join\nwith Join([model]): model(x)\n"
+)
+STATES = f"""{WRAPPED}
+model(x).sum().backward()
+optimizer.step()
+[optimizer.state[p]['exp_avg'] for p in net.parameters()]
+"""
+ONE_STEPS = f"""{WRAPPED}
+for step in range(4):
+    model(x).sum().backward()
+    if dist.get_rank() == 0 or step != 2:
+        optimizer.step()
+"""
 STOPPED = {
+    "a step behind except Exception": ("zero1", SWALLOWED, "zero1 cannot be applied to __main__.Own"),
+    "a part of the model": (
+        "zero1",
+        PART,
+        "gradients differ between the ranks",
+    ),
+    "no_sync": (
+        "zero1",
+        SPARSELY,
+        "gradients differ between the ranks",
+    ),
+    "a hook that differs later": ("zero1", LATER, "gradients differ between the ranks"),
+    "join": ("zero1", JOINED, "zero1 has no join(), which the script calls at script.py:"),
+    "join beside": ("fsdp2", JOINED_BESIDE, "fsdp2 has no join(), which the script calls at script.py:"),
+    "states of other ranks": (
+        "zero1",
+        STATES,
+        "reads 'exp_avg' of an optimizer's state for a parameter that zero1 has",
+    ),
+    "a step of one rank": ("zero1", ONE_STEPS, "backward pass at script.py:"),
     "no call": ("ddp", ALONE, "has not called DistributedDataParallel before"),
     "another optimizer": (
         "zero1",
@@ -196,7 +252,19 @@ STOPPED = {
 }
 
 
-@pytest.mark.parametrize("case", STOPPED)
+QUICK = (
+    "a step behind except Exception",
+    "a part of the model",
+    "join",
+    "no call",
+    "another optimizer",
+    "a closure",
+)
+
+
+@pytest.mark.parametrize(
+    "case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.long) for case in STOPPED]
+)
 def test_what_cannot_be_applied_stops_the_run_with_a_sentence(tmp_path: Path, case: str) -> None:
     strategy, text, words = STOPPED[case]
     script = tmp_path / "script.py"
@@ -226,6 +294,39 @@ def test_half_precision_computes_in_it_and_returns_fp32(tmp_path: Path) -> None:
         torchrun(script), adopting("ddp", DISTUI_PRECISION='{"param": "bf16", "reduce": "bf16"}'), tmp_path
     )
     assert "torch.float32 torch.float32 True" in output
+
+
+HOOKED = f"""{BEGIN}
+[torch.nn.init.constant_(each, 0.1) for each in net.parameters()]
+model = DDP(net)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+mean = [each.detach().clone() for each in net.parameters()]
+def before(optimizer, args, kwargs):
+    norm = torch.nn.utils.clip_grad_norm_([each for each in net.parameters() if each.grad is not None], 0.1)
+    print(f"norm {{dist.get_rank()}} {{norm.item()}}\\n", end="", flush=True)
+def behind(optimizer, args, kwargs):
+    with torch.no_grad():
+        [slow.lerp_(fast, 0.5) for slow, fast in zip(mean, net.parameters())]
+optimizer.register_step_pre_hook(before)
+from torch.optim.optimizer import register_optimizer_step_post_hook
+register_optimizer_step_post_hook(behind)
+optimizer.register_step_post_hook(hook=behind)
+for step in range(3):
+    model(torch.full((2, 8), 1.0 + dist.get_rank())).pow(2).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print(f"mean {{dist.get_rank()}} {{sum(each.double().norm() for each in mean).item()}}\\n", end="", flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_hooks_of_the_scripts_around_a_step_see_all_gradients_and_parameters(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(HOOKED)
+    seen = [finished(torchrun(script), env, tmp_path) for env in (environment(), adopting("zero1"))]
+    bare, adopted = (sorted(re.findall(r"(?:norm|mean) \d \S+", output)) for output in seen)
+    assert len(bare) == 8
+    assert adopted == bare
 
 
 def settings(**options: Any) -> Settings:

@@ -15,7 +15,7 @@ from test_adopted import BEGIN, adopting, same
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # torch's own use of torch.jit
-    from distui.runners.inrank.unwrapped_steps import checksum
+    from distui.runners.inrank.checksums import checksum
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(400)]
 RANK = "rank = dist.get_rank()\ntorch.manual_seed(1)\n"
