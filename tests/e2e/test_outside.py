@@ -41,8 +41,10 @@ def here(world: World, text: str, *options: str) -> Run:
     return run
 
 
-def seen(run: Run, rank: int, monkeypatch: pytest.MonkeyPatch, name: str, seconds: float = 40.0) -> Pulse:
-    """The first pulse of a rank with the function `name` on its stack, though its hook says nothing."""
+def seen(
+    run: Run, rank: int, monkeypatch: pytest.MonkeyPatch, function: str, seconds: float = 40.0
+) -> Pulse:
+    """The first pulse of a rank with `function` on its stack, though its hook says nothing."""
     for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "DISTUI_SOCKET_DIR"):
         monkeypatch.setenv(name, run.world.env[name])
 
@@ -52,7 +54,11 @@ def seen(run: Run, rank: int, monkeypatch: pytest.MonkeyPatch, name: str, second
             async for stamped in link.events():  # type: ignore[attr-defined]
                 state.apply(stamped)
                 pulse = state.ranks[rank].pulse if rank in state.ranks else None
-                if pulse is not None and not pulse.hook and any(site.name == name for site in pulse.stack):
+                if (
+                    pulse is not None
+                    and not pulse.hook
+                    and any(site.name == function for site in pulse.stack)
+                ):
                     return pulse
         raise AssertionError(run.describe())
 
