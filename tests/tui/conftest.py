@@ -12,11 +12,14 @@ from pathlib import Path
 import pytest
 import scripted as play
 import several
+from textual._context import active_app
+from textual._wait import SLEEP_GRANULARITY, wait_for_idle
 from textual.pilot import Pilot
 
 from distui.runners.model import Event
 from distui.tui.app import CockpitApp
 from distui.tui.rows.runs import RunEntry
+from distui.tui.type_ahead import TypeAheadApp
 
 
 @dataclass
@@ -70,6 +73,24 @@ def utc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
         time.tzset()
         yield
     time.tzset()
+
+
+@pytest.fixture(autouse=True)
+def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pilot waits until all that it made has happened.
+
+    Textual's waits until the process uses little CPU, which one that is not scheduled does, too.
+    """
+    ours = wait_for_idle
+
+    async def wait(min_sleep: float = SLEEP_GRANULARITY, max_sleep: float = 1) -> None:
+        await ours(min_sleep, max_sleep)
+        loop, app = asyncio.get_running_loop(), active_app.get(None)
+        while loop._ready or (isinstance(app, TypeAheadApp) and app.is_running and app._waiting is not None):  # type: ignore[attr-defined]
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr("textual.pilot.wait_for_idle", wait)
+    monkeypatch.setattr("textual.app.wait_for_idle", wait)
 
 
 @pytest.fixture
