@@ -313,16 +313,18 @@ async def _dump_json(program: str, pid: int) -> bytes:
 
 
 async def _run(program: str, pid: int, *options: str) -> bytes:
-    process = await asyncio.create_subprocess_exec(
-        program, "dump", "--pid", str(pid), "--json", *options,
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+    process = None
     try:
+        process = await asyncio.create_subprocess_exec(
+            program, "dump", "--pid", str(pid), "--json", *options,
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
         written, stderr = await process.communicate()
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        if process is None or process.returncode is None:
+            if process is not None:  # else asyncio has ended it
+                process.kill()
+                await process.wait()
             if not options:  # the stop that it requested is perhaps still to come
                 send_signal(pid, signal.SIGCONT)
     if process.returncode == 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import resource
 import time
@@ -11,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from patience import slowness
 
 from distui.runners.agent.sampling import DEAF_S, SHORTEST_S, Growing
 from distui.runners.logs.log_files import GONE, file_id
@@ -42,7 +44,7 @@ class Told:
         self._news.set()
 
     async def until(self, wanted: Callable[[dict[str, int]], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(10 * slowness()):
             while not wanted(self.sizes):
                 self._news.clear()
                 await self._news.wait()
@@ -80,7 +82,7 @@ async def test_a_line_is_told_at_once_where_somebody_looks(tmp_path: Path) -> No
             await told.until(lambda sizes, size=size: sizes[ONE] == size)  # type: ignore[misc]
             waits.append(time.monotonic() - began)
             await asyncio.sleep(1.5 * SHORTEST_S)
-        assert sorted(waits)[5] < 0.05
+        assert sorted(waits)[5] < 0.05 * slowness()
         it.attend(False)
         write(tmp_path, ONE)
         await asyncio.sleep(2 * DEAF_S)
@@ -126,7 +128,7 @@ async def test_a_flood_is_looked_at_now_and_then_and_its_end_is_seen(tmp_path: P
         write(tmp_path, ONE)
         it.attend(True)
         began, size = time.monotonic(), 1
-        while time.monotonic() - began < 1.0:
+        while time.monotonic() - began < 1.0 or len(told.times) < 3:
             write(tmp_path, ONE)
             size += 1
             await asyncio.sleep(0)
@@ -140,6 +142,7 @@ async def test_without_the_kernel_s_help_the_files_are_looked_at_four_times_a_se
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     async with growing(tmp_path) as (it, told):
         write(tmp_path, ONE)
+        gc.collect()  # what an earlier test has left behind closes nothing from here on
         probe = os.open("/dev/null", os.O_RDONLY)
         os.close(probe)
         resource.setrlimit(resource.RLIMIT_NOFILE, (probe, hard))  # no descriptor for inotify
@@ -152,4 +155,4 @@ async def test_without_the_kernel_s_help_the_files_are_looked_at_four_times_a_se
         write(tmp_path, ONE)
         began = time.monotonic()
         await told.until(lambda sizes: sizes == {ONE: 2})
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < slowness()

@@ -11,11 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import slowness
 
-from distui.runners.agent.hook_clients import ROUND_S, HookError, Hooks
+from distui.runners.agent import hook_clients
+from distui.runners.agent.hook_clients import HookError, Hooks
 from distui.runners.model import HookChanged, RankChanged, RankPhase
 
 pytestmark = pytest.mark.timeout(20)
+LONG_S = 15.0
+"""Nobody is waited for so long here."""
 
 
 class Rank:
@@ -64,7 +68,7 @@ async def ranks(tmp_path: Path, number: int) -> AsyncIterator[tuple[Hooks, list[
     for one in range(number):
         hooks.follow(RankChanged(1, one, RankPhase.RUNNING, one, 1))
     try:
-        await asyncio.wait_for(armed.wait(), 5)
+        await asyncio.wait_for(armed.wait(), 5 * slowness())
         yield hooks, found
     finally:
         for one in range(number):
@@ -73,7 +77,8 @@ async def ranks(tmp_path: Path, number: int) -> AsyncIterator[tuple[Hooks, list[
             server.close()
 
 
-async def test_every_rank_answers(tmp_path: Path) -> None:
+async def test_every_rank_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hook_clients, "ROUND_S", LONG_S)
     async with ranks(tmp_path, 3) as (hooks, _):
         for count in (1, 2):
             hooks.ask_steps()
@@ -82,17 +87,21 @@ async def test_every_rank_answers(tmp_path: Path) -> None:
         assert hooks.by_rank[0].hello["faulthandler"] is True
 
 
-async def test_a_busy_rank_is_waited_for_a_moment_and_counted_with_the_next_sample(tmp_path: Path) -> None:
+async def test_a_busy_rank_is_waited_for_a_moment_and_counted_with_the_next_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moment = 0.3 * slowness()  # in which the other answers
+    monkeypatch.setattr(hook_clients, "ROUND_S", moment)
     async with ranks(tmp_path, 2) as (hooks, (_, busy)):
         busy.free.clear()
         for count in (1, 2, 3):
             began = time.monotonic()
             hooks.ask_steps()
             assert await hooks.steps() == {0: (count, 100.0 + count)}
-            assert time.monotonic() - began < ROUND_S + 0.2
+            assert time.monotonic() - began < moment + 0.2 * slowness()
         assert len(busy.asked) == 1  # it owes an answer
         busy.free.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(5 * slowness()):
             while hooks.by_rank[1].counts:
                 await asyncio.sleep(0.01)
         busy.free.clear()
@@ -124,9 +133,10 @@ async def test_a_rank_that_ends_owes_nothing(tmp_path: Path) -> None:
         assert await hooks.steps() == {}
 
 
-async def test_without_ranks_nothing_is_waited_for(tmp_path: Path) -> None:
+async def test_without_ranks_nothing_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hook_clients, "ROUND_S", LONG_S)
     hooks = Hooks(tmp_path, str(tmp_path / "h"), lambda event: None)
     began = time.monotonic()
     hooks.ask_steps()
     assert await hooks.steps() == {}
-    assert time.monotonic() - began < ROUND_S
+    assert time.monotonic() - began < LONG_S

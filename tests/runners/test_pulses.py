@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from e2e.runs import until
+from patience import slowness
 
 from distui.runners.agent import pulses, pyspy
 from distui.runners.agent.hook_clients import HookError, Hooks
@@ -125,9 +126,9 @@ sys.stdin.read()
     )  # fmt: skip
     assert process.stdout is not None
     process.stdout.readline()
+    assert until(lambda: pulses.sample(process.pid).state == "S", 10)
     seen = pulses.sample(process.pid)
     assert len(pulses.tree(process.pid)) == 2
-    assert seen.state == "S"
     assert seen.written_bytes is not None
     assert seen.written_bytes >= 1 << 20
     assert seen.process_s is not None
@@ -211,7 +212,7 @@ async def looked(directory: Path, *ranks: Rank) -> AsyncIterator[tuple[Pulses, d
         servers.append(await asyncio.start_unix_server(rank.serve, directory / f"h.r{number}"))
         hooks.follow(RankChanged(1, number, RankPhase.RUNNING, number, rank.pid))
     try:
-        await asyncio.wait_for(up.wait(), 5)
+        await asyncio.wait_for(up.wait(), 5 * slowness())
         lines = RankLines(directory, 0, lambda file: None)
         taking = Pulses(RunState(), hooks, lambda event: None, lines)
         yield taking, {number: rank.pid for number, rank in enumerate(ranks)}
@@ -228,7 +229,7 @@ async def looked(directory: Path, *ranks: Rank) -> AsyncIterator[tuple[Pulses, d
 async def test_a_silent_rank_is_asked_once_and_the_others_are_looked_at_closely(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulses, "ANSWER_S", 0.2)
+    monkeypatch.setattr(pulses, "ANSWER_S", 20.0)
     monkeypatch.setattr(pyspy, "find", lambda pid: None)  # it would read this process
     other, silent = Rank(os.getpid()), Rank(os.getpid())
     async with looked(tmp_path, other, silent) as (taking, pids):
@@ -241,13 +242,17 @@ async def test_a_silent_rank_is_asked_once_and_the_others_are_looked_at_closely(
             False,
         )
         silent.free.clear()
+        monkeypatch.setattr(pulses, "ANSWER_S", 0.3 * slowness())  # in which the other answers
         for _ in range(3):
             one, two = await taking.take(pids)
             assert (one.hook, two.hook, two.stack) == (True, False, ())
         assert len(silent.asked) == 2
         assert (other.asked[-1]["samples"], other.asked[-1]["sites"]) == (pulses.SAMPLES, True)
         silent.free.set()
-        await asyncio.sleep(0.05)
+        monkeypatch.setattr(pulses, "ANSWER_S", 20.0)
+        async with asyncio.timeout(20):
+            while not taking._hooks.by_rank[1]._owed.done:
+                await asyncio.sleep(0.01)
         assert [one.hook for one in await taking.take(pids)] == [True, True]
         assert len(silent.asked) == 3
 

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from patience import slowness
 
 from distui.runners.agent.rank_lines import CHARACTERS, RankLines
 from distui.runners.logs.line_times import LineTimes
@@ -102,4 +103,4 @@ async def test_a_long_log_is_read_from_its_end_and_soon(logs: Logs) -> None:
     logs.write(0, "skipping batch 3\n" + "all is well\n" * 200_000)
     began = time.perf_counter()
     assert await logs.of(0, step=NOW + 1) == {}
-    assert time.perf_counter() - began < 2
+    assert time.perf_counter() - began < 2 * slowness()

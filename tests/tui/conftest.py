@@ -86,7 +86,9 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
     async def wait(min_sleep: float = SLEEP_GRANULARITY, max_sleep: float = 1) -> None:
         await ours(min_sleep, max_sleep)
         loop, app = asyncio.get_running_loop(), active_app.get(None)
-        while loop._ready or (isinstance(app, TypeAheadApp) and app.is_running and app._waiting is not None):  # type: ignore[attr-defined]
+        while loop._ready or (
+            isinstance(app, TypeAheadApp) and app.is_running and app._waiting is not None
+        ):  # type: ignore[attr-defined]
             await asyncio.sleep(0)
 
     monkeypatch.setattr("textual.pilot.wait_for_idle", wait)

@@ -65,11 +65,13 @@ class Driven:
         )
 
     async def nccl(self, level: str, subsys: str = "", **more: Any) -> CommandDone:
-        return await self.link.send(SetNccl("n", level, subsys, **more))
+        return await self._answered(SetNccl(new_id(), level, subsys, **more))
 
     async def restart(self, **env: str) -> CommandDone:
+        return await self._answered(Restart(new_id(), env))
+
+    async def _answered(self, asked: SetNccl | Restart) -> CommandDone:
         """The answer, once `state` has what was told before it: an answer overtakes events that wait in the link."""
-        asked = Restart(new_id(), env)
         done = await self.link.send(asked)
         await self.until(lambda _: any(came.event == done for came in self.events))
         return done

@@ -242,7 +242,9 @@ def test_a_script_may_put_its_own_stdout_in_place(place: Path) -> None:
 @pytest.mark.torch
 def test_optimizer_steps_are_counted_once_each(place: Path) -> None:
     script = """
-import sys, torch
+import sys
+sys.stdin.readline()
+import torch
 weight = torch.nn.Parameter(torch.ones(1))
 first, other = (torch.optim.SGD([weight], lr=0.1) for _ in range(2))
 sys.stdin.readline()
@@ -253,10 +255,12 @@ sys.stdin.read()
     with rank(place, script) as started:
         asking = Asking(started.socket)
         assert not asking.hear()["armed"]
+        assert started.process.stdin is not None
+        started.process.stdin.write(b"import\n")
+        started.process.stdin.flush()
         pushed = asking.hear()
         # Whether NCCL is loaded is the build's affair: torch for CUDA loads it, used or not.
         assert (pushed["push"], pushed["nccl"]["backend"]) == ("armed", None)
-        assert started.process.stdin is not None
         started.process.stdin.write(b"go\n")
         started.process.stdin.flush()
         eventually(lambda: "stepped" in started.read("out"))

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from patience import slowness
 
 from distui.presets.nccl import DEFAULT_SUBSYS
 from distui.runners.agent.nccl_switch import unused
@@ -60,14 +61,14 @@ async def test_a_level_is_raised_on_running_ranks_and_goes_back_by_itself(
             assert "NCCL INFO AllReduce" in await run.wrote(f"rank-{rank}.1.nccl", "AllReduce")
         took = time.monotonic() - began
         print(f"from the request to the first line of both ranks: {took * 1000:.0f} ms")
-        assert took < LIVE_S
+        assert took < LIVE_S * slowness()
         assert [(r.nccl_live, r.nccl_version) for r in run.state.ranks.values()] == [(True, "2.28.9")] * 2
 
         await run.until(lambda s: s.nccl and s.nccl.text == "NCCL_DEBUG is back at WARN")
         assert {rank.nccl_debug for rank in run.state.ranks.values()} == {"WARN"}
         (told,) = [e.event for e in run.events if isinstance(e.event, NcclChanged) and e.event.until]
         (back,) = [e for e in run.events if isinstance(e.event, NcclChanged) and not e.event.until]
-        assert told.until == pytest.approx(back.time, abs=1.5)
+        assert told.until == pytest.approx(back.time, abs=1.5 * slowness())
         kept = run.log("rank-0.1.nccl")
         assert kept.count("AllReduce") > 10
 

@@ -204,6 +204,8 @@ print("left", flush=True)
 sys.stdin.read()
 """
 
+READS = ALONE.splitlines().index("sys.stdin.readline()") + 1
+
 
 @pytest.fixture
 def place(own_directories: Path) -> Path:
@@ -253,8 +255,14 @@ def test_a_look_at_all_collectives_leaves_nothing_behind(place: Path) -> None:
         assert stdin is not None
         eventually(lambda: asking.ask("pulse").get("groups"))
         taken = asking.ask("pulse", whole=True, sites=True)
-        eventually(lambda: asking.ask("pulse")["groups"][0]["enqueued"] == 70)
-        eventually(lambda: asking.ask("pulse", samples=3)["sites"] == 1)  # it has come to where it reads
+        # Both have been called 70 times and completed, which torch counts a little later, and it reads.
+        eventually(
+            lambda: (
+                [(each["enqueued"], each["completed"]) for each in asking.ask("pulse")["groups"]]
+                == [(70, 70)] * 2
+            )
+        )
+        eventually(lambda: asking.ask("pulse", samples=3)["stack"][0][1:] == [READS, "<module>"])
         taken = asking.ask("pulse", samples=3, whole=True, sites=True)
         assert [(group["name"], group["ranks"], group["completed"]) for group in taken["groups"]] == [
             ("0", [], 70), ("1", [0], 70),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import slowness
 
 from distui.runners.inrank import worker_group
 from distui.runners.inrank.worker_group import WorkerGroup
@@ -33,7 +34,7 @@ class Told:
     def until(self, count: int) -> list[dict[str, Any]]:
         """The first `count` events."""
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self.events) >= count, 20), self.events
+            assert self._changed.wait_for(lambda: len(self.events) >= count, 20 * slowness()), self.events
             return self.events[:count]
 
 

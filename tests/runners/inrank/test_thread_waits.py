@@ -20,10 +20,11 @@ WAITING = """
 import json, sys, threading, time
 from distui.runners.inrank.thread_waits import Threads, main_wait
 
-threads = Threads()
+threads, there = Threads(), threading.Event()
 threads.arm()
 
 def look():
+    there.wait()  # set right before the wait: on the way to it there are others
     before, same = None, 0
     while same < 3:  # the main thread has come to its wait once it is seen there again and again
         time.sleep(0.05)
@@ -52,17 +53,19 @@ def test_a_file_lock_with_its_path_and_holder(tmp_path: Path) -> None:
     path = tmp_path / "index.lock"
     with path.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        told = seen("import fcntl; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX)", str(path))
+        told = seen("import fcntl; there.set(); fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX)", str(path))
         assert (told["call"], told["on"], told["holder"]) == ("lock", str(path), os.getpid())
         fcntl.flock(held, fcntl.LOCK_UN)
         fcntl.lockf(held, fcntl.LOCK_EX)
-        told = seen("import fcntl; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX)", str(path))
+        told = seen(
+            "import fcntl; there.set(); fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX)", str(path)
+        )
         assert (told["call"], told["on"], told["holder"]) == ("lock", str(path), os.getpid())
 
 
 def test_a_lock_that_is_asked_for_again_and_again_with_its_path_and_holder(tmp_path: Path) -> None:
     path = tmp_path / "op.lock"
-    script = "import filelock; filelock.FileLock(sys.argv[1]).acquire()"
+    script = "import filelock; there.set(); filelock.FileLock(sys.argv[1]).acquire()"
     with filelock.FileLock(path):
         told = seen(script, str(path))
         assert (told["call"], told["on"], told["holder"]) == ("lock", str(path), os.getpid())
@@ -78,22 +81,22 @@ def test_who_waits_for_no_lock_has_no_holder() -> None:
 def test_a_fifo_that_nobody_writes_to(tmp_path: Path) -> None:
     fifo = tmp_path / "p{0}pe"
     os.mkfifo(fifo)
-    told = seen("open(sys.argv[1]).read()", str(fifo))
+    told = seen("there.set(); open(sys.argv[1]).read()", str(fifo))
     assert (told["call"], told["on"]) == ("open", f"FIFO {fifo}")
     keep = os.open(fifo, os.O_RDWR)
     try:
-        told = seen("open(sys.argv[1]).read()", str(fifo))
+        told = seen("there.set(); open(sys.argv[1]).read()", str(fifo))
     finally:
         os.close(keep)
     assert (told["call"], told["on"]) == ("read", f"FIFO {fifo}")
 
 
 def test_a_pipe_a_child_and_a_sleep() -> None:
-    assert seen("import os; os.read(os.pipe()[0], 1)")["on"] == "a pipe"
-    told = seen("import subprocess; child = subprocess.Popen(['sleep', '60']); child.wait()")
+    assert seen("import os; there.set(); os.read(os.pipe()[0], 1)")["on"] == "a pipe"
+    told = seen("import subprocess; child = subprocess.Popen(['sleep', '60']); there.set(); child.wait()")
     assert told["call"] == "wait"
     os.kill(int(told["on"]), 15)
-    assert seen("time.sleep(60)")["call"] == "sleep"
+    assert seen("there.set(); time.sleep(60)")["call"] == "sleep"
 
 
 @pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
@@ -106,7 +109,7 @@ def test_another_host_that_does_not_answer(family: socket.AddressFamily, host: s
         server.listen()
         port = server.getsockname()[1]
         told = seen(
-            "import socket; socket.create_connection((sys.argv[1], int(sys.argv[2]))).recv(1)",
+            "import socket; at = socket.create_connection((sys.argv[1], int(sys.argv[2]))); there.set(); at.recv(1)",
             host,
             str(port),
         )
@@ -128,6 +131,7 @@ threading.Thread(target=watch, name="watcher", daemon=True).start()
 dead = threading.Thread(target=produce, name="maker")
 dead.start()
 dead.join()
+there.set()
 box.get()
 """
     told = seen(script)

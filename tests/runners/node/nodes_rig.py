@@ -143,7 +143,16 @@ class Cluster:
 
     def _writes(self, node: int, attempt: int) -> bool:
         where = f"node-{node}/attempt-{attempt:03d}/"
-        return any(name.startswith(where) and size for name, size in self.lines(node).items())
+        wrote = any(name.startswith(where) and size for name, size in self.lines(node).items())
+        return wrote and self._running(node, attempt)
+
+    def _running(self, node: int, attempt: int) -> bool:
+        """Whether a node's journal has the start of its ranks, which may write before the agent has read of it."""
+        state = self.now(node)
+        if state.attempt > attempt:
+            return True
+        ranks = [rank for rank in state.ranks.values() if rank.pid is not None]
+        return state.attempt == attempt and len(ranks) == len(state.ranks) > 0
 
     async def restart(self, *nodes: int, **env: str) -> list[Any]:
         """The command to the agents of these nodes at the same time, with these variables; their answers."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from nodes_rig import LIMIT_S, Cluster, until
+from patience import slowness
 
 from distui.runners.model import Outcome, RunPhase
 from distui.runners.node import package
@@ -202,7 +203,9 @@ def test_a_job_without_its_document(two: Cluster) -> None:
 
 def test_a_python_without_torch(two: Cluster) -> None:
     bare = two.root / "bare"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True, timeout=60)
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True, timeout=60 * slowness()
+    )
     two.document["plan"]["python"] = str(bare / "bin" / "python")  # type: ignore[index]
     two.write_document()
     assert "has no torch: install it there" in refused(two)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
 import signal
 import subprocess
@@ -13,6 +14,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+
+from patience import slowness
 
 from distui.presets.finding import Finding
 from distui.runners.agent.relay_client import AgentRelay, Stream
@@ -45,6 +48,7 @@ class Carrier:
     def paused(self) -> Iterator[None]:
         """Stopped for a while: what is written for it stays in the store."""
         self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)  # until then it may still take something
         try:
             yield
         finally:
@@ -65,7 +69,7 @@ class Carrier:
         assert self.process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
-        code = self.process.wait(20)
+        code = self.process.wait(20 * slowness())
         self.process.stdout.close()
         self.errors.close()
         return code
@@ -101,7 +105,7 @@ class Stranger:
         return found[1:] if found else None
 
     def _ask(self, *parts: bytes) -> list[bytes]:
-        return self.line.ask(parts, 5.0)[1:]
+        return self.line.ask(parts, 5.0 * slowness())[1:]
 
     @contextlib.contextmanager
     def put(self, *frames: bytes) -> Iterator[None]:
@@ -244,7 +248,7 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 async def echoed(stream: Stream, data: bytes) -> bytes:
     """What comes back."""
     writing = asyncio.create_task(stream.write(data))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(20 * slowness()):
         back = await read_exactly(stream, len(data))
         with contextlib.suppress(BrokenPipeError):
             await writing
@@ -261,6 +265,6 @@ async def read_exactly(stream: Stream, size: int) -> bytes:
 
 async def eventually(wanted: Any, seconds: float = 20.0) -> None:
     """Ask again until it is true: for what other processes do and nothing tells."""
-    async with asyncio.timeout(seconds):
+    async with asyncio.timeout(seconds * slowness()):
         while not wanted():
             await asyncio.sleep(0.01)

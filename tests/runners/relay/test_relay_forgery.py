@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import secrets
+import time
 
 import pytest
+from patience import slowness
 
 from distui.runners.agent import relay_client
 from distui.runners.agent import relay_client as relay_module
@@ -17,13 +20,12 @@ from .relay_rig import Carriers, echoed, eventually, pair
 
 @pytest.fixture(autouse=True)
 def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of a rejection that is not the first, because an earlier test's streams end here, is reported soon."""
     monkeypatch.setattr(relay_module, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(relay_module, "FIRST_PAUSE_S", 0.05)
 
 
-async def test_forged_frames_are_rejected_and_counted(
-    carriers: Carriers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(relay_client, "FIRST_PAUSE_S", 0.05)
+async def test_forged_frames_are_rejected_and_counted(carriers: Carriers) -> None:
     async with pair(carriers) as nodes:
         stream = await nodes.opened()
         wrong = secrets.token_bytes(32)
@@ -53,11 +55,11 @@ async def test_a_replayed_frame_is_rejected_and_the_stream_goes_on(carriers: Car
         with nodes.held(stranger) as held:
             await stream.write(b"restart")
             (recorded,) = await held.frames()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(20 * slowness()):
             assert await stream.read() == b"restart"
         with stranger.put(recorded):
             await eventually(lambda: nodes.rejected() == 1)
-        assert "it was here before" in nodes.findings[-1].text
+        await eventually(lambda: "it was here before" in nodes.findings[-1].text)
         assert len(nodes.relays[1]._streams) == 1
 
 
@@ -71,7 +73,7 @@ async def test_the_frames_of_an_old_stream_open_nothing(carriers: Carriers) -> N
         with nodes.held(stranger) as held:
             await stream.write(b"stop")
             (command,) = await held.frames()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(20 * slowness()):
             assert await stream.read() == b"stop"
         stream.end()
         await eventually(lambda: not nodes.relays[1]._streams)
@@ -89,10 +91,10 @@ async def test_a_cut_frame_ends_the_stream_and_is_counted(carriers: Carriers) ->
             await stream.write(b"two")
             await held.frames(2)
             stranger.remove(held.first)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(20 * slowness()):
             assert await stream.read() == b""
         assert stream.why == "frames between node 0 and here are missing"
-        assert nodes.rejected() == 2
+        await eventually(lambda: nodes.rejected() == 2)
         assert await echoed(await nodes.relays[0].open(1), b"anew") == b"anew"
 
 
@@ -105,16 +107,16 @@ async def test_half_a_frame_is_as_none(carriers: Carriers) -> None:
             (frame,) = await held.frames()
             stranger.replace(held.first, frame[:-7])
         await eventually(lambda: nodes.rejected() == 1)
-        assert "its MAC is wrong" in nodes.findings[-1].text
+        await eventually(lambda: "its MAC is wrong" in nodes.findings[-1].text)
 
 
 async def test_a_wrong_key_opens_nothing(carriers: Carriers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay_module, "OPEN_SECONDS", 2.5)
+    monkeypatch.setattr(relay_module, "OPEN_SECONDS", 2.5 * slowness())
     keys = (secrets.token_bytes(32), secrets.token_bytes(32))
     async with pair(carriers, keys=keys) as nodes:
         with pytest.raises(RelayError, match="node 1 did not answer"):
             await nodes.relays[0].open(1)
-        assert nodes.rejected() == 1
+        await eventually(lambda: nodes.rejected() >= 1)  # more, where an earlier test's streams end here
         assert not nodes.relays[1]._streams
 
 
@@ -143,9 +145,9 @@ async def test_counters_that_somebody_meddled_with_harm_nobody(carriers: Carrier
         assert await echoed(await nodes.relays[0].open(1), b"anew") == b"anew"
 
 
-async def test_a_flood_is_told_of_in_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay_client, "FIRST_PAUSE_S", 0.05)
+async def test_a_flood_is_told_of_in_growing_pauses() -> None:
     told: list[str] = []
+    began = time.monotonic()
     counted = relay_client.Rejections(3, lambda finding: told.append(finding.text))
     for _ in range(100):
         for _ in range(100):
@@ -153,5 +155,5 @@ async def test_a_flood_is_told_of_in_growing_pauses(monkeypatch: pytest.MonkeyPa
         await asyncio.sleep(0.01)
     await eventually(lambda: "10000 frames" in told[-1])
     assert told[0].startswith("1 frame was rejected")
-    assert len(told) < 9
+    assert len(told) < 9 + math.log2(max(1.0, time.monotonic() - began))
     counted.close()

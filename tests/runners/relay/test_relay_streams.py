@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from patience import slowness
 
 from distui.runners.agent import relay_client as relay_module
 from distui.runners.agent.relay_client import WINDOW, AgentRelay, RelayError
@@ -69,7 +70,7 @@ async def test_the_end_of_either_side_is_the_end_of_both(carriers: Carriers) -> 
         await echoed(stream, b"x")
         (there,) = nodes.relays[1]._streams.values()
         there.end("so it is")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(20 * slowness()):
             assert await stream.read() == b""
         assert stream.why == "so it is"
         with pytest.raises(BrokenPipeError):
@@ -82,7 +83,7 @@ async def test_the_store_dies_and_comes_back(carriers: Carriers) -> None:
     async with pair(carriers) as nodes:
         stream = await nodes.relays[1].open(0)
         await asyncio.to_thread(nodes.carriers[0].kill)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(20 * slowness()):
             assert await stream.read() == b""
         assert "rendezvous store is gone" in stream.why
         with pytest.raises(RelayError, match=r"to node 0 now: the rendezvous store is gone \("):
@@ -106,7 +107,7 @@ async def test_an_agent_that_begins_anew_is_noticed(carriers: Carriers) -> None:
         nodes.attach(1)
         await eventually(lambda: nodes.relays[1].up)
         await stream.write(b"is there anybody?")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(20 * slowness()):
             assert await stream.read() == b""
         assert stream.why == "the agent of node 1 began anew"
         assert await echoed(await nodes.relays[0].open(1), b"x") == b"x"
@@ -120,7 +121,7 @@ async def test_whoever_only_reads_notices_that_the_other_agent_began_anew(carrie
         nodes.relays[1] = AgentRelay(nodes.keys[1], 1, 2, nodes.echo, nodes.findings.append)
         nodes.tasks[1].cancel()
         nodes.attach(1)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(20 * slowness()):
             assert await stream.read() == b""
         assert stream.why == "the agent of node 1 began anew"
         assert nodes.findings == []
@@ -133,7 +134,7 @@ async def test_whoever_only_reads_notices_that_the_other_node_was_cut_off(carrie
         await echoed(stream, b"x")
         nodes.relays[1]._store_changed({"store": "lost", "text": "cut"})
         nodes.relays[1]._store_changed({"store": "up"})
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(20 * slowness()):
             assert await stream.read() == b""
         assert await echoed(await nodes.relays[0].open(1), b"x") == b"x"
         assert nodes.findings == []

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from gpu_rig import Rig, needs_compiler, scenario
+from patience import slowness
 
 from distui.runners.model import Event, FindingCleared, FindingRaised, GpuTick
 from distui.runners.telemetry.gpus import (
@@ -28,7 +29,11 @@ from distui.runners.telemetry.gpus import (
 pytestmark = pytest.mark.timeout(40)
 LIMITS = SamplerLimits()
 CALM = SamplerLimits(stale_s=10.0, init_s=20.0, backoff_s=0.2)
-QUICK = SamplerLimits(stale_s=0.6, init_s=20.0, backoff_s=0.2)
+
+
+def quick() -> SamplerLimits:
+    """A hang is soon one, and a sampler that only waits for the processor is none."""
+    return SamplerLimits(stale_s=0.6 * slowness(), init_s=20.0 * slowness(), backoff_s=0.2)
 
 
 def watch(state: State, since: float = 0.0, heard: float = 0.0, failures: int = 0, stuck: int = 0) -> Watch:
@@ -84,7 +89,7 @@ class Seen:
         self.take = self._queue.put_nowait
 
     async def until(self, wanted: Callable[[Event], bool]) -> Event:
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(15 * slowness()):
             while not wanted(event := await self._queue.get()):
                 pass
             return event
@@ -121,7 +126,7 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
 
 @needs_compiler
 async def test_a_call_that_hangs_becomes_a_sentence_and_ends_with_the_hang(rig: Rig) -> None:
-    async with running(limits=QUICK) as (source, seen):
+    async with running(limits=quick()) as (source, seen):
         await seen.until(good)
         hung = source.pid
         rig.set(scenario.busy(2) + scenario.hang("nvmlDeviceGetUtilizationRates"))
@@ -188,7 +193,7 @@ async def test_without_a_driver_library_one_tick_and_no_process(
     source = GpuSource(0.0, take, limits=CALM)
     await source.start()
     try:
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(15 * slowness()):
             await ended.wait()
             while source.pid is not None:
                 await asyncio.sleep(0.01)
@@ -220,10 +225,11 @@ async def test_lines_that_are_no_events_are_passed_over(tmp_path: Path) -> None:
 
 @needs_compiler
 async def test_an_agent_that_stood_still_blames_nobody(rig: Rig) -> None:
-    async with running(limits=QUICK) as (source, seen):
+    limits = quick()
+    async with running(limits=limits) as (source, seen):
         await seen.until(good)
         pid = source.pid
-        time.sleep(1.6)  # noqa: ASYNC251 - the loop itself is to stand still, longer than a hang
+        time.sleep(limits.stale_s + 1.0)  # noqa: ASYNC251 - the loop itself is to stand still, longer than a hang
         await seen.until(good)
         await asyncio.sleep(0.3)
         assert source.pid == pid

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from patience import slowness
 from watch_jobs import Jobs, kill
 
 from distui.runners.agent import pyspy
@@ -35,7 +36,7 @@ async def until(
     reached: Callable[[RunState], object],
     timeout: float = 60.0,
 ) -> None:
-    async with asyncio.timeout(timeout):
+    async with asyncio.timeout(timeout * slowness()):
         while not reached(state):
             state.apply(await anext(events))
 
@@ -74,7 +75,7 @@ async def test_a_job_is_watched_and_cannot_be_commanded(jobs: Jobs) -> None:
     assert (nobody.ok, nobody.data) == (False, {})
     assert child.poll() is None
     await link.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(5 * slowness()):
         assert all([not isinstance(stamped.event, CaughtUp) async for stamped in events])
 
 
@@ -110,7 +111,7 @@ async def test_what_the_gpu_sampler_says_comes_through(jobs: Jobs) -> None:
     jobs.await_ranks(1)
     link = WatchLink(find_job(scan(), child.pid), interval=0.05)
     ticks = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(30 * slowness()):
         async for stamped in link.events():
             if isinstance(stamped.event, GpuTick):
                 ticks.append(stamped.event)

@@ -12,6 +12,8 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
+from patience import slowness
+
 MARKER = "WATCH_TEST"
 
 RANK = """
@@ -78,7 +80,7 @@ class Jobs:
 
     def await_ranks(self, count: int, timeout: float = 60.0) -> None:
         """Wait until so many more ranks have said that they are up."""
-        said, until = b"", time.monotonic() + timeout
+        said, until = b"", time.monotonic() + timeout * slowness()
         while len(said.split()) < count:
             left = until - time.monotonic()
             if left <= 0 or not select.select([self._fifo], [], [], left)[0]:
@@ -113,6 +115,6 @@ def kill(pid: int) -> None:
     descriptor = os.pidfd_open(pid)
     try:
         os.kill(pid, signal.SIGKILL)
-        assert select.select([descriptor], [], [], 10.0)[0], f"process {pid} does not end"
+        assert select.select([descriptor], [], [], 10.0 * slowness())[0], f"process {pid} does not end"
     finally:
         os.close(descriptor)
