@@ -8,10 +8,12 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 import scripted as play
 import several
+from patience import slowness
 from textual._context import active_app
 from textual._wait import SLEEP_GRANULARITY, wait_for_idle
 from textual.pilot import Pilot
@@ -39,7 +41,7 @@ class Rig:
 
     async def until(self, wanted: Callable[[], object], seconds: float = 30.0) -> None:
         """Let the app work until something is so; fails when it never is."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + seconds * slowness()
         while not wanted():
             assert time.monotonic() < end, "it never happened"
             self.app.tick()
@@ -85,10 +87,11 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def wait(min_sleep: float = SLEEP_GRANULARITY, max_sleep: float = 1) -> None:
         await ours(min_sleep, max_sleep)
-        loop, app = asyncio.get_running_loop(), active_app.get(None)
+        loop: Any = asyncio.get_running_loop()
+        app = active_app.get(None)
         while loop._ready or (
             isinstance(app, TypeAheadApp) and app.is_running and app._waiting is not None
-        ):  # type: ignore[attr-defined]
+        ):
             await asyncio.sleep(0)
 
     monkeypatch.setattr("textual.pilot.wait_for_idle", wait)

@@ -261,6 +261,8 @@ async def test_without_a_node_nothing_is_restarted_unless_asked(site: Site) -> N
             assert "node 1 (host1) does not answer" in refused.text
             assert "--reachable" in refused.text
         assert viewer.state.attempt == 1
+        begun = run.parts[1].path / OUT.format(1, 1)  # which nobody here hears of
+        assert await asyncio.to_thread(until, lambda: begun.exists() and begun.stat().st_size)
         gone = await viewer.link.read_log(OUT.format(1, 1), 0)
         assert gone.data.startswith(b"node 1 begins")  # its files are on this machine
         routes.write(run.entry.path, run.unix())

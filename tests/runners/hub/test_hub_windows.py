@@ -26,7 +26,7 @@ class Overheard:
     def __init__(self, run: Whole) -> None:
         self.path = str(run.site.root / "s" / "overheard.sock")
         self.most = 0
-        self.ended = asyncio.Event()
+        self.ended, self._full = asyncio.Event(), asyncio.Event()
         self._agent, self._now = run.socket(0), 0
 
     async def start(self) -> asyncio.Server:
@@ -40,8 +40,13 @@ class Overheard:
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
-            self._now += line.startswith(b'{"type":"ReadLog"') - line.startswith(b'{"type":"LogWindow"')
+            self._now += line.startswith(b'{"type":"ReadLog"')
             self.most = max(self.most, self._now)
+            if self.most == UNDER_WAY:
+                self._full.set()
+            if line.startswith(b'{"type":"LogWindow"'):
+                await self._full.wait()  # however slow the hub is to ask for the next
+            self._now -= line.startswith(b'{"type":"LogWindow"')
             writer.write(line)
         writer.close()
 

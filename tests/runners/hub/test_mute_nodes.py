@@ -42,14 +42,19 @@ def runner_pid(run: Whole, node: int) -> int:
     return who.pid
 
 
+async def hold(pid: int) -> None:
+    """SIGSTOP, and wait until it has stopped: until then its other threads still answer."""
+    os.kill(pid, signal.SIGSTOP)
+    while state_of(pid) != "T":
+        await asyncio.sleep(0.01)
+
+
 async def test_a_stopped_runner_keeps_every_node_from_restarting(site: Site) -> None:
     run = Whole(site, site.script())
     run.start()
     async with run.viewer() as viewer:
         await viewer.until(running)
-        os.kill(runner_pid(run, 1), signal.SIGSTOP)
-        while state_of(runner_pid(run, 1)) != "T":  # until then its other threads still answer
-            await asyncio.sleep(0.01)
+        await hold(runner_pid(run, 1))
         began = time.monotonic()
         done = await viewer.link.send(Restart(new_id()))
         assert not done.ok
@@ -114,7 +119,7 @@ async def test_a_stopped_agent_is_named_and_asked_nothing(site: Site) -> None:
     run.start()
     async with run.viewer() as viewer:
         await viewer.until(running)
-        os.kill(run.agent_pid(1), signal.SIGSTOP)
+        await hold(run.agent_pid(1))
         began = time.monotonic()
         restart, urged = await asyncio.gather(
             viewer.link.send(Restart(new_id())), viewer.link.send(Signal(new_id(), "URG", (1,)))
@@ -133,7 +138,7 @@ async def test_stop_ends_a_node_whose_agent_and_runner_are_stopped(site: Site) -
     async with run.viewer() as viewer:
         await viewer.until(running)
         for pid in (run.agent_pid(1), runner_pid(run, 1), runner_pid(run, 0)):
-            os.kill(pid, signal.SIGSTOP)
+            await hold(pid)
         done = await viewer.link.send(Stop(new_id(), 2.0))
         assert done.ok, done.text
     assert not having(f"DISTUI_RUN_ID={run.parts[0].record.run}")

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from patience import slowness
 from web_sink import Sink, sink
 
 from distui.runners.notify import delivery as delivering
@@ -94,7 +95,7 @@ async def test_what_a_server_answers(
 async def test_a_server_that_hangs_or_drips_is_left_after_a_while(
     server: Sink, tmp_path: Path, answer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "WHOLE_S", 1.5)
+    monkeypatch.setattr(sending, "WHOLE_S", 1.5 * slowness())
     server.answers = [answer]
     ticks, began = 0, time.monotonic()
     task = asyncio.create_task(once(posted(server), tmp_path))
@@ -104,7 +105,7 @@ async def test_a_server_that_hangs_or_drips_is_left_after_a_while(
     outcome = await task
     assert (outcome.ok, outcome.again) == (False, True)
     assert "does not answer" in outcome.why
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 10 * slowness()
     assert ticks > 20  # nothing else waited for it
 
 
@@ -197,6 +198,13 @@ def states(folder: Path) -> list[str]:
     return [record.state for record in records(folder)]
 
 
+async def noted(folder: Path, state: str) -> None:
+    """Wait until this state is the newest that was written."""
+    async with asyncio.timeout(10 * slowness()):
+        while states(folder)[-1:] != [state]:
+            await asyncio.sleep(0.01)
+
+
 @pytest.mark.usefixtures("quick")
 async def test_it_is_tried_again_until_it_arrives(tmp_path: Path) -> None:
     way = Scripted(AGAIN, AGAIN)
@@ -210,11 +218,10 @@ async def test_it_is_tried_again_until_it_arrives(tmp_path: Path) -> None:
 
 async def test_the_end_of_a_run_waits_for_no_earlier_notice(tmp_path: Path) -> None:
     way = Scripted(AGAIN)  # the next try is in 2 s
-    delivery = way.delivery(tmp_path)
+    delivery, began = way.delivery(tmp_path), time.monotonic()
     delivery.offer([notice("hang")], time.time())
-    await asyncio.sleep(0.1)
+    await noted(tmp_path, "later")
     delivery.offer([notice("gave-up")], time.time())
-    began = time.monotonic()
     await delivery.finish(10)
     assert [key for key, _ in way.tried] == ["hang:1#1", "gave-up:1#1", "hang:1#1"]
     assert time.monotonic() - began > 1.5
@@ -282,7 +289,7 @@ async def test_a_later_agent_sends_what_is_due_and_nothing_again(tmp_path: Path)
     delivery.offer([notice("hang")], time.time())
     await delivery.finish(10)
     delivery.offer([notice("gave-up")], time.time())
-    await asyncio.sleep(0.2)
+    await noted(tmp_path, "later")
     await delivery.finish(0)  # killed while the second one waits for its next try
     second = Scripted()
     delivery = second.delivery(tmp_path)
@@ -301,7 +308,7 @@ async def test_a_try_that_was_under_way_is_not_made_again(tmp_path: Path) -> Non
 
     delivery = Delivery(tmp_path, [ChosenWay("team", every_rule())], hangs, lambda way, why: None)
     delivery.offer([notice()], time.time())
-    await asyncio.sleep(0.05)
+    await noted(tmp_path, "trying")
     await delivery.finish(0)
     later = Scripted()
     delivery = later.delivery(tmp_path)
