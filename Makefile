@@ -62,7 +62,7 @@ lint: install
 
 types: install
 	$(BIN)/mypy -p distui.presets -p distui.runners -p distui.tui
-	@for one in $$(find tests -name conftest.py); do $(BIN)/mypy "$$one" || exit 1; done # one name each
+	@for one in $$(find tests -name conftest.py); do MYPYPATH=tests $(BIN)/mypy "$$one" || exit 1; done # one name each
 	MYPYPATH=tests/tui $(BIN)/mypy tests --exclude '(^|/)conftest\.py$$' # whose `conftest` is imported by name
 
 imports: install

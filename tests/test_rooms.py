@@ -228,7 +228,7 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 374,
-    "lines": 104_351,
+    "lines": 104_353,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 59,

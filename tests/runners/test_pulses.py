@@ -251,7 +251,7 @@ async def test_a_silent_rank_is_asked_once_and_the_others_are_looked_at_closely(
         silent.free.set()
         monkeypatch.setattr(pulses, "ANSWER_S", 20.0)
         async with asyncio.timeout(20):
-            while not taking._hooks.by_rank[1]._owed.done:
+            while (owed := taking._hooks.by_rank[1]._owed) is not None and not owed.done:
                 await asyncio.sleep(0.01)
         assert [one.hook for one in await taking.take(pids)] == [True, True]
         assert len(silent.asked) == 3
