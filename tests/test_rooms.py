@@ -227,8 +227,8 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 374,
-    "lines": 104_353,
+    "modules": 375,
+    "lines": 104_591,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 59,

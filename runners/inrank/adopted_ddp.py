@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import os
 import sys
 import weakref
@@ -109,6 +110,9 @@ class Adoption:
         self._accumulated = AccumulatedSteps(config.accumulation, self._inside)
         self._sharded: list[tuple[AdoptedFSDP, ShardedStates]] = []
         self._stepping = False
+        self._numbers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        """Optimizers of sharded models, in the order of their first steps."""
+        self._count = itertools.count()
         self._hooked: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         """Wrapped models that have a communication hook of the preset's."""
 
@@ -413,7 +417,10 @@ class Adoption:
         model.rest()
         states.take(optimizer)
         if not self._stepping:
-            self._agreement.same("optimizer step")
+            if optimizer not in self._numbers:
+                self._numbers[optimizer] = next(self._count)
+            number = self._numbers[optimizer]
+            self._agreement.same(f"step of optimizer {number}" if number else "optimizer step")
             self._stepping, self._agreement.inside = True, 1
         states.changed()
 

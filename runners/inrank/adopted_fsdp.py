@@ -26,7 +26,8 @@ from .adopted import AdoptionError, where
 from .agreement import EVALUATION, Agreement
 from .parallelize import data, layers
 from .parallelize.settings import LAYERS, ParallelizeError, Settings
-from .sharded_backward import Backwards
+from .replaced_parameters import repoint
+from .sharded_backward import Backwards, reachable, tensors
 from .sharded_steps import parameters_of
 
 CHECKED = 2
@@ -150,6 +151,7 @@ class AdoptedFSDP(DistributedDataParallel):  # type: ignore[misc]
         self.shards = dict(module.named_parameters())
         """Name → the part on this rank, also while the whole stands in its place."""
         _point(before, self.shards)
+        repoint(before, self.shards)
         for parameter in before.values():
             parameter.__class__ = Stale
         self._trained = {name: p.requires_grad for name, p in self.shards.items()}
@@ -158,6 +160,10 @@ class AdoptedFSDP(DistributedDataParallel):  # type: ignore[misc]
         self._entered: nn.Module | None = None
         """The part of the model that the script has called itself, while it computes."""
         self.static = bool(given.get("static_graph"))
+        self._casts, self._begun = config.param != torch.float32, False
+        """Whether outputs are converted; whether the whole has made a pass."""
+        self._places = [(each, name, {id(p)}) for each, name, p in _places(module)]
+        """Of each parameter: the module, its name there, and the ids of what may stand there."""
         self._follow_units()
 
     def _follow_units(self) -> None:
@@ -165,6 +171,29 @@ class AdoptedFSDP(DistributedDataParallel):  # type: ignore[misc]
             unit.named_parameters = self._resting(unit.named_parameters)
             unit.register_forward_pre_hook(self._enter, prepend=True)
             unit.register_forward_hook(self._pass, always_call=True)
+            kind: Any = type(unit)
+            kind.__deepcopy__, kind.__reduce_ex__ = AdoptedFSDP.__deepcopy__, AdoptedFSDP.__reduce_ex__
+
+    def learn(self) -> None:
+        """While parameters are gathered: what stands in their places then."""
+        for (_, _, allowed), (_, _, parameter) in zip(self._places, _places(self.module)):
+            allowed.add(id(parameter))
+
+    def _check_places(self, whole: bool) -> None:
+        """Raises AdoptionError where the script has put something else into the place of a parameter."""
+        for module, name, allowed in self._places:
+            if id(getattr(module, name, None)) not in allowed:
+                raise AdoptionError(
+                    f"another parameter, or none, stands in the place of {name} of {_kind(module)} in the pass "
+                    f"at {where()}, as of functional_call(), pruning or tying behind DistributedDataParallel: take zero1"
+                )
+        if whole and sum(1 for _ in _places(self.module)) != len(self._places):
+            raise AdoptionError(
+                f"parameters have come to the model since DistributedDataParallel was called, before the pass at "
+                f"{where()}, and fsdp2 does not shard them: add them before, or take zero1"
+            )
+
+    _check_places._torchdynamo_disable = True  # type: ignore[attr-defined]
 
     def _sent_buffers(self) -> list[torch.Tensor]:
         """Those that come from rank 0."""
@@ -187,8 +216,15 @@ class AdoptedFSDP(DistributedDataParallel):  # type: ignore[misc]
                 unit.reshard()
 
     def _enter(self, module: nn.Module, args: Any) -> None:
-        """Before a unit's forward pass that is none of the whole model."""
+        """Before a unit's forward pass."""
+        if not self._agreement.inside or module is self.module:
+            self._check_places(module is self.module)
         if not self._agreement.inside:
+            if not self._begun and module is not self.module:
+                raise AdoptionError(
+                    f"{where()} calls a part of the model before the whole, and fsdp2 needs a pass of the whole first: "
+                    "take zero1"
+                )
             self._agree(trains=False)
             self._entered, self._agreement.inside = module, 1
 
@@ -196,6 +232,8 @@ class AdoptedFSDP(DistributedDataParallel):  # type: ignore[misc]
         """After it: what an evaluation has gathered goes, as no backward pass comes for it."""
         if self._entered is not None or not self._trains():
             module.reshard()
+        elif not torch.compiler.is_compiling():
+            _check_seen(module, output, self._casts)
         if self._entered is module:
             self._entered, self._agreement.inside = None, 0
             self._backwards.refuse(
@@ -226,6 +264,7 @@ class AdoptedFSDP(DistributedDataParallel):  # type: ignore[misc]
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """As DDP's: buffers come from rank 0 first."""
+        self._begun = True
         if not self._agreement.inside:
             self._agree(self._trains())
         if self._moves:
@@ -281,6 +320,12 @@ class AdoptedFSDP(DistributedDataParallel):  # type: ignore[misc]
             " take zero1"
         )
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Raises AdoptionError."""
+        raise AdoptionError(
+            f"{where()} saves, or sends, a model that fsdp2 has sharded: have it save the state_dict(), or take zero1"
+        )
+
     def train(self, mode: bool = True) -> AdoptedFSDP:
         """As every module's."""
         nn.Module.train(self, mode)
@@ -289,6 +334,31 @@ class AdoptedFSDP(DistributedDataParallel):  # type: ignore[misc]
     def local_bytes(self) -> int:
         """Of the parameters on this rank, as they are."""
         return sum(p.to_local().numel() * p.element_size() for p in self.shards.values())
+
+
+def _places(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:
+    """Where parameters stand now, also those that stand in several places."""
+    for module in model.modules():
+        for name, parameter in nn.Module.named_parameters(module, recurse=False, remove_duplicate=False):
+            yield module, name, parameter
+
+
+def _kind(module: nn.Module) -> str:
+    """Name of a module's class, without what fully_shard puts before it."""
+    return type(module).__name__.removeprefix("FSDP")
+
+
+def _check_seen(module: nn.Module, output: Any, casts: bool) -> None:
+    """Raises AdoptionError for an output in which fully_shard has not found the tensors that it waits for."""
+    cast = set(map(id, tensors(output))) if casts else ()  # copies of what was seen
+    if any(
+        each.requires_grad and not each._backward_hooks and id(each) not in cast
+        for each in reachable(output)
+    ):
+        raise AdoptionError(
+            f"{_kind(module)} returns a {type(output).__name__} at {where()}, in which fully_shard does not see "
+            "the tensors: return a tensor, tuple or dict, or take zero1"
+        )
 
 
 def _check(module: nn.Module, given: Mapping[str, Any]) -> None:
@@ -315,6 +385,10 @@ def _check(module: nn.Module, given: Mapping[str, Any]) -> None:
         refused = "a parameter is a single number, or not contiguous"
     elif len({p.device for p in module.parameters()}) != 1:
         refused = "the model's parameters are on several devices"
+    elif any(
+        isinstance(each, (nn.Embedding, nn.EmbeddingBag)) and each.sparse for each in module.modules()
+    ):
+        refused = "the gradient of an embedding is sparse"
     if refused:
         raise AdoptionError(f"fsdp2 cannot be applied at {where()}: {refused}; take zero1 or ddp")
 
@@ -346,11 +420,26 @@ def _shard(module: nn.Module, config: Settings, device: str) -> list[nn.Module]:
         "reduce_dtype": None if config.reduce == config.param else config.reduce,
     }
     units = [*blocks(module, config), module]
+    _check_formats(units)
     for unit in units[:-1]:
         fully_shard(unit, mp_policy=MixedPrecisionPolicy(**policy), **settings)
     root = MixedPrecisionPolicy(**policy, output_dtype=torch.float32 if half else None)
     fully_shard(module, mp_policy=root, **settings)
     return units
+
+
+def _check_formats(units: list[nn.Module]) -> None:
+    """Raises AdoptionError for a unit in several formats."""
+    seen: set[int] = set()
+    for unit in units:
+        own = [p for p in unit.parameters() if id(p) not in seen]
+        seen.update(map(id, own))
+        formats = sorted({str(p.dtype).removeprefix("torch.") for p in own if p.requires_grad})
+        if len(formats) > 1:
+            raise AdoptionError(
+                f"fsdp2 cannot be applied at {where()}: parameters that are gathered as one are {' and '.join(formats)};"
+                " take zero1"
+            )
 
 
 def _point(before: Mapping[str, nn.Parameter], after: Mapping[str, nn.Parameter]) -> None:

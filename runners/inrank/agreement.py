@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 
 from .adopted import AdoptionError, own_call, where
 from .peer_service import PeerService
@@ -235,6 +236,10 @@ class Agreement:
         @functools.wraps(theirs)
         def called(*args: Any, **named: Any) -> Any:
             if self.outside() and own_call():
+                if any(isinstance(each, DTensor) for each in (*args, *named.values())):
+                    raise AdoptionError(
+                        f"{where()} calls {name}() with a parameter, or a gradient, of which fsdp2 has parts: take zero1"
+                    )
                 group = signature.bind(*args, **named).arguments.get("group")
                 if group is None or group is dist.group.WORLD:
                     self.note(name)

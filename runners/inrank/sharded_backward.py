@@ -32,6 +32,22 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors(each)
 
 
+def reachable(value: Any, depth: int = 4) -> Iterator[torch.Tensor]:
+    """The same, also those in attributes of objects."""
+    if isinstance(value, (list, tuple)):
+        inner: list[Any] = list(value)
+    elif isinstance(value, dict):
+        inner = list(value.values())
+    elif isinstance(value, (torch.Tensor, torch.nn.Module)):
+        inner = []
+    else:
+        inner = [*getattr(value, "__dict__", {}).values()]
+    if isinstance(value, torch.Tensor):
+        yield value
+    for each in inner if depth else ():
+        yield from reachable(each, depth - 1)
+
+
 class Backwards:
     """The calls of backward() in this process."""
 

@@ -48,6 +48,7 @@ class ShardedStates:
             unit.set_custom_all_gather(gather)
             self._units.append(gather)
             unit.unshard()
+            self._model.learn()
             unit.reshard()
 
     def changed(self) -> None:

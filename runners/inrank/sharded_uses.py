@@ -6,6 +6,7 @@ have to do it; random numbers, hooks and a replaced `.data` would go wrong witho
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Replicate
 
 from .adopted import AdoptionError, where
+from .adopted_fsdp import as_shard
 from .agreement import VALUES, Agreement
 from .sharded_states import ShardedStates
 
@@ -24,6 +26,13 @@ READS = frozenset(
     ]
 )  # fmt: skip
 """What needs a value itself: of a part, or of a sum that is still in parts, torch gives this rank's alone."""
+SUMMARIES = frozenset(
+    [
+        "max", "min", "amax", "amin", "argmax", "argmin", "median", "std", "var", "topk", "sort", "quantile", "any",
+        "all", "histc", "count_nonzero",
+    ]
+)  # fmt: skip
+"""What is computed of whole values, where no gradient is asked for: parts may be empty."""
 LINEAR = frozenset(
     [
         "__get__", "__set__", "__hash__", "__repr__", "numel", "size", "dim", "stride", "storage_offset", "element_size",
@@ -128,10 +137,12 @@ class Uses:
         def used(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             with torch._C.DisableTorchFunctionSubclass():
                 if uses._agreement.outside():
-                    return uses._use(func, args, kwargs or {})
-                return func(
-                    *(whole(args) if getattr(func, "__name__", "") in READS else args), **(kwargs or {})
-                )
+                    with _explained(func):
+                        return uses._use(func, args, kwargs or {})
+                with _explained(func):
+                    return func(
+                        *(whole(args) if getattr(func, "__name__", "") in READS else args), **(kwargs or {})
+                    )
 
         kind: Any = DTensor
         kind.__torch_function__ = classmethod(used)
@@ -157,10 +168,13 @@ class Uses:
         if changes(func) and not self._of_gradients(args[:1]):
             self._agreement.need(CHANGE)
             return self._change(func, args, kwargs)
-        if getattr(func, "__name__", "") in READS:
+        name = getattr(func, "__name__", "")
+        if name in READS or name == "__reduce_ex__" or (name in SUMMARIES and not _graph(args)):
             with torch.no_grad():
-                args = whole(args)
-            return func(*args, **kwargs)
+                values = whole(args)
+            if name == "__reduce_ex__" and isinstance(args[0], nn.Parameter):
+                values = (nn.Parameter(values[0], args[0].requires_grad), *values[1:])
+            return func(*values, **kwargs)
         other = self._agreement.apart(VALUES) if communicates(func, args) else None
         if other is not None:
             return func(*_mapped(args, lambda each: self._asked(each, other)), **kwargs)
@@ -195,7 +209,7 @@ class Uses:
 
     def _alike(self, func: Any, args: Any) -> Any:
         """All tensors whole, or all in shards where it is one of those that is changed. Raises AdoptionError."""
-        if torch.is_grad_enabled() and any(each.requires_grad for each in _sharded(args)):
+        if _graph(args):
             raise AdoptionError(
                 f"{where()} computes a part of the loss with a parameter itself, which fsdp2 has in shards: take zero1"
             )
@@ -208,9 +222,36 @@ class Uses:
             lambda each: (
                 each
                 if isinstance(each, DTensor) or not each.ndim
+                else as_shard(each.detach(), target[0])
+                if each.shape == target[0].shape
                 else DTensor.from_local(each, mesh, [Replicate()] * mesh.ndim, run_check=False)
             ),
         )
+
+
+def _graph(args: Any) -> bool:
+    """Whether gradients would come to what is sharded."""
+    return torch.is_grad_enabled() and any(each.requires_grad for each in _sharded(args))
+
+
+@contextlib.contextmanager
+def _explained(func: Any) -> Iterator[None]:
+    """Raises AdoptionError for what torch cannot do with parts."""
+    try:
+        yield
+    except (RuntimeError, NotImplementedError, AssertionError, IndexError) as error:
+        text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if "onnect" in text or "gloo" in text or "Timed out" in text:  # another rank has gone
+            raise
+        if "mixed torch.Tensor and DTensor" in text:
+            raise AdoptionError(
+                f"{where()} computes with a parameter outside of the forward pass with which fsdp2 gathers it (of its "
+                "layer, or of the whole model): take zero1"
+            ) from error
+        raise AdoptionError(
+            f"{where()} calls {getattr(func, '__name__', 'a function')}() with a parameter, or a gradient, of which "
+            f"fsdp2 has parts, and torch does not do that with parts ({text[:120]}): take zero1"
+        ) from error
 
 
 def whole(args: Any) -> Any:

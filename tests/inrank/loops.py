@@ -245,9 +245,61 @@ def evaluated() -> list[Any]:
     return [*results, model.module.running.mean.clone()]
 
 
+def chosen() -> list[Any]:
+    """Groups and factors by ids and by sets and dicts of parameters, made before the call."""
+    torch.manual_seed(1)
+    net = Net()
+    slow, ids, listed = (
+        set(net.head.parameters()),
+        {id(net.head.bias)},
+        list(map(id, net.blocks[0].parameters())),
+    )
+    factors = {each: 0.1 * at for at, each in enumerate(net.parameters())}
+    by_id = {id(each): 0.5 for each in net.blocks[1].parameters()}
+    model, _, batch = made(net)
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in model.parameters() if p in slow and id(p) not in ids], "lr": 0.003},
+        {"params": [p for p in model.parameters() if id(p) in listed], "lr": 0.02},
+        {
+            "params": [
+                p for p in model.parameters() if (p not in slow and id(p) not in listed) or id(p) in ids
+            ]
+        },
+    ]
+    optimizer, losses = torch.optim.SGD(groups, lr=0.01), []
+    for _ in range(STEPS):
+        model(batch()).pow(2).mean().backward()
+        for parameter in model.parameters():
+            parameter.grad.mul_(factors[parameter] * by_id.get(id(parameter), 1.0))
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(model(batch()).detach().pow(2).mean().item())
+    return [*losses, [len(group["params"]) for group in groups], model.state_dict()]
+
+
+def looked_at() -> list[Any]:
+    """Largest values, and noise from a generator that all ranks have alike."""
+    model, optimizer, batch = made(Net())
+    noise = torch.Generator().manual_seed(3)
+    results: list[Any] = []
+    for _ in range(STEPS):
+        results.append(update(optimizer, model(batch()).pow(2).mean()))
+        results += [
+            p.grad.abs().max().item() + p.data.std().item() + p.grad.amin() for p in model.parameters()
+        ]
+        for parameter in model.parameters():
+            parameter.grad += torch.randn(parameter.shape, generator=noise)
+        optimizer.step()
+        if dist.get_rank() == 0:
+            torch.save(list(model.parameters()), Path(sys.argv[1]) / "parameters.pt")
+            results.append(torch.load(Path(sys.argv[1]) / "parameters.pt", weights_only=False))
+            results.append([type(each).__name__ for each in results[-1]])
+    return results
+
+
 LOOPS: list[Callable[[], list[Any]]] = [
     plain, recurrent, checkpointed, two_passes, adversarial, cleared_late, clamped, exported, averaged, two_models,
-    logged, kept, evaluated,
+    logged, kept, evaluated, chosen, looked_at,
 ]  # fmt: skip
 
 

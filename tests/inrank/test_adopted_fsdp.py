@@ -129,6 +129,28 @@ ALONE = "if dist.get_rank() == 0:\n    "
 HELD = "held = list(net.parameters())\n"
 OLD = f"{STEP}{HELD}model = DDP(net)\nstep(model, torch.optim.SGD(model.parameters(), lr=0.1))\n"
 PENALTY = "x = torch.ones(2, 8, requires_grad=True)\n(g,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)\n"
+BESIDE = "other = torch.optim.SGD(net[0].parameters(), lr=0.1)\n"
+CALLED = "step(model, optimizer)\ngiven = {name: 0.9 * p.detach() for name, p in net.named_parameters()}\n"
+LISTED = f"""{STEP}
+class Other(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+    def forward(self, x):
+        return self.blocks[0](x) @ self.blocks[1].weight
+"""
+HIDING = f"""{STEP}
+class Out:
+    def __init__(self, value): self.value = value
+class Hider(nn.Linear):
+    def forward(self, out): return Out([super().forward(out.value)])
+class Hiding(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Hider(8, 8)])
+    def forward(self, x):
+        return self.blocks[0](Out(x)).value[0]
+"""
 STOPPED = {
     "a list of old parameters": (
         f"{OLD}nn.utils.clip_grad_norm_(held, 1.0)",
@@ -178,6 +200,49 @@ STOPPED = {
         "makes a second backward pass behind one forward pass",
     ),
     "a part of the model": (f"{MADE}model.module(torch.ones(2, 8)).sum().backward()", "a part of the model"),
+    "a copy of what was wrapped": (f"{MADE}import copy\ncopy.deepcopy(model.module)", "copies a model"),
+    "a copy of a block": (
+        f"{LISTED}import copy\nmodel = DDP(Other())\ncopy.deepcopy(model.module.blocks)",
+        "copies a model",
+    ),
+    "a whole model in a file": (f"{MADE}torch.save(model.module, 'model.pt')", "saves, or sends, a model"),
+    "the wrapped model in a file": (f"{MADE}torch.save(model, 'model.pt')", "saves, or sends, a model"),
+    "parameters of functional_call": (
+        f"{MADE}{CALLED}torch.func.functional_call(net, given, (torch.ones(2, 8),))",
+        "stands in the place of weight of Linear in the pass at script.py:",
+    ),
+    "a tied weight later": (
+        f"{MADE}net[1].weight = net[0].weight\nstep(model, optimizer)",
+        "stands in the place of weight",
+    ),
+    "a parameter later": (
+        f"{MADE}net.more = nn.Parameter(torch.ones(2))\nstep(model, optimizer)",
+        "have come to the model",
+    ),
+    "a part before the whole": (
+        f"{LISTED}model = DDP(Other())\nwith torch.no_grad(): model.module.blocks[0](torch.ones(2, 8))",
+        "calls a part of the model before the whole",
+    ),
+    "a parameter of another layer": (
+        f"{LISTED}step(DDP(Other()), None)",
+        "outside of the forward pass with which fsdp2",
+    ),
+    "an output of its own": (f"{HIDING}step(DDP(Hiding()), None)", "Hider returns a Out at script.py:"),
+    "several formats": ("DDP(nn.Sequential(nn.Linear(8, 9), nn.Linear(9, 8).double()))", "are float32 and float64"),
+    "sparse gradients": (
+        "DDP(nn.Sequential(nn.Embedding(4, 8, sparse=True), net))",
+        "gradient of an embedding is sparse",
+    ),
+    "a sum over ranks": (f"{MADE}dist.all_reduce(net[0].weight.data)", "calls all_reduce() with a parameter"),
+    "a flat gradient": (
+        "model = DDP(nn.Linear(8, 1))\nmodel(torch.ones(2, 8)).sum().backward()\nmodel.module.weight.grad.flatten()",
+        "calls flatten() with a parameter, or a gradient, of which fsdp2 has parts",
+    ),
+    "ids that cannot change": (f"held = frozenset(map(id, net.parameters()))\n{MADE}", "in a frozenset"),
+    "another optimizer on one rank": (
+        f"{TRAINED}{BESIDE}step(model, (optimizer, other)[dist.get_rank()])\nstep(model, optimizer)",
+        "at its step of optimizer 1 at script.py:",
+    ),
     "a copy": (f"{MADE}import copy\ncopy.deepcopy(model)", "copies a model"),
     "a closure": (f"{MADE}optimizer.step(lambda: model(torch.ones(2, 8)).sum())", "gives step() a closure"),
 }  # fmt: skip
@@ -188,6 +253,8 @@ QUICK = (
     "a value that one rank reads",
     "a later pass of one rank",
     "other data",
+    "an output of its own",
+    "parameters of functional_call",
 )
 
 
