@@ -157,16 +157,16 @@ class AdoptedFSDP(DistributedDataParallel):  # type: ignore[misc]
         self._trained = {name: p.requires_grad for name, p in self.shards.items()}
         self._passes, self.alone = 0, False
         """The second: whether this pass is one of this rank alone, for which the others send their parts unawares."""
-        self._entered: nn.Module | None = None
-        """The part of the model that the script has called itself, while it computes."""
         self.static = bool(given.get("static_graph"))
         self._casts, self._begun = config.param != torch.float32, False
         """Whether outputs are converted; whether the whole has made a pass."""
-        self._places = [(each, name, {id(p)}) for each, name, p in _places(module)]
-        """Of each parameter: the module, its name there, and the ids of what may stand there."""
         self._follow_units()
 
     def _follow_units(self) -> None:
+        self._entered: nn.Module | None = None
+        """The part of the model that the script has called itself, while it computes."""
+        self._places = [(each, name, {id(p)}) for each, name, p in _places(self.module)]
+        """Of each parameter: the module, its name there, and the ids of what may stand there."""
         for unit in self.units:
             unit.named_parameters = self._resting(unit.named_parameters)
             unit.register_forward_pre_hook(self._enter, prepend=True)
@@ -189,8 +189,8 @@ class AdoptedFSDP(DistributedDataParallel):  # type: ignore[misc]
                 )
         if whole and sum(1 for _ in _places(self.module)) != len(self._places):
             raise AdoptionError(
-                f"parameters have come to the model since DistributedDataParallel was called, before the pass at "
-                f"{where()}, and fsdp2 does not shard them: add them before, or take zero1"
+                "the model has more parameters, or fewer, than when DistributedDataParallel was called, in the pass at "
+                f"{where()}, and fsdp2 does not follow that: change them before, or take zero1"
             )
 
     _check_places._torchdynamo_disable = True  # type: ignore[attr-defined]

@@ -217,7 +217,7 @@ STOPPED = {
     ),
     "a parameter later": (
         f"{MADE}net.more = nn.Parameter(torch.ones(2))\nstep(model, optimizer)",
-        "have come to the model",
+        "the model has more parameters",
     ),
     "a part before the whole": (
         f"{LISTED}model = DDP(Other())\nwith torch.no_grad(): model.module.blocks[0](torch.ones(2, 8))",
