@@ -12,6 +12,7 @@ import itertools
 import os
 import sys
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -149,6 +150,7 @@ class Adoption:
                 for when, around in (("pre", self._showing), ("post", self._finishing)):
                     full = f"{name}_{when}_hook"
                     setattr(place, full, _around(getattr(place, full), around))
+            kind.__getstate__ = _without_hooks(kind.__getstate__)
         if self._config.strategy in ("zero1", "fsdp2"):
             kind.join_hook = self._no_join
 
@@ -438,6 +440,24 @@ def _around(theirs: Call, around: Callable[[Call], Call]) -> Call:
         return theirs(*args[:-1], around(args[-1]))
 
     return registered
+
+
+def _without_hooks(theirs: Call) -> Call:
+    """What copies and pickles of a wrapped model hold: not the hooks that count its passes."""
+
+    @functools.wraps(theirs)
+    def held(ddp: DistributedDataParallel) -> dict[str, Any]:
+        state: dict[str, Any] = theirs(ddp)
+        for name in ("_forward_pre_hooks", "_forward_hooks"):
+            hooks = state[name].items()
+            state[name] = OrderedDict(
+                (number, hook)
+                for number, hook in hooks
+                if not isinstance(getattr(hook, "__self__", None), ShardedSteps)
+            )
+        return state
+
+    return held
 
 
 def _several() -> bool:

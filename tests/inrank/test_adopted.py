@@ -255,7 +255,6 @@ STOPPED = {
 QUICK = (
     "a step behind except Exception",
     "a part of the model",
-    "join",
     "no call",
     "another optimizer",
     "a closure",
@@ -320,12 +319,68 @@ dist.destroy_process_group()
 """
 
 
-def test_hooks_of_the_scripts_around_a_step_see_all_gradients_and_parameters(tmp_path: Path) -> None:
+COPIED = f"""{BEGIN}
+import copy, io
+[torch.nn.init.constant_(each, 0.1) for each in net.parameters()]
+model = DDP(net)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+teacher, file = copy.deepcopy(model).requires_grad_(False), io.BytesIO()
+for step in range(3):
+    x = torch.full((2, 8), 1.0 + dist.get_rank())
+    (model(x) - teacher(x).detach()).pow(2).sum().add(model(x).sum()).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    with torch.no_grad():
+        [slow.lerp_(fast, 0.5) for slow, fast in zip(teacher.parameters(), model.parameters())]
+torch.save(model, file)
+for name, each in (("norm", teacher), ("mean", model)):
+    norm = sum(value.double().norm() for value in each.parameters()).item()
+    print(f"{{name}} {{dist.get_rank()}} {{norm}}\\n", end="", flush=True)
+print(f"norm {{dist.get_rank()}} {{len(file.getvalue())}}\\n", end="", flush=True)
+dist.destroy_process_group()
+"""
+COMPILED = f"""{BEGIN}
+class Layer(nn.Linear):
+    def forward(self, x):
+        return super().forward(x).tanh()
+net = nn.Sequential(*[Layer(8, 8) for _ in range(3)])
+[torch.nn.init.constant_(each, 0.1) for each in net.parameters()]
+model = torch.compile(DDP(net), backend="aot_eager")
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+for step in range(3):
+    loss = model(torch.full((2, 8), 1.0 + dist.get_rank())).pow(2).sum()
+    print(f"norm {{dist.get_rank()}} {{loss.item():.5f}}\\n", end="", flush=True)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "lines"),
+    [
+        pytest.param(HOOKED, {}, 8, id="hooks around a step see all gradients and parameters"),
+        pytest.param(COPIED, {}, 6, id="copies and pickles of the wrapped model"),
+        pytest.param(
+            COMPILED,
+            {"activation_checkpointing": True},
+            6,
+            id="compiled behind the call",
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+def test_scripts_see_what_they_do_under_bare_ddp(
+    tmp_path: Path, text: str, options: dict[str, Any], lines: int
+) -> None:
     script = tmp_path / "script.py"
-    script.write_text(HOOKED)
-    seen = [finished(torchrun(script), env, tmp_path) for env in (environment(), adopting("zero1"))]
+    script.write_text(text)
+    seen = [
+        finished(torchrun(script), env, tmp_path) for env in (environment(), adopting("zero1", options))
+    ]
     bare, adopted = (sorted(re.findall(r"(?:norm|mean) \d \S+", output)) for output in seen)
-    assert len(bare) == 8
+    assert len(bare) == lines
     assert adopted == bare
 
 

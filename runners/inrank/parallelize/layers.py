@@ -86,7 +86,10 @@ class Forward:
         if not (self._recomputed and self._layer.training and torch.is_grad_enabled()):
             return self._run(*inputs, **named)
         before = self._state() if self._passes < WATCHED else None
-        output = checkpoint(self._run, *inputs, use_reentrant=False, context_fn=self._contexts, **named)
+        if torch.compiler.is_compiling():  # in a graph of torch.compile nothing is called again
+            output = checkpoint(self._run, *inputs, use_reentrant=False, **named)
+        else:
+            output = checkpoint(self._run, *inputs, use_reentrant=False, context_fn=self._contexts, **named)
         if before is not None:
             self._passes += 1
             self._check(before, self._state())
