@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
-import random
 import re
 import shutil
 import socket
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from patience import slowness
+from ports import free_port
 
 from distui.runners.comparison.loading import load
 from distui.runners.errors import UnreachableError
@@ -48,15 +48,6 @@ class Near:
         env = {**os.environ, "XDG_STATE_HOME": str(self.state)}
         argv = [sys.executable, "-m", "distui.tui", *words]
         subprocess.run(argv, env=env, check=True, timeout=60 * slowness(), capture_output=True)
-
-
-def free_port() -> int:
-    """One that the kernel gives to nobody by itself: it is still free when sshd binds it."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with contextlib.suppress(OSError), socket.socket() as server:
-            server.bind(("127.0.0.1", port))
-            return port
 
 
 def reachable(port: int) -> bool:

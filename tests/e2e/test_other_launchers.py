@@ -6,12 +6,15 @@ import os
 import re
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
+import ports
 import pytest
 
 from .runs import Run, World
 
+PORTS = Path(ports.__file__).read_text()
 STEPS = """
 import os, sys, time, torch
 import torch.distributed as dist
@@ -44,11 +47,8 @@ SPAWNED = (
     STEPS
     + """
 if __name__ == "__main__":
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
-    import socket
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        os.environ["MASTER_PORT"] = str(free.getsockname()[1])
+    from ports import free_port
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
     print("no rank yet", flush=True)
     if "fork" in sys.argv:
         torch.multiprocessing.start_processes(train, (2,), nprocs=2, start_method="fork")
@@ -57,7 +57,7 @@ if __name__ == "__main__":
 """
 )
 LOOP = """
-port=$(%s -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+port=$(%s -c 'from ports import free_port; print(free_port())')
 for rank in 0 1; do
   RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port %s "$@" &
   pids="$pids $!"
@@ -76,6 +76,7 @@ def of(*launchers: str, long: tuple[str, ...] = ()) -> pytest.MarkDecorator:
 def commands(world: World, *words: str) -> dict[str, list[str]]:
     """By launcher: a command that trains on two ranks."""
     by_variables, spawned = world.script("job.py", BY_VARIABLES), world.script("spawned.py", SPAWNED)
+    world.script("ports.py", PORTS)
     loop = world.script("loop.sh", LOOP % (sys.executable, sys.executable))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     return {
@@ -183,17 +184,15 @@ if len(sys.argv) > 1:
     print("a child is through", os.environ.get("DISTUI_JOINED") == str(os.getpid()), flush=True)
     sys.exit()
 dist.init_process_group("gloo")
-import socket
-with socket.socket() as free:
-    free.bind(("127.0.0.1", 0))
-    port = free.getsockname()[1]
-subprocess.run([sys.executable, __file__, str(port)], check=True)
+from ports import free_port
+subprocess.run([sys.executable, __file__, str(free_port())], check=True)
 print("up", flush=True)
 time.sleep(600)
 """
 
 
 def test_children_of_ranks_are_none(world: World) -> None:
+    world.script("ports.py", PORTS)
     script = world.script("job.py", NO_RANKS)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     run = world.run("exec", "--", *torchrun, script)

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 from patience import slowness
+from ports import free_port
 
 from .runs import Run, World, until
-from .test_other_hosts import free_port
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(170)]
 LISTEN = "0A"

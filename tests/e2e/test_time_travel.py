@@ -71,10 +71,12 @@ def test_a_failure_is_gone_back_to_live_and_in_a_bundle(
     replay = Screen((DISTUI, "replay", file), elsewhere.env, elsewhere.work, 120, 40)
     screens.append(replay)
     replay.until("LIVE WHEN EXPORTED", 30)
+    replay.press("<", "<")  # it must not come to its end before it is held
+    replay.until("speed 0.25×", 30)
     replay.press(" ")
     replay.until("playing", 30)
     replay.press(" ")
-    text = replay.until(lambda text: "PAST" in text and "playing" not in text, 30)
+    replay.until(lambda text: "PAST" in text and "playing" not in text, 30)
     replay.press("4")
     replay.until("host CPU", 30)
     replay.press("=")

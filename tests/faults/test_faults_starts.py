@@ -10,7 +10,7 @@ from contextlib import closing
 
 import pytest
 from e2e.runs import World
-from e2e.test_other_hosts import free_port
+from ports import free_port
 
 from . import cgroups
 from .network import NOBODY, Islander, lan

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -12,17 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+from ports import free_port
 
 EXAMPLES = Path(__file__).parents[2] / "presets" / "examples"
 LIMIT_S = 150.0
 """After this many seconds whatever was started is killed, and the test fails on its exit code."""
-
-
-def free_port() -> int:
-    """A TCP port that is free on the loopback at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from starts import EXAMPLES, as_rank, environment, finished, free_port, started, torchrun
+from ports import free_port
+from starts import EXAMPLES, as_rank, environment, finished, started, torchrun
 
 pytestmark = pytest.mark.torch
 SMALL = ["--layers", "2", "--width", "64", "--batch", "4", "--block", "32", "--checkpoint-dir", "saved"]

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from e2e.runs import having, until
 from patience import slowness
+from ports import free_port
 
 from distui.presets.plan import Plan
 from distui.presets.render import for_node
-from distui.runners.local_agent import free_port
 
 from .hf import HERE, needs_compiler, needs_hf
 from .plans import plan
@@ -36,9 +36,7 @@ class Nodes:
 
     def __init__(self) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="dt-", dir="/tmp"))
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         for name in ("host", "user"):
             words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.root / name)]
             subprocess.run(words, check=True, stdin=subprocess.DEVNULL)

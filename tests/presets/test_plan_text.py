@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ports import free_port
 
 from distui.presets import torchrun
 from distui.presets.finding import PlanError
@@ -246,9 +246,7 @@ pathlib.Path(sys.argv[1], rank).write_text(json.dumps(dict(os.environ)))
 def test_a_plan_starts_its_ranks(tmp_path: Path) -> None:
     script = tmp_path / "rank.py"
     script.write_text(RANK)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    place = replace(PLACE, port=port, cwd=str(tmp_path), script_source=RANK)
+    place = replace(PLACE, port=free_port(), cwd=str(tmp_path), script_source=RANK)
     made = make_plan(DDP, Request(script="rank.py", args=(str(tmp_path),), nproc_per_node=2), place)
     ran = subprocess.run(
         shlex.split(command_line(made)),

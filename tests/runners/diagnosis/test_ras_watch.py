@@ -6,6 +6,7 @@ import asyncio
 import socket
 
 import pytest
+from ports import free_port
 
 from distui.runners.agent import nccl_switch as watch
 from distui.runners.diagnosis import ras
@@ -117,12 +118,8 @@ async def test_where_nobody_answers_the_question_ends(monkeypatch: pytest.Monkey
 
 
 async def test_nobody_there_is_an_error_of_the_system() -> None:
-    server = await served("", [])
-    port = server.sockets[0].getsockname()[1]
-    server.close()
-    await server.wait_closed()
     with pytest.raises(OSError):
-        await watch.ask(port, True)
+        await watch.ask(free_port(), True)
 
 
 def test_only_what_did_not_move_between_two_reports_is_told() -> None:

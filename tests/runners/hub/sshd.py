@@ -11,6 +11,8 @@ import socket
 import subprocess
 from pathlib import Path
 
+from ports import free_port
+
 from .site import until
 
 SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/local/sbin:/usr/sbin:/sbin")
@@ -28,9 +30,7 @@ class Sshd:
             Path("/run/sshd").mkdir(
                 mode=0o755, exist_ok=True
             )  # what a service of the system would have made
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = free_port()
         for name in ("host", "user", "other"):
             self._keygen(name)
         shutil.copy(root / "user.pub", root / "authorized")
