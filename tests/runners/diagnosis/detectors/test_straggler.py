@@ -183,6 +183,30 @@ def test_who_waits_for_its_loader_is_slow_only_if_the_others_workers_have_less_t
         )
 
 
+@pytest.mark.parametrize(
+    ("filled", "asleep"),
+    [((0, 2, 2), 0), ((2, 2, 0), 0), ((0, 1, 2, 2), 0), ((0, 0, 0, 0, 2, 2), 4)],
+    ids=["when the queue was filled", "once lately", "twice", "for one late batch"],
+)
+def test_workers_that_had_nothing_to_do_for_a_moment_make_no_straggler(
+    filled: tuple[int, ...], asleep: int
+) -> None:
+    """Queues are first filled, and one batch may be late on one rank: a few such looks prove nothing."""
+    training = Training(late=slow(1, 0.5), stacks={1: FED})
+    history = training.history()
+    lately = {}
+    for rank, pulses in history.items():
+        seen = pulses[-len(filled) :]
+        steps = [seen[0].step] * asleep + [pulse.step for pulse in seen[asleep:]]
+        lately[rank] = [
+            structs.replace(pulse, workers_busy=2 if rank == 1 else busy, step=step)
+            for pulse, busy, step in zip(seen, filled, steps, strict=True)
+        ]
+    arrivals = arrivals_of(history, 4)
+    view = View(state=training.state(), plan=None, now=BEGAN + 41, history=lately, arrivals=arrivals)
+    assert alarms(view) == []
+
+
 def test_a_rank_that_waits_for_its_loader_is_not_named_before_its_workers_were_seen_often_enough() -> None:
     training = Training(late=slow(1, 0.5), stacks={1: FED})
     history = {
