@@ -8,12 +8,14 @@ import importlib.metadata
 import platform
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
+import msgspec
 from e2e.runs import World
 
-from .checks import CHECKS
+from .checks import ALONE, CHECKS
 from .site import Seen, Site, make
 
 REPORT = Path(__file__).parents[2] / "docs" / "gpu-report.md"
@@ -23,13 +25,26 @@ def main(argv: Sequence[str]) -> int:
     """1 where a check failed."""
     parser = argparse.ArgumentParser(prog="python -m gpu")
     parser.add_argument("--rehearse", action="store_true", help="on gloo, without a GPU; writes no report")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="checks at once, but for those that compare times"
+    )
+    parser.add_argument("--single", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("checks", nargs="*", metavar="CHECK", help=", ".join(CHECKS))
     options = parser.parse_args(argv)
     strange = [name for name in options.checks if name not in CHECKS]
     if strange:
         parser.error(f"there is no check {strange[0]!r}: {', '.join(CHECKS)}")
+    if options.single:
+        print(msgspec.json.encode(_single(options.checks[0], () if options.rehearse else gpus())).decode())
+        return 0
     head = None if options.rehearse or options.checks else heading()
-    seen = _make_all(options.checks or list(CHECKS), () if options.rehearse else gpus(), head)
+    seen = []
+    for one in _made(options.checks or list(CHECKS), options.jobs, options.rehearse):
+        print(f"{one.outcome:8} {one.seconds:6.1f} s  {one.name}: {one.text[:3000]}", flush=True)
+        seen.append(one)
+        if head is not None:  # after each, so that a cut leaves what was seen
+            rows = sorted(seen, key=lambda one: list(CHECKS).index(one.name))
+            REPORT.write_text("\n".join([*head, *map(_row, rows), ""]))
     failed = [one for one in seen if one.outcome == "FAILED"]
     print(
         f"{len(seen)} checks: {len(failed)} failed, {sum(one.outcome == 'left out' for one in seen)} left out"
@@ -37,18 +52,27 @@ def main(argv: Sequence[str]) -> int:
     return 1 if failed else 0
 
 
-def _make_all(names: Sequence[str], found: tuple[str, ...], head: list[str] | None) -> list[Seen]:
-    """Make them; `head` begins the report, which is written after each, so that a cut leaves what was seen."""
+def _made(names: Sequence[str], jobs: int, rehearse: bool) -> Iterator[Seen]:
+    """Each in a process of its own, as they end; first those that need not be alone."""
+    words = [sys.executable, "-m", "gpu", "--single", *["--rehearse"][: int(rehearse)]]
+
+    def make_apart(name: str) -> Seen:
+        done = subprocess.run([*words, name], check=False, capture_output=True, text=True)
+        try:
+            return msgspec.json.decode(done.stdout, type=Seen)
+        except msgspec.MsgspecError:
+            return Seen(name, "FAILED", 0.0, done.stderr[-2000:])
+
+    with ThreadPoolExecutor(jobs) as pool:
+        started = [pool.submit(make_apart, name) for name in names if name not in ALONE]
+        yield from (each.result() for each in as_completed(started))
+    yield from map(make_apart, [name for name in names if name in ALONE])
+
+
+def _single(name: str, found: tuple[str, ...]) -> Seen:
     world = World()
     try:
-        site, seen = Site(world, found), []
-        for name in names:
-            one = make(name, CHECKS[name], site)
-            print(f"{one.outcome:8} {one.seconds:6.1f} s  {one.name}: {one.text[:3000]}", flush=True)
-            seen.append(one)
-            if head is not None:
-                REPORT.write_text("\n".join([*head, *map(_row, seen), ""]))
-        return seen
+        return make(name, CHECKS[name], Site(world, found))
     finally:
         world.close()
 

@@ -205,38 +205,93 @@ def _of_preset(name: str, gpu_only: bool) -> Check:
     return check
 
 
-def adopt(site: Site) -> str:
-    """Presets at a plain script's own DistributedDataParallel: losses as under ddp, whole checkpoints from rank 0."""
-    script, seen = str(Path(__file__).parents[1] / "inrank" / "plain_gpt.py"), {}
-    for name, words in (("ddp", ()), ("zero1", ("--adopt",)), ("fsdp2", ("--adopt",))):
-        out, log = site.world.work / f"{name}.pt", site.world.work / f"{name}.json"
-        run = site.world.run(
-            "launch", name, *words, *site.several, "--", script, "--out", str(out), "--losses", str(log)
-        )
-        assert run.wait(timeout=300) == 0, run.describe()
-        losses = json.loads(log.read_text())["losses"]
-        seen[name] = losses, out.stat().st_size, run.status()["applied"]["text"]
-    for name in ("zero1", "fsdp2"):
-        pairs = zip(seen["ddp"][0], seen[name][0], strict=True)
-        assert all(abs(one - other) < 1e-4 for one, other in pairs), seen
-        assert abs(seen["ddp"][1] - seen[name][1]) < 4096, seen
-    return f"{seen['zero1'][2]}; {seen['fsdp2'][2]}"
+PLAIN = (str(Path(__file__).parents[1] / "inrank" / "plain_gpt.py"), "--width", "256", "--layers", "8")
+
+
+def _adopted(names: tuple[str, ...], *options: str, tolerance: float = 1e-4) -> Check:
+    """A plain script under presets at its own DistributedDataParallel: losses, checkpoints as under the first."""
+
+    def check(site: Site) -> str:
+        trained = {name: _plain(site, name, *options) for name in names}
+        first, *others = trained.values()
+        seen = [_peak(names[0], first)]
+        for name, other in zip(names[1:], others, strict=True):
+            pairs = zip(first["losses"], other["losses"], strict=True)
+            apart = max(abs(ours - theirs) for ours, theirs in pairs)
+            assert apart < tolerance, (name, apart, trained)
+            assert abs(first["size"] - other["size"]) < 65536, (name, first["size"], other["size"])
+            seen.append(f"{_peak(name, other)}, losses within {apart:.1g}: {other['text']}")
+        return "; ".join(seen)
+
+    return check
+
+
+def _plain(site: Site, name: str, *options: str) -> dict[str, Any]:
+    """Twelve steps, two evaluations and three checkpoints on rank 0 alone."""
+    out, log = site.world.work / f"{name}.pt", site.world.work / f"{name}.json"
+    words = ("--adopt", *options) if options or name != "ddp" else ()
+    run = site.world.run(
+        "launch", name, *words, *site.several, "--", *PLAIN, "--out", str(out), "--losses", str(log)
+    )
+    assert run.wait(timeout=200) == 0, run.describe()
+    trained: dict[str, Any] = json.loads(log.read_text())
+    applied = run.status()["applied"]
+    return {**trained, "size": out.stat().st_size, "text": applied and applied["text"]}
+
+
+def _peak(name: str, trained: dict[str, Any]) -> str:
+    return name if trained["peak"] is None else f"{name} {trained['peak'] / 2**20:.0f} MiB at most"
+
+
+def profile(site: Site) -> str:
+    """torch.profiler in the ranks of a live run: kernels, NCCL's among them, and what of those is exposed."""
+    site.needs_gpu()
+    run = _job(site, jobs.TRAIN).healthy()
+    done = run.distui("profile", "--steps", "3", "--json", timeout=150).fine().json()
+    assert [rank["rank"] for rank in done["ranks"]] == list(range(site.ranks)), done["missing"]
+    assert all(rank["gpu"] and len(rank["steps"]) == 3 for rank in done["ranks"]), done["ranks"]
+    assert any("nccl" in each["name"].lower() for each in done["collectives"]), done["collectives"]
+    shares = [f"rank {rank['rank']} {rank['shares']}" for rank in done["ranks"]]
+    return (
+        f"{'; '.join(shares)}; most time: {done['operators'][0]['name']}; {done['collectives'][0]['name']}"
+    )
+
+
+def idle_gpus(site: Site) -> str:
+    """The rule of idle GPUs sends its notice."""
+    site.needs_gpu()
+    settings, sent = site.world.config / "distui" / "settings.toml", site.world.work / "sent.json"
+    settings.parent.mkdir(exist_ok=True)
+    settings.write_text(f'[notify.ways.file]\ntype = "command"\ncommand = ["tee", "-a", "{sent}"]\n')
+    run = _job(site, jobs.IDLE, "--notify", "file:gpus-idle=1").healthy()
+    began = time.monotonic()
+    assert until(lambda: sent.exists() and b"gpus-idle" in sent.read_bytes(), 120, every=1.0), (
+        run.describe()
+    )
+    return f"after {time.monotonic() - began:.0f} s: {json.loads(sent.read_text())['text']}"
 
 
 CHECKS: dict[str, Check] = {
-    "telemetry": telemetry,
+    "adopt": _adopted(("ddp", "zero1", "fsdp2", "fsdp2-offload")),
+    "adopt bf16": _adopted(
+        ("ddp", "zero1", "fsdp2"),
+        "--set",
+        "precision.param=bf16",
+        "--set",
+        "strategy.activation_checkpointing=true",
+        tolerance=0.1,
+    ),
+    "adopt compile": _adopted(("ddp", "fsdp2"), "--set", "strategy.compile=true", tolerance=1e-3),
     "statements": statements,
     "tap": tap,
     "restart": restart,
     "hang": hang,
     "mismatch": mismatch,
-    "straggler": straggler,
     "health-service": health_service,
-    "out-of-memory": out_of_memory,
     "snapshots": snapshots,
     "dumps": dumps,
     "doctor": doctor,
-    "adopt": adopt,
+    "profile": profile,
     **{
         f"preset {name}": _of_preset(name, gpu_only)
         for name, gpu_only in (
@@ -251,3 +306,7 @@ CHECKS: dict[str, Check] = {
         )
     },
 }
+
+ALONE = {"telemetry": telemetry, "straggler": straggler, "out-of-memory": out_of_memory, "idle": idle_gpus}
+"""Those that want the GPUs for themselves: they compare times, or fill the memory, or see who is at work."""
+CHECKS |= ALONE

@@ -62,6 +62,15 @@ while True:
 """
 )
 
+IDLE = (
+    BEGIN
+    + """
+for number in range(30):
+    step()
+time.sleep(10**6)
+"""
+)
+
 TWO_SHAPES = (
     BEGIN
     + """

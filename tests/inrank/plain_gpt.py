@@ -86,6 +86,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--resume", type=Path)
     parser.add_argument("--losses", type=Path)
+    parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--layers", type=int, default=3)
     args = parser.parse_args()
     cuda, local = torch.cuda.is_available(), int(os.environ["LOCAL_RANK"])
     if cuda and torch.cuda.device_count() < int(os.environ["LOCAL_WORLD_SIZE"]):
@@ -97,7 +99,7 @@ def main() -> None:
     if cuda:
         torch.cuda.set_device(local)
     torch.manual_seed(1337 + rank)  # DDP gives every rank the weights of rank 0
-    raw_model = GPT().to(device)
+    raw_model = GPT(width=args.width, layers=args.layers).to(device)
     optimizer = raw_model.configure_optimizers(lr=3e-3)
     begin = 0
     if args.resume:
@@ -132,7 +134,9 @@ def main() -> None:
                 torch.save({**state, "step": step + 1}, args.out)
             print(f"step {step} loss {total:.6f} norm {norms[-1]:.4f}", flush=True)
     if rank == 0 and args.losses:
-        args.losses.write_text(json.dumps({"losses": losses, "norms": norms, "evaluated": evaluated}))
+        peak = torch.cuda.max_memory_allocated() if cuda else None
+        seen = {"losses": losses, "norms": norms, "evaluated": evaluated, "peak": peak}
+        args.losses.write_text(json.dumps(seen))
     del model, optimizer, scheduler
     dist.destroy_process_group()
 
