@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+from patience import slowness
 
 from distui.presets import text_formats
 from distui.runners import launch_record
@@ -72,9 +73,12 @@ def test_a_slow_git_costs_its_time_and_no_launch(
     slow.write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/pids\nexec sleep 600\n")
     slow.chmod(0o755)
     monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
-    began = time.monotonic()
-    assert launch_record.git_state(str(tree), 0.5) is None
-    assert time.monotonic() - began < 20
+    for seconds in (0.5, 5.0, 50.0):  # it may not have begun in that time
+        began = time.monotonic()
+        assert launch_record.git_state(str(tree), seconds) is None
+        assert time.monotonic() - began < seconds + 20 * slowness()
+        if (tmp_path / "pids").exists():
+            break
     for pid in (tmp_path / "pids").read_text().split():
         assert not Path(f"/proc/{pid}").exists()
 

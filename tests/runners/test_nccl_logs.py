@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from patience import slowness
 
 from distui.presets.finding import Finding
 from distui.runners import local_agent, run_directories
@@ -310,13 +311,13 @@ async def test_a_line_of_a_running_command_is_a_finding_and_the_last_one_counts_
     script = tmp_path / "fails.py"
     script.write_text(FAILS)
     async with driven(execute(sys.executable, str(script))) as run:
-        await run.until(lambda s: [f.id for f in s.findings.values()] == ["ib-port-error"], 10.0)
+        await run.until(lambda s: [f.id for f in s.findings.values()] == ["ib-port-error"])
         (one,) = run.state.findings.values()
         assert one.evidence == (f"{HERE}/rank-0.err:1: {PORT}",)
         assert (one.severity, one.node) == ("error", 0)
         await run.until(lambda s: s.phase.ended)
         journal = run.path / "journal.jsonl"
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20 * slowness()):
             while b"ib-retry-exceeded" not in journal.read_bytes():
                 await asyncio.sleep(0.05)
         raised = [line for line in journal.read_text().splitlines() if '"FindingRaised"' in line]

@@ -7,18 +7,19 @@ from pathlib import Path
 
 import pytest
 import scripted as play
+from patience import slowness
 
 from distui.runners.model import Restart, RunPhase
 from distui.runners.wire.client import LinkError
 from distui.tui.rows.frame import LinkPhase
 from distui.tui.source import Follower
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = pytest.mark.timeout(60)
 
 
 async def until(wanted: object) -> None:
     assert callable(wanted)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20 * slowness()):
         while not wanted():
             await asyncio.sleep(0)
 

@@ -12,6 +12,7 @@ import pyte
 import pytest
 import scripted as play
 from conftest import Rig, Start, shown
+from patience import slowness
 from textual.scrollbar import ScrollBar
 
 from distui.runners.model import AttemptStarted, GpuTick, LogGrew, RankTick
@@ -44,7 +45,7 @@ class Paper:
     async def settled(self) -> None:
         """Until nothing is to be written any more."""
         await self._it.pilot.pause()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20 * slowness()):
             while self._it.app.picture.due or self._it.app.pacer.busy:
                 await asyncio.sleep(0)
 

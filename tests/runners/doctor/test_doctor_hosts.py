@@ -42,7 +42,7 @@ def doctor(hosts: Hosts, *words: str, code: int = 0) -> dict[str, Any]:
     assert done.returncode == code, done.stdout + done.stderr
     assert done.stderr == ""
     found: dict[str, Any] = json.loads(done.stdout)
-    assert not [pid for name in hosts.names for pid in hosts.processes(name)]
+    assert until(lambda: not [pid for name in hosts.names for pid in hosts.processes(name)])
     return found
 
 

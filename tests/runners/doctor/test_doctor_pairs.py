@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from hub.site import until
+from patience import slowness
 
 from distui.runners.doctor import network_checks as checks
 from distui.runners.doctor.examine import PairMember, try_group, two_rounds
@@ -36,15 +37,15 @@ def members(session: NodeSession, *pythons: str) -> list[PairMember]:
     ]
 
 
-def workers() -> list[str]:
-    """Processes with a fault that live."""
+def workers(folder: Path) -> list[str]:
+    """Processes with a fault of that folder that live."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = path.read_bytes().decode("utf-8", "replace").replace("\0", " ")
         except OSError:
             continue
-        found += [words] if "i=sys.stdin.buffer" in words and "dk-fault" in words else []
+        found += [words] if "i=sys.stdin.buffer" in words and str(folder) in words else []
     return found
 
 
@@ -79,20 +80,23 @@ async def test_a_side_that_is_killed_is_named(session: NodeSession, folder: Path
     began = time.monotonic()
     result = await try_group(members(session, *pythons), (0, 1), SIZE, 60.0)
     assert result.problem == f"r{at}, in meeting the other: its process was killed by signal 9"
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 50 * slowness(), "not by the limit of the all-reduce"
     (found,) = checks.check_pairs(["r0", "r1"], [result], [])
     assert (found.id, found.severity) == ("D-LINK-DEAD", "error")
 
 
 async def test_a_side_that_hangs_is_given_up_in_time(session: NodeSession, folder: Path) -> None:
     """Torch's own words come first, from the side that waits."""
-    began = time.monotonic()
     both = members(session, "", faults.python(folder, "stopped"))
-    result = await try_group(both, (0, 1), SIZE, 6.0)
+    for _ in range(4):  # they may have met too late for torch's own limit to be the first
+        began = time.monotonic()
+        result = await try_group(both, (0, 1), SIZE, 6.0 * slowness())
+        assert time.monotonic() - began < 40 * slowness()
+        assert until(lambda: not workers(folder), 20.0 * slowness())
+        if result.problem.startswith("r0, in the all-reduce"):
+            break
     assert result.problem.startswith("r0, in the all-reduce: RuntimeError: ")
     assert "imed out" in result.problem
-    assert time.monotonic() - began < 40
-    assert until(lambda: not workers(), 5.0)
 
 
 async def test_wrong_sums_are_told(session: NodeSession, folder: Path) -> None:
@@ -129,4 +133,4 @@ async def test_a_node_that_is_lost_is_named(session: NodeSession) -> None:
     began = time.monotonic()
     result = await try_group(both, (0, 1), SIZE, 30.0)
     assert result.problem.startswith("there, in the import of torch: the connection to there was closed")
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 20 * slowness()

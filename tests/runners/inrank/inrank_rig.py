@@ -36,23 +36,30 @@ class Driven:
         self.link, self.path = link, entry.path
         self.state = RunState()
         self.events: list[Stamped] = []
-        self._changed = asyncio.Condition()
+        self._waits: dict[asyncio.Future[None], Callable[[RunState], object]] = {}
 
     async def pump(self) -> None:
         """Fold what the agent tells until the run has ended."""
         async for stamped in self.link.events():
-            async with self._changed:
-                self.state.apply(stamped)
-                self.events.append(stamped)
-                self._changed.notify_all()
+            self.state.apply(stamped)
+            self.events.append(stamped)
+            for waits, wanted in self._waits.items():
+                if not waits.done() and wanted(self.state):
+                    waits.set_result(None)
 
     async def until(self, wanted: Callable[[RunState], object], seconds: float = LIMIT_S) -> None:
-        """Wait until it is true of the state. Raises AssertionError after `seconds`."""
+        """Wait until it is true of the state, or was between two events. Raises AssertionError after `seconds`."""
+        if wanted(self.state):
+            return
+        waits = asyncio.get_running_loop().create_future()
+        self._waits[waits] = wanted
         try:
-            async with asyncio.timeout(seconds), self._changed:
-                await self._changed.wait_for(lambda: wanted(self.state))
+            async with asyncio.timeout(seconds):
+                await waits
         except TimeoutError:
             raise AssertionError(f"not within {seconds:g} s:\n{self.describe()}") from None
+        finally:
+            del self._waits[waits]
 
     async def hooked(self, ranks: int = 2) -> None:
         """Wait until every rank's hook answers."""

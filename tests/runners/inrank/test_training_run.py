@@ -74,7 +74,14 @@ async def test_a_tracker_and_the_last_values_after_the_end(tmp_path: Path) -> No
     script = tmp_path / "train.py"
     script.write_text(TRACKED)
     async with driven(launch(script, str(tmp_path / "tb"), "--max-steps", "80")) as run:
-        await run.until(lambda s: 0 in s.training and s.training[0].step_s is not None, 120)
+        await run.until(
+            lambda s: (
+                0 in s.training
+                and s.training[0].step_s is not None
+                and s.training[0].sources.get("step") == "tensorboard"
+            ),
+            120,
+        )
         line = progress(run.state, run.state.training[0].at)
         assert (line.total, line.sources["total"]) == (80, "`--max-steps 80` of the command")
         assert line.sources["loss"] == line.sources["step"] == "tensorboard"

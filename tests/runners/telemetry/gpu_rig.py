@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from patience import slowness
 
 from distui.runners.model import Event, Gpu, GpuTick
 
@@ -23,6 +24,8 @@ import build
 import scenario as scenario
 
 SAMPLER = (sys.executable, "-m", "distui.runners.telemetry.sampler")
+ENDS_S = 20.0
+"""Most seconds that a sampler may take to end by itself, on a machine with nothing else to do."""
 needs_compiler = pytest.mark.skipif(
     build.compiler() is None, reason="no C compiler to build the fake driver"
 )
@@ -87,11 +90,11 @@ def sampler(environment: dict[str, str], interval: float = 0.1) -> Iterator[subp
     finally:
         child.stdin.close()
         try:
-            child.wait(5)
+            child.wait(ENDS_S * slowness())
         finally:
             child.kill()
             child.stdout.close()
-            child.wait(5)
+            child.wait()
 
 
 def tick_of(events: Iterator[Event]) -> tuple[Gpu, ...]:

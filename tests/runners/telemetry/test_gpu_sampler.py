@@ -9,15 +9,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import median
 
 import msgspec
 import pytest
-from gpu_rig import Rig, needs_compiler, sampler, scenario, tick_of, until
+from gpu_rig import ENDS_S, Rig, needs_compiler, sampler, scenario, tick_of, until
+from patience import slowness
 
 from distui.runners.model import FindingRaised, GpuTick
 from distui.runners.telemetry.gpu_words import NO_DRIVER
 
-pytestmark = [needs_compiler, pytest.mark.timeout(30)]
+pytestmark = [needs_compiler, pytest.mark.timeout(60)]
 
 STEADY = scenario.idle(2) + "* util 93\n* mem_used 1073741824\n* power_mw 456789\n* temp 61\n* reasons 0\n"
 
@@ -101,6 +103,7 @@ def test_throttle_reasons_in_words(tmp_path: Path) -> None:
 def test_counters_become_rates_and_a_reset_becomes_unknown(tmp_path: Path) -> None:
     counters = "* pcie_tx_bytes {}\n* nvlink_rx_kib {}\n"
     rig = Rig(tmp_path, STEADY + counters.format(5_000_000_000, 10))
+    began = time.monotonic()
     with rig.sampling() as events:
         assert tick_of(events)[0].pcie_tx_bps is None
         assert tick_of(events)[0].pcie_tx_bps == 0.0
@@ -110,8 +113,8 @@ def test_counters_become_rates_and_a_reset_becomes_unknown(tmp_path: Path) -> No
         gpu = event.gpus[0]
         assert gpu.pcie_tx_bps is not None
         assert gpu.nvlink_rx_bps == pytest.approx(gpu.pcie_tx_bps * 1_024_000_000 / 400_000_000, rel=1e-4)
-        # 400 MB within one interval of 0.1 s, give or take what a busy machine adds.
-        assert 400e6 < gpu.pcie_tx_bps <= 4.4e9
+        # 400 MB within one interval of 0.1 s, and of what a busy machine adds to it.
+        assert 400e6 / (time.monotonic() - began) < gpu.pcie_tx_bps <= 4.4e9
         rig.set(STEADY + counters.format(3, 0))
         until(events, lambda one: isinstance(one, GpuTick) and one.gpus[0].pcie_tx_bps is None)
         until(events, lambda one: isinstance(one, GpuTick) and one.gpus[0].pcie_tx_bps == 0.0)
@@ -180,7 +183,7 @@ def test_no_library_is_said_once(tmp_path: Path) -> None:
     with sampler({"DISTUI_NVML_LIBRARY": str(tmp_path / "none.so")}) as child:
         assert child.stdout is not None
         lines = child.stdout.read().splitlines()
-        assert child.wait(5) == NO_DRIVER
+        assert child.wait(ENDS_S * slowness()) == NO_DRIVER
     (tick,) = [msgspec.json.decode(line, type=GpuTick) for line in lines]
     assert tick.gpus == ()
     assert tick.problem is not None
@@ -207,7 +210,7 @@ def test_a_driver_that_does_not_start_says_why(tmp_path: Path, lines: str, words
     with sampler(Rig(tmp_path, scenario.idle(1) + lines).environment) as child:
         assert child.stdout is not None
         tick = msgspec.json.decode(child.stdout.read(), type=GpuTick)
-        assert child.wait(5) == status
+        assert child.wait(ENDS_S * slowness()) == status
     assert tick.problem is not None
     assert words in tick.problem
 
@@ -215,7 +218,7 @@ def test_a_driver_that_does_not_start_says_why(tmp_path: Path, lines: str, words
 def test_it_ends_with_its_parent_although_the_driver_hangs(tmp_path: Path) -> None:
     rig = Rig(tmp_path, STEADY + scenario.hang("nvmlInitWithFlags"))
     with sampler(rig.environment) as child:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 20 * slowness()
         while not rig.trace.exists():
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -223,12 +226,12 @@ def test_it_ends_with_its_parent_although_the_driver_hangs(tmp_path: Path) -> No
         assert child.poll() is None
         assert child.stdin is not None
         child.stdin.close()
-        assert child.wait(5) == 0
+        assert child.wait(ENDS_S * slowness()) == 0
 
 
 def test_wrong_arguments_get_a_sentence() -> None:
     with sampler({}, interval=0.0) as child:
-        assert child.wait(5) == 2
+        assert child.wait(ENDS_S * slowness()) == 2
 
 
 def test_activity_comes_from_two_samples_that_are_given_back(tmp_path: Path) -> None:
@@ -275,12 +278,15 @@ def test_the_time_in_which_the_clocks_were_held_back(tmp_path: Path) -> None:
         tmp_path,
         STEADY + "0 held_power_ns grow:250000000:250000000:9\n0 held_thermal_ns 5\n1 held_power_ns 7\n",
     )
-    held, free = rig.tick(6)
-    assert held.throttled_percent == pytest.approx(25, abs=8)
-    assert free.throttled_percent == 0
+    with rig.sampling() as events:  # one sample may have been late within its interval
+        _, *ticks = [tick_of(events) for _ in range(12)]
+    assert median(held.throttled_percent or 0.0 for held, _ in ticks) == pytest.approx(25, abs=8)
+    assert {free.throttled_percent for _, free in ticks} == {0}
     assert Rig(tmp_path, STEADY).tick(3)[0].throttled_percent is None
     over = STEADY + "* held_power_ns grow:9e8:9e8:9\n* held_sw_thermal_ns grow:9e8:9e8:9\n"
-    assert Rig(tmp_path, over).tick(4)[0].throttled_percent == 100.0
+    with Rig(tmp_path, over).sampling() as events:
+        _, *ticks = [tick_of(events) for _ in range(12)]
+    assert median(held.throttled_percent or 0.0 for held, _ in ticks) == 100.0
 
 
 def test_the_simulated_driver_reports_what_processes_use(tmp_path: Path) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
+from patience import slowness
 
 from distui.runners.telemetry.proc import (
     all_stats,
@@ -44,21 +46,32 @@ def process(code: str) -> Iterator[subprocess.Popen[bytes]]:
     assert child.stdout is not None
     try:
         assert child.stdout.readline() == b"up\n"
+        asleep(child.pid)
         yield child
     finally:
         child.kill()
-        child.wait(5)
+        child.wait()
         child.stdin.close()
         child.stdout.close()
 
 
 def tell(child: subprocess.Popen[bytes]) -> bytes:
-    """Send a line, wait for the answer."""
+    """Send a line, wait for the answer, and until the process waits for the next line."""
     assert child.stdin is not None
     assert child.stdout is not None
     child.stdin.write(b"go\n")
     child.stdin.flush()
-    return child.stdout.readline()
+    answer = child.stdout.readline()
+    asleep(child.pid)
+    return answer
+
+
+def asleep(pid: int) -> None:
+    """Wait until a process uses no processor."""
+    end = time.monotonic() + 20 * slowness()
+    while (stat := read_stat(pid)) is not None and stat.state != "S":
+        assert time.monotonic() < end, stat
+        time.sleep(0.001)
 
 
 BURN = """
@@ -88,6 +101,19 @@ sys.stdin.readline()
 os.write(work[1], b"xx")
 os.read(done[0], 1); os.read(done[0], 1)
 print("worked", flush=True)
+sys.stdin.readline()
+"""
+
+BEARER = """
+import subprocess, sys
+print("up", flush=True)
+sys.stdin.readline()
+child = subprocess.Popen(["sleep", "60"])
+print("begun", flush=True)
+sys.stdin.readline()
+child.kill()
+child.wait()
+print("gone", flush=True)
 sys.stdin.readline()
 """
 
@@ -135,21 +161,17 @@ def test_children_count_for_processor_time() -> None:
 def test_children_are_looked_for_rarely_and_for_all_ranks_at_once() -> None:
     clock = Clock()
     sampler = RankSampler(clock=clock)
-    begun: list[subprocess.Popen[bytes]] = []
-    ranks = {0: os.getpid()}
-    known = sampler.sample(ranks)[0].children
-    try:
-        begun.append(subprocess.Popen(["sleep", "60"]))
+    with process(BEARER) as rank:
+        ranks = {0: rank.pid}
+        assert sampler.sample(ranks)[0].children == 0
+        assert tell(rank) == b"begun\n"
         clock.now += CHILDREN_S - 0.1
-        assert sampler.sample(ranks)[0].children == known
+        assert sampler.sample(ranks)[0].children == 0
         clock.now += 0.2
-        assert sampler.sample(ranks)[0].children == (known or 0) + 1
-    finally:
-        for child in begun:
-            child.kill()
-            child.wait(5)
-    clock.now += 1
-    assert sampler.sample(ranks)[0].children == known  # gone at once
+        assert sampler.sample(ranks)[0].children == 1
+        assert tell(rank) == b"gone\n"
+        clock.now += 1
+        assert sampler.sample(ranks)[0].children == 0  # at once
 
 
 def test_storage(tmp_path: Path) -> None:
