@@ -228,7 +228,7 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 375,
-    "lines": 104_631,
+    "lines": 104_681,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 59,

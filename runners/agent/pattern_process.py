@@ -6,16 +6,22 @@ import asyncio
 import contextlib
 import json
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ...presets.signal_patterns import FIELDS
 from ..telemetry import match_signals
+from ..telemetry.proc import read_stat
 from ..telemetry.rank_signals import OWN_PATTERN
 from ..telemetry.signal_names import ReportedValue, plausible
 
 PATIENCE_S = 2.0
 """For the lines of one reading; they are matched in microseconds otherwise."""
+MOST_PATIENCE_S = 60.0
+"""Where the process is not given the processor: then it is not the pattern that takes long."""
+BUSY = 0.25
+"""The share of its patience that a pattern without end uses of the processor, also on a busy node."""
 ANSWER = 1 << 20
 _SCALES = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "%": 1.0}
 
@@ -62,7 +68,7 @@ class SignalPatterns:
             rank = next(iter(self._waiting))
             (lines, at), forgotten = self._waiting.pop(rank), self._forgotten
             try:
-                matches = await asyncio.wait_for(self._ask(lines), PATIENCE_S)
+                matches = await self._ask(lines)
             except (TimeoutError, OSError, ValueError):
                 self._ended = True
                 self._kill()
@@ -72,17 +78,23 @@ class SignalPatterns:
                 self._matched(rank, [signal for match in matches for signal in _signals(match)], at)
 
     async def _ask(self, lines: list[str]) -> list[dict[str, str]]:
+        """The matches. Raises TimeoutError when the patterns take too long, OSError and ValueError."""
         if self._process is None:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-I", "-S", str(Path(match_signals.__file__)), *self._patterns,
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=ANSWER,
             )  # fmt: skip
         process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(json.dumps(lines).encode() + b"\n")
-        await process.stdin.drain()
-        matches: list[dict[str, str]] = json.loads(await process.stdout.readline())
+        asking = asyncio.create_task(_exchange(process, json.dumps(lines).encode() + b"\n"))
+        began, before = time.monotonic(), _cpu_s(process.pid)
+        try:
+            while not (await asyncio.wait({asking}, timeout=PATIENCE_S))[0]:
+                busy = _cpu_s(process.pid) - before >= PATIENCE_S * BUSY
+                if busy or time.monotonic() - began >= MOST_PATIENCE_S:
+                    raise TimeoutError
+            matches: list[dict[str, str]] = json.loads(asking.result())
+        finally:
+            asking.cancel()
         return matches
 
     def _kill(self) -> None:
@@ -90,6 +102,21 @@ class SignalPatterns:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             self._process = None
+
+
+async def _exchange(process: asyncio.subprocess.Process, request: bytes) -> bytes:
+    """The answer to a request. Raises OSError, and ValueError for one that is too long."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(request)
+    await process.stdin.drain()
+    return await process.stdout.readline()
+
+
+def _cpu_s(pid: int) -> float:
+    """Processor time of a process so far; 0 where it is gone."""
+    stat = read_stat(pid)
+    return stat.cpu_s if stat is not None else 0.0
 
 
 def _signals(match: dict[str, str]) -> list[ReportedValue]:

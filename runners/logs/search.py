@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from ..telemetry.proc import read_stat
 from .gaps import Gap
 from .log_files import LogError
 
@@ -18,6 +20,10 @@ HIT_SECONDS = 0.1
 """When a search gives what it has found."""
 GREP_TIMEOUT = 3.0
 """When a pattern that backtracks without end is killed."""
+BUSY = 0.25
+"""The share of that time for which it then had the processor; a search that had less is waited for."""
+MOST_WAITS = 10
+"""So many times GREP_TIMEOUT."""
 
 _GREP = str(Path(__file__).with_name("grep.py"))
 SEARCHES = ThreadPoolExecutor(max_workers=2, thread_name_prefix="log-search")
@@ -27,16 +33,20 @@ SEARCHES = ThreadPoolExecutor(max_workers=2, thread_name_prefix="log-search")
 def search(
     descriptor: int, start: int, limit: int, pattern: str, gap: Gap | None = None
 ) -> tuple[bytes, tuple[int, ...], int]:
-    """Matching lines from `start` on, where each begins, and where to go on. Blocks at most 3 s. Raises LogError."""
+    """Matching lines from `start` on, where each begins, and where to go on. Raises LogError.
+
+    Blocks at most GREP_TIMEOUT, and where the machine has no time for the search MOST_WAITS times as long.
+    """
     if "\0" in pattern:
         raise LogError("the pattern holds a NUL character: write it as \\x00")
     numbers = (str(value) for value in (start, limit, SCAN_BYTES, SCAN_SECONDS, HIT_SECONDS))
     hole = (gap.begin, gap.end) if gap is not None else (0, 0)
     argv = [sys.executable, "-I", "-S", _GREP, *numbers, pattern, *map(str, hole)]
     try:
-        done = subprocess.run(
-            argv, stdin=descriptor, capture_output=True, timeout=GREP_TIMEOUT, check=False
-        )
+        with subprocess.Popen(
+            argv, stdin=descriptor, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            out, err = _result(process)
     except subprocess.TimeoutExpired as error:
         raise LogError(
             f"the pattern {pattern!r} was still searching after {GREP_TIMEOUT:.0f} s: "
@@ -44,10 +54,23 @@ def search(
         ) from error
     except (OSError, ValueError) as error:
         raise LogError(f"the search could not be started: {error}") from error
-    if done.returncode:
-        why = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    if process.returncode:
+        why = err.decode("utf-8", "replace").strip().splitlines()
         raise LogError(
             f"the pattern {pattern!r} is not a regular expression: {why[-1] if why else 'it crashed'}"
         )
-    position, starts, matches = done.stdout.split(b"\n", 2)
+    position, starts, matches = out.split(b"\n", 2)
     return matches, tuple(map(int, starts.split())), int(position)
+
+
+def _result(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+    """What the search has written; it is killed where it does not end. Raises subprocess.TimeoutExpired."""
+    end = time.monotonic() + GREP_TIMEOUT * MOST_WAITS
+    while True:
+        try:
+            return process.communicate(timeout=GREP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            stat = read_stat(process.pid)
+            if time.monotonic() > end or stat is None or stat.cpu_s >= GREP_TIMEOUT * BUSY:
+                process.kill()
+                raise

@@ -23,7 +23,7 @@ from distui.runners.node import boot, package
 from distui.runners.telemetry.proc import is_own
 
 NOBODY = 65534
-RUN = "20260101-000000-mine-0123abcd"
+RUN = f"20260101-000000-mine-{os.getpid():08x}"  # others test at the same time
 SLEEP = shutil.which("sleep") or "/bin/sleep"
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start another account's process")

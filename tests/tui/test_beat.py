@@ -3,39 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
 
 import pytest
+from still_time import played
 
 from distui.tui.paint import APART_S, CLOCKS_S, GATHER_S, SAMPLES_S, SOON_S, Beat
 
 pytestmark = pytest.mark.timeout(30)
-
-
-class Loop(asyncio.SelectorEventLoop):
-    """Its time goes on only while nothing is to be done, and then at once: how busy the machine is does not show."""
-
-    def __init__(self) -> None:
-        self._now = 1000.0
-        super().__init__()
-        selector: Any = self._selector  # type: ignore[attr-defined]
-        select = selector.select
-
-        def at_once(timeout: float | None = None) -> Any:
-            self._now += timeout or 0.0
-            return select(0)
-
-        selector.select = at_once
-
-    def time(self) -> float:
-        return self._now
-
-
-def played(of: Coroutine[Any, Any, None]) -> None:
-    """A test on such a loop."""
-    with asyncio.Runner(loop_factory=Loop) as runner:
-        runner.run(of)
 
 
 class Frames:

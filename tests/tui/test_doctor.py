@@ -187,14 +187,14 @@ def test_a_bar_on_a_terminal_and_nothing_left_of_it() -> None:
         stdout=subprocess.PIPE, stderr=theirs,
     )  # fmt: skip
     os.close(theirs)
-    out, _ = process.communicate(timeout=120)
     shown = io.BytesIO()
     try:
-        while data := os.read(ours, 4096):
+        while data := os.read(ours, 4096):  # as it comes: a terminal that nobody reads holds up who writes
             shown.write(data)
     except OSError:  # the other end is closed
         pass
     os.close(ours)
+    out, _ = process.communicate(timeout=120)
     drawn = shown.getvalue().decode()
     assert "nodes [........................] 0 of 1" in drawn
     assert "nodes [########################] 1 of 1" in drawn

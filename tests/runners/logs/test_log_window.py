@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from distui.runners.logs import grep
 from distui.runners.logs import search as module
 from distui.runners.logs.follow import MAX_LIMIT, ask_window, read_window
 from distui.runners.logs.log_files import LogError
@@ -82,15 +83,15 @@ def test_the_tail_of_one_long_line_begins_inside_it(tmp_path: Path) -> None:
     assert (window.offset, window.data) == (199_000, b"x" * 1000)
 
 
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(60)
 def test_a_line_of_a_hundred_megabytes_costs_no_more_than_the_limit(tmp_path: Path) -> None:
     with open(written(tmp_path, b"first\n") / NAME, "r+b") as file:
         file.truncate(100 << 20)
-    begun = time.monotonic()
+    begun = time.process_time()
     window = read_window(tmp_path, NAME, 50 << 20, 64 << 20)
     assert len(window.data) == MAX_LIMIT
     assert window.offset == 50 << 20
-    assert time.monotonic() - begun < 1.0
+    assert time.process_time() - begun < 1.0
 
 
 def test_a_truncated_file_says_so_by_its_size(tmp_path: Path) -> None:
@@ -135,19 +136,34 @@ def test_a_bad_pattern_is_one_sentence(tmp_path: Path, pattern: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(120)
 async def test_a_pattern_without_end_is_killed_and_the_loop_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "GREP_TIMEOUT", 0.7)
     run = written(tmp_path, b"a" * 60 + b"!\n")
-    asked: asyncio.Task[Window] = asyncio.create_task(ask_window(run, NAME, 0, 100, "(a+)+$"))
-    plain = await ask_window(run, NAME, 0, 100)
-    assert plain.data
+    for seconds in (0.7, 7.0, 70.0):  # this process may be kept waiting until the search is over
+        monkeypatch.setattr(module, "GREP_TIMEOUT", seconds)
+        asked: asyncio.Task[Window] = asyncio.create_task(ask_window(run, NAME, 0, 100, "(a+)+$"))
+        plain = await ask_window(run, NAME, 0, 100)
+        assert plain.data
+        if not asked.done():
+            break
     assert not asked.done()  # the search still backtracks, and another reader was answered meanwhile
     window = await asked
     assert "nested repeats" in window.error
     assert window.data == b""
+
+
+def test_a_search_for_which_the_machine_has_no_time_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = tmp_path / "late.py"
+    late.write_text(
+        f"import runpy, time\ntime.sleep(1.0)\nrunpy.run_path({grep.__file__!r}, run_name='__main__')\n"
+    )
+    monkeypatch.setattr(module, "_GREP", str(late))
+    monkeypatch.setattr(module, "GREP_TIMEOUT", 0.4)
+    assert read_window(written(tmp_path, b"one\ntwo\n"), NAME, 0, 100, "two").data == b"two\n"
 
 
 async def test_an_error_is_told_in_the_window(tmp_path: Path) -> None:
