@@ -17,7 +17,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
@@ -25,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from .adopted import AdoptionError, where
 from .agreement import EVALUATION, Agreement
 from .parallelize import data, layers
-from .parallelize.settings import LAYERS, ParallelizeError, Settings
+from .parallelize.settings import LAYERS, ParallelizeError, Settings, mesh_of
 from .replaced_parameters import repoint
 from .sharded_backward import Backwards, reachable, tensors
 from .sharded_steps import parameters_of
@@ -406,7 +405,7 @@ def _shard(module: nn.Module, config: Settings, device: str) -> list[nn.Module]:
     shape: dict[str, int] = {"dp_replicate": replicas, "dp_shard": world // replicas}
     if replicas == 1:
         del shape["dp_replicate"]
-    mesh: DeviceMesh = init_device_mesh(device, tuple(shape.values()), mesh_dim_names=tuple(shape))
+    mesh = mesh_of(device, shape, bool(config.options.get("cpu_offload")))
     half = config.param != torch.float32
     settings: dict[str, Any] = {
         "mesh": mesh,

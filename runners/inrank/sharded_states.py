@@ -193,7 +193,9 @@ class _FromPeers:
         """See torch's AllGather. Raises AdoptionError where torch has laid the parts out in another way."""
         if self._dtype is None:
             self._dtype = input_tensor.dtype
-            if not torch.equal(self.own(), input_tensor):
+            if not torch.equal(
+                self.own().to(input_tensor.device), input_tensor
+            ):  # shards may rest in host memory
                 raise AdoptionError(
                     "torch lays out shards in a way that --adopt does not know: leave it out, or take zero1"
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import os
@@ -234,6 +235,15 @@ class Groups(NamedTuple):
     """(dp, ep)."""
 
 
+def mesh_of(where: str, shape: Dict[str, int], on_host: bool) -> DeviceMesh:
+    """Of all ranks; `on_host`: for shards that rest in host memory, whose norms gloo sums, as NCCL cannot."""
+    given: Dict[str, Any] = {}
+    newer = "backend_override" in inspect.signature(init_device_mesh).parameters  # torch 2.9
+    if on_host and newer and where != "cpu" and "cpu:" not in dist.get_backend_config():
+        given["backend_override"] = dict.fromkeys(shape, f"cpu:gloo,{dist.get_backend_config()}")
+    return init_device_mesh(where, tuple(shape.values()), mesh_dim_names=tuple(shape), **given)
+
+
 def arrange(config: Settings) -> Groups:
     """Make the groups; every rank must. Raises ParallelizeError."""
     where, world = device().type, world_size()
@@ -244,7 +254,7 @@ def arrange(config: Settings) -> Groups:
     inside = world // (pp * replicate * tp)
     shape = {"pp": pp, "dp_replicate": replicate, "data": inside, "tp": tp}
     shape = {name: size for name, size in shape.items() if size > 1 or name == "data"}
-    mesh = init_device_mesh(where, tuple(shape.values()), mesh_dim_names=tuple(shape))
+    mesh = mesh_of(where, shape, config.strategy == "fsdp2" and bool(config.options.get("cpu_offload")))
     pieces = experts = None
     if cp > 1:
         around = (world // (cp * tp), cp, tp)
