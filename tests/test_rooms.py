@@ -227,8 +227,8 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 375,
-    "lines": 104_681,
+    "modules": 376,
+    "lines": 104_732,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 59,

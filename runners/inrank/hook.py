@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import IO, Any, NamedTuple, NoReturn
 
-from . import adoption, checkpoint_saves, rank_changes, rank_profile, rank_pulse, tracebacks
+from . import adoption, checkpoint_saves, gloo_workers, rank_changes, rank_profile, rank_pulse, tracebacks
 from .adopted import adopted, initialising
 from .control import Peers, accept_forever, listen, private, requests
 from .import_watch import MISTAKES
@@ -504,6 +504,7 @@ def attach() -> None:
         stacks_by_signal()
         hook.move()
         return
+    gloo_workers.arm()  # before what else the end of the process calls, so that it comes last
     rank_changes.keep_store_on_loopback()
     rank_changes.survive_full_disk()
     steps, signals = Steps(), TrainingSignals()

@@ -13,8 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from distui.runners.inrank import adopted, adoption
+from distui.runners.inrank import adopted, adoption, gloo_workers
 
+gloo_workers.arm()
 adoption.arm()
 
 import torch  # noqa: E402

@@ -6,9 +6,10 @@ armed.py SCRIPT [ARGUMENT …]
 import runpy
 import sys
 
-from distui.runners.inrank import adoption
+from distui.runners.inrank import adoption, gloo_workers
 
 if __name__ == "__main__":
+    gloo_workers.arm()
     adoption.arm()
     del sys.argv[0]
     runpy.run_path(sys.argv[0], run_name="__main__")

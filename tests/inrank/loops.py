@@ -11,8 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from distui.runners.inrank import adoption
+from distui.runners.inrank import adoption, gloo_workers
 
+gloo_workers.arm()
 adoption.arm()
 
 import torch  # noqa: E402

@@ -137,9 +137,9 @@ def test_a_rank_that_the_others_wait_for_leaves(tmp_path: Path) -> None:
 
 BEGIN = """
 import os, sys, time
-from distui.runners.inrank import adoption
+from distui.runners.inrank import adoption, gloo_workers
 from distui.runners.inrank.adopted import AdoptionError
-adoption.arm()
+gloo_workers.arm(), adoption.arm()
 import torch, torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP

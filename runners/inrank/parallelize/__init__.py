@@ -26,7 +26,6 @@ import copy
 import gc
 import inspect
 import os
-import time
 import weakref
 from contextlib import nullcontext, suppress
 from typing import Any, ContextManager, Dict, List, Optional, Tuple, Type, Union, overload
@@ -39,6 +38,7 @@ from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
+from .. import gloo_workers
 from . import data, layers, model_parallel, settings
 from .model_parallel import Pipeline
 from .settings import (
@@ -161,9 +161,7 @@ def finish(together: bool = True) -> None:
             dist.barrier()
     dist.destroy_process_group()
     if "gloo" in backend:
-        # Gloo's threads outlive destroy for a moment; an interpreter that ends meanwhile aborts with
-        # "terminate called without an active exception" (about one exit in four without this wait).
-        time.sleep(0.5)
+        gloo_workers.settle()  # a model that is still there keeps them
 
 
 def state_for_saving(model: nn.Module, optimizer: torch.optim.Optimizer, **more: Any) -> Dict[str, Any]:
