@@ -228,7 +228,7 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 376,
-    "lines": 104_732,
+    "lines": 104_743,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 59,

@@ -48,7 +48,8 @@ class Service(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def host() -> Iterator[str]:
+def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr(reclaim_watch, "ANSWER_S", 60.0)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Service) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"127.0.0.1:{server.server_port}"

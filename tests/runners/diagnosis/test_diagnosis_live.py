@@ -184,9 +184,9 @@ def test_facts_travel(path: Path) -> None:
 
 def test_1024_ranks_are_merged_fast_enough_for_a_look() -> None:
     documents = [nccl_facts.encode(node_facts(node, (2 * node, 2 * node + 1), 1024)) for node in range(512)]
-    began = time.perf_counter()
+    began = time.process_time()
     merged = nccl_facts.merge(nccl_facts.decode(document) for document in documents)
-    took = time.perf_counter() - began
+    took = time.process_time() - began
     (one,) = merged.communicators
     assert (len(one.stages), len(one.hosts), len(merged.nodes)) == (1024, 512, 512)
     print(f"{took * 1000:.0f} ms")

@@ -274,7 +274,7 @@ def test_pickles_that_are_damaged(noise: bytes, at: int) -> None:
 # ---- the real recorder
 
 SCRIPT = """
-import os, sys, threading, time, torch, torch.distributed as dist
+import os, pickle, sys, threading, time, torch, torch.distributed as dist
 from torch._C import _distributed_c10d
 dist.init_process_group("gloo")
 rank, tensor = dist.get_rank(), torch.ones(20)
@@ -284,9 +284,17 @@ def wait():
     dist.all_reduce(tensor)
 if rank != 1:
     threading.Thread(target=wait, daemon=True).start()
-time.sleep(2)
+def waits():
+    entries = pickle.loads(_distributed_c10d._dump_fr_trace())["entries"]
+    return len(entries) == 6 - (rank == 1) and all(entry["retired"] for entry in entries[:5])
+for _ in range(600):
+    if waits():
+        break
+    time.sleep(0.05)
 open(f"{sys.argv[1]}/nccl_trace_rank_{rank}", "wb").write(_distributed_c10d._dump_fr_trace())
-time.sleep(2)
+open(f"{sys.argv[0]}.{rank}", "w").close()
+while not all(os.path.exists(f"{sys.argv[0]}.{other}") for other in range(3)):
+    time.sleep(0.05)
 os._exit(0)
 """
 

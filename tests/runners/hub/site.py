@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from patience import slowness
 
 from distui.presets.plan import Place, Plan, Request, command_plan
 from distui.presets.render import for_node, part_id, part_run8, plan_to_json
@@ -224,9 +225,9 @@ async def kill(pid: int) -> None:
 
 def until(wanted: Callable[[], object], seconds: float = LIMIT_S) -> bool:
     """Ask again until it is true: for what other processes do and no event tells."""
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while not wanted():
-        if time.monotonic() > deadline:
+        if time.monotonic() - began > seconds * slowness():
             return False
         time.sleep(0.05)
     return True

@@ -100,7 +100,7 @@ def listed(hosts: TwoHosts) -> list[tuple[str, str, str]]:
 
 def test_the_cockpit_of_another_machine_shows_and_steers_its_run(hosts: TwoHosts) -> None:
     assert json.loads(hosts.distui("ls", "--json").stdout) == []
-    assert listed(hosts) == [("alpha", "far", "running")]
+    assert until(lambda: listed(hosts) == [("alpha", "far", "running")], 30)
     with attached(hosts, "far") as screen:
         text = screen.until(lambda text: "far" in text and "RUNNING" in text and "tick of" in text)
         assert "r0" in text

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from patience import slowness
 
 from distui.runners import local_agent
 from distui.runners.agentless import DiskLink
@@ -126,7 +127,7 @@ def test_what_is_kept_of_a_node_is_what_the_node_had(
 def test_a_hub_answers_for_all_its_nodes_and_its_files_after_the_end(site: Site) -> None:
     made = Whole(site, site.script())
     made.start()
-    assert main(["wait", made.record.run, "--until", "running", "--timeout", "40"]) == 0
+    assert main(["wait", made.record.run, "--until", "running", "--timeout", f"{40 * slowness():g}"]) == 0
 
     async def read(*metrics: str, fold: str = "each") -> MetricsWindow:
         link = await local_agent.open_link(made.entry)

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from patience import slowness
 
 from distui.runners import run_directories
 from distui.runners.export import Manifest, opened, unpack
@@ -22,9 +23,11 @@ def whole(site: Site) -> Whole:
     """Two nodes whose ranks run."""
     made = Whole(site, site.script())
     made.start()
-    assert main(["wait", made.record.run, "--until", "running", "--timeout", "40"]) == 0
+    assert main(["wait", made.record.run, "--until", "running", "--timeout", f"{40 * slowness():g}"]) == 0
     curves = [part.path / "metrics/1s.jsonl" for part in made.parts]
+    logs = [part.path / f"node-{n}/attempt-001/rank-{n}.out" for n, part in enumerate(made.parts)]
     assert until(lambda: all(path.is_file() for path in curves))
+    assert until(lambda: all("begins\n" in path.read_text() for path in logs))
     return made
 
 

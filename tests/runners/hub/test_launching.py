@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import slowness
 
 from distui.presets.plan import Place, Plan, Request, command_plan
 from distui.runners.hub import cluster_launch, launch_order
@@ -140,7 +141,7 @@ async def test_the_jobs_own_text_says_that_it_has_started(scene: Scene) -> None:
     """SkyPilot's word for its state comes later, and is asked for only now and then."""
     started = "└── Job started. Streaming logs... (Ctrl-C to exit log streaming; job will not be killed)\n"
     scene.answers(job_state=[{"data": "SETTING_UP"}], tail=[{"said": [started], "hang": True}])
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(20 * slowness()):
         await scene.launch()
     assert stages(scene.desk)["start"] is True
 
@@ -489,7 +490,7 @@ async def test_a_stop_cancels_a_managed_job(scene: Scene, monkeypatch: pytest.Mo
 async def test_a_managed_job_that_takes_long_to_be_cancelled_is_called_so(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("distui.runners.hub.sky_cloud.MANAGED_CANCEL_SECONDS", 0.5)
+    monkeypatch.setattr("distui.runners.hub.sky_cloud.MANAGED_CANCEL_SECONDS", 0.5 * slowness())
     managed(scene, "RUNNING", "CANCELLING")
     await stopped(scene)
     assert scene.desk.state.phase is RunPhase.STOPPED

@@ -30,7 +30,7 @@ def step():
 dist.barrier(group=other)
 for _ in range(300):
     step()
-for _ in range(200):  # gloo notes the end of a collective in a thread of its own
+for _ in range(3000):  # gloo notes the end of a collective in a thread of its own
     told = json.loads(dumps.flight())
     if all(entry["retired"] for one in told["recorders"] for entry in one["entries"]):
         break

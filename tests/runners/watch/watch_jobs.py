@@ -10,6 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from patience import slowness
@@ -94,7 +95,8 @@ class Jobs:
             if child.stderr is not None:
                 child.stderr.close()
         for pid in self._left():
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         os.close(self._fifo)
 
     def _left(self) -> list[int]:
