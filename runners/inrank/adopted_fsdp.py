@@ -26,13 +26,15 @@ from .agreement import EVALUATION, Agreement
 from .parallelize import data, layers
 from .parallelize.settings import LAYERS, ParallelizeError, Settings, mesh_of
 from .replaced_parameters import repoint
-from .sharded_backward import Backwards, reachable, tensors
+from .sharded_backward import Backwards, tensors
 from .sharded_steps import parameters_of
 
 CHECKED = 2
 """Passes for training that are compared between ranks; the others are not, as that takes some milliseconds."""
 LEAST_SHARE = 0.5
 """Of the parameters: classes of modules that repeat are blocks if they have at least so much together."""
+OBJECTS_DEPTH = 4
+"""Levels of objects, lists and dicts in which an output is searched for tensors."""
 
 
 def layers_of(model: nn.Module, config: Settings) -> list[nn.Module]:
@@ -352,7 +354,7 @@ def _check_seen(module: nn.Module, output: Any, casts: bool) -> None:
     cast = set(map(id, tensors(output))) if casts else ()  # copies of what was seen
     if any(
         each.requires_grad and not each._backward_hooks and id(each) not in cast
-        for each in reachable(output)
+        for each in tensors(output, objects=True, depth=OBJECTS_DEPTH)
     ):
         raise AdoptionError(
             f"{_kind(module)} returns a {type(output).__name__} at {where()}, in which fully_shard does not see "

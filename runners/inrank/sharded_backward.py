@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -20,32 +21,19 @@ from .agreement import Agreement
 BACKWARD = "backward pass"
 
 
-def tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Of what a model returns."""
+def tensors(value: Any, objects: bool = False, depth: float = math.inf) -> Iterator[torch.Tensor]:
+    """Of what a model returns, down to a depth; `objects`: also those in attributes of objects."""
+    inner: Iterable[Any] = ()
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from tensors(each)
+        inner = value
     elif isinstance(value, dict):
-        for each in value.values():
-            yield from tensors(each)
-
-
-def reachable(value: Any, depth: int = 4) -> Iterator[torch.Tensor]:
-    """The same, also those in attributes of objects."""
-    if isinstance(value, (list, tuple)):
-        inner: list[Any] = list(value)
-    elif isinstance(value, dict):
-        inner = list(value.values())
-    elif isinstance(value, (torch.Tensor, torch.nn.Module)):
-        inner = []
-    else:
-        inner = [*getattr(value, "__dict__", {}).values()]
-    if isinstance(value, torch.Tensor):
-        yield value
+        inner = value.values()
+    elif objects and not isinstance(value, torch.nn.Module):
+        inner = getattr(value, "__dict__", {}).values()
     for each in inner if depth else ():
-        yield from reachable(each, depth - 1)
+        yield from tensors(each, objects, depth - 1)
 
 
 class Backwards:
