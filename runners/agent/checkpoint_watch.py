@@ -113,10 +113,10 @@ class CheckpointWatch:
     def _report_done(self, attempt: int, now: float) -> None:
         """Groups of which no part is still being written or renamed, be it by a rank that takes longer than others."""
         writing = {report.path for report in self._open.values()}
-        beside = {(os.path.dirname(report.path), report.count) for report in self._open.values()}
+        beside = set(map(_save, self._open.values()))
         waiting: list[Part] = []
         for parts in grouped(self._done):
-            whole = all((os.path.dirname(report.path), report.count) not in beside for _, report in parts)
+            whole = beside.isdisjoint(_save(report) for _, report in parts)
             if whole and settled_parts(parts, writing, now):
                 self._report(attempt, parts)
             else:
@@ -147,6 +147,11 @@ class CheckpointWatch:
         for checkpoint in settled(self._held, fresh, state.checkpoints):
             self._run.emit(CheckpointSaved(state.attempt, checkpoint))
         self._held = fresh
+
+
+def _save(report: SaveReport) -> tuple[str, int | None]:
+    """What the parts of a save, one from each rank, have in common."""
+    return os.path.dirname(report.path), report.count
 
 
 def now_at(report: SaveReport) -> str:
