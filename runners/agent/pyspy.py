@@ -321,12 +321,12 @@ async def _run(program: str, pid: int, *options: str) -> bytes:
         )  # fmt: skip
         written, stderr = await process.communicate()
     finally:
-        if process is None or process.returncode is None:
-            if process is not None:  # else asyncio has ended it
-                process.kill()
-                await process.wait()
-            if not options:  # the stop that it requested is perhaps still to come
-                send_signal(pid, signal.SIGCONT)
+        done = process is not None and process.returncode is not None
+        if process is not None and not done:  # else asyncio has ended it
+            process.kill()
+            await process.wait()
+        if not done and not options:  # the stop that it requested is perhaps still to come
+            send_signal(pid, signal.SIGCONT)
     if process.returncode == 0:
         return written
     if _REFUSED.search(stderr):
