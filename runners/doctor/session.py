@@ -25,7 +25,6 @@ READY_SECONDS = 60.0
 LINE_BYTES = 4 << 20
 KEPT_LINES = 12
 PINGS = 5
-LEAVE_SECONDS = 2.0
 READY = "ready"
 """The number of the first message, which answers no request but the source itself."""
 PYTHONS = (
@@ -172,7 +171,7 @@ class NodeSession:
         except ValueError:
             self._over = f"{self.name} sends lines that are no JSON"
         code = await self._process.wait()
-        await asyncio.wait({self._errors}, timeout=LEAVE_SECONDS)  # ssh's last words
+        await asyncio.wait({self._errors}, timeout=ssh.LEAVE_SECONDS)  # ssh's last words
         early = ssh.closed_early(self._stderr_lines, code)
         self._end(self._why(code), HostClosedEarlyError if early else HostError)
 
@@ -197,7 +196,7 @@ class NodeSession:
         assert self._process.stdin is not None
         self._process.stdin.close()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LEAVE_SECONDS):
+            async with asyncio.timeout(ssh.LEAVE_SECONDS):
                 await self._process.wait()
         if self._process.returncode is None:
             await ssh.kill(self._process)
