@@ -119,7 +119,7 @@ def _shared(gpus: int) -> list[str]:
 
 
 def _row(one: Seen) -> str:
-    text = one.text[:600].replace("|", "\\|")
+    text = one.text[:900].replace("|", "\\|")
     return f"| {one.name} | {one.outcome} | {one.seconds:.1f} | {text} |"
 
 
