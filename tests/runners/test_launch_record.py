@@ -17,6 +17,9 @@ from distui.runners import launch_record
 from distui.runners.agent.server import hardware
 from distui.runners.inrank import script_files
 
+PATIENT_S = 60.0
+"""For git: how soon it answers says how busy the machine is."""
+
 
 def git(folder: Path, *words: str) -> str:
     who = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
@@ -39,30 +42,32 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_the_state_of_a_repository(tree: Path) -> None:
-    state = launch_record.git_state(str(tree / "inner"))
+    state = launch_record.git_state(str(tree / "inner"), PATIENT_S)
     assert state == launch_record.GitState(git(tree, "rev-parse", "HEAD"), "night", False, "")
     (tree / "train.py").write_text("lr = 2\n")
-    changed = launch_record.git_state(str(tree / "inner"))  # also from a folder that has no change itself
+    changed = launch_record.git_state(
+        str(tree / "inner"), PATIENT_S
+    )  # also from a folder that has no change itself
     assert changed is not None
     assert changed.dirty
     (tree / "train.py").write_text("lr = 3\n")
-    other = launch_record.git_state(str(tree))
+    other = launch_record.git_state(str(tree), PATIENT_S)
     assert other is not None
     assert len({state.changes, changed.changes, other.changes}) == 3
     git(tree, "checkout", "-q", "--detach")
-    detached = launch_record.git_state(str(tree))
+    detached = launch_record.git_state(str(tree), PATIENT_S)
     assert detached is not None
     assert detached.branch == ""
 
 
 def test_where_there_is_no_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert launch_record.git_state(str(tmp_path)) is None
-    assert launch_record.git_state(str(tmp_path / "gone")) is None
+    assert launch_record.git_state(str(tmp_path), PATIENT_S) is None
+    assert launch_record.git_state(str(tmp_path / "gone"), PATIENT_S) is None
     git(tmp_path, "init", "-q")
-    assert launch_record.git_state(str(tmp_path)) is None  # no commit yet
+    assert launch_record.git_state(str(tmp_path), PATIENT_S) is None  # no commit yet
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert launch_record.git_state(str(tmp_path)) is None  # no git at all
+    assert launch_record.git_state(str(tmp_path), PATIENT_S) is None  # no git at all
 
 
 def test_a_slow_git_costs_its_time_and_no_launch(
@@ -94,7 +99,7 @@ def test_a_repository_executes_nothing_and_nothing_is_written(tree: Path, tmp_pa
     index = tree / ".git" / "index"
     os.utime(tree / "train.py")
     before = index.stat().st_mtime_ns
-    state = launch_record.git_state(str(tree))
+    state = launch_record.git_state(str(tree), PATIENT_S)
     assert state is not None
     assert state.dirty
     assert not (tmp_path / "sprung").exists()
@@ -107,7 +112,7 @@ def test_the_users_git_variables_name_no_other_repository(
     """As inside a hook of git, where GIT_DIR is set."""
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere.git"))
     monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "index"))
-    assert launch_record.git_state(str(tree)) is not None
+    assert launch_record.git_state(str(tree), PATIENT_S) is not None
 
 
 # --- fingerprints ---

@@ -25,6 +25,7 @@ DAY = 86400.0
 @pytest.fixture(autouse=True)
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr(retention, "SECONDS", 60.0)  # a slow machine removes no less
     path = tmp_path / "config/distui/settings.toml"
     path.parent.mkdir(parents=True, mode=0o700)
     return path

@@ -163,6 +163,7 @@ class Viewer:
                 self.state.apply(stamped)
                 self.stamped.append(stamped)
                 self._changed.set()
+                await asyncio.sleep(0)  # who waits sees each state
         except LinkError as error:
             self.problem = str(error)
         self._changed.set()

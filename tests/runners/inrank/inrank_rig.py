@@ -43,12 +43,14 @@ class Driven:
         async for stamped in self.link.events():
             self.state.apply(stamped)
             self.events.append(stamped)
-            for waits, wanted in self._waits.items():
-                if not waits.done() and wanted(self.state):
-                    waits.set_result(None)
+            happened = [one for one, wanted in self._waits.items() if not one.done() and wanted(self.state)]
+            for one in happened:
+                one.set_result(None)
+            if happened:
+                await asyncio.sleep(0)  # who has waited sees the state as it is now, before the next event
 
     async def until(self, wanted: Callable[[RunState], object], seconds: float = LIMIT_S) -> None:
-        """Wait until it is true of the state, or was between two events. Raises AssertionError after `seconds`."""
+        """Wait until it is true of the state, however short. Raises AssertionError after `seconds`."""
         if wanted(self.state):
             return
         waits = asyncio.get_running_loop().create_future()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from patience import slowness
+from ports import free_port
 
 from distui.presets.finding import Finding
 from distui.runners.agent.relay_client import AgentRelay, Stream
@@ -28,9 +29,9 @@ CARRIER = Path(__file__).with_name("carrier.py")
 
 
 class Carrier:
-    """One runner's part. Node 0 holds the store; `port` 0: on any port."""
+    """One runner's part. Node 0 holds the store, at this port."""
 
-    def __init__(self, directory: Path, node: int, nnodes: int, port: int = 0) -> None:
+    def __init__(self, directory: Path, node: int, nnodes: int, port: int) -> None:
         self.socket = directory / f"c{node}"
         words = [str(self.socket), str(node), str(nnodes), str(port)]
         self.errors = (directory / f"carrier-{node}.err").open("w+")
@@ -145,7 +146,7 @@ class Carriers:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.both = [Carrier(directory, 0, 2)]
+        self.both = [Carrier(directory, 0, 2, free_port())]  # which a later one can have again
         self.port = self.both[0].ready()
         self.both.append(Carrier(directory, 1, 2, self.port))
         self.both[1].ready()

@@ -57,7 +57,7 @@ async def test_who_does_not_read_holds_a_window_and_no_more(carriers: Carriers) 
         assert not writing.done()
         assert stream._came.qsize() <= WINDOW
         back = bytearray()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(60 * slowness()):
             while len(back) < len(data):
                 back += await stream.read()
             await writing
