@@ -559,7 +559,7 @@ async def test_a_refused_launch_is_told_and_the_form_stays(rig: Start) -> None:
     async with shown(it):
         await it.until(lambda: "RUNNING" in it.screen())
         await it.press("ctrl+n", *"train.py")
-        await it.until(lambda: "torchrun" in it.screen())
+        await it.until(lambda: "torchrun" in it.screen() and "train.py" in it.screen().split("plan")[-1])
         await it.press("enter", "y")
         await it.until(lambda: "No free port" in it.told())
         assert isinstance(it.app.screen, LaunchScreen)

@@ -174,13 +174,15 @@ async def test_a_shell_takes_the_way_of_the_node(rig: Start) -> None:
         assert it.source.shells == [("r-1a2b3c4d", 1)]
 
 
-async def at_place(it: Rig, place: str) -> LaunchScreen:
-    """The launch form with a script and this place."""
+async def at_place(it: Rig, place: str, **fields: str) -> LaunchScreen:
+    """The launch form with a script, this place and these fields."""
     await it.until(lambda: "RUNNING" in it.screen())
     await it.press("ctrl+n", *"train.py")
     screen = it.app.screen
     assert isinstance(screen, LaunchScreen)
     screen.form_view.set("place", place)
+    for name, value in fields.items():
+        screen.form_view.set(name, value)
     await it.pilot.pause()
     return screen
 
@@ -189,8 +191,7 @@ async def test_candidates_are_asked_for_beside_and_one_is_taken(rig: Start) -> N
     it = rig(play.running())
     it.source.offered = several.CANDIDATES
     async with shown(it, 120, 40):
-        screen = await at_place(it, "sky")
-        screen.form_view.set("gpus", "H100:8")
+        screen = await at_place(it, "sky", gpus="H100:8")
         await it.until(lambda: "a3-highgpu-8g" in it.screen())
         assert "196.64" in it.screen()
         assert "n/a" in it.screen()
