@@ -225,11 +225,11 @@ async def test_lines_that_are_no_events_are_passed_over(tmp_path: Path) -> None:
 
 @needs_compiler
 async def test_an_agent_that_stood_still_blames_nobody(rig: Rig) -> None:
-    limits = quick()
+    limits = SamplerLimits(stale_s=2.0 * slowness(), init_s=20.0 * slowness(), backoff_s=0.2)
     async with running(limits=limits) as (source, seen):
         await seen.until(good)
         pid = source.pid
-        time.sleep(limits.stale_s + 1.0)  # noqa: ASYNC251 - the loop itself is to stand still, longer than a hang
+        time.sleep(limits.stale_s + 0.5)  # noqa: ASYNC251 - the loop itself is to stand still, longer than a hang
         await seen.until(good)
         await asyncio.sleep(0.3)
         assert source.pid == pid
