@@ -11,6 +11,7 @@ import socket
 import subprocess
 from pathlib import Path
 
+from patience import slowness
 from ports import free_port
 
 from .site import until
@@ -55,7 +56,7 @@ class Sshd:
 
     def _keygen(self, name: str) -> None:
         words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(self.root / name)]
-        subprocess.run(words, check=True, timeout=30, stdin=subprocess.DEVNULL)
+        subprocess.run(words, check=True, timeout=30 * slowness(), stdin=subprocess.DEVNULL)
 
     def _answers(self) -> bool:
         with socket.socket() as probe:
@@ -79,7 +80,7 @@ class Sshd:
         """Pids of the server's processes that serve a connection."""
         listed = subprocess.run(
             ["ps", "--ppid", str(self._process.pid), "-o", "pid="], capture_output=True, text=True,
-            check=False, timeout=10,
+            check=False, timeout=30 * slowness(),
         )  # fmt: skip
         return [int(word) for word in listed.stdout.split()]
 

@@ -84,21 +84,22 @@ async def reached(viewer: Viewer, *lost: int) -> None:
 
 
 async def test_a_node_that_does_not_answer_is_named_soon_and_stops_when_it_does(site: Site) -> None:
-    run = Whole(site, site.script())
+    run, gate = Whole(site, site.script()), asyncio.Event()
     ways = nowhere(run, 1)
     run.start(ways)
     async with run.viewer() as viewer:
         await reached(viewer, 1)
-        began = time.monotonic()
-        said = await viewer.stop()
-        assert time.monotonic() - began < SOON_S * slowness()
-        assert said == (
-            "stopped on the nodes that answer; node 1 (host1) does not answer: it is told to stop on the first "
-            "answer, after 15 s the run counts as stopped without it"
-        )
-        assert not viewer.state.phase.ended
-        Path(ways[1].target).symlink_to(run.socket(1))
-        state = await viewer.until(lambda state: state.phase.ended)
+        async with held_up(run, 1, gate, Path(ways[1].target)):  # so that it answers at once when it does
+            began = time.monotonic()
+            said = await viewer.stop()
+            assert time.monotonic() - began < SOON_S * slowness()
+            assert said == (
+                "stopped on the nodes that answer; node 1 (host1) does not answer: it is told to stop on the first "
+                "answer, after 15 s the run counts as stopped without it"
+            )
+            assert not viewer.state.phase.ended
+            gate.set()
+            state = await viewer.until(lambda state: state.phase.ended)
         assert (state.phase, state.end_text) == (RunPhase.STOPPED, "stopped")
         assert {rank.phase for rank in state.ranks.values()} == {RankPhase.STOPPED}
 
@@ -118,9 +119,14 @@ async def test_a_stop_that_no_node_hears_is_answered_soon(site: Site) -> None:
 
 
 @asynccontextmanager
-async def held_up(run: Whole, node: int, gate: asyncio.Event) -> AsyncIterator[list[Route]]:
-    """Routes of which one leads to its node once the gate is open, as through a relay that looks once a second."""
-    halfway = run.site.root / "s" / f"slow{node}.sock"
+async def held_up(
+    run: Whole, node: int, gate: asyncio.Event, at: Path | None = None
+) -> AsyncIterator[list[Route]]:
+    """Routes of which one leads to its node once the gate is open, as through a relay that looks once a second.
+
+    `at`: the socket there.
+    """
+    halfway = at or run.site.root / "s" / f"slow{node}.sock"
 
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(1 << 16):
