@@ -298,23 +298,25 @@ async def test_what_running_ranks_write_becomes_facts_without_a_pause() -> None:
 
 LAST = "h:1:2 [0] transport/net_ib.cc:97 NCCL WARN NET/IB : Got completion from peer h<1> with error 12, opcode 0"
 FAILS = f"""
-import sys, time
+import os, sys, time
 print({PORT!r}, file=sys.stderr, flush=True)
 print({CLOSED!r}, file=sys.stderr, flush=True)
-time.sleep(5)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.05)
 print({LAST!r}, end="", file=sys.stderr, flush=True)
 """
 
 
 @pytest.mark.timeout(120)
 async def test_a_line_of_a_running_command_is_a_finding_and_the_last_one_counts_too(tmp_path: Path) -> None:
-    script = tmp_path / "fails.py"
+    script, gate = tmp_path / "fails.py", tmp_path / "gate"
     script.write_text(FAILS)
-    async with driven(execute(sys.executable, str(script))) as run:
+    async with driven(execute(sys.executable, str(script), str(gate))) as run:
         await run.until(lambda s: [f.id for f in s.findings.values()] == ["ib-port-error"])
         (one,) = run.state.findings.values()
         assert one.evidence == (f"{HERE}/rank-0.err:1: {PORT}",)
         assert (one.severity, one.node) == ("error", 0)
+        gate.touch()
         await run.until(lambda s: s.phase.ended)
         journal = run.path / "journal.jsonl"
         async with asyncio.timeout(20 * slowness()):
@@ -339,7 +341,7 @@ async def test_a_healthy_gloo_job_raises_nothing() -> None:
 WRITES = f"""
 import time
 print({PORT!r}, flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 

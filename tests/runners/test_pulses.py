@@ -197,6 +197,12 @@ class Rank:
         writer.close()
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who answers is waited for, also where this process is held up."""
+    monkeypatch.setattr(pulses, "ANSWER_S", 20.0)
+
+
 @asynccontextmanager
 async def looked(directory: Path, *ranks: Rank) -> AsyncIterator[tuple[Pulses, dict[int, int]]]:
     """Pulses of an agent whose hooks are connected to `ranks`, and their pids."""
@@ -229,7 +235,6 @@ async def looked(directory: Path, *ranks: Rank) -> AsyncIterator[tuple[Pulses, d
 async def test_a_silent_rank_is_asked_once_and_the_others_are_looked_at_closely(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulses, "ANSWER_S", 20.0)
     monkeypatch.setattr(pyspy, "find", lambda pid: None)  # it would read this process
     other, silent = Rank(os.getpid()), Rank(os.getpid())
     async with looked(tmp_path, other, silent) as (taking, pids):
@@ -242,15 +247,17 @@ async def test_a_silent_rank_is_asked_once_and_the_others_are_looked_at_closely(
             False,
         )
         silent.free.clear()
-        monkeypatch.setattr(pulses, "ANSWER_S", 0.3 * slowness())  # in which the other answers
-        for _ in range(3):
-            one, two = await taking.take(pids)
-            assert (one.hook, two.hook, two.stack) == (True, False, ())
+        hook = taking._hooks.by_rank[1]
+        ask = hook.pulse
+        with monkeypatch.context() as patched:  # the other is waited for
+            patched.setattr(hook, "pulse", lambda seconds, **asked: ask(0.1, **asked))
+            for _ in range(3):
+                one, two = await taking.take(pids)
+                assert (one.hook, two.hook, two.stack) == (True, False, ())
         assert len(silent.asked) == 2
         assert (other.asked[-1]["samples"], other.asked[-1]["sites"]) == (pulses.SAMPLES, True)
         silent.free.set()
-        monkeypatch.setattr(pulses, "ANSWER_S", 20.0)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(20 * slowness()):
             while (owed := taking._hooks.by_rank[1]._owed) is not None and not owed.done:
                 await asyncio.sleep(0.01)
         assert [one.hook for one in await taking.take(pids)] == [True, True]

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from patience import slowness
 
 from distui.runners.diagnosis import nccl_facts
 from distui.runners.diagnosis.first_cause import document, judge
@@ -190,7 +191,7 @@ def test_1024_ranks_are_merged_fast_enough_for_a_look() -> None:
     (one,) = merged.communicators
     assert (len(one.stages), len(one.hosts), len(merged.nodes)) == (1024, 512, 512)
     print(f"{took * 1000:.0f} ms")
-    assert took < 2.0
+    assert took < 2.0 * slowness()
 
 
 # ---- files in turns

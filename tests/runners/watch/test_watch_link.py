@@ -41,7 +41,10 @@ async def until(
             state.apply(await anext(events))
 
 
-async def test_a_job_is_watched_and_cannot_be_commanded(jobs: Jobs) -> None:
+async def test_a_job_is_watched_and_cannot_be_commanded(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pyspy, "LIMIT_S", 60.0)  # also on a busy machine py-spy is done in time
     child = jobs.rank(WORLD_SIZE="1")
     jobs.await_ranks(1)
     watch = WatchLink(find_job(scan(), child.pid), interval=0.05, gpus=False)
@@ -75,7 +78,7 @@ async def test_a_job_is_watched_and_cannot_be_commanded(jobs: Jobs) -> None:
     assert (nobody.ok, nobody.data) == (False, {})
     assert child.poll() is None
     await link.close()
-    async with asyncio.timeout(5 * slowness()):
+    async with asyncio.timeout(30 * slowness()):
         assert all([not isinstance(stamped.event, CaughtUp) async for stamped in events])
 
 

