@@ -17,6 +17,7 @@ from patience import slowness
 from textual._context import active_app
 from textual._wait import SLEEP_GRANULARITY, wait_for_idle
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from distui.runners.model import Event
 from distui.tui.app import CockpitApp
@@ -96,6 +97,12 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("textual.pilot.wait_for_idle", wait)
     monkeypatch.setattr("textual.app.wait_for_idle", wait)
+
+
+@pytest.fixture(autouse=True)
+def still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cursor that does not blink."""
+    monkeypatch.setattr(Input, "_toggle_cursor", lambda field: None)
 
 
 @pytest.fixture

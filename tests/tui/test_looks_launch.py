@@ -10,7 +10,6 @@ from conftest import Rig, Start
 from test_launch_panes import Checked
 from test_looks import LARGE, MIDDLE, SMALL, Compare
 from textual.pilot import Pilot
-from textual.widgets import Input
 
 from distui.runners.launch.launch_form import PresetEntry
 from distui.tui.screens.launch import LaunchScreen
@@ -36,12 +35,6 @@ class Shelved(Checked):
         return [*super().presets(), *MORE]
 
 
-@pytest.fixture(autouse=True)
-def still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cursor that does not blink."""
-    monkeypatch.setattr(Input, "_toggle_cursor", lambda field: None)
-
-
 def pictured(
     snap: Compare, it: Rig, size: tuple[int, int], *keys: str, preset: str = "fsdp2",
     then: Callable[[LaunchScreen], object] = lambda screen: None,
@@ -58,9 +51,11 @@ def pictured(
         screen.presets.go(preset)
         screen.form_view.set("params", "7B")
         screen.form_view.set("hardware", "8xA100-80GB")
+        await pilot.pause()  # the plan that was made before is none of this form
         await it.until(lambda: screen.preview)
         await it.press(*keys)
         then(screen)
+        await pilot.pause()
         await it.until(lambda: screen.preview)
         await pilot.pause()
 

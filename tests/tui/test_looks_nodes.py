@@ -8,19 +8,12 @@ import several
 from conftest import Rig, Start
 from test_looks import LARGE, MIDDLE, SMALL, Compare, look
 from textual.pilot import Pilot
-from textual.widgets import Input
 
-from distui.tui.screens.launch_panes import FormView
+from distui.tui.screens.launch import LaunchScreen
 
 pytestmark = pytest.mark.timeout(60)
 
 SIZES = pytest.mark.parametrize("size", [SMALL, MIDDLE, LARGE], ids=["80x24", "120x40", "200x60"])
-
-
-@pytest.fixture(autouse=True)
-def still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cursor that does not blink."""
-    monkeypatch.setattr(Input, "_toggle_cursor", lambda field: None)
 
 
 @SIZES
@@ -85,9 +78,12 @@ def placed(snap: Compare, it: Rig, size: tuple[int, int], offered: object, then:
         it.pilot = pilot
         await it.until(lambda: "step 29" in it.screen())
         await it.press("ctrl+n", *"train.py")
+        screen = it.app.screen
+        assert isinstance(screen, LaunchScreen)
         for name, value in (("place", "sky"), ("nodes", "2"), ("gpus", "H100:8")):
-            it.app.screen.query_one(FormView).set(name, value)
-        await it.until(lambda: then in it.screen() and "torchrun" in it.screen())
+            screen.form_view.set(name, value)
+        await pilot.pause()  # the plan that was made before is none of this form
+        await it.until(lambda: screen.preview and then in it.screen() and "torchrun" in it.screen())
         await pilot.pause()
 
     same = snap(it.app, terminal_size=size, run_before=settle)
