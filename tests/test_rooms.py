@@ -11,6 +11,7 @@ from pathlib import Path
 
 import house
 import pytest
+from patience import slowness
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("presets", "runners", "tui")
@@ -93,7 +94,12 @@ def test_the_rooms_are_there() -> None:
 def test_imports_go_one_way() -> None:
     command = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run(
-        [command, "--no-cache"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        [command, "--no-cache"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120 * slowness(),
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 kept, 0 broken" in done.stdout

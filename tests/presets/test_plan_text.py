@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import slowness
 from ports import free_port
 
 from distui.presets import torchrun
@@ -223,7 +224,7 @@ def test_torch_understands_the_arguments() -> None:
         input=json.dumps(forms),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=120 * slowness(),
         check=False,
     )
     assert asked.returncode == 0, asked.stderr
@@ -254,7 +255,7 @@ def test_a_plan_starts_its_ranks(tmp_path: Path) -> None:
         env={**os.environ, **made.env},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=120 * slowness(),
         check=False,
     )
     assert ran.returncode == 0, ran.stderr

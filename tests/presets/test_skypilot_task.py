@@ -13,6 +13,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import slowness
 
 from distui.presets import skypilot
 from distui.presets.finding import PlanError
@@ -313,8 +314,8 @@ def fits_schema(task: Mapping[str, Any], home: Path) -> None:
     """Assert that SkyPilot's own schemas take it."""
     env = {**os.environ, "HOME": str(home), "SKYPILOT_DISABLE_USAGE_COLLECTION": "1"}
     done = subprocess.run(
-        [sky_python(), "-c", SCHEMA], input=write_yaml(task), capture_output=True, text=True, timeout=120, env=env,
-        check=False,
+        [sky_python(), "-c", SCHEMA], input=write_yaml(task), capture_output=True, text=True, env=env,
+        timeout=120 * slowness(), check=False,
     )  # fmt: skip
     assert done.stdout.strip().endswith("fits"), done.stderr[-2000:]
 

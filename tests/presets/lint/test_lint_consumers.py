@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import slowness
 
 from distui.presets.lint import config_files, lint_file
 
@@ -64,8 +65,8 @@ TAKEN: list[dict[str, Any]] = [
 def ask(python: str, code: str, given: object = None, **env: str) -> Any:
     """What a program of the other package prints."""
     done = subprocess.run(
-        [python, "-c", code], input=json.dumps(given), capture_output=True, text=True, timeout=120, check=False,
-        env={**os.environ, **env},
+        [python, "-c", code], input=json.dumps(given), capture_output=True, text=True, check=False,
+        timeout=120 * slowness(), env={**os.environ, **env},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

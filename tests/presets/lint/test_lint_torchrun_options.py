@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from patience import slowness
 
 from distui.presets import torchrun as launcher
 from distui.presets.lint import launches
@@ -55,7 +56,7 @@ def torchrun() -> dict[str, object]:
         input=json.dumps(LINES),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=120 * slowness(),
         check=False,
     )
     assert done.returncode == 0, done.stderr
