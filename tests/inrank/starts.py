@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+from patience import slowness
 from ports import free_port
 
 EXAMPLES = Path(__file__).parents[2] / "presets" / "examples"
@@ -38,7 +39,7 @@ def kill_tree(process: subprocess.Popen[str]) -> None:
 
 @contextmanager
 def started(argv: Sequence[str | Path], env: dict[str, str], cwd: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process with its output on one pipe, killed with its children at the end or after LIMIT_S."""
+    """A process with its output on one pipe, killed with its children at the end or after LIMIT_S × slowness()."""
     with subprocess.Popen(
         [str(a) for a in argv],
         env=env,
@@ -47,7 +48,7 @@ def started(argv: Sequence[str | Path], env: dict[str, str], cwd: Path) -> Itera
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     ) as process:
-        timer = threading.Timer(LIMIT_S, kill_tree, [process])
+        timer = threading.Timer(LIMIT_S * slowness(), kill_tree, [process])
         timer.start()
         try:
             yield process

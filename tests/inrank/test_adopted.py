@@ -136,7 +136,7 @@ def test_a_rank_that_the_others_wait_for_leaves(tmp_path: Path) -> None:
 
 
 BEGIN = """
-import os, sys, time
+import os, sys, time; sys.stderr.reconfigure(line_buffering=True, write_through=False)
 from distui.runners.inrank import adoption, gloo_workers
 from distui.runners.inrank.adopted import AdoptionError
 gloo_workers.arm(), adoption.arm()
