@@ -195,10 +195,7 @@ class NodeSession:
         """End the connection, and with it everything on the node."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(ssh.LEAVE_SECONDS):
-                await self._process.wait()
-        if self._process.returncode is None:
+        if not await ssh.leaves(self._process):
             await ssh.kill(self._process)
         self._hearing.cancel()
         self._errors.cancel()

@@ -238,9 +238,16 @@ async def kill(process: asyncio.subprocess.Process) -> None:
     """Kill an ssh; its ProxyCommand, which may hold the pipes for longer (`wait` awaits them, too), is not awaited."""
     with contextlib.suppress(ProcessLookupError):
         process.kill()
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(LEAVE_SECONDS):
-            await process.wait()
+    await leaves(process)
+
+
+async def leaves(process: asyncio.subprocess.Process) -> bool:
+    """Whether it ends within LEAVE_SECONDS. Before Python 3.11.3 asyncio.timeout fails where its task was cancelled."""
+    leaving = asyncio.ensure_future(process.wait())
+    done, _ = await asyncio.wait({leaving}, timeout=LEAVE_SECONDS)
+    if not done:
+        leaving.cancel()
+    return bool(done)
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -8,12 +8,12 @@ import os
 import re
 import signal
 import stat
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from archives import unpack
 from patience import slowness
 from trace_format import flaws
 
@@ -156,8 +156,7 @@ def exported(run: Run) -> None:
     damaged.write_bytes(whole)
     run.distui("export", "with.tar.gz", "--with-traces", "-f").fine()
     assert run.world.distui("status", "with.tar.gz", "--json").fine().json()["name"] == run.name
-    with tarfile.open(run.world.work / "with.tar.gz") as bundle:
-        bundle.extractall(run.world.work / "bundle", filter="data")
+    unpack(run.world.work / "with.tar.gz", run.world.work / "bundle")
     for path in sorted((run.world.work / "bundle").glob("*/node-0/profiles/*/rank-*.json.gz")):
         packed, kept = trace(str(path)), trace(str(damaged.parent / path.name))
         names = [[each["name"] for each in content["traceEvents"]] for content in (packed, kept)]

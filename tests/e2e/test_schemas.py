@@ -80,7 +80,7 @@ def printed(somebody: World) -> Callable[[str], Any]:
     "line",
     [
         "plan ddp --nproc-per-node 2 -- train.py", "launch ddp -n --nproc-per-node 2 -- train.py",
-        "exec --dry-run -- python train.py", "lint bad.sh", "lint ddp --nproc-per-node 2 -- train.py", "presets",
+        "exec --dry-run -- sh train.sh", "lint bad.sh", "lint ddp --nproc-per-node 2 -- train.py", "presets",
         "presets show fsdp2", "presets nccl", "presets nccl IB_TIMEOUT", "presets new mine",
         "advise --params 7B --gpus 8xA100-80GB", "advise --params 7000B --gpus 1xA100-80GB",
         "diagnose bad.log", "metrics --list", "prune --failed -n", "ls", "notify", "notify test desktop",

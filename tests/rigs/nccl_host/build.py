@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 VERSIONS = ("2.28.9", "2.29.7", "2.30.7")
 HERE = Path(__file__).parent
@@ -165,8 +166,9 @@ def _unpack(source: Path, tree: Path) -> None:
         shutil.copytree(source, tree)
         return
     tree.parent.mkdir(parents=True)
+    safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # Python 3.11.4
     with tarfile.open(source) as packed:
-        packed.extractall(tree.parent, filter="data")
+        packed.extractall(tree.parent, **safely)
     (unpacked,) = tree.parent.iterdir()
     unpacked.rename(tree)
 
