@@ -194,13 +194,14 @@ class NodeSession:
     async def close(self) -> None:
         """End the connection, and with it everything on the node."""
         assert self._process.stdin is not None
+        self._over = self._over or f"the connection to {self.name} was closed"
         self._process.stdin.close()
         if not await ssh.leaves(self._process):
             await ssh.kill(self._process)
         self._hearing.cancel()
         self._errors.cancel()
         await asyncio.wait({self._hearing, self._errors})
-        self._end(f"the connection to {self.name} was closed")
+        self._end(self._over)
 
 
 class Worker:
