@@ -340,10 +340,13 @@ print(f"norm {{dist.get_rank()}} {{len(file.getvalue())}}\\n", end="", flush=Tru
 dist.destroy_process_group()
 """
 COMPILED = f"""{BEGIN}
-class Layer(nn.Linear):
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
     def forward(self, x):
-        return super().forward(x).tanh()
-net = nn.Sequential(*[Layer(8, 8) for _ in range(3)])
+        return self.inner(x).tanh()
+net = nn.Sequential(*[Layer() for _ in range(3)])
 [torch.nn.init.constant_(each, 0.1) for each in net.parameters()]
 model = torch.compile(DDP(net), backend="aot_eager")
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
