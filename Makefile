@@ -4,14 +4,14 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 PYTEST = $(BIN)/python -m pytest -q
-# Most tests wait for processes: three at a time are done in a third of the time. Each has a home and sockets of its own.
-JOBS ?= 3
+# Test processes of `make test`, which start none of their own: one per core.
+JOBS ?= 2
 # Of the long matrices: 2/3 is the second third. All of it unless asked.
 PART ?= 1/1
 # Of the matrix: 'torch-2.9.1 python-*'. All of it unless asked.
 ROWS ?=
 
-.PHONY: help install demo test test-long test-faults test-nccl test-cluster test-matrix test-all check lint types imports house bench pictures clean
+.PHONY: help install demo test test-real test-long test-faults test-nccl test-cluster test-matrix test-all check lint types imports house bench pictures clean
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -29,8 +29,11 @@ $(STAMP): pyproject.toml
 demo: install    ## train the shipped example on 2 ranks and look at it
 	$(BIN)/python tests/rigs/nvml/demo.py
 
-test: install    ## the tests (12 to 20 minutes on 2 cores)
-	$(PYTEST) -m 'not long' -n $(JOBS) --dist worksteal
+test: install    ## in-process tests and one real run of each kind (6 minutes on 2 cores)
+	$(PYTEST) -m 'not real and not long' -n $(JOBS) --dist loadgroup
+
+test-real: install ## all that starts real processes, one test at a time (15 minutes)
+	$(PYTEST) -m 'real and not long'
 
 test-long: install ## the long matrices alone; PART=1/3 for a third of them
 	$(BIN)/python -m pip install --quiet --group nccl --no-deps
@@ -52,7 +55,7 @@ test-cluster: install ## on a Slurm cluster in network namespaces, through SkyPi
 test-matrix: install ## other versions of torch, frameworks and Python (gigabytes, 2 minutes a row); ROWS='torch-2.9.1 python-*' for some
 	$(PYTEST) tests/matrix --rows '$(ROWS)'
 
-test-all: test test-faults test-long test-nccl test-cluster ## the tests, the faults, the long matrices, NCCL, the cluster
+test-all: test test-real test-faults test-long test-nccl test-cluster ## all of these
 
 check: lint types imports ## lint, format, types, imports
 

@@ -1,4 +1,4 @@
-"""What all tests share: limits that know how busy the machine is, and a part of a long matrix."""
+"""What all tests share: their tiers, and a part of a long matrix."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import os
 import re
 import signal
 import zlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
-import pytest_timeout
+import tiers
 from hypothesis import HealthCheck, settings
-from patience import slowness
 
 from distui.runners import environment, local_agent
 
@@ -25,11 +26,14 @@ settings.load_profile("patient")  # how long an example takes says how busy the 
 
 
 def pytest_configure() -> None:
-    """Secrets of whoever runs the tests are none of the tests' business: a run without one says that it is missing.
+    """Install the guard of `make test`, and take away what the caller's shell would add to a test.
+
+    Secrets of whoever runs the tests are none of the tests' business: a run without one says that it is missing.
 
     Nor are the signals that a shell ignores for what it starts in the background: whatever the tests start would
     inherit that, and could not be interrupted.
     """
+    tiers.install()
     for name in environment.hidden(dict(os.environ)):
         del os.environ[name]
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -48,11 +52,16 @@ def no_torch_without_its_mark(request: pytest.FixtureRequest, monkeypatch: pytes
         monkeypatch.setattr(local_agent, "_torch_version", lambda python: None)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_timeout_set_timer(item: pytest.Item, settings: pytest_timeout.Settings) -> object:
-    """As pytest-timeout does by itself, with a limit for the machine as it is now."""
-    stretched = settings._replace(timeout=settings.timeout * slowness())
-    return pytest_timeout.pytest_timeout_set_timer(item, stretched)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Keep the tests of `make test` off the machine: no processes, no sleeps."""
+    with tiers.guarded(item):
+        return (yield)
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], Any]]:
+    """Virtual time in `make test`."""
+    return tiers.loop_factories(item)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -6,6 +6,8 @@ import os
 import time
 from functools import cache
 
+HANG_S = 120.0
+"""Limit in seconds that only ends what hangs. It says nothing about speed."""
 MOST = 10.0
 """A limit is stretched no further than this."""
 USUAL_S = 0.06

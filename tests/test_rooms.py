@@ -157,6 +157,7 @@ def test_the_agent_loads_neither_torch_nor_textual() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["launch", "--help"]])
 def test_help_loads_nothing_heavy(words: list[str]) -> None:
     code = f"""
@@ -382,6 +383,7 @@ def texts() -> Iterator[tuple[str, str]]:
             yield path, full.read_text(encoding="utf-8", errors="replace")
 
 
+@pytest.mark.real
 def test_no_file_knows_the_machine_it_was_written_on() -> None:
     """No path of this checkout, no home directory, no package index but the default one."""
     places = re.compile(
@@ -392,6 +394,7 @@ def test_no_file_knows_the_machine_it_was_written_on() -> None:
     assert [path for path in found if path != "tests/test_rooms.py" and "corpus/" not in path] == []
 
 
+@pytest.mark.real
 def test_what_git_keeps_has_no_unfinished_notes() -> None:
     notes = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
     assert [path for path, text in texts() if notes.search(text)] == []
@@ -410,6 +413,7 @@ BANNED_PHRASES = (
 """Turns of phrase that a reader has to translate: CONTRIBUTING, "Words", says how to put it instead."""
 
 
+@pytest.mark.real
 def test_no_text_uses_a_banned_phrase() -> None:
     read = [(path, text) for path, text in texts() if path.startswith((*ROOMS, "docs/", "README"))]
     assert len(read) > 200

@@ -76,6 +76,7 @@ def log(path: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.real
 def test_zero1_trains_and_saves_as_bare_torchrun_does_and_resumes_its_checkpoint(world: World) -> None:
     bare(world, "--out", "bare.pt", "--losses", "bare.json")
     run = launched(world, "zero1", SCRIPT, "--out", "adopted.pt", "--losses", "adopted.json")
@@ -105,6 +106,7 @@ def test_zero1_trains_and_saves_as_bare_torchrun_does_and_resumes_its_checkpoint
     assert log(work / "2.json") == log(work / "3.json")
 
 
+@pytest.mark.real
 def test_fsdp2_trains_as_bare_torchrun_does_and_its_checkpoint_goes_on_there(world: World) -> None:
     bare(world, "--out", "bare.pt", "--losses", "bare.json")
     run = launched(world, "fsdp2", SCRIPT, "--out", "adopted.pt", "--losses", "adopted.json")
@@ -125,6 +127,7 @@ def test_fsdp2_trains_as_bare_torchrun_does_and_its_checkpoint_goes_on_there(wor
     assert log(work / "2.json")["losses"] == pytest.approx(log(work / "3.json")["losses"], rel=1e-4)
 
 
+@pytest.mark.real
 def test_options_of_ddp_are_applied_and_shown(world: World) -> None:
     run = launched(
         world,
@@ -143,6 +146,7 @@ def test_options_of_ddp_are_applied_and_shown(world: World) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.real
 def test_checkpointed_layers_and_steps_that_are_left_out_are_shown(world: World) -> None:
     """What is divided shows at the first step that is made, not at the first that the script makes."""
     words = ("strategy.activation_checkpointing=true", "batch.accumulation=3")
@@ -185,6 +189,7 @@ def test_states_of_a_second_optimizer_are_counted(world: World) -> None:
     assert "8 of 16 parameters are updated on this rank, 4.2 MB of states → 2.1 MB" in text, text
 
 
+@pytest.mark.real
 def test_a_script_without_the_call_stops_before_its_first_step(world: World) -> None:
     run = launched(world, "ddp", world.script("own.py", OWN))
     assert run.wait("done", 120) == 1
@@ -196,6 +201,7 @@ def test_a_script_without_the_call_stops_before_its_first_step(world: World) -> 
     )
 
 
+@pytest.mark.real
 def test_what_cannot_be_applied_is_refused_before_anything_starts(world: World) -> None:
     script = str(EXAMPLES / "plain_ddp.py")
     for verb in ("launch", "plan"):

@@ -19,6 +19,7 @@ def shown(page: str) -> str:
     return str(block)
 
 
+@pytest.mark.real
 @pytest.mark.torch
 def test_the_example_of_the_readme(world: World) -> None:
     """Exactly as printed; the run goes on when the program has ended."""
@@ -81,6 +82,7 @@ print(run.stop(grace_s=1), run.phase, run.wait())
 """
 
 
+@pytest.mark.real
 def test_runs_are_found_waited_for_read_and_steered(world: World) -> None:
     done = world.python(textwrap.dedent(STEERED)).fine()
     assert "stopped: no process of the run is left stopped stopped" in done.out
@@ -105,6 +107,7 @@ print(run.phase, run.status()["attempt"])
 """
 
 
+@pytest.mark.real
 def test_what_is_refused_leaves_the_run_alone(world: World) -> None:
     """And says why in the words of the command line, where that refuses the same."""
     done = world.python(textwrap.dedent(REFUSED)).fine()

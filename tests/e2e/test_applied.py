@@ -57,6 +57,7 @@ def findings(status: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {one["id"]: one for one in status["findings"]}
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("preset", "ranks", "words"),
     [
@@ -106,6 +107,7 @@ def test_what_the_plan_knew_is_no_warning(world: World) -> None:
     assert status["findings"] == []
 
 
+@pytest.mark.real
 def test_a_script_that_leaves_at_once_is_no_plain_success(world: World) -> None:
     run = ended(world, "ddp", world.script("leaves.py", LEAVES), ranks=1)
     said = "no training step was seen: last line: Unable to locate sufficient 2 gpus to run this example. Exiting."
@@ -149,6 +151,7 @@ def test_an_optimizer_that_made_no_step(world: World) -> None:
     )
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("text", [EVALUATES, "print('no torch')\n"])
 def test_where_steps_say_nothing_nothing_is_said(world: World, text: str) -> None:
     status = ended(world, "ddp", world.script("job.py", text), ranks=1).status()

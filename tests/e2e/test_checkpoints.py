@@ -79,6 +79,7 @@ def by_name(saved: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {Path(each["path"]).name: each for each in saved}
 
 
+@pytest.mark.real
 def test_saves_are_reported_with_step_and_size(world: World) -> None:
     run = launched(world, SAVES, 2)
     assert run.wait("done", 120) == 0, run.describe() + run.distui("logs").out
@@ -109,6 +110,7 @@ def test_saves_are_reported_with_step_and_size(world: World) -> None:
     assert f"by torch.save, {world.work}" in run.distui("status").out
 
 
+@pytest.mark.real
 def test_a_save_that_its_rank_did_not_survive_is_torn(world: World) -> None:
     run = launched(world, DIES, 1)
     assert run.wait("done", 120) != 0

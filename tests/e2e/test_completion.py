@@ -15,6 +15,8 @@ from patience import slowness
 from .runs import DISTUI, World
 from .screen import Screen
 
+pytestmark = pytest.mark.real
+
 NAMES = ("night", "night-2", "morning")
 SHELLS: dict[str, tuple[list[str], str]] = {
     "bash": (["bash", "--norc", "--noprofile", "-i"], 'eval "$(distui completion bash)"'),

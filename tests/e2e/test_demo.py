@@ -39,6 +39,7 @@ def steps_shown(text: str) -> int:
     return int(found[1].replace(",", "")) if found else 0
 
 
+@pytest.mark.real
 def test_make_demo_shows_restarts_leaves_and_comes_back(world: World) -> None:
     make = (
         "make",

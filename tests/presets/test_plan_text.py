@@ -243,6 +243,7 @@ pathlib.Path(sys.argv[1], rank).write_text(json.dumps(dict(os.environ)))
 """
 
 
+@pytest.mark.real
 @pytest.mark.torch
 def test_a_plan_starts_its_ranks(tmp_path: Path) -> None:
     script = tmp_path / "rank.py"

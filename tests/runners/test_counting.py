@@ -55,6 +55,7 @@ def refused(folder: Path, source: str, name: str | None = None, **args: Any) -> 
     return text.removeprefix(f"--script {folder / 'train.py'} ")
 
 
+@pytest.mark.real
 def test_the_model_that_ships() -> None:
     found = count(
         sys.executable, str(EXAMPLE), "CharGPT", {"layers": 3, "width": 96, "length": 64}, LIMIT_S
@@ -67,12 +68,14 @@ def test_the_model_that_ships() -> None:
     assert found.largest == 4 * 96 * 96
 
 
+@pytest.mark.real
 def test_seventy_billion_parameters_take_no_memory(tmp_path: Path) -> None:
     found = counted(tmp_path, NET, "Net", width=8192, layers=130)
     assert found.parameters > 69 * 10**9
     assert (found.hidden, found.layers) == (8192, 130)
 
 
+@pytest.mark.real
 def test_the_model_is_found_without_a_name(tmp_path: Path) -> None:
     """It is the one that holds the others."""
     found = counted(tmp_path, NET)
@@ -80,18 +83,21 @@ def test_the_model_is_found_without_a_name(tmp_path: Path) -> None:
     assert counted(tmp_path, f"{NET}\ndef build_model(width=4):\n    return Net(width)\n").hidden == 4
 
 
+@pytest.mark.real
 def test_a_factory_and_tied_weights(tmp_path: Path) -> None:
     made = f"{NET}\ndef tiny():\n    print('hello')\n    return Net(tied=True)\n"
     found = counted(tmp_path, made, "tiny")
     assert (found.name, found.embedding, found.head) == ("tiny", 400, 0)
 
 
+@pytest.mark.real
 def test_frozen_weights_are_told_apart(tmp_path: Path) -> None:
     made = f"{NET}\ndef frozen():\n    net = Net()\n    net.words.requires_grad_(False)\n    return net\n"
     found = counted(tmp_path, made, "frozen")
     assert found.parameters - found.trainable == 400
 
 
+@pytest.mark.real
 def test_a_model_without_an_embedding(tmp_path: Path) -> None:
     plain = f"{NET}\nclass Plain(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
     found = counted(
@@ -100,12 +106,14 @@ def test_a_model_without_an_embedding(tmp_path: Path) -> None:
     assert (found.hidden, found.vocab, found.layers) == (8, None, 3)
 
 
+@pytest.mark.real
 def test_the_file_beside_it_can_be_imported(tmp_path: Path) -> None:
     (tmp_path / "parts.py").write_text(NET)
     found = counted(tmp_path, "from parts import Net\ndef get_model():\n    return Net()\n")
     assert found.name == "get_model"
 
 
+@pytest.mark.real
 def test_a_script_that_trains_is_not_imported(tmp_path: Path) -> None:
     mark = tmp_path / "ran"
     acting = f"{NET}\nfrom pathlib import Path\nfor _ in range(1):\n    Path({str(mark)!r}).touch()\n"
@@ -121,6 +129,7 @@ long = partial(pytest.param, marks=pytest.mark.long)
 """Each loads torch anew."""
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("more", "name", "args", "sentence"),
     [

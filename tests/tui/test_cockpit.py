@@ -241,6 +241,7 @@ async def test_enter_shows_the_log_of_one_rank_and_esc_all_again(rig: Start) -> 
         await it.until(lambda: "step 29" in it.screen())
 
 
+@pytest.mark.real
 async def test_the_filter_runs_where_the_files_are(rig: Start) -> None:
     async with shown(rig(play.running())) as it:
         await it.until(lambda: "step 29" in it.screen())
@@ -261,6 +262,7 @@ def burst(it: Rig, text: str) -> None:
         it.app.post_message(Key(names.get(letter, letter), letter))
 
 
+@pytest.mark.real
 async def test_keys_that_arrive_together_act_one_after_the_other(rig: Start) -> None:
     async with shown(rig(play.running())) as it:
         await it.until(lambda: "step 29" in it.screen())
@@ -304,6 +306,7 @@ async def test_follow_stays_off_after_scrolling_up_until_f(rig: Start) -> None:
         await it.until(lambda: "step 30 new" in it.screen())
 
 
+@pytest.mark.real
 async def test_e_finds_the_warning_and_n_the_hits(rig: Start) -> None:
     async with shown(rig(play.running())) as it:
         log = run_screen(it.app).log_view

@@ -75,6 +75,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
     return code, out, err
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(("name", "called"), [("-", "(standard input)"), ("/dev/stdin", "/dev/stdin")])
 def test_a_pipe_is_read_from_its_beginning(log: Path, name: str, called: str) -> None:
     """Nothing may look into it first: what was read of a pipe is gone."""

@@ -131,6 +131,7 @@ def test_of_many_pairs_those_that_are_bad_are_shown() -> None:
     assert lines[-1] == "No problems found."
 
 
+@pytest.mark.real
 @pytest.mark.torch
 def test_this_node(capsys: pytest.CaptureFixture[str]) -> None:
     code = main([*HERE, "--json", "--size", "1"])
@@ -145,6 +146,7 @@ def test_this_node(capsys: pytest.CaptureFixture[str]) -> None:
         assert (pair["bytes"], pair["problem"], pair["right"]) == (1 << 20, None, True)
 
 
+@pytest.mark.real
 def test_an_error_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--python", "/no/such/python", "--no-pairs"]) == 1
     out, _ = capsys.readouterr()
@@ -179,6 +181,7 @@ def test_what_is_refused(
     assert sentence in err
 
 
+@pytest.mark.real
 def test_a_bar_on_a_terminal_and_nothing_left_of_it() -> None:
     """stderr is a terminal, stdout is not: JSON is JSON."""
     ours, theirs = pty.openpty()

@@ -24,6 +24,7 @@ def run_screen(it: Rig) -> RunScreen:
     return screen
 
 
+@pytest.mark.real
 async def test_i_shows_the_findings_and_enter_the_line_that_is_the_evidence(rig: Start) -> None:
     it = rig(told.running(told.facts(), *told.findings()))
     async with shown(it):
@@ -116,6 +117,7 @@ async def test_w_after_the_end_and_a_refusal_are_told(rig: Start) -> None:
         await it.until(lambda: "The run has ended" in it.told())
 
 
+@pytest.mark.real
 async def test_5_shows_what_nccl_says_and_enter_opens_its_line(rig: Start) -> None:
     it = rig(told.running(told.facts()))
     async with shown(it):

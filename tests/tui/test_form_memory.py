@@ -113,12 +113,14 @@ def planned(tmp_path: Path, text: str, run: str = "r", **request: Any) -> Plan:
     return make_plan(load("ddp"), Request(script="train.py", nproc_per_node=2, **request), place)
 
 
+@pytest.mark.real
 def test_a_script_that_is_no_python_is_named_with_its_line(tmp_path: Path) -> None:
     problem = syntax_problem(planned(tmp_path, "import torch\ndef x(:\n"))
     assert problem.startswith("train.py:2: syntax error (")
     assert syntax_problem(planned(tmp_path, "import torch\n")) == ""
 
 
+@pytest.mark.real
 def test_a_syntax_that_only_the_trainings_python_knows_is_launched(tmp_path: Path) -> None:
     plan = planned(tmp_path, "def x(:\n")
     newer = tmp_path / "python"

@@ -78,6 +78,7 @@ def test_the_settings_name_the_preset_and_the_command_line_another(
     assert (preset, "settings" in err) == ("ddp", False)
 
 
+@pytest.mark.real
 def test_the_place_is_where_a_launch_goes_unless_it_says_one(
     settings: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

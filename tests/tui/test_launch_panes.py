@@ -144,6 +144,7 @@ async def test_what_cannot_be_estimated_is_one_sentence(
         await it.until(lambda: sentence in " ".join(it.screen().replace("│", " ").split()))
 
 
+@pytest.mark.real
 @pytest.mark.torch
 async def test_the_task_for_skypilot_has_a_pane(here: Here) -> None:
     async with shown(here(), 120, 40) as it:

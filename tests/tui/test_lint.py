@@ -142,6 +142,7 @@ def test_what_ships_is_clean_as_files(capsys: pytest.CaptureFixture[str]) -> Non
     assert (code, [one for one in json.loads(out)["findings"] if one["severity"] == "error"]) == (0, [])
 
 
+@pytest.mark.real
 def test_as_a_program_without_a_terminal(here: Path) -> None:
     """One process, as a CI job has it: the exit code is the answer."""
     command = [sys.executable, "-m", "distui.tui", "lint", "train.sh"]

@@ -140,6 +140,7 @@ async def test_a_time_is_gone_to_with_several_files(tmp_path: Path) -> None:
     assert 1200 < int(half.lines[0].text) < 1800
 
 
+@pytest.mark.real
 async def test_a_search_reports_how_far_it_is_and_never_that_nothing_was_written(tmp_path: Path) -> None:
     it = Writer(tmp_path, 2)
     for count in range(50):
@@ -160,6 +161,7 @@ async def test_a_search_reports_how_far_it_is_and_never_that_nothing_was_written
     assert texts(hits)[-1] == "line 57"
 
 
+@pytest.mark.real
 async def test_an_error_beyond_what_is_loaded_is_reached(tmp_path: Path) -> None:
     it = Writer(tmp_path, 2)
     it.write(1, "RuntimeError: early")

@@ -62,6 +62,7 @@ async def titles_until_nothing_matches(it: Rig, log: LogView, pattern: str) -> l
     return titles
 
 
+@pytest.mark.real
 async def test_a_filter_without_hits_never_says_that_nothing_was_written(rig: Start) -> None:
     async with shown(rig(play.running())) as it:
         log = await opened(it)
@@ -76,6 +77,7 @@ async def test_a_filter_without_hits_never_says_that_nothing_was_written(rig: St
         await it.until(lambda: "step 29" in it.screen())
 
 
+@pytest.mark.real
 async def test_a_filter_acts_while_it_is_typed_and_escape_takes_it_back(rig: Start) -> None:
     async with shown(rig(play.running())) as it:
         log = await opened(it)
@@ -88,6 +90,7 @@ async def test_a_filter_acts_while_it_is_typed_and_escape_takes_it_back(rig: Sta
         assert log.selection.pattern == ""
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("timed", [True, False])
 async def test_a_hit_is_under_the_cursor_in_its_context(rig: Start, timed: bool) -> None:
     """Also of a rank that writes a thousand lines a second, and where no line has a time."""
@@ -109,6 +112,7 @@ async def test_a_hit_is_under_the_cursor_in_its_context(rig: Start, timed: bool)
         assert "›" in row_with(it, "the needle")
 
 
+@pytest.mark.real
 async def test_what_has_no_room_beside_the_prompt_stands_above(rig: Start) -> None:
     async with shown(rig(play.running())) as it:
         await opened(it)
@@ -130,6 +134,7 @@ async def test_all_that_a_line_may_become_is_listed(rig: Start) -> None:
         assert "environment" in it.screen().splitlines()[-2]
 
 
+@pytest.mark.real
 async def test_a_filter_of_a_held_screen_searches_all_files(rig: Start) -> None:
     async with shown(rig(play.running())) as it:
         log = await opened(it)
@@ -140,6 +145,7 @@ async def test_a_filter_of_a_held_screen_searches_all_files(rig: Start) -> None:
         assert "searching" not in str(log.border_title)
 
 
+@pytest.mark.real
 async def test_a_filter_of_small_letters_ignores_case(rig: Start) -> None:
     async with shown(rig(play.running())) as it:
         log = await opened(it)
@@ -160,6 +166,7 @@ def test_capitals_make_a_filter_exact(typed: str, meant: str) -> None:
     assert smart_case(typed) == meant
 
 
+@pytest.mark.real
 async def test_only_a_slow_search_says_how_far_it_is(rig: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_view_module, "SLOW_S", 1e9)
     async with shown(rig(play.running())) as it:

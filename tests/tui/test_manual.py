@@ -62,6 +62,7 @@ def test_nothing_in_a_text_is_a_request() -> None:
     assert "\\n(" not in made["distui-ls.1"].replace("\\en(", "")
 
 
+@pytest.mark.real
 def test_groff_takes_every_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if shutil.which("groff") is None:
         pytest.skip("groff is not installed")

@@ -42,6 +42,7 @@ def slowly(
     return None
 
 
+@pytest.mark.real
 def test_over_a_slow_link_a_key_is_answered(tmp_path: Path) -> None:
     with on_stage(tmp_path) as stage:
         answering(stage)

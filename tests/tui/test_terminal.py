@@ -107,6 +107,7 @@ def on_stage(tmp_path: Path, shell: tuple[str, ...] = ()) -> Iterator[Terminal]:
         stage.close()
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_restores_the_terminal_and_is_the_exit_status(
     tmp_path: Path, number: signal.Signals
@@ -118,6 +119,7 @@ def test_a_signal_restores_the_terminal_and_is_the_exit_status(
         assert stage.output.rfind(LEAVE_SCREEN) > stage.output.rfind(ENTER_SCREEN)
 
 
+@pytest.mark.real
 def test_leaving_restores_the_terminal_and_says_that_the_run_goes_on(tmp_path: Path) -> None:
     with on_stage(tmp_path) as stage:
         stage.read_until(b"RUNNING")
@@ -138,6 +140,7 @@ print("TYPED", os.read(0, 100) if select.select([0], [], [], 0)[0] else "nothing
 """What is left in the terminal's input once the program has ended."""
 
 
+@pytest.mark.real
 def test_a_late_answer_of_the_terminal_is_not_typed_into_the_shell(tmp_path: Path) -> None:
     for _ in range(5):
         if answered_in_time(tmp_path):
@@ -190,6 +193,7 @@ def test_the_locale_decides_between_ascii_and_utf_8() -> None:
     assert not plain(), "a container, whose terminal is UTF-8 nevertheless"
 
 
+@pytest.mark.real
 def test_a_terminal_that_goes_away_ends_the_cockpit(tmp_path: Path) -> None:
     with on_stage(tmp_path) as stage:
         stage.read_until(b"RUNNING")
@@ -202,6 +206,7 @@ def test_a_terminal_that_goes_away_ends_the_cockpit(tmp_path: Path) -> None:
         stage.pid = 0
 
 
+@pytest.mark.real
 def test_an_escape_alone_is_a_key_and_keys_work_after_it(tmp_path: Path) -> None:
     with on_stage(tmp_path) as stage:
         stage.read_until(b"RUNNING")
@@ -215,6 +220,7 @@ def test_an_escape_alone_is_a_key_and_keys_work_after_it(tmp_path: Path) -> None
         assert time.monotonic() - began < 3.0 * slowness()
 
 
+@pytest.mark.real
 def test_without_a_terminal_it_refuses_in_one_sentence(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(STAGE), str(tmp_path)],
@@ -239,11 +245,13 @@ def loaded(imports: str, which: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.real
 def test_the_viewer_never_loads_torch_or_numpy() -> None:
     imports = "distui.tui.app, distui.tui.screens.run, distui.tui.screens.launch"
     assert loaded(imports, "name in ('torch', 'numpy', 'sky', 'pynvml', 'psutil')") == "[]"
 
 
+@pytest.mark.real
 def test_logs_loads_nothing_of_launches() -> None:
     """Presets, plans and what reaches hosts took a fifth of its start."""
     launching = "name.startswith(('distui.runners.hub', 'distui.presets.plan'))"

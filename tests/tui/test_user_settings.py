@@ -144,6 +144,7 @@ def test_a_link_stays_one(file: Path, tmp_path: Path) -> None:
     assert kept.read_text() == '# in git\ntheme = "light"\n'
 
 
+@pytest.mark.real
 def test_cockpits_that_write_at_once_lose_nothing(file: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from distui.tui.user_settings import keep\n"
@@ -157,6 +158,7 @@ def test_cockpits_that_write_at_once_lose_nothing(file: Path) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.real
 def test_a_start_does_not_load_the_writer() -> None:
     code = "import sys, distui.tui.app; sys.exit('tomlkit' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env={**os.environ}, check=False).returncode == 0

@@ -13,9 +13,12 @@ import termios
 from pathlib import Path
 from typing import Any
 
+import pytest
 from patience import slowness
 
 from ..runs import DISTUI, Run, World, alive, gone, kill, until
+
+pytestmark = pytest.mark.real
 
 COUNT = "import time\nfor n in range(100000):\n    print(n, flush=True)\n    time.sleep(0.05)\n"
 

@@ -10,6 +10,8 @@ import pytest
 from ..runs import DISTUI, Run, World, kill, removed, until
 from ..screen import Screen
 
+pytestmark = pytest.mark.real
+
 COUNT = "import time\nfor n in range(100000):\n    print(n, flush=True)\n    time.sleep(0.05)\n"
 
 

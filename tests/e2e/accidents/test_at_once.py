@@ -42,6 +42,7 @@ def test_two_restarts_at_once(world: World) -> None:
     run.healthy()
 
 
+@pytest.mark.real
 @pytest.mark.torch
 def test_stop_while_torch_is_imported(world: World) -> None:
     """Before any rank is there: stopped, at once and without a traceback."""
@@ -57,6 +58,7 @@ def test_stop_while_torch_is_imported(world: World) -> None:
     assert run.wait() == 1
 
 
+@pytest.mark.real
 def test_restart_during_the_back_off(world: World) -> None:
     """Who asks for a restart does not wait for the policy's pause."""
     script = world.script("once.py", "import os, sys, time\n"
@@ -73,6 +75,7 @@ def test_restart_during_the_back_off(world: World) -> None:
     assert status["attempts"][1]["cause"] == "restart"
 
 
+@pytest.mark.real
 def test_stop_during_the_back_off(world: World) -> None:
     run = world.execute("import sys\nsys.exit(9)\n", "--restarts", "9")
     assert until(lambda: run.of("RestartDelayed"), 20), run.describe()
@@ -81,6 +84,7 @@ def test_stop_during_the_back_off(world: World) -> None:
     assert not run.marked()
 
 
+@pytest.mark.real
 def test_stop_twice_at_once(world: World) -> None:
     """Both are told that it has stopped, or that it had."""
     run = world.execute(UP)
@@ -97,6 +101,7 @@ def test_stop_twice_at_once(world: World) -> None:
     assert len(run.of("RunEnded")) == 1
 
 
+@pytest.mark.real
 def test_stop_and_restart_at_once(world: World) -> None:
     """Whatever comes first, the run ends and says so to both."""
     run = world.execute(UP, "--grace", "2")
@@ -110,6 +115,7 @@ def test_stop_and_restart_at_once(world: World) -> None:
     assert not run.marked()
 
 
+@pytest.mark.real
 def test_the_agent_dies_while_it_stops_the_run(world: World) -> None:
     """What was begun is finished by who asked for it, without the agent."""
     run = world.execute(LEAVES_LATE, "--grace", "60")
@@ -125,6 +131,7 @@ def test_the_agent_dies_while_it_stops_the_run(world: World) -> None:
     assert not run.marked()
 
 
+@pytest.mark.real
 def test_refused_variables_change_nothing(world: World) -> None:
     run = world.execute(UP)
     assert run.wait("running") == 0

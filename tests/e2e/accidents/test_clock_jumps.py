@@ -15,6 +15,8 @@ import pytest
 
 from ..runs import World, kill, until
 
+pytestmark = pytest.mark.real
+
 HOUR, DAY = 3600, 86400
 SITE = """
 import time

@@ -12,6 +12,7 @@ from distui.presets.trusted_files import base, ignored
 from ..runs import DISTUI, World
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("closed", [(0, 1, 2), (0,), (1,), (2,)])
 def test_a_launch_with_closed_streams(world: World, closed: tuple[int, ...]) -> None:
     code = (
@@ -26,6 +27,7 @@ def test_a_launch_with_closed_streams(world: World, closed: tuple[int, ...]) -> 
     assert world.distui("stop", "quiet", "--yes").code == 0
 
 
+@pytest.mark.real
 def test_a_refusal_with_closed_streams_has_its_exit_code(world: World) -> None:
     code = (
         "import os, sys\nfor number in (0, 1, 2): os.close(number)\nos.execv(sys.argv[1], sys.argv[1:])\n"
@@ -33,6 +35,7 @@ def test_a_refusal_with_closed_streams_has_its_exit_code(world: World) -> None:
     assert world.python(code, DISTUI, "status", "nobody").code == 3
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("words", [("presets",), ("advise", "--params", "7B", "--gpus", "8xA100-80GB")])
 def test_a_locale_of_ascii_alone(world: World, words: tuple[str, ...]) -> None:
     env = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
@@ -41,6 +44,7 @@ def test_a_locale_of_ascii_alone(world: World, words: tuple[str, ...]) -> None:
     assert "\\x" in out or "\\u" in out
 
 
+@pytest.mark.real
 def test_a_relative_base_directory_is_ignored_and_said(world: World) -> None:
     env = {"XDG_STATE_HOME": "state"}
     done = world.distui("exec", "--name", "here", "--detach", "--", "true", env=env)

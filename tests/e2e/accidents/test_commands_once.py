@@ -14,6 +14,8 @@ from patience import slowness
 
 from ..runs import Run, World, kill, until
 
+pytestmark = pytest.mark.real
+
 COUNT = """
 import os, signal, time
 def leave(*_):

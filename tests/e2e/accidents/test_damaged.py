@@ -120,6 +120,7 @@ def test_every_damage(two: tuple[Run, Run], file: str, capsys: pytest.CaptureFix
         shutil.copytree(whole, hurt.path)
 
 
+@pytest.mark.real
 @pytest.mark.timeout(120)
 def test_a_log_that_is_no_file_stops_no_verb(
     two: tuple[Run, Run], capsys: pytest.CaptureFixture[str]
@@ -142,6 +143,7 @@ def appended(path: Path) -> None:
         file.write(DEEP + b"\n")
 
 
+@pytest.mark.real
 @pytest.mark.torch
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
@@ -194,6 +196,7 @@ def test_one_damaged_journal_breaks_no_verb(
     demo.stop().fine()
 
 
+@pytest.mark.real
 def test_a_journal_that_may_not_be_read(two: tuple[Run, Run], capfd: pytest.CaptureFixture[str]) -> None:
     """As another user than root, whom permissions do not stop."""
     if os.getuid():
@@ -246,6 +249,7 @@ def test_a_live_run_is_seen_and_stopped(world: World, file: str, damage: str, se
     assert not run.marked()
 
 
+@pytest.mark.real
 def test_a_folder_that_is_gone_while_the_run_lives(world: World) -> None:
     run = live(world)
     removed(run.path, world.root)
@@ -257,6 +261,7 @@ def test_a_folder_that_is_gone_while_the_run_lives(world: World) -> None:
     assert not run.marked()
 
 
+@pytest.mark.real
 def test_without_plan_and_agent(world: World) -> None:
     """The reason is said; the runner that lives is not hurt by a look."""
     run = live(world)
@@ -270,6 +275,7 @@ def test_without_plan_and_agent(world: World) -> None:
     assert "no process of the run is left" in run.stop().fine().out
 
 
+@pytest.mark.real
 def test_files_are_gone_and_nothing_is_known(world: World) -> None:
     """`status` says of a living run what `ls` says, and what nobody knows is no 0."""
     run = live(world)
@@ -294,6 +300,7 @@ def test_files_are_gone_and_nothing_is_known(world: World) -> None:
     run.stop().fine()
 
 
+@pytest.mark.real
 def test_a_served_run_names_its_damaged_plan(world: World) -> None:
     run = live(world)
     (run.path / "plan.json").write_bytes(b"null")
@@ -302,6 +309,7 @@ def test_a_served_run_names_its_damaged_plan(world: World) -> None:
     run.stop().fine()
 
 
+@pytest.mark.real
 @pytest.mark.timeout(180)
 def test_a_bundle_of_a_damaged_run_opens(
     two: tuple[Run, Run], capsys: pytest.CaptureFixture[str], tmp_path: Path
@@ -333,6 +341,7 @@ def test_a_bundle_of_a_damaged_run_opens(
         shutil.copytree(whole, hurt.path)
 
 
+@pytest.mark.real
 def test_a_bundle_says_where_its_own_files_are(
     two: tuple[Run, Run], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -351,6 +360,7 @@ def test_a_bundle_says_where_its_own_files_are(
     assert "distui-replay" not in said
 
 
+@pytest.mark.real
 def test_lines_that_cannot_be_read_are_counted(
     two: tuple[Run, Run], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -368,6 +378,7 @@ def test_lines_that_cannot_be_read_are_counted(
     assert capsys.readouterr() == ("", "distui: hurt: journal.jsonl is missing\n")
 
 
+@pytest.mark.real
 def test_binary_bytes_in_a_log_do_not_hide_the_findings(world: World) -> None:
     run = world.execute("raise ValueError('boom')\n", "--restarts", "0", name="bad")
     assert run.wait() == 1
@@ -382,6 +393,7 @@ def test_binary_bytes_in_a_log_do_not_hide_the_findings(world: World) -> None:
     world.distui("diagnose", str(log)).refused(2, "is no text")
 
 
+@pytest.mark.real
 def test_a_lost_run_is_diagnosed_as_lost(world: World) -> None:
     run = live(world)
     for pid in (run.agent_pid(), json.loads((run.path / "runner.json").read_text())["pid"]):

@@ -5,7 +5,11 @@ from __future__ import annotations
 import resource
 import sys
 
+import pytest
+
 from ..runs import Run, World
+
+pytestmark = pytest.mark.real
 
 LIMIT = 300_000
 WRITES = """

@@ -62,6 +62,7 @@ def telling(told: dict[str, Any]) -> str:
     return "ended" if event["type"] == "RunEnded" else ""
 
 
+@pytest.mark.real
 @pytest.mark.torch
 def test_training_goes_on(small: World) -> None:
     script = str(EXAMPLES / "plain_ddp.py")
@@ -96,6 +97,7 @@ def test_training_goes_on(small: World) -> None:
     assert order == ["full", "asked", "room", "ended"], told
 
 
+@pytest.mark.real
 def test_a_run_ends_on_a_full_disk(small: World) -> None:
     """The end waits in memory until there is room, and a viewer hears it at once."""
     run = small.execute(
@@ -119,6 +121,7 @@ def test_a_run_ends_on_a_full_disk(small: World) -> None:
     assert run.status()["exit_code"] == 5
 
 
+@pytest.mark.real
 def test_a_start_on_a_full_disk(small: World) -> None:
     fill(small)
     small.distui("exec", "--", "true").refused(2, "No space left", "free space")
@@ -220,6 +223,7 @@ def test_no_command_on_a_full_disk_is_lost(small: World) -> None:
     run.stop().fine()
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("agent", ["dead", "stopped"])
 def test_stop_on_a_full_disk_without_an_agent(small: World, agent: str) -> None:
     run = small.execute(COUNT)
@@ -235,6 +239,7 @@ def test_stop_on_a_full_disk_without_an_agent(small: World, agent: str) -> None:
     assert run.status()["state"] == "stopped"
 
 
+@pytest.mark.real
 def test_no_inode_is_left(small: World) -> None:
     """Looks and stop work, though no agent is there."""
     run = small.execute(COUNT)
@@ -247,6 +252,7 @@ def test_no_inode_is_left(small: World) -> None:
     assert not run.marked()
 
 
+@pytest.mark.real
 def test_a_lost_run_on_a_read_only_file_system(small: World) -> None:
     """The kernel refuses the remount while somebody writes, so everything of the run is gone before."""
     run = small.execute(COUNT)
@@ -292,6 +298,7 @@ def rooms(run: Run) -> dict[str, str]:
     return {each["id"]: each["text"] for each in findings if each["id"].startswith("disk-checkpoints")}
 
 
+@pytest.mark.real
 def test_the_disk_of_the_checkpoints_is_watched_where_it_is_another(world: World) -> None:
     """Room for a checkpoint of 3 MiB, then less, then none, then all again; the run directory has enough."""
     disk = world.work / "ckpt"

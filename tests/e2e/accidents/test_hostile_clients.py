@@ -57,6 +57,7 @@ def sent(peer: socket.socket, data: bytes) -> None:
         peer.sendall(data)
 
 
+@pytest.mark.real
 def test_garbage(served: Run) -> None:
     """Random bytes, endless lines, valid JSON that is no command, numbers that are too large."""
     agent = served.agent_pid()
@@ -87,6 +88,7 @@ def test_garbage(served: Run) -> None:
     assert "Traceback" not in served.file("agent.log").decode(), served.file("agent.log").decode()[-2000:]
 
 
+@pytest.mark.real
 def test_half_frames_and_hang_ups(served: Run) -> None:
     """Connections that say half a line, nothing at all, or leave at once with a reset."""
     agent, open_before = served.agent_pid(), len(os.listdir(f"/proc/{served.agent_pid()}/fd"))
@@ -104,6 +106,7 @@ def test_half_frames_and_hang_ups(served: Run) -> None:
     assert served.status()["agent_pid"] == agent
 
 
+@pytest.mark.real
 def test_a_reader_that_never_reads(served: Run) -> None:
     """It asks for everything and reads nothing: what it is owed must not pile up in the agent."""
     agent = served.agent_pid()
@@ -131,6 +134,7 @@ def test_a_reader_that_never_reads(served: Run) -> None:
     assert served.status()["agent_pid"] == agent
 
 
+@pytest.mark.real
 def test_many_commands_at_once(served: Run) -> None:
     """A client that asks for a thousand things without waiting gets its answers or is shown the door."""
     agent = served.agent_pid()
@@ -170,6 +174,7 @@ def files() -> Iterator[int]:
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+@pytest.mark.real
 @pytest.mark.torch
 def test_a_thousand_connections_to_an_agent_that_may_open_few_files(world: World, files: int) -> None:
     """1024, as is usual: who says nothing makes room for others, and the ranks never notice."""
@@ -195,6 +200,7 @@ def test_a_thousand_connections_to_an_agent_that_may_open_few_files(world: World
     run.stop("--grace", "2").fine()
 
 
+@pytest.mark.real
 async def test_a_connection_for_which_the_queue_is_full_waits(
     served: Run, files: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +247,7 @@ RESTARTS: dict[str, tuple[bytes, str]] = {
 """Changes that no rank can be started with, as they are sent, and how the refusal begins."""
 
 
+@pytest.mark.real
 def test_a_restart_that_no_rank_can_be_started_with(served: Run) -> None:
     """It is refused in one sentence before the old ranks are told to go; the command line cannot send so much."""
     agent, runner, pids = served.agent_pid(), served.runner_pid(), served.pids()
@@ -269,6 +276,7 @@ def test_a_restart_that_no_rank_can_be_started_with(served: Run) -> None:
     assert served.status()["attempt"] == 2, "and a restart that can be done is done"
 
 
+@pytest.mark.real
 def test_another_user(served: Run) -> None:
     """Even where the socket's mode lets somebody in, the agent asks the kernel who it is."""
     if os.geteuid() != 0:
@@ -296,6 +304,7 @@ def test_another_user(served: Run) -> None:
     assert served.status()["state"] == "running"
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("proto", "common"), [([1, 1], True), ([0, 1], True), ([1, 9], True), ([2, 9], False), ([0, 0], False)]
 )

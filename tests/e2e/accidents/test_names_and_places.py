@@ -15,6 +15,8 @@ from patience import slowness
 
 from ..runs import DISTUI, World, gone, kill
 
+pytestmark = pytest.mark.real
+
 SLEEP = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
 
 

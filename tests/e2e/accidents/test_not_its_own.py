@@ -19,6 +19,8 @@ from distui.runners import file_io
 
 from ..runs import DISTUI, Run, World, alive, kill, until
 
+pytestmark = pytest.mark.real
+
 TEXT = "import time\nfor n in range(100000):\n    print(n, flush=True)\n    time.sleep(0.05)\n"
 HIDDEN = ["--pid", "--fork", "--mount-proc"]
 RENAMED = ["--uts", "sh", "-c", 'hostname renamed && exec "$@"', "sh"]

@@ -87,6 +87,7 @@ def test_killed_beyond_the_limit(world: World) -> None:
     assert not run.marked()
 
 
+@pytest.mark.real
 def test_one_that_ignores_sigterm(world: World) -> None:
     """Grace, then SIGKILL."""
     run = world.execute(STUBBORN)
@@ -102,6 +103,7 @@ def test_one_that_ignores_sigterm(world: World) -> None:
     assert not run.marked()
 
 
+@pytest.mark.real
 def test_a_daemonised_grandchild(world: World) -> None:
     """It has left its session, its parent and its descriptors; the marker in its environment remains."""
     run = world.execute(DAEMON)
@@ -118,6 +120,7 @@ def test_a_daemonised_grandchild(world: World) -> None:
     assert not run.marked()
 
 
+@pytest.mark.real
 def test_a_grandchild_outlives_its_job(world: World) -> None:
     """The same where nobody stops the run: its end is the end of all of it."""
     run = world.execute(
@@ -127,6 +130,7 @@ def test_a_grandchild_outlives_its_job(world: World) -> None:
     assert not run.marked()
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("agent", ["lives", "stopped"])
 def test_a_child_without_the_marker(world: World, agent: str) -> None:
     """It has left its session and dropped its whole environment; it is a child of a rank all the same."""
@@ -141,6 +145,7 @@ def test_a_child_without_the_marker(world: World, agent: str) -> None:
     assert not alive(child)
 
 
+@pytest.mark.real
 def test_a_run_that_a_rank_launched_outlives_it(world: World) -> None:
     """Its agent is a descendant of the rank; it is a run of its own."""
     outer = world.execute(LAUNCHES.format(DISTUI), name="outer")
@@ -152,6 +157,7 @@ def test_a_run_that_a_rank_launched_outlives_it(world: World) -> None:
     world.distui("stop", "inner", "--yes", "--grace", "2").fine()
 
 
+@pytest.mark.real
 @pytest.mark.torch
 def test_a_signal_to_a_rank_that_has_ended(world: World) -> None:
     """It is refused, and reaches nobody: not the agent's own group, which pid 0 would mean."""
@@ -167,6 +173,7 @@ def test_a_signal_to_a_rank_that_has_ended(world: World) -> None:
     run.stop().fine()
 
 
+@pytest.mark.real
 @pytest.mark.torch
 def test_stacks_of_a_rank_stuck_in_c(world: World) -> None:
     """Its Python cannot run, so its hook is silent: the signal's handler in C answers."""
@@ -186,6 +193,7 @@ def test_stacks_of_a_rank_stuck_in_c(world: World) -> None:
     assert not run.marked()
 
 
+@pytest.mark.real
 def test_signals(world: World) -> None:
     text = (
         "import signal, time\nsignal.signal(signal.SIGUSR1, lambda *_: print('heard', flush=True))\n"
@@ -220,6 +228,7 @@ def test_signals(world: World) -> None:
     run.distui("signal", "USR1").refused(1, "has ended")
 
 
+@pytest.mark.real
 def test_a_signal_is_asked_about_by_what_the_rank_does_with_it(world: World) -> None:
     """On a terminal, and no changes nothing."""
     run = world.execute("import time\nprint('up', flush=True)\ntime.sleep(600)\n", "--restarts", "0")
@@ -263,6 +272,7 @@ def cgroup() -> Iterator[Path]:
         group.rmdir()
 
 
+@pytest.mark.real
 def test_killed_for_memory(world: World, cgroup: Path) -> None:
     """The report says that the kernel did it, and where the kernel says so."""
     text = (
@@ -280,6 +290,7 @@ def test_killed_for_memory(world: World, cgroup: Path) -> None:
     assert "memory" in run.status()["text"]
 
 
+@pytest.mark.real
 def test_the_interpreter_is_gone_at_a_restart(world: World) -> None:
     """What could be started once may be missing later: the run fails with a sentence."""
     tool = world.work / "tool"

@@ -9,6 +9,7 @@ from ..runs import World, alive, gone, kill, until
 COUNT = "import time\nfor n in range(100000):\n    print(n, flush=True)\n    time.sleep(0.05)\n"
 
 
+@pytest.mark.real
 def test_within_the_limit(world: World) -> None:
     run = world.execute(COUNT, "--restarts", "2", "--grace", "1")
     assert run.wait("running") == 0
@@ -28,6 +29,7 @@ def test_within_the_limit(world: World) -> None:
     assert (run.path / "node-0" / "attempt-002").is_dir()
 
 
+@pytest.mark.real
 def test_over_the_limit(world: World) -> None:
     run = world.execute(COUNT, "--grace", "1")  # a command is restarted only if asked
     assert run.wait("running") == 0
@@ -42,6 +44,7 @@ def test_over_the_limit(world: World) -> None:
     assert not run.marked()
 
 
+@pytest.mark.real
 def test_runner_and_agent_together(world: World) -> None:
     """As the out-of-memory killer may do it: the orphans are named, and a restart that is asked for ends them."""
     run = world.execute(COUNT, "--restarts", "1", "--grace", "1")
@@ -76,6 +79,7 @@ def test_under_torchrun(world: World) -> None:
     assert not run.marked()
 
 
+@pytest.mark.real
 @pytest.mark.torch
 def test_the_agent_dies_while_it_waits_to_replace_the_runner(world: World) -> None:
     """It is lost then; an accident that was counted is not counted again by the restart that is asked for."""

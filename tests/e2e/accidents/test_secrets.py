@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import sys
 
+import pytest
+
 from ..runs import World, contents, gone
+
+pytestmark = pytest.mark.real
 
 SECRET = "hunter2-aafe9"
 TOKEN = "hf_0123456789tok"

@@ -48,6 +48,7 @@ def ended(world: World, name: str) -> Run:
     return run
 
 
+@pytest.mark.real
 def test_a_folder_that_nobody_may_read_hides_no_other_run(world: World) -> None:
     hurt, good = ended(world, "hurt"), ended(world, "good")
     os.chmod(hurt.path, 0)
@@ -66,6 +67,7 @@ def test_a_folder_that_nobody_may_read_hides_no_other_run(world: World) -> None:
         os.chmod(hurt.path, 0o700)
 
 
+@pytest.mark.real
 def test_what_may_not_be_read_is_named(world: World, tmp_path: Path) -> None:
     run = ended(world, "job")
     for name, words in (("journal.jsonl", ["events"]), ("node-0", ["logs"])):
@@ -79,6 +81,7 @@ def test_what_may_not_be_read_is_named(world: World, tmp_path: Path) -> None:
     assert "journal.jsonl cannot be read" in done.out
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_leaves_nothing_half_written(world: World, tmp_path: Path, number: signal.Signals) -> None:
     lines = "print('x' * 1000, flush=False)\n"
@@ -129,6 +132,7 @@ def caught(
     raise AssertionError(f"never seen at work: {words}")
 
 
+@pytest.mark.real
 def test_a_device_is_not_replaced(world: World, tmp_path: Path) -> None:
     run = ended(world, "job")
     pipe = tmp_path / "pipe"
@@ -137,6 +141,7 @@ def test_a_device_is_not_replaced(world: World, tmp_path: Path) -> None:
     assert pipe.is_fifo()
 
 
+@pytest.mark.real
 def test_a_hostfile_without_end(world: World) -> None:
     world.script("train.py", "print()\n")
     began = time.monotonic()
@@ -146,6 +151,7 @@ def test_a_hostfile_without_end(world: World) -> None:
     assert time.monotonic() - began < 60 * slowness()
 
 
+@pytest.mark.real
 def test_ctrl_c_before_anything_is_loaded(world: World) -> None:
     """At whatever moment it comes once the command's own code runs."""
     traced = []
@@ -178,6 +184,7 @@ def test_ctrl_c_while_a_class_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     assert command() == 130
 
 
+@pytest.mark.real
 def test_an_id_as_long_as_a_line_shuts_no_run(world: World) -> None:
     """A line that a viewer could not read again would never come out of the journal."""
     import msgspec

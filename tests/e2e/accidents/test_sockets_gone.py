@@ -26,6 +26,7 @@ def remove(world: World, whole: bool) -> None:
         path.unlink(missing_ok=True)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("whole", [False, True], ids=["files", "folder"])
 def test_the_agents_socket_comes_back(world: World, whole: bool) -> None:
     run = world.execute(COUNT)
@@ -68,6 +69,7 @@ def plant(folder: Path, into: Path) -> None:
             folder.write_text("in the way")
 
 
+@pytest.mark.real
 def test_a_planted_folder_is_left_alone(world: World) -> None:
     """What cannot be bound again is said with the pid and what to type; then that works."""
     run = world.execute(COUNT)

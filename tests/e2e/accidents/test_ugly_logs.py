@@ -32,6 +32,7 @@ sys.stdout.flush()
 """
 
 
+@pytest.mark.real
 def test_logs_are_cleaned_always(world: World) -> None:
     """Into a terminal, a pipe or a file alike: what stands in a log is data, never a command to a terminal."""
     run = world.execute(UGLY)
@@ -54,6 +55,7 @@ def test_logs_are_cleaned_always(world: World) -> None:
     assert b"\x1b]52" in run.file("node-0/attempt-001/rank-0.out"), "the file keeps what was written"
 
 
+@pytest.mark.real
 def test_the_log_pane_is_clean(world: World) -> None:
     """What the cockpit writes to its terminal of the same lines, shown and searched."""
     run = world.execute(UGLY)
@@ -91,6 +93,7 @@ def test_the_log_pane_is_clean(world: World) -> None:
         assert lost not in written, lost
 
 
+@pytest.mark.real
 def test_names_are_cleaned_too(world: World) -> None:
     """A command line may hold an escape sequence; `status` and `ls` print it as text."""
     run = world.run("exec", "--name", "esc", "--", "sh", "-c", "printf '\x1b]0;x\x07'; exit 1")
@@ -99,6 +102,7 @@ def test_names_are_cleaned_too(world: World) -> None:
         assert "\x1b" not in said.out
 
 
+@pytest.mark.real
 def test_one_line_of_100_megabytes(world: World) -> None:
     """No newline in it: the agent's memory stays as it is, and a window holds no more than was asked for."""
     run = world.execute(
@@ -133,6 +137,7 @@ async def windows(path: Path, name: str) -> list[int]:
         await link.close()
 
 
+@pytest.mark.real
 def test_no_file_id_leads_out(world: World) -> None:
     """Whatever a client asks for, it stays below the run directory, and follows no link."""
     run = world.execute("import time\nprint('x', flush=True)\ntime.sleep(600)\n")
@@ -168,6 +173,7 @@ def test_no_file_id_leads_out(world: World) -> None:
     assert run.status()["state"] == "running"
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("pattern", ["(", "[", "*a", "(?P<x", "a" * 5000 + "("])
 def test_a_bad_pattern(world: World, pattern: str) -> None:
     run = world.execute("print('x')\n")
@@ -175,6 +181,7 @@ def test_a_bad_pattern(world: World, pattern: str) -> None:
     run.distui("logs", "--grep", pattern).refused(2, "--grep", "regular expression")
 
 
+@pytest.mark.real
 def test_a_flood_of_lines(world: World) -> None:
     """A rank that prints as fast as it can, with `logs -f` behind it: the agent neither grows nor stops."""
     run = world.execute(
@@ -206,6 +213,7 @@ def test_output_into_a_closed_pipe(world: World) -> None:
         assert b"Traceback" not in reading.stderr.read()
 
 
+@pytest.mark.real
 def test_json_stays_json(world: World) -> None:
     """Every byte a rank writes to stderr as it fails comes back as valid JSON."""
     text = "import sys\nsys.stderr.buffer.write(bytes(range(256)) * 4 + b'\\n\\xed\\xa0\\x80 last\\n')\nsys.exit(1)\n"

@@ -89,6 +89,7 @@ def test_one_sentence(
     assert not world.runs.exists() or not list(world.runs.iterdir())
 
 
+@pytest.mark.real
 def test_a_port_that_is_held(world: World) -> None:
     world.script("x.py", "print('hello')\n")
     with socket.socket() as held:
@@ -99,6 +100,7 @@ def test_a_port_that_is_held(world: World) -> None:
     assert not world.runs.exists() or not list(world.runs.iterdir())
 
 
+@pytest.mark.real
 def test_a_variable_that_nothing_reads_is_set_and_warned_of(world: World) -> None:
     out = world.work / "value"
     words = ("exec", "--detach", "--json", "--nccl", "FOOBAR=1", "--env", "NCCL_DEUBG=2", "--")

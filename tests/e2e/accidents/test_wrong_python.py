@@ -10,6 +10,8 @@ import pytest
 
 from ..runs import World
 
+pytestmark = pytest.mark.real
+
 
 def environment(world: World, torch: str | None = None) -> str:
     """A virtual environment's interpreter; `torch` is the version whose metadata it has, without the library."""

@@ -10,6 +10,8 @@ from patience import slowness
 
 from ..runs import DISTUI, World
 
+pytestmark = pytest.mark.real
+
 
 @pytest.mark.torch
 def test_a_script_with_a_syntax_error(world: World) -> None:

@@ -13,7 +13,7 @@ from distui.presets import torchrun as launcher
 from distui.presets.lint import launches
 from distui.presets.lint.shell import Word
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.real, pytest.mark.torch]
 
 ASK = """
 import contextlib, io, json, sys

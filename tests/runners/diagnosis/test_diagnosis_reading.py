@@ -129,6 +129,7 @@ def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
     assert (verdict.findings, verdict.first) == ((), None)
 
 
+@pytest.mark.real
 def test_a_pipe_is_read_to_its_end() -> None:
     code = (
         "from pathlib import Path\n"

@@ -69,6 +69,7 @@ def noise(count: int) -> bytes:
     return "".join(made.choices(string.ascii_letters + "\n", k=count)).encode()
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("kind", TOOLS)
 def test_what_the_real_tools_pack_is_read(tmp_path: Path, kind: str) -> None:
     (tmp_path / "rank3.log").write_bytes(TRACE)
@@ -79,6 +80,7 @@ def test_what_the_real_tools_pack_is_read(tmp_path: Path, kind: str) -> None:
     assert evidence(tmp_path / "rank3.txt") == ("died-exception", 3, "rank3.txt", 5)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("kind", TOOLS)
 def test_packed_texts_may_follow_one_another(tmp_path: Path, kind: str) -> None:
     (tmp_path / "a").write_bytes(b"step 1\n")
@@ -88,6 +90,7 @@ def test_packed_texts_may_follow_one_another(tmp_path: Path, kind: str) -> None:
     assert evidence(tmp_path / "rank3.log") == ("died-exception", 3, "rank3.log", 6)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("option", ["-cf", "-czf", "-cjf", "-cJf", "--zstd -cf"])
 def test_archives_of_the_real_tar(tmp_path: Path, option: str) -> None:
     tree(tmp_path)
@@ -95,12 +98,14 @@ def test_archives_of_the_real_tar(tmp_path: Path, option: str) -> None:
     assert evidence(tmp_path / "logs.tar") == ("died-exception", 3, "logs.tar:logs/gpu-b/rank3.log", 55)
 
 
+@pytest.mark.real
 def test_archives_of_the_real_zip(tmp_path: Path) -> None:
     tree(tmp_path)
     tool("zip", "-qr", "logs.zip", "logs", cwd=tmp_path)
     assert evidence(tmp_path / "logs.zip") == ("died-exception", 3, "logs.zip:logs/gpu-b/rank3.log", 55)
 
 
+@pytest.mark.real
 def test_archives_within_each_other(tmp_path: Path) -> None:
     tree(tmp_path)
     tool("tar", "-czf", "a.tgz", "logs", cwd=tmp_path)
@@ -111,6 +116,7 @@ def test_archives_within_each_other(tmp_path: Path) -> None:
     assert evidence(tmp_path / "b.zip") == ("died-exception", 3, "b.zip:a.tgz:logs/gpu-b/rank3.log", 55)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("archive", ["tar -czf - logs", "zip -qr - logs", "gzip -c logs/gpu-b/rank3.log"])
 def test_standard_input_may_be_packed(tmp_path: Path, archive: str) -> None:
     tree(tmp_path)
@@ -163,6 +169,7 @@ def test_of_a_torn_file_the_beginning_is_read(tmp_path: Path, pack: Callable[[by
     assert told.startswith(f"a.log breaks off after line {reading.lines} (")
 
 
+@pytest.mark.real
 def test_of_a_torn_zstd_file_the_beginning_is_read(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(PLAIN + noise(2_000_000))
     data = tool("zstd", "-c", tmp_path / "a")
@@ -172,6 +179,7 @@ def test_of_a_torn_zstd_file_the_beginning_is_read(tmp_path: Path) -> None:
     assert "breaks off" in next(iter(reading.unread))
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("option", ["-cf", "-czf"])
 def test_of_a_torn_archive_the_first_files_are_read(tmp_path: Path, option: str) -> None:
     (tmp_path / "rank0.log").write_bytes(TRACE)
@@ -186,6 +194,7 @@ def test_of_a_torn_archive_the_first_files_are_read(tmp_path: Path, option: str)
     assert told.startswith("logs.tar:rank1.log breaks off after line ")
 
 
+@pytest.mark.real
 def test_a_tar_that_ends_within_a_header(tmp_path: Path) -> None:
     (tmp_path / "rank0.log").write_bytes(TRACE)
     (tmp_path / "rank1.log").write_bytes(TRACE)
@@ -288,6 +297,7 @@ def test_what_an_archive_names_is_never_written_anywhere(tmp_path: Path) -> None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar"]
 
 
+@pytest.mark.real
 def test_a_zip_with_a_password(tmp_path: Path) -> None:
     (tmp_path / "rank0.log").write_bytes(PLAIN)
     tool("zip", "-q", "-P", "secret", "a.zip", "rank0.log", cwd=tmp_path)

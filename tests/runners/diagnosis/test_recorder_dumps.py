@@ -299,6 +299,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.real
 @pytest.mark.torch
 def test_dumps_of_the_real_recorder(tmp_path: Path) -> None:
     pytest.importorskip("torch")
@@ -324,6 +325,7 @@ def test_dumps_of_the_real_recorder(tmp_path: Path) -> None:
     assert verdict.first.text.startswith("Rank 1 did not join #6 all_reduce Float[20] at ")
 
 
+@pytest.mark.real
 @pytest.mark.torch
 def test_the_real_log_directory_of_torchrun(tmp_path: Path) -> None:
     pytest.importorskip("torch")

@@ -8,6 +8,8 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
+
 from distui.runners.diagnosis import rank_dumps
 
 TRAIN = '  File "/srv/job/train.py", line {line} in {name}\n'
@@ -102,6 +104,7 @@ def test_what_this_python_writes_of_itself(tmp_path: Path) -> None:
     assert not any(frame.endswith(" write") for frame in main)
 
 
+@pytest.mark.real
 def test_a_signal_finds_the_main_thread_among_younger_ones(tmp_path: Path) -> None:
     script = tmp_path / "main.py"
     script.write_text(

@@ -22,7 +22,7 @@ from distui.runners.hub.merged_run import LAUNCH_FILE
 
 from . import faults
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.real, pytest.mark.torch]
 
 
 class FourHosts(Hosts):

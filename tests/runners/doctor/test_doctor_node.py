@@ -193,6 +193,7 @@ def test_it_runs_on_python_3_8() -> None:
         assert any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body)
 
 
+@pytest.mark.real
 def test_it_answers_with_every_python_that_is_here() -> None:
     names = [f"python3.{minor}" for minor in range(8, 16)]
     here = [
@@ -222,6 +223,7 @@ def test_it_needs_the_standard_library_alone() -> None:
                 assert node.level == 1 or node.module in ("__future__", "typing", "collections.abc"), path
 
 
+@pytest.mark.real
 def test_what_a_login_shell_is_given_is_safe_in_single_quotes() -> None:
     """fish, csh and tcsh read these in quotes, too."""
     assert not set("'\\!\n") & set(session.FIND)
@@ -262,6 +264,7 @@ def nvml(library: Path, scenario: Path) -> dict[str, object]:
     return found
 
 
+@pytest.mark.real
 def test_gpus_through_a_driver_library(fake: Path, tmp_path: Path) -> None:
     path = tmp_path / "scenario.txt"
     gpu = "* name NVIDIA H100\n* mem_total 85899345920\n* mem_used 3221225472\n* mem_reserved 0\n"

@@ -56,6 +56,7 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.real
 async def test_a_pair_reduces(session: NodeSession, folder: Path) -> None:
     heard: list[tuple[int, int, int]] = []
     both = members(session, "", faults.python(folder, "talkative"))
@@ -68,11 +69,13 @@ async def test_a_pair_reduces(session: NodeSession, folder: Path) -> None:
     assert checks.check_pairs(["r0", "r1"], first, second) == []
 
 
+@pytest.mark.real
 async def test_a_triple_reduces(session: NodeSession) -> None:
     result = await try_group(members(session, "", "", ""), (0, 1, 2), SIZE, 60.0)
     assert (result.right, result.problem) == (True, "")
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("at", [0, 1])
 async def test_a_side_that_is_killed_is_named(session: NodeSession, folder: Path, at: int) -> None:
     pythons = ["", ""]
@@ -85,6 +88,7 @@ async def test_a_side_that_is_killed_is_named(session: NodeSession, folder: Path
     assert (found.id, found.severity) == ("D-LINK-DEAD", "error")
 
 
+@pytest.mark.real
 async def test_a_side_that_hangs_is_given_up_in_time(session: NodeSession, folder: Path) -> None:
     """Torch's own words come first, from the side that waits."""
     both = members(session, "", faults.python(folder, "stopped"))
@@ -99,6 +103,7 @@ async def test_a_side_that_hangs_is_given_up_in_time(session: NodeSession, folde
     assert "imed out" in result.problem
 
 
+@pytest.mark.real
 async def test_wrong_sums_are_told(session: NodeSession, folder: Path) -> None:
     result = await try_group(members(session, "", faults.python(folder, "wrong")), (0, 1), SIZE, 60.0)
     assert (result.right, result.problem) == (False, "")
@@ -118,11 +123,13 @@ async def test_a_slow_one_of_four_is_found_in_two_rounds(session: NodeSession, f
     assert heard[-1] == (2, 2, 2)
 
 
+@pytest.mark.real
 async def test_an_interpreter_that_cannot_be_executed(session: NodeSession) -> None:
     result = await try_group(members(session, "", "/no/such/python"), (0, 1), SIZE, 30.0)
     assert result.problem.startswith("r1, in the import of torch: ended with code None: /no/such/python: ")
 
 
+@pytest.mark.real
 async def test_a_node_that_is_lost_is_named(session: NodeSession) -> None:
     other = await NodeSession.open("there", None)
     await other.close()

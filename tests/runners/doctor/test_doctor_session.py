@@ -17,6 +17,8 @@ from patience import slowness
 from distui.runners.doctor.session import NodeSession
 from distui.runners.wire.ssh import HostError
 
+pytestmark = pytest.mark.real
+
 
 @pytest.fixture
 async def session() -> AsyncIterator[NodeSession]:

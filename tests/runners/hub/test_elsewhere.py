@@ -19,7 +19,10 @@ from e2e.screen import Screen
 from .sshd import SSHD
 from .two_hosts import BIN, TwoHosts, two_hosts, until
 
-pytestmark = pytest.mark.skipif(SSHD is None, reason="no sshd here: apt-get install openssh-server")
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(SSHD is None, reason="no sshd here: apt-get install openssh-server"),
+]
 TICKS = 'while :; do echo "tick of $DISTUI_RUN_ID"; sleep 0.2; done'
 
 

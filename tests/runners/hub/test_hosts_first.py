@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from distui.runners.hub import cluster_launch, on_hosts
 from distui.runners.hub.merged_run import LAUNCH_FILE
@@ -24,6 +25,7 @@ def desk_of(folder: Path) -> Desk:
     return desk
 
 
+@pytest.mark.real
 async def test_hosts_have_their_names_before_anything_else_is_known(tmp_path: Path) -> None:
     desk = desk_of(tmp_path)
     await cluster_launch.launch(desk, desk.set_routes)

@@ -39,6 +39,7 @@ def hosts() -> Iterator[TwoHosts]:
         yield made
 
 
+@pytest.mark.real
 def test_a_run_on_two_hosts_from_launch_to_stop(hosts: TwoHosts) -> None:
     begun = hosts.launch("--workdir", ".", "--nproc-per-node", "1", "--env", "MY_TOKEN=hunter2", *ENDLESS)
     assert begun.returncode == 0, begun.stderr
@@ -107,6 +108,7 @@ def test_a_lost_host_is_started_again_when_asked(hosts: TwoHosts) -> None:
     assert hosts.distui("stop", "train", "--yes").returncode == 0
 
 
+@pytest.mark.real
 def test_every_host_that_cannot_be_used_is_named_and_nothing_starts(hosts: TwoHosts) -> None:
     options = ("--ssh-config", str(hosts.config), "--hosts", "alpha,gamma,beta,nowhere.invalid")
     done = hosts.distui("launch", "ddp", *options, "--", "train.py")
@@ -126,6 +128,7 @@ def test_every_host_that_cannot_be_used_is_named_and_nothing_starts(hosts: TwoHo
     ]
 
 
+@pytest.mark.real
 def test_a_dry_run_shows_the_hosts_and_starts_nothing(hosts: TwoHosts) -> None:
     done = hosts.launch("--dry-run", "--json", "--nproc-per-node", "1", "--", "train.py")
     assert done.returncode == 0, done.stderr

@@ -85,6 +85,7 @@ def test_slots_that_differ_are_refused() -> None:
         hosts.slots([Named("a", 8), Named("b")])
 
 
+@pytest.mark.real
 def test_the_script_asks_this_machine(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     head = f"work={tmp_path}\nscript=train.py\npython=\n"
@@ -138,6 +139,7 @@ def test_addresses_are_those_that_ssh_came_to() -> None:
     assert problem.startswith("localhost is this machine's own loopback")
 
 
+@pytest.mark.real
 def test_a_git_checkout_goes_without_what_git_ignores(tmp_path: Path) -> None:
     for name in ("train.py", "data.bin", "sub/model.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -123,6 +123,7 @@ def test_what_is_kept_of_a_node_is_what_the_node_had(
     )  # fmt: skip
 
 
+@pytest.mark.real
 @pytest.mark.timeout(120)
 def test_a_hub_answers_for_all_its_nodes_and_its_files_after_the_end(site: Site) -> None:
     made = Whole(site, site.script())

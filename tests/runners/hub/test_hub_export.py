@@ -15,7 +15,7 @@ from distui.tui.cli import main
 
 from .site import Site, Whole, until
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 
 
 @pytest.fixture

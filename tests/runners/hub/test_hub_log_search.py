@@ -100,6 +100,7 @@ async def test_lines_of_nodes_are_in_the_order_of_one_clock(tmp_path: Path) -> N
     assert steps(alone) != list(range(60))
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("clock", [-7.0, 7.0, SLOW, 1800.0])
 async def test_what_lines_themselves_say_is_moved_to_the_one_clock(tmp_path: Path, clock: float) -> None:
     """Seven seconds are near enough to the time at which a line came to count as they stand."""
@@ -123,6 +124,7 @@ async def test_what_lines_themselves_say_is_moved_to_the_one_clock(tmp_path: Pat
     await check(await site.searched("node 1"), range(1, 60, 2))
 
 
+@pytest.mark.real
 async def test_a_search_finds_lines_of_all_nodes_in_the_order_of_one_clock(tmp_path: Path) -> None:
     tail = await Site(tmp_path).searched("step .?[78] ")
     assert steps(tail) == [second for second in range(60) if second % 10 in (7, 8)]
@@ -139,6 +141,7 @@ async def test_a_time_of_the_hub_is_gone_to_on_each_node(tmp_path: Path) -> None
     assert steps(tail)[0] >= 28
 
 
+@pytest.mark.real
 async def test_what_was_read_is_searched_when_the_nodes_are_gone(tmp_path: Path) -> None:
     site = Site(tmp_path)
     await site.tail().begin()
@@ -149,6 +152,7 @@ async def test_what_was_read_is_searched_when_the_nodes_are_gone(tmp_path: Path)
     assert (await site.searched("no such line")).lines == []
 
 
+@pytest.mark.real
 async def test_a_wrong_pattern_is_one_sentence_of_the_node(tmp_path: Path) -> None:
     site = Site(tmp_path)
     window = await site.read(site.nodes[1].name, 0, grep="step(")

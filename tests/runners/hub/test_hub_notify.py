@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
 from web_sink import sink
 
 from distui.presets.plan import Place, Plan
@@ -12,6 +13,8 @@ from distui.runners.model import RunPhase
 from distui.runners.notify.delivery import FILE, records
 
 from .site import Site, Whole, kill, until
+
+pytestmark = pytest.mark.real
 
 ENDS = """
 import os, time

@@ -62,6 +62,7 @@ async def stopped(viewer: Viewer, site: Site) -> None:
     assert await asyncio.to_thread(until, lambda: not having(f"XDG_STATE_HOME={site.root / 'state'}"))
 
 
+@pytest.mark.real
 async def test_two_nodes_are_one_run(site: Site) -> None:
     run = Whole(site, site.script())
     run.start()
@@ -95,6 +96,7 @@ for step in range(1000):
 """
 
 
+@pytest.mark.real
 async def test_training_signals_of_every_node(site: Site) -> None:
     run = Whole(site, site.script(REPORTS))
     run.start()
@@ -109,6 +111,7 @@ async def test_training_signals_of_every_node(site: Site) -> None:
     assert progress(ended, time.time()).step is not None
 
 
+@pytest.mark.real
 async def test_a_restart_is_of_all_nodes(site: Site) -> None:
     run = Whole(site, site.script())
     run.start()
@@ -146,6 +149,7 @@ async def test_a_node_agent_that_is_killed_is_back(site: Site) -> None:
     assert [told_twice_or_not_at_all(run, node) for node in (0, 1)] == ["", ""]
 
 
+@pytest.mark.real
 async def test_a_hub_that_is_killed_is_started_anew_and_loses_nothing(site: Site) -> None:
     run = Whole(site, site.script())
     run.start()
@@ -173,6 +177,7 @@ async def test_a_hub_that_is_killed_is_started_anew_and_loses_nothing(site: Site
         await stopped(viewer, site)
 
 
+@pytest.mark.real
 async def test_a_command_that_ends_well_on_all_nodes_is_a_success(site: Site) -> None:
     run = Whole(site, ("/bin/sh", "-c", "echo done on $DISTUI_NODE; sleep 0.2"))
     run.start()
@@ -186,6 +191,7 @@ async def test_a_command_that_ends_well_on_all_nodes_is_a_success(site: Site) ->
     assert sizes[-1][OUT.format(1, 1)] == 10
 
 
+@pytest.mark.real
 async def test_a_part_that_ends_while_its_link_is_down_is_heard_when_the_link_is_back(site: Site) -> None:
     gate, away = site.root / "gate", site.root / "s" / "away.sock"
     run = Whole(site, ("/bin/sh", "-c", f"until [ -e {gate} ]; do sleep 0.1; done"))
@@ -213,6 +219,7 @@ async def ended_link(run: Whole) -> object:
     return await local_agent.open_link(run.entry)
 
 
+@pytest.mark.real
 async def test_logs_of_nodes_that_are_gone_are_kept(site: Site) -> None:
     run = Whole(site, ("/bin/sh", "-c", "seq 100000; echo end on $DISTUI_NODE >&2; sleep 0.3"))
     run.start()
@@ -230,6 +237,7 @@ async def test_logs_of_nodes_that_are_gone_are_kept(site: Site) -> None:
     assert (await link.read_log("node-1/attempt-001/rank-1.err", 0)).data == b"end on 1\n"
 
 
+@pytest.mark.real
 async def test_one_failed_node_fails_the_run(site: Site) -> None:
     run = Whole(site, ("/bin/sh", "-c", 'test "$DISTUI_NODE" = 0 || { echo broken >&2; exit 7; }'))
     run.start()
@@ -247,6 +255,7 @@ def halves(run: Whole) -> Sequence[Route]:
     return [run.unix()[0], Route(1, "host1", "unix", str(run.site.root / "s" / "nowhere.sock"))]
 
 
+@pytest.mark.real
 async def test_without_a_node_nothing_is_restarted_unless_asked(site: Site) -> None:
     run = Whole(site, site.script())
     run.start(halves(run))
@@ -287,6 +296,7 @@ async def test_a_stop_names_a_node_that_it_does_not_reach(site: Site) -> None:
     assert having(f"DISTUI_RUN_ID={run.parts[1].record.run}")
 
 
+@pytest.mark.real
 async def test_parts_without_a_hub_are_one_run_and_get_one(site: Site) -> None:
     run = Whole(site, site.script())
     run.start()

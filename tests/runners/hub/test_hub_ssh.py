@@ -142,6 +142,7 @@ def kill_all(pids: list[int]) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.real
 @needs_sshd
 async def test_banners_are_read_past(site: Site, serve: Make) -> None:
     banner = site.root / "banner"
@@ -156,6 +157,7 @@ async def test_banners_are_read_past(site: Site, serve: Make) -> None:
         assert await viewer.stop() == "stopped: no process of the run is left"
 
 
+@pytest.mark.real
 @needs_sshd
 async def test_one_session_and_no_forwarding_are_enough(site: Site, serve: Make) -> None:
     server = serve(
@@ -206,6 +208,7 @@ def connections(site: Site) -> int:
     return len((site.root / "asked").read_text())
 
 
+@pytest.mark.real
 @needs_sshd
 async def test_links_closed_before_the_login_are_tried_again(site: Site, serve: Make) -> None:
     run = Whole(site, site.script())
@@ -219,6 +222,7 @@ async def test_links_closed_before_the_login_are_tried_again(site: Site, serve: 
         assert await viewer.stop() == "stopped: no process of the run is left"
 
 
+@pytest.mark.real
 @needs_sshd
 async def test_a_link_is_lost_once_it_was_closed_before_the_login_often_enough(
     site: Site, serve: Make
@@ -235,6 +239,7 @@ async def test_a_link_is_lost_once_it_was_closed_before_the_login_often_enough(
         assert await viewer.stop() == "stopped: no process of the run is left"
 
 
+@pytest.mark.real
 @needs_sshd
 async def test_a_command_is_executed_once_however_often_the_login_is_cut_off(
     site: Site, serve: Make, capsys: pytest.CaptureFixture[str]
@@ -260,6 +265,7 @@ async def test_a_command_is_executed_once_however_often_the_login_is_cut_off(
     assert out.read_text() == "once\n"
 
 
+@pytest.mark.real
 @needs_sshd
 async def test_what_another_try_does_not_change_is_not_tried_again(site: Site, serve: Make) -> None:
     script = site.root / "refuses.py"
@@ -276,6 +282,7 @@ async def test_what_another_try_does_not_change_is_not_tried_again(site: Site, s
         assert connections(site) == number
 
 
+@pytest.mark.real
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no ssh here")
 @pytest.mark.parametrize("asked", ["command", "doctor"])
 async def test_a_proxy_command_that_stays_is_not_awaited(tmp_path: Path, asked: str) -> None:
@@ -305,6 +312,7 @@ async def test_a_proxy_command_that_stays_is_not_awaited(tmp_path: Path, asked: 
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.real
 @needs_sshd
 async def test_a_wrong_key_is_said_in_a_sentence(site: Site, serve: Make) -> None:
     server = serve()
@@ -313,6 +321,7 @@ async def test_a_wrong_key_is_said_in_a_sentence(site: Site, serve: Make) -> Non
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.real
 @needs_sshd
 async def test_what_goes_wrong_is_said_in_a_sentence(site: Site, serve: Make) -> None:
     server = serve()
@@ -333,6 +342,7 @@ async def test_what_goes_wrong_is_said_in_a_sentence(site: Site, serve: Make) ->
     )
 
 
+@pytest.mark.real
 @needs_sshd
 async def test_a_changed_host_key_is_said_in_a_sentence(site: Site, serve: Make) -> None:
     server = serve()
@@ -344,6 +354,7 @@ async def test_a_changed_host_key_is_said_in_a_sentence(site: Site, serve: Make)
         await SshLink.open("box", ("-F", config), ("true",))
 
 
+@pytest.mark.real
 @needs_sshd
 async def test_an_agent_that_is_not_there_is_said_by_the_bridge(site: Site, serve: Make) -> None:
     server = serve()
@@ -368,6 +379,7 @@ def test_words_that_a_shell_would_change_are_refused(word: str) -> None:
         routes.check(Route(0, "h", "ssh", "box", (), ("sh", word)))
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("shell", ["dash", "bash", "zsh", "ksh", "tcsh", "fish"])
 def test_every_login_shell_executes_the_same(shell: str, site: Site) -> None:
     """sshd hands the words, with blanks between them, to the user's own shell behind -c."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+import pytest
+
 from distui.runners import local_agent
 from distui.runners.hub.merged_run import TAIL_BYTES, UNDER_WAY
 from distui.runners.hub.routes import Route
 
 from .site import Site, Whole
 from .test_hub_run import OUT, running
+
+pytestmark = pytest.mark.real
 
 LINES = 20_000
 WORKER = f"""

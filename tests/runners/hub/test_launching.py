@@ -137,6 +137,7 @@ def stages(desk: Desk) -> dict[str, bool | None]:
     }
 
 
+@pytest.mark.real
 async def test_the_jobs_own_text_says_that_it_has_started(scene: Scene) -> None:
     """SkyPilot's word for its state comes later, and is asked for only now and then."""
     started = "└── Job started. Streaming logs... (Ctrl-C to exit log streaming; job will not be killed)\n"
@@ -146,6 +147,7 @@ async def test_the_jobs_own_text_says_that_it_has_started(scene: Scene) -> None:
     assert stages(scene.desk)["start"] is True
 
 
+@pytest.mark.real
 async def test_every_stage_and_the_way_to_each_node(scene: Scene) -> None:
     scene.answers()
     await scene.launch()
@@ -162,6 +164,7 @@ async def test_every_stage_and_the_way_to_each_node(scene: Scene) -> None:
     assert "hello from a node" in scene.log
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("answer", "sentence"),
     [
@@ -183,6 +186,7 @@ async def test_a_refusal_is_said_in_plain_words(
     assert "billed" not in scene.desk.failed, "nothing is left"
 
 
+@pytest.mark.real
 async def test_the_next_place_is_offered_where_the_one_named_has_nothing(scene: Scene) -> None:
     pinned = {**TASK, "resources": {"infra": "gcp/us-central1", "accelerators": "A100-80GB:8"}}
     launch_order.write(
@@ -199,6 +203,7 @@ async def test_the_next_place_is_offered_where_the_one_named_has_nothing(scene: 
     assert "infra" not in scene.asked("candidates")[0]["args"]["config"]["resources"]
 
 
+@pytest.mark.real
 async def test_what_is_left_after_a_failure_is_said(scene: Scene) -> None:
     scene.answers(
         job_state=[{"data": "FAILED_SETUP"}], tail=[{"said": ["pip: no such package\n"], "data": 0}]
@@ -210,6 +215,7 @@ async def test_what_is_left_after_a_failure_is_said(scene: Scene) -> None:
     assert "pip: no such package" in scene.log
 
 
+@pytest.mark.real
 async def test_an_api_server_that_goes_away_is_asked_again(scene: Scene) -> None:
     gone = error("ConnectionError", "Connection refused")
     scene.answers(
@@ -226,6 +232,7 @@ async def test_an_api_server_that_goes_away_is_asked_again(scene: Scene) -> None
     assert launch_order.progress(scene.desk.run_dir).job == 7
 
 
+@pytest.mark.real
 async def test_an_api_server_that_does_not_come_up_at_once_is_waited_for(scene: Scene) -> None:
     down = error(
         "RuntimeError", "SkyPilot API server process exited unexpectedly. View logs at: server.log"
@@ -236,6 +243,7 @@ async def test_an_api_server_that_does_not_come_up_at_once_is_waited_for(scene: 
     assert stages(scene.desk)["start"] is True
 
 
+@pytest.mark.real
 async def test_a_child_that_dies_takes_no_launch_with_it(scene: Scene) -> None:
     scene.answers(
         launch=[{"request": "req-1", "said": TEXT[:1], "die": True}],
@@ -247,6 +255,7 @@ async def test_a_child_that_dies_takes_no_launch_with_it(scene: Scene) -> None:
     assert stages(scene.desk)["start"] is True
 
 
+@pytest.mark.real
 async def test_a_job_that_was_submitted_is_not_submitted_twice(scene: Scene) -> None:
     scene.answers(
         launch=[error("ValueError", "must not be asked")],
@@ -259,6 +268,7 @@ async def test_a_job_that_was_submitted_is_not_submitted_twice(scene: Scene) -> 
     assert launch_order.progress(scene.desk.run_dir).job == 9
 
 
+@pytest.mark.real
 async def test_a_hub_that_died_after_the_job_was_submitted_goes_on_from_there(scene: Scene) -> None:
     scene.answers(launch=[error("ValueError", "must not be asked")], describe=[{"data": ABOUT}])
     launch_order.keep(scene.desk.run_dir, LaunchProgress(request="req-1", job=7))
@@ -267,6 +277,7 @@ async def test_a_hub_that_died_after_the_job_was_submitted_goes_on_from_there(sc
     assert stages(scene.desk)["start"] is True
 
 
+@pytest.mark.real
 async def test_the_nodes_are_found_while_files_are_still_copied(scene: Scene) -> None:
     """Writing ssh's configuration takes SkyPilot a second or two."""
     scene.answers(launch=[{"request": "req-1", "said": TEXT[:2], "hang": True}])
@@ -278,6 +289,7 @@ async def test_the_nodes_are_found_while_files_are_still_copied(scene: Scene) ->
     await task
 
 
+@pytest.mark.real
 async def test_a_node_behind_the_wrong_alias(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody answers there, and then it is asked who it is."""
     monkeypatch.setattr(cluster_launch, "DOUBT_SECONDS", 0.1)
@@ -291,6 +303,7 @@ async def test_a_node_behind_the_wrong_alias(scene: Scene, monkeypatch: pytest.M
     )
 
 
+@pytest.mark.real
 async def test_what_goes_to_the_nodes_is_there_until_the_job_is_submitted(scene: Scene) -> None:
     scene.answers(launch=[{"request": "req-1", "said": TEXT[:2], "hang": True}])
     brought = scene.desk.run_dir / "cargo/bundle-1/node.sh"
@@ -307,6 +320,7 @@ async def test_what_goes_to_the_nodes_is_there_until_the_job_is_submitted(scene:
     assert not brought.exists()
 
 
+@pytest.mark.real
 async def test_a_stop_gives_the_launch_up_and_says_what_is_left(scene: Scene) -> None:
     scene.answers(
         launch=[{"request": "req-1", "said": TEXT[:2], "hang": True}],
@@ -331,6 +345,7 @@ def quick(scene: Scene) -> None:
     scene.desk.link_state = LinkState.CONNECTING
 
 
+@pytest.mark.real
 async def test_a_stop_before_the_job_begins_cancels_it(scene: Scene) -> None:
     quick(scene)
     scene.answers(job_state=[{"data": "PENDING"}], cancel=[{"data": True}], describe=[{"data": None}])
@@ -344,6 +359,7 @@ async def test_a_stop_before_the_job_begins_cancels_it(scene: Scene) -> None:
     assert any("stopped; job 7 is cancelled" in text for _, text in scene.desk.state.notices)
 
 
+@pytest.mark.real
 async def test_a_job_that_fails_before_it_begins_leaves_no_links(scene: Scene) -> None:
     quick(scene)
     scene.answers(job_state=[{"data": "PENDING"}, {"data": "FAILED_DRIVER"}], tail=[{"data": 0}])
@@ -352,6 +368,7 @@ async def test_a_job_that_fails_before_it_begins_leaves_no_links(scene: Scene) -
     assert "SkyPilot could not start job 7 on tc" in scene.desk.failed
 
 
+@pytest.mark.real
 async def test_a_cluster_of_somebody_else_is_left_alone(scene: Scene) -> None:
     scene.answers(describe=[{"data": {**ABOUT, "ours": False, "user": "bob"}}])
     await scene.launch()
@@ -359,6 +376,7 @@ async def test_a_cluster_of_somebody_else_is_left_alone(scene: Scene) -> None:
     assert scene.asked("launch") == []
 
 
+@pytest.mark.real
 async def test_a_stage_that_takes_too_long_fails(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(cluster_launch.LIMITS, Stage.PROVISION, 0.1)
     scene.answers(launch=[{"request": "r", "said": TEXT[:1], "hang": True}])
@@ -366,6 +384,7 @@ async def test_a_stage_that_takes_too_long_fails(scene: Scene, monkeypatch: pyte
     assert "provision took longer than" in scene.desk.failed
 
 
+@pytest.mark.real
 async def test_a_secret_that_nobody_has_any_more(scene: Scene) -> None:
     task = {**TASK, "secrets": {"SOME_TOKEN": "***"}}
     launch_order.write(
@@ -384,6 +403,7 @@ async def cloud(scene: Scene) -> Cloud:
     return found
 
 
+@pytest.mark.real
 async def test_down_wants_the_right_name(scene: Scene) -> None:
     scene.answers(down=[{"data": True}])
     found = await cloud(scene)
@@ -394,6 +414,7 @@ async def test_down_wants_the_right_name(scene: Scene) -> None:
     assert scene.desk.state.cluster.down
 
 
+@pytest.mark.real
 async def test_autostop_is_told_and_shown(scene: Scene) -> None:
     scene.answers(autostop=[{"data": True}])
     found = await cloud(scene)
@@ -403,6 +424,7 @@ async def test_autostop_is_told_and_shown(scene: Scene) -> None:
     assert await found.set_autostop(None) == "cluster tc stays until it is taken down"
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("answers", "phase", "sentence"),
     [
@@ -449,6 +471,7 @@ def managed(scene: Scene, *states: str, **verbs: list[dict[str, Any]]) -> None:
     scene.answers(**{**usual, **verbs})
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("last", "phase"),
     [("SUCCEEDED", RunPhase.SUCCEEDED), ("FAILED_SETUP", RunPhase.FAILED), ("CANCELLED", RunPhase.STOPPED)],
@@ -478,6 +501,7 @@ async def stopped(scene: Scene) -> None:
     await task
 
 
+@pytest.mark.real
 async def test_a_stop_cancels_a_managed_job(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("distui.runners.hub.sky_cloud.LAST_WORDS_SECONDS", 0.1)
     managed(scene, "RUNNING", "CANCELLED")
@@ -487,6 +511,7 @@ async def test_a_stop_cancels_a_managed_job(scene: Scene, monkeypatch: pytest.Mo
     assert [asked["args"] for asked in scene.asked("managed_cancel")] == [{"job": 3}]
 
 
+@pytest.mark.real
 async def test_a_managed_job_that_takes_long_to_be_cancelled_is_called_so(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

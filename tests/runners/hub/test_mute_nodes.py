@@ -49,6 +49,7 @@ async def hold(pid: int) -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.real
 async def test_a_stopped_runner_keeps_every_node_from_restarting(site: Site) -> None:
     run = Whole(site, site.script())
     run.start()
@@ -78,6 +79,7 @@ class Patient(Whole):
         return replace(super().planned(command, name, place, nodes), restart=policy)
 
 
+@pytest.mark.real
 async def test_a_restart_waits_for_a_runner_that_is_being_started_anew(site: Site) -> None:
     run = Patient(site, site.script())
     run.start()
@@ -114,6 +116,7 @@ async def test_a_runner_that_never_comes_is_refused(
         await restarts.check_runner()
 
 
+@pytest.mark.real
 async def test_a_stopped_agent_is_named_and_asked_nothing(site: Site) -> None:
     run = Whole(site, site.script())
     run.start()
@@ -132,6 +135,7 @@ async def test_a_stopped_agent_is_named_and_asked_nothing(site: Site) -> None:
         assert viewer.state.attempt == 1, "what was refused is not done later"
 
 
+@pytest.mark.real
 async def test_stop_ends_a_node_whose_agent_and_runner_are_stopped(site: Site) -> None:
     run = Whole(site, site.script())
     run.start()

@@ -108,6 +108,7 @@ def test_a_truncated_file_begins_anew(node: Path, hub: Path) -> None:
     assert read_piece(hub, FILE, 0).data == b"anew\n"
 
 
+@pytest.mark.real
 def test_a_search_looks_at_what_is_kept(node: Path, hub: Path) -> None:
     Record(hub).keep(read_window(node, FILE, -1100, 65536))
     window = read_piece(hub, FILE, 0, 65536, "0195[05]$")

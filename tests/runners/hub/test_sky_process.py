@@ -196,12 +196,14 @@ def test_which_python_has_skypilot(tmp_path: Path) -> None:
     assert interpreter({**path, PYTHON: "/elsewhere/python"}) == "/elsewhere/python"
 
 
+@pytest.mark.real
 async def test_a_python_without_skypilot_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PYTHON, sys.executable)
     with pytest.raises(SkyError, match="has no SkyPilot: pip install 'distui\\[sky\\]'"):
         await Sky().call("version")
 
 
+@pytest.mark.real
 async def test_a_python_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PYTHON, "/nowhere/python")
     with pytest.raises(SkyError, match="/nowhere/python cannot be executed"):

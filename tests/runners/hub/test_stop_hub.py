@@ -16,6 +16,8 @@ from distui.runners.wire.client import Link, new_id
 
 from .site import Site, Whole, having, until
 
+pytestmark = pytest.mark.real
+
 
 def running(state: RunState) -> bool:
     return state.live and state.phase is RunPhase.RUNNING

@@ -83,6 +83,7 @@ async def reached(viewer: Viewer, *lost: int) -> None:
     )
 
 
+@pytest.mark.real
 async def test_a_node_that_does_not_answer_is_named_soon_and_stops_when_it_does(site: Site) -> None:
     run, gate = Whole(site, site.script()), asyncio.Event()
     ways = nowhere(run, 1)
@@ -104,6 +105,7 @@ async def test_a_node_that_does_not_answer_is_named_soon_and_stops_when_it_does(
         assert {rank.phase for rank in state.ranks.values()} == {RankPhase.STOPPED}
 
 
+@pytest.mark.real
 async def test_a_stop_that_no_node_hears_is_answered_soon(site: Site) -> None:
     run = Whole(site, site.script())
     run.start(nowhere(run, 0, 1))
@@ -145,6 +147,7 @@ async def held_up(
         ]
 
 
+@pytest.mark.real
 async def test_a_stop_is_told_to_all_nodes_at_once_also_through_a_hub_that_has_just_begun(
     site: Site,
 ) -> None:
@@ -271,6 +274,7 @@ async def trained(
         yield run, viewer
 
 
+@pytest.mark.real
 async def test_ranks_end_before_their_cluster_and_the_run_says_so(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,6 +292,7 @@ async def test_ranks_end_before_their_cluster_and_the_run_says_so(
     assert await asyncio.to_thread(until, lambda: not having(f"XDG_STATE_HOME={site.root / 'state'}"))
 
 
+@pytest.mark.real
 async def test_the_end_of_the_run_does_not_cut_off_the_cancel_that_skypilot_works_at(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,6 +318,7 @@ async def test_the_end_of_the_run_does_not_cut_off_the_cancel_that_skypilot_work
 REFUSED = {"error": {"kind": "CommandError", "text": "the head did not answer", "tried": ""}}
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("answers", "listed", "tries"),
     [
@@ -341,6 +347,7 @@ async def test_skypilot_lists_the_job_of_a_stopped_run_as_cancelled_or_that_is_r
     assert run.asked("cancel") == tries
 
 
+@pytest.mark.real
 async def test_another_name_stops_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     async with trained(site, monkeypatch) as (_, viewer):
         done = await viewer.link.send(Down(new_id(), "td"))
@@ -352,6 +359,7 @@ async def test_another_name_stops_nothing(site: Site, monkeypatch: pytest.Monkey
         assert await viewer.stop() == "stopped: no process of the run is left"
 
 
+@pytest.mark.real
 async def test_a_cluster_that_stays_is_named_and_the_run_has_stopped(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -367,6 +375,7 @@ async def test_a_cluster_that_stays_is_named_and_the_run_has_stopped(
         assert not state.cluster.down
 
 
+@pytest.mark.real
 async def test_a_silent_node_does_not_keep_the_cluster_up(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,6 +391,7 @@ async def test_a_silent_node_does_not_keep_the_cluster_up(
         assert state.ranks[0].phase is RankPhase.STOPPED
 
 
+@pytest.mark.real
 async def test_the_command_line_says_what_is_live_before_it_asks(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,7 @@ def kinds(run: Driven) -> list[str]:
     return [e.event.kind for e in run.events if isinstance(e.event, RunnerStarted)]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     "command",
     [
@@ -58,6 +59,7 @@ async def test_a_plain_command_restarts_by_stop_and_start(command: tuple[str, ..
         assert kinds(run) == ["command"]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("text", "phase", "words"),
     [
@@ -73,6 +75,7 @@ async def test_the_end_of_a_command_is_the_end_of_the_run(text: str, phase: str,
         assert words in run.state.end_text
 
 
+@pytest.mark.real
 async def test_a_command_that_cannot_start_is_one_sentence() -> None:
     async with driven(execute("/no/such/program")) as run:
         await run.until(lambda s: s.phase.ended)
@@ -88,6 +91,7 @@ async def test_a_command_that_cannot_start_is_one_sentence() -> None:
         assert said in finding.text
 
 
+@pytest.mark.real
 async def test_a_torchrun_that_refuses_its_arguments_is_the_cause(with_torchrun: None) -> None:
     refused = "torchrun --nproc-per-node 1.5 --no-python true"
     async with driven(execute("bash", "-c", f"{refused}; exit 1")) as run:
@@ -110,6 +114,7 @@ async def test_after_a_refused_torchrun_another_takes_the_attempt(with_torchrun:
         assert "refused" in run.log("command.err")
 
 
+@pytest.mark.real
 async def test_a_signal_to_the_runner_stops_the_command() -> None:
     async with driven(execute("sleep", "600")) as run:
         await run.until(lambda s: str(s.phase) == "running")
@@ -119,6 +124,7 @@ async def test_a_signal_to_the_runner_stops_the_command() -> None:
         assert run.changes(0)[-1][1] == "stopped"
 
 
+@pytest.mark.real
 async def test_a_failure_is_restarted_as_often_as_asked_for() -> None:
     async with driven(execute("bash", "-c", "exit 3", restart_limit=1)) as run:
         await run.until(lambda s: s.phase.ended)

@@ -59,6 +59,7 @@ def test_the_socket_is_for_its_user_alone(desk: Desk) -> None:
     assert desk.path.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.real
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
 @pytest.mark.parametrize("mode", [0o600, 0o777])
 def test_another_user_is_refused_whatever_the_mode(desk: Desk, mode: int) -> None:

@@ -248,6 +248,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.real
 def test_a_flood_on_few_descriptors_costs_no_line_of_its_log() -> None:
     command = [sys.executable, "-c", FEW, HOST, KEY.hex()]
     pipe = subprocess.PIPE
@@ -325,6 +326,7 @@ while time.monotonic() < until:
 """
 
 
+@pytest.mark.real
 @pytest.mark.torch
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 def test_two_nodes_meet_again_and_again_while_another_user_attacks() -> None:

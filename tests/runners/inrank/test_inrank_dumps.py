@@ -39,6 +39,7 @@ print(json.dumps({"early": early, "told": told, "inductor": "torch._inductor.cod
 """
 
 
+@pytest.mark.real
 @pytest.mark.torch
 def test_a_recorder_as_it_is_told(tmp_path: Path) -> None:
     script = tmp_path / "script.py"

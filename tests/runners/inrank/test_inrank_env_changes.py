@@ -57,6 +57,7 @@ def test_what_is_not_refused_fits_into_a_request() -> None:
     assert len(msgspec.json.encode(request)) < control.MOST_LINE
 
 
+@pytest.mark.real
 def test_the_longest_value_that_linux_takes_is_taken() -> None:
     import subprocess
 
@@ -79,6 +80,7 @@ def test_the_sum_is_what_the_stack_allows() -> None:
         resource.setrlimit(resource.RLIMIT_STACK, before)
 
 
+@pytest.mark.real
 async def test_a_runner_refuses_and_its_ranks_live() -> None:
     """Each refusal is a sentence; the ranks, the runner and its log know nothing of it."""
     async with driven(execute(*WAITS)) as run:
@@ -103,6 +105,7 @@ async def test_a_runner_refuses_and_its_ranks_live() -> None:
         assert "Traceback" not in (run.path / "runner.log").read_text()
 
 
+@pytest.mark.real
 async def test_a_runner_hears_lines_of_so_many_bytes(tmp_path: Path) -> None:
     async with driven(execute(*WAITS)) as run:
         await run.until(lambda s: s.phase == "running")
@@ -119,6 +122,7 @@ async def test_a_runner_hears_lines_of_so_many_bytes(tmp_path: Path) -> None:
             one.close()
 
 
+@pytest.mark.real
 def test_a_rank_hears_lines_of_so_many_bytes(tmp_path: Path) -> None:
     with rank(tmp_path, "import sys\nsys.stdin.read()\n") as one:
         agent = Asking(one.socket)

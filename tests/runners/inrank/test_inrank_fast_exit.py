@@ -13,6 +13,8 @@ from distui.runners.state import RunState
 from .inrank_rig import Asking, driven, eventually, launch, rank
 from .test_inrank_hook import interpreters, place
 
+pytestmark = pytest.mark.real
+
 __all__ = ["place"]
 
 ENDS = """

@@ -15,6 +15,8 @@ from distui.runners.agent.processes import catches
 
 from .inrank_rig import INRANK, LIMIT_S, Asking, eventually, hello_of, rank
 
+pytestmark = pytest.mark.real
+
 WAITS = "import sys; print('begun', flush=True); sys.stdin.read()"
 
 

@@ -76,6 +76,7 @@ async def raised_in_time(run: Driven, number: int) -> bool:
     return both() and many and took < LIVE_S * slowness() and late < 1.5 * slowness()
 
 
+@pytest.mark.real
 @needs_compiler
 async def test_a_level_is_raised_on_running_ranks_and_goes_back_by_itself(
     library: Callable[[bool], str],
@@ -110,6 +111,7 @@ async def test_a_level_is_raised_on_running_ranks_and_goes_back_by_itself(
         assert {rank.nccl_debug for rank in run.state.ranks.values()} == {"WARN"}
 
 
+@pytest.mark.real
 @needs_compiler
 async def test_a_level_without_a_limit_lasts_beyond_a_restart(library: Callable[[bool], str]) -> None:
     async with driven(launch(CALLS, library(False))) as run:
@@ -120,6 +122,7 @@ async def test_a_level_without_a_limit_lasts_beyond_a_restart(library: Callable[
         await run.wrote("rank-0.nccl", "AllReduce", attempt=2)
 
 
+@pytest.mark.real
 @needs_compiler
 async def test_an_old_library_says_so_and_a_restart_does_it(library: Callable[[bool], str]) -> None:
     async with driven(launch(CALLS, library(True))) as run:
@@ -139,6 +142,7 @@ async def test_an_old_library_says_so_and_a_restart_does_it(library: Callable[[b
             await run.wrote(f"rank-{rank}.nccl", "AllReduce", attempt=2)
 
 
+@pytest.mark.real
 @needs_compiler
 async def test_a_restart_for_a_time_goes_back_on_the_running_ranks(library: Callable[[bool], str]) -> None:
     async with driven(launch(CALLS, library(False))) as run:
@@ -156,6 +160,7 @@ async def test_a_restart_for_a_time_goes_back_on_the_running_ranks(library: Call
         }
 
 
+@pytest.mark.real
 @needs_compiler
 @pytest.mark.parametrize("preloaded_is_old", [False, True])
 def test_of_two_libraries_the_preloaded_one_counts(
@@ -172,6 +177,7 @@ def test_of_two_libraries_the_preloaded_one_counts(
     assert done.stdout.split() == (["2.21.5", "False"] if preloaded_is_old else ["2.28.9", "True"])
 
 
+@pytest.mark.real
 async def test_without_nccl_the_logging_of_c10d_is_raised_instead() -> None:
     async with driven(launch(PLAIN_DDP)) as run:
         await run.stepping()
@@ -192,6 +198,7 @@ async def test_without_nccl_the_logging_of_c10d_is_raised_instead() -> None:
         await run.until(uses_gloo)
 
 
+@pytest.mark.real
 @needs_compiler
 async def test_what_nccl_does_not_know_is_refused_in_one_sentence(library: Callable[[bool], str]) -> None:
     async with driven(launch(CALLS, library(False), nproc_per_node=1)) as run:
@@ -206,6 +213,7 @@ async def test_what_nccl_does_not_know_is_refused_in_one_sentence(library: Calla
         assert run.log("rank-0.1.nccl") == ""
 
 
+@pytest.mark.real
 async def test_a_rank_without_a_hook_is_told_apart() -> None:
     async with driven(launch(PLAIN_DDP, hook=False, nproc_per_node=1)) as run:
         await run.until(lambda s: str(s.phase) == "running")
@@ -217,6 +225,7 @@ async def test_a_rank_without_a_hook_is_told_apart() -> None:
         )
 
 
+@pytest.mark.real
 async def test_a_rank_that_is_only_starting_is_waited_for(tmp_path: Path) -> None:
     """Its interpreter comes up two seconds after its process."""
     slow = tmp_path / "python"

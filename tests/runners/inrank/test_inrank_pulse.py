@@ -74,6 +74,7 @@ for work in (spin, product):
 """
 
 
+@pytest.mark.real
 def test_a_loop_that_calls_nothing_is_told_from_long_calls() -> None:
     done = subprocess.run(
         [sys.executable, "-c", LOOPS], capture_output=True, text=True, timeout=60, check=True
@@ -215,6 +216,7 @@ def place(own_directories: Path) -> Path:
     return path
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("python", interpreters(), ids=lambda path: Path(path).name)
 def test_a_rank_without_torch_tells_its_stack(place: Path, python: str) -> None:
     script = "import sys\ndef wait():\n    sys.stdin.read()\nwait()\n"
@@ -240,6 +242,7 @@ down(600)
 """
 
 
+@pytest.mark.real
 def test_of_a_deep_stack_the_innermost_frames_are_told(place: Path) -> None:
     with rank(place, DEEP) as started:
         asking = Asking(started.socket)
@@ -248,6 +251,7 @@ def test_of_a_deep_stack_the_innermost_frames_are_told(place: Path) -> None:
         assert started.ends() == 0
 
 
+@pytest.mark.real
 @pytest.mark.torch
 def test_a_look_at_all_collectives_leaves_nothing_behind(place: Path) -> None:
     with rank(place, ALONE) as started:

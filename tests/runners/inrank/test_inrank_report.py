@@ -13,6 +13,8 @@ import pytest
 
 from distui.runners.inrank.control import RESERVE_BYTES, Reporter
 
+pytestmark = pytest.mark.real
+
 LIMITED = """
 import json, resource, sys
 sys.path.insert(0, sys.argv[1])

@@ -58,6 +58,7 @@ def places(count: int) -> list[dict[str, Any]]:
     return [{"rank": n, "local_rank": n, "node": 0, "gpu": None} for n in range(count)]
 
 
+@pytest.mark.real
 def test_an_end_is_seen_and_left_to_be_reaped() -> None:
     process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
     assert worker_group.wait_peeking(process.pid) == 7
@@ -65,6 +66,7 @@ def test_an_end_is_seen_and_left_to_be_reaped() -> None:
     process.returncode = 7
 
 
+@pytest.mark.real
 def test_an_end_by_a_signal_is_negative() -> None:
     process = subprocess.Popen(["sleep", "60"])
     process.kill()
@@ -72,6 +74,7 @@ def test_an_end_by_a_signal_is_negative() -> None:
     assert process.wait(10) == -9
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("reap", ["wait", "poll"])
 def test_an_exit_code_that_its_owner_took_first_is_still_known(reap: str) -> None:
     worker_group.note_exit_codes()
@@ -83,12 +86,14 @@ def test_an_exit_code_that_its_owner_took_first_is_still_known(reap: str) -> Non
     assert worker_group.wait_peeking(pid) == 7
 
 
+@pytest.mark.real
 def test_of_a_process_that_nobody_owns_nothing_is_known() -> None:
     pid = os.posix_spawnp("true", ["true"], dict(os.environ))
     os.waitpid(pid, 0)
     assert worker_group.wait_peeking(pid) is None
 
 
+@pytest.mark.real
 def test_ranks_that_end_before_anybody_can_look_are_told_in_order(group: WorkerGroup) -> None:
     group.next_attempt()
     group.watch(places(2), worker_group.children())
@@ -103,6 +108,7 @@ def test_ranks_that_end_before_anybody_can_look_are_told_in_order(group: WorkerG
     assert [rank.wait(10) for rank in ranks] == [3, 4]
 
 
+@pytest.mark.real
 def test_ranks_are_known_by_their_environment(group: WorkerGroup) -> None:
     group.next_attempt()
     group.watch(places(2), worker_group.children())

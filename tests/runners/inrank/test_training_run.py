@@ -109,6 +109,7 @@ print()
 """
 
 
+@pytest.mark.real
 async def test_a_progress_bar_of_a_command(tmp_path: Path) -> None:
     """No line ends until the end, and nobody has a hook."""
     script = tmp_path / "train.py"
@@ -121,6 +122,7 @@ async def test_a_progress_bar_of_a_command(tmp_path: Path) -> None:
         await run.until(lambda s: s.phase.ended, 60)
 
 
+@pytest.mark.real
 async def test_a_pattern_of_the_users_own_and_one_that_never_ends(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(

@@ -224,6 +224,7 @@ def pretended(place: Path, body: str) -> str:
     )
 
 
+@pytest.mark.real
 def test_what_the_library_returns_and_raises_is_what_the_script_gets(place: Path) -> None:
     body = (
         "class Accelerator:\n    def log(self, values, step=None):\n        'Doc.'\n"
@@ -256,6 +257,7 @@ for at in range(500): a.log({"name%d" % at: 1.0}, 7)
     assert "huge" not in tracker.values
 
 
+@pytest.mark.real
 def test_values_of_a_gpu_are_not_waited_for(place: Path) -> None:
     """A tensor that says it is on a GPU, of a library that would not read it."""
     body = "class Accelerator:\n    def log(self, values, step=None): pass\n"
@@ -275,6 +277,7 @@ Accelerator().log({"loss": Tensor(), "lr": 0.1}, 1)
     assert set(reported(place, script).trackers["accelerate"].values) == {"lr"}
 
 
+@pytest.mark.real
 def test_only_what_is_new_is_sent(place: Path) -> None:
     body = "class Accelerator:\n    def log(self, values, step=None): pass\n"
     script = pretended(place, body) + "Accelerator().log({'loss': 1.0}, 1)\n"

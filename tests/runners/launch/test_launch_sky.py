@@ -294,6 +294,7 @@ def test_candidates_are_those_of_the_task(
     assert "--task gone.yaml: it cannot be read" in capsys.readouterr().err
 
 
+@pytest.mark.real
 def test_a_launch_of_a_task_tells_its_errors(
     code: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -60,6 +60,7 @@ def log() -> LogFile:
     return file
 
 
+@pytest.mark.real
 def test_the_middle_goes_and_head_and_tail_stay(capped: Path) -> None:
     path, gap = capped / FILE, gap_of(capped)
     assert path.stat().st_size == LINES * WIDE
@@ -75,6 +76,7 @@ def test_the_middle_goes_and_head_and_tail_stay(capped: Path) -> None:
     assert cap_log(path, CAP) is None
 
 
+@pytest.mark.real
 def test_reading_on_gives_every_kept_line_once_and_names_the_rest(capped: Path) -> None:
     span, texts = LogSpan(log()), list[str]()
     span.size = 1
@@ -91,6 +93,7 @@ def test_reading_on_gives_every_kept_line_once_and_names_the_rest(capped: Path) 
     assert not any("\0" in text for text in texts)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     "where", ["begin - 1", "begin", "begin + 5", "(begin + end) // 2", "end - 1", "end", "end + 7"]
 )
@@ -107,6 +110,7 @@ def test_a_window_anywhere_has_whole_lines_alone(capped: Path, where: str) -> No
         assert window.size == LINES * WIDE
 
 
+@pytest.mark.real
 def test_lines_keep_their_numbers(capped: Path) -> None:
     gap = gap_of(capped)
     for number in (1, 5, gap.begin // WIDE, gap.end // WIDE + 1, LINES - 3, LINES):
@@ -116,6 +120,7 @@ def test_lines_keep_their_numbers(capped: Path) -> None:
             read_window(capped, FILE, 0, 200, line=number)
 
 
+@pytest.mark.real
 def test_a_search_finds_what_is_kept_and_no_nul(capped: Path) -> None:
     gap = gap_of(capped)
     dropped, kept = gap.begin // WIDE + 10, gap.end // WIDE + 10
@@ -128,6 +133,7 @@ def test_a_search_finds_what_is_kept_and_no_nul(capped: Path) -> None:
     assert hits == [line(kept)]
 
 
+@pytest.mark.real
 def test_diagnosis_counts_the_lines_that_are_left_out(capped: Path) -> None:
     with closing(log_sources._open(FILE, capped / FILE, os.O_RDONLY)) as file:
         data = b""
@@ -140,6 +146,7 @@ def test_diagnosis_counts_the_lines_that_are_left_out(capped: Path) -> None:
     assert set(lines[gap.begin // WIDE : gap.end // WIDE]) == {b""}
 
 
+@pytest.mark.real
 async def test_the_log_screen_scrolls_up_over_a_gap(capped: Path) -> None:
     async def read(
         file: str, offset: int, limit: int = 65536, grep: str = "", *, line: int = 0, at: float = 0.0

@@ -100,6 +100,7 @@ def test_a_truncated_file_says_so_by_its_size(tmp_path: Path) -> None:
     assert window.next <= window.size
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("limit", [9, 100, 65536])
 def test_grep_gives_the_lines_that_match_and_no_others(tmp_path: Path, limit: int) -> None:
     lines = [f"line {number}\n".encode() for number in range(300)]
@@ -109,10 +110,12 @@ def test_grep_gives_the_lines_that_match_and_no_others(tmp_path: Path, limit: in
     assert read_window(run, NAME, 0, 100, "als").data == b"gr\xf6\xdfer als \xff"
 
 
+@pytest.mark.real
 def test_a_match_longer_than_the_window_is_cut_and_still_a_line(tmp_path: Path) -> None:
     assert whole(written(tmp_path, b"two words\ntwo more\n"), 5, "two") == b"two \ntwo \n"
 
 
+@pytest.mark.real
 def test_grep_finds_the_next_hit_and_where_it_ends(tmp_path: Path) -> None:
     window = read_window(written(tmp_path, b"one\ntwo\nthree\nfour two\n"), NAME, 4, 1, "two")
     assert (window.offset, window.next) == (4, 8)
@@ -120,6 +123,7 @@ def test_grep_finds_the_next_hit_and_where_it_ends(tmp_path: Path) -> None:
     assert read_window(tmp_path, NAME, 23, 1, "two").data == b""
 
 
+@pytest.mark.real
 def test_grep_goes_on_where_its_budget_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SCAN_BYTES", 1 << 20)
     data = (b"x" * 99 + b"\n") * 30_000 + b"needle\n"
@@ -129,6 +133,7 @@ def test_grep_goes_on_where_its_budget_ended(tmp_path: Path, monkeypatch: pytest
     assert whole(tmp_path, 100, "needle") == b"needle\n"
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("pattern", ["(", "*", "[z-a]", "a{3,1}", "\0"])
 def test_a_bad_pattern_is_one_sentence(tmp_path: Path, pattern: str) -> None:
     with pytest.raises(LogError, match=r"regular expression|NUL") as caught:
@@ -136,6 +141,7 @@ def test_a_bad_pattern_is_one_sentence(tmp_path: Path, pattern: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.real
 @pytest.mark.timeout(120)
 async def test_a_pattern_without_end_is_killed_and_the_loop_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -154,6 +160,7 @@ async def test_a_pattern_without_end_is_killed_and_the_loop_goes_on(
     assert window.data == b""
 
 
+@pytest.mark.real
 def test_a_search_for_which_the_machine_has_no_time_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,8 @@ import pytest
 
 from distui.runners.node import bridge
 
+pytestmark = pytest.mark.real
+
 RUN8 = "00c0ffee"
 
 

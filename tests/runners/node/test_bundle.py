@@ -46,6 +46,7 @@ def node(made: Path, home: Path, *words: str, **env: str) -> subprocess.Complete
     )  # fmt: skip
 
 
+@pytest.mark.real
 def test_it_is_laid_beside_other_things_without_a_copy(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,6 +62,7 @@ def test_it_is_laid_beside_other_things_without_a_copy(
         package.lay("bundle-of-before", tmp_path / "cargo")
 
 
+@pytest.mark.real
 def test_what_is_in_it(made: Path) -> None:
     assert sorted(path.name for path in made.iterdir()) == [
         *("boot.py", "bridge.py", "distui.zip", "node.sh", "screens", "wheels")
@@ -76,6 +78,7 @@ def test_what_is_in_it(made: Path) -> None:
     assert wheels == {"msgspec", "psutil", "nvidia_ml_py"}
 
 
+@pytest.mark.real
 def test_a_second_one_is_the_first_and_comes_at_once(made: Path) -> None:
     began = time.process_time()
     again = package.build(made.parent)
@@ -84,6 +87,7 @@ def test_a_second_one_is_the_first_and_comes_at_once(made: Path) -> None:
     assert took < 0.5  # of the processor's time, whoever else is busy here: 25 ms
 
 
+@pytest.mark.real
 def test_other_contents_are_another_bundle(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = dict(package._files())
     files["distui/runners/node/boot.py"] += b"# other\n"
@@ -94,6 +98,7 @@ def test_other_contents_are_another_bundle(made: Path, monkeypatch: pytest.Monke
     assert made.is_dir()
 
 
+@pytest.mark.real
 def test_it_unpacks_where_there_is_nothing_but_a_python(made: Path, tmp_path: Path) -> None:
     done = node(made, tmp_path / "home", "probe", DISTUI_PYTHON=sys.executable)
     assert done.returncode == 0, done.stderr
@@ -107,6 +112,7 @@ def test_it_unpacks_where_there_is_nothing_but_a_python(made: Path, tmp_path: Pa
     assert os.access(libraries[0] / "distui/runners/inrank/shim/torchrun", os.X_OK)
 
 
+@pytest.mark.real
 def test_a_bare_interpreter_runs_from_what_was_unpacked(made: Path, tmp_path: Path) -> None:
     """No site-packages at all: everything that an agent imports comes out of the bundle."""
     node(made, tmp_path / "home", "probe", DISTUI_PYTHON=sys.executable)
@@ -120,6 +126,7 @@ def test_a_bare_interpreter_runs_from_what_was_unpacked(made: Path, tmp_path: Pa
     assert done.stdout.startswith(str(library))
 
 
+@pytest.mark.real
 def test_a_cache_that_cannot_be_written_is_done_without(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +140,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(
         boot.library(str(made))
 
 
+@pytest.mark.real
 def test_no_python_that_will_do(made: Path, tmp_path: Path) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
@@ -156,6 +164,7 @@ def test_no_python_that_will_do(made: Path, tmp_path: Path) -> None:
     assert "has no Python 3.11 to 3.14 for distui's agent" in done.stderr
 
 
+@pytest.mark.real
 def test_wrong_words(made: Path, tmp_path: Path) -> None:
     for words in ([], ["fly"], ["job"], ["start", "x"]):
         done = node(made, tmp_path / "home", *words, DISTUI_PYTHON=sys.executable)

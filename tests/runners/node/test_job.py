@@ -43,6 +43,7 @@ def begun(cluster: Cluster, *nodes: int) -> Cluster:
     return cluster
 
 
+@pytest.mark.real
 async def test_two_nodes_step_and_restart_as_one(two: Cluster) -> None:
     begun(two, 0, 1)
     for node in (0, 1):
@@ -107,6 +108,7 @@ def test_a_killed_rank_restarts_both(two: Cluster) -> None:
     assert (cause.node, cause.signal, cause.symptom) == (1, "SIGKILL", False)
 
 
+@pytest.mark.real
 def test_sigterm_stops_and_leaves_nothing(two: Cluster) -> None:
     begun(two, 0, 1)
     for job in two.jobs.values():
@@ -150,6 +152,7 @@ def test_the_jobs_end_with_what_the_run_came_to(tmp_path: Path) -> None:
         cluster.close()
 
 
+@pytest.mark.real
 def test_a_failing_script_fails_the_jobs(tmp_path: Path) -> None:
     script = tmp_path / "wrong.py"
     script.write_text("raise SystemExit(7)\n")
@@ -189,18 +192,21 @@ def refused(cluster: Cluster, node: int = 0, **env: str) -> str:
     return line
 
 
+@pytest.mark.real
 def test_a_number_of_nodes_that_is_not_the_plans(two: Cluster) -> None:
     assert "SkyPilot gives 1 nodes, and the plan is for 2" in refused(
         two, SKYPILOT_NODE_IPS="10.0.0.1", SKYPILOT_NUM_NODES="1"
     )
 
 
+@pytest.mark.real
 def test_a_job_without_its_document(two: Cluster) -> None:
     for path in (two.root / ".distui" / "jobs").iterdir():
         path.unlink()
     assert "cannot be read" in refused(two)
 
 
+@pytest.mark.real
 def test_a_python_without_torch(two: Cluster) -> None:
     bare = two.root / "bare"
     subprocess.run(

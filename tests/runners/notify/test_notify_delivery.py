@@ -62,6 +62,7 @@ async def once(
     return await send(way, text(), lookup, tmp_path)
 
 
+@pytest.mark.real
 async def test_a_request_arrives(server: Sink, tmp_path: Path) -> None:
     assert (await once(posted(server), tmp_path)).ok
     (got,) = server.got
@@ -70,6 +71,7 @@ async def test_a_request_arrives(server: Sink, tmp_path: Path) -> None:
     assert got.json()["attach"] == "distui attach night"
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("answer", "again", "part"),
     [
@@ -91,6 +93,7 @@ async def test_what_a_server_answers(
         assert outcome.after_s == 1.0
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("answer", ["hang", "drip"])
 async def test_a_server_that_hangs_or_drips_is_left_after_a_while(
     server: Sink, tmp_path: Path, answer: str, monkeypatch: pytest.MonkeyPatch
@@ -109,12 +112,14 @@ async def test_a_server_that_hangs_or_drips_is_left_after_a_while(
     assert ticks > 20  # nothing else waited for it
 
 
+@pytest.mark.real
 async def test_nobody_listens(server: Sink, tmp_path: Path) -> None:
     way = NoticeWay("team", "webhook", every_rule(), url=f"http://127.0.0.1:1/{SECRET}")
     outcome = await once(way, tmp_path)
     assert outcome == SendOutcome(False, "127.0.0.1: Connection refused", True)
 
 
+@pytest.mark.real
 async def test_a_proxy_of_the_launch_is_used(server: Sink, tmp_path: Path) -> None:
     way = NoticeWay("team", "webhook", every_rule(), url="http://nowhere.invalid/x")
     assert (await once(way, tmp_path, {"http_proxy": server.url("")}.get)).ok
@@ -127,6 +132,7 @@ def program(tmp_path: Path, code: str) -> NoticeWay:
     return NoticeWay("cmd", "command", every_rule(), command=(sys.executable, str(script), "a;b $(x)"))
 
 
+@pytest.mark.real
 async def test_a_command_gets_the_text_and_no_shell(tmp_path: Path) -> None:
     code = (
         "import json, os, sys\nout = {'argv': sys.argv[1:], 'in': json.load(sys.stdin),"
@@ -140,6 +146,7 @@ async def test_a_command_gets_the_text_and_no_shell(tmp_path: Path) -> None:
     assert out["env"]["DISTUI_NOTIFY_ATTACH"] == "distui attach night"
 
 
+@pytest.mark.real
 async def test_a_command_that_fails_hangs_or_is_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +159,7 @@ async def test_a_command_that_fails_hangs_or_is_not_there(
     assert "took longer" in late.why
 
 
+@pytest.mark.real
 async def test_the_desktop_is_asked_with_notify_send(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,7 @@ def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay_module, "FIRST_PAUSE_S", 0.05)
 
 
+@pytest.mark.real
 async def test_forged_frames_are_rejected_and_counted(carriers: Carriers) -> None:
     async with pair(carriers) as nodes:
         stream = await nodes.opened()

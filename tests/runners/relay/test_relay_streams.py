@@ -79,6 +79,7 @@ async def test_the_end_of_either_side_is_the_end_of_both(carriers: Carriers) -> 
         assert not nodes.relays[1]._streams
 
 
+@pytest.mark.real
 async def test_the_store_dies_and_comes_back(carriers: Carriers) -> None:
     async with pair(carriers) as nodes:
         stream = await nodes.relays[1].open(0)
@@ -156,6 +157,7 @@ async def test_before_the_ranks_have_met_there_is_no_way(tmp_path: Path) -> None
         await relay.open(1)
 
 
+@pytest.mark.real
 async def test_the_runners_part_ends_cleanly_in_mid_stream(own_carriers: Carriers) -> None:
     async with pair(own_carriers) as nodes:
         stream = await nodes.relays[0].open(1)

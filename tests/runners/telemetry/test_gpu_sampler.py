@@ -19,7 +19,7 @@ from patience import slowness
 from distui.runners.model import FindingRaised, GpuTick
 from distui.runners.telemetry.gpu_words import NO_DRIVER
 
-pytestmark = [needs_compiler, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.real, needs_compiler, pytest.mark.timeout(60)]
 
 STEADY = scenario.idle(2) + "* util 93\n* mem_used 1073741824\n* power_mw 456789\n* temp 61\n* reasons 0\n"
 

@@ -21,6 +21,7 @@ def put(proc: Path, pid: int, ppid: int, started: int = 5) -> None:
     (proc / str(pid) / "stat").write_text(f"{pid} (x) S {ppid} {zeros} {started} 0 100 0\n")
 
 
+@pytest.mark.real
 def test_children_come_and_go() -> None:
     tree, me = ProcessTree(), os.getpid()
     tree.refresh()

@@ -78,6 +78,7 @@ def test_no_quota(tmp_path: Path) -> None:
     assert limits.throttled is None
 
 
+@pytest.mark.real
 def test_the_cores_of_a_process_that_is_bound_to_one() -> None:
     core = min(os.sched_getaffinity(0))
     code = f"import os; os.sched_setaffinity(0, [{core}]); print(flush=True); input()"

@@ -1,0 +1,29 @@
+"""The clock of the parts that run on an event loop: the loop is the clock.
+
+`asyncio.sleep`, `call_later` and `asyncio.timeout` follow the time of the running loop. So do these two functions, so that
+whoever brings a loop with its own time moves all waits, ages and limits at once. Off a loop they are the system's clocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+
+def monotonic() -> float:
+    """Seconds on a clock that never goes back: the loop's time if one runs in this thread."""
+    try:
+        return asyncio.get_running_loop().time()
+    except RuntimeError:
+        return time.monotonic()
+
+
+def now() -> float:
+    """Unix seconds: the loop's `wall_time()` if it has one, as loops with virtual time do."""
+    try:
+        loop: Any = asyncio.get_running_loop()
+    except RuntimeError:
+        return time.time()
+    wall_time = getattr(loop, "wall_time", time.time)
+    return float(wall_time())
