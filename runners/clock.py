@@ -1,7 +1,7 @@
 """The clock of the parts that run on an event loop: the loop is the clock.
 
-`asyncio.sleep`, `call_later` and `asyncio.timeout` follow the time of the running loop. So do these two functions, so that
-whoever brings a loop with its own time moves all waits, ages and limits at once. Off a loop they are the system's clocks.
+`asyncio.sleep`, `call_later` and `asyncio.timeout` follow the time of the running loop. So do these two functions:
+a loop with a clock of its own moves all waits, ages and limits at once. Without a loop they are the system's clocks.
 """
 
 from __future__ import annotations

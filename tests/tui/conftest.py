@@ -8,17 +8,16 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 import scripted as play
 import several
-from patience import slowness
 from textual._context import active_app
-from textual._wait import SLEEP_GRANULARITY, wait_for_idle
+from textual._wait import SLEEP_GRANULARITY
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from distui.runners import clock
 from distui.runners.model import Event
 from distui.tui.app import CockpitApp
 from distui.tui.rows.runs import RunEntry
@@ -42,9 +41,9 @@ class Rig:
 
     async def until(self, wanted: Callable[[], object], seconds: float = 30.0) -> None:
         """Let the app work until something is so; fails when it never is."""
-        end = time.monotonic() + seconds * slowness()
+        end = clock.monotonic() + seconds
         while not wanted():
-            assert time.monotonic() < end, "it never happened"
+            assert clock.monotonic() < end, "it never happened"
             self.app.tick()
             await self.pilot.pause()
             await asyncio.sleep(0.01)
@@ -80,23 +79,20 @@ def utc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pilot waits until all that it made has happened.
+    """A pilot waits until all that it made has happened, and Textual's timers follow the loop's clock.
 
-    Textual's waits until the process uses little CPU, which one that is not scheduled does, too.
+    Textual's own wait judges by the processor time of the process, and its timers follow the system's clock.
     """
-    ours = wait_for_idle
 
     async def wait(min_sleep: float = SLEEP_GRANULARITY, max_sleep: float = 1) -> None:
-        await ours(min_sleep, max_sleep)
-        loop: Any = asyncio.get_running_loop()
+        await asyncio.sleep(SLEEP_GRANULARITY)  # virtual time moves only if nothing is left to do
         app = active_app.get(None)
-        while loop._ready or (
-            isinstance(app, TypeAheadApp) and app.is_running and app._waiting is not None
-        ):
-            await asyncio.sleep(0)
+        while isinstance(app, TypeAheadApp) and app.is_running and app._waiting is not None:
+            await asyncio.sleep(SLEEP_GRANULARITY)
 
     monkeypatch.setattr("textual.pilot.wait_for_idle", wait)
     monkeypatch.setattr("textual.app.wait_for_idle", wait)
+    monkeypatch.setattr("textual._time.get_time", clock.monotonic)
 
 
 @pytest.fixture(autouse=True)
