@@ -20,6 +20,8 @@ from pathlib import Path
 import pytest
 from patience import slowness
 
+pytestmark = pytest.mark.real
+
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("presets", "runners", "tui")
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]

@@ -75,6 +75,7 @@ def loaded(code: str) -> set[str]:
     return set(done.stdout.split())
 
 
+@pytest.mark.real
 def test_the_top_level_is_fixed() -> None:
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
@@ -91,6 +92,7 @@ def test_the_rooms_are_there() -> None:
     assert {path.relative_to(ROOT).parts[0] for path in sources()} == set(ROOMS)
 
 
+@pytest.mark.real
 def test_imports_go_one_way() -> None:
     command = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run(
@@ -142,15 +144,18 @@ def test_the_presets_need_the_standard_library_alone() -> None:
     assert outside == set()
 
 
+@pytest.mark.real
 def test_the_agent_of_a_node_loads_no_yaml() -> None:
     assert not loaded("import distui.runners.agent.__main__, distui.runners.node.job") & {"yaml"}
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("module", ["distui.tui.cli", "distui.tui.app", "distui.tui.source"])
 def test_the_viewer_loads_nothing_of_the_training(module: str) -> None:
     assert not loaded(f"import {module}") & {"torch", "numpy", "sky", "pynvml"}
 
 
+@pytest.mark.real
 def test_the_agent_loads_neither_torch_nor_textual() -> None:
     assert not loaded("import distui.runners.agent.__main__") & {
         "torch", "numpy", "textual", "pynvml", "opentelemetry", "requests",

@@ -16,7 +16,7 @@ from archives import unpack
 from .runs import DISTUI, World, gone, until
 from .screen import Screen
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
 FAILS_ONCE = """
 import os, pathlib, sys, time

@@ -9,6 +9,8 @@ import pytest
 from .runs import DISTUI, World
 from .screen import Screen
 
+pytestmark = pytest.mark.real
+
 HANGS = "#!/bin/sh\nexec sleep 600\n"
 
 

@@ -44,6 +44,7 @@ def hung(world: World) -> Iterator[Run]:
     run.stop("--grace", "2").fine()
 
 
+@pytest.mark.real
 def test_what_the_ranks_do_is_told_as_one_view(hung: Run) -> None:
     lines = hung.distui("dump", "stacks").fine().out.splitlines()
     assert lines[0] == "rank 0 alone"

@@ -56,6 +56,7 @@ def of(found: dict[str, str], names: dict[str, str]) -> dict[str, str | None]:
     return {name: found.get(name) for name in names}
 
 
+@pytest.mark.real
 def test_who_looks_changes_nothing(world: World) -> None:
     """An agent that somebody's look started starts the next runner with the environment of the launch."""
     run = waiting(world, "--env", "GIVEN=1", env=LAUNCH)
@@ -75,6 +76,7 @@ def test_who_looks_changes_nothing(world: World) -> None:
     assert "secrets-missing" not in {finding["id"] for finding in run.status()["findings"]}
 
 
+@pytest.mark.real
 def test_changes_last(world: World) -> None:
     """A new runner has what restarts have set and unset, in order; secrets from the agent's memory."""
     run = waiting(world, env=LAUNCH)
@@ -90,6 +92,7 @@ def test_changes_last(world: World) -> None:
         assert not {"AT", "DATASET"} & set(found)
 
 
+@pytest.mark.real
 def test_secrets_that_nobody_remembers_are_named_first(world: World) -> None:
     run = waiting(world, env=LAUNCH)
     run.distui("restart", "--yes", "--env", "MY_TOKEN=one", "--env", "PLAIN=1").fine()
@@ -178,6 +181,7 @@ def test_a_change_acts_at_once(world: World) -> None:
         )
 
 
+@pytest.mark.real
 def test_a_change_that_cannot_start_is_taken_back(world: World) -> None:
     """Whatever no check has foreseen: the ranks start as they were, and the answer, a finding and the ledger say so."""
     program = world.work / "prog"
@@ -243,6 +247,7 @@ def test_ranks_that_torch_cannot_start_are_a_failed_attempt(world: World) -> Non
         )
 
 
+@pytest.mark.real
 def test_refused_while_the_old_ranks_live(world: World) -> None:
     run = waiting(world, env={})
     pids = run.pids()
@@ -253,6 +258,7 @@ def test_refused_while_the_old_ranks_live(world: World) -> None:
     assert run.pids() == pids
 
 
+@pytest.mark.real
 def test_a_secret_is_taken_from_the_shell_that_types_when_asked_for(world: World) -> None:
     run = waiting(world, env=LAUNCH)
     run.distui("restart", "--yes", "--env-from-shell", "HF_TOKEN", env={"HF_TOKEN": "hf_typed"}).fine()
@@ -261,6 +267,7 @@ def test_a_secret_is_taken_from_the_shell_that_types_when_asked_for(world: World
     assert b"hf_typed" not in contents(run.path)
 
 
+@pytest.mark.real
 def test_too_few_files_are_said_at_once(world: World) -> None:
     script = world.script("waits.py", WAITS)
     done = subprocess.run(

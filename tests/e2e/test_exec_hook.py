@@ -6,7 +6,11 @@ import sys
 from functools import partial
 from typing import Any
 
+import pytest
+
 from .runs import Run, World, until
+
+pytestmark = pytest.mark.real
 
 TRAINS = """
 import sys, time, torch

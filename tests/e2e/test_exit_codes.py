@@ -109,6 +109,7 @@ def somebody() -> Iterator[World]:
     world.close()
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("verb", "words", "code"), [(verb, *case) for verb, cases in sorted(WRONG.items()) for case in cases]
 )
@@ -142,6 +143,7 @@ def test_a_mistake_has_its_code_and_a_sentence(
     assert not somebody.runs.exists() or not list(somebody.runs.glob("*/run.json")), "nothing was started"
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("verb", ["status", "stop --yes", "restart --yes", "logs", "diagnose"])
 def test_an_empty_name_means_no_run(world: World, verb: str) -> None:
     """As a shell writes it where a variable is not set: neither the newest run nor the only one is meant."""
@@ -156,6 +158,7 @@ def test_an_empty_name_means_no_run(world: World, verb: str) -> None:
     assert run.status()["state"] == "running"
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_command_that_is_interrupted_while_it_waits_tells_nothing_of_futures(
     world: World, how: signal.Signals
@@ -184,6 +187,7 @@ PRINTING = (
 )
 
 
+@pytest.mark.real
 @pytest.mark.long
 @pytest.mark.parametrize(
     "streams", [">&-", "2>&-", "<&-", "<&- >&- 2>&-", ">/dev/full", "| true", "2>&1 >&- | cat"]
@@ -198,6 +202,7 @@ def test_streams_that_are_closed_full_or_unread(somebody: World, streams: str) -
             assert bad not in done.stderr + done.stdout, (line, done.stderr)
 
 
+@pytest.mark.real
 def test_a_reader_that_went_away_is_141_and_a_full_disk_1(somebody: World) -> None:
     read, write = os.pipe()
     os.close(read)
@@ -215,6 +220,7 @@ def test_a_reader_that_went_away_is_141_and_a_full_disk_1(somebody: World) -> No
     os.close(write)
 
 
+@pytest.mark.real
 def test_a_follower_ends_with_its_reader_though_the_run_is_silent(world: World) -> None:
     run = world.execute("import time\nprint('hello')\ntime.sleep(600)\n")
     assert until(lambda: "hello" in run.distui("logs").out, 20)
@@ -246,6 +252,7 @@ def test_a_follower_ends_with_its_reader_though_the_run_is_silent(world: World) 
     run.stop("--grace", "1").fine()
 
 
+@pytest.mark.real
 def test_who_follows_into_a_file_or_an_open_pipe_stays(world: World) -> None:
     run = world.execute("import time\nprint('hello')\ntime.sleep(600)\n")
     os.mkfifo(world.work / "pipe")
@@ -259,6 +266,7 @@ def test_who_follows_into_a_file_or_an_open_pipe_stays(world: World) -> None:
     assert "RunEnded" in (world.work / "file").read_text()
 
 
+@pytest.mark.real
 def test_a_refusal_that_nobody_can_read_has_its_exit_code(somebody: World) -> None:
     read, write = os.pipe()
     os.close(read)

@@ -51,6 +51,7 @@ def contents(path: Path) -> dict[str, bytes]:
     return found
 
 
+@pytest.mark.real
 def test_a_bundle_holds_the_run_and_no_secret(world: World) -> None:
     run = noisy(world)
     said = run.distui("export", "out.tar.gz").fine().out
@@ -95,6 +96,7 @@ raise RuntimeError("401 for " + repr({{"Authorization": "Bearer " + values[8]}})
 """
 
 
+@pytest.mark.real
 def test_a_bundle_holds_no_header_that_a_rank_printed(world: World) -> None:
     """In no file, however it was written: in a log, a traceback, the first cause that is taken from it."""
     values = [f"{at}x{os.urandom(12).hex()}" for at in range(9)]
@@ -115,6 +117,7 @@ def test_a_bundle_holds_no_header_that_a_rank_printed(world: World) -> None:
     assert not held, held
 
 
+@pytest.mark.real
 def test_long_logs_are_cut_and_say_so(world: World) -> None:
     run = noisy(world, lines=30_000, code=0)
     run.distui("export", "out.tar.gz", "--logs", "1").fine()
@@ -167,6 +170,7 @@ def test_another_person_opens_it(world: World, elsewhere: World) -> None:
     elsewhere.distui("replay", file).refused(2, "needs a terminal")
 
 
+@pytest.mark.real
 def test_a_live_run_is_told_as_it_was(world: World, elsewhere: World) -> None:
     run = world.execute("import time\nprint('up', flush=True)\ntime.sleep(600)\n", name="sleeper")
     assert run.wait("running") == 0
@@ -219,6 +223,7 @@ def other_file(path: Path, kind: str) -> Path:
     return path
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("kind", "code", "wanted"),
     [
@@ -338,6 +343,7 @@ def test_a_bundle_of_two_hundred_thousand_findings(world: World, elsewhere: Worl
     assert len(elsewhere.distui("status", str(file), "--json").json()["findings"]) <= 2000
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("name", ["run.json", "journal.jsonl"])
 def test_a_bundle_of_one_file_too_deep_is_read_or_a_sentence(
     world: World, elsewhere: World, name: str
@@ -354,6 +360,7 @@ def test_a_bundle_of_one_file_too_deep_is_read_or_a_sentence(
         assert len(done.err.splitlines()) <= 1
 
 
+@pytest.mark.real
 def test_what_was_changed_or_cut_off_is_refused(world: World, elsewhere: World) -> None:
     run = noisy(world)
     run.distui("export", "out.tar.gz").fine()

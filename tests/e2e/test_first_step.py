@@ -6,6 +6,8 @@ import pytest
 
 from .runs import World
 
+pytestmark = pytest.mark.real
+
 WAITS = """
 import fcntl, os, time
 import torch

@@ -53,6 +53,7 @@ for number in itertools.count():
 """
 
 
+@pytest.mark.real
 def test_the_output_of_all_ranks_and_attempts_is_whole_when_it_fails(world: World) -> None:
     """As `torchrun --tee 3` prints it: stdout to stdout, stderr to stderr, whose it is before each line."""
     script = world.script("fails.py", FAILS)
@@ -114,6 +115,7 @@ def test_a_reader_that_does_not_read_holds_up_no_rank_and_misses_no_line(world: 
         assert f"[default{rank}]:the end\n" in out.decode()
 
 
+@pytest.mark.real
 def test_a_pipe_that_closes_ends_neither_the_run_nor_the_wait_for_its_outcome(world: World) -> None:
     script = world.script(
         "job.py",
@@ -133,6 +135,7 @@ def test_a_pipe_that_closes_ends_neither_the_run_nor_the_wait_for_its_outcome(wo
     assert [one.split()[0] for one in ran] == [str(number) for number in range(30)]
 
 
+@pytest.mark.real
 def test_ctrl_c_leaves_at_once_though_nobody_reads_and_the_run_goes_on(world: World) -> None:
     script = world.script("chatty.py", CHATTY)
     process = world.start("exec", "--name", "chatty", "--", sys.executable, "-u", script)

@@ -139,6 +139,7 @@ def test_an_exit_code_is_not_lost_where_the_launcher_reaps_first(world: World, l
     assert status["attempts"][0]["first_cause"]["rank"] == 1, "rank 0 only lost its connection"
 
 
+@pytest.mark.real
 @of("fork", long=("torch.distributed.run", "loop"))
 def test_ranks_that_end_have_succeeded(world: World, launcher: str) -> None:
     run = world.run("exec", "--", *commands(world, "short")[launcher])
@@ -148,6 +149,7 @@ def test_ranks_that_end_have_succeeded(world: World, launcher: str) -> None:
     assert {file.name for file in (run.path / "node-0" / "attempt-001").iterdir()} >= {"command.out"}
 
 
+@pytest.mark.real
 def test_a_rank_that_is_killed_is_told_with_its_signal(world: World) -> None:
     run = world.run("exec", "--restarts", "0", "--", *commands(world)["torch.distributed.run"])
     status = run.eventually(train_on_two, 90)
@@ -156,6 +158,7 @@ def test_a_rank_that_is_killed_is_told_with_its_signal(world: World) -> None:
     assert run.status()["attempts"][0]["first_cause"]["rank"] == 1
 
 
+@pytest.mark.real
 def test_a_script_below_one_of_the_shell_is_rank_0(world: World) -> None:
     alone = (
         "import torch, time\nw = torch.nn.Parameter(torch.ones(1))\no = torch.optim.SGD([w], lr=0.1)\n"
@@ -191,6 +194,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.real
 def test_children_of_ranks_are_none(world: World) -> None:
     world.script("ports.py", PORTS)
     script = world.script("job.py", NO_RANKS)
@@ -208,6 +212,7 @@ def _up(run: Run) -> int:
     return path.read_text().count("up\n") if path.exists() else 0
 
 
+@pytest.mark.real
 def test_without_a_hook_nobody_joins(world: World) -> None:
     run = world.run("exec", "--no-hook", "--", *commands(world, "short")["loop"])
     assert run.wait() == 0

@@ -14,7 +14,7 @@ import pytest
 
 from .runs import World, until
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.real, pytest.mark.torch]
 
 SLEEPER = "import time\ntime.sleep(600)\n"
 PRESET = '[preset.mine]\nbase = "ddp"\nenv = { OF_THE_FILE = "a b", HOSTILE = "\\u001b]0;x\\u0007" }\n'

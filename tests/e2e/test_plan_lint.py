@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from .runs import EXAMPLES, World
+
+pytestmark = pytest.mark.real
 
 
 def test_a_plan_with_what_was_found_on_it(world: World) -> None:

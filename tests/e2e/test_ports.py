@@ -20,7 +20,7 @@ from ports import free_port
 
 from .runs import Run, World, until
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(170)]
+pytestmark = [pytest.mark.real, pytest.mark.torch, pytest.mark.timeout(170)]
 LISTEN = "0A"
 NOBODY = 65534
 MEETS = """

@@ -131,17 +131,20 @@ def test_modules_of_the_working_directory_are_not_imported(world: World) -> None
     assert not (world.root / "marker").exists()
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("word", ["--hosts=--", "--env=--", "--name=--", "--python=--", "--set=--"])
 def test_two_dashes_are_no_value(world: World, word: str) -> None:
     world.distui("plan", "ddp", word, "--", "t.py").refused(2, "is no value")
 
 
+@pytest.mark.real
 def test_words_that_are_no_text_are_refused(world: World) -> None:
     for words in (("plan", "ddp", "--env", "A=\udcff", "--", "t.py"), ("restart", "x", "--env", "A=\udcff"),
                   ("exec", "--", "true", "\udcfe")):  # fmt: skip
         world.distui(*words).refused(2, "is not UTF-8 text")
 
 
+@pytest.mark.real
 def test_a_command_that_is_no_text_is_answered(world: World) -> None:
     run = world.run("exec", "--", "sleep", "60")
     path = next(world.sockets.glob("*.sock"))

@@ -19,6 +19,8 @@ from patience import slowness
 from .runs import DISTUI, World, until
 from .screen import Screen
 
+pytestmark = pytest.mark.real
+
 RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "7"}
 LACKS = "no hook answers in rank 0: no stack, no flight recorder"
 

@@ -22,6 +22,7 @@ def test_the_checks_run_without_a_gpu_as_far_as_gloo_goes() -> None:
     assert done.stdout.splitlines()[-1] == "4 checks: 0 failed, 1 left out"
 
 
+@pytest.mark.real
 def test_without_a_gpu_it_says_so_in_one_sentence() -> None:
     bare = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
     done = subprocess.run(

@@ -54,6 +54,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, l
     }
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("kind", ["ddp", "zero1"])
 def test_every_number_is_that_of_bare_ddp(trained: Any, kind: str) -> None:
     for bare, adopted in zip(trained["bare"][1], trained[kind][1], strict=True):
@@ -64,6 +65,7 @@ def test_every_number_is_that_of_bare_ddp(trained: Any, kind: str) -> None:
             } == dict.fromkeys(wanted["weights"], True), case
 
 
+@pytest.mark.real
 def test_a_checkpoint_of_one_rank_alone_is_whole(trained: Any) -> None:
     for case in range(CASES):
         bare, sharded = (torch.load(trained[kind][0] / f"saved-{case}.pt") for kind in ("bare", "zero1"))
@@ -80,6 +82,7 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+@pytest.mark.real
 def test_zero1_holds_about_half_of_the_states_in_each_rank(trained: Any) -> None:
     whole = sum(case["held"] for case in trained["bare"][1][0]["cases"])
     for rank in trained["zero1"][1]:
@@ -91,6 +94,7 @@ def test_zero1_holds_about_half_of_the_states_in_each_rank(trained: Any) -> None
     assert trained["bare"][1][0]["described"] == (set(), "")
 
 
+@pytest.mark.real
 @pytest.mark.long  # tests/e2e/test_adopt.py has one of a launch
 @pytest.mark.parametrize("start", ["bare", "zero1"])
 def test_a_checkpoint_goes_on_under_the_other(trained: Any, tmp_path: Path, start: str) -> None:
@@ -108,6 +112,7 @@ def test_a_checkpoint_goes_on_under_the_other(trained: Any, tmp_path: Path, star
         assert same(plain, other), case
 
 
+@pytest.mark.real
 def test_a_training_script_computes_the_same_and_saves_the_same(tmp_path: Path) -> None:
     seen = {}
     for name, env in (
@@ -121,6 +126,7 @@ def test_a_training_script_computes_the_same_and_saves_the_same(tmp_path: Path) 
     assert same(seen["bare"][1], seen["zero1"][1])
 
 
+@pytest.mark.real
 def test_a_rank_that_ends_waits_until_the_others_have_what_they_need(tmp_path: Path) -> None:
     script = tmp_path / "late.py"
     script.write_text(LATE)
@@ -128,6 +134,7 @@ def test_a_rank_that_ends_waits_until_the_others_have_what_they_need(tmp_path: P
     assert "saved 8" in output
 
 
+@pytest.mark.real
 def test_a_rank_that_the_others_wait_for_leaves(tmp_path: Path) -> None:
     script = tmp_path / "uneven.py"
     script.write_text(UNEVEN)
@@ -261,6 +268,7 @@ QUICK = (
 )
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     "case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.long) for case in STOPPED]
 )
@@ -275,6 +283,7 @@ def test_what_cannot_be_applied_stops_the_run_with_a_sentence(tmp_path: Path, ca
     assert words in lines[0]
 
 
+@pytest.mark.real
 def test_a_hook_of_the_scripts_own_beside_the_presets_is_refused(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(f"{BEGIN}model = DDP(net)\nmodel.register_comm_hook(None, lambda _, bucket: None)\n")
@@ -285,6 +294,7 @@ def test_a_hook_of_the_scripts_own_beside_the_presets_is_refused(tmp_path: Path)
         finished(torchrun(script), env, tmp_path)
 
 
+@pytest.mark.real
 def test_half_precision_computes_in_it_and_returns_fp32(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(f"{BEGIN}model = DDP(net)\nout = model(torch.randn(2, 8))\nexact = net(torch.randn(2, 8))\n"
@@ -360,6 +370,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("text", "options", "lines"),
     [

@@ -54,6 +54,7 @@ def near(one: Any, other: Any) -> bool:
     return bool(one == pytest.approx(other, **LOSSES) if isinstance(one, float) else one == other)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     "name", [name if name == "fsdp2" else pytest.param(name, marks=pytest.mark.long) for name in PRESETS]
 )
@@ -72,6 +73,7 @@ def test_losses_updates_and_checkpoints_are_those_of_bare_ddp(bare: Any, tmp_pat
         assert "fsdp2 applied at adopting.py:" in seen[0]["described"][1]
 
 
+@pytest.mark.real
 @pytest.mark.long  # tests/e2e/test_adopt.py has one of a launch
 @pytest.mark.parametrize("start", ["bare", "fsdp2"])
 def test_a_checkpoint_goes_on_under_the_other(bare: Any, tmp_path: Path, start: str) -> None:
@@ -87,6 +89,7 @@ def test_a_checkpoint_goes_on_under_the_other(bare: Any, tmp_path: Path, start: 
         assert near(plain, other), case
 
 
+@pytest.mark.real
 def test_a_training_script_with_an_evaluation_on_rank_0_alone_computes_and_saves_the_same(
     tmp_path: Path,
 ) -> None:

@@ -135,6 +135,7 @@ def test_its_launcher_and_a_shell_give_back_what_the_environment_file_holds(tmp_
     assert {name: seen[name] for name in env} == env
 
 
+@pytest.mark.real
 def test_the_shell_reads_the_heads_script(tmp_path: Path) -> None:
     made = plan("ds-zero2", "launcher.kind=deepspeed", nnodes=3)
     text = made.files["deepspeed.sh"]

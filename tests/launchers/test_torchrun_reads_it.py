@@ -89,6 +89,7 @@ def test_every_option_in_every_spelling_is_passed_on_or_refused(options: list[li
         assert (args["training_script"], args["training_script_args"]) == ("train.py", ["--lr", "1"])
 
 
+@pytest.mark.real
 def test_every_rendezvous_is_read_as_meant() -> None:
     static, standalone, c10d = (
         plan("ddp", f"launcher.rendezvous={kind}").argv for kind in ("static", "standalone", "c10d")

@@ -155,6 +155,7 @@ def test_what_cannot_be_counted(
     assert refused(tmp_path, f"{NET}\n{more}", name, **args).startswith(sentence)
 
 
+@pytest.mark.real
 def test_no_model_at_all(tmp_path: Path) -> None:
     assert refused(tmp_path, "x = 1\n") == (
         "it defines no nn.Module: name a function in it that returns the model, as PATH:NAME"

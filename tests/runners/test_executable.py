@@ -18,6 +18,7 @@ def put(path: Path, data: bytes, mode: int = 0o755) -> Path:
     return path
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("data", "mode", "words"),
     [

@@ -175,6 +175,7 @@ async def test_a_level_that_somebody_set_is_taken_back_on_the_running_ranks() ->
         assert len([e for e in run.events if isinstance(e.event, FindingRaised)]) == 2
 
 
+@pytest.mark.real
 @needs_compiler
 @pytest.mark.torch
 @pytest.mark.timeout(120)
@@ -188,6 +189,7 @@ async def test_what_the_launch_asks_for_is_left_alone_and_said() -> None:
         assert run.state.ranks[0].nccl_debug == "INFO"
 
 
+@pytest.mark.real
 @needs_compiler
 @pytest.mark.torch
 @pytest.mark.timeout(120)

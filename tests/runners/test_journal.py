@@ -104,6 +104,7 @@ def fill(directory: Path) -> None:
             continue
 
 
+@pytest.mark.real
 def test_no_other_writer_of_a_full_disk_takes_the_journals_room(small_disk: Path) -> None:
     """Ranks log as fast as they can; what the agent was told is on the disk before it is killed."""
     kept = filled(small_disk, 1)
@@ -129,6 +130,7 @@ def kept_bytes(directory: Path) -> int:
     return found.st_blocks * 512 - found.st_size
 
 
+@pytest.mark.real
 def test_where_no_room_can_be_kept_a_file_is_given_back(
     small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ def tree(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.real
 def test_the_state_of_a_repository(tree: Path) -> None:
     state = launch_record.git_state(str(tree / "inner"), PATIENT_S)
     assert state == launch_record.GitState(git(tree, "rev-parse", "HEAD"), "night", False, "")
@@ -60,6 +61,7 @@ def test_the_state_of_a_repository(tree: Path) -> None:
     assert detached.branch == ""
 
 
+@pytest.mark.real
 def test_where_there_is_no_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert launch_record.git_state(str(tmp_path), PATIENT_S) is None
@@ -70,6 +72,7 @@ def test_where_there_is_no_repository(tmp_path: Path, monkeypatch: pytest.Monkey
     assert launch_record.git_state(str(tmp_path), PATIENT_S) is None  # no git at all
 
 
+@pytest.mark.real
 def test_a_slow_git_costs_its_time_and_no_launch(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,6 +91,7 @@ def test_a_slow_git_costs_its_time_and_no_launch(
         assert not Path(f"/proc/{pid}").exists()
 
 
+@pytest.mark.real
 def test_a_repository_executes_nothing_and_nothing_is_written(tree: Path, tmp_path: Path) -> None:
     trap = tmp_path / "trap"
     trap.write_text(f"#!/bin/sh\ntouch {tmp_path}/sprung\n")
@@ -106,6 +110,7 @@ def test_a_repository_executes_nothing_and_nothing_is_written(tree: Path, tmp_pa
     assert index.stat().st_mtime_ns == before
 
 
+@pytest.mark.real
 def test_the_users_git_variables_name_no_other_repository(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

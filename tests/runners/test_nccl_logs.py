@@ -276,6 +276,7 @@ def collectives(state: RunState) -> int:
     return sum(sum(one.collectives.values()) for one in found.communicators) if found else 0
 
 
+@pytest.mark.real
 @needs_compiler
 @pytest.mark.torch
 @pytest.mark.timeout(120)
@@ -307,6 +308,7 @@ print({LAST!r}, end="", file=sys.stderr, flush=True)
 """
 
 
+@pytest.mark.real
 @pytest.mark.timeout(120)
 async def test_a_line_of_a_running_command_is_a_finding_and_the_last_one_counts_too(tmp_path: Path) -> None:
     script, gate = tmp_path / "fails.py", tmp_path / "gate"
@@ -345,6 +347,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.real
 @pytest.mark.timeout(120)
 async def test_a_new_agent_reads_from_the_start_and_raises_nothing_twice(tmp_path: Path) -> None:
     script = tmp_path / "writes.py"

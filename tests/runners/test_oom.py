@@ -65,6 +65,7 @@ def test_the_counter_of_a_cgroup(tmp_path: Path, text: str, kills: int | None) -
     assert kills_in(tmp_path / "none") is None
 
 
+@pytest.mark.real
 def test_a_kill_from_outside_is_none_of_the_kernels() -> None:
     watch = OomWatch()
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)

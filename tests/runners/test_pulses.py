@@ -95,6 +95,7 @@ def test_what_the_other_end_does_not_read_is_seen() -> None:
     assert found.unsent > 1 << 16
 
 
+@pytest.mark.real
 def test_a_process_that_is_gone_has_nothing() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
@@ -109,6 +110,7 @@ def stop(pid: int) -> None:
     os.waitid(os.P_PID, pid, os.WSTOPPED)
 
 
+@pytest.mark.real
 def test_what_children_wrote_is_told_with_the_parents(tmp_path: Path) -> None:
     script = f"""
 import os, sys
@@ -139,6 +141,7 @@ sys.stdin.read()
     process.communicate()
 
 
+@pytest.mark.real
 def test_of_the_workers_of_a_data_loader_those_that_wait_for_a_task_are_not_busy() -> None:
     script = """
 import os, select, sys, time
@@ -310,6 +313,7 @@ async def test_a_rank_without_a_hook_is_seen_from_outside(tmp_path: Path) -> Non
         assert await taking.take({}) == ()
 
 
+@pytest.mark.real
 async def test_no_signal_goes_to_who_would_die_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,6 +331,7 @@ async def test_no_signal_goes_to_who_would_die_of_it(
     assert process.returncode == 0
 
 
+@pytest.mark.real
 async def test_a_stopped_rank_is_sent_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulses, "ANSWER_S", 0.1)
     process = await asyncio.create_subprocess_exec(

@@ -103,6 +103,7 @@ def program(directory: Path, text: str) -> None:
     file.chmod(0o755)
 
 
+@pytest.mark.real
 async def test_a_process_that_sleeps_is_read_as_faulthandler_would_tell_it(start: Start) -> None:
     pid = start(SLEEPS)
     seen = await PySpy().dump(pid)
@@ -116,6 +117,7 @@ async def test_a_process_that_sleeps_is_read_as_faulthandler_would_tell_it(start
     assert main.label.endswith("[MainThread]")
 
 
+@pytest.mark.real
 async def test_a_process_that_runs_is_read_and_goes_on(start: Start) -> None:
     pid = start(SPINS)
     seen = await PySpy().dump(pid)
@@ -123,6 +125,7 @@ async def test_a_process_that_runs_is_read_and_goes_on(start: Start) -> None:
     assert state_of(pid) == "R"
 
 
+@pytest.mark.real
 async def test_a_stopped_process_is_read_and_stays_stopped(start: Start) -> None:
     pid = start(SLEEPS)
     stop(pid)
@@ -130,6 +133,7 @@ async def test_a_stopped_process_is_read_and_stays_stopped(start: Start) -> None
     assert state_of(pid) == "T"
 
 
+@pytest.mark.real
 async def test_who_asks_again_gets_the_one_before(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     pid, spy = start(SLEEPS), PySpy()
     first = await spy.dump(pid)
@@ -138,6 +142,7 @@ async def test_who_asks_again_gets_the_one_before(start: Start, monkeypatch: pyt
     assert await spy.dump(pid) is not first
 
 
+@pytest.mark.real
 async def test_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: Start) -> None:
     program(tmp_path, f'mkdir "{tmp_path}/lock" || exit 1\nsleep 0.2\nrmdir "{tmp_path}/lock"\necho "[]"')
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -146,6 +151,7 @@ async def test_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, st
     assert {str(one) for one in said} == {"py-spy found no thread that runs Python"}
 
 
+@pytest.mark.real
 async def test_who_does_not_end_is_ended_and_the_rank_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: Start
 ) -> None:
@@ -167,6 +173,7 @@ async def test_who_does_not_end_is_ended_and_the_rank_goes_on(
     assert state_of(int((tmp_path / "pid").read_text())) is None
 
 
+@pytest.mark.real
 async def test_it_is_found_beside_the_interpreter(start: Start, elsewhere: str) -> None:
     pid = start(SLEEPS, elsewhere)
     assert find(pid) is None
@@ -174,6 +181,7 @@ async def test_it_is_found_beside_the_interpreter(start: Start, elsewhere: str) 
     assert find(pid) == str(Path(elsewhere).with_name("py-spy"))
 
 
+@pytest.mark.real
 async def test_without_it_what_is_missing_is_said(start: Start, elsewhere: str) -> None:
     with pytest.raises(Unseen) as raised:
         await stacks(hookless(start(SLEEPS, elsewhere)), PySpy(), {})
@@ -183,6 +191,7 @@ async def test_without_it_what_is_missing_is_said(start: Start, elsewhere: str) 
     )
 
 
+@pytest.mark.real
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root to have less")
 async def test_without_the_right_to_trace_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: Start
@@ -202,6 +211,7 @@ async def test_without_the_right_to_trace_that_is_said(
         await PySpy().dump(pid)
 
 
+@pytest.mark.real
 async def test_what_is_no_python_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     other = await asyncio.create_subprocess_exec("sleep", "60")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
@@ -211,6 +221,7 @@ async def test_what_is_no_python_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
     await other.wait()
 
 
+@pytest.mark.real
 async def test_of_a_rank_that_is_gone_only_that_is_said() -> None:
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", "")
     await process.wait()
@@ -219,6 +230,7 @@ async def test_of_a_rank_that_is_gone_only_that_is_said() -> None:
     assert "py-spy" not in str(raised.value)
 
 
+@pytest.mark.real
 async def test_an_old_answer_tells_its_age(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     old: dict[int, float] = {}
     spy, pid = PySpy(), start(SLEEPS)
@@ -289,6 +301,7 @@ async def until_done(spy: PySpy) -> None:
     await spy._task
 
 
+@pytest.mark.real
 async def test_the_pulse_of_a_rank_without_a_hook_that_stands_still_has_a_stack(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,6 +318,7 @@ def cpu_of(pid: int) -> float:
     return stat.cpu_s
 
 
+@pytest.mark.real
 async def test_who_works_is_left_alone(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulses, "STILL_S", 0.5)
     pid = start(SPINS)

@@ -141,6 +141,7 @@ def test_reading_removes_nothing(settings: Path) -> None:
     assert names() == ["ancient", "newer"]
 
 
+@pytest.mark.real
 def test_a_launch_acts_and_the_new_run_stays(settings: Path, capfd: pytest.CaptureFixture[str]) -> None:
     old("ancient", 900)
     words = ["exec", "--detach", "--name", "fresh", "--", sys.executable, "-c", "pass"]

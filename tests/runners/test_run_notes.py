@@ -73,6 +73,7 @@ def test_what_is_refused(words: list[str], says: str, capsys: pytest.CaptureFixt
     assert not (entry.path / run_notes.NAME).exists()
 
 
+@pytest.mark.real
 def test_many_writers_at_once_lose_nothing() -> None:
     path = made("busy").path
     code = (
@@ -133,6 +134,7 @@ def test_what_cannot_be_read_is_named_and_the_run_is_not_pruned(
         assert run_notes.read(path).problem == ""
 
 
+@pytest.mark.real
 def test_a_full_disk_keeps_what_was_there(tmp_path: Path) -> None:
     path = made("full").path
     run_notes.note(path, "before")

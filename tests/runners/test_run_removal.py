@@ -246,6 +246,7 @@ def test_a_run_that_comes_to_life_meanwhile_stays(monkeypatch: pytest.MonkeyPatc
     os.close(held[0])
 
 
+@pytest.mark.real
 def test_two_prunes_at_once_remove_each_run_once() -> None:
     for number in range(12):
         made(f"run{number}")
@@ -260,6 +261,7 @@ def test_two_prunes_at_once_remove_each_run_once() -> None:
     assert left() == []
 
 
+@pytest.mark.real
 def test_what_is_mounted_in_a_run_is_not_emptied(state_home: Path) -> None:
     entry, theirs = made("mounted"), state_home / "theirs"
     theirs.mkdir()

@@ -53,6 +53,7 @@ def squatted() -> Iterator[tuple[Path, subprocess.Popen[str]]]:
         child.communicate()
 
 
+@pytest.mark.real
 def test_a_viewer_says_nothing_to_a_stranger(squatted: tuple[Path, subprocess.Popen[str]]) -> None:
     path, child = squatted
     with pytest.raises(LinkError, match="another user listens"):
@@ -61,6 +62,7 @@ def test_a_viewer_says_nothing_to_a_stranger(squatted: tuple[Path, subprocess.Po
     assert child.stdout.readline() in ("heard b''\n", "")
 
 
+@pytest.mark.real
 def test_an_agent_asks_no_strangers_runner(squatted: tuple[Path, subprocess.Popen[str]]) -> None:
     """What it asks for may hold the values of secrets."""
     path, child = squatted

@@ -58,6 +58,7 @@ def set_uid() -> Iterator[str]:
         yield str(program)
 
 
+@pytest.mark.real
 def test_a_marker_counts_in_a_process_of_ours_alone() -> None:
     """Else whoever sets it would give the next runner its arguments, and secrets their values."""
     words = {"DISTUI_RUN_ID": RUN, "DISTUI_SECRET_WORDS": '{"argv": {"13": "/tmp/evil.py"}}'}
@@ -69,6 +70,7 @@ def test_a_marker_counts_in_a_process_of_ours_alone() -> None:
         assert list(marked(RUN)) == [own]
 
 
+@pytest.mark.real
 def test_nor_does_it_in_a_set_uid_program(set_uid: str) -> None:
     with running(["sleep", "60"], NOBODY, set_uid, DISTUI_RUN_ID=RUN) as pid:
         fields = Path(f"/proc/{pid}/status").read_text().partition("\nUid:")[2].split()[:2]
@@ -77,6 +79,7 @@ def test_nor_does_it_in_a_set_uid_program(set_uid: str) -> None:
         assert marked(RUN) == {}
 
 
+@pytest.mark.real
 def test_arguments_of_an_agent_and_of_a_runner(tmp_path: Path) -> None:
     """Else a run would look alive for ever, and a stop wait for processes that it may not end."""
     run_dir = tmp_path / RUN
@@ -123,6 +126,7 @@ def test_a_cache_that_others_can_write_is_not_executed(
         boot.library(str(tmp_path / "bundle-0123"))
 
 
+@pytest.mark.real
 def test_the_interpreter_that_a_cache_names(tmp_path: Path) -> None:
     """node.sh executes it: the note is believed where it is the user's own."""
     evil = tmp_path / "evil"
@@ -142,6 +146,7 @@ def test_the_interpreter_that_a_cache_names(tmp_path: Path) -> None:
     assert (tmp_path / "executed").exists()
 
 
+@pytest.mark.real
 def test_a_strangers_lock_on_the_folder_holds_no_trust_up(tmp_path: Path) -> None:
     """Whoever can read a folder can lock it."""
     env = {"XDG_CONFIG_HOME": str(tmp_path), "HOME": str(tmp_path)}

@@ -14,6 +14,8 @@ from launchers.plans import plan
 
 from distui.presets.load import BUILTIN
 
+pytestmark = pytest.mark.real
+
 ASK = {
     "torchrun": """
 from torch.distributed.run import parse_args

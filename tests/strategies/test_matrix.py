@@ -69,6 +69,7 @@ def test_the_documentation_has_what_was_seen() -> None:
     assert table.in_document() == table.text()
 
 
+@pytest.mark.real
 @pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
 def test_checkpointed_layers_compute_the_same(seen: Seen, name: str) -> None:
@@ -78,6 +79,7 @@ def test_checkpointed_layers_compute_the_same(seen: Seen, name: str) -> None:
         assert rank["resumed"] == pytest.approx(rank["unbroken"], rel=2e-3)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for name in CASES]
 )

@@ -229,6 +229,7 @@ def test_no_collector_is_a_connection_refused(monkeypatch: pytest.MonkeyPatch) -
     assert why(Sink(free_port()), "") == "HOST: Connection refused"
 
 
+@pytest.mark.real
 async def test_a_collector_that_hangs_or_drips_costs_its_process_and_the_next_push_arrives(
     collector: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +251,7 @@ async def test_a_collector_that_hangs_or_drips_costs_its_process_and_the_next_pu
         await process.close()
 
 
+@pytest.mark.real
 async def test_a_process_that_ends_is_named_and_started_again(collector: Sink) -> None:
     process = PushProcess({**os.environ, "PYTHONPATH": "/nowhere"}, "HOST")
     process._env = {**os.environ, "PYTHONHOME": "/nowhere"}
@@ -259,6 +261,7 @@ async def test_a_process_that_ends_is_named_and_started_again(collector: Sink) -
     await process.close()
 
 
+@pytest.mark.real
 def test_a_process_whose_agent_was_killed_does_not_hang_for_ever(collector: Sink) -> None:
     collector.answers += ["drip"]
     code = "from distui.runners.telemetry import otlp_process as it; it.LIFE_S = 1; it.main()"
@@ -370,6 +373,7 @@ def test_headers_come_from_a_file_that_others_cannot_read_and_from_a_variable(tm
         assert str(refused.value) == "headers: line 2 is no header: write NAME: VALUE, in ASCII"
 
 
+@pytest.mark.real
 def test_nothing_is_loaded_to_see_whether_the_extra_is_there() -> None:
     code = """
 import sys

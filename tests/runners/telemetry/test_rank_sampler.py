@@ -118,6 +118,7 @@ sys.stdin.readline()
 """
 
 
+@pytest.mark.real
 def test_a_busy_rank() -> None:
     clock = Clock()
     sampler = RankSampler(clock=clock)
@@ -140,6 +141,7 @@ def test_a_busy_rank() -> None:
         assert sample.children == 0
 
 
+@pytest.mark.real
 def test_children_count_for_processor_time() -> None:
     clock = Clock()
     sampler = RankSampler(clock=clock)
@@ -158,6 +160,7 @@ def test_children_count_for_processor_time() -> None:
                 os.kill(pid, 9)
 
 
+@pytest.mark.real
 def test_children_are_looked_for_rarely_and_for_all_ranks_at_once() -> None:
     clock = Clock()
     sampler = RankSampler(clock=clock)
@@ -193,6 +196,7 @@ def test_storage(tmp_path: Path) -> None:
     assert sampler.sample(ranks)[0].write_bps == pytest.approx((after[1] - before[1]) / 2)
 
 
+@pytest.mark.real
 def test_a_rank_that_ended_has_no_values() -> None:
     clock = Clock()
     sampler = RankSampler(clock=clock)
@@ -231,6 +235,7 @@ def test_a_process_that_is_exiting_has_no_memory_to_tell_of(tmp_path: Path) -> N
     assert RankSampler(proc=str(tmp_path), clock=Clock()).sample({0: 4711})[0].rss_bytes is None
 
 
+@pytest.mark.real
 def test_a_restarted_rank_begins_anew() -> None:
     clock = Clock()
     sampler = RankSampler(clock=clock)
@@ -271,6 +276,7 @@ def test_proc_of_this_process() -> None:
     assert read_nspids(2**22 + 1) == ()
 
 
+@pytest.mark.real
 def test_what_holds_a_rank_back_is_told_with_it() -> None:
     """Its cores; a quota is told where there is one, which tests/faults makes."""
     with subprocess.Popen(["sleep", "60"]) as rank:

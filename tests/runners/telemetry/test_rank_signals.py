@@ -296,6 +296,7 @@ class Matches:
         self.changed.set()
 
 
+@pytest.mark.real
 async def test_a_pattern_reads_fields_and_own_values() -> None:
     matches = Matches(
         r"it=(?P<step>\d+) nll=(?P<loss>\S+) (?P<tokens_s>[\d.]+k?)t/s(?: bleu (?P<bleu>\S+))?"
@@ -316,6 +317,7 @@ async def test_a_pattern_reads_fields_and_own_values() -> None:
     assert math.isnan(made[5].value)
 
 
+@pytest.mark.real
 async def test_a_pattern_that_never_ends_hangs_nothing() -> None:
     matches = Matches(r"(?P<loss>(a+)+)$")
     began = time.monotonic()
@@ -330,6 +332,7 @@ async def test_a_pattern_that_never_ends_hangs_nothing() -> None:
     assert matches.got == []
 
 
+@pytest.mark.real
 async def test_a_pattern_is_not_given_up_where_the_node_has_no_time_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -124,6 +124,7 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
     return found
 
 
+@pytest.mark.real
 @needs_compiler
 async def test_a_call_that_hangs_becomes_a_sentence_and_ends_with_the_hang(rig: Rig) -> None:
     async with running(limits=quick()) as (source, seen):
@@ -140,6 +141,7 @@ async def test_a_call_that_hangs_becomes_a_sentence_and_ends_with_the_hang(rig: 
         assert not Path(f"/proc/{hung}").exists()
 
 
+@pytest.mark.real
 @needs_compiler
 async def test_a_driver_that_hangs_while_it_starts_is_given_up(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
@@ -155,6 +157,7 @@ async def test_a_driver_that_hangs_while_it_starts_is_given_up(
         await source.stop()
 
 
+@pytest.mark.real
 @needs_compiler
 async def test_a_sampler_that_dies_is_replaced(rig: Rig) -> None:
     async with running() as (source, seen):
@@ -165,6 +168,7 @@ async def test_a_sampler_that_dies_is_replaced(rig: Rig) -> None:
         await seen.until(good)
 
 
+@pytest.mark.real
 @needs_compiler
 async def test_health_is_told_with_its_node_and_taken_back(rig: Rig) -> None:
     async with running() as (_, seen):
@@ -179,6 +183,7 @@ async def test_health_is_told_with_its_node_and_taken_back(rig: Rig) -> None:
         assert cleared == FindingCleared("gpu-lost:gpu1", node=2)
 
 
+@pytest.mark.real
 async def test_without_a_driver_library_one_tick_and_no_process(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -205,17 +210,20 @@ async def test_without_a_driver_library_one_tick_and_no_process(
         await source.stop()
 
 
+@pytest.mark.real
 async def test_a_sampler_that_cannot_work_is_quoted(tmp_path: Path) -> None:
     command = (sys.executable, "-c", "import sys; sys.exit('no such module')")
     async with running(command) as (_, seen):
         await seen.until(problem("the GPU sampler ended with status 1: no such module"))
 
 
+@pytest.mark.real
 async def test_a_sampler_that_cannot_start_is_said(tmp_path: Path) -> None:
     async with running((str(tmp_path / "none"),)) as (_, seen):
         await seen.until(problem("the GPU sampler could not be started: No such file or directory"))
 
 
+@pytest.mark.real
 async def test_lines_that_are_no_events_are_passed_over(tmp_path: Path) -> None:
     line = '{"type":"GpuTick","gpus":[],"took_ms":1.0}'
     code = f"print('noise'); print('{{}}'); print('x' * (3 << 20)); print({line!r}, flush=True); input()"
@@ -223,6 +231,7 @@ async def test_lines_that_are_no_events_are_passed_over(tmp_path: Path) -> None:
         assert await seen.until(good) == GpuTick(gpus=(), took_ms=1.0)
 
 
+@pytest.mark.real
 @needs_compiler
 async def test_an_agent_that_stood_still_blames_nobody(rig: Rig) -> None:
     limits = SamplerLimits(stale_s=2.0 * slowness(), init_s=20.0 * slowness(), backoff_s=0.2)
@@ -235,6 +244,7 @@ async def test_an_agent_that_stood_still_blames_nobody(rig: Rig) -> None:
         assert source.pid == pid
 
 
+@pytest.mark.real
 @needs_compiler
 async def test_stop_ends_the_child(rig: Rig) -> None:
     async with running() as (source, seen):

@@ -6,6 +6,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from distui.runners.agent.training import Training
 from distui.runners.logs.log_files import LogFile, parse_file_id
 from distui.runners.model import AttemptStarted, RankPlace, Stamped, TrainingSample, TrainingTick
@@ -78,6 +80,7 @@ def test_what_a_tracker_of_the_attempt_before_reported_is_not_taken_up() -> None
     assert script.samples == []
 
 
+@pytest.mark.real
 async def test_a_users_pattern_answers_for_no_lines_of_the_attempt_before() -> None:
     script = Script(r"at (?P<step>\d+)", command="train.py")
     script.prints(1, "at 280\n", 79.0)

@@ -38,6 +38,7 @@ def job_of(pid: int) -> WatchedJob:
     return find_job(scan(), pid)
 
 
+@pytest.mark.real
 def test_a_rank_is_found_and_its_forked_children_are_not_ranks(jobs: Jobs) -> None:
     child = jobs.rank(forks=2, CUDA_VISIBLE_DEVICES="3")
     jobs.await_ranks(1)
@@ -54,6 +55,7 @@ def test_a_rank_is_found_and_its_forked_children_are_not_ranks(jobs: Jobs) -> No
     assert job_of(next(iter(found.below))[0]).ranks[0].pid == child.pid
 
 
+@pytest.mark.real
 def test_ranks_of_one_rendezvous_are_one_job(jobs: Jobs) -> None:
     zero, one = jobs.rank(), jobs.rank(RANK="1", LOCAL_RANK="1")
     other = jobs.rank(MASTER_PORT="2")
@@ -62,18 +64,21 @@ def test_ranks_of_one_rendezvous_are_one_job(jobs: Jobs) -> None:
     assert [found.pid for found in job_of(other.pid).ranks.values()] == [other.pid]
 
 
+@pytest.mark.real
 def test_a_run_of_distui_is_named(jobs: Jobs) -> None:
     child = jobs.rank(DISTUI_RUN_ID="run-7")
     jobs.await_ranks(1)
     assert job_of(child.pid).run == "run-7"
 
 
+@pytest.mark.real
 def test_secrets_of_the_environment_are_not_kept(jobs: Jobs) -> None:
     child = jobs.rank(WANDB_API_KEY="hush")
     jobs.await_ranks(1)
     assert "hush" not in repr(job_of(child.pid))
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("missing", ["RANK", "LOCAL_RANK", "WORLD_SIZE"])
 def test_a_process_without_all_three_variables_is_no_rank(jobs: Jobs, missing: str) -> None:
     env = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
@@ -83,6 +88,7 @@ def test_a_process_without_all_three_variables_is_no_rank(jobs: Jobs, missing: s
     assert any(pid == child.pid for pid, _ in scan().alive)
 
 
+@pytest.mark.real
 def test_a_rank_whose_numbers_are_none_is_no_rank(jobs: Jobs) -> None:
     child = jobs.rank(WORLD_SIZE="many")
     jobs.await_ranks(1)
@@ -90,6 +96,7 @@ def test_a_rank_whose_numbers_are_none_is_no_rank(jobs: Jobs) -> None:
         job_of(child.pid)
 
 
+@pytest.mark.real
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process of another user")
 def test_another_user_s_rank_is_passed_over_in_silence(jobs: Jobs) -> None:
     env = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
@@ -123,6 +130,7 @@ def test_a_scan_of_five_hundred_processes_is_quick(tmp_path: Path) -> None:
     assert (len(seen.alive), seen.jobs) == (500, {})
 
 
+@pytest.mark.real
 def test_without_a_job_or_with_several_the_sentence_says_what_to_do(jobs: Jobs) -> None:
     with pytest.raises(NoSuchRunError, match="start the job first"):
         find_job(Scan(0.0))

@@ -19,7 +19,7 @@ from distui.runners.state import RunState
 from distui.runners.watch_link import WatchLink
 from distui.runners.wire.client import Link
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 
 
 @pytest.fixture
