@@ -1,39 +1,137 @@
-"""Two nodes' relays on one machine: a real store, runners' parts in processes of their own, agents' parts here."""
+"""Two nodes' relays on one machine, over a real store; runners' parts on the test's loop, or in processes."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import json
 import os
 import secrets
 import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from patience import slowness
+from patience import HANG_S
 from ports import free_port
 
 from distui.presets.finding import Finding
 from distui.runners.agent.relay_client import AgentRelay, Stream
-from distui.runners.inrank.relay import Mailboxes
+from distui.runners.inrank.relay import HEAD, IDLE_S, Mailboxes, Relay
 from distui.runners.inrank.secure_channel import Channel, dial
 
 from .carrier import KEY, RUN
 
 CARRIER = Path(__file__).with_name("carrier.py")
+RUNS = itertools.count()
+
+
+class Turns(Relay):
+    """A runner's part whose rounds the event loop takes: its own thread ends at once."""
+
+    def __init__(self, port: int, run: str, node: int) -> None:
+        super().__init__("127.0.0.1", port, KEY, run, node, 2)
+        self._wake: Any = asyncio.Event()
+        self.paused = False
+
+    def _run(self) -> None:
+        return
+
+    async def turn(self) -> None:
+        """What the thread does."""
+        while True:
+            pause = IDLE_S if self._agent is None or self.paused else self._round()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
+            self._wake.clear()
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """What `serve` does in the thread of a connection."""
+        await reader.readline()
+        agent: Any = Agent(writer)
+        agent.sendall(json.dumps({"id": 0, "ok": True}).encode() + b"\n")
+        before, self._agent = self._agent, agent
+        self._peers, self._out, self._rung, self._checked_at = set(), {}, set(), None
+        if before is not None:
+            before.shutdown(0)
+        self._wake.set()
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                size, node = HEAD.unpack(await reader.readexactly(HEAD.size))
+                self._heed(node, await reader.readexactly(size))
+        if self._agent is agent:
+            self._agent, self._peers, self._out = None, set(), {}
+        writer.close()
+
+
+class Agent:
+    """An agent's connection, with the two methods of a socket that a relay uses."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self.sendall = writer.write
+        self._close = writer.close
+
+    def shutdown(self, how: int) -> None:
+        self._close()
 
 
 class Carrier:
-    """One runner's part. Node 0 holds the store, at this port."""
+    """One runner's part, on the loop of the test."""
 
-    def __init__(self, directory: Path, node: int, nnodes: int, port: int) -> None:
+    def __init__(self, directory: Path, node: int, port: int, run: str) -> None:
         self.socket = directory / f"c{node}"
-        words = [str(self.socket), str(node), str(nnodes), str(port)]
+        self.relay = Turns(port, run, node)
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_unix_server(self.relay.answer, self.socket)
+        self._turns = asyncio.create_task(self.relay.turn())
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stopped for a while: what is written for it stays in the store."""
+        self.relay.paused = True
+        try:
+            yield
+        finally:
+            self.relay.paused = False
+
+    async def close(self) -> None:
+        self._server.close()
+        self._turns.cancel()
+        await asyncio.wait({self._turns})
+        assert self._turns.cancelled(), self._turns.exception()
+        self.relay._hang_up()
+
+
+class Carriers:
+    """Both runners' parts on the loop of the test, for a run of their own in the store at `port`."""
+
+    def __init__(self, directory: Path, port: int) -> None:
+        self.directory, self.port, self.run = directory, port, f"{RUN}-{next(RUNS)}"
+        self.both = [Carrier(directory, node, port, self.run) for node in (0, 1)]
+
+    async def __aenter__(self) -> Carriers:
+        for carrier in self.both:
+            await carrier.start()
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        for carrier in self.both:
+            await carrier.close()
+
+
+class ProcessCarrier:
+    """One runner's part in a process. Node 0 holds the store, at this port."""
+
+    def __init__(self, directory: Path, node: int, port: int) -> None:
+        self.socket = directory / f"c{node}"
+        words = [str(self.socket), str(node), "2", str(port)]
         self.errors = (directory / f"carrier-{node}.err").open("w+")
         self.process = subprocess.Popen(
             [sys.executable, str(CARRIER), *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -47,7 +145,7 @@ class Carrier:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Stopped for a while: what is written for it stays in the store."""
+        """See Carrier.paused."""
         self.process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)  # until then it may still take something
         try:
@@ -70,18 +168,42 @@ class Carrier:
         assert self.process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
-        code = self.process.wait(20 * slowness())
+        code = self.process.wait(HANG_S)
         self.process.stdout.close()
         self.errors.close()
         return code
 
 
+class ProcessCarriers:
+    """Both runners' parts in processes."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.run = directory, RUN
+        self.both = [ProcessCarrier(directory, 0, free_port())]  # which a later one can have again
+        self.port = self.both[0].ready()
+        self.both.append(ProcessCarrier(directory, 1, self.port))
+        self.both[1].ready()
+        self._codes: list[int] | None = None
+
+    def replace_head(self) -> None:
+        """After it was killed: another runner, with a new store on the same port."""
+        self.both[0].close()
+        self.both[0] = ProcessCarrier(self.directory, 0, self.port)
+        self.both[0].ready()
+
+    def close(self) -> list[int]:
+        """Their exit codes."""
+        if self._codes is None:
+            self._codes = [carrier.close() for carrier in reversed(self.both)]
+        return self._codes
+
+
 class Stranger:
     """Reads and writes the mailboxes from node 0 to node 1 without being an agent: it has the runners' key alone."""
 
-    def __init__(self, line: Channel) -> None:
-        self.line = line
-        self._box = f"distui.relay/{RUN}/0/1"
+    def __init__(self, line: Channel, run: str) -> None:
+        self.line, self._run = line, run
+        self._box = f"distui.relay/{run}/0/1"
 
     def key(self, word: object) -> str:
         """Key of a counter or frame."""
@@ -106,13 +228,13 @@ class Stranger:
         return found[1:] if found else None
 
     def _ask(self, *parts: bytes) -> list[bytes]:
-        return self.line.ask(parts, 5.0 * slowness())[1:]
+        return self.line.ask(parts, HANG_S)[1:]
 
     @contextlib.contextmanager
     def put(self, *frames: bytes) -> Iterator[None]:
         """Write frames as node 0, whose runner counts on in ignorance: in the end the counters are put back."""
         before = self.written()
-        boxes = Mailboxes(self.line, RUN, 0, 2)
+        boxes = Mailboxes(self.line, self._run, 0, 2)
         assert boxes.put(1, deque(frames)) == len(frames)
         boxes.ring(1)
         yield
@@ -141,31 +263,10 @@ class Held:
         return found
 
 
-class Carriers:
-    """Both runners' parts, which take some seconds to start: agents may come and go."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.both = [Carrier(directory, 0, 2, free_port())]  # which a later one can have again
-        self.port = self.both[0].ready()
-        self.both.append(Carrier(directory, 1, 2, self.port))
-        self.both[1].ready()
-
-    def replace_head(self) -> None:
-        """After it was killed: another runner, with a new store on the same port."""
-        self.both[0].close()
-        self.both[0] = Carrier(self.directory, 0, 2, self.port)
-        self.both[0].ready()
-
-    def close(self) -> list[int]:
-        """Their exit codes."""
-        return [carrier.close() for carrier in reversed(self.both)]
-
-
 class Pair:
     """The agents' part on nodes 0 and 1; each node's agent answers on a socket as `echo` does."""
 
-    def __init__(self, carriers: Carriers, keys: tuple[bytes, bytes]) -> None:
+    def __init__(self, carriers: Carriers | ProcessCarriers, keys: tuple[bytes, bytes]) -> None:
         self.carriers, self.keys = carriers.both, keys
         self.all = carriers
         self.findings: list[Finding] = []
@@ -175,8 +276,6 @@ class Pair:
         ]
         self.tasks: dict[int, asyncio.Task[None]] = {}
         self._lines: list[Channel] = []
-        self.before = 0
-        """What node 1 had rejected when `opened` returned: the end of an earlier test's streams, under another key."""
 
     async def start(self) -> None:
         """Connect both, and wait for the store."""
@@ -190,22 +289,21 @@ class Pair:
         socket = str(self.carriers[node].socket)
         self.tasks[node] = asyncio.create_task(self.relays[node].run(lambda: socket))
 
-    async def opened(self, stream: Stream | None = None) -> Stream:
-        """A stream to node 1 that has carried something: whatever was on the way before it has arrived."""
-        stream = stream or await self.relays[0].open(1)
+    async def opened(self) -> Stream:
+        """A stream to node 1 that has carried something."""
+        stream = await self.relays[0].open(1)
         await echoed(stream, b"x")
-        self.before = self.relays[1].rejections.total
         return stream
 
     def rejected(self) -> int:
-        """How many frames node 1 rejected since then."""
-        return self.relays[1].rejections.total - self.before
+        """How many frames node 1 rejected."""
+        return self.relays[1].rejections.total
 
     def stranger(self) -> Stranger:
         """Somebody who has got into the store."""
         line = dial("127.0.0.1", self.all.port, KEY)
         self._lines.append(line)
-        return Stranger(line)
+        return Stranger(line, self.all.run)
 
     @contextlib.contextmanager
     def held(self, stranger: Stranger) -> Iterator[Held]:
@@ -214,13 +312,8 @@ class Pair:
             yield Held(stranger)
 
     async def close(self) -> None:
-        """End the streams as viewers do, then the agents."""
         for line in self._lines:
             line.close()
-        for stream in list(self.relays[0]._streams.values()):
-            stream.end()
-        with contextlib.suppress(TimeoutError):
-            await eventually(lambda: not any(relay._streams for relay in self.relays), 3.0)
         for task in self.tasks.values():
             task.cancel()
         await asyncio.gather(*self.tasks.values(), return_exceptions=True)
@@ -228,7 +321,9 @@ class Pair:
 
 
 @asynccontextmanager
-async def pair(carriers: Carriers, keys: tuple[bytes, bytes] | None = None) -> AsyncIterator[Pair]:
+async def pair(
+    carriers: Carriers | ProcessCarriers, keys: tuple[bytes, bytes] | None = None
+) -> AsyncIterator[Pair]:
     """A pair that is ended whatever happens; with one key of its own, if none are given."""
     made = Pair(carriers, keys or (secrets.token_bytes(32),) * 2)
     try:
@@ -249,7 +344,7 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 async def echoed(stream: Stream, data: bytes) -> bytes:
     """What comes back."""
     writing = asyncio.create_task(stream.write(data))
-    async with asyncio.timeout(20 * slowness()):
+    async with asyncio.timeout(HANG_S):
         back = await read_exactly(stream, len(data))
         with contextlib.suppress(BrokenPipeError):
             await writing
@@ -264,8 +359,15 @@ async def read_exactly(stream: Stream, size: int) -> bytes:
     return data
 
 
-async def eventually(wanted: Any, seconds: float = 20.0) -> None:
-    """Ask again until it is true: for what other processes do and nothing tells."""
-    async with asyncio.timeout(seconds * slowness()):
+async def ended(stream: Stream) -> str:
+    """Why a stream ended, once it has."""
+    async with asyncio.timeout(HANG_S):
+        assert await stream.read() == b""
+    return stream.why
+
+
+async def eventually(wanted: Callable[[], object]) -> None:
+    """Ask again until it is true: for what the other side does and nothing tells."""
+    async with asyncio.timeout(HANG_S):
         while not wanted():
             await asyncio.sleep(0.01)
