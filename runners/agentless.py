@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from ..presets.finding import Finding
-from . import file_io, host_processes, kept_stacks, run_directories
+from . import clock, file_io, host_processes, kept_stacks, run_directories
 from .agent.processes import gone, marked, resume, send_signal, state_of, sweep, unmarked
 from .agent.runner_process import ReportTail
 from .daemon import RESTART_SECONDS
@@ -123,8 +123,8 @@ def _alone(run_dir: Path) -> Iterator[None]:
         yield  # no folder, or never an agent
         return
     try:
-        deadline = time.monotonic() + LOCK_S
-        while time.monotonic() < deadline:
+        deadline = clock.monotonic() + LOCK_S
+        while clock.monotonic() < deadline:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
@@ -256,7 +256,7 @@ class DiskLink:
                 stamped.seq or (after and isinstance(stamped.event, RunCreated))
             ):
                 yield stamped
-        now = time.time()
+        now = clock.now()
         for event in self.closing(history):
             yield Stamped(self.heard(history), event, node=history.events[0].node)
         yield Stamped(now, LogGrew(self._sizes(self._run_dir)))

@@ -31,7 +31,7 @@ from msgspec import Struct, structs
 
 from ..presets.secrets import Masker, secrets_in
 from ..presets.trusted_files import private_folder
-from . import exported_traces, file_io, journal, run_directories
+from . import clock, exported_traces, file_io, journal, run_directories
 from .agent.processes import environ_of
 from .diagnosis.first_cause import document, judge
 from .diagnosis.reading import logs_of_run, read_run
@@ -164,7 +164,7 @@ class BundleWriter:
                 "letters, digits, '.', '_' and '-' alone"
             )
         self.files: list[File] = []
-        self._at = time.time()
+        self._at = clock.now()
         if path.is_dir() or (path.exists() and not force):
             raise RunError(_is_there(path))
         if path.exists() and not path.is_file():
@@ -500,7 +500,7 @@ class Gathering:
         self._diagnosis()
         record, state = self._entry.record, self._state
         manifest = Manifest(
-            FORMAT, version("distui"), time.time(), record.run, record.name, str(state.phase),
+            FORMAT, version("distui"), clock.now(), record.run, record.name, str(state.phase),
             not state.phase.ended, list(self._writer.files), self.missing, self._masker.count,
         )  # fmt: skip
         self._writer.finish(manifest)

@@ -6,13 +6,13 @@ import os
 import os.path
 import shlex
 import stat
-import time
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
 from ..presets.sanitize import clean_text
 from ..presets.secrets import mask_words
+from . import clock
 from .errors import NoSuchRunError
 from .telemetry.proc import TICKS, Stat, all_stats
 
@@ -184,7 +184,7 @@ def scan(proc: str = "/proc", now: float | None = None) -> Scan:
         by_key.setdefault(job_key(rank.env), []).append(rank)
     jobs = {key: _job(key, processes, stats, proc) for key, processes in by_key.items()}
     alive = frozenset((entry.pid, entry.started) for entry in stats.values())
-    return Scan(time.time() if now is None else now, jobs, alive)
+    return Scan(clock.now() if now is None else now, jobs, alive)
 
 
 def find_job(seen: Scan, pid: int | None = None) -> WatchedJob:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from . import file_io
+from . import clock, file_io
 from .agent.processes import AGENTS, MARKER, arguments_of, environ_of, send_signal, state_of
 from .errors import RunError
 from .telemetry.proc import is_own, pids, read_stat
@@ -63,7 +63,7 @@ def survey(base: Path) -> dict[str, Living]:
 
 def living_of(run_dir: Path) -> Living:
     """What lives of one run; all runs of a list are answered from one reading of /proc."""
-    base, now = run_dir.parent, time.monotonic()
+    base, now = run_dir.parent, clock.monotonic()
     when, by_run = _surveys.get(base, (-FRESH_S, {}))
     if now - when > FRESH_S:
         by_run = survey(base)
@@ -205,7 +205,7 @@ class Silence:
         if state_of(self._who.pid) not in ("T", "t"):
             self._since = None
             return ""
-        now = time.monotonic()
+        now = clock.monotonic()
         self._since = now if self._since is None else self._since
         return f"{unanswered(self._who)}: {remedy(self._who)}" if now - self._since > SILENT_S["T"] else ""
 

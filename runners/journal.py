@@ -12,7 +12,6 @@ import functools
 import json
 import os
 import stat
-import time
 import zlib
 from array import array
 from collections.abc import Callable, Iterator
@@ -26,7 +25,7 @@ from msgspec import Struct, field, structs
 from ..presets.finding import PlanError
 from ..presets.sanitize import clean_text
 from ..presets.secrets import mask_value
-from . import file_io, snapshot
+from . import clock, file_io, snapshot
 from .formatting import plural
 from .inrank.control import FULL
 from .launch_record import GitState
@@ -358,7 +357,7 @@ class Chronicle:
         durable = not isinstance(event, TELEMETRY)
         event = withheld(event) if durable else event
         seq = max(self.journal.seq, self.state.seq) + 1 if durable else 0
-        stamped = Stamped(time.time() if at is None else at, event, seq, node, source)
+        stamped = Stamped(clock.now() if at is None else at, event, seq, node, source)
         if durable:
             self.journal.append(stamped)
             if not self.state.of_part(stamped):

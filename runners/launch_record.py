@@ -13,11 +13,12 @@ import secrets
 import signal
 import stat
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
+
+from . import clock
 
 GIT_SECONDS = 2.0
 """For all questions to git together; on a slow disk the rest is unknown."""
@@ -57,7 +58,7 @@ class GitState(Struct, frozen=True, omit_defaults=True):
 
 def git_state(folder: str, seconds: float = GIT_SECONDS) -> GitState | None:
     """Of the repository around a folder; None without one, without git, or where git refuses."""
-    deadline = time.monotonic() + seconds
+    deadline = clock.monotonic() + seconds
     head = _git(folder, ("rev-parse", "HEAD"), deadline)
     if head is None:
         return None
@@ -92,7 +93,7 @@ def _git(folder: str, words: Sequence[str], deadline: float, top: bool = False) 
     except (OSError, ValueError):
         return None
     try:
-        out, _ = process.communicate(timeout=max(0.01, deadline - time.monotonic()))
+        out, _ = process.communicate(timeout=max(0.01, deadline - clock.monotonic()))
     except subprocess.TimeoutExpired:
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -17,7 +17,6 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -25,7 +24,7 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import structs
 
 from ..presets.worker_group import inherited_env
-from . import environment, file_io, launch_record, run_directories
+from . import clock, environment, file_io, launch_record, run_directories
 from . import snapshot as folds
 from .agentless import DiskLink, FilesLink
 from .errors import NoTorchError, RunError, UnknownOutcomeError, UnreachableError
@@ -348,11 +347,11 @@ def _daemon_environment(entry: run_directories.Entry, given: Mapping[str, str]) 
 def _first_line(descriptor: int) -> str:
     import select
 
-    deadline = time.monotonic() + START_SECONDS
+    deadline = clock.monotonic() + START_SECONDS
     data = b""
     with os.fdopen(descriptor, "rb", buffering=0) as pipe:
         while b"\n" not in data:
-            ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
+            ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - clock.monotonic()))
             chunk = pipe.read(4096) if ready else b""
             if not chunk:
                 break
@@ -378,8 +377,8 @@ async def open_link(entry: run_directories.Entry, readonly: bool = False) -> Lin
 
 async def open_agent(entry: run_directories.Entry, readonly: bool = False) -> Link:
     """A link to exactly what serves this run directory, or to its files. Raises RunError and LinkError."""
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
+    deadline = clock.monotonic() + START_SECONDS
+    while clock.monotonic() < deadline:
         now = run_directories.condition_of(entry)
         if now is Condition.ELSEWHERE:
             raise UnreachableError(

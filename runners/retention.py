@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from . import file_io, run_directories, run_notes, run_removal
+from . import clock, file_io, run_directories, run_notes, run_removal
 from .errors import RunError
 from .formatting import duration_text, plural, seconds_of, size_short
 from .run_directories import Entry
@@ -86,11 +86,11 @@ def retire(rule: Retention, launched: str, now: float | None = None) -> str:
     """
     if not rule.acts:
         return "; ".join(rule.problems)
-    now, until = time.time() if now is None else now, time.monotonic() + SECONDS
+    now, until = clock.now() if now is None else now, clock.monotonic() + SECONDS
     gone, freed = list[str](), 0
     try:
         for entry in due(rule, launched, now):
-            if time.monotonic() > until:
+            if clock.monotonic() > until:
                 break
             try:
                 size = run_removal.remove(entry, wait_s=0.0)

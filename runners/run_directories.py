@@ -22,7 +22,7 @@ from msgspec import Struct, structs
 from ..presets import trusted_files
 from ..presets.finding import did_you_mean
 from ..presets.trusted_files import private_folder
-from . import file_io, host_processes, journal
+from . import clock, file_io, host_processes, journal
 from .errors import NoSuchRunError, RunError
 from .formatting import plural
 from .journal import History, RunRecord
@@ -93,7 +93,7 @@ def new_record(name: str) -> RunRecord:
         )
     run8 = secrets.token_hex(4)
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    return RunRecord(f"{stamp}-{name}-{run8}", run8, name, time.time(), platform.node())
+    return RunRecord(f"{stamp}-{name}-{run8}", run8, name, clock.now(), platform.node())
 
 
 @contextmanager

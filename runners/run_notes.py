@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,7 +18,7 @@ from msgspec import Struct
 
 from ..presets.sanitize import LONGEST, clean_text
 from ..presets.secrets import mask_text
-from . import file_io
+from . import clock, file_io
 from .errors import RunError
 
 NAME = "notes.jsonl"
@@ -103,7 +102,7 @@ def note(run_dir: Path, text: str) -> None:
     shown = clean_text(
         " ".join(text.split()), LONGEST
     )  # first: a secret with an escape sequence in it is still one
-    _append(run_dir, Change(time.time(), note=mask_text(shown)))
+    _append(run_dir, Change(clock.now(), note=mask_text(shown)))
 
 
 def tag(run_dir: Path, add: Sequence[str], remove: Sequence[str]) -> None:
@@ -112,7 +111,7 @@ def tag(run_dir: Path, add: Sequence[str], remove: Sequence[str]) -> None:
         check_tag(each)
     if len({*read(run_dir).tags, *add} - {*remove}) > MOST_TAGS:
         raise RunError(f"a run has {MOST_TAGS} tags at most: take one away with -TAG")
-    _append(run_dir, Change(time.time(), add=list(add), remove=list(remove)))
+    _append(run_dir, Change(clock.now(), add=list(add), remove=list(remove)))
 
 
 def check_tag(text: str) -> None:

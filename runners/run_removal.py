@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import file_io, host_processes, journal, run_directories, run_notes
+from . import clock, file_io, host_processes, journal, run_directories, run_notes
 from .checkpoints import folder_option
 from .errors import RunError
 from .formatting import plural
@@ -85,9 +85,9 @@ def refusal(entry: Entry, wait_s: float | None = None) -> str:
 
 def _released(entry: Entry, wait_s: float) -> bool:
     """Whether no process holds the run any more; the agent of one that has just ended gets a moment."""
-    until = time.monotonic() + wait_s
+    until = clock.monotonic() + wait_s
     while any(host_processes.locked(entry.path / lock) for lock in (AGENT_LOCK, RUNNER_LOCK)):
-        if time.monotonic() > until:
+        if clock.monotonic() > until:
             return False
         time.sleep(0.05)
     return True
@@ -279,4 +279,4 @@ def entry_of(run: str) -> Entry:
 
 def age(run: Removable, now: float | None = None) -> float:
     """Seconds since its end."""
-    return max(0.0, (time.time() if now is None else now) - run.ended)
+    return max(0.0, (clock.now() if now is None else now) - run.ended)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..presets.sanitize import clean_text
 from ..presets.save_on import SaveOn, parse
+from . import clock
 from .formatting import agreeing, spans_text
 from .model import Checkpoint, Command, CommandDone, RankPhase, Restart, Save
 from .state import RunState
@@ -118,7 +118,7 @@ def patience(seconds: float) -> float:
 
 def now_of(ranks: Mapping[int, object]) -> dict[int, float]:
     """Each of the ranks with the unix time of now."""
-    return dict.fromkeys(ranks, time.time())
+    return dict.fromkeys(ranks, clock.now())
 
 
 async def awaited(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -13,6 +12,7 @@ from msgspec import Struct
 from ..presets import worker_group
 from ..presets.finding import Finding, worst_first
 from ..presets.sanitize import clean_text
+from . import clock
 from .diagnosis.first_step import no_step_yet
 from .formatting import elapsed, spans_text
 from .journal import History
@@ -38,7 +38,7 @@ DAMAGED = "damaged"
 
 def status_json(state: RunState, now: float | None = None) -> dict[str, Any]:
     """The whole state of a run. Unknown values are null. Ages in seconds, sizes in bytes, times unix seconds."""
-    now = time.time() if now is None else now
+    now = clock.now() if now is None else now
     plan, arranged, acted = state.plan, sizes(state), applied(state)
     return {
         "run": state.run,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
@@ -13,6 +12,7 @@ from contextlib import suppress
 from msgspec import Struct
 from msgspec.structs import replace
 
+from . import clock
 from .agent.pyspy import PySpy, PySpyError
 from .finding_ledger import FindingLedger
 from .foreign_jobs import RankProcess, Scan, WatchedJob, command_of, name_of, scan
@@ -353,7 +353,7 @@ class WatchLink:
         self._spy = PySpy()
         self._paths: dict[str, str] = {}
         self._sizes: dict[str, int] = {}
-        self._watched, events = begin(job, Scan(time.time()), platform.node())
+        self._watched, events = begin(job, Scan(clock.now()), platform.node())
         self._keep(events)
 
     @property
@@ -365,7 +365,7 @@ class WatchLink:
         """What was seen so far, then what is seen, until the job is gone or the link is closed."""
         for stamped in [stamped for stamped in self._journal if stamped.seq > after]:
             yield stamped
-        yield Stamped(time=time.time(), event=CaughtUp(seq=len(self._journal)))
+        yield Stamped(time=clock.now(), event=CaughtUp(seq=len(self._journal)))
         self._sizes.clear()
         if self._gpus is not None:
             await self._gpus.start()
@@ -464,7 +464,7 @@ class WatchLink:
         return numbered
 
     def _stamp(self, event: Event) -> Stamped:
-        stamped = Stamped(time=time.time(), event=event)
+        stamped = Stamped(time=clock.now(), event=event)
         return self._keep([stamped])[0] if isinstance(event, FindingRaised | FindingCleared) else stamped
 
     def _grown(self) -> dict[str, int]:

@@ -7,13 +7,12 @@ asyncio.sleep, call_later and asyncio.timeout follow the loop; distui's own part
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 BEGIN = 1_000.0
 """Seconds on the loop's clock when it is made."""
-EPOCH = 1_700_000_000.0
-"""Unix seconds at that moment."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -24,6 +23,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         self._now = BEGIN
+        self._epoch = time.time() - BEGIN
         self._threads_at_work = 0
         super().__init__()
         selector: Any = self._selector  # type: ignore[attr-defined]
@@ -34,8 +34,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._now
 
     def wall_time(self) -> float:
-        """Unix seconds."""
-        return EPOCH + self._now - BEGIN
+        """Unix seconds; those of the system when the loop was made, as files have times, too."""
+        return self._epoch + self._now
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
         future = super().run_in_executor(executor, func, *args)

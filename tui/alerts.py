@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 from textual.app import App
 from textual.events import AppBlur, AppFocus, Event, Key
 
+from ..runners import clock
 from ..runners.state import RunState
 from .due_alerts import TerminalAlerts
 
@@ -54,13 +53,13 @@ class AlertingApp(App[None]):
     def ring(self, state: RunState, now: float) -> None:
         """Write what is due, where nobody looks; what somebody sees is not written later."""
         due = [] if self._alerts is None else self._alerts.due(state, now)
-        if due and self._driver is not None and self._focus.away(time.monotonic()):
+        if due and self._driver is not None and self._focus.away(clock.monotonic()):
             self._driver.write("".join(due))
             self._driver.flush()
 
     async def on_event(self, event: Event) -> None:
         if isinstance(event, Key):
-            self._focus.typed(time.monotonic())
+            self._focus.typed(clock.monotonic())
         elif isinstance(event, AppFocus | AppBlur):
             self._focus.report(isinstance(event, AppFocus))
         await super().on_event(event)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import signal
-import time
 
+from ..runners import clock
 from ..runners.errors import RunError
 from ..runners.notify import ways
 from ..runners.notify.messages import text_of
@@ -41,7 +41,7 @@ class TerminalAlerts:
         if not self._decided:
             self._decided = True
             self._decide(state, now)
-        at = time.monotonic()
+        at = clock.monotonic()
         if self._rules is None or (self._judged[0] == state.version and at - self._judged[1] < EVERY_S):
             return []
         self._judged = state.version, at

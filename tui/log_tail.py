@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from ..runners import clock
 from ..runners.formatting import size_short
 from ..runners.logs.dating import Dated, Key, LogSpan
 from ..runners.logs.follow import Level, level_of
@@ -66,7 +66,7 @@ class LogTail:
         files: Sequence[LogFile],
         grep: str = "",
         label: Callable[[LogFile], str] = label_of,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = clock.now,
     ) -> None:
         self.lines: list[LogLine] = []
         """What is shown, in order."""

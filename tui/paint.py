@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import select
-import time
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from textual.screen import Screen
 from textual.scrollbar import ScrollBar
 from textual.theme import BUILTIN_THEMES, Theme
 
+from ..runners import clock
 from .picture import Cell, Picture
 from .terminal import Waiting, take_answers
 
@@ -371,7 +371,7 @@ class Pacer:
         self,
         take: Callable[[int], str],
         write: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.monotonic,
     ) -> None:
         """`take` gives at most so many bytes of what is to be written; `write` writes them."""
         self.active = False

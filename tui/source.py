@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,7 @@ from msgspec.structs import asdict, replace
 
 from ..presets.finding import PlanError, PresetError
 from ..presets.sanitize import clean_text
-from ..runners import file_io, run_directories, run_notes
+from ..runners import clock, file_io, run_directories, run_notes
 from ..runners.agentless import stop_run
 from ..runners.diagnosis.nccl_facts import NcclFacts, merge
 from ..runners.errors import LaunchError, NoSuchRunError, RunError
@@ -85,7 +84,7 @@ class Follower(LinkFollower):
         self,
         open_link: Callable[[], Awaitable[Link]],
         *,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = clock.now,
         backoff: tuple[float, ...] = BACKOFF_S,
         notify: Callable[[Event | None], None] = lambda event: None,
     ) -> None:
@@ -297,7 +296,7 @@ class LocalSource:
 
         Cheap: called once a second while the list is shown.
         """
-        now = time.time()
+        now = clock.now()
         recorded = [self._entry(entry, now) for entry in run_directories.entries()]
         watched = [
             RunEntry(
@@ -353,12 +352,12 @@ class LocalSource:
         """The same with sizes, as far as they can be measured in a moment; called in a thread."""
         from ..runners.run_removal import size_of
 
-        began = time.monotonic()
+        began = clock.monotonic()
         for listed in self.runs():
             when, _ = self._sizes.get(listed.id, (0.0, 0))
             stale = not when or (listed.live and began - when > MEASURED_S)
-            if listed.path and stale and time.monotonic() - began < MEASURING_S:
-                self._sizes[listed.id] = time.monotonic(), size_of(Path(listed.path))
+            if listed.path and stale and clock.monotonic() - began < MEASURING_S:
+                self._sizes[listed.id] = clock.monotonic(), size_of(Path(listed.path))
         return self.runs()
 
     def mark(

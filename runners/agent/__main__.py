@@ -18,6 +18,7 @@ from ..logs.follow import ask_window
 from ..model import RunCreated
 from ..notify.notifier import RunNotices
 from ..run_directories import AGENT_FILE, Entry
+from ..telemetry.gpus import GpuSource
 from ..wire import client
 from ..wire.client import Window, sweep_sockets
 from .checkpoint_watch import CheckpointWatch
@@ -32,7 +33,7 @@ from .pulses import Pulses
 from .rank_lines import RankLines
 from .reclaim_watch import ReclaimWatch
 from .relay_client import AgentRelay, read_key
-from .runner_process import ServedRun
+from .runner_process import Runner, ServedRun, SpawnRunner
 from .sampling import Sampling
 from .server import AgentServer
 from .supervision import Supervision
@@ -48,7 +49,16 @@ within 15 s: nobody else can tell it how the part ended. The node's job waits lo
 class Agent:
     """One run on one node."""
 
-    def __init__(self, entry: Entry, plan: Plan, mode: StartMode = StartMode.START) -> None:
+    def __init__(
+        self,
+        entry: Entry,
+        plan: Plan,
+        mode: StartMode = StartMode.START,
+        *,
+        spawn_runner: SpawnRunner = Runner.start,
+        gpu_source: type[GpuSource] = GpuSource,
+    ) -> None:
+        """`spawn_runner` and `gpu_source` start the processes of a run."""
         self._mode = mode
         self.served = run = ServedRun(entry, plan)
         self._socket = Path(run.stem + ".sock")
@@ -59,13 +69,20 @@ class Agent:
         self.pulses = Pulses(
             run.state, hooks, run.emit, RankLines(run.run_dir, run.node, self._flush_times)
         )
-        self.sampling = Sampling(run, hooks, lambda: self.server.viewers, self.pulses.shares)
+        self.sampling = Sampling(run, hooks, lambda: self.server.viewers, self.pulses.shares, gpu_source)
         self.nccl = NcclSwitch(run, hooks, restarts)
         self.nccl_logs = NcclLogs(run, lower=self.nccl.lower, heard=self.sampling.training.heard)
         self.commands = AgentCommands(run, hooks, self.pulses.spy, restarts, self.nccl.switch)
         self.checkpoints = CheckpointWatch(run)
         self.supervision = Supervision(
-            run, hooks, restarts, self.sampling, self.nccl_logs, self.checkpoints, self._judge
+            run,
+            hooks,
+            restarts,
+            self.sampling,
+            self.nccl_logs,
+            self.checkpoints,
+            self._judge,
+            spawn_runner,
         )
         self.notifier = RunNotices(run, launched.value) if entry.record.kind != "node" else None
         """None for a part of a run on several nodes: its hub sends what is to be sent."""

@@ -7,13 +7,12 @@ import contextlib
 import math
 import os
 import stat
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
-from .. import file_io
+from .. import clock, file_io
 from ..checkpoints import (
     SaveReport,
     Seen,
@@ -81,7 +80,7 @@ class CheckpointWatch:
             if number.isdecimal():
                 for report in self._new(path):
                     self._take(int(number), report)
-        self._report_done(attempt, time.time())
+        self._report_done(attempt, clock.now())
 
     def close(self, attempt: int) -> None:
         """The ranks of the attempt are gone: report what is left, and what they had begun as torn."""

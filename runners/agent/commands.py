@@ -6,13 +6,12 @@ import asyncio
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from .. import kept_stacks, saving
+from .. import clock, kept_stacks, saving
 from ..daemon import (
     ENDED,
     NO_CLUSTER,
@@ -75,7 +74,7 @@ class Restarts:
         if refused := refusal(changes):
             raise CommandRefused(refused)
         await self._listening_runner()
-        before, began = run.state.attempt, time.monotonic()
+        before, began = run.state.attempt, clock.monotonic()
         await self._ask_launcher("restart", self._diff(env, unset))
         text = await self._restarted(before, began)
         return [Clause(text), *await self.environment.compare(changes)]
@@ -106,7 +105,7 @@ class Restarts:
 
     async def _revived(self, asked: str, changes: dict[str, str | None], before: int) -> None:
         try:
-            text = await self._restarted(before, time.monotonic())
+            text = await self._restarted(before, clock.monotonic())
             ok, text = True, sentence([Clause(text), *await self.environment.compare(changes)])
         except CommandRefused as error:
             ok, text = False, str(error)
@@ -119,7 +118,7 @@ class Restarts:
             raise CommandRefused(
                 f"attempt {run.state.attempt} is not running after {RESTART_SECONDS:.0f} s: see its logs"
             )
-        ranks, seconds = len(run.state.ranks), time.monotonic() - began
+        ranks, seconds = len(run.state.ranks), clock.monotonic() - began
         if self.environment.restored > before:
             raise CommandRefused(self.environment.why_restored)
         return (
@@ -178,7 +177,7 @@ class Restarts:
                 raise CommandRefused(
                     f"not done: the agent died before it made the request; attempt {before} goes on"
                 )
-        return await self._restarted(before, time.monotonic())
+        return await self._restarted(before, clock.monotonic())
 
     def _runner_listens(self) -> bool:
         return self._run.runner is not None and self._run.runner.listening
@@ -354,7 +353,7 @@ class AgentCommands(CommandExecutor):
             raise CommandRefused(sentence(also), also)
         data, left = within(data, DUMP_BYTES)
         if command.what == "stacks":
-            kept_stacks.keep(self._run.run_dir, self._run.node, time.time(), data)
+            kept_stacks.keep(self._run.run_dir, self._run.node, clock.now(), data)
         if left:
             also.append(Clause("too long for one answer: ask for {ranks} with --rank", left))
         return Reply(

@@ -8,7 +8,6 @@ import contextlib
 import os
 import shlex
 import signal
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from ...presets.finding import Finding
 from ...presets.plan import Plan
 from ...presets.render import revealed, unknown_words
 from ...presets.secrets import MASK, SECRET_WORDS
-from .. import environment, rpc
+from .. import clock, environment, rpc
 from ..environment import Kept, Started
 from ..formatting import agreeing
 from ..logs.log_files import attempt_dir
@@ -99,7 +98,7 @@ class HookClient:
         self.stacks_file: Path | None = None
         self.path, self._changed, self._has_counted = path, changed, counted
         self._writer: asyncio.StreamWriter | None = None
-        self._young_until, self._heard = time.monotonic() + YOUNG_S, asyncio.Event()
+        self._young_until, self._heard = clock.monotonic() + YOUNG_S, asyncio.Event()
         self._requests = rpc.OpenRequests[dict[str, Any]]()
         self.hello: dict[str, Any] = {}
         self.signals = 0
@@ -120,7 +119,7 @@ class HookClient:
     async def heard(self) -> None:
         """Wait until the hook has sent its hello, the rank is gone, or YOUNG_S have passed: then it has no hook."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._heard.wait(), max(0.0, self._young_until - time.monotonic()))
+            await asyncio.wait_for(self._heard.wait(), max(0.0, self._young_until - clock.monotonic()))
 
     async def run(self) -> None:
         """Connect as soon as the hook listens, then read until the rank is gone; cancel to stop."""

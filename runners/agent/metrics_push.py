@@ -9,10 +9,10 @@ import json
 import os
 import socket
 import sys
-import time
 from collections.abc import Mapping
 from typing import Any
 
+from .. import clock
 from ..notify.sending import NETWORK
 from ..settings_file import Lookup, SecretError, settings_path
 from ..telemetry import export_settings
@@ -145,7 +145,7 @@ class MetricsPush:
         if not await asyncio.to_thread(_is_installed):
             return MISSING
         run = self._run
-        state, name, now = run.state, run.record.run, time.time()
+        state, name, now = run.state, run.record.run, clock.now()
         return await process.push({
             "url": otlp.url, "host": otlp.host, "headers": headers, "at": now, "began": state.began or now,
             "resource": resource_of(facts_of(state, run.node), name, run.node, socket.gethostname()),
@@ -166,7 +166,7 @@ class MetricsPush:
         await self._push(otlp, process)
 
     def _report(self, problem: PushProblem, why: str) -> None:
-        if problem.heard(why, time.monotonic()):
+        if problem.heard(why, clock.monotonic()):
             remedy = "see to the collector, or correct [export] of settings.toml for the next run; this one goes on"
             report(self._run, FAILED, why and f"metrics are not pushed: {why}", remedy)
 

@@ -6,11 +6,10 @@ import asyncio
 import contextlib
 import os
 import stat
-import time
 from pathlib import Path
 
 from ...presets.finding import Finding
-from .. import file_io
+from .. import clock, file_io
 from ..telemetry import export_settings
 from ..telemetry.open_metrics import samples_of, text_of
 from .runner_process import ServedRun
@@ -40,7 +39,7 @@ class MetricsWriter:
         self._report("; ".join(settings.problems))
         if settings.directory is None:
             return
-        await asyncio.to_thread(sweep, settings.directory, time.time())
+        await asyncio.to_thread(sweep, settings.directory, clock.now())
         try:
             while True:
                 self._writing = asyncio.create_task(self._write(settings.directory))
@@ -51,7 +50,7 @@ class MetricsWriter:
 
     async def _write(self, directory: Path) -> str:
         """Why that was not possible; "" where it was."""
-        samples = samples_of(self._run.state, self._run.record.run, self._run.node, time.time())
+        samples = samples_of(self._run.state, self._run.record.run, self._run.node, clock.now())
         return await asyncio.to_thread(write, directory / self._name, text_of(samples))
 
     async def _finish(self, directory: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from msgspec import Raw, structs
 
 from ...presets.finding import Finding
 from ...presets.nccl import FLOOD_BYTES, disk_reserve
+from .. import clock
 from ..diagnosis import nccl_facts
 from ..diagnosis.file_names import Whose
 from ..diagnosis.first_cause import LogFinding, finding_of, fired
@@ -104,9 +104,9 @@ class Guard:
         """Look for as long as the run lives; cancel to stop."""
         while True:
             await asyncio.sleep(RATE_EVERY_S)
-            flood = self.check(time.monotonic())
+            flood = self.check(clock.monotonic())
             if flood is not None:
-                self._quiet_until = time.monotonic() + QUIET_S
+                self._quiet_until = clock.monotonic() + QUIET_S
                 await self._act(flood)
 
     def check(self, now: float) -> Flood | None:
@@ -133,7 +133,7 @@ class Guard:
         evidence = (f"{flood.text}: {limits}",)
         node = self._run.node
         finding = Finding(
-            FLOOD_ID, "warning", text, role=role, node=node, remedy=remedy, evidence=evidence, since=time.time(),
+            FLOOD_ID, "warning", text, role=role, node=node, remedy=remedy, evidence=evidence, since=clock.now(),
         )  # fmt: skip
         raised = self._run.state.findings.get((FLOOD_ID, None, node))
         if raised is None or raised.text != text:
@@ -599,7 +599,7 @@ class NcclLogs:
 
     def _report(self, left: int) -> None:
         assert self._tails is not None
-        now, tails = time.time(), self._tails
+        now, tails = clock.now(), self._tails
         for file, newest in tails.recent():
             self._heard(file, newest)
         events = self._findings.news(tails.reading, now)
@@ -608,7 +608,7 @@ class NcclLogs:
         for event in events:
             self._run.emit(event)
         self._dirty = tails.reading.nccl_lines > 0
-        if self._dirty and time.monotonic() - self._ticked >= EVERY_S:
+        if self._dirty and clock.monotonic() - self._ticked >= EVERY_S:
             self._dirty = False
             self._tick(tails, now)
 
@@ -627,7 +627,7 @@ class NcclLogs:
         )
         same = structs.replace(facts, lines=0)
         if self._last != same:
-            self._last, self._ticked = same, time.monotonic()
+            self._last, self._ticked = same, clock.monotonic()
             self._run.emit(NcclTick(tails.attempt, Raw(nccl_facts.encode(facts))))
 
 

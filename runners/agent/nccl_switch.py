@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from ...presets.finding import Finding
 from ...presets.nccl import DEFAULT_SUBSYS, NcclError, parse_level, parse_subsys
+from .. import clock
 from ..daemon import CommandRefused, Reply
 from ..diagnosis import ras
 from ..formatting import spans_text
@@ -53,7 +53,7 @@ class NcclSwitch:
         """After an adoption: a level whose time is not over yet still goes back."""
         last = self._run.state.nccl
         if last is not None and last.until is not None:
-            self._go_back_after(max(0.0, last.until - time.time()), last.ranks)
+            self._go_back_after(max(0.0, last.until - clock.now()), last.ranks)
 
     async def switch(self, command: SetNccl) -> Reply:
         """Do it; what came of it. Raises CommandRefused or HookError."""
@@ -199,7 +199,7 @@ class NcclSwitch:
         self._run.emit(NcclChanged(level, "", still, True, f"NCCL_DEBUG is back at {level}{text}", None))
 
     def _report(self, command: SetNccl, level: str, ranks: tuple[int, ...], live: bool, text: str) -> None:
-        until = None if command.seconds is None else time.time() + command.seconds
+        until = None if command.seconds is None else clock.now() + command.seconds
         subsys = parse_subsys(command.subsys)
         self._run.emit(NcclChanged(level, subsys, ranks, live, text, until))
 
@@ -334,7 +334,7 @@ class RasWatch:
         """For as long as the run lives; cancel to stop."""
         while not self._off:
             await asyncio.sleep(EVERY_S)
-            if refusal(self._run.state, self._always, time.time()):
+            if refusal(self._run.state, self._always, clock.now()):
                 self._before = None
                 self._report(None)
             else:

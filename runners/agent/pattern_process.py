@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import json
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ...presets.signal_patterns import FIELDS
+from .. import clock
 from ..telemetry import match_signals
 from ..telemetry.proc import read_stat
 from ..telemetry.rank_signals import OWN_PATTERN
@@ -86,11 +86,11 @@ class SignalPatterns:
             )  # fmt: skip
         process = self._process
         asking = asyncio.create_task(_exchange(process, json.dumps(lines).encode() + b"\n"))
-        began, before = time.monotonic(), _cpu_s(process.pid)
+        began, before = clock.monotonic(), _cpu_s(process.pid)
         try:
             while not (await asyncio.wait({asking}, timeout=PATIENCE_S))[0]:
                 busy = _cpu_s(process.pid) - before >= PATIENCE_S * BUSY
-                if busy or time.monotonic() - began >= MOST_PATIENCE_S:
+                if busy or clock.monotonic() - began >= MOST_PATIENCE_S:
                     raise TimeoutError
             matches: list[dict[str, str]] = json.loads(asking.result())
         finally:

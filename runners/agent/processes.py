@@ -8,13 +8,13 @@ import ctypes
 import os
 import re
 import signal
-import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 from ...presets.sanitize import clean_text
+from .. import clock
 from ..telemetry.gpu_words import XID
 from ..telemetry.proc import all_stats, children, is_own, pids, read_once, read_stat
 
@@ -254,7 +254,7 @@ def in_kernel_log(pid: int, log: Iterable[KernelMessage]) -> str | None:
 def xids(pid: int, log: Iterable[KernelMessage], now: float) -> tuple[str, ...]:
     """The driver's errors that name this process, or that came just now and name none, in its words and in ours.
 
-    `now` as time.monotonic() has it, which the kernel's log follows.
+    `now` as clock.monotonic() has it, which the kernel's log follows.
     """
     lines: list[str] = []
     for message in log:
@@ -330,7 +330,7 @@ class OomWatch:
         if pid is None:
             return NOTHING
         log = kernel_log()
-        errors = xids(pid, log, time.monotonic())
+        errors = xids(pid, log, clock.monotonic())
         if signal == "SIGKILL":
             return KernelEvidence(self._oom(pid, log), errors)
         counted = self._counted()  # a data loader's worker, or another child of it

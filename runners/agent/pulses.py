@@ -9,7 +9,6 @@ import math
 import os
 import re
 import struct
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
+from .. import clock
 from ..diagnosis.activity import Kind, place
 from ..diagnosis.rank_dumps import main_frames, threads
 from ..model import Event, OwnLine, Pulse, PulseTick, RankPhase, Site, Stall
@@ -351,7 +351,7 @@ class Pulses:
 
     async def _rest(self) -> None:
         """Until the clock shows a multiple of the pace: all nodes look at about the same moment."""
-        pace, now = ATTENTIVE_S if self._attentive else EVERY_S, time.time()
+        pace, now = ATTENTIVE_S if self._attentive else EVERY_S, clock.now()
         due = (now // pace + 1) * pace
         if 0 < due - self._due < pace / 2:
             due += pace
@@ -363,7 +363,7 @@ class Pulses:
         self._remember(ranks)
         asked = self._question()
         pulses = await asyncio.gather(*(self._pulse(*each, asked) for each in sorted(ranks.items())))
-        now = time.monotonic()
+        now = clock.monotonic()
         early = [pulse for pulse in pulses if self._waits(pulse, EARLY_S)]
         waiting = [pulse for pulse in pulses if self._waits(pulse, WAITS_S)]
         slow = [pulse for pulse in pulses if self._begins(pulse, now)]
@@ -385,7 +385,7 @@ class Pulses:
     def _remember(self, ranks: Mapping[int, int]) -> None:
         self._ranks = {rank: state for rank, state in self._ranks.items() if ranks.get(rank) == state.pid}
         self.spy.keep(ranks.values())
-        now = time.monotonic()
+        now = clock.monotonic()
         for rank in ranks.keys() - self._ranks.keys():
             self._ranks[rank] = _PulseState(ranks[rank], now, *world_of(ranks[rank]), moved=now, busy=now)
         if not ranks:
@@ -394,7 +394,7 @@ class Pulses:
     def _question(self) -> dict[str, Any]:
         """What the hooks are asked: the same of all, so that what they tell can be compared."""
         asked: dict[str, Any] = {"samples": SAMPLES if self._attentive else 1}
-        slot = time.time() // WHOLE_S
+        slot = clock.now() // WHOLE_S
         if self._waiting or slot != self._slot:
             asked |= {"whole": True, "sites": self._waiting}
         self._slot = slot
@@ -404,7 +404,7 @@ class Pulses:
         """A look at one rank; it takes ANSWER_S at most, and what a signal takes."""
         state, hook = self._ranks[rank], self._hooks.by_rank.get(rank)
         answer = None if hook is None else await self._answer(hook, state, asked)
-        seen, at = sample(pid), time.time()
+        seen, at = sample(pid), clock.now()
         facts: dict[str, Any] = {
             "rank": rank,
             "at": at,
@@ -436,7 +436,7 @@ class Pulses:
         """The stack by py-spy, if it has one: of who is silent, and without a hook of who stands still, or anyone while
         a rank of this node waits.
         """
-        now = time.monotonic()
+        now = clock.monotonic()
         before, state.cpu_s = state.cpu_s, seen.cpu_s
         used = None if before is None or seen.cpu_s is None else seen.cpu_s - before
         if used is None or used > QUIET_SHARE * (now - state.sampled):
@@ -466,7 +466,7 @@ class Pulses:
         The signal goes to the hook's thread alone, and while that waits for the interpreter: whoever keeps the
         interpreter from it for so long is in C, so that no frame changes while it is written down.
         """
-        now, thread = time.monotonic(), hook.hello.get("thread")
+        now, thread = clock.monotonic(), hook.hello.get("thread")
         stat = None if thread is None else read_stat(thread, f"/proc/{state.pid}/task")
         if stat is None or stat.state == "R":
             return

@@ -8,13 +8,13 @@ import os
 import re
 import shutil
 import signal
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from .. import clock
 from ..model import Clause, Site
 from ..telemetry.proc import read_once, read_stat
 from .hook_clients import HookClient, HookError, HookRefusal
@@ -170,20 +170,20 @@ class PySpy:
         """The stacks now, or those of the last EVERY_S. Raises PySpyError."""
         async with self._turn:
             newest = self._seen.get(pid)
-            if newest is not None and time.monotonic() - newest.at < EVERY_S:
+            if newest is not None and clock.monotonic() - newest.at < EVERY_S:
                 return newest
             self._seen.pop(pid, None)
             try:
                 self._seen[pid] = newest = await _dump(pid)
             except PySpyError:
-                self._failed[pid] = time.monotonic()
+                self._failed[pid] = clock.monotonic()
                 raise
             self._failed.pop(pid, None)
             return newest
 
     def sites(self, pid: int, wanted: bool) -> tuple[Site, ...]:
         """The main thread as it was seen last, () before that; soon seen anew while it is `wanted`."""
-        now, newest = time.monotonic(), self._seen.get(pid)
+        now, newest = clock.monotonic(), self._seen.get(pid)
         if not wanted:
             self._wanted.discard(pid)
             self._since.pop(pid, None)
@@ -204,7 +204,7 @@ class PySpy:
     def may_see(self, pid: int) -> bool:
         """Whether a dump may still come: the program is there, and has not failed of late."""
         failed = self._failed.get(pid)
-        return (failed is None or time.monotonic() - failed > AGAIN_S) and find(pid) is not None
+        return (failed is None or clock.monotonic() - failed > AGAIN_S) and find(pid) is not None
 
     def keep(self, pids: Iterable[int]) -> None:
         """Forget all processes but these."""
@@ -227,7 +227,7 @@ async def stacks(hook: HookClient, spy: PySpy, old: dict[int, float]) -> str:
 
     The seconds of one that was seen before go into `old`. Raises HookError.
     """
-    asked = time.monotonic()
+    asked = clock.monotonic()
     try:
         return await hook.stacks()
     except HookError as error:
@@ -287,7 +287,7 @@ async def _dump(pid: int) -> StackDump:
         raise PySpyError(MISSING)
     try:
         async with asyncio.timeout(LIMIT_S):
-            at, written = time.monotonic(), await _dump_json(program, pid)
+            at, written = clock.monotonic(), await _dump_json(program, pid)
     except TimeoutError:
         raise PySpyError(f"py-spy was not done within {LIMIT_S:g} s") from None
     except OSError as error:

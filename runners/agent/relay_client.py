@@ -9,14 +9,13 @@ import hashlib
 import hmac
 import os
 import struct
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from ...presets.finding import Finding
-from .. import file_io
+from .. import clock, file_io
 from ..inrank.relay import CONTROL, HEAD
 from ..inrank.secure_channel import KEY_FILE, hide
 from ..wire import client
@@ -430,7 +429,7 @@ class AgentRelay:
 
     def _store_changed(self, message: dict[str, str]) -> None:
         if message.get("store") == "up":
-            self._up, self._since = True, time.monotonic()
+            self._up, self._since = True, clock.monotonic()
             for name, peer in self._cut.items():
                 self.send(peer, self._greeting.seal(FrameKind.UNKNOWN, name, (self._node, peer)))
             self._cut.clear()
@@ -478,7 +477,7 @@ class AgentRelay:
             async with asyncio.timeout(OPEN_SECONDS):
                 nonce = await future
         except TimeoutError:
-            self._ended[name] = time.monotonic()
+            self._ended[name] = clock.monotonic()
             raise RelayError(
                 f"node {node} did not answer within {OPEN_SECONDS:.0f} s: its agent or runner is not there"
             ) from None
@@ -544,7 +543,7 @@ class AgentRelay:
     def _accept(self, peer: int, name: bytes) -> None:
         if name in self._streams or name in self._ended:
             raise Rejected("it was here before")
-        now = time.monotonic()
+        now = clock.monotonic()
         for late in [stream for stream, since in self._unconfirmed.items() if now - since > OPEN_SECONDS]:
             self._streams[late].broken("")
         if len(self._unconfirmed) >= MOST_UNCONFIRMED:
@@ -556,7 +555,7 @@ class AgentRelay:
 
     def _stray(self, peer: int, name: bytes, answer: bool = True) -> None:
         """A frame of a stream that is not: late, or forged. Raises Rejected."""
-        now = time.monotonic()
+        now = clock.monotonic()
         if now - self._ended.get(name, -GRACE_SECONDS) < GRACE_SECONDS:
             return
         if now - self._since > GRACE_SECONDS:
@@ -582,7 +581,7 @@ class AgentRelay:
         """A stream has ended, and its END is sent or was heard."""
         self._streams.pop(stream.name, None)
         self._unconfirmed.pop(stream.name, None)
-        self._ended[stream.name] = time.monotonic()
+        self._ended[stream.name] = clock.monotonic()
         while len(self._ended) > MOST_REMEMBERED:
             del self._ended[next(iter(self._ended))]
         self._name_peers()

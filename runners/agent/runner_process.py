@@ -6,14 +6,13 @@ import asyncio
 import contextlib
 import subprocess
 import sys
-import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from .. import file_io, rpc, run_directories
+from .. import clock, file_io, rpc, run_directories
 from ..daemon import DaemonRun
 from ..finding_ledger import FindingLedger
 from ..journal import REPORT
@@ -93,9 +92,13 @@ class Runner:
         if self._process is not None:
             self._process.wait()
 
+    def lives(self) -> bool:
+        """Whether its process runs now."""
+        return file_io.alive(self.who)
+
     async def listen(self) -> None:
         """Hold a connection on which the runner pokes, and reconnect while the runner lives."""
-        while file_io.alive(self.who):
+        while self.lives():
             try:
                 reader, self._writer = await client.connect(self.who.socket)
             except OSError:
@@ -129,13 +132,17 @@ class Runner:
         if op != "stop":
             if state_of(self.who.pid) in ("T", "t"):
                 raise TimeoutError(_stopped(self.who.pid))
-            fields["until"] = time.monotonic() + ASK_S
+            fields["until"] = clock.monotonic() + ASK_S
         with self._requests.open() as request:
             self._writer.write(msgspec.json.encode({"op": op, "id": request.number, **fields}) + b"\n")
             try:
                 return await request.next(ASK_S + LATE_S)
             except TimeoutError:
                 raise TimeoutError(_silent(self.who.pid)) from None
+
+
+SpawnRunner = Callable[[ServedRun, Mapping[str, str], str], Runner]
+"""Starts the runner of a run with an environment and a cause, as Runner.start does."""
 
 
 def _stopped(pid: int) -> str:
@@ -150,7 +157,7 @@ async def ask_once(path: str, op: str, **fields: Any) -> dict[str, Any]:
     """Send one command to the runner at a socket. Raises OSError when there is none."""
     reader, writer = await client.connect(path)
     try:
-        fields["until"] = time.monotonic() + ASK_S
+        fields["until"] = clock.monotonic() + ASK_S
         writer.write(msgspec.json.encode({"op": op, "id": 1, **fields}) + b"\n")
         async with asyncio.timeout(ASK_S + LATE_S):
             line = b"\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 from msgspec import structs
 
 from ...presets.finding import Finding
+from .. import clock
 from ..finding_ledger import FindingLedger, report_bug
 from ..formatting import size_text
 from ..logs.line_times import LineTimes
@@ -82,7 +82,7 @@ class Growing:
         self._times.flush(file)
 
     def _check_files(self) -> None:
-        before, self._checked = self._checked, time.monotonic()
+        before, self._checked = self._checked, clock.monotonic()
         sizes = self._unreported
         while True:
             folders = self._watch.folders
@@ -98,8 +98,8 @@ class Growing:
 
     def _note(self, grown: Mapping[str, int], before: float) -> None:
         """`before`: when the sizes were looked at before, by the monotonic clock, which nobody sets."""
-        now = time.time()
-        then = now - (time.monotonic() - before) if before > 0 else None
+        now = clock.now()
+        then = now - (clock.monotonic() - before) if before > 0 else None
         for file, size in grown.items():
             if size != GONE:
                 self._times.note(file, size, self._watch.written[file], then, now)
@@ -141,7 +141,7 @@ class Growing:
         assert self._notifier is not None
         if self._notifier.heard():
             self._listened = ()
-            left = self._checked + (SHORTEST_S if self._attended else QUIET_S) - time.monotonic()
+            left = self._checked + (SHORTEST_S if self._attended else QUIET_S) - clock.monotonic()
             if left <= 0:
                 self._check_again_soon()
             elif self._due is None:
@@ -284,7 +284,12 @@ class Sampling:
     """Samples for as long as the run lives."""
 
     def __init__(
-        self, run: ServedRun, hooks: Hooks, viewers: Callable[[], int], shares: WaitShares | None = None
+        self,
+        run: ServedRun,
+        hooks: Hooks,
+        viewers: Callable[[], int],
+        shares: WaitShares | None = None,
+        gpu_source: type[GpuSource] = GpuSource,
     ) -> None:
         """`viewers`: how many are connected now; `shares`: how much the ranks wait."""
         self._run, self._hooks, self._viewers = run, hooks, viewers
@@ -294,7 +299,7 @@ class Sampling:
         self._growing = Growing(run.run_dir, lambda sizes: run.emit(LogGrew(sizes)))
         self._limits = FileLimits(run)
         self._metrics = MetricsStore(run.run_dir / FOLDER)
-        self._gpus = GpuSource(INTERVAL_S, self._gpu_event, node=run.node)
+        self._gpus = gpu_source(INTERVAL_S, self._gpu_event, node=run.node)
         self._placing = Placing(run.node)
         self._newest: tuple[Gpu, ...] = ()
         self._heard = float("-inf")
@@ -313,7 +318,7 @@ class Sampling:
         await self._gpus.start()
         self._growing.begin()
         while True:
-            self._began = time.monotonic()
+            self._began = clock.monotonic()
             self._due.clear()
             self._growing.attend(self._viewers() > 0)
             await self._guarded()
@@ -322,7 +327,7 @@ class Sampling:
 
     async def _rest(self) -> None:
         late = INTERVAL_S + (LATE_S if self._gpus.sampling else 0.0)
-        left = self._began + late - time.monotonic()
+        left = self._began + late - clock.monotonic()
         alarm = asyncio.get_running_loop().call_later(max(0.0, left), self._due.set)
         await self._due.wait()
         alarm.cancel()
@@ -356,8 +361,8 @@ class Sampling:
             return
         self._newest = event.gpus
         if event.problem is None:
-            self._heard = time.monotonic()
-        if event.problem is None and time.monotonic() - self._began > INTERVAL_S / 2:
+            self._heard = clock.monotonic()
+        if event.problem is None and clock.monotonic() - self._began > INTERVAL_S / 2:
             self._held = event
             self._due.set()
         else:
@@ -390,7 +395,7 @@ class Sampling:
     def collect_last(self) -> tuple[TrainingSample, ...]:
         """The last training signals of an attempt that ends, which no sample comes to keep in the metrics."""
         self.training.collect()
-        self._metrics.append(time.time(), training=self.training.last)
+        self._metrics.append(clock.now(), training=self.training.last)
         return self.training.last
 
     async def _sample(self) -> None:
@@ -422,8 +427,8 @@ class Sampling:
     def _keep(self, host: Host, ticks: tuple[RankSample, ...]) -> None:
         """Write to disk what belongs there, and say when that cannot be."""
         # A driver that does not answer leaves old values behind, which are none of this second.
-        gpus = self._newest if time.monotonic() - self._heard < STALE_S else ()
-        self._metrics.append(time.time(), gpus, ticks, host, self._run.state.training.values())
+        gpus = self._newest if clock.monotonic() - self._heard < STALE_S else ()
+        self._metrics.append(clock.now(), gpus, ticks, host, self._run.state.training.values())
         self._run.journal.flush()
         refused = self._metrics.problem is not None or self._run.journal.blocked
         self._check_disk(host.disk_free, host.disk_total, refused)
@@ -431,7 +436,7 @@ class Sampling:
             self._host.doubt_disks()  # else the next sample might clear it by what is remembered from before
 
     def _with_steps(self, sample: RankSample, counted: tuple[int | None, float] | None) -> RankSample:
-        now, run = time.time(), self._run
+        now, run = clock.now(), self._run
         step, step_s = self.paces.add(sample.rank, sample.pid, counted, now)
         waits = self._shares.percent(sample.rank, sample.pid, now)
         age = silence(run.run_dir, run.node, run.state.attempt, sample.rank, now)

@@ -10,13 +10,13 @@ import resource
 import signal
 import socket
 import sys
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
+from .. import clock
 from ..daemon import DaemonRun
 from ..errors import RunError
 from ..journal import Journal, RunRecord
@@ -136,7 +136,7 @@ async def _refuse(client: Client, line: bytes, error: FrameError) -> None:
     name = _ID.search(line)
     if name is not None:
         refusal = CommandDone(name[1].decode(), False, f"{error}; nothing was done")
-        client.reply(encode(Stamped(time.time(), refusal)))
+        client.reply(encode(Stamped(clock.now(), refusal)))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1):
                 await client.taken()
@@ -179,7 +179,7 @@ class Client:
             self._next = max(self._next, self._journal.lines.after(hello.after))
         else:
             self._next = len(self._journal.lines)
-            self._replies.append(encode(Stamped(time.time(), folded, node=HUB)))
+            self._replies.append(encode(Stamped(clock.now(), folded, node=HUB)))
         self._wake.set()
 
     def offer(self, stamped: Stamped) -> None:
@@ -234,7 +234,7 @@ class Client:
                 self._gather_anew()
             if level and not self._caught_up:
                 self._caught_up = True
-                parts.append(encode(Stamped(time.time(), CaughtUp(self._journal.seq))))
+                parts.append(encode(Stamped(clock.now(), CaughtUp(self._journal.seq))))
         return b"".join(parts)
 
 
@@ -406,7 +406,7 @@ class AgentServer:
         record = self._record
         node = HUB if record.kind == "hub" else record.node
         seq = self._journal.seq
-        return AgentHello(PROTOCOL, self._version, record.run, seq, CAPS, node=node, now=time.time())
+        return AgentHello(PROTOCOL, self._version, record.run, seq, CAPS, node=node, now=clock.now())
 
     async def _listen(self, client: Client, reader: asyncio.StreamReader) -> None:
         """Take requests until the viewer leaves. Raises FrameError and OSError."""
@@ -434,7 +434,7 @@ class AgentServer:
         await client.taken()
         why = await self.pass_on(node, reader, client.writer)
         if why:
-            client.reply(encode(Stamped(time.time(), CommandDone(VIA_ID, False, why))))
+            client.reply(encode(Stamped(clock.now(), CommandDone(VIA_ID, False, why))))
             await client.taken()
 
     def _take(self, client: Client, command: Hello | ReadLog | ReadMetrics | Action) -> None:
@@ -469,7 +469,7 @@ class AgentServer:
         if isinstance(command, ReadLog | ReadMetrics):
             return
         text = "not known whether that was done: an internal error came in between, see agent.log"
-        client.reply(encode(Stamped(time.time(), CommandDone(command.id, False, text))))
+        client.reply(encode(Stamped(clock.now(), CommandDone(command.id, False, text))))
 
     async def _show(self, client: Client, ask: ReadLog) -> None:
         async with client.turn:
@@ -487,7 +487,7 @@ class AgentServer:
             done = CommandDone(command.id, False, "this connection is read-only")
         else:
             done = await self._execute(command)
-        client.reply(encode(Stamped(time.time(), done)))
+        client.reply(encode(Stamped(clock.now(), done)))
 
     async def _window(self, ask: ReadLog) -> bytes:
         window = await self._read_window(

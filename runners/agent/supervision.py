@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from msgspec import Struct, structs
 
 from ...presets.finding import Finding
 from ...presets.sanitize import clean_line, clean_text
-from .. import file_io
+from .. import clock, file_io
 from ..diagnosis import activity
 from ..diagnosis.died import behind
 from ..host_processes import StartMode
@@ -47,7 +46,7 @@ from .commands import Restarts
 from .hook_clients import Hooks
 from .nccl_logs import NcclLogs
 from .processes import NOTHING, KernelEvidence, OomWatch, sweep
-from .runner_process import ReportTail, Runner, ServedRun, reports
+from .runner_process import ReportTail, Runner, ServedRun, SpawnRunner, reports
 from .sampling import Sampling
 
 LAST_LINES = 12
@@ -351,8 +350,10 @@ class Supervision:
         nccl_logs: NcclLogs,
         checkpoints: CheckpointWatch,
         judge: Callable[[], Awaitable[None]],
+        spawn_runner: SpawnRunner = Runner.start,
     ) -> None:
         """`judge` runs all detectors once more."""
+        self._spawn_runner = spawn_runner
         self._run, self._hooks, self._restarts = run, hooks, restarts
         self._sampling, self._nccl_logs, self._judge = sampling, nccl_logs, judge
         self._checkpoints = checkpoints
@@ -402,7 +403,7 @@ class Supervision:
             await self._end(RunPhase.FAILED, 2, forgotten)
             return
         try:
-            self._run.runner = Runner.start(self._run, self._environment.for_runner(), cause)
+            self._run.runner = self._spawn_runner(self._run, self._environment.for_runner(), cause)
             self._fresh = True
         except (OSError, ValueError) as error:
             python = self._run.plan.python or self._run.plan.argv[0]
@@ -486,8 +487,8 @@ class Supervision:
             self._hooks.follow(event)
 
     def _attempt_started(self, event: AttemptStarted, at: float) -> None:
-        age = time.time() - at
-        self._began = (event.attempt, time.monotonic() - age) if 0.0 <= age < FRESH_S else (0, 0.0)
+        age = clock.now() - at
+        self._began = (event.attempt, clock.monotonic() - age) if 0.0 <= age < FRESH_S else (0, 0.0)
         self._changes, self._evidence, self._hangs = {}, {}, ()
         self._hooks.keep({place.rank for place in event.ranks})
         if self._run.runner is None:
@@ -544,7 +545,7 @@ class Supervision:
             run.emit(change)
         self._checkpoints.close(event.attempt)
         number, began = self._began
-        lasted_s = time.monotonic() - began if number == event.attempt else None
+        lasted_s = clock.monotonic() - began if number == event.attempt else None
         training = self._sampling.collect_last()
         event = structs.replace(
             event,
@@ -630,7 +631,7 @@ class Supervision:
         run = self._run
         last = run.state.attempts[-1]
         policy = dataclasses.asdict(run.plan.restart)
-        verdict = after_failure(policy, run.state.failures, last.lasted(time.time()) or 0.0)
+        verdict = after_failure(policy, run.state.failures, last.lasted(clock.now()) or 0.0)
         if last.ended is None:
             text = f"attempt {last.number} lost its runner (pid {pid})"
             self._emit_end(AttemptEnded(last.number, Outcome.LOST, None, text))

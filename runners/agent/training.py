@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 
 from msgspec import structs
 
 from ...presets.finding import Finding
 from ...presets.plan import Plan
+from .. import clock
 from ..logs.log_files import LogFile
 from ..mfu import computed
 from ..model import TrainingSample, TrainingTick
@@ -66,7 +66,7 @@ class Training:
 
     def heard(self, file: LogFile, tail: bytes, now: float | None = None) -> None:
         """The end of what a rank or a command has written since the last call."""
-        now = time.time() if now is None else now
+        now = clock.now() if now is None else now
         self._follow_attempt()
         if file.attempt != self._attempt:
             return  # the rest of the attempt before, which is read once this one has begun

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from .. import environment, file_io, journal, run_directories
+from .. import clock, environment, file_io, journal, run_directories
 from ..agentless import DiskLink
 from ..diagnosis.log_sources import Named
 from ..diagnosis.nccl_facts import NcclFacts, decode, merge
@@ -90,7 +89,7 @@ async def _account(entry: Entry, link: Link, state: RunState, number: int | None
     if number is not None and attempt is None:
         count = f"its last is {state.attempt}" if state.attempts else "it has none that is recorded"
         raise RunError(f"run {title} has no attempt {number}: {count}")
-    plan, now = _plan(entry), time.time()
+    plan, now = _plan(entry), clock.now()
     kept = environment.read(entry.path)
     values = kept.values if kept is not None else _planned(plan)
     hidden = kept.hidden if kept is not None else frozenset()
@@ -159,9 +158,9 @@ def _nccl(entry: Entry, state: RunState, number: int | None) -> NcclFacts | None
             return merge(map(decode, held))
         except msgspec.MsgspecError:
             pass  # of another version: the logs are read
-    deadline = time.monotonic() + LOGS_S
+    deadline = clock.monotonic() + LOGS_S
     files = [named for named in logs_of_run(entry, number) if _is_ncclish(named)]
-    reading, _ = read_run(files, stopped=lambda: time.monotonic() > deadline)
+    reading, _ = read_run(files, stopped=lambda: clock.monotonic() > deadline)
     facts = reading.facts()
     return facts if facts.nodes or facts.communicators else None
 

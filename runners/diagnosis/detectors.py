@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...presets.finding import Finding
 from ...presets.plan import Plan
+from .. import clock
 from ..finding_ledger import FindingLedger, Key, by_key, report_bug
 from ..model import Event, FindingRaised, Pulse, RankPhase, RunPhase
 from ..state import LIVING, RunState
@@ -172,7 +172,7 @@ class Judging:
 
     def judge(self, now: float | None = None) -> None:
         """Judge once. `now`: Unix time, by default this moment."""
-        view = self.view(time.time() if now is None else now)
+        view = self.view(clock.now() if now is None else now)
         findings = self._inherited.judge(
             view, [new for detector in self._detectors for new in detector(view)]
         )

@@ -10,12 +10,11 @@ import contextlib
 import json
 import shlex
 import sys
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from .. import rpc
+from .. import clock, rpc
 from ..wire import ssh
 from ..wire.ssh import HostClosedEarlyError, HostError, Way
 from .node_facts import MAGIC
@@ -111,9 +110,9 @@ class NodeSession:
         """How far its clock is ahead of ours in seconds, and the most by which that may be wrong. Raises HostError."""
         trips = []
         for _ in range(PINGS):
-            began, since = time.time(), time.monotonic()
+            began, since = clock.now(), clock.monotonic()
             answer = await self.ask("clock", 10.0)
-            took = time.monotonic() - since
+            took = clock.monotonic() - since
             trips.append((took / 2, answer["clock"] - began - took / 2))
         doubt, ahead = min(trips)
         return ahead, doubt

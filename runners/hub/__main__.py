@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import sys
-import time
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 from ...presets.finding import Finding
 from ...presets.plan import Plan
-from .. import daemon, run_directories
+from .. import clock, daemon, run_directories
 from ..agent.server import AgentServer
 from ..diagnosis.detectors import Judging
 from ..errors import OUTCOME_UNKNOWN
@@ -218,7 +217,7 @@ class Hub:
         await asyncio.gather(*stops)
 
     def _verdict(self) -> RunEnded | None:
-        run, state, now = self.run, self.run.state, time.time()
+        run, state, now = self.run, self.run.state, clock.now()
         if run.launching:
             return None
         stopping = state.phase is RunPhase.STOPPING

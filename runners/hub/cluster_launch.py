@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import time
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
+from .. import clock
 from ..errors import RunError
 from ..model import ClusterChanged, LinkState, Stage, StageChanged
 from ..wire import ssh
@@ -405,16 +405,16 @@ class ClusterLaunch:
     async def _linked(self, job: int, routing: asyncio.Task[ClusterNodes]) -> None:
         """Until every node's link is up, or its part has ended. Raises CloudError when the job ends first."""
         nodes = await routing
-        began = asked = time.monotonic()
+        began = asked = clock.monotonic()
         doubted = False
         while not self._all_up():
             await asyncio.sleep(0.1)
-            if time.monotonic() - asked > ASK_SECONDS:
-                asked = time.monotonic()
+            if clock.monotonic() - asked > ASK_SECONDS:
+                asked = clock.monotonic()
                 state = await self._state(job)
                 if state is not None and state in JOBS_END and not self._all_up():
                     raise self._ended(job, state)
-            if not doubted and time.monotonic() - began > DOUBT_SECONDS:
+            if not doubted and clock.monotonic() - began > DOUBT_SECONDS:
                 doubted = True
                 await self._doubt(nodes)
 

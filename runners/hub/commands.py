@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from .. import profiling, run_directories, saving
+from .. import clock, profiling, run_directories, saving
 from ..agentless import forced_stop
 from ..daemon import NO_CLUSTER, RESTART_SECONDS, CommandExecutor, CommandRefused, Handler, Reply, reply
 from ..errors import RunError
@@ -253,11 +252,11 @@ class HubCommands(CommandExecutor):
 
     async def _launched(self) -> str:
         """Go on with a launch that was cut off, until all ranks run. Raises CommandRefused."""
-        run, began = self._run, time.monotonic()
+        run, began = self._run, clock.monotonic()
         run.go_on.set()
         if not await run.until_running(-1, RESTART_SECONDS):
             return "the launch goes on: `distui status` shows how far it is"
-        return f"launched: {plural(len(run.state.ranks), 'rank')} running after {time.monotonic() - began:.1f} s"
+        return f"launched: {plural(len(run.state.ranks), 'rank')} running after {clock.monotonic() - began:.1f} s"
 
     async def _restarted(self, command: Restart | SetNccl, nodes: list[int]) -> str:
         run = self._run
@@ -265,15 +264,15 @@ class HubCommands(CommandExecutor):
             why = "no node is linked to yet, the launch goes on" if run.launching else "no node answers"
             raise CommandRefused(f"{why}: nothing was restarted")
         await self._all_ready(nodes)
-        before, began = run.state.attempt, time.monotonic()
+        before, began = run.state.attempt, clock.monotonic()
         answers = await self._ask_all(command, nodes)
         refused = [answer for answer in answers if answer.done is not None and not answer.done.ok]
         if refused:
             raise CommandRefused(together(refused))
-        if not await run.until_running(before, max(5.0, RESTART_SECONDS - (time.monotonic() - began))):
+        if not await run.until_running(before, max(5.0, RESTART_SECONDS - (clock.monotonic() - began))):
             missing = [answer.text for answer in answers if answer.done is None]
             raise CommandRefused(not_running(run.state.attempt, missing))
-        ranks, seconds = len(run.state.ranks), time.monotonic() - began
+        ranks, seconds = len(run.state.ranks), clock.monotonic() - began
         text = f"restarted: attempt {run.state.attempt}, {plural(ranks, 'rank')} on {plural(len(nodes), 'node')} running"
         return "; ".join(filter(None, [f"{text} after {seconds:.1f} s", beside(answers)]))
 
@@ -367,30 +366,30 @@ class Stopping:
 
     def __init__(self, run: MergedRun, links: Links, ask: Ask, execute: Execute) -> None:
         self._run, self._links, self._ask, self._execute = run, links, ask, execute
-        self._began = time.monotonic()
+        self._began = clock.monotonic()
 
     def begin(self) -> None:
         """From now on every node that answers is stopped; those that do not are tried at once."""
         if not self._run.stop_asked.is_set():
-            self._run.stop_since = time.time()
+            self._run.stop_since = clock.now()
             self._run.stop_asked.set()
         self._links.hurry()
 
     async def stop(self, command: Stop) -> Reply:
         """End the parts of all nodes that answer; the others are stopped as soon as they do. Raises CommandRefused."""
-        run, began = self._run, time.monotonic()
+        run, began = self._run, clock.monotonic()
         self.begin()
         grace_s = run.plan.grace_s if command.grace_s is None else command.grace_s
         await self._until(self._none_connects, self._began + CONNECTING_SECONDS)
-        await self._until(self._all_were_reached, time.monotonic() + SILENT_SECONDS)
-        limit = time.monotonic() + grace_s + STOP_SECONDS
+        await self._until(self._all_were_reached, clock.monotonic() + SILENT_SECONDS)
+        limit = clock.monotonic() + grace_s + STOP_SECONDS
         answers = await self._send_all(command, limit)
         mute = [answer.node for answer in answers if answer.mute]
         if mute:
             await self._stop_there(mute, grace_s)
         answers = [answer for answer in answers if not answer.mute]
         await self._given_up()
-        limit = max(limit, time.monotonic() + END_SECONDS)
+        limit = max(limit, clock.monotonic() + END_SECONDS)
         await self._until(self._no_part_is_awaited, limit)
         await self._until(lambda: not run.nodes.alive(), began + SILENT_SECONDS)
         if here := self._stuck_here():
@@ -401,8 +400,8 @@ class Stopping:
 
     async def _given_up(self) -> None:
         """A launch that is still on gives up by itself, in its own time."""
-        deadline = time.monotonic() + CANCEL_SECONDS + END_SECONDS
-        while self._run.launching and time.monotonic() < deadline:
+        deadline = clock.monotonic() + CANCEL_SECONDS + END_SECONDS
+        while self._run.launching and clock.monotonic() < deadline:
             await asyncio.sleep(CHECK_SECONDS)
 
     async def _send_all(self, command: Stop, limit: float) -> list[Answer]:
@@ -414,7 +413,7 @@ class Stopping:
             run.spawn(self._cancel(run.cloud))
         if not asked:
             return []
-        done, late = await asyncio.wait(asked, timeout=max(0.0, limit - time.monotonic()))
+        done, late = await asyncio.wait(asked, timeout=max(0.0, limit - clock.monotonic()))
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
@@ -446,14 +445,14 @@ class Stopping:
         """
         with self._run.hold_end():
             await self._stop_without_agents(nodes, grace_s)
-            heard = time.monotonic() + HEARD_SECONDS
+            heard = clock.monotonic() + HEARD_SECONDS
 
             def ended() -> bool:
                 return self._run.state.phase.ended or not set(nodes) & set(self._run.nodes.alive())
 
-            while not ended() and time.monotonic() < heard:
+            while not ended() and clock.monotonic() < heard:
                 self._links.hurry()  # the agent that tells of the end waits for nobody in particular
-                await self._until(ended, time.monotonic() + 1.0)
+                await self._until(ended, clock.monotonic() + 1.0)
 
     async def _stop_without_agents(self, nodes: Collection[int], grace_s: float) -> None:
         run = self._run
@@ -484,7 +483,7 @@ class Stopping:
 
     async def _until(self, wanted: Callable[[], bool], deadline: float) -> None:
         run = self._run
-        seconds = max(0.0, deadline - time.monotonic())
+        seconds = max(0.0, deadline - clock.monotonic())
         await run.until(lambda: run.state.phase.ended or wanted(), seconds)
 
     def _none_connects(self) -> bool:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import gzip
 import math
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 
 from msgspec import structs
 
 from ...presets.trusted_files import private_folder
-from .. import file_io
+from .. import clock, file_io
 from ..model import MetricsWindow, ReadMetrics
 from ..run_directories import Entry
 from ..telemetry.curves import (
@@ -57,7 +56,7 @@ class NodeCurves:
         """The window of all nodes that have one; a node that does not answer is left out."""
         if why := refusal(ask):
             return MetricsWindow(ask.id, error=why)
-        now = time.time()
+        now = clock.now()
         begin = self._run.record.created if ask.begin <= BEFORE_ALL else ask.begin
         end = now if ask.end > now + AHEAD_S else ask.end
         fold = "each" if ask.fold == "each" else "node"

@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import shutil
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from msgspec import Struct
 from ...presets import skypilot
 from ...presets.sanitize import clean_lines
 from ...presets.secrets import mask_text
-from .. import file_io
+from .. import clock, file_io
 from ..errors import RunError
 from ..file_io import opener
 from ..model import Stage, StageChanged
@@ -164,7 +163,7 @@ class LaunchReport:
     def __init__(self, run: MergedRun) -> None:
         self._run = run
         self._stages = Stages()
-        self._since = time.monotonic()
+        self._since = clock.monotonic()
         self._rest = ""
         self._why = ""
         self.provisioned = asyncio.Event()
@@ -180,7 +179,7 @@ class LaunchReport:
     @property
     def seconds(self) -> float:
         """How long it has been on."""
-        return time.monotonic() - self._since
+        return clock.monotonic() - self._since
 
     @property
     def job(self) -> int | None:
@@ -218,6 +217,6 @@ class LaunchReport:
         for event in events:
             self._run.emit(event)
         if self._stages.at is not before:
-            self._since = time.monotonic()
+            self._since = clock.monotonic()
             if self._stages.at is not Stage.PROVISION:
                 self.provisioned.set()

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import dataclasses
 import math
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from msgspec import MsgspecError, Raw, structs
 
 from ...presets.finding import Finding
 from ...presets.render import part_id
-from .. import run_directories
+from .. import clock, run_directories
 from ..agentless import FilesLink
 from ..diagnosis import nccl_facts
 from ..finding_ledger import FindingLedger
@@ -241,7 +240,7 @@ class NodeLink(LinkFollower):
 
     async def _settle(self, problem: str) -> float | None:
         """On until the part has ended and all that is wanted of it was read."""
-        delay = self._count(steady=time.monotonic() - self._since >= STEADY_S)
+        delay = self._count(steady=clock.monotonic() - self._since >= STEADY_S)
         if self._ended() and (not problem or self._tries >= ENDED_TRIES):
             await self._finish()
             return None
@@ -252,7 +251,7 @@ class NodeLink(LinkFollower):
         problem = problem or "its agent closed the connection"
         delay = min(delay, LAUNCHING_S) if coming else delay
         if self._reported != (state, problem) or self._tries < len(self._backoff):
-            self._report(state, problem, time.time() + delay)
+            self._report(state, problem, clock.now() + delay)
         return delay
 
     def _ended(self) -> bool:
@@ -269,7 +268,7 @@ class NodeLink(LinkFollower):
             self._compare_clocks(hello.now)
         self.reached = True
         self._report(LinkState.UP)
-        self._since = time.monotonic()
+        self._since = clock.monotonic()
         self._connected(self.node)
         after = self._run.nodes.source(self.node)
         if hello is not None and hello.seq < after:
@@ -294,7 +293,7 @@ class NodeLink(LinkFollower):
         return self.route
 
     def _compare_clocks(self, reported: float) -> None:
-        now = time.time()
+        now = clock.now()
         self._shift = self._logs.shifts[self.node] = shift_of(reported, now)
         skewed = abs(self._shift) >= SKEW_S
         if skewed:
@@ -321,7 +320,7 @@ class NodeLink(LinkFollower):
         lost = self._reported is not None and self._reported[0] is LinkState.LOST
         state = LinkState.LOST if lost else LinkState.CONNECTING
         if self._reported != (state, text):
-            self._report(state, text, time.time() + pause_s)
+            self._report(state, text, clock.now() + pause_s)
 
     def _report(self, state: LinkState, text: str = "", retry_at: float | None = None) -> None:
         self._reported = (state, text)

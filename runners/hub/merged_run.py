@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from msgspec.structs import replace
 
 from ...presets.plan import Plan
 from ...presets.trusted_files import private_folder
+from .. import clock
 from ..daemon import DaemonRun
 from ..errors import RunError
 from ..formatting import agreeing
@@ -298,7 +298,7 @@ class HubNodes:
         if status is None or not status.link_since:
             return f"{self.name(node)} was never reached"
         why = f": {status.link_text}" if status.link_text else ""
-        return f"{self.name(node)} does not answer for {time.time() - status.link_since:.0f} s{why}"
+        return f"{self.name(node)} does not answer for {clock.now() - status.link_since:.0f} s{why}"
 
     def part(self, node: int, now: float, since: float) -> NodeEnding:
         """What is known of a node's part, whose silence counts from `since` on; both in unix seconds."""

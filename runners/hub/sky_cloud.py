@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import msgspec
 from ...presets.finding import Finding
 from ...presets.sanitize import clean_lines
 from ...presets.secrets import mask_text
-from .. import run_directories
+from .. import clock, run_directories
 from ..errors import RunError
 from ..file_io import opener
 from ..formatting import plural
@@ -123,7 +122,7 @@ class SkyCloud(Cloud):
 
     async def watch(self) -> None:
         """Ask SkyPilot when a node is lost, and now and then; for ever. A stopped job is cancelled there, too."""
-        asked = time.monotonic()
+        asked = clock.monotonic()
         try:
             while True:
                 await asyncio.sleep(0.5)
@@ -132,10 +131,10 @@ class SkyCloud(Cloud):
                     await asyncio.wait({self._closing})
                     return
                 every = POLL_SECONDS if self._worried() else SLOW_SECONDS
-                if self._job is not None and not self._going and time.monotonic() - asked > every:
+                if self._job is not None and not self._going and clock.monotonic() - asked > every:
                     with contextlib.suppress(SkyError):
                         await self._refresh()
-                    asked = time.monotonic()
+                    asked = clock.monotonic()
                     if not self._worried() and self._cancelling is None:
                         await self._sky.close()
         finally:
@@ -290,7 +289,7 @@ def stays(minutes: int | None) -> str:
 def _write(entry: run_directories.Entry, cluster: Cluster) -> None:
     journal = Journal(entry.path)
     last = max((stamped.seq for stamped in journal.replay()), default=0)
-    journal.append(Stamped(time.time(), ClusterChanged(cluster), last + 1, HUB))
+    journal.append(Stamped(clock.now(), ClusterChanged(cluster), last + 1, HUB))
     journal.close()
 
 

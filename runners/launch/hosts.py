@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 import shlex
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from ...presets.load import load
 from ...presets.model import Loaded
 from ...presets.plan import Place, Request, make_plan
 from ...presets.worker_group import parse_nnodes
-from .. import local_agent, run_directories
+from .. import clock, local_agent, run_directories
 from ..errors import RunError, UnreachableError
 from ..hub.on_hosts import KIND, HostsRequest
 from ..hub.on_hosts import read as order_of
@@ -266,9 +265,9 @@ async def probe(way: Way, wanted: Wanted) -> HostFacts:
     """Ask one host. Raises HostError."""
     values = {"work": wanted.work, "script": wanted.script, "python": wanted.python}
     head = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
-    began = time.time()
+    began = clock.now()
     out = await call(way, ("sh",), (head + SCRIPT).encode(), PROBE_SECONDS)
-    return read(way.destination, out, began, time.time())
+    return read(way.destination, out, began, clock.now())
 
 
 def read(destination: str, out: bytes, began: float, ended: float) -> HostFacts:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from typing import NamedTuple
 
 from ...presets.sanitize import WIDTH
+from .. import clock
 from ..wire.client import Link
 from .dating import Dated, LogSpan
 from .log_files import LogFile
@@ -98,7 +98,7 @@ class MergedLogs:
 
     def last_words(self, files: Collection[LogFile]) -> list[Line]:
         """What stands without a newline at the ends of files to which nothing more will come."""
-        now = time.time()
+        now = clock.now()
         return [Line(dated, file) for file in files for dated in self._spans[file.id].last_words(now)]
 
     def _lacks(self, name: str) -> bool:
@@ -114,7 +114,7 @@ class MergedLogs:
         if window.error:
             self.problems[name] = window.error
             return
-        lines = span.feed(window, time.time())
+        lines = span.feed(window, clock.now())
         span.size = max(span.size, size) if window.next >= at else window.size
         self._waiting.setdefault(name, []).extend(lines)
         if window.next <= at and not lines:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from .. import clock
 from ..telemetry.proc import read_stat
 from .gaps import Gap
 from .log_files import LogError
@@ -65,12 +65,12 @@ def search(
 
 def _result(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
     """What the search has written; it is killed where it does not end. Raises subprocess.TimeoutExpired."""
-    end = time.monotonic() + GREP_TIMEOUT * MOST_WAITS
+    end = clock.monotonic() + GREP_TIMEOUT * MOST_WAITS
     while True:
         try:
             return process.communicate(timeout=GREP_TIMEOUT)
         except subprocess.TimeoutExpired:
             stat = read_stat(process.pid)
-            if time.monotonic() > end or stat is None or stat.cpu_s >= GREP_TIMEOUT * BUSY:
+            if clock.monotonic() > end or stat is None or stat.cpu_s >= GREP_TIMEOUT * BUSY:
                 process.kill()
                 raise

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ...presets.render import part_id, part_run8
-from .. import file_io
+from .. import clock, file_io
 from ..errors import RunError
 from ..local_agent import gpus_here
 from ..wire.client import socket_dir
@@ -78,8 +78,8 @@ def start(run: str, node: int) -> int:
 
 def _await(process: subprocess.Popen[bytes], path: str, log: Path) -> None:
     """Wait until the agent answers. Raises RunError with the last words of a job that ended instead."""
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
+    deadline = clock.monotonic() + START_SECONDS
+    while clock.monotonic() < deadline:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probing:
             if probing.connect_ex(path) == 0:
                 return

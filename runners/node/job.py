@@ -14,7 +14,6 @@ import os
 import platform
 import re
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from ...presets.render import for_host, for_node, part_id, part_run8, plan_from_
 from ...presets.secrets import SECRET_WORDS
 from ...presets.trusted_files import private_folder
 from ...presets.worker_group import Seat
-from .. import environment, file_io, run_directories
+from .. import clock, environment, file_io, run_directories
 from ..errors import RunError
 from ..formatting import size_text
 from ..host_processes import StartMode
@@ -367,8 +366,8 @@ class NodeJob:
 
     async def _leave(self) -> None:
         """Stay while somebody still reads from the agent: with this process the node may be gone."""
-        deadline = time.monotonic() + LINGER_SECONDS
-        while self._entry.agent() is not None and time.monotonic() < deadline:
+        deadline = clock.monotonic() + LINGER_SECONDS
+        while self._entry.agent() is not None and clock.monotonic() < deadline:
             await asyncio.sleep(0.1)
 
     async def _await_cancel(self) -> None:

@@ -21,7 +21,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import time
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +29,7 @@ from pathlib import Path
 
 from ...presets import trusted_files
 from ...presets.trusted_files import private_folder
+from .. import clock
 from ..errors import RunError
 from ..wire.ssh import HostError, Way, call
 
@@ -182,7 +182,7 @@ def _wheels(home: Path) -> list[Path]:
     folder.mkdir(exist_ok=True)
     tried = folder / TRIED
     if not (folder / DONE).exists() and not (
-        tried.exists() and time.time() - tried.stat().st_mtime < RETRY_SECONDS
+        tried.exists() and clock.now() - tried.stat().st_mtime < RETRY_SECONDS
     ):
         if _download(asked, folder):
             (folder / DONE).touch()

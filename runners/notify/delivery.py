@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from .. import file_io
+from .. import clock, file_io
 from .messages import Text
 from .notice_rules import LATE_S, Notice
 from .rule_words import LAST, ChosenWay
@@ -116,7 +115,7 @@ class Delivery:
             if (
                 record.state in OPEN
                 and way in self._ways
-                and time.time() - record.at < LATE_S
+                and clock.now() - record.at < LATE_S
                 and (way, key) in due
             ):
                 self._put(way, due[way, key])
@@ -159,7 +158,7 @@ class Delivery:
         queue, news = self._queues[way], self._news[way]
         while queue:
             news.clear()
-            now = time.monotonic()
+            now = clock.monotonic()
             each = min(
                 queue, key=lambda waiting: (waiting.due > now, waiting.notice.rule not in LAST, waiting.due)
             )
@@ -184,7 +183,7 @@ class Delivery:
         if outcome.again and waiting.tries < len(WAITS_S):
             self._write(way, notice, "later", why=outcome.why)
             wait_s = min(max(WAITS_S[waiting.tries], outcome.after_s or 0.0), MOST_WAIT_S)
-            waiting.tries, waiting.due = waiting.tries + 1, time.monotonic() + wait_s
+            waiting.tries, waiting.due = waiting.tries + 1, clock.monotonic() + wait_s
             return False
         self._write(way, notice, "failed", why=outcome.why)
         self._report(way, outcome.why)
@@ -195,7 +194,7 @@ class Delivery:
         self._lines += 1
         if self._lines > MOST_LINES:
             return False
-        record = NoticeRecord(time.time(), way, about.key, state, about.rule, **more)
+        record = NoticeRecord(clock.now(), way, about.key, state, about.rule, **more)
         with contextlib.suppress(OSError), file_io.appending(self._path) as file:
             file.write(msgspec.json.encode(record) + b"\n")
         return True

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ...presets.finding import Finding
+from .. import clock
 from ..finding_ledger import FindingLedger, report_bug
 from ..settings_file import Lookup
 from . import ways
@@ -54,7 +54,7 @@ class RunNotices:
             await asyncio.sleep(EVERY_S)
 
     async def _judge_once(self) -> None:
-        now = time.time()
+        now = clock.now()
         self._delivery.offer(self._rules.judge(self._run.state, now), now)
 
     def _ended(self, task: asyncio.Task[None]) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from .. import clock
 from ..model import HUB, MetricsWindow, ReadMetrics, Series
 from ..run_directories import Entry, parts
 from .metric_names import HOST, METRICS, SOURCES, metric, selected, unknown
@@ -202,7 +202,7 @@ def read(stores: Stores, ask: ReadMetrics, now: float | None = None) -> MetricsW
     """The curves of one node or several. Reads files; raises nothing."""
     if why := refusal(ask):
         return MetricsWindow(ask.id, error=why)
-    now = time.time() if now is None else now
+    now = clock.now() if now is None else now
     window: tuple[float, float] | None = (ask.begin, ask.end)
     if ask.begin <= BEFORE_ALL or ask.end > now + AHEAD_S:
         window = resolved(ask, [span for store in stores.values() if (span := store.span())], now)

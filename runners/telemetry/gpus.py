@@ -10,7 +10,6 @@ import dataclasses
 import enum
 import signal
 import sys
-import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Coroutine
 
@@ -18,6 +17,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from .. import clock
 from ..finding_ledger import FindingLedger
 from ..model import Event, FindingRaised, Gpu, GpuTick
 from .gpu_words import NO_DRIVER, SHORTEST_S, judge
@@ -151,7 +151,7 @@ class GpuSource:
         self._gpus: tuple[Gpu, ...] = ()
         self._ledger = FindingLedger(on_event)
         self._problem: str | None = None
-        now = time.monotonic()
+        now = clock.monotonic()
         self._watch = Watch(State.WAITING, now, now)
         self._ended = asyncio.Event()
         """Set when a child ended or was given up: sampling is no longer all there is to see."""
@@ -168,7 +168,7 @@ class GpuSource:
 
     async def start(self) -> None:
         """Spawn the sampler and begin to watch it. Returns at once."""
-        now = time.monotonic()
+        now = clock.monotonic()
         self._watch = Watch(State.WAITING, now, now)
         await self._spawn()
         self._begin(self._run())
@@ -189,13 +189,13 @@ class GpuSource:
 
     async def _run(self) -> None:
         while self._watch.state is not State.ABSENT:
-            before, pause = time.monotonic(), self._pause()
+            before, pause = clock.monotonic(), self._pause()
             await self._sleep(pause)
-            if time.monotonic() - before > pause + LATE_S:
+            if clock.monotonic() - before > pause + LATE_S:
                 continue  # the agent itself stood still: the sampler's lines wait to be read
             self._killed = [child for child in self._killed if child.returncode is None]
             self._watch = replace(self._watch, stuck=len(self._killed))
-            now = time.monotonic()
+            now = clock.monotonic()
             act = decide(self._watch, now, self._limits, self._interval)
             if act is Act.KILL:
                 self._give_up()
@@ -212,7 +212,7 @@ class GpuSource:
             return calm
         # While samples come there is nothing to check until shortly before the newest is too old.
         due = self._watch.heard + max(self._limits.stale_s, 3 * self._interval)
-        return max(calm, due - calm - time.monotonic())
+        return max(calm, due - calm - clock.monotonic())
 
     async def _sleep(self, seconds: float) -> None:
         """Sleep, or until the child has ended."""
@@ -222,7 +222,7 @@ class GpuSource:
         alarm.cancel()
 
     async def _spawn(self) -> None:
-        self._watch = replace(self._watch, state=State.STARTING, since=time.monotonic())
+        self._watch = replace(self._watch, state=State.STARTING, since=clock.monotonic())
         try:
             child = await asyncio.create_subprocess_exec(
                 *self._command, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=LINE_BYTES
@@ -246,7 +246,7 @@ class GpuSource:
         self._fail(None)
 
     def _fail(self, problem: str | None) -> None:
-        watch, now = self._watch, time.monotonic()
+        watch, now = self._watch, clock.monotonic()
         healthy = watch.state is State.SAMPLING and now - watch.since >= self._limits.healthy_s
         hung_anew = problem is None and watch.problem is not None
         self._child = None
@@ -287,7 +287,7 @@ class GpuSource:
             self._sampled(event)
 
     def _sampled(self, tick: GpuTick) -> None:
-        now = time.monotonic()
+        now = clock.monotonic()
         if self._watch.state is State.STARTING:
             self._watch = replace(self._watch, state=State.SAMPLING, since=now, problem=None)
         self._watch = replace(self._watch, heard=now)

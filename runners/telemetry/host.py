@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import psutil
 
+from .. import clock
 from ..model import Host
 from .counters import Counter
 from .proc import Cgroup, KeptFile, MemoryUse
@@ -87,7 +87,7 @@ class HostSampler:
     """
 
     def __init__(
-        self, run_dir: str | Path, root: str | Path = "/", clock: Callable[[], float] = time.monotonic
+        self, run_dir: str | Path, root: str | Path = "/", clock: Callable[[], float] = clock.monotonic
     ) -> None:
         self._run_dir = str(run_dir)
         self._root = Path(root)

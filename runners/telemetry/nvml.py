@@ -20,6 +20,8 @@ from typing import Any
 
 import pynvml
 
+from .. import clock
+
 LIBRARY_VARIABLE = "DISTUI_NVML_LIBRARY"
 ALL_LINKS = 0xFFFFFFFF
 """scopeId of an NVLink field that sums over all links (nvml.h)."""
@@ -177,9 +179,9 @@ class GpmMetrics:
         """
         if self._off or not (self._samples or self._begin()):
             return {}
-        if time.monotonic() - self._at < GPM_LEAST_S:
+        if clock.monotonic() - self._at < GPM_LEAST_S:
             return self._values
-        self._at = time.monotonic()
+        self._at = clock.monotonic()
         self._values = self._newest(ids)
         return self._values
 

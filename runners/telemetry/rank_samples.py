@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,6 +10,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from ...presets.finding import Finding
+from .. import clock
 from ..formatting import size_text, spans_text
 from ..model import Gpu, RankSample
 from .proc import (
@@ -376,7 +376,7 @@ class RankSampler:
     process's. `clock` gives monotonic seconds.
     """
 
-    def __init__(self, proc: str = "/proc", clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, proc: str = "/proc", clock: Callable[[], float] = clock.monotonic) -> None:
         self._proc = proc
         self._clock = clock
         self._process_tree = ProcessTree(proc)

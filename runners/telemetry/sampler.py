@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from .. import clock
 from ..model import Event, FindingRaised, Gpu, GpuTick
 from .counters import Counter
 from .gpu_words import NO_DRIVER, SHORTEST_S, recovery_words, throttle_words, xid_finding
@@ -309,25 +310,25 @@ def _sample(driver: Driver, writer: LineWriter, interval: float) -> None:
     due = dict.fromkeys(Tier, float("-inf"))
     watched = False
     while True:
-        now = time.monotonic()
+        now = clock.monotonic()
         # A little early rather than a whole interval late.
         tiers = [tier for tier in Tier if now >= due[tier] - interval / 2]
         sample = gpus.sample(tiers, now)
         due |= {tier: now + tier.value for tier in tiers if tier is not Tier.FAST}
-        took = time.monotonic() - now
+        took = clock.monotonic() - now
         if not watched:
             watched = True
             xids = Xids(driver, gpus.devices)
             threading.Thread(target=_write_xids, args=(xids, writer), daemon=True).start()
         writer.write(GpuTick(gpus=sample, took_ms=round(took * 1e3, 3), driver=driver.version))
-        time.sleep(max(interval / 10, interval - (time.monotonic() - now)))
+        time.sleep(max(interval / 10, interval - (clock.monotonic() - now)))
 
 
 def _write_xids(xids: Xids, writer: LineWriter) -> None:
     written: dict[tuple[int | None, int], float] = {}
     times: dict[tuple[int | None, int], int] = {}
     for gpu, code in xids.wait():
-        now, xid = time.monotonic(), (gpu, code)
+        now, xid = clock.monotonic(), (gpu, code)
         times[xid] = times.get(xid, 0) + 1
         if now - written.get(xid, float("-inf")) >= XID_S:
             written[xid] = now

@@ -10,7 +10,6 @@ import os
 import socket
 import stat
 import struct
-import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
@@ -21,7 +20,7 @@ from typing import Protocol, TypeVar
 import msgspec
 from msgspec import Struct
 
-from .. import rpc
+from .. import clock, rpc
 from ..errors import RunError
 from ..model import (
     HUB,
@@ -376,7 +375,7 @@ async def _queued(path: str | Path) -> socket.socket:
 
     Where too many wait already it is tried again; asyncio's own connect would take such a socket for a connected one.
     """
-    deadline = time.monotonic() + FULL_S
+    deadline = clock.monotonic() + FULL_S
     with contextlib.ExitStack() as undo:
         peer = undo.enter_context(socket.socket(socket.AF_UNIX))
         peer.setblocking(False)
@@ -385,7 +384,7 @@ async def _queued(path: str | Path) -> socket.socket:
                 peer.connect(str(path))
                 undo.pop_all()
                 return peer
-            if time.monotonic() > deadline:
+            if clock.monotonic() > deadline:
                 raise BlockingIOError(errno.EAGAIN, "too many connections wait there")
             await asyncio.sleep(0.05)
 

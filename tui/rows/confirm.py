@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -10,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...presets.secrets import mask
-from ...runners import saving
+from ...runners import clock, saving
 from ...runners.formatting import listed, plural, spans
 from ...runners.losses import what_is_lost
 from ...runners.model import Command, Down, Profile, Restart, SetAutostop, SetNccl, Signal, Stop
@@ -113,7 +112,7 @@ def _ladder(state: RunState, grace_s: float | None = None) -> Row:
 
 def _lost(state: RunState, now: float | None) -> Row:
     """What is not saved."""
-    loss = what_is_lost(state, time.time() if now is None else now)
+    loss = what_is_lost(state, clock.now() if now is None else now)
     return _line("lost", loss.text, "warn" if loss.units else "text")
 
 
@@ -256,7 +255,7 @@ def down(state: RunState, command: Down, now: float | None = None) -> Confirmati
     lines.append(_line("lost", "all on its disks: checkpoints, logs, data that was not copied", "warn"))
     if live and state.ranks:
         lines.append(
-            _line("unsaved", what_is_lost(state, time.time() if now is None else now).text, "warn")
+            _line("unsaved", what_is_lost(state, clock.now() if now is None else now).text, "warn")
         )
     return Confirmation(f"Take cluster {name} down?", tuple(lines), "take it down", command, typed=name)
 

@@ -6,12 +6,12 @@ Pure.
 from __future__ import annotations
 
 import re
-import time
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from ...presets.sanitize import clean_text
+from ...runners import clock
 from ...runners.formatting import duration_exact, elapsed, plural, step_short
 from ...runners.model import HUB, Cluster, LinkState, Stage
 from ...runners.state import Node, RunState, StageProgress
@@ -92,7 +92,7 @@ def cost(cluster: Cluster, now: float | None = None) -> str:
     price = f"${cluster.price_per_hour:.2f}/h"
     if cluster.since is None:
         return price
-    until = cluster.until or (time.time() if now is None else now)
+    until = cluster.until or (clock.now() if now is None else now)
     return f"{price}, ${cluster.price_per_hour * max(0.0, until - cluster.since) / 3600:.2f} so far"
 
 

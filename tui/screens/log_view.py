@@ -16,6 +16,7 @@ from textual.events import Resize
 from textual.message import Message
 from textual.signal import Signal
 
+from ...runners import clock
 from ...runners.formatting import plural, size_short
 from ...runners.logs.follow import ALARMS, Level, level_of
 from ...runners.state import RunState
@@ -110,7 +111,7 @@ class LogView(LogRows):
             self._marks.clear()
 
     def _begin_anew(self, jump: Jump | None = None) -> None:
-        self._tail, self._jump, self._begun = None, jump, time.monotonic()
+        self._tail, self._jump, self._begun = None, jump, clock.monotonic()
         self._ask()
 
     def _ask(self) -> None:
@@ -184,7 +185,7 @@ class LogView(LogRows):
         tail = self._tail
         if tail is None or not tail.filtered or tail.searching or self.frame is None:
             return False
-        soon = time.monotonic() < self._pulled + SIFT_S
+        soon = clock.monotonic() < self._pulled + SIFT_S
         return soon and self._sizes != self.frame.state.log_sizes
 
     def _news(self) -> bool:
@@ -200,7 +201,7 @@ class LogView(LogRows):
 
     async def _pull(self) -> None:
         frame, asked = self.frame, self._asked
-        self._asked, self._pulled = False, time.monotonic()
+        self._asked, self._pulled = False, clock.monotonic()
         if frame is None or not self.display:
             return
         if self._tail is None:
@@ -241,9 +242,9 @@ class LogView(LogRows):
             self.set_rows([])  # what was chosen before is not what is chosen now
             self._name_it()
             return
-        clock = getattr(self.app, "clock", time.time)
+        now = getattr(self.app, "clock", clock.now)
         tail = LogTail(
-            self._read, files, smart_case(chosen.pattern) if chosen.only_hits else "", self._label, clock
+            self._read, files, smart_case(chosen.pattern) if chosen.only_hits else "", self._label, now
         )
         if jump is None:
             await tail.begin()
@@ -317,7 +318,7 @@ class LogView(LogRows):
             count = len(tail.lines) + max(0, tail.dropped)
             hits = f"{plural(count, 'line')} {'matches' if count == 1 else 'match'}" if count else ""
             hits = f"more than {hits}" if tail.skipped else hits
-            if tail.searching and time.monotonic() < self._begun + SLOW_S:
+            if tail.searching and clock.monotonic() < self._begun + SLOW_S:
                 return hits
             if tail.searching:
                 searching = f"searching {int(tail.searched * 100)} %"
@@ -519,7 +520,7 @@ class LogView(LogRows):
     def draw_rule(self) -> None:
         """A rule with the time after the newest line, to see what comes from now on."""
         last = self._lines[-1] if self._lines else None
-        now = getattr(self.app, "clock", time.time)()
+        now = getattr(self.app, "clock", clock.now)()
         text = f"── mark {time.strftime('%H:%M:%S', time.localtime(now))} " + "─" * 40
         key = (last.key[0] if last is not None else 0.0, (1 << 30) + 1, len(self._rules), "", 0)
         self._rules.append(LogLine(text, "", Level.NONE, key=key))

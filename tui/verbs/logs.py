@@ -12,14 +12,13 @@ import contextlib
 import json
 import os
 import sys
-import time
 from collections import deque
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
 from ...presets.sanitize import escaped_json
-from ...runners import run_directories
+from ...runners import clock, run_directories
 from ...runners.errors import RunError
 from ...runners.local_agent import with_link
 from ...runners.logs.dating import Dated
@@ -42,7 +41,7 @@ MOST_PROBLEMS = 8
 def logs(options: argparse.Namespace) -> int:
     """Print the logs of the newest attempt, or the one asked for."""
     if options.since is not None:
-        options.since = since_time(options.since, time.time())
+        options.since = since_time(options.since, clock.now())
 
     async def use(entry: run_directories.Entry, link: Link) -> int:
         if entry.record.kind == "hub" and _is_managed(entry.path):

@@ -7,12 +7,11 @@ import asyncio
 import json
 import re
 import sys
-import time
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from ...runners import run_directories
+from ...runners import clock, run_directories
 from ...runners.errors import RunError
 from ...runners.formatting import NA, plural, size_text
 from ...runners.local_agent import with_link
@@ -46,7 +45,7 @@ def metrics(options: argparse.Namespace) -> int:
         return _print_names(list(METRICS), options.json)
 
     async def use(entry: run_directories.Entry, link: Link) -> tuple[str, MetricsWindow]:
-        begin, end = window_of(options, time.time(), _ended(entry))
+        begin, end = window_of(options, clock.now(), _ended(entry))
         fold = "all" if options.fold else "each"
         ask = ReadMetrics(new_id(), begin, end, 240, tuple(names), fold, counts=True)
         return entry.record.run, await link.read_metrics(ask)

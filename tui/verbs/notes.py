@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 
 from ...presets.sanitize import LONGEST, clean_text
-from ...runners import run_directories, run_notes
+from ...runners import clock, run_directories, run_notes
 from ...runners.errors import RunError
 from ...runners.formatting import plural
 from ..rows.glyphs import ago
@@ -35,7 +34,7 @@ def note(options: argparse.Namespace) -> int:
         )
     elif not options.text:
         lines = [
-            clean_text(f"{ago(at, time.time())}: {text or '(none)'}", LONGEST) for at, text in marks.notes
+            clean_text(f"{ago(at, clock.now())}: {text or '(none)'}", LONGEST) for at, text in marks.notes
         ]
         sys.stdout.write("\n".join(lines or [f"{entry.record.name} has no note"]) + "\n")
     return 0

@@ -8,11 +8,10 @@ import json
 import os
 import platform
 import sys
-import time
 from typing import Any, NamedTuple
 
 from ...presets.sanitize import clean_text
-from ...runners import run_directories
+from ...runners import clock, run_directories
 from ...runners.errors import RunError
 from ...runners.formatting import time_of_day
 from ...runners.notify import delivery, ways
@@ -129,13 +128,13 @@ async def _try_all(chosen: list[NoticeWay], configured: Configured) -> list[dict
 
 
 async def _try(way: NoticeWay, configured: Configured) -> dict[str, Any]:
-    text, began = trial_text(platform.node(), time.time()), time.monotonic()
+    text, began = trial_text(platform.node(), clock.now()), clock.monotonic()
     if way.kind == "terminal":
         outcome = _ring(alert_bytes(text, os.environ, way.sequence))
     else:
         outcome = await send(way, text, os.environ.get, configured.path.parent)
     return {
-        "way": way.name, "type": way.kind, "ok": outcome.ok, "seconds": round(time.monotonic() - began, 3),
+        "way": way.name, "type": way.kind, "ok": outcome.ok, "seconds": round(clock.monotonic() - began, 3),
         "why": outcome.why or None,
     }  # fmt: skip
 

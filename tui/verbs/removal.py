@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from ...presets.sanitize import clean_text
-from ...runners import run_directories, run_removal
+from ...runners import clock, run_directories, run_removal
 from ...runners.errors import RunError
 from ...runners.formatting import duration_short, plural, size_short
 from ...runners.run_directories import Entry
@@ -36,7 +35,7 @@ def prune(options: argparse.Namespace) -> int:
     """Remove ended runs by age, number and outcome."""
     if options.older_than is None and options.keep is None and not options.failed:
         raise RunError("which runs? add --older-than 30d, --keep 20 or --failed")
-    now = time.time()
+    now = clock.now()
     run_removal.sweep()
     chosen = run_removal.pruned(
         run_removal.removable(run_directories.entries()),
