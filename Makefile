@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
+DEMO_STAMP = $(VENV)/.demo
 PYTEST = $(BIN)/python -m pytest -q
 # Test processes of `make test`, which start none of their own: one per core.
 JOBS ?= 2
 # Of the long matrices: 2/3 is the second third. All of it unless asked.
 PART ?= 1/1
-# Of the matrix: 'torch-2.9.1 python-*'. All of it unless asked.
+# Of the matrix, 2 minutes each: 'torch-2.9.1 python-*'. All of it unless asked.
 ROWS ?=
 
 .PHONY: help install demo test test-real test-long test-faults test-nccl test-cluster test-matrix test-all check lint types imports house bench pictures clean
@@ -18,41 +19,51 @@ help:            ## this list
 
 install: $(STAMP) ## set up .venv, and nothing else
 
-$(STAMP): pyproject.toml
+# pip is the last that venv makes: a set-up that broke off is repeated.
+$(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "distui needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { echo "Install python3-venv first: apt-get install python3-venv" >&2; exit 1; }
+
+$(STAMP): pyproject.toml | $(BIN)/pip
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet -e '.[torch]' --group dev
 	@touch $(STAMP)
 
-demo: install    ## train the shipped example on 2 ranks and look at it
+# Only what the demo needs, and in view: torch is large.
+$(DEMO_STAMP): pyproject.toml | $(BIN)/pip
+	$(BIN)/python -m pip install --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install -e '.[torch]' --group demo
+	@touch $(DEMO_STAMP)
+
+# An environment of `make install` has all that the demo needs.
+demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO_STAMP)) ## train the shipped example on 2 ranks and look at it
 	$(BIN)/python tests/rigs/nvml/demo.py
 
-test: install    ## in-process tests and one real run of each kind (6 minutes on 2 cores)
+test: install    ## in-process tests, one real run of each kind (6 minutes)
 	$(PYTEST) -m 'not real and not long' -n $(JOBS) --dist loadgroup
 
-test-real: install ## all that starts real processes, one test at a time (15 minutes)
+test-real: install ## all that starts real processes, one by one (15 minutes)
 	$(PYTEST) -m 'real and not long'
 
-test-long: install ## the long matrices alone; PART=1/3 for a third of them
+test-long: install ## the long matrices; PART=1/3 for a third of them
 	$(BIN)/python -m pip install --quiet --group nccl --no-deps
 	$(BIN)/python -m pip install --quiet --group hf --group trackers
 	$(PYTEST) -m long -n $(JOBS) --dist worksteal --part $(PART)
 	$(PYTEST) tests/launchers tests/strategies/test_accepted.py tests/runners/inrank/test_training_signals.py -m 'not long' -n $(JOBS) # what only these packages can read
 	$(PYTEST) tests/faults -m long -n 2 --dist load --part $(PART)
 
-test-faults: install ## jobs that are broken for real, and whether the diagnosis names it (8 minutes)
+test-faults: install ## does the diagnosis name the fault of real jobs (8 minutes)
 	$(PYTEST) tests/faults -m 'not long' -n 2 --dist load
 
-test-nccl: install ## NCCL's own host code without a GPU; DISTUI_NCCL_SOURCES is the folder of its source tarballs
+test-nccl: install ## NCCL's host code, no GPU; DISTUI_NCCL_SOURCES=its tarballs
 	$(PYTEST) tests/nccl_ranks -m long -n 2 --dist load --part $(PART)
 
-test-cluster: install ## on a Slurm cluster in network namespaces, through SkyPilot (root on Debian or Ubuntu)
+test-cluster: install ## a Slurm cluster in namespaces, through SkyPilot (as root)
 	$(BIN)/python -m tests.rigs.slurm prepare
 	$(PYTEST) tests/cluster tests/presets/test_skypilot_task.py # whose schema is only there now
 
-test-matrix: install ## other versions of torch, frameworks and Python (gigabytes, 2 minutes a row); ROWS='torch-2.9.1 python-*' for some
+test-matrix: install ## other torch, frameworks, Pythons (gigabytes); ROWS='torch-*'
 	$(PYTEST) tests/matrix --rows '$(ROWS)'
 
 test-all: test test-real test-faults test-long test-nccl test-cluster ## all of these
@@ -71,13 +82,13 @@ types: install
 imports: install
 	$(BIN)/lint-imports
 
-house: install   ## size and shape of the code: modules, cycles, names; HOUSE=--details says where
+house: install   ## size and shape of the code; HOUSE=--details says where
 	@$(BIN)/python -m tests.house $(HOUSE)
 
-bench: install   ## the table of docs/benchmarks.md, side by side with bare torchrun; BENCH=--quick for a taste
+bench: install   ## the table of docs/benchmarks.md; BENCH=--quick for a taste
 	$(BIN)/python -m tests.bench $(BENCH)
 
-pictures: install ## the screens and the recording in docs/pictures, from the real program
+pictures: install ## docs/pictures, from the real program in a terminal
 	$(BIN)/python -m pip install --quiet --group pictures
 	$(BIN)/python -m tests.pictures
 	$(BIN)/python -m tests.pictures.recording

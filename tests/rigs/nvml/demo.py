@@ -34,4 +34,6 @@ def simulated() -> dict[str, str]:
 
 if __name__ == "__main__":
     distui = str(Path(sys.executable).with_name("distui"))
-    os.execve(distui, [distui, "demo", *sys.argv[1:]], {**os.environ, **simulated()})
+    # --python: not that of another environment, which may be active in this shell.
+    words = [distui, "demo", "--python", sys.executable, *sys.argv[1:]]
+    os.execve(distui, words, {**os.environ, **simulated()})
