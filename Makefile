@@ -12,10 +12,10 @@ PART ?= 1/1
 # Of the matrix, 2 minutes each: 'torch-2.9.1 python-*'. All of it unless asked.
 ROWS ?=
 
-.PHONY: help install demo test test-real test-long test-faults test-nccl test-cluster test-matrix test-all check lint types imports house bench pictures clean
+.PHONY: help install demo test test-real test-long test-frameworks test-faults test-nccl test-cluster test-matrix test-all check lint types imports house bench pictures clean
 
 help:            ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 23
 
 install: $(STAMP) ## set up .venv, and nothing else
 
@@ -46,27 +46,28 @@ test: install    ## in-process tests, one real run of each kind (6 minutes)
 test-real: install ## all that starts real processes, one by one (15 minutes)
 	$(PYTEST) -m 'real and not long'
 
-test-long: install ## the long matrices; PART=1/3 for a third of them
+test-long: install ## long matrices and slow real tests; PART=1/24 for some
 	$(BIN)/python -m pip install --quiet --group nccl --no-deps
+	$(PYTEST) -m long --part $(PART)
+
+test-frameworks: install ## tests with Accelerate, DeepSpeed, trackers
 	$(BIN)/python -m pip install --quiet --group hf --group trackers
-	$(PYTEST) -m long -n $(JOBS) --dist worksteal --part $(PART)
-	$(PYTEST) tests/launchers tests/strategies/test_accepted.py tests/runners/inrank/test_training_signals.py -m 'not long' -n $(JOBS) # what only these packages can read
-	$(PYTEST) tests/faults -m long -n 2 --dist load --part $(PART)
+	$(PYTEST) tests/launchers tests/strategies/test_accepted.py tests/runners/inrank/test_training_signals.py
 
-test-faults: install ## does the diagnosis name the fault of real jobs (8 minutes)
-	$(PYTEST) tests/faults -m 'not long' -n 2 --dist load
+test-faults: install ## really broken jobs: does the diagnosis name the fault
+	$(PYTEST) tests/faults --part $(PART)
 
-test-nccl: install ## NCCL's host code, no GPU; DISTUI_NCCL_SOURCES=its tarballs
+test-nccl: install ## NCCL's host code; DISTUI_NCCL_SOURCES=its tarballs
 	$(PYTEST) tests/nccl_ranks -m long -n 2 --dist load --part $(PART)
 
 test-cluster: install ## a Slurm cluster in namespaces, through SkyPilot (as root)
 	$(BIN)/python -m tests.rigs.slurm prepare
 	$(PYTEST) tests/cluster tests/presets/test_skypilot_task.py # whose schema is only there now
 
-test-matrix: install ## other torch, frameworks, Pythons (gigabytes); ROWS='torch-*'
+test-matrix: install ## other versions of torch (gigabytes); ROWS='torch-*'
 	$(PYTEST) tests/matrix --rows '$(ROWS)'
 
-test-all: test test-real test-faults test-long test-nccl test-cluster ## all of these
+test-all: test test-real test-long test-frameworks test-faults test-nccl test-cluster ## all of these
 
 check: lint types imports ## lint, format, types, imports
 
@@ -85,7 +86,7 @@ imports: install
 house: install   ## size and shape of the code; HOUSE=--details says where
 	@$(BIN)/python -m tests.house $(HOUSE)
 
-bench: install   ## the table of docs/benchmarks.md; BENCH=--quick for a taste
+bench: install   ## the table of docs/benchmarks.md; BENCH=--quick
 	$(BIN)/python -m tests.bench $(BENCH)
 
 pictures: install ## docs/pictures, from the real program in a terminal

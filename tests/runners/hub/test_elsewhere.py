@@ -21,7 +21,6 @@ from .two_hosts import BIN, TwoHosts, two_hosts, until
 
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.real,
     pytest.mark.skipif(SSHD is None, reason="no sshd here: apt-get install openssh-server"),
 ]
 TICKS = 'while :; do echo "tick of $DISTUI_RUN_ID"; sleep 0.2; done'
