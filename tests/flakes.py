@@ -134,8 +134,9 @@ def _row(options: argparse.Namespace, outcomes: Sequence[Outcome]) -> str:
         beside += ", stops at random"
     failed = sum(outcome.exit_code != 0 for outcome in outcomes)
     median, longest = statistics.median(seconds), max(seconds)
-    today = datetime.date.today().isoformat()
-    return f"| {today} | `make {options.tier}` | {beside} | {len(outcomes)} | {failed} | {median:.0f} s | {longest:.0f} s |"
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    times = f"{median:.0f} s | {longest:.0f} s"
+    return f"| {today} | `make {options.tier}` | {beside} | {len(outcomes)} | {failed} | {times} |"
 
 
 if __name__ == "__main__":
