@@ -1,4 +1,4 @@
-"""A user of their own for one test: directories and sockets apart, `distui` as a subprocess, and nothing is left."""
+"""A user of their own for one test: own directories and sockets, `distui` in this process, and nothing is left."""
 
 from __future__ import annotations
 
@@ -13,22 +13,31 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from patience import slowness
+from patience import HANG_S
 
+from distui.runners import file_io
 from distui.tui.cli import main
 
 DISTUI = str(Path(sys.executable).with_name("distui"))
 EXAMPLES = Path(__file__).parents[2] / "presets" / "examples"
-LIMIT_S = 60.0
-"""Most seconds that one verb may take on a machine with nothing else to do."""
-LEAVE_S = 8.0
-"""Seconds in which everything of a run has to be gone after it was stopped, on such a machine."""
+
+
+class Text(io.StringIO):
+    """A standard stream in memory, which may say that it is a terminal."""
+
+    def __init__(self, text: str = "", terminal: bool = False) -> None:
+        super().__init__(text)
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
 
 
 class Done:
@@ -99,39 +108,70 @@ class World:
                "stderr": subprocess.PIPE, **options},
         )  # fmt: skip
 
-    def distui(
-        self, *words: str, env: Mapping[str, str] | None = None, timeout: float = LIMIT_S, **options: Any
-    ) -> Done:
-        """`distui WORDS…` to its end."""
+    def binary(self, *words: str, env: Mapping[str, str] | None = None, **options: Any) -> Done:
+        """Run `distui WORDS…` as a process to its end; `options` are those of Popen."""
         process = self.start(*words, env=env, **options)
         try:
-            out, err = process.communicate(timeout=timeout * slowness())
+            out, err = process.communicate(timeout=HANG_S)
         except BaseException:
             process.kill()
             process.communicate()
             raise
-        return Done(process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+        return Done(
+            process.returncode,
+            (out or b"").decode("utf-8", "replace"),
+            (err or b"").decode("utf-8", "replace"),
+        )
 
-    def reads(self, *words: str) -> Done:
-        """`distui WORDS…` of a verb that only reads, in this process where it can: they are asked by the thousand."""
-        if self.program != DISTUI or asyncio._get_running_loop() is not None:
-            return self.distui(*words)
-        kept, out, err = dict(os.environ), io.StringIO(), io.StringIO()
-        os.environ.clear()
-        os.environ.update(self.env)
-        try:
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    def distui(self, *words: str, env: Mapping[str, str] | None = None, cwd: Path | None = None,
+               stdin: str = "", terminal: bool = False, **options: Any) -> Done:  # fmt: skip
+        """Run `distui WORDS…` to its end in this process, with an environment, folder and streams of its own.
+
+        `terminal`: all three streams say that they are one. Where another program is meant, and in other threads,
+        it is a process; so it is with `options`, which are those of Popen.
+        """
+        options.pop("timeout", None)
+        if self.program != DISTUI or options or threading.current_thread() is not threading.main_thread():
+            return self.binary(*words, env=env, cwd=cwd or self.work, **options)
+        out, err = Text(terminal=terminal), Text(terminal=terminal)
+        typed = self.shell(words, env or {}, cwd or self.work, Text(stdin, terminal))
+        with typed, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
                 code = main([*words])
+            except SystemExit as end:  # argparse's own way out
+                code = int(end.code or 0)
+        return Done(code, out.getvalue(), err.getvalue())
+
+    @contextlib.contextmanager
+    def shell(
+        self, words: Sequence[str], env: Mapping[str, str], cwd: Path, stdin: io.StringIO
+    ) -> Iterator[None]:
+        """Make this process one that this user's shell has started with `words`; undone afterwards."""
+        kept, folder, loop = dict(os.environ), os.getcwd(), asyncio._get_running_loop()
+        mask = file_io.umask()
+        streams = sys.argv, sys.stdin
+        sys.argv, sys.stdin = [self.program, *words], stdin
+        os.environ.clear()
+        os.environ.update({**self.env, **env})
+        os.chdir(cwd)
+        asyncio._set_running_loop(None)  # a verb has a loop of its own
+        try:
+            yield
         finally:
+            asyncio._set_running_loop(loop)
+            os.chdir(folder)
             os.environ.clear()
             os.environ.update(kept)
-        return Done(code, out.getvalue(), err.getvalue())
+            sys.argv, sys.stdin = streams
+            os.umask(mask)
+
+    reads = distui
 
     def python(self, code: str, *words: str) -> Done:
         """`python -c CODE WORDS…` as this user, with distui importable."""
         done = subprocess.run(
             [sys.executable, "-c", code, *words], env=self.env, cwd=self.work, capture_output=True, text=True,
-            timeout=LIMIT_S * slowness(), check=False,
+            timeout=HANG_S, check=False,
         )  # fmt: skip
         return Done(done.returncode, done.stdout, done.stderr)
 
@@ -178,9 +218,9 @@ class World:
         for path in sorted(self.runs.glob("*/journal.jsonl")):
             self.distui("stop", path.parent.name, "--yes", "--grace", "2")
 
-    def left(self, seconds: float = LEAVE_S) -> dict[int, str]:
-        """Processes of this user that are still there after `seconds`."""
-        until(lambda: not self.processes(), seconds)
+    def left(self) -> dict[int, str]:
+        """Wait until no process of this user is left; those that stay."""
+        until(lambda: not self.processes())
         return self.processes()
 
 
@@ -194,10 +234,11 @@ class Run:
         """`distui VERB RUN WORDS…`."""
         return self.world.distui(verb, self.id, *words, **options)
 
-    def wait(self, until: str = "done", timeout: float = LIMIT_S) -> int:
-        """`distui wait`: its exit code. Fails on a time-out, and tells how the run stands."""
-        limit = f"{timeout * slowness():g}"
-        done = self.world.reads("wait", self.id, "--until", until, "--timeout", limit)
+    def wait(self, until: str = "done", timeout: float = HANG_S) -> int:
+        """`distui wait`: its exit code. Fails if the state does not come, with the run's status."""
+        done = self.world.distui(
+            "wait", self.id, "--until", until, "--timeout", f"{max(timeout, HANG_S):g}"
+        )
         assert "after" not in done.err, (done.err, self.describe())
         return done.code
 
@@ -208,18 +249,18 @@ class Run:
 
     def prints(self) -> bool:
         """Wait for the first line of a log; False where none came."""
-        return until(lambda: self.world.reads("logs", self.id).out, LIMIT_S)
+        return until(lambda: self.distui("logs").out)
 
     def status(self) -> dict[str, Any]:
         """`status --json`."""
-        found: dict[str, Any] = self.world.reads("status", self.id, "--json").fine().json()
+        found: dict[str, Any] = self.world.distui("status", self.id, "--json").fine().json()
         return found
 
     def events(self) -> list[dict[str, Any]]:
         """`events --json`: every event of the journal."""
         return [
             json.loads(line)
-            for line in self.world.reads("events", self.id, "--json").fine().out.splitlines()
+            for line in self.world.distui("events", self.id, "--json").fine().out.splitlines()
         ]
 
     def of(self, kind: str) -> list[dict[str, Any]]:
@@ -252,9 +293,9 @@ class Run:
         return path.read_bytes() if path.exists() else b""
 
     def eventually(
-        self, wanted: Callable[[dict[str, Any]], object], seconds: float = 20.0
+        self, wanted: Callable[[dict[str, Any]], object], seconds: float = HANG_S
     ) -> dict[str, Any]:
-        """The first status of which `wanted` is true. Fails after `seconds`."""
+        """The first status of which `wanted` is true. Fails if none comes."""
         found: dict[str, Any] = {}
 
         def look() -> object:
@@ -262,23 +303,26 @@ class Run:
             found = self.status()
             return wanted(found)
 
-        assert until(look, seconds, every=0.1), self.describe()
+        assert until(look, every=0.1), self.describe()
         return found
 
     def describe(self) -> str:
         """How it stands, for the message of a failed assertion."""
-        said = self.world.reads("status", self.id).out
+        said = self.world.distui("status", self.id).out
         logs = {
             name: self.file(name)[-2000:].decode("utf-8", "replace") for name in ("agent.log", "runner.log")
         }
         return f"{said}\n{logs}"
 
 
-def until(wanted: Callable[[], object], seconds: float, every: float = 0.05) -> bool:
-    """Ask again until it is true; False after `seconds`. For what other processes do and no event tells."""
-    began = time.monotonic()
+def until(wanted: Callable[[], object], seconds: float = HANG_S, every: float = 0.05) -> bool:
+    """Ask again until it is true; False if that never comes. For what other processes do and no event tells.
+
+    The limit only ends what hangs; a shorter one is taken for HANG_S.
+    """
+    end = time.monotonic() + max(seconds, HANG_S)
     while not wanted():
-        if time.monotonic() - began > seconds * slowness():
+        if time.monotonic() > end:
             return False
         time.sleep(every)
     return True
@@ -304,14 +348,14 @@ def alive(pid: int) -> bool:
         return False
 
 
-def gone(pid: int, seconds: float = LEAVE_S) -> bool:
-    """Wait for any process to end; False after `seconds`."""
+def gone(pid: int, seconds: float = HANG_S) -> bool:
+    """Wait for any process to end; False if it does not."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return True
     try:
-        return bool(select.select([descriptor], [], [], seconds * slowness())[0])
+        return bool(select.select([descriptor], [], [], max(seconds, HANG_S))[0])
     finally:
         os.close(descriptor)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pyte
-from patience import slowness
+from patience import HANG_S
 
 ASKS_FOR_FRAMES, HAS_FRAMES = b"\x1b[?2026$p", b"\x1b[?2026;2$y"
 """Whether the terminal draws frames whole (synchronized output), and that it does."""
@@ -70,7 +70,7 @@ class Screen:
         """Whether no frame is half drawn: what a terminal shows then is what the program meant to show."""
         return self.written.rfind(FRAME_BEGINS) <= self.written.rfind(FRAME_ENDS)
 
-    def until(self, wanted: str | Callable[[str], object], seconds: float = 30.0) -> str:
+    def until(self, wanted: str | Callable[[str], object], seconds: float = HANG_S) -> str:
         """Read until the screen shows `wanted` (a text, or what a function says); the screen then."""
         began = time.monotonic()
         found = (lambda text: wanted in text) if isinstance(wanted, str) else wanted
@@ -79,9 +79,7 @@ class Screen:
             if self.whole and found(self.text):
                 break
             assert alive, f"hung up before {wanted!r}:\n{self.text}"
-            assert time.monotonic() - began < seconds * slowness(), (
-                f"no {wanted!r} after {seconds} s:\n{self.text}"
-            )
+            assert time.monotonic() - began < max(seconds, HANG_S), f"no {wanted!r}:\n{self.text}"
         return self.text
 
     def _answer(self, data: str) -> None:
@@ -94,10 +92,10 @@ class Screen:
         for key in keys:
             os.write(self._master, KEYS.get(key, key).encode())
 
-    def ended(self, seconds: float = 20.0) -> int:
+    def ended(self, seconds: float = HANG_S) -> int:
         """Wait for the child's end, reading on; its exit status."""
         began = time.monotonic()
-        while time.monotonic() - began < seconds * slowness():
+        while time.monotonic() - began < max(seconds, HANG_S):
             self.read(0.05)
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -105,7 +103,7 @@ class Screen:
                 while self.read(0.05) and select.select([self._master], [], [], 0)[0]:
                     continue
                 return os.waitstatus_to_exitcode(status)
-        raise AssertionError(f"still there after {seconds} s:\n{self.text}")
+        raise AssertionError(f"still there:\n{self.text}")
 
     def hang_up(self) -> None:
         """Close the terminal, as when a window is closed or a session drops: the child gets SIGHUP."""
