@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from patience import slowness
 
 from distui.presets.plan import Place, Plan, Request, command_plan
 from distui.runners.hub import cluster_launch, launch_order
@@ -18,14 +15,14 @@ from distui.runners.hub.launch_order import LaunchProgress, SkyRequest
 from distui.runners.hub.merged_run import Cloud, CloudError, MergedRun
 from distui.runners.hub.routes import Route
 from distui.runners.journal import RunRecord, summarise
-from distui.runners.model import HUB, LinkChanged, LinkState, RunCreated, RunPhase, Stage
+from distui.runners.model import HUB, LinkChanged, LinkState, RunCreated, RunPhase
 from distui.runners.run_directories import Entry
 
+from .children import Pipes, Programs
+from .scripted_sky import ScriptedSky
 from .test_sky_process import CLOUDS
 
 pytestmark = pytest.mark.timeout(60)
-SCRIPTED = Path(__file__).resolve().parents[2] / "rigs/sky/answering.py"
-VERSION = [{"data": {"version": "0.14.1", "python": "p", "supported": True}}]
 ABOUT = {
     "state": "UP", "nodes": 2, "hosts": [], "resources": "2x(H100:8)", "infra": "aws/us-east-1", "since": 1.0,
     "autostop_min": None, "down": False, "ours": True, "user": "me", "event": "", "managed": False,
@@ -67,23 +64,13 @@ class Desk(MergedRun):
 
 
 class Scene:
-    """Answers of SkyPilot, a fake ssh, and the desk."""
+    """Answers of SkyPilot, an ssh that only says who answers, and the desk."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.file = folder / "scene.json"
-        python = folder / "python"
-        python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{SCRIPTED}" "{self.file}" "$@"\n')
-        ssh = folder / "bin/ssh"
-        ssh.parent.mkdir()
-        ssh.write_text(
-            '#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\necho "Welcome"\necho "{\\"hostname\\": \\"of-$2\\"}"\n'
-        )
-        for program in (python, ssh):
-            program.chmod(0o755)
-        monkeypatch.setenv("DISTUI_SKY_PYTHON", str(python))
-        monkeypatch.setenv("PATH", str(ssh.parent), prepend=":")
-        monkeypatch.setattr(cluster_launch, "POLL_SECONDS", 0.02)
-        monkeypatch.setattr("distui.runners.hub.cluster_launch.AGAIN_SECONDS", 0.02)
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, programs: Programs | None) -> None:
+        """`programs` None: both are processes."""
+        self.sky = ScriptedSky(folder, monkeypatch, programs)
+        if programs is not None:
+            programs.put("ssh", ssh)
         monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         bundle = folder / "cache/distui/bundles/bundle-1/node.sh"
         bundle.parent.mkdir(parents=True)
@@ -95,7 +82,6 @@ class Scene:
 
     def answers(self, **verbs: list[dict[str, Any]]) -> None:
         usual: dict[str, list[dict[str, Any]]] = {
-            "version": VERSION,
             "describe": [{"data": None}, {"data": ABOUT}],
             "jobs": [{"data": []}],
             "cost": [{"data": {"total": 10.0, "seconds": 3600.0}}],
@@ -104,11 +90,10 @@ class Scene:
             "reach": [{"data": {"aliases": ["tc", "tc-worker1"], "hosts": []}}],
             "tail": [{"said": ["hello from a node\n"], "hang": True}],
         }
-        self.file.write_text(json.dumps({**usual, **verbs}))
+        self.sky.answers({**usual, **verbs})
 
     def asked(self, verb: str) -> list[dict[str, Any]]:
-        lines = Path(f"{self.file}.asked").read_text().splitlines()
-        return [json.loads(line) for line in lines if json.loads(line).get("verb") == verb]
+        return self.sky.asked(verb)
 
     async def launch(self) -> None:
         await cluster_launch.launch(self.desk, self.desk.set_routes)
@@ -121,9 +106,16 @@ class Scene:
 TASK = {"name": "train-0123abcd", "num_nodes": 2, "resources": {}, "run": "true"}
 
 
+async def ssh(words: tuple[str, ...], pipes: Pipes) -> int:
+    """Logs in anywhere, and says which host that is."""
+    host = words[words.index("--") + 1]
+    pipes.stdout.write(b'Welcome\n{"hostname": "of-%s"}\n' % host.encode())
+    return 0
+
+
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
-    made = Scene(tmp_path, monkeypatch)
+    made = Scene(tmp_path, monkeypatch, Programs(monkeypatch))
     yield made
     made.desk.chronicle.journal.close()
 
@@ -137,19 +129,35 @@ def stages(desk: Desk) -> dict[str, bool | None]:
     }
 
 
-@pytest.mark.real
 async def test_the_jobs_own_text_says_that_it_has_started(scene: Scene) -> None:
     """SkyPilot's word for its state comes later, and is asked for only now and then."""
     started = "└── Job started. Streaming logs... (Ctrl-C to exit log streaming; job will not be killed)\n"
     scene.answers(job_state=[{"data": "SETTING_UP"}], tail=[{"said": [started], "hang": True}])
-    async with asyncio.timeout(20 * slowness()):
-        await scene.launch()
+    await scene.launch()
     assert stages(scene.desk)["start"] is True
 
 
-@pytest.mark.real
 async def test_every_stage_and_the_way_to_each_node(scene: Scene) -> None:
-    scene.answers()
+    await every_stage(scene)
+
+
+@pytest.mark.real
+async def test_a_process_answers_as_its_double_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seconds in ("POLL_SECONDS", "AGAIN_SECONDS"):
+        monkeypatch.setattr(cluster_launch, seconds, 0.02)
+    scene = Scene(tmp_path, monkeypatch, None)
+    await every_stage(scene)
+    scene.desk.chronicle.journal.close()
+
+
+async def every_stage(scene: Scene) -> None:
+    """A launch that goes well, and the process dies once in it."""
+    scene.answers(
+        launch=[{"request": "req-1", "said": TEXT[:1], "die": True}],
+        follow=[{"said": TEXT[1:], "data": {"job": 7, **ABOUT}}],
+    )
     await scene.launch()
     assert scene.desk.failed == ""
     assert stages(scene.desk) == {"provision": True, "sync": True, "setup": True, "start": True}
@@ -162,9 +170,9 @@ async def test_every_stage_and_the_way_to_each_node(scene: Scene) -> None:
     assert (cluster.name, cluster.job, cluster.price_per_hour, cluster.state) == ("tc", 7, 10.0, "UP")
     assert "Launching on AWS us-east-1." in scene.log
     assert "hello from a node" in scene.log
+    assert len(scene.asked("launch")) == 1, "the API server was working at it all along"
 
 
-@pytest.mark.real
 @pytest.mark.parametrize(
     ("answer", "sentence"),
     [
@@ -186,7 +194,6 @@ async def test_a_refusal_is_said_in_plain_words(
     assert "billed" not in scene.desk.failed, "nothing is left"
 
 
-@pytest.mark.real
 async def test_the_next_place_is_offered_where_the_one_named_has_nothing(scene: Scene) -> None:
     pinned = {**TASK, "resources": {"infra": "gcp/us-central1", "accelerators": "A100-80GB:8"}}
     launch_order.write(
@@ -203,7 +210,6 @@ async def test_the_next_place_is_offered_where_the_one_named_has_nothing(scene: 
     assert "infra" not in scene.asked("candidates")[0]["args"]["config"]["resources"]
 
 
-@pytest.mark.real
 async def test_what_is_left_after_a_failure_is_said(scene: Scene) -> None:
     scene.answers(
         job_state=[{"data": "FAILED_SETUP"}], tail=[{"said": ["pip: no such package\n"], "data": 0}]
@@ -215,7 +221,6 @@ async def test_what_is_left_after_a_failure_is_said(scene: Scene) -> None:
     assert "pip: no such package" in scene.log
 
 
-@pytest.mark.real
 async def test_an_api_server_that_goes_away_is_asked_again(scene: Scene) -> None:
     gone = error("ConnectionError", "Connection refused")
     scene.answers(
@@ -232,7 +237,6 @@ async def test_an_api_server_that_goes_away_is_asked_again(scene: Scene) -> None
     assert launch_order.progress(scene.desk.run_dir).job == 7
 
 
-@pytest.mark.real
 async def test_an_api_server_that_does_not_come_up_at_once_is_waited_for(scene: Scene) -> None:
     down = error(
         "RuntimeError", "SkyPilot API server process exited unexpectedly. View logs at: server.log"
@@ -243,19 +247,6 @@ async def test_an_api_server_that_does_not_come_up_at_once_is_waited_for(scene: 
     assert stages(scene.desk)["start"] is True
 
 
-@pytest.mark.real
-async def test_a_child_that_dies_takes_no_launch_with_it(scene: Scene) -> None:
-    scene.answers(
-        launch=[{"request": "req-1", "said": TEXT[:1], "die": True}],
-        follow=[{"said": TEXT[1:], "data": {"job": 7, **ABOUT}}],
-    )
-    await scene.launch()
-    assert scene.desk.failed == ""
-    assert len(scene.asked("launch")) == 1, "the API server was working at it all along"
-    assert stages(scene.desk)["start"] is True
-
-
-@pytest.mark.real
 async def test_a_job_that_was_submitted_is_not_submitted_twice(scene: Scene) -> None:
     scene.answers(
         launch=[error("ValueError", "must not be asked")],
@@ -268,7 +259,6 @@ async def test_a_job_that_was_submitted_is_not_submitted_twice(scene: Scene) -> 
     assert launch_order.progress(scene.desk.run_dir).job == 9
 
 
-@pytest.mark.real
 async def test_a_hub_that_died_after_the_job_was_submitted_goes_on_from_there(scene: Scene) -> None:
     scene.answers(launch=[error("ValueError", "must not be asked")], describe=[{"data": ABOUT}])
     launch_order.keep(scene.desk.run_dir, LaunchProgress(request="req-1", job=7))
@@ -277,22 +267,19 @@ async def test_a_hub_that_died_after_the_job_was_submitted_goes_on_from_there(sc
     assert stages(scene.desk)["start"] is True
 
 
-@pytest.mark.real
 async def test_the_nodes_are_found_while_files_are_still_copied(scene: Scene) -> None:
     """Writing ssh's configuration takes SkyPilot a second or two."""
     scene.answers(launch=[{"request": "req-1", "said": TEXT[:2], "hang": True}])
     task = asyncio.create_task(scene.launch())
-    while not Path(f"{scene.file}.asked").exists() or not scene.asked("reach"):
+    while not scene.asked("reach"):
         await asyncio.sleep(0.01)
     assert scene.desk.routes == [], "and are not logged in to before the bundle is there"
     scene.desk.stop_asked.set()
     await task
 
 
-@pytest.mark.real
 async def test_a_node_behind_the_wrong_alias(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody answers there, and then it is asked who it is."""
-    monkeypatch.setattr(cluster_launch, "DOUBT_SECONDS", 0.1)
     monkeypatch.setattr(scene.desk, "set_routes", scene.desk.routes.extend)
     hosts = ["job7-of-tc", "job7-c2"]
     scene.answers(reach=[{"data": {"aliases": ["tc", "tc-worker1"], "hosts": hosts}}])
@@ -303,7 +290,6 @@ async def test_a_node_behind_the_wrong_alias(scene: Scene, monkeypatch: pytest.M
     )
 
 
-@pytest.mark.real
 async def test_what_goes_to_the_nodes_is_there_until_the_job_is_submitted(scene: Scene) -> None:
     scene.answers(launch=[{"request": "req-1", "said": TEXT[:2], "hang": True}])
     brought = scene.desk.run_dir / "cargo/bundle-1/node.sh"
@@ -320,7 +306,6 @@ async def test_what_goes_to_the_nodes_is_there_until_the_job_is_submitted(scene:
     assert not brought.exists()
 
 
-@pytest.mark.real
 async def test_a_stop_gives_the_launch_up_and_says_what_is_left(scene: Scene) -> None:
     scene.answers(
         launch=[{"request": "req-1", "said": TEXT[:2], "hang": True}],
@@ -333,7 +318,9 @@ async def test_a_stop_gives_the_launch_up_and_says_what_is_left(scene: Scene) ->
     await task
     said = [text for _, text in scene.desk.state.notices]
     assert any("stopped; cluster tc is up and is billed: `distui down train`" in text for text in said)
-    assert '"cancel"' in Path(f"{scene.file}.asked").read_text(), "the API server works at it no more"
+    assert any("cancel" in question for question in scene.sky.questions()), (
+        "the API server works at it no more"
+    )
 
 
 def quick(scene: Scene) -> None:
@@ -345,7 +332,6 @@ def quick(scene: Scene) -> None:
     scene.desk.link_state = LinkState.CONNECTING
 
 
-@pytest.mark.real
 async def test_a_stop_before_the_job_begins_cancels_it(scene: Scene) -> None:
     quick(scene)
     scene.answers(job_state=[{"data": "PENDING"}], cancel=[{"data": True}], describe=[{"data": None}])
@@ -359,7 +345,6 @@ async def test_a_stop_before_the_job_begins_cancels_it(scene: Scene) -> None:
     assert any("stopped; job 7 is cancelled" in text for _, text in scene.desk.state.notices)
 
 
-@pytest.mark.real
 async def test_a_job_that_fails_before_it_begins_leaves_no_links(scene: Scene) -> None:
     quick(scene)
     scene.answers(job_state=[{"data": "PENDING"}, {"data": "FAILED_DRIVER"}], tail=[{"data": 0}])
@@ -368,7 +353,6 @@ async def test_a_job_that_fails_before_it_begins_leaves_no_links(scene: Scene) -
     assert "SkyPilot could not start job 7 on tc" in scene.desk.failed
 
 
-@pytest.mark.real
 async def test_a_cluster_of_somebody_else_is_left_alone(scene: Scene) -> None:
     scene.answers(describe=[{"data": {**ABOUT, "ours": False, "user": "bob"}}])
     await scene.launch()
@@ -376,15 +360,12 @@ async def test_a_cluster_of_somebody_else_is_left_alone(scene: Scene) -> None:
     assert scene.asked("launch") == []
 
 
-@pytest.mark.real
-async def test_a_stage_that_takes_too_long_fails(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(cluster_launch.LIMITS, Stage.PROVISION, 0.1)
+async def test_a_stage_that_takes_too_long_fails(scene: Scene) -> None:
     scene.answers(launch=[{"request": "r", "said": TEXT[:1], "hang": True}])
     await scene.launch()
     assert "provision took longer than" in scene.desk.failed
 
 
-@pytest.mark.real
 async def test_a_secret_that_nobody_has_any_more(scene: Scene) -> None:
     task = {**TASK, "secrets": {"SOME_TOKEN": "***"}}
     launch_order.write(
@@ -403,7 +384,6 @@ async def cloud(scene: Scene) -> Cloud:
     return found
 
 
-@pytest.mark.real
 async def test_down_wants_the_right_name(scene: Scene) -> None:
     scene.answers(down=[{"data": True}])
     found = await cloud(scene)
@@ -414,7 +394,6 @@ async def test_down_wants_the_right_name(scene: Scene) -> None:
     assert scene.desk.state.cluster.down
 
 
-@pytest.mark.real
 async def test_autostop_is_told_and_shown(scene: Scene) -> None:
     scene.answers(autostop=[{"data": True}])
     found = await cloud(scene)
@@ -424,7 +403,6 @@ async def test_autostop_is_told_and_shown(scene: Scene) -> None:
     assert await found.set_autostop(None) == "cluster tc stays until it is taken down"
 
 
-@pytest.mark.real
 @pytest.mark.parametrize(
     ("answers", "phase", "sentence"),
     [
@@ -442,9 +420,8 @@ async def test_autostop_is_told_and_shown(scene: Scene) -> None:
     ],
 )
 async def test_what_happens_behind_our_back_ends_the_run(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, answers: Any, phase: RunPhase, sentence: str
+    scene: Scene, answers: Any, phase: RunPhase, sentence: str
 ) -> None:
-    monkeypatch.setattr("distui.runners.hub.sky_cloud.POLL_SECONDS", 0.0)
     scene.answers(**answers)
     found = await cloud(scene)
     scene.desk.emit(LinkChanged(LinkState.LOST, "c1", "gone"), node=0)
@@ -471,16 +448,11 @@ def managed(scene: Scene, *states: str, **verbs: list[dict[str, Any]]) -> None:
     scene.answers(**{**usual, **verbs})
 
 
-@pytest.mark.real
 @pytest.mark.parametrize(
     ("last", "phase"),
     [("SUCCEEDED", RunPhase.SUCCEEDED), ("FAILED_SETUP", RunPhase.FAILED), ("CANCELLED", RunPhase.STOPPED)],
 )
-async def test_a_managed_job_ends_as_skypilot_says(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, last: str, phase: RunPhase
-) -> None:
-    monkeypatch.setattr("distui.runners.hub.sky_cloud.JOB_POLL_SECONDS", 0.02)
-    monkeypatch.setattr("distui.runners.hub.sky_cloud.LAST_WORDS_SECONDS", 0.1)
+async def test_a_managed_job_ends_as_skypilot_says(scene: Scene, last: str, phase: RunPhase) -> None:
     managed(scene, "STARTING", "RUNNING", "RECOVERING", last)
     await scene.launch()
     assert scene.desk.state.phase is phase
@@ -501,9 +473,7 @@ async def stopped(scene: Scene) -> None:
     await task
 
 
-@pytest.mark.real
-async def test_a_stop_cancels_a_managed_job(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distui.runners.hub.sky_cloud.LAST_WORDS_SECONDS", 0.1)
+async def test_a_stop_cancels_a_managed_job(scene: Scene) -> None:
     managed(scene, "RUNNING", "CANCELLED")
     await stopped(scene)
     assert scene.desk.state.phase is RunPhase.STOPPED
@@ -511,11 +481,7 @@ async def test_a_stop_cancels_a_managed_job(scene: Scene, monkeypatch: pytest.Mo
     assert [asked["args"] for asked in scene.asked("managed_cancel")] == [{"job": 3}]
 
 
-@pytest.mark.real
-async def test_a_managed_job_that_takes_long_to_be_cancelled_is_called_so(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("distui.runners.hub.sky_cloud.MANAGED_CANCEL_SECONDS", 0.5 * slowness())
+async def test_a_managed_job_that_takes_long_to_be_cancelled_is_called_so(scene: Scene) -> None:
     managed(scene, "RUNNING", "CANCELLING")
     await stopped(scene)
     assert scene.desk.state.phase is RunPhase.STOPPED

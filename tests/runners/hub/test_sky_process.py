@@ -27,6 +27,8 @@ from distui.runners.hub.sky_process import (
 )
 from distui.runners.model import Stage
 
+from .children import Programs
+
 pytestmark = pytest.mark.timeout(60)
 
 LAUNCHED = """\
@@ -203,8 +205,8 @@ async def test_a_python_without_skypilot_is_told_apart(monkeypatch: pytest.Monke
         await Sky().call("version")
 
 
-@pytest.mark.real
 async def test_a_python_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    Programs(monkeypatch)
     monkeypatch.setenv(PYTHON, "/nowhere/python")
     with pytest.raises(SkyError, match="/nowhere/python cannot be executed"):
         await Sky().start()
@@ -231,19 +233,23 @@ async def refused(sky: Sky, key: str) -> SkyError:
     return caught.value
 
 
-async def test_questions_at_once_each_get_their_answer(sky: Sky) -> None:
+@pytest.mark.real
+async def test_a_real_skypilot_answers(sky: Sky, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Questions at once each get their answer; nothing of the user's shadows its modules; its end is orderly."""
+    (tmp_path / "yaml.py").write_text("raise SystemExit('shadowed')\n")
+    monkeypatch.chdir(tmp_path)
     answers = await asyncio.gather(*(refused(sky, f"key_{number}") for number in range(20)))
     assert all(f"'key_{number}'" in answer.detail for number, answer in enumerate(answers))
-    about = await sky.call("version")
-    assert about["version"].startswith("0.14.")
-
-
-async def test_what_skypilot_raises_is_an_answer(sky: Sky) -> None:
-    assert "no_such_key" in (await refused(sky, "no_such_key")).detail
     with pytest.raises(SkyError, match="no_such_verb"):
         await sky.call("no_such_verb")
+    assert (await sky.call("version"))["version"].startswith("0.14.")
+    process = sky._process
+    assert process is not None
+    await sky.close()
+    assert process.returncode == 0
 
 
+@pytest.mark.real
 async def test_a_child_that_dies_is_started_again(sky: Sky) -> None:
     await sky.start()
     process = sky._process
@@ -256,19 +262,3 @@ async def test_a_child_that_dies_is_started_again(sky: Sky) -> None:
         await asked
     assert (await sky.call("version"))["supported"]
     assert sky._process is not process
-
-
-async def test_nothing_of_the_users_shadows_skypilot(
-    sky: Sky, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "yaml.py").write_text("raise SystemExit('shadowed')\n")
-    monkeypatch.chdir(tmp_path)
-    assert "no_such_key" in (await refused(sky, "no_such_key")).detail
-
-
-async def test_closing_ends_the_child(sky: Sky) -> None:
-    await sky.start()
-    process = sky._process
-    assert process is not None
-    await sky.close()
-    assert process.returncode == 0
