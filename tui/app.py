@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import gc
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -502,5 +503,5 @@ def run_cockpit(
     if not app.return_code and state is not None and state.name and not state.phase.ended:
         run = app.run_id or ""
         verb = f"watch {run.removeprefix(WATCH)}" if run.startswith(WATCH) else f"attach {state.name}"
-        print(f"{state.name} goes on; `distui {verb}` shows it again")
+        print(terminal.typeable(f"{state.name} goes on; `distui {verb}` shows it again", sys.stdout))
     return app.return_code or 0

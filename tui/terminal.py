@@ -12,6 +12,7 @@ import io
 import os
 import re
 import select
+import shlex
 import shutil
 import signal
 import stat
@@ -29,6 +30,8 @@ POLLS_TERMINALS = sys.platform == "linux"
 GONE = 141
 """Exit status when the reader of stdout went away, as a shell gives it for SIGPIPE."""
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+PROGRAM = "distui"
+_COMMAND = re.compile(rf"`{PROGRAM}(?=[ `])")
 
 
 def complete() -> None:
@@ -53,14 +56,40 @@ def leave_in_order() -> None:
             signal.signal(number, lambda number, _: sys.exit(128 + number))
 
 
+def program() -> str:
+    """Return the word that starts this distui in the user's shell: `distui` if PATH leads to it, else its path."""
+    running = sys.argv[0]
+    if os.path.basename(running) != PROGRAM:  # `python -m distui.tui`
+        running = os.path.join(os.path.dirname(sys.executable), PROGRAM)
+    if not os.path.exists(running):
+        return PROGRAM
+    on_path = shutil.which(PROGRAM)
+    if on_path is not None and os.path.realpath(on_path) == os.path.realpath(running):
+        return PROGRAM
+    try:
+        path, relative = os.path.abspath(running), os.path.relpath(running)
+    except OSError:  # the working directory was removed
+        return shlex.quote(running)
+    if os.sep not in relative:
+        relative = os.path.join(os.curdir, relative)
+    return shlex.quote(min(relative, path, key=len))
+
+
+def typeable(text: str, stream: TextIO) -> str:
+    """Return `text` with its commands, "`distui …`", as the user's shell finds them; unchanged for files and pipes."""
+    if not stream.isatty():
+        return text
+    return _COMMAND.sub(lambda _: f"`{program()}", text)
+
+
 def complain(text: str, details: Iterable[str] = ()) -> None:
     """Write a message to stderr, and its details below it; nothing that it quotes acts on the terminal.
 
     Where stderr cannot be written to, the exit status has to do.
     """
     lines = [
-        f"distui: {as_message(clean_text(text, LONGEST))}",
-        *(f"  {clean_text(line, LONGEST)}" for line in details),
+        f"distui: {as_message(clean_text(typeable(text, sys.stderr), LONGEST))}",
+        *(f"  {clean_text(typeable(line, sys.stderr), LONGEST)}" for line in details),
     ]
     try:
         sys.stderr.write("\n".join(lines) + "\n")

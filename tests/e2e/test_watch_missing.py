@@ -86,7 +86,7 @@ def test_the_only_foreign_job_is_opened_beside_runs_of_distuis_own(world: World)
         assert "1 rank" in text.splitlines()[0], "distui's own has two"
         screen.press("q")
         said = screen.until("shows it again")
-        assert re.search(r"train goes on; `distui watch \d+` shows it again", said), said
+        assert re.search(r"train goes on; `\S*distui watch \d+` shows it again", said), said
         screen.until("stopped: no process of the run is left")
         assert screen.ended() == 0
     finally:

@@ -36,7 +36,7 @@ from ...runners.wire.client import Link, new_id
 from ..rows.dumps import Source, by_rank, memory_values, merged_rows, no_source, source_of
 from ..rows.glyphs import plain
 from ..rows.nccl import by_size, communicator_card, node_rows
-from ..terminal import complain
+from ..terminal import complain, typeable
 from .status import complete
 
 STDIN = ("(standard input)", Path("/dev/stdin"))
@@ -396,7 +396,8 @@ def export(options: argparse.Namespace) -> int:
     if options.json:
         sys.stdout.write(escaped_json(msgspec.json.encode(manifest).decode()) + "\n")
     else:
-        sys.stdout.write("".join(f"{clean_text(line)}\n" for line in sentences(manifest, path)))
+        for line in sentences(manifest, path):
+            sys.stdout.write(f"{clean_text(typeable(line, sys.stdout))}\n")
     return 0
 
 

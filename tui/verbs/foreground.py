@@ -28,6 +28,7 @@ from ...runners.state import RunState
 from ...runners.status import status_json
 from ...runners.wire.client import Link, LinkError
 from ..due_alerts import TerminalAlerts, ring
+from ..terminal import typeable
 from .status import describe, headline, unsaid
 
 if TYPE_CHECKING:
@@ -203,7 +204,8 @@ async def stay(entry: run_directories.Entry, plan: Plan, *, as_json: bool, quiet
     if not as_json:
         for note in plan.notes:
             await err.write(f"note: {clean_text(note, LONGEST)}\n")
-        await err.write(f"the run goes on if you leave: `distui attach {name}` opens it\n")
+        hint = f"the run goes on if you leave: `distui attach {name}` opens it\n"
+        await err.write(typeable(hint, sys.stderr))
     while not state.phase.ended:
         try:
             await _follow_link(entry, state, None if as_json else err, output, alerts)
@@ -217,9 +219,8 @@ async def stay(entry: run_directories.Entry, plan: Plan, *, as_json: bool, quiet
     else:
         await err.write("\n" + describe(state) + "\n")
     if out.problem and out.problem != os.strerror(errno.EPIPE):
-        await err.write(
-            f"distui: cannot write to standard output: {out.problem}; `distui logs {name}` has it\n"
-        )
+        lost = f"distui: cannot write to standard output: {out.problem}; `distui logs {name}` has it\n"
+        await err.write(typeable(lost, sys.stderr))
         return 1
     return 0 if state.phase == "succeeded" else 1
 

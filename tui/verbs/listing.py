@@ -25,7 +25,7 @@ from ...runners.wire.ssh import Way
 from ..rows.run_filter import FilterError, RunFilter, understood
 from ..rows.runs import RunEntry
 from ..rows.runs_table import printed, sorted_by, unknown_column, usual
-from ..terminal import SecondScreen, complain, pause
+from ..terminal import SecondScreen, complain, pause, typeable
 
 EVERY_S = 2.0
 """Seconds between two lists of `--watch`."""
@@ -105,7 +105,7 @@ def _lines(order: ListOrder, runs: Sequence[ListedRun], width: int | None, hosts
     chosen = _chosen(order, runs)
     if not runs:
         text = "no runs yet: `distui launch PRESET -- SCRIPT` starts one, `distui demo` shows one"
-        return ["no runs on these hosts" if hosts else text]
+        return ["no runs on these hosts" if hosts else typeable(text, sys.stdout)]
     if not chosen:
         return [f"no run of {len(runs)} fits the filter"]
     rows = [run.row for run in chosen]

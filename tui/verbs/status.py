@@ -33,7 +33,7 @@ from ..rows.ranks import plain_gpus
 from ..rows.run_status import cost, recovered, stage_rows, steps
 from ..rows.tables import plain_table
 from ..source import WATCH, first_pid, job_name
-from ..terminal import SecondScreen, interactive
+from ..terminal import SecondScreen, interactive, typeable
 from .runs import run_or_bundle, show, while_read
 
 WIDTH = 121
@@ -304,5 +304,5 @@ def _list(jobs: list[WatchedJob], as_json: bool) -> int:
     for row in rows:
         whose = f"distui run {row['run']}" if row["run"] else f"started by {row['launcher']}"
         sys.stdout.write(f"{row['pid']:>8}  {row['name']}  {row['ranks']} ranks  {whose}\n")
-    sys.stdout.write("`distui watch PID` opens one of them\n")
+    sys.stdout.write(typeable("`distui watch PID` opens one of them\n", sys.stdout))
     return 0
