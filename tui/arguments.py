@@ -54,7 +54,7 @@ def add_verbs(verbs: Verbs) -> None:
     _bundles(verbs)
     _notices(verbs)
     _mcp(verbs)
-    verb = _verb(verbs, "demo", "launch:demo", help="train the shipped example and open the cockpit on it")
+    verb = _verb(verbs, "demo", "demo:demo", help="train the shipped example and open the cockpit on it")
     verb.add_argument("--preset", help="preset to train under (default: ddp)")
     verb.add_argument("--python", metavar="PATH", help="interpreter of an environment that has torch")
     verb.add_argument("--steps", type=count, default=2000, help="optimizer steps (default: 2000)")

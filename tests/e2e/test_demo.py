@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from .runs import DISTUI, Run, World, until
+from .runs import Run, World, until
 from .screen import Screen
 
 ROOT = Path(__file__).parents[2]
@@ -50,6 +52,9 @@ def test_make_demo_shows_restarts_leaves_and_comes_back(world: World) -> None:
         "demo",
     )
     with terminal(world, *make) as screen:
+        screen.until("Starting the demo on 2 ranks: the cockpit opens in a moment")
+        assert b"\x1b[?1049h" not in screen.written, "before the cockpit is loaded"
+        screen.until("STARTING", 30)
         screen.until("RUNNING", 60)
         if shutil.which("cc"):
             screen.until("other GPUs", 30)  # simulated, as all eight
@@ -71,7 +76,8 @@ def test_make_demo_shows_restarts_leaves_and_comes_back(world: World) -> None:
 
         screen.press("q")
         assert screen.ended() == 0
-        assert "demo goes on" in screen.text, screen.text
+        said = re.search(r"demo goes on; `(.+ attach demo)` shows it again", screen.text)
+        assert said is not None, screen.text
 
     run = demo_of(world)
     # A hook that is busy importing torch answers late: until it has, the step is unknown.
@@ -80,7 +86,8 @@ def test_make_demo_shows_restarts_leaves_and_comes_back(world: World) -> None:
     assert until(lambda: world.distui("ls", "--json").fine().json()[0]["total"] == 2000, 30, 1.0), (
         "the list has how many steps the command asks for"
     )
-    with terminal(world, DISTUI, "attach", "demo", width=80, height=24) as screen:
+    typed = ("sh", "-c", f"cd {shlex.quote(str(ROOT))} && {said[1]}")
+    with terminal(world, *typed, width=80, height=24) as screen:
         screen.until(lambda text: "attempt 2" in text and "RUNNING" in text)
         screen.hang_up()
     after = run.eventually(lambda status: (status["ranks"][0]["step"] or 0) > before["ranks"][0]["step"])
@@ -116,3 +123,12 @@ def test_the_hang_of_the_demo_is_found_and_a_restart_goes_on(world: World) -> No
     )
     assert not [finding for finding in run.status()["findings"] if finding["id"].startswith("hang")]
     run.stop().fine()
+
+
+@pytest.mark.real
+def test_make_help_fits_on_one_screen() -> None:
+    done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert len(lines) < 24
+    assert max(map(len, lines)) <= 80
+    assert "  make demo         train the shipped example on 2 ranks and look at it" in lines

@@ -44,7 +44,7 @@ from ..arguments import cloud_words, names_hosts
 from ..rows import confirm
 from ..rows.form import candidate_table
 from ..rows.glyphs import plain
-from ..terminal import complain, interactive
+from ..terminal import complain, interactive, typeable
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -261,7 +261,7 @@ def begin(prepared: Prepared, options: argparse.Namespace) -> int:
     about = {"run": entry.record.run, "name": entry.record.name, "path": str(entry.path)}
     if options.detach:
         line = f"{about['name']} is starting: `distui attach {about['name']}` opens it"
-        sys.stdout.write((json.dumps(about) if options.json else line) + "\n")
+        sys.stdout.write((json.dumps(about) if options.json else typeable(line, sys.stdout)) + "\n")
         return 0
     from . import foreground, runs  # what reads runs takes a while to load
 
@@ -374,7 +374,7 @@ HANG_AT = "100"
 """Step at which `demo --hang` lets a rank hang: some seconds after the start."""
 
 
-def demo(options: argparse.Namespace) -> int:
+def start_demo(options: argparse.Namespace) -> int:
     """Train the shipped example and look at it. Raises RunError."""
     name = _free_name("demo")
     options.dry_run = False
