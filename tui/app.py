@@ -7,7 +7,6 @@ import dataclasses
 import gc
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import ClassVar
@@ -18,6 +17,7 @@ from textual.binding import Binding
 from textual.screen import Screen
 from textual.signal import Signal
 
+from ..runners import clock
 from ..runners.errors import LaunchError
 from ..runners.model import CaughtUp, Event, GpuTick, HostTick, LogGrew, RankTick
 from ..runners.settings_file import SettingsError, settings_path
@@ -75,7 +75,7 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
         *,
         readonly: bool = False,
         ascii_only: bool = False,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = clock.now,
         keys: Path | None = None,
         settings: Path | None = None,
         replay: bool = False,

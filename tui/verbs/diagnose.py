@@ -17,7 +17,7 @@ import msgspec
 
 from ...presets.sanitize import clean_text, escaped_json
 from ...presets.trusted_files import private_folder
-from ...runners import file_io, run_directories
+from ...runners import clock, file_io, run_directories
 from ...runners.diagnosis.first_cause import LogFinding, Verdict, document, judge
 from ...runners.diagnosis.heads import Stamp
 from ...runners.diagnosis.missing_ranks import ABSENT
@@ -85,7 +85,7 @@ def _of_run(entry: run_directories.Entry, as_json: bool) -> int:
     state, lost = history.state, run_directories.phase(entry, history) is RunPhase.LOST
     if lost:
         why = state.end_text or run_directories.why_lost(entry, run_directories.orphans(entry))
-        state.apply(Stamped(time.time(), RunEnded(RunPhase.LOST, None, why)))
+        state.apply(Stamped(clock.now(), RunEnded(RunPhase.LOST, None, why)))
     reading, unread = read_run(files)
     judged, live = judge(reading), standing_json(state, [name for name, _ in files])
     verdict = survived(judged, state)

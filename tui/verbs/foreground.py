@@ -12,12 +12,11 @@ import json
 import os
 import re
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from ...presets.sanitize import LONGEST, clean_text
-from ...runners import run_directories
+from ...runners import clock, run_directories
 from ...runners.formatting import time_of_day
 from ...runners.local_agent import open_link, snapshot
 from ...runners.logs.follow import all_sizes
@@ -190,7 +189,7 @@ class RanksOutput:
             held.append(f"{prefix}{dated.text}\n")
         if held:
             await self._streams[last].write("".join(held))
-            self.wrote = time.monotonic()
+            self.wrote = clock.monotonic()
 
 
 async def stay(entry: run_directories.Entry, plan: Plan, *, as_json: bool, quiet: bool) -> int:
@@ -281,7 +280,7 @@ async def _follow(
     causes = Causes()
     async for stamped in link.events(state.seq):
         state.apply(stamped)
-        if written := "".join(alerts.due(state, time.time())):
+        if written := "".join(alerts.due(state, clock.now())):
             ring(written)
         if output is not None and state.live:
             output.grow(state.log_sizes)
@@ -297,9 +296,9 @@ async def _follow(
             causes.add(event.attempt, event.idle if event.first_cause is None else event.first_cause.text)
         printed = len(state.notices)
         silent_since = max(shown, output.wrote if output is not None else 0.0)
-        due = state.live and time.monotonic() - silent_since >= EVERY_S
+        due = state.live and clock.monotonic() - silent_since >= EVERY_S
         if due and isinstance(stamped.event, RankTick | HostTick):
-            shown = time.monotonic()
+            shown = clock.monotonic()
             latest = max(latest, stamped.time)
             await _report(err, latest, headline(state))
 

@@ -7,14 +7,13 @@ import asyncio
 import json
 import shutil
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, structs
 
 from ...presets.sanitize import clean_text
-from ...runners import run_directories, run_notes
+from ...runners import clock, run_directories, run_notes
 from ...runners.errors import RunError, UnreachableError
 from ...runners.formatting import elapsed, time_of_day
 from ...runners.journal import History
@@ -142,7 +141,7 @@ def _watch(options: argparse.Namespace, order: ListOrder, lister: HostsLister | 
 
 def _page(order: ListOrder, runs: list[ListedRun], problems: Sequence[str], hosts: bool) -> str:
     """What `--watch` shows at one time."""
-    head = [f"distui ls  {time_of_day(time.time())}  Ctrl-C ends it", "", *map(clean_text, problems)]
+    head = [f"distui ls  {time_of_day(clock.now())}  Ctrl-C ends it", "", *map(clean_text, problems)]
     return "\n".join([*head, *_lines(order, runs, shutil.get_terminal_size().columns, hosts)])
 
 
@@ -165,7 +164,7 @@ class LocalLister:
     def _run(self, entry: run_directories.Entry) -> ListedRun:
         before = self._ended.get(entry.record.run)
         if before is not None:
-            now, marks = time.time(), run_notes.read(entry.path)
+            now, marks = clock.now(), run_notes.read(entry.path)
             row = structs.replace(
                 before.row, age_s=elapsed(entry.record.created, now), tags=marks.tags, note=marks.note
             )
@@ -178,7 +177,7 @@ class LocalLister:
 
     def _read(self, entry: run_directories.Entry) -> ListedRun:
         """What a run's own files and processes say of it; none of it can keep others from being listed."""
-        history, now = entry.history(), time.time()
+        history, now = entry.history(), clock.now()
         phase = run_directories.phase(entry, history)
         orphans = run_directories.orphans(entry) if phase is RunPhase.LOST else []
         its = figures(entry, history, phase, now)
@@ -237,7 +236,7 @@ class HostsLister:
         from ..source import entry_elsewhere
 
         runs, problems = asyncio.run(self._ask(self._ways))
-        now, rows = time.time(), list[ListedRun]()
+        now, rows = clock.now(), list[ListedRun]()
         for run in runs:
             entry = entry_elsewhere(str(run.get("on", "")), run)
             if entry is not None:

@@ -6,12 +6,11 @@ import argparse
 import asyncio
 import json
 import sys
-import time
 from collections.abc import Iterable
 
 from ...presets.finding import worst_first
 from ...presets.sanitize import clean_text
-from ...runners import run_directories, run_notes
+from ...runners import clock, run_directories, run_notes
 from ...runners.agentless import DiskLink, FilesLink, damage
 from ...runners.checkpoints import checkpoint_line
 from ...runners.diagnosis.first_step import no_step_yet
@@ -63,7 +62,7 @@ def headline(state: RunState, now: float | None = None) -> str:
 
 
 def _frame(state: RunState, now: float | None) -> Frame:
-    now = time.time() if now is None else now
+    now = clock.now() if now is None else now
     return Frame(state, LinkStatus(LinkPhase.FOLLOWING, now), now, now)
 
 
@@ -213,9 +212,9 @@ async def _watched(entry: run_directories.Entry, link: Link, as_json: bool) -> i
     state, due = RunState(), 0.0
     try:
         async for _ in folded_events(link, state):
-            if state.live and time.monotonic() >= due and not state.phase.ended:
+            if state.live and clock.monotonic() >= due and not state.phase.ended:
                 complete(state, entry, link)
-                due = time.monotonic() + EVERY_S
+                due = clock.monotonic() + EVERY_S
                 if screen is not None:
                     screen.show(describe(state, marks=run_notes.read(entry.path)))
                 else:
@@ -247,7 +246,7 @@ def complete(state: RunState, entry: run_directories.Entry, link: Link) -> None:
         finding.id == DAMAGED for finding in state.findings.values()
     )
     for event in () if reported else damage(entry, entry.history()):
-        state.apply(Stamped(time.time(), event, node=entry.record.node))
+        state.apply(Stamped(clock.now(), event, node=entry.record.node))
     if state.plan is not None and not state.plan.launcher:
         state.plan = None  # neither journal nor plan.json says it
 
