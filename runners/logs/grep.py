@@ -16,8 +16,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-
-from .. import clock
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # `typing` alone would take a fifth of the start
@@ -301,9 +300,9 @@ def scan(
 
     `seconds`: how long to search without a hit, and with one; `gap`: what is passed over.
     """
-    matches, starts, begun = bytearray(), list[int](), clock.monotonic()
+    matches, starts, begun = bytearray(), list[int](), time.monotonic()
     position, stop = offset, offset + scan_bytes
-    while position < stop and clock.monotonic() < begun + seconds[bool(starts)]:
+    while position < stop and time.monotonic() < begun + seconds[bool(starts)]:
         if gap[0] <= position < gap[1]:
             position = gap[1]
         room = min(SLICE, gap[0] - position) if position < gap[0] else SLICE
