@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from patience import slowness
+from patience import HANG_S
 
 from distui.presets.plan import Place, Plan, Request, command_plan
 from distui.presets.render import for_node, part_id, part_run8, plan_to_json
@@ -32,8 +32,6 @@ from distui.runners.model import Stamped, Stop
 from distui.runners.state import RunState
 from distui.runners.wire.client import Link, LinkError, new_id, stem
 
-LIMIT_S = 150.0
-"""For what has no deadline of its own: only what hangs takes so long, however busy the machine is."""
 WORKER = """
 import os, signal, sys, time
 signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # which would end it
@@ -86,6 +84,7 @@ class Whole:
         document = json.dumps(plan_to_json(self.plan)).encode()
         self.key = secrets.token_hex(32)
         self.entry = run_directories.Entry(run_directories.create(self.record, document, {}), self.record)
+        self.part_plans: list[Plan] = []
         self.parts = [self._part(node) for node in range(nodes)]
 
     def planned(self, command: tuple[str, ...], name: str, place: Place, nodes: int) -> Plan:
@@ -102,6 +101,7 @@ class Whole:
             self.record, run=run, run8=part_run8(self.record.run8, node), kind="node", node=node,
             whole=self.record.run,
         )  # fmt: skip
+        self.part_plans.append(plan)
         run_directories.create(record, json.dumps(plan_to_json(plan)).encode(), {})
         environment.write(path, environment.of_launch(os.environ, plan.env))
         file_io.write_atomically(path / KEY_FILE, self.key.encode())
@@ -116,6 +116,10 @@ class Whole:
             local_agent.start_agent(part, mode=StartMode.START)
         routes.write(self.entry.path, ways or self.unix())
 
+    async def begin(self, ways: Sequence[Route] | None = None) -> None:
+        """The same, for scenarios that are also rehearsed."""
+        self.start(ways)
+
     def unix(self) -> list[Route]:
         return [Route(part.record.node, f"host{part.record.node}", "unix", self.socket(part.record.node))
                 for part in self.parts]  # fmt: skip
@@ -129,6 +133,9 @@ class Whole:
         who = file_io.read(self.entry.path / run_directories.AGENT_FILE)
         assert who is not None
         return who.pid
+
+    async def kill_hub(self) -> None:
+        await kill(self.hub_pid())
 
     def journal(self) -> list[Stamped]:
         return list(journal.read(self.entry.path))
@@ -168,10 +175,10 @@ class Viewer:
             self.problem = str(error)
         self._changed.set()
 
-    async def until(self, wanted: Callable[[RunState], object], seconds: float = LIMIT_S) -> RunState:
+    async def until(self, wanted: Callable[[RunState], object]) -> RunState:
         """Wait until something is true of the state."""
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(HANG_S):
                 while not wanted(self.state):
                     self._changed.clear()
                     if self._task.done():
@@ -218,17 +225,17 @@ async def kill(pid: int) -> None:
     descriptor = os.pidfd_open(pid)
     try:
         os.kill(pid, signal.SIGKILL)
-        ready, _, _ = await asyncio.to_thread(select.select, [descriptor], [], [], LIMIT_S)
+        ready, _, _ = await asyncio.to_thread(select.select, [descriptor], [], [], HANG_S)
         assert ready, pid
     finally:
         os.close(descriptor)
 
 
-def until(wanted: Callable[[], object], seconds: float = LIMIT_S) -> bool:
+def until(wanted: Callable[[], object]) -> bool:
     """Ask again until it is true: for what other processes do and no event tells."""
     began = time.monotonic()
     while not wanted():
-        if time.monotonic() - began > seconds * slowness():
+        if time.monotonic() - began > HANG_S:
             return False
         time.sleep(0.05)
     return True

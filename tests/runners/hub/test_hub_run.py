@@ -1,4 +1,4 @@
-"""Two real agents, real ranks, a real hub: what a viewer sees of a run on several nodes, and what survives what."""
+"""What a viewer sees of a run on several nodes, and what survives what; rehearsed, and once with processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners import local_agent, run_directories
+from distui.runners import clock, local_agent, run_directories
 from distui.runners.agentless import DiskLink
 from distui.runners.hub import routes
 from distui.runners.hub.routes import Route
@@ -21,6 +21,7 @@ from distui.runners.model import (
     Down,
     LinkChanged,
     LinkState,
+    LogGrew,
     Restart,
     RunPhase,
     SetNccl,
@@ -31,6 +32,7 @@ from distui.runners.progress import progress
 from distui.runners.state import RunState
 from distui.runners.wire.client import new_id
 
+from .rehearsal import Rehearsed
 from .site import Site, Viewer, Whole, having, kill, until
 
 OUT = "node-{0}/attempt-{1:03d}/rank-{0}.out"
@@ -62,10 +64,17 @@ async def stopped(viewer: Viewer, site: Site) -> None:
     assert await asyncio.to_thread(until, lambda: not having(f"XDG_STATE_HOME={site.root / 'state'}"))
 
 
+async def test_two_nodes_are_one_run_rehearsed(run: Rehearsed, site: Site) -> None:
+    await are_one_run(run, site)
+
+
 @pytest.mark.real
 async def test_two_nodes_are_one_run(site: Site) -> None:
-    run = Whole(site, site.script())
-    run.start()
+    await are_one_run(Whole(site, site.script()), site)
+
+
+async def are_one_run(run: Whole, site: Site) -> None:
+    await run.begin()
     async with run.viewer() as viewer:
         state = await viewer.until(running)
         assert sorted(state.ranks) == [0, 1]
@@ -87,34 +96,33 @@ async def test_two_nodes_are_one_run(site: Site) -> None:
     assert [told_twice_or_not_at_all(run, node) for node in (0, 1)] == ["", ""]
 
 
-REPORTS = """
-import os, time
-node = os.environ["DISTUI_NODE"]
-for step in range(1000):
-    print(f"step {step} loss {2 + int(node) - step / 1000} lr 0.1", flush=True)
-    time.sleep(0.1)
-"""
-
-
-@pytest.mark.real
-async def test_training_signals_of_every_node(site: Site) -> None:
-    run = Whole(site, site.script(REPORTS))
-    run.start()
+async def test_training_signals_of_every_node(run: Rehearsed, site: Site) -> None:
+    await run.begin()
     async with run.viewer() as viewer:
+        await viewer.until(running)
+        for node in (0, 1):
+            run.runner(node).writes(0, f"step 7 loss {2 + node}.5 lr 0.1\n")
         state = await viewer.until(lambda state: sorted(state.training) == [0, 1])
-        assert [2 <= (state.training[rank].loss or 0) - rank + 1 <= 3 for rank in (0, 1)] == [True, True]
-        line = progress(state, time.time())
+        assert [state.training[rank].loss for rank in (0, 1)] == [2.5, 3.5]
+        line = progress(state, clock.now())
         assert (line.sources["loss"], line.lr) == ("output: key value", 0.1)
         await stopped(viewer, site)
     ended = run.entry.state()
     assert sorted(ended.training) == [0, 1]
-    assert progress(ended, time.time()).step is not None
+    assert progress(ended, clock.now()).step is not None
+
+
+async def test_a_restart_is_of_all_nodes_rehearsed(run: Rehearsed, site: Site) -> None:
+    await restart(run, site)
 
 
 @pytest.mark.real
 async def test_a_restart_is_of_all_nodes(site: Site) -> None:
-    run = Whole(site, site.script())
-    run.start()
+    await restart(Whole(site, site.script()), site)
+
+
+async def restart(run: Whole, site: Site) -> None:
+    await run.begin()
     async with run.viewer() as viewer:
         before = {number: rank.pid for number, rank in (await viewer.until(running)).ranks.items()}
         done = await viewer.link.send(Restart(new_id(), {"COLOUR": "green"}))
@@ -149,58 +157,63 @@ async def test_a_node_agent_that_is_killed_is_back(site: Site) -> None:
     assert [told_twice_or_not_at_all(run, node) for node in (0, 1)] == ["", ""]
 
 
+async def test_a_killed_hub_is_started_anew_rehearsed(run: Rehearsed, site: Site) -> None:
+    await kill_hubs(run, site)
+
+
 @pytest.mark.real
 async def test_a_hub_that_is_killed_is_started_anew_and_loses_nothing(site: Site) -> None:
-    run = Whole(site, site.script())
-    run.start()
-    for turn in range(3):
-        async with run.viewer() as viewer:
-            state = await viewer.until(running)
-            assert state.attempt == turn + 1
-            sent = asyncio.create_task(viewer.link.send(Restart(f"restart{turn}")))
-            await asyncio.sleep(0.05 * turn)  # in the middle of what it causes
-            await kill(run.hub_pid())
-            await asyncio.wait({sent})
-            done = sent.exception() is None and sent.result().ok
-        async with run.viewer() as viewer:
-            state = await viewer.until(running)
-            if state.attempt == turn + 1 and not done:
-                assert (await viewer.link.send(Restart(new_id()))).ok
-            await viewer.until(lambda state, wanted=turn + 2: running(state) and state.attempt == wanted)  # type: ignore[misc]
-            await viewer.until(
-                lambda state: [told_twice_or_not_at_all(run, node) for node in (0, 1)] == ["", ""]
-            )
+    await kill_hubs(Whole(site, site.script()), site)
+
+
+async def kill_hubs(run: Whole, site: Site) -> None:
+    """Once at rest, and once in a restart that both nodes have heard of: it was sent to them in one breath."""
+    await run.begin()
+    async with run.viewer() as viewer:
+        pids = {number: rank.pid for number, rank in (await viewer.until(running)).ranks.items()}
+        await run.kill_hub()
+    async with run.viewer() as viewer:
+        state = await viewer.until(running)
+        assert {number: rank.pid for number, rank in state.ranks.items()} == pids
+        asked = asyncio.create_task(viewer.link.send(Restart(new_id())))
+        await viewer.until(lambda state: state.attempt == 2)
+        await run.kill_hub()
+        await asyncio.wait({asked})
+    async with run.viewer() as viewer:
+        await viewer.until(lambda state: running(state) and state.attempt == 2)
+        await stopped(viewer, site)
+    assert [told_twice_or_not_at_all(run, node) for node in (0, 1)] == ["", ""]
     seqs = [stamped.seq for stamped in run.journal()]
     assert seqs == list(range(1, len(seqs) + 1))
+
+
+async def test_a_command_that_ends_well_on_all_nodes_is_a_success(run: Rehearsed) -> None:
+    await run.begin()
     async with run.viewer() as viewer:
         await viewer.until(running)
-        await stopped(viewer, site)
-
-
-@pytest.mark.real
-async def test_a_command_that_ends_well_on_all_nodes_is_a_success(site: Site) -> None:
-    run = Whole(site, ("/bin/sh", "-c", "echo done on $DISTUI_NODE; sleep 0.2"))
-    run.start()
-    async with run.viewer() as viewer:
+        for node in (0, 1):
+            run.runner(node).exits(0)
         state = await viewer.until(lambda state: state.phase.ended)
         assert (state.phase, state.exit_code) == (RunPhase.SUCCEEDED, 0)
     link = await ended_link(run)
-    assert isinstance(link, DiskLink)
-    assert (await link.read_log(OUT.format(1, 1), 0)).data == b"done on 1\n"
-    sizes = [stamped.event.sizes async for stamped in link.events() if hasattr(stamped.event, "sizes")]
-    assert sizes[-1][OUT.format(1, 1)] == 10
+    written = b"node 1 begins\ntick 1\n"
+    assert (await link.read_log(OUT.format(1, 1), 0)).data == written
+    sizes = [stamped.event.sizes async for stamped in link.events() if isinstance(stamped.event, LogGrew)]
+    assert sizes[-1][OUT.format(1, 1)] == len(written)
 
 
-@pytest.mark.real
-async def test_a_part_that_ends_while_its_link_is_down_is_heard_when_the_link_is_back(site: Site) -> None:
-    gate, away = site.root / "gate", site.root / "s" / "away.sock"
-    run = Whole(site, ("/bin/sh", "-c", f"until [ -e {gate} ]; do sleep 0.1; done"))
+async def test_a_part_that_ends_while_its_link_is_down_is_heard_when_the_link_is_back(
+    run: Rehearsed, site: Site
+) -> None:
+    away = site.root / "s" / "away.sock"
     here, there = run.unix()
-    run.start([here, Route(there.node, there.host, "unix", str(away))])
+    await run.begin([here, Route(there.node, there.host, "unix", str(away))])
     async with run.viewer() as viewer:
         await viewer.until(lambda state: 1 in state.nodes and state.nodes[1].link is LinkState.LOST)
-        gate.touch()
-        assert await asyncio.to_thread(until, lambda: run.parts[1].state().phase.ended)
+        await viewer.until(lambda state: 0 in state.ranks and state.ranks[0].pid)
+        for node in (0, 1):
+            run.runner(node).exits(0)
+        await run.runner(1).over.wait()
         seen = len(viewer.stamped)
         await viewer.until(lambda _: lost(viewer.stamped[seen:]) == 2)
         away.symlink_to(there.target)
@@ -213,23 +226,27 @@ def lost(told: list[Stamped]) -> int:
     return sum(isinstance(one.event, LinkChanged) and one.event.state is LinkState.LOST for one in told)
 
 
-async def ended_link(run: Whole) -> object:
+async def ended_link(run: Rehearsed) -> DiskLink:
     """A link to the run when its hub has left."""
-    assert await asyncio.to_thread(until, lambda: run.entry.agent() is None)
-    return await local_agent.open_link(run.entry)
+    assert run.hub is not None
+    await run.hub.task
+    return DiskLink(run.entry)
 
 
-@pytest.mark.real
-async def test_logs_of_nodes_that_are_gone_are_kept(site: Site) -> None:
-    run = Whole(site, ("/bin/sh", "-c", "seq 100000; echo end on $DISTUI_NODE >&2; sleep 0.3"))
-    run.start()
+async def test_logs_of_nodes_that_are_gone_are_kept(run: Rehearsed) -> None:
+    await run.begin()
+    numbers = "".join(f"{number}\n" for number in range(1, 100001))
     async with run.viewer() as viewer:
+        await viewer.until(running)
+        for node in (0, 1):
+            run.runner(node).writes(0, numbers)
+            run.runner(node).writes(0, f"end on {node}\n", "err")
+            run.runner(node).exits(0)
         await viewer.until(lambda state: state.phase.ended)
     link = await ended_link(run)
-    assert isinstance(link, DiskLink)
     for part in run.parts:
         part.path.rename(part.path.with_name(f"gone-{part.record.node}"))
-    size = sum(len(f"{number}\n") for number in range(1, 100001))
+    size = len(numbers) + len("node 1 begins\ntick 1\n")
     window = await link.read_log(OUT.format(1, 1), -65536)
     assert (window.next, window.size) == (size, size)
     assert window.data.endswith(b"99999\n100000\n")
@@ -237,11 +254,13 @@ async def test_logs_of_nodes_that_are_gone_are_kept(site: Site) -> None:
     assert (await link.read_log("node-1/attempt-001/rank-1.err", 0)).data == b"end on 1\n"
 
 
-@pytest.mark.real
-async def test_one_failed_node_fails_the_run(site: Site) -> None:
-    run = Whole(site, ("/bin/sh", "-c", 'test "$DISTUI_NODE" = 0 || { echo broken >&2; exit 7; }'))
-    run.start()
+async def test_one_failed_node_fails_the_run(run: Rehearsed) -> None:
+    await run.begin()
     async with run.viewer() as viewer:
+        await viewer.until(running)
+        run.runner(1).writes(0, "broken\n", "err")
+        run.runner(1).exits(0, 7)
+        run.runner(0).exits(0)
         state = await viewer.until(lambda state: state.phase.ended)
     assert (state.phase, state.exit_code) == (RunPhase.FAILED, 7)
     assert "host1" in state.end_text
@@ -255,10 +274,8 @@ def halves(run: Whole) -> Sequence[Route]:
     return [run.unix()[0], Route(1, "host1", "unix", str(run.site.root / "s" / "nowhere.sock"))]
 
 
-@pytest.mark.real
-async def test_without_a_node_nothing_is_restarted_unless_asked(site: Site) -> None:
-    run = Whole(site, site.script())
-    run.start(halves(run))
+async def test_without_a_node_nothing_is_restarted_unless_asked(run: Rehearsed, site: Site) -> None:
+    await run.begin(halves(run))
     async with run.viewer() as viewer:
         await viewer.until(lambda state: state.live and 1 in state.nodes and state.nodes[1].link_text)
         state = await viewer.until(lambda state: 0 in state.ranks and state.ranks[0].pid)
@@ -270,21 +287,17 @@ async def test_without_a_node_nothing_is_restarted_unless_asked(site: Site) -> N
             assert "node 1 (host1) does not answer" in refused.text
             assert "--reachable" in refused.text
         assert viewer.state.attempt == 1
-        begun = run.parts[1].path / OUT.format(1, 1)  # which nobody here hears of
-        assert await asyncio.to_thread(until, lambda: begun.exists() and begun.stat().st_size)
         gone = await viewer.link.read_log(OUT.format(1, 1), 0)
-        assert gone.data.startswith(b"node 1 begins")  # its files are on this machine
+        assert gone.data.startswith(b"node 1 begins"), "its files are on this machine"
         routes.write(run.entry.path, run.unix())
-        await kill(run.hub_pid())
+        await run.kill_hub()
     async with run.viewer() as viewer:
         await viewer.until(running)
         await stopped(viewer, site)
 
 
-@pytest.mark.long
-async def test_a_stop_names_a_node_that_it_does_not_reach(site: Site) -> None:
-    run = Whole(site, site.script())
-    run.start(halves(run))
+async def test_a_stop_names_a_node_that_it_does_not_reach(run: Rehearsed) -> None:
+    await run.begin(halves(run))
     async with run.viewer() as viewer:
         await viewer.until(lambda state: state.live and 1 in state.nodes and state.nodes[1].link_text)
         await viewer.until(lambda state: 0 in state.ranks and state.ranks[0].pid)
@@ -293,10 +306,10 @@ async def test_a_stop_names_a_node_that_it_does_not_reach(site: Site) -> None:
         state = await viewer.until(lambda state: state.phase.ended)
         assert state.phase is RunPhase.STOPPED
         assert "node 1 (host1) did not answer" in state.end_text
-    assert having(f"DISTUI_RUN_ID={run.parts[1].record.run}")
+    assert not run.runner(1).over.is_set()
 
 
-@pytest.mark.real
+@pytest.mark.long
 async def test_parts_without_a_hub_are_one_run_and_get_one(site: Site) -> None:
     run = Whole(site, site.script())
     run.start()

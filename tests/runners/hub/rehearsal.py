@@ -1,0 +1,151 @@
+"""A run on several nodes without a process: real agents, a real hub, and runners that are doubles, on the test's loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from doubles.fake_runner import FakeRunner, FakeRunners
+from doubles.served import FakeGpus
+from msgspec import structs
+from patience import HANG_S
+
+from distui.runners.agent.__main__ import Agent
+from distui.runners.agent.server import AgentServer
+from distui.runners.hub import routes
+from distui.runners.hub.__main__ import Hub
+from distui.runners.hub.routes import Route
+from distui.runners.model import AttemptStarted, Event, RankChanged, RankPlace, RunEnded, RunPhase
+from distui.runners.wire.client import SocketLink, ensure_socket_dir, stem
+
+from .site import Site, Viewer, Whole
+
+
+class NodeRunner(FakeRunner):
+    """The runner of a node with one rank, whose number is that of the node."""
+
+    def _report(self, event: Event) -> None:
+        node = self._node
+        if isinstance(event, AttemptStarted):
+            event = structs.replace(event, ranks=(RankPlace(node, 0, node),), world_size=2)
+        elif isinstance(event, RankChanged):
+            event = structs.replace(event, rank=node, local_rank=0)
+        elif isinstance(event, RunEnded) and event.phase is RunPhase.FAILED:
+            event = structs.replace(event, exit_code=self._deaths.ends[0].exit_code)  # as of a command
+        super()._report(event)
+
+    def writes(self, rank: int, text: str, ending: str = "out") -> None:
+        super().writes(self._node, text, ending)
+
+    async def _begin(self) -> None:
+        await super()._begin()
+        self.writes(0, f"node {self._node} begins\ntick 1\n")
+
+
+class Rehearsed(Whole):
+    """See the module. `await begin()`, and steer the ranks by `runner(node)`."""
+
+    def __init__(self, site: Site, nodes: int = 2, name: str = "many", **request: Any) -> None:
+        self._request = request
+        super().__init__(site, ("train",), nodes, name)
+        self.runners = [FakeRunners(NodeRunner) for _ in range(nodes)]
+        self.agents: dict[int, Served] = {}
+        self.hub: Served | None = None
+
+    def runner(self, node: int) -> FakeRunner:
+        """The newest runner of a node."""
+        return self.runners[node].newest
+
+    async def begin(self, ways: Sequence[Route] | None = None) -> None:
+        """Start every node's agent, and say how they are reached."""
+        ensure_socket_dir()
+        for node, part in enumerate(self.parts):
+            (part.path / "agent.log").touch()
+            await self.begin_agent(node)
+        routes.write(self.entry.path, ways or self.unix())
+
+    async def begin_agent(self, node: int) -> None:
+        """Start the agent of a node, which finds what an earlier one has written."""
+        agent = Agent(
+            self.parts[node], self.part_plans[node], spawn_runner=self.runners[node], gpu_source=FakeGpus
+        )
+        self.agents[node] = await Served.start(agent.run, agent.server)
+
+    async def begin_hub(self) -> None:
+        """Start the hub; it says that this process serves the run."""
+        hub = Hub(self.entry, self.plan)
+        self.hub = await Served.start(hub.serve, hub._server)
+        self.hub.hub = hub
+
+    def unix(self) -> list[Route]:
+        """By names of their own for the sockets, as of nodes elsewhere: nobody starts an agent for these parts."""
+        found = []
+        for route in super().unix():
+            path = self.site.root / "s" / f"of-node-{route.node}"
+            if not path.is_symlink():
+                path.symlink_to(route.target)
+            found.append(Route(route.node, route.host, "unix", str(path)))
+        return found
+
+    async def kill_hub(self) -> None:
+        assert self.hub is not None
+        await self.hub.killed()
+
+    @asynccontextmanager
+    async def viewer(self) -> AsyncIterator[Viewer]:
+        if self.hub is None or self.hub.task.done():
+            await self.begin_hub()
+        viewer = Viewer(await SocketLink.connect(Path(f"{stem(self.record.run8)}.sock")))
+        try:
+            yield viewer
+        finally:
+            await viewer.close()
+
+    async def close(self) -> None:
+        """End what is left of it."""
+        for served in (*self.agents.values(), *filter(None, (self.hub,))):
+            await served.killed()
+        for runners in self.runners:
+            for runner in runners.started:
+                runner.dies()
+
+
+class Served:
+    """An agent or a hub that runs in this process."""
+
+    def __init__(self, task: asyncio.Task[None], server: AgentServer) -> None:
+        self.task, self.server = task, server
+        self.hub: Hub | None = None
+
+    @classmethod
+    async def start(cls, serve: Any, server: AgentServer) -> Served:
+        ready = asyncio.Event()
+        task = asyncio.create_task(serve(ready.set))
+        waiting = asyncio.ensure_future(ready.wait())
+        async with asyncio.timeout(HANG_S):
+            await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if task.done():
+            task.result()
+        return cls(task, server)
+
+    async def killed(self) -> None:
+        """Gone as after SIGKILL: connections are cut, and the socket stays where it was."""
+        path = self.server._path
+        bound = path.exists()
+        for client in list(self.server._clients):
+            client.writer.transport.abort()
+        if self.server._server is not None:
+            self.server._server.close()
+        if self.server._guard is not None:
+            self.server._guard.cancel()
+        others = [*self.hub.links.by_node.values()] if self.hub is not None else []
+        for link in others:
+            await link.close()
+        self.task.cancel()
+        await asyncio.wait({self.task})
+        assert os.path.exists(path) == bound
