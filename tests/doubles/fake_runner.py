@@ -48,6 +48,8 @@ class FakeRunner:
     """Seconds from the start of the runner until torch is imported, and from an attempt to its ranks."""
     step_s = 0.5
     """Seconds per step of the ranks."""
+    nccl_version: str | None = None
+    """Of the NCCL that the ranks use; None: they use gloo."""
 
     def __init__(self, run: ServedRun, env: Mapping[str, str], cause: str) -> None:
         self.pid, self.run_dir, self.env = next(_pids), run.run_dir, dict(env)
@@ -165,6 +167,8 @@ class FakeRunner:
         for place in places:
             rank, env = place.rank, {**self.env, **of_rank(place.rank, len(places))}
             hook = FakeHook(Path(f"{self._stem}.r{rank}"), next(_pids), env, self.step_s)
+            if self.nccl_version is not None:
+                hook.nccl_version, hook.backend = self.nccl_version, "nccl"
             await hook.start()
             self.hooks[rank] = hook
             for ending in ("out", "err"):
@@ -253,6 +257,18 @@ class FakeRunner:
         elif op not in ("env", "ping"):
             return {"ok": False, "text": f"unknown command {op!r}"}
         return {"ok": True, "attempt": self._attempt, "restarting": self._is_restarting}
+
+
+class LiveNccl(FakeRunner):
+    """Ranks whose NCCL takes another level while they run."""
+
+    nccl_version = "2.27.3"
+
+
+class OldNccl(FakeRunner):
+    """Ranks whose NCCL reads its level once."""
+
+    nccl_version = "2.21.5"
 
 
 class FakeRunners:

@@ -22,7 +22,7 @@ from distui.runners.model import (
 )
 from distui.runners.state import RunState
 
-from .fake_runner import FakeRunner
+from .fake_runner import FakeRunner, LiveNccl, OldNccl
 from .served import Served, doubled
 
 
@@ -149,21 +149,6 @@ async def test_a_rank_whose_hook_is_silent_is_named_and_the_others_answer() -> N
         assert dumped.ok
         assert set(dumped.data) == {"0"}
         assert "rank 1 did not answer within 15 s" in dumped.text
-
-
-class LiveNccl(FakeRunner):
-    """Ranks that have loaded an NCCL whose level can be changed while they run."""
-
-    nccl_version = "2.27.3"
-
-    async def _begin(self) -> None:
-        await super()._begin()
-        for hook in self.hooks.values():
-            hook.nccl_version, hook.backend = self.nccl_version, "nccl"
-
-
-class OldNccl(LiveNccl):
-    nccl_version = "2.21.5"
 
 
 async def test_a_limited_nccl_level_goes_back_by_itself() -> None:

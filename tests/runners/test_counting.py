@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ import pytest
 
 from distui.presets.workload import Counted
 from distui.runners.errors import RunError
-from distui.runners.launch.launch_form import count
+from distui.runners.launch import launch_form
+from distui.runners.launch.launch_form import COUNTING, count
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 LIMIT_S = 300.0
@@ -37,6 +40,45 @@ class Net(nn.Module):
             self.head.weight = self.words.weight
 """
 LAYER = 2 * 8 + (8 * 32 + 32) + (32 * 8 + 8)
+
+
+SERVER = """
+import importlib.util, io, os, sys
+spec = importlib.util.spec_from_file_location("parameter_count", sys.argv[1])
+counting = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(counting)
+counting.nn.Embedding(1, 1, device="meta"), counting.nn.Linear(1, 1, device="meta")  # import what these need
+for question in iter(sys.stdin.readline, ""):
+    child = os.fork()
+    if not child:
+        sys.stdin = io.StringIO(question)
+        try:
+            counting.main()
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+"""Imports torch once, and answers each question in a fork of its own, as the program does that `count` starts."""
+
+
+@pytest.fixture
+def one_import(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    command = [sys.executable, "-c", SERVER, str(COUNTING)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        asks, answers = server.stdin, server.stdout
+
+        def answer(python: str, path: str, question: str, seconds: float) -> dict[str, Any]:
+            asks.write(f"{question}\n")
+            asks.flush()
+            found: dict[str, Any] = json.loads(answers.readline())
+            return found
+
+        monkeypatch.setattr(launch_form, "_answer", answer)
+        yield
+        asks.close()
 
 
 def counted(folder: Path, source: str, name: str | None = None, **args: Any) -> Counted:
@@ -69,94 +111,71 @@ def test_the_model_that_ships() -> None:
 
 
 @pytest.mark.real
-def test_seventy_billion_parameters_take_no_memory(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("one_import")
+def test_what_is_counted(tmp_path: Path) -> None:
     found = counted(tmp_path, NET, "Net", width=8192, layers=130)
-    assert found.parameters > 69 * 10**9
+    assert found.parameters > 69 * 10**9, "so many take no memory"
     assert (found.hidden, found.layers) == (8192, 130)
 
-
-@pytest.mark.real
-def test_the_model_is_found_without_a_name(tmp_path: Path) -> None:
-    """It is the one that holds the others."""
     found = counted(tmp_path, NET)
     assert (found.name, found.parameters, found.largest_layer) == ("Net", 2 * LAYER + 2 * 400, LAYER)
-    assert counted(tmp_path, f"{NET}\ndef build_model(width=4):\n    return Net(width)\n").hidden == 4
+    made = f"{NET}\ndef build_model(width=4):\n    return Net(width)\n"
+    assert counted(tmp_path, made).hidden == 4
 
-
-@pytest.mark.real
-def test_a_factory_and_tied_weights(tmp_path: Path) -> None:
     made = f"{NET}\ndef tiny():\n    print('hello')\n    return Net(tied=True)\n"
     found = counted(tmp_path, made, "tiny")
     assert (found.name, found.embedding, found.head) == ("tiny", 400, 0)
 
-
-@pytest.mark.real
-def test_frozen_weights_are_told_apart(tmp_path: Path) -> None:
     made = f"{NET}\ndef frozen():\n    net = Net()\n    net.words.requires_grad_(False)\n    return net\n"
     found = counted(tmp_path, made, "frozen")
     assert found.parameters - found.trainable == 400
 
-
-@pytest.mark.real
-def test_a_model_without_an_embedding(tmp_path: Path) -> None:
     plain = f"{NET}\nclass Plain(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
-    found = counted(
-        tmp_path, f"{plain}        self.layers = nn.ModuleList(Layer(8) for _ in range(3))\n", "Plain"
-    )
-    assert (found.hidden, found.vocab, found.layers) == (8, None, 3)
+    plain += "        self.layers = nn.ModuleList(Layer(8) for _ in range(3))\n"
+    found = counted(tmp_path, plain, "Plain")
+    assert (found.hidden, found.vocab, found.layers) == (8, None, 3), "a model without an embedding"
 
-
-@pytest.mark.real
-def test_the_file_beside_it_can_be_imported(tmp_path: Path) -> None:
     (tmp_path / "parts.py").write_text(NET)
     found = counted(tmp_path, "from parts import Net\ndef get_model():\n    return Net()\n")
-    assert found.name == "get_model"
+    assert found.name == "get_model", "the file next to it can be imported"
 
-
-@pytest.mark.real
-def test_a_script_that_trains_is_not_imported(tmp_path: Path) -> None:
     mark = tmp_path / "ran"
-    acting = f"{NET}\nfrom pathlib import Path\nfor _ in range(1):\n    Path({str(mark)!r}).touch()\n"
-    assert refused(tmp_path, acting).startswith(
-        "would run when it is read (line 20): put what trains under"
-    )
     guarded = f"{NET}\nif __name__ == '__main__':\n    open({str(mark)!r}, 'w')\n"
     assert counted(tmp_path, guarded).name == "Net"
     assert not mark.exists()
 
 
-long = partial(pytest.param, marks=pytest.mark.long)
-"""Each loads torch anew."""
+def test_a_script_that_trains_is_not_imported(tmp_path: Path) -> None:
+    acting = f"{NET}\nfor _ in range(1):\n    open('x', 'w')\n"
+    assert refused(tmp_path, acting).startswith(
+        "would run when it is read (line 19): put what trains under"
+    )
+
+
+REFUSED: list[tuple[str, str | None, dict[str, Any], str]] = [
+    ("", "Other", {}, "it has no Other: it has Layer, Net"),
+    ("", "Net", {"depth": 3}, "Net cannot be called so (got an unexpected keyword argument 'depth')"),
+    ("", "Layer", {},
+     "Layer cannot be called so (missing a required argument: 'width'): give --model-args width=…"),
+    ("Both = nn.Sequential\nsize = 3\n", "size", {}, "size is neither a class nor a function"),
+    ("def pair():\n    return Net(), 1\n", "pair", {}, "pair returns tuple, not an nn.Module"),
+    ("def empty():\n    return nn.Identity()\n", "empty", {}, "empty has no parameters"),
+    ("def broken():\n    raise ValueError('no such size')\n", "broken", {},
+     "has no model that can be built here: ValueError: no such size"),
+    ("def gone():\n    raise SystemExit(3)\n", "gone", {},
+     "has no model that can be built here: it exits with 3"),
+    ("class Other(nn.Module):\n    pass\n", None, {},
+     "it defines several models: name one as PATH:NAME, of Net, Other"),
+    ("import nowhere_to_be_found\n", None, {}, "cannot be read: ModuleNotFoundError: No module named 'nowhere"),
+]  # fmt: skip
 
 
 @pytest.mark.real
-@pytest.mark.parametrize(
-    ("more", "name", "args", "sentence"),
-    [
-        ("", "Other", {}, "it has no Other: it has Layer, Net"),
-        ("", "Net", {"depth": 3}, "Net cannot be called so (got an unexpected keyword argument 'depth')"),
-        long("", "Layer", {},
-             "Layer cannot be called so (missing a required argument: 'width'): give --model-args width=…"),
-        long("Both = nn.Sequential\nsize = 3\n", "size", {}, "size is neither a class nor a function"),
-        ("def pair():\n    return Net(), 1\n", "pair", {}, "pair returns tuple, not an nn.Module"),
-        long("def empty():\n    return nn.Identity()\n", "empty", {}, "empty has no parameters"),
-        long("def broken():\n    raise ValueError('no such size')\n", "broken", {},
-         "has no model that can be built here: ValueError: no such size"),
-        long("def gone():\n    raise SystemExit(3)\n", "gone", {},
-             "has no model that can be built here: it exits with 3"),
-        long("class Other(nn.Module):\n    pass\n", None, {},
-         "it defines several models: name one as PATH:NAME, of Net, Other"),
-        ("import nowhere_to_be_found\n", None, {}, "cannot be read: ModuleNotFoundError: No module named 'nowhere"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_counted(
-    tmp_path: Path, more: str, name: str | None, args: dict[str, Any], sentence: str
-) -> None:
-    assert refused(tmp_path, f"{NET}\n{more}", name, **args).startswith(sentence)
-
-
-@pytest.mark.real
-def test_no_model_at_all(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("one_import")
+def test_what_cannot_be_counted(tmp_path: Path) -> None:
+    for more, name, args, sentence in REFUSED:
+        said = refused(tmp_path, f"{NET}\n{more}", name, **args)
+        assert said.startswith(sentence), (more, name)
     assert refused(tmp_path, "x = 1\n") == (
         "it defines no nn.Module: name a function in it that returns the model, as PATH:NAME"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import tempfile
 from pathlib import Path
@@ -11,11 +12,13 @@ import pytest
 from distui.presets.finding import Finding
 from distui.presets.nccl import FLOOD_BYTES, NcclError, cost, disk_reserve, flood_rate
 from distui.runners.agent.nccl_logs import FLOOD_ID, Flow, limit, written
-from distui.runners.model import FindingRaised
+from distui.runners.model import FindingRaised, Restart, SetNccl
 from distui.runners.state import RunState
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "rigs" / "nccl"))
 from build_nccl import build_nccl, compiler
+from doubles.fake_runner import FakeRunner
+from doubles.served import Served, doubled
 from inrank.conftest import own_directories as own_directories
 from inrank.inrank_rig import Driven, driven, launch
 from inrank.test_inrank_nccl import real_library
@@ -121,7 +124,7 @@ def test_what_is_to_stay_free() -> None:
     assert flood_rate("INFO", "COLL", 200, 8) < FLOOD_BYTES < flood_rate("INFO", "ALL", 20_000, 8)
 
 
-# ---- real runs
+# ---- runs with fake ranks
 
 
 @pytest.fixture
@@ -130,11 +133,40 @@ def low(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISTUI_FLOOD_MB", "0.002")
 
 
+LINE = "h:1:2 [0] NCCL INFO AllReduce: opCount 1f count 1024 datatype 7 op 0 root 0 comm 0x55 [nranks=2]\n"
+
+
+class Calls(FakeRunner):
+    """Ranks whose NCCL writes a line for each collective at INFO."""
+
+    async def _live(self) -> None:
+        writing = asyncio.create_task(self._write())
+        try:
+            await super()._live()
+        finally:
+            writing.cancel()
+
+    async def _write(self) -> None:
+        while True:
+            await asyncio.sleep(0.1)
+            for rank, hook in self.hooks.items():
+                if hook.env.get("NCCL_DEBUG") == "INFO":
+                    self.writes(rank, 20 * LINE, "1.nccl")
+
+
+class CallsLive(Calls):
+    nccl_version = "2.27.3"
+
+
+class CallsOld(Calls):
+    nccl_version = "2.21.5"
+
+
 def flooded(state: RunState) -> Finding | None:
     return state.findings.get((FLOOD_ID, None, 0))
 
 
-async def lowered(run: Driven) -> str:
+async def lowered(run: Driven | Served) -> str:
     """Wait until the guard has acted; what it says of it."""
     await run.until(lambda s: flooded(s) is not None)
     one = flooded(run.state)
@@ -143,12 +175,58 @@ async def lowered(run: Driven) -> str:
     return one.text
 
 
+@pytest.mark.usefixtures("low")
+async def test_a_level_that_somebody_set_is_taken_back() -> None:
+    async with doubled(CallsLive) as (run, runners):
+        await run.hooked()
+        assert (await run.send(SetNccl("n", "INFO", "COLL"))).ok
+        text = await lowered(run)
+        assert text.startswith("NCCL's logs on this node grow by 0.0")
+        assert text.endswith("MB/s at INFO COLL: NCCL_DEBUG is back at WARN")
+        assert run.state.nccl is not None
+        assert (run.state.nccl.level, run.state.nccl.until, run.state.nccl.text) == ("WARN", None, text)
+        assert {rank.nccl_debug for rank in run.state.ranks.values()} == {"WARN"}
+
+        # What was set to last for the next start, too, lasts no longer.
+        assert (await run.send(Restart("r"))).ok
+        assert {hook.env["NCCL_DEBUG"] for hook in runners.newest.hooks.values()} == {"WARN"}
+
+        # The next wish is heard, and the finding of the last one goes.
+        await run.hooked()
+        assert (await run.send(SetNccl("m", "INFO", "COLL", ranks=(1,), seconds=60.0))).ok
+        assert flooded(run.state) is None
+        await lowered(run)
+        assert [rank.nccl_debug for rank in run.state.ranks.values()] == ["WARN", "WARN"]
+        assert len(run.all_of(FindingRaised)) == 2
+
+
+@pytest.mark.usefixtures("low")
+async def test_what_the_launch_asks_for_is_left_alone_and_said() -> None:
+    env = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "COLL"}
+    async with doubled(CallsLive, nccl=env) as (run, _):
+        assert (await lowered(run)).endswith("the launch itself asks for INFO COLL, which is left as it is")
+        assert run.state.ranks[0].nccl_debug == "INFO"
+
+
+@pytest.mark.usefixtures("low")
+async def test_an_old_library_cannot_be_told() -> None:
+    async with doubled(CallsOld) as (run, _):
+        await run.hooked()
+        assert (await run.send(SetNccl("n", "INFO", "COLL", restart=True))).ok
+        assert (await lowered(run)).endswith(
+            "at INFO COLL, and NCCL 2.21.5 cannot change that live: only a restart can"
+        )
+
+
+# ---- real runs
+
+
 @needs_compiler
 @pytest.mark.torch
 @pytest.mark.timeout(120)
 @pytest.mark.usefixtures("low")
 @pytest.mark.long
-async def test_a_level_that_somebody_set_is_taken_back_on_the_running_ranks() -> None:
+async def test_a_level_is_taken_back_on_real_ranks() -> None:
     library = str(build_nccl(tempfile.mkdtemp(prefix="fake-nccl-"), False))
     async with driven(launch(RIGS / "calls_nccl.py", library)) as run:
         await run.hooked()
@@ -173,36 +251,6 @@ async def test_a_level_that_somebody_set_is_taken_back_on_the_running_ranks() ->
         await lowered(run)
         assert [rank.nccl_debug for rank in run.state.ranks.values()] == ["WARN", "WARN"]
         assert len([e for e in run.events if isinstance(e.event, FindingRaised)]) == 2
-
-
-@pytest.mark.real
-@needs_compiler
-@pytest.mark.torch
-@pytest.mark.timeout(120)
-@pytest.mark.usefixtures("low")
-async def test_what_the_launch_asks_for_is_left_alone_and_said() -> None:
-    library = str(build_nccl(tempfile.mkdtemp(prefix="fake-nccl-"), False))
-    env = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "COLL"}
-    async with driven(launch(RIGS / "calls_nccl.py", library, nproc_per_node=1, nccl=env)) as run:
-        await run.hooked(1)
-        assert (await lowered(run)).endswith("the launch itself asks for INFO COLL, which is left as it is")
-        assert run.state.ranks[0].nccl_debug == "INFO"
-
-
-@pytest.mark.real
-@needs_compiler
-@pytest.mark.torch
-@pytest.mark.timeout(120)
-@pytest.mark.usefixtures("low")
-async def test_an_old_library_cannot_be_told() -> None:
-    library = str(build_nccl(tempfile.mkdtemp(prefix="fake-nccl-"), True))
-    async with driven(launch(RIGS / "calls_nccl.py", library, nproc_per_node=1)) as run:
-        await run.hooked(1)
-        assert (await run.nccl("INFO", "COLL", restart=True)).ok
-        assert (await lowered(run)).endswith(
-            "at INFO COLL, and NCCL 2.21.5 cannot change that live: only a restart can"
-        )
-        await run.wrote("rank-0.nccl", "AllReduce", attempt=2)
 
 
 @pytest.mark.long

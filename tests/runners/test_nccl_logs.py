@@ -7,16 +7,18 @@ import itertools
 import os
 import signal
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
-from patience import slowness
+from doubles.fake_runner import LiveNccl
+from doubles.served import doubled
+from inrank.conftest import own_directories as own_directories
+from inrank.inrank_rig import PLAIN_DDP, driven, execute, launch
 
 from distui.presets.finding import Finding
 from distui.runners import local_agent, run_directories
 from distui.runners.agent import nccl_logs as module
-from distui.runners.agent.nccl_logs import BEHIND, NEWEST, RETRIED_S, RaisedFindings, Tails, rdma
+from distui.runners.agent.nccl_logs import BEHIND, EVERY_S, NEWEST, RETRIED_S, RaisedFindings, Tails, rdma
 from distui.runners.agent.processes import gone
 from distui.runners.diagnosis import nccl_facts
 from distui.runners.diagnosis.first_cause import judge
@@ -25,13 +27,6 @@ from distui.runners.diagnosis.reading import Reading
 from distui.runners.model import FindingRaised, NcclTick, Stop
 from distui.runners.state import RunState
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "rigs" / "nccl"))
-from build_nccl import build_nccl, compiler
-from inrank.conftest import own_directories as own_directories
-from inrank.inrank_rig import PLAIN_DDP, driven, execute, launch
-
-CALLS = Path(__file__).parents[1] / "rigs" / "nccl" / "calls_nccl.py"
-needs_compiler = pytest.mark.skipif(compiler() is None, reason="no C compiler to build the fake NCCL")
 HERE = "node-0/attempt-001"
 INFO = "h:1:2 [0] NCCL INFO "
 PORT = "h:1:2 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : port error"
@@ -276,57 +271,39 @@ def collectives(state: RunState) -> int:
     return sum(sum(one.collectives.values()) for one in found.communicators) if found else 0
 
 
-@pytest.mark.real
-@needs_compiler
-@pytest.mark.torch
-@pytest.mark.timeout(120)
 async def test_what_running_ranks_write_becomes_facts_without_a_pause() -> None:
-    library = build_nccl(tempfile.mkdtemp(prefix="fake-nccl-"), False)
-    async with driven(launch(CALLS, str(library))) as run:
+    async with doubled(LiveNccl) as (run, runners):
         await run.hooked()
         assert facts(run.state) is None, "at WARN nothing is said"
-        assert (await run.nccl("INFO", "COLL")).ok
-        await run.until(lambda s: collectives(s) > 20)
-        before = collectives(run.state)
-        await run.until(lambda s: collectives(s) > before)
+        for count in range(1, 40):
+            runners.newest.writes(0, COLL, "1.nccl")
+            await asyncio.sleep(0.5)
+            assert collectives(run.state) >= count - 2 * EVERY_S / 0.5
         found = facts(run.state)
         assert found is not None
-        assert (found.behind, found.sampled, found.nodes) == (0, False, found.nodes)
-        ticks = [e for e in run.events if isinstance(e.event, NcclTick)]
-        assert all(b.time - a.time > 1.5 for a, b in itertools.pairwise(ticks))
+        assert (found.behind, found.sampled) == (0, False)
+        ticks = [stamped.time for stamped in run.told if isinstance(stamped.event, NcclTick)]
+        assert all(b - a >= EVERY_S for a, b in itertools.pairwise(ticks))
         assert run.state.findings == {}
 
 
 LAST = "h:1:2 [0] transport/net_ib.cc:97 NCCL WARN NET/IB : Got completion from peer h<1> with error 12, opcode 0"
-FAILS = f"""
-import os, sys, time
-print({PORT!r}, file=sys.stderr, flush=True)
-print({CLOSED!r}, file=sys.stderr, flush=True)
-while not os.path.exists(sys.argv[1]):
-    time.sleep(0.05)
-print({LAST!r}, end="", file=sys.stderr, flush=True)
-"""
 
 
-@pytest.mark.real
-@pytest.mark.timeout(120)
-async def test_a_line_of_a_running_command_is_a_finding_and_the_last_one_counts_too(tmp_path: Path) -> None:
-    script, gate = tmp_path / "fails.py", tmp_path / "gate"
-    script.write_text(FAILS)
-    async with driven(execute(sys.executable, str(script), str(gate))) as run:
+async def test_a_line_of_a_running_rank_is_a_finding_and_the_last_one_counts_too() -> None:
+    async with doubled() as (run, runners):
+        await run.hooked()
+        runners.newest.writes(0, f"{PORT}\n{CLOSED}\n", "err")
         await run.until(lambda s: [f.id for f in s.findings.values()] == ["ib-port-error"])
         (one,) = run.state.findings.values()
         assert one.evidence == (f"{HERE}/rank-0.err:1: {PORT}",)
         assert (one.severity, one.node) == ("error", 0)
-        gate.touch()
+        runners.newest.writes(0, LAST, "err")
+        runners.newest.finishes()
         await run.until(lambda s: s.phase.ended)
-        journal = run.path / "journal.jsonl"
-        async with asyncio.timeout(20 * slowness()):
-            while b"ib-retry-exceeded" not in journal.read_bytes():
-                await asyncio.sleep(0.05)
-        raised = [line for line in journal.read_text().splitlines() if '"FindingRaised"' in line]
-        assert ["ib-port-error" in line for line in raised] == [True, False]
-        assert f"{HERE}/rank-0.err:3: {LAST}" in raised[1]
+        raised = [event.finding for event in run.all_of(FindingRaised)]
+        assert [finding.id for finding in raised] == ["ib-port-error", "ib-retry-exceeded"]
+        assert f"{HERE}/rank-0.err:3: {LAST}" in raised[1].evidence
 
 
 @pytest.mark.long
