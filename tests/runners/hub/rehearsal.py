@@ -1,4 +1,4 @@
-"""A run on several nodes without a process: real agents, a real hub, and runners that are doubles, on the test's loop."""
+"""A run on several nodes without a process: real agents, a real hub, and doubles of the runners, on one loop."""
 
 from __future__ import annotations
 

@@ -8,18 +8,17 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from patience import slowness
+from patience import HANG_S
 
-from distui.runners import local_agent
 from distui.runners.agentless import DiskLink
 from distui.runners.hub.kept_curves import KeptCurves
 from distui.runners.model import HUB, Gpu, Host, MetricsWindow, RankSample, ReadMetrics, Series
 from distui.runners.run_directories import Entry, new_record
 from distui.runners.telemetry.curves import merged
 from distui.runners.telemetry.metrics import MetricsStore
-from distui.tui.cli import main
+from distui.runners.wire.client import Link
 
-from .site import Site, Whole
+from .rehearsal import Rehearsed
 
 T = 1_800_000_000
 
@@ -123,29 +122,25 @@ def test_what_is_kept_of_a_node_is_what_the_node_had(
     )  # fmt: skip
 
 
-@pytest.mark.real
-@pytest.mark.timeout(120)
-def test_a_hub_answers_for_all_its_nodes_and_its_files_after_the_end(site: Site) -> None:
-    made = Whole(site, site.script())
-    made.start()
-    assert main(["wait", made.record.run, "--until", "running", "--timeout", f"{40 * slowness():g}"]) == 0
-
-    async def read(*metrics: str, fold: str = "each") -> MetricsWindow:
-        link = await local_agent.open_link(made.entry)
-        try:
+async def test_a_hub_answers_for_all_its_nodes_and_its_files_after_the_end(run: Rehearsed) -> None:
+    async def read(link: Link, *metrics: str, fold: str = "each") -> MetricsWindow:
+        async with asyncio.timeout(HANG_S):
             while True:
                 found = await link.read_metrics(ask(*metrics, fold=fold))
                 if {series.node for series in found.series} >= ({0, 1} if fold == "each" else {HUB}):
                     return found
                 await asyncio.sleep(0.2)
-        finally:
-            await link.close()
 
-    each = asyncio.run(read("rank.cpu"))
-    assert [(series.node, series.index) for series in each.series] == [(0, 0), (1, 1)]
-    folded = asyncio.run(read("host.cpu", fold="all"))
-    (series,) = folded.series
-    assert (series.node, series.of) == (HUB, 2)
-    assert main(["stop", made.record.run, "--yes", "--grace", "2"]) == 0
-    after = asyncio.run(read("rank.cpu"))
-    assert [(series.node, series.index) for series in after.series] == [(0, 0), (1, 1)]
+    await run.begin()
+    async with run.viewer() as viewer:
+        await viewer.until(lambda state: len(state.ranks) == 2)
+        each = await read(viewer.link, "host.cpu")
+        assert [(series.node, series.of) for series in each.series] == [(0, 1), (1, 1)]
+        folded = await read(viewer.link, "host.cpu", fold="all")
+        (series,) = folded.series
+        assert (series.node, series.of) == (HUB, 2)
+        await viewer.stop()
+    assert run.hub is not None
+    await run.hub.task
+    after = await read(DiskLink(run.entry), "host.cpu")
+    assert [(series.node, series.of) for series in after.series] == [(0, 1), (1, 1)]

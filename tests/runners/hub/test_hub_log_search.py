@@ -54,7 +54,7 @@ class Site:
 
     def __init__(self, root: Path, clock: float = SLOW, stamps: bool = False) -> None:
         self.nodes = [Node(root / "a", 0, 0.0, stamps), Node(root / "b", 1, clock, stamps)]
-        (root / "hub").mkdir()
+        (root / "hub").mkdir(parents=True)
         self.logs = NodeLogs(cast(Any, SimpleNamespace(run_dir=root / "hub")))
         self.logs.shifts[1] = -clock
         self.up = True
@@ -101,9 +101,19 @@ async def test_lines_of_nodes_are_in_the_order_of_one_clock(tmp_path: Path) -> N
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("clock", [-7.0, 7.0, SLOW, 1800.0])
-async def test_what_lines_themselves_say_is_moved_to_the_one_clock(tmp_path: Path, clock: float) -> None:
-    """Seven seconds are near enough to the time at which a line came to count as they stand."""
+async def test_searches(tmp_path: Path) -> None:
+    """Each is a process. Seven seconds are near enough to the time at which a line came to count as they stand."""
+    for clock in (-7.0, 7.0, SLOW, 1800.0):
+        await stamped(tmp_path / str(clock), clock)
+    await ordered(tmp_path / "ordered")
+    await gone(tmp_path / "gone")
+    site = Site(tmp_path / "wrong")
+    window = await site.read(site.nodes[1].name, 0, grep="step(")
+    assert "is not a regular expression" in window.error, "in one sentence of the node"
+
+
+async def stamped(tmp_path: Path, clock: float) -> None:
+    """What lines themselves say is moved to the one clock."""
     site = Site(tmp_path, clock, stamps=True)
 
     async def check(tail: LogTail, numbers: Iterable[int]) -> None:
@@ -124,8 +134,8 @@ async def test_what_lines_themselves_say_is_moved_to_the_one_clock(tmp_path: Pat
     await check(await site.searched("node 1"), range(1, 60, 2))
 
 
-@pytest.mark.real
-async def test_a_search_finds_lines_of_all_nodes_in_the_order_of_one_clock(tmp_path: Path) -> None:
+async def ordered(tmp_path: Path) -> None:
+    """Lines of all nodes are found in the order of one clock."""
     tail = await Site(tmp_path).searched("step .?[78] ")
     assert steps(tail) == [second for second in range(60) if second % 10 in (7, 8)]
     assert [line.at for line in tail.lines] == [T + second for second in steps(tail)]
@@ -141,8 +151,8 @@ async def test_a_time_of_the_hub_is_gone_to_on_each_node(tmp_path: Path) -> None
     assert steps(tail)[0] >= 28
 
 
-@pytest.mark.real
-async def test_what_was_read_is_searched_when_the_nodes_are_gone(tmp_path: Path) -> None:
+async def gone(tmp_path: Path) -> None:
+    """What was read is searched when the nodes are gone."""
     site = Site(tmp_path)
     await site.tail().begin()
     site.up = False
@@ -150,10 +160,3 @@ async def test_what_was_read_is_searched_when_the_nodes_are_gone(tmp_path: Path)
     assert steps(tail) == [second for second in range(60) if second % 2]
     assert [line.at for line in tail.lines] == [T + second for second in steps(tail)], "by our clock, once"
     assert (await site.searched("no such line")).lines == []
-
-
-@pytest.mark.real
-async def test_a_wrong_pattern_is_one_sentence_of_the_node(tmp_path: Path) -> None:
-    site = Site(tmp_path)
-    window = await site.read(site.nodes[1].name, 0, grep="step(")
-    assert "is not a regular expression" in window.error

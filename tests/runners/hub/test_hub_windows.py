@@ -5,29 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-import pytest
-
-from distui.runners import local_agent
 from distui.runners.hub.merged_run import TAIL_BYTES, UNDER_WAY
 from distui.runners.hub.routes import Route
 
-from .site import Site, Whole
+from .rehearsal import Rehearsed
 from .test_hub_run import OUT, running
 
-pytestmark = pytest.mark.real
-
 LINES = 20_000
-WORKER = f"""
-import sys, time
-print(("x" * 99 + "\\n") * {LINES}, end="", flush=True)
-time.sleep(600)
-"""
 
 
 class Overheard:
     """Passes on what a hub and an agent say to each other, and counts the windows that are on their way."""
 
-    def __init__(self, run: Whole) -> None:
+    def __init__(self, run: Rehearsed) -> None:
         self.path = str(run.site.root / "s" / "overheard.sock")
         self.most = 0
         self.ended, self._full = asyncio.Event(), asyncio.Event()
@@ -55,17 +45,15 @@ class Overheard:
         writer.close()
 
 
-async def test_few_windows_of_a_node_are_on_their_way_and_none_is_large(site: Site) -> None:
-    run = Whole(site, site.script(WORKER), nodes=1)
+async def test_few_windows_of_a_node_are_on_their_way_and_none_is_large(run: Rehearsed) -> None:
     heard = Overheard(run)
-    run.start([Route(0, "host0", "unix", heard.path)])
-    file, size = OUT.format(0, 1), LINES * 100
+    await run.begin([Route(0, "host0", "unix", heard.path), run.unix()[1]])
+    file = OUT.format(0, 1)
     async with await heard.start(), run.viewer() as viewer:
         await viewer.until(running)
-        await viewer.until(lambda state: state.log_sizes.get(file) == size)
-        link = await local_agent.open_link(run.entry)
-        windows = await asyncio.gather(*(link.read_log(file, at << 16, 1 << 20) for at in range(6)))
-        await link.close()
+        run.runner(0).writes(0, ("x" * 99 + "\n") * LINES)
+        await viewer.until(lambda state: state.log_sizes.get(file, 0) > LINES * 100)
+        windows = await asyncio.gather(*(viewer.link.read_log(file, at << 16, 1 << 20) for at in range(6)))
         assert [window.error for window in windows] == [""] * 6
         assert all(60_000 < len(window.data) <= TAIL_BYTES for window in windows)
         assert heard.most == UNDER_WAY

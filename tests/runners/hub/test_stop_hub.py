@@ -16,18 +16,28 @@ from distui.runners.wire.client import Link, new_id
 
 from .site import Site, Whole, having, until
 
-pytestmark = pytest.mark.real
-
 
 def running(state: RunState) -> bool:
     return state.live and state.phase is RunPhase.RUNNING
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
-async def test_a_hub_that_does_not_answer_is_replaced(
+@pytest.mark.real
+async def test_a_hub_that_does_not_answer_is_replaced(site: Site) -> None:
+    await replace(site, signal.SIGSTOP, "before")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("number", "when"),
+    [(signal.SIGSTOP, "after"), (signal.SIGKILL, "before"), (signal.SIGKILL, "after")],
+)
+async def test_a_hub_that_is_killed_or_stopped_late_is_replaced(
     site: Site, number: signal.Signals, when: str
 ) -> None:
+    await replace(site, number, when)
+
+
+async def replace(site: Site, number: signal.Signals, when: str) -> None:
     """`when`: it is stopped before, or after, who stops the run has connected to it."""
     said: list[str] = []
     run, opened = Whole(site, site.script()), 0
@@ -52,9 +62,10 @@ async def test_a_hub_that_does_not_answer_is_replaced(
         assert f"pid {hub}" in said[0]
         assert "another hub stops the nodes" in said[0]
     assert run.entry.state().phase is RunPhase.STOPPED
-    assert await asyncio.to_thread(until, lambda: not having(f"XDG_STATE_HOME={site.root / 'state'}"), 10.0)
+    assert await asyncio.to_thread(until, lambda: not having(f"XDG_STATE_HOME={site.root / 'state'}"))
 
 
+@pytest.mark.real
 async def test_a_hub_that_cannot_start_ends_nothing_in_its_name(site: Site) -> None:
     """Its nodes train on elsewhere: the run is not written down as stopped."""
     run = Whole(site, site.script())

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from patience import slowness
+from patience import HANG_S
 
-from distui.runners import run_directories
+from distui.runners import clock
 from distui.runners.hub import launch_order
 from distui.runners.hub.launch_order import LaunchProgress, SkyRequest
 from distui.runners.hub.merged_run import MergedRun
@@ -45,19 +43,13 @@ from distui.runners.model import (
 )
 from distui.runners.wire.client import new_id
 
-from .site import LIMIT_S, Site, Viewer, Whole, having, kill, until
+from .children import Programs
+from .rehearsal import Rehearsed
+from .scripted_sky import ScriptedSky
+from .site import Site, Viewer, Whole, having, until
 
-GRACE_S = 2.0
-"""Of the runs of a Site."""
-SOON_S = GRACE_S + 8.0
-"""The grace, and a few seconds."""
-DEAF = """
-import os, signal, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN if os.environ["DISTUI_NODE"] == "1" else signal.SIG_DFL)
-while True:
-    time.sleep(0.05)
-"""
-SCRIPTED = Path(__file__).resolve().parents[2] / "rigs/sky/answering.py"
+SOON_S = 10.0
+"""The grace of two seconds, and a few more."""
 
 
 def nowhere(run: Whole, *nodes: int) -> list[Route]:
@@ -83,17 +75,15 @@ async def reached(viewer: Viewer, *lost: int) -> None:
     )
 
 
-@pytest.mark.real
-async def test_a_node_that_does_not_answer_is_named_soon_and_stops_when_it_does(site: Site) -> None:
-    run, gate = Whole(site, site.script()), asyncio.Event()
-    ways = nowhere(run, 1)
-    run.start(ways)
+async def test_a_node_that_does_not_answer_is_named_soon_and_stops_when_it_does(run: Rehearsed) -> None:
+    gate, ways = asyncio.Event(), nowhere(run, 1)
+    await run.begin(ways)
     async with run.viewer() as viewer:
         await reached(viewer, 1)
         async with held_up(run, 1, gate, Path(ways[1].target)):  # so that it answers at once when it does
-            began = time.monotonic()
+            began = clock.monotonic()
             said = await viewer.stop()
-            assert time.monotonic() - began < SOON_S * slowness()
+            assert clock.monotonic() - began < SOON_S
             assert said == (
                 "stopped on the nodes that answer; node 1 (host1) does not answer: it is told to stop on the first "
                 "answer, after 15 s the run counts as stopped without it"
@@ -105,15 +95,13 @@ async def test_a_node_that_does_not_answer_is_named_soon_and_stops_when_it_does(
         assert {rank.phase for rank in state.ranks.values()} == {RankPhase.STOPPED}
 
 
-@pytest.mark.real
-async def test_a_stop_that_no_node_hears_is_answered_soon(site: Site) -> None:
-    run = Whole(site, site.script())
-    run.start(nowhere(run, 0, 1))
+async def test_a_stop_that_no_node_hears_is_answered_soon(run: Rehearsed) -> None:
+    await run.begin(nowhere(run, 0, 1))
     async with run.viewer() as viewer:
         await reached(viewer, 0, 1)
-        began = time.monotonic()
+        began = clock.monotonic()
         said = await viewer.stop()
-        assert time.monotonic() - began < SOON_S * slowness()
+        assert clock.monotonic() - began < SOON_S
         assert said == (
             "no node was reached; node 0 (host0), node 1 (host1) do not answer: they are told to stop on the "
             "first answer, after 10 min the run counts as stopped without them"
@@ -147,13 +135,12 @@ async def held_up(
         ]
 
 
-@pytest.mark.real
 async def test_a_stop_is_told_to_all_nodes_at_once_also_through_a_hub_that_has_just_begun(
-    site: Site,
+    run: Rehearsed,
 ) -> None:
-    run, gate = Whole(site, site.script()), asyncio.Event()
+    gate = asyncio.Event()
     async with held_up(run, 1, gate) as ways:
-        run.start(ways)
+        await run.begin(ways)
         async with run.viewer() as viewer:
             stopping = asyncio.create_task(viewer.stop())
             state = await viewer.until(
@@ -174,17 +161,15 @@ async def test_a_stop_is_told_to_all_nodes_at_once_also_through_a_hub_that_has_j
     assert came < ended
 
 
-@pytest.mark.long
-async def test_a_node_that_goes_away_while_it_stops_is_not_called_stopped(site: Site) -> None:
-    run = Whole(site, site.script(DEAF))
-    run.start()
+async def test_a_node_that_goes_away_while_it_stops_is_not_called_stopped(run: Rehearsed) -> None:
+    await run.begin()
     async with run.viewer() as viewer:
         await reached(viewer)
+        run.runner(1).ignoring_term.add(0)
         stopping = asyncio.create_task(viewer.stop())
         await viewer.until(lambda state: state.phase is RunPhase.STOPPING)
-        (run.parts[1].path / run_directories.RUN_FILE).unlink()  # so that nobody starts another agent there
-        await kill(run.agent_pid(1))
-        said = await asyncio.wait_for(stopping, SOON_S * slowness())
+        await run.agents[1].killed()
+        said = await asyncio.wait_for(stopping, SOON_S)
         assert said.startswith(
             "stopped on the nodes that answer; node 1 (host1) does not answer: it is told"
         )
@@ -196,46 +181,36 @@ async def test_a_node_that_goes_away_while_it_stops_is_not_called_stopped(site: 
 # --- the cluster ---------------------------------------------------------------------------------------------
 
 
-class Launched(Whole):
+class Launched(Rehearsed):
     """A run that SkyPilot, here a script, has brought up."""
 
-    def __init__(
-        self, site: Site, monkeypatch: pytest.MonkeyPatch, **answers: list[dict[str, Any]]
-    ) -> None:
-        super().__init__(site, site.script())
-        self.scene = site.root / "scene.json"
-        usual: dict[str, list[dict[str, Any]]] = {
-            "version": [{"data": {"version": "0.14.1", "python": "p", "supported": True}}],
-            "cancel": [{"data": True}],
-            "down": [{"data": True}],
-        }
-        self.scene.write_text(json.dumps(usual | answers))
-        python = site.root / "python"
-        python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{SCRIPTED}" "{self.scene}" "$@"\n')
-        python.chmod(0o755)
-        monkeypatch.setenv("DISTUI_SKY_PYTHON", str(python))
-        launch_order.write(self.entry.path, SkyRequest(kind="skypilot", cluster="tc"))
-        launch_order.keep(self.entry.path, LaunchProgress(job=7))
-        self._journal_launch()
+    def __init__(self, site: Site, sky: ScriptedSky, **answers: list[dict[str, Any]]) -> None:
+        super().__init__(site)
+        self.sky = sky
+        launched(self, sky, **answers)
 
-    def _journal_launch(self) -> None:
-        journal = Journal(self.entry.path)
-        record = self.record
-        told: tuple[Event, ...] = (
-            RunCreated(record.run, record.name, record.host, summarise(self.plan), merged=True),
-            ClusterChanged(Cluster(name="tc", infra="slurm/lab/gpu", resources="2x(H100:8)", state="UP")),
-            StageChanged(Stage.START, "begun"),
-            StageChanged(Stage.START, "done"),
-        )
-        for seq, event in enumerate(told, 1):
-            journal.append(Stamped(time.time(), event, seq, HUB))
-        journal.close()
 
-    def asked(self, verb: str) -> int:
-        """How often SkyPilot was asked for it."""
-        asked = Path(f"{self.scene}.asked")
-        lines = asked.read_text().splitlines() if asked.exists() else []
-        return sum(json.loads(line).get("verb") == verb for line in lines)
+def launched(run: Whole, sky: ScriptedSky, **answers: list[dict[str, Any]]) -> None:
+    """Write down that SkyPilot has launched it, and what SkyPilot answers from now on."""
+    sky.answers({"cancel": [{"data": True}], "down": [{"data": True}], **answers})
+    launch_order.write(run.entry.path, SkyRequest(kind="skypilot", cluster="tc"))
+    launch_order.keep(run.entry.path, LaunchProgress(job=7))
+    journal = Journal(run.entry.path)
+    record = run.record
+    told: tuple[Event, ...] = (
+        RunCreated(record.run, record.name, record.host, summarise(run.plan), merged=True),
+        ClusterChanged(Cluster(name="tc", infra="slurm/lab/gpu", resources="2x(H100:8)", state="UP")),
+        StageChanged(Stage.START, "begun"),
+        StageChanged(Stage.START, "done"),
+    )
+    for seq, event in enumerate(told, 1):
+        journal.append(Stamped(clock.now(), event, seq, HUB))
+    journal.close()
+
+
+@pytest.fixture
+def sky(site: Site, monkeypatch: pytest.MonkeyPatch) -> ScriptedSky:
+    return ScriptedSky(site.root, monkeypatch, Programs(monkeypatch))
 
 
 def stopped(run: Whole) -> MergedRun:
@@ -264,21 +239,19 @@ def ends(run: Whole) -> list[str]:
 
 @asynccontextmanager
 async def trained(
-    site: Site, monkeypatch: pytest.MonkeyPatch, **answers: list[dict[str, Any]]
+    site: Site, sky: ScriptedSky, **answers: list[dict[str, Any]]
 ) -> AsyncIterator[tuple[Launched, Viewer]]:
     """Such a run with its ranks, and who looks at it."""
-    run = Launched(site, monkeypatch, **answers)
-    run.start()
+    run = Launched(site, sky, **answers)
+    await run.begin()
     async with run.viewer() as viewer:
         await viewer.until(lambda state: state.live and state.phase is RunPhase.RUNNING)
         yield run, viewer
+    await run.close()
 
 
-@pytest.mark.real
-async def test_ranks_end_before_their_cluster_and_the_run_says_so(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with trained(site, monkeypatch) as (run, viewer):
+async def test_ranks_end_before_their_cluster_and_the_run_says_so(site: Site, sky: ScriptedSky) -> None:
+    async with trained(site, sky) as (run, viewer):
         done = await viewer.link.send(Down(new_id(), "tc"))
         assert (done.ok, done.text) == (True, "cluster tc is down; many was stopped first")
         state = await viewer.until(lambda state: state.phase.ended)
@@ -288,37 +261,33 @@ async def test_ranks_end_before_their_cluster_and_the_run_says_so(
         assert state.cluster is not None
         assert state.cluster.down
     assert ends(run) == ["stop", "part", "part", "cluster", "run"]
-    assert run.asked("down") == 1
-    assert await asyncio.to_thread(until, lambda: not having(f"XDG_STATE_HOME={site.root / 'state'}"))
+    assert len(sky.asked("down")) == 1
 
 
-@pytest.mark.real
 async def test_the_end_of_the_run_does_not_cut_off_the_cancel_that_skypilot_works_at(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: Site, sky: ScriptedSky
 ) -> None:
     """Else SkyPilot lists a job that the user stopped as one that failed."""
     gate = site.root / "gate"
-    run = Launched(site, monkeypatch, cancel=[{"after": str(gate), "data": True}])
+    run = Launched(site, sky, cancel=[{"after": str(gate), "data": True}])
     merged = stopped(run)
     cloud = SkyCloud(merged, SkyRequest(kind="skypilot", cluster="tc"), Sky())
     watching = asyncio.create_task(cloud.watch())
-    assert await asyncio.to_thread(until, lambda: run.asked("cancel"))
+    while not sky.asked("cancel"):
+        await asyncio.sleep(0.01)
     watching.cancel()
     others = asyncio.create_task(cloud.cancel())
     assert not (await asyncio.wait({watching, others}, timeout=0.5))[0]
     gate.touch()
-    async with asyncio.timeout(LIMIT_S):
-        assert await others == "job 7 on tc is cancelled"
+    assert await others == "job 7 on tc is cancelled"
     await asyncio.wait({watching})
     merged.chronicle.journal.close()
-    questions = [json.loads(line) for line in Path(f"{run.scene}.asked").read_text().splitlines()]
-    assert [question.get("verb") for question in questions] == ["version", "cancel", "job_state"]
+    assert [question.get("verb") for question in sky.questions()] == ["version", "cancel", "job_state"]
 
 
 REFUSED = {"error": {"kind": "CommandError", "text": "the head did not answer", "tried": ""}}
 
 
-@pytest.mark.real
 @pytest.mark.parametrize(
     ("answers", "listed", "tries"),
     [
@@ -331,25 +300,22 @@ REFUSED = {"error": {"kind": "CommandError", "text": "the head did not answer", 
 )
 async def test_skypilot_lists_the_job_of_a_stopped_run_as_cancelled_or_that_is_reported(
     site: Site,
-    monkeypatch: pytest.MonkeyPatch,
+    sky: ScriptedSky,
     answers: dict[str, list[dict[str, Any]]],
     listed: str,
     tries: int,
 ) -> None:
-    monkeypatch.setattr("distui.runners.hub.sky_cloud.CANCEL_AGAIN_SECONDS", 0.01)
-    run = Launched(site, monkeypatch, **answers)
+    run = Launched(site, sky, **answers)
     merged = stopped(run)
-    async with asyncio.timeout(LIMIT_S):
-        await SkyCloud(merged, SkyRequest(kind="skypilot", cluster="tc"), Sky()).watch()
+    await SkyCloud(merged, SkyRequest(kind="skypilot", cluster="tc"), Sky()).watch()
     merged.chronicle.journal.close()
     texts = [told.event.finding.text for told in run.journal() if isinstance(told.event, FindingRaised)]
     assert [f"job 7 on tc {listed}" in text for text in texts] == ([True] if listed else [])
-    assert run.asked("cancel") == tries
+    assert len(sky.asked("cancel")) == tries
 
 
-@pytest.mark.real
-async def test_another_name_stops_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with trained(site, monkeypatch) as (_, viewer):
+async def test_another_name_stops_nothing(site: Site, sky: ScriptedSky) -> None:
+    async with trained(site, sky) as (_, viewer):
         done = await viewer.link.send(Down(new_id(), "td"))
         assert (done.ok, done.text) == (
             False, "the cluster of this run is tc, not 'td': nothing was done"
@@ -359,12 +325,9 @@ async def test_another_name_stops_nothing(site: Site, monkeypatch: pytest.Monkey
         assert await viewer.stop() == "stopped: no process of the run is left"
 
 
-@pytest.mark.real
-async def test_a_cluster_that_stays_is_named_and_the_run_has_stopped(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_cluster_that_stays_is_named_and_the_run_has_stopped(site: Site, sky: ScriptedSky) -> None:
     refused = {"error": {"kind": "ClientError", "text": "An error occurred (AuthFailure)", "tried": ""}}
-    async with trained(site, monkeypatch, down=[refused]) as (_, viewer):
+    async with trained(site, sky, down=[refused]) as (_, viewer):
         done = await viewer.link.send(Down(new_id(), "tc"))
         assert not done.ok
         assert done.text.startswith("cluster tc was not taken down: ")
@@ -375,33 +338,35 @@ async def test_a_cluster_that_stays_is_named_and_the_run_has_stopped(
         assert not state.cluster.down
 
 
-@pytest.mark.real
-async def test_a_silent_node_does_not_keep_the_cluster_up(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = Launched(site, monkeypatch)
-    run.start(nowhere(run, 1))
+async def test_a_silent_node_does_not_keep_the_cluster_up(site: Site, sky: ScriptedSky) -> None:
+    run = Launched(site, sky)
+    await run.begin(nowhere(run, 1))
     async with run.viewer() as viewer:
         await reached(viewer, 1)
         done = await viewer.link.send(Down(new_id(), "tc"))
         assert done.ok, done.text
         assert "before that: stopped on the nodes that answer; node 1 (host1) does not answer" in done.text
-        state = await viewer.until(lambda state: state.phase.ended, 5.0 * slowness())
+        state = await viewer.until(lambda state: state.phase.ended)
         assert state.end_text == "stopped: cluster tc was taken down; how node 1 (host1) ended is unknown"
         assert state.ranks[0].phase is RankPhase.STOPPED
+    await run.close()
 
 
 @pytest.mark.real
-async def test_the_command_line_says_what_is_live_before_it_asks(
+async def test_down_says_what_is_live_before_it_asks_and_ends_ranks_before_their_cluster(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with trained(site, monkeypatch) as (run, _):
-        pass
+    sky = ScriptedSky(site.root, monkeypatch, None)
+    run = Whole(site, site.script())
+    launched(run, sky)
+    run.start()
+    async with run.viewer() as viewer:
+        await viewer.until(lambda state: state.live and state.phase is RunPhase.RUNNING)
     process = await asyncio.create_subprocess_exec(
         Path(sys.executable).with_name("distui"), "down", "many", env=dict(os.environ),
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    async with asyncio.timeout(40 * slowness()):
+    async with asyncio.timeout(HANG_S):
         out, err = await process.communicate(b"tc\n")
     assert (process.returncode, out.decode()) == (0, "cluster tc is down; many was stopped first\n"), err
     asked = err.decode().splitlines()
@@ -416,5 +381,7 @@ async def test_the_command_line_says_what_is_live_before_it_asks(
         "lost        all on its disks: checkpoints, logs, data that was not copied",
         "type its name to take it down: ",
     ]
+    assert ends(run) == ["stop", "part", "part", "cluster", "run"]
+    assert await asyncio.to_thread(until, lambda: not having(f"XDG_STATE_HOME={site.root / 'state'}"))
     status = run.entry.state()
     assert (status.phase, status.end_text) == (RunPhase.STOPPED, "stopped: cluster tc was taken down")
