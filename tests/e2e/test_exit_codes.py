@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import re
 import signal
@@ -14,12 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from patience import slowness
+from patience import HANG_S
 
-from distui.tui.cli import EPILOG, main, parser
+from distui.tui.cli import EPILOG, parser
 from distui.tui.verb_guide import exit_codes
 
 from .runs import DISTUI, World, until
+from .written import write
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 
@@ -67,6 +67,8 @@ WRONG: dict[str, list[tuple[str, int]]] = {
     "completion": [("ksh", 2), ("zsh", 0)],
     "demo": [("--steps -1", 2), ("--python /nonexistent/python", 2)],
 }  # fmt: skip
+ASK_SKYPILOT = [("candidates", "--gpus H100:8"), ("launch", "ddp --on sky --gpus H100:8 -- x.py")]
+"""Those for which another interpreter is started."""
 
 
 def verbs() -> set[str]:
@@ -101,6 +103,7 @@ def test_the_table_is_that_of_the_help() -> None:
 @pytest.fixture(scope="module")
 def somebody() -> Iterator[World]:
     world = World()
+    world.env["DISTUI_SKY_PYTHON"] = sys.executable  # which has no SkyPilot
     world.script("x.py", "print('hello')\n")
     world.script("bad.sh", "torchrun --nprocs-per-node 2 x.py\n")
     world.script("bad.log", "[rank0]: Traceback (most recent call last):\n[rank0]: ValueError: bad data\n")
@@ -109,71 +112,60 @@ def somebody() -> Iterator[World]:
     world.close()
 
 
-@pytest.mark.real
-@pytest.mark.parametrize(
-    ("verb", "words", "code"), [(verb, *case) for verb, cases in sorted(WRONG.items()) for case in cases]
-)
-def test_a_mistake_has_its_code_and_a_sentence(
-    somebody: World,
-    verb: str,
-    words: str,
-    code: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """The command line's own function, in this process: a new interpreter would add nothing but its start."""
-    for name, value in somebody.env.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(somebody.work)
-    monkeypatch.setenv("DISTUI_SKY_PYTHON", sys.executable)  # which has no SkyPilot
-    monkeypatch.setattr("sys.stdin", io.StringIO())
-    before, _, rest = f"{verb} {words}".partition("-- ")
-    try:
-        status = main([*before.split(), *(["--", *rest.split()] if rest else [])])
-    except SystemExit as end:  # argparse's own way out
-        status = int(end.code or 0)
-    told = capsys.readouterr()
-    assert status == code, (status, told.err, told.out[-500:])
-    assert status in exit_codes(verb), "its help has no such code"
-    assert "Traceback" not in told.err
+def check_mistake(world: World, verb: str, words: str, code: int) -> None:
+    """One sentence on stderr, and an exit code that the verb's help has."""
+    before, dashes, rest = f"{verb} {words}".partition("-- ")
+    done = world.distui(*before.split(), *(["--", *rest.split()] if dashes else []))
+    case = (verb, words, done.code, done.err, done.out[-500:])
+    assert done.code == code, case
+    assert code in exit_codes(verb), f"the help of {verb} has no code {code}"
+    assert "Traceback" not in done.err, case
     if code >= 2:
-        assert not told.out
-        assert len(told.err.splitlines()) == 1
-        assert told.err.startswith("distui: ")
-    assert not somebody.runs.exists() or not list(somebody.runs.glob("*/run.json")), "nothing was started"
+        assert not done.out, case
+        assert len(done.err.splitlines()) == 1, case
+        assert done.err.startswith("distui: "), case
+    assert not world.runs.exists() or not list(world.runs.glob("*/run.json")), "nothing was started"
 
 
-@pytest.mark.real
-@pytest.mark.parametrize("verb", ["status", "stop --yes", "restart --yes", "logs", "diagnose"])
-def test_an_empty_name_means_no_run(world: World, verb: str) -> None:
+def test_a_mistake_has_its_code_and_a_sentence(somebody: World) -> None:
+    for verb, cases in sorted(WRONG.items()):
+        for words, code in cases:
+            if (verb, words) not in ASK_SKYPILOT:
+                check_mistake(somebody, verb, words, code)
+
+
+@pytest.mark.long
+def test_without_skypilot_a_sentence_says_so(somebody: World) -> None:
+    for verb, words in ASK_SKYPILOT:
+        check_mistake(somebody, verb, words, 2)
+
+
+def test_an_empty_name_means_no_run(world: World) -> None:
     """As a shell writes it where a variable is not set: neither the newest run nor the only one is meant."""
-    run = world.execute("import time; time.sleep(600)")
-    assert run.wait("healthy") == 0
-    for name in ("", " "):
-        done = world.distui(*verb.split(), name)
-        assert (done.code, len(done.err.splitlines())) == (3, 1), (done.code, done.err)
-        start = "the" if verb == "diagnose" else "distui: The"  # which names the file first
-        assert f"{start} name of the run is empty" in done.err
-    assert run.status()["attempt"] == 1
-    assert run.status()["state"] == "running"
+    run = write(world, "exec", "--", "true")
+    for verb in ("status", "stop --yes", "restart --yes", "logs", "diagnose"):
+        for name in ("", " "):
+            done = world.distui(*verb.split(), name)
+            assert (done.code, len(done.err.splitlines())) == (3, 1), (verb, done.code, done.err)
+            start = "the" if verb == "diagnose" else "distui: The"  # which names the file first
+            assert f"{start} name of the run is empty" in done.err, verb
+    assert run.status()["state"] == "succeeded"
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_a_command_that_is_interrupted_while_it_waits_tells_nothing_of_futures(
-    world: World, how: signal.Signals
-) -> None:
+def test_a_command_that_is_interrupted_while_it_waits_says_nothing(world: World) -> None:
     text = (
         "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf')\ntime.sleep(600)"
     )
     run = world.execute(text)
     run.eventually(lambda status: "deaf" in run.distui("logs").out)
-    waiting = world.start("restart", run.id, "--yes")
-    run.eventually(lambda status: run.of("CommandReceived"))
-    waiting.send_signal(how)
-    _, said = waiting.communicate(timeout=60 * slowness())
-    assert waiting.returncode == 128 + how
-    assert said == b""
+    for number, how in enumerate((signal.SIGINT, signal.SIGTERM), 1):
+        waiting = world.start("restart", run.id, "--yes")
+        assert until(lambda: len(run.of("CommandReceived")) == number)  # noqa: B023
+        waiting.send_signal(how)
+        _, said = waiting.communicate(timeout=HANG_S)
+        assert waiting.returncode == 128 + how
+        assert said == b""
 
 
 PRINTING = (
@@ -187,43 +179,44 @@ PRINTING = (
 )
 
 
-@pytest.mark.real
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "streams", [">&-", "2>&-", "<&-", "<&- >&- 2>&-", ">/dev/full", "| true", "2>&1 >&- | cat"]
-)
-def test_streams_that_are_closed_full_or_unread(somebody: World, streams: str) -> None:
+def test_streams_that_are_closed_full_or_unread(somebody: World) -> None:
     """No traceback, no word of the interpreter's, whatever a shell does to a verb's streams."""
-    for words in PRINTING:
-        line = f"{DISTUI} {words} {streams}"
-        done = subprocess.run(["bash", "-c", line], cwd=somebody.work, env=somebody.env, capture_output=True,
-                              text=True, timeout=60 * slowness(), check=False, stdin=subprocess.DEVNULL)  # fmt: skip
-        for bad in ("Traceback", "Exception ignored", "Errno"):
-            assert bad not in done.stderr + done.stdout, (line, done.stderr)
+    for streams in (">&-", "2>&-", "<&-", "<&- >&- 2>&-", ">/dev/full", "| true", "2>&1 >&- | cat"):
+        for words in PRINTING:
+            line = f"{DISTUI} {words} {streams}"
+            done = subprocess.run(["bash", "-c", line], cwd=somebody.work, env=somebody.env, capture_output=True,
+                                  text=True, timeout=HANG_S, check=False, stdin=subprocess.DEVNULL)  # fmt: skip
+            for bad in ("Traceback", "Exception ignored", "Errno"):
+                assert bad not in done.stderr + done.stdout, (line, done.stderr)
 
 
 @pytest.mark.real
 def test_a_reader_that_went_away_is_141_and_a_full_disk_1(somebody: World) -> None:
     read, write = os.pipe()
     os.close(read)
+    disk_full = f"distui: Cannot write to standard output: {os.strerror(28)}\n"
     with open("/dev/full", "wb") as full:
-        for words in (
-            ["presets"], ["ls", "--json"], ["--help"], ["help", "launch"], ["ls", "--help"], ["--version"],
-        ):  # fmt: skip
-            for stdout, code, err in (
-                (write, 141, ""),
-                (full.fileno(), 1, f"distui: Cannot write to standard output: {os.strerror(28)}\n"),
-            ):
-                done = subprocess.run([DISTUI, *words], stdout=stdout, stderr=subprocess.PIPE, env=somebody.env,
-                                      text=True, timeout=60 * slowness(), check=False)  # fmt: skip
-                assert (done.returncode, done.stderr) == (code, err), words
+        for words in (["ls", "--json"], ["help", "launch"], ["--version"]):
+            for stdout, code, err in ((write, 141, ""), (full, 1, disk_full)):
+                done = somebody.binary(*words, stdout=stdout)
+                assert (done.code, done.err) == (code, err), words
+        for words, code in ((["ls", "age<2x"], 2), (["frobnicate"], 2), (["status", "nothing"], 3)):
+            for stderr in (write, full):
+                done = somebody.binary(*words, stderr=stderr)
+                assert (done.code, done.out) == (code, ""), f"nobody can read why {words} is refused"
     os.close(write)
 
 
 @pytest.mark.real
 def test_a_follower_ends_with_its_reader_though_the_run_is_silent(world: World) -> None:
+    """Who follows into a file or an open pipe stays until the run has ended."""
     run = world.execute("import time\nprint('hello')\ntime.sleep(600)\n")
-    assert until(lambda: "hello" in run.distui("logs").out, 20)
+    assert until(lambda: "hello" in run.distui("logs").out)
+    os.mkfifo(world.work / "pipe")
+    both = os.open(world.work / "pipe", os.O_RDWR)  # it can be read at once, and for ever
+    with (world.work / "file").open("wb") as file:
+        staying = [world.start("events", run.id, "-f", stdout=stdout) for stdout in (both, file)]
     followers = [
         world.start(*words)
         for words in (
@@ -242,38 +235,15 @@ def test_a_follower_ends_with_its_reader_though_the_run_is_silent(world: World) 
     ours.close()
     try:
         for follower in followers:
-            assert follower.wait(20 * slowness()) == 141, follower.args
+            assert follower.wait(HANG_S) == 141, follower.args
             assert follower.stderr is not None
             assert follower.stderr.read() == b""
+        assert until(lambda: "RankChanged" in (world.work / "file").read_text())
+        run.stop("--grace", "1").fine()
+        assert [each.wait(HANG_S) for each in staying] == [0, 0]
     finally:
-        for follower in followers:
+        for follower in (*followers, *staying):
             follower.kill()
             follower.wait()
-    run.stop("--grace", "1").fine()
-
-
-@pytest.mark.real
-def test_who_follows_into_a_file_or_an_open_pipe_stays(world: World) -> None:
-    run = world.execute("import time\nprint('hello')\ntime.sleep(600)\n")
-    os.mkfifo(world.work / "pipe")
-    both = os.open(world.work / "pipe", os.O_RDWR)  # it can be read at once, and for ever
-    with (world.work / "file").open("wb") as file:
-        followers = [world.start("events", run.id, "-f", stdout=stdout) for stdout in (both, file)]
-    assert run.wait("healthy") == 0
-    run.stop("--grace", "1").fine()
-    assert [follower.wait(30 * slowness()) for follower in followers] == [0, 0]
     os.close(both)
     assert "RunEnded" in (world.work / "file").read_text()
-
-
-@pytest.mark.real
-def test_a_refusal_that_nobody_can_read_has_its_exit_code(somebody: World) -> None:
-    read, write = os.pipe()
-    os.close(read)
-    with open("/dev/full", "wb") as full:
-        for words, code in ((["ls", "age<2x"], 2), (["frobnicate"], 2), (["status", "nothing"], 3)):
-            for stderr in (write, full.fileno()):
-                done = subprocess.run([DISTUI, *words], stdout=subprocess.PIPE, stderr=stderr, env=somebody.env,
-                                      timeout=60 * slowness(), check=False)  # fmt: skip
-                assert (done.returncode, done.stdout) == (code, b""), words
-    os.close(write)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from .runs import World, until
 
-pytestmark = [pytest.mark.real, pytest.mark.torch]
+pytestmark = pytest.mark.torch
 
 SLEEPER = "import time\ntime.sleep(600)\n"
 PRESET = '[preset.mine]\nbase = "ddp"\nenv = { OF_THE_FILE = "a b", HOSTILE = "\\u001b]0;x\\u0007" }\n'
@@ -88,21 +89,26 @@ def shell(world: World) -> dict[str, str]:
 @pytest.mark.parametrize(
     "words",
     [
-        ("mine", "--nproc-per-node", "2", "--env", "GIVEN=1", "--set", "env.SET=2"),
-        ("mine", "--nproc-per-node", "1", "--no-hook", "--set", "launcher.rendezvous=static"),
-        ("mine", "--nproc-per-node", "2", "--set", 'launcher.args=["--role=r", "--signals-to-handle", "SIGTERM"]'),
-        ("ds-zero2", "--nproc-per-node", "1", "--set", "launcher.kind=torchrun", "-m"),
+        pytest.param("--nproc-per-node 2 --env GIVEN=1 --set env.SET=2", marks=pytest.mark.real),
+        pytest.param(
+            "--nproc-per-node 1 --no-hook --set launcher.rendezvous=static", marks=pytest.mark.long
+        ),
+        pytest.param(
+            '--nproc-per-node 2 --set \'launcher.args=["--role=r", "--signals-to-handle", "SIGTERM"]\'',
+            marks=pytest.mark.long,
+        ),
+        pytest.param("--nproc-per-node 1 --set launcher.kind=torchrun -m", marks=pytest.mark.long),
     ],
-)  # fmt: skip
-def test_of_a_launch(world: World, shell: dict[str, str], words: tuple[str, ...]) -> None:
-    script = "t" if "-m" in words else "t.py"
+)
+def test_of_a_launch(world: World, shell: dict[str, str], words: str) -> None:
+    preset, script = ("ds-zero2", "t") if "-m" in words else ("mine", "t.py")
     rest = ("--", script, "--lr", "1e-3")
-    plan = world.distui("plan", *words, "--json", *rest).fine().json()
-    run = world.run("launch", *words, *rest)
-    status = run.eventually(known, 90)
+    plan = world.distui("plan", preset, *shlex.split(words), "--json", *rest).fine().json()
+    run = world.run("launch", preset, *shlex.split(words), *rest)
+    status = run.eventually(known)
     assert len(status["ranks"]) == plan["nproc_per_node"]
     for one in status["ranks"]:
-        assert until(given(one["pid"], "--lr", "1e-3"), 30), run.describe()
+        assert until(given(one["pid"], "--lr", "1e-3")), run.describe()
         assert argv(one["pid"]) == plan["starts"]["ranks"]
         compare(plan, one["rank"], environ(one["pid"]), shell, run.id)
     runner = [word.replace(plan["run"], run.id) for word in plan["starts"]["runner"]]
@@ -110,13 +116,14 @@ def test_of_a_launch(world: World, shell: dict[str, str], words: tuple[str, ...]
     assert not written(plan, run.path)
 
 
+@pytest.mark.real
 def test_of_a_command(world: World, shell: dict[str, str]) -> None:
     rest = ("--", sys.executable, "-u", "t.py")
     plan = world.distui("exec", "--dry-run", "--env", "GIVEN=1", "--json", *rest).fine().json()
     run = world.run("exec", "--env", "GIVEN=1", *rest)
-    status = run.eventually(known, 60)
+    status = run.eventually(known)
     pid = status["ranks"][0]["pid"]
-    assert until(lambda: argv(pid) == plan["starts"]["ranks"], 30), run.describe()
+    assert until(lambda: argv(pid) == plan["starts"]["ranks"]), run.describe()
     compare(plan, 0, environ(pid), shell, run.id)
     assert not written(plan, run.path)
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from .runs import EXAMPLES, World
-
-pytestmark = pytest.mark.real
 
 
 def test_a_plan_with_what_was_found_on_it(world: World) -> None:

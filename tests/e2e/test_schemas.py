@@ -12,7 +12,6 @@ import pytest
 import schemas
 
 from distui.runners.hub.sky_process import Candidate
-from distui.tui.arguments import READS
 from distui.tui.cli import parser
 
 from .runs import World, gone
@@ -66,8 +65,7 @@ def printed(somebody: World) -> Callable[[str], Any]:
     def check_line(line: str) -> Any:
         before, dashes, behind = line.partition(" -- ")
         words = [*before.split(), "--json", *(["--", *behind.split()] if dashes else [])]
-        verb = words[0]
-        done = somebody.reads(*words) if verb in READS and "." not in line else somebody.distui(*words)
+        done = somebody.distui(*words)
         assert done.code in (0, 1), (line, done.err)
         documents = schemas.checked(words, done.out)
         assert documents, (line, done.err)
@@ -76,26 +74,19 @@ def printed(somebody: World) -> Callable[[str], Any]:
     return check_line
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_what_needs_no_run(printed: Callable[[str], Any]) -> None:
+    for line in (
         "plan ddp --nproc-per-node 2 -- train.py", "launch ddp -n --nproc-per-node 2 -- train.py",
         "exec --dry-run -- sh train.sh", "lint bad.sh", "lint ddp --nproc-per-node 2 -- train.py", "presets",
         "presets show fsdp2", "presets nccl", "presets nccl IB_TIMEOUT", "presets new mine",
         "advise --params 7B --gpus 8xA100-80GB", "advise --params 7000B --gpus 1xA100-80GB",
-        "diagnose bad.log", "metrics --list", "prune --failed -n", "ls", "notify", "notify test desktop",
-        "settings", "settings --example",
-    ],
-)  # fmt: skip
-def test_what_needs_no_run(printed: Callable[[str], Any], line: str) -> None:
-    printed(line)
-
-
-def test_trust_that_is_given_and_taken_away(printed: Callable[[str], Any]) -> None:
-    for line in ("trust", "trust --list", "trust --remove"):
+        "diagnose bad.log", "metrics --list", "prune --failed -n", "ls", "notify", "settings", "settings --example",
+        "trust", "trust --list", "trust --remove",
+    ):  # fmt: skip
         printed(line)
 
 
+@pytest.mark.real
 @pytest.mark.torch
 def test_what_a_run_has(somebody: World, printed: Callable[[str], Any]) -> None:
     run = somebody.ddp("--name", "night").healthy()
@@ -117,18 +108,14 @@ def test_what_a_run_has(somebody: World, printed: Callable[[str], Any]) -> None:
     assert not run.path.exists()
 
 
-def test_what_starts_prints_and_the_foreground_ends_with(
-    somebody: World, printed: Callable[[str], Any]
-) -> None:
+@pytest.mark.real
+def test_what_starts_and_what_asks_other_programs(somebody: World, printed: Callable[[str], Any]) -> None:
+    printed("doctor --no-pairs")
+    printed("notify test desktop")
     assert printed("exec --name short -- true")["state"] == "succeeded"
     started = printed("exec --name long --detach -- sleep 600")
     assert started.keys() == {"run", "name", "path"}
     assert somebody.distui("stop", "long", "-y", "--grace", "1").code == 0
-
-
-@pytest.mark.torch
-def test_doctor(printed: Callable[[str], Any]) -> None:
-    printed("doctor --no-pairs")
 
 
 def test_what_needs_a_cluster() -> None:

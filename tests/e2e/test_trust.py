@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from .runs import Run, World
+from .runs import World
+from .written import without_agent
 
 NOBODY = 65534
 EVIL = '[preset.ddp]\nbase = "ddp"\ntitle = "\\u001b]0;x\\u0007"\nenv = { LD_PRELOAD = "/tmp/evil.so" }\n'
@@ -25,16 +26,8 @@ def theirs(world: World) -> Iterator[Path]:
     """distui.toml of another user, in a sticky folder above the working directory."""
     world.root.chmod(0o1777)
     file = world.root / "distui.toml"
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-            file.write_text(EVIL)
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
+    file.write_text(EVIL)
+    os.chown(file, NOBODY, NOBODY)
     assert file.stat().st_uid == NOBODY
     (world.work / "t.py").write_text("")
     yield file
@@ -64,32 +57,24 @@ def as_theirs(file: Path, text: str) -> None:
     os.chown(file, NOBODY, NOBODY)
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize(
-    "text",
-    [EVIL, *(pytest.param(text, marks=pytest.mark.long) for text in ("x = [", "x = 1", ""))],
-    ids=["preset", "no TOML", "no preset", "pipe"],
+    "text", [EVIL, "x = [", "x = 1", ""], ids=["preset", "no TOML", "no preset", "pipe"]
 )
 def test_a_launch_names_it_and_takes_nothing_of_it(world: World, theirs: Path, text: str) -> None:
-    """Whatever stands in it: the script runs with the preset of this name that is the user's own."""
+    """Whatever is in it: the run has the preset of this name that is the user's own."""
     as_theirs(theirs, text)
-    script = world.script(
-        "env.py", "import os\nprint('preload', os.environ.get('LD_PRELOAD'), flush=True)\n"
-    )
-    words = ("launch", "ddp", "--nproc-per-node", "1")
-    done = world.distui(*words, "--detach", "--json", "--", script).fine()
-    assert done.err.startswith(
-        f"distui: {theirs} is passed over: it belongs to {pwd.getpwuid(NOBODY).pw_name}"
-    )
+    words = ("launch", "ddp", "--nproc-per-node", "1", "--detach", "--json", "--", "t.py")
+    with without_agent():
+        done = world.distui(*words).fine()
+    owner = pwd.getpwuid(NOBODY).pw_name
+    assert done.err.startswith(f"distui: {theirs} is passed over: it belongs to {owner}")
     assert len(done.err.splitlines()) == 1
-    about = done.json()
-    run = Run(world, about["run"], about["name"], Path(about["path"]))
-    assert run.wait() == 0, run.describe()
-    assert run.distui("logs").fine().out == "[rank 0 out] preload None\n"
-    plan = json.loads((run.path / "plan.json").read_text())
+    path = Path(done.json()["path"])
+    plan = json.loads((path / "plan.json").read_text())
     assert (plan["preset"], plan["sources"]) == ("ddp", [])
     assert str(theirs) in plan["passed"][0]
-    world.distui("launch", "mine", "--", script).refused(2, "no preset 'mine'", f"{theirs} is passed over")
+    assert b"evil" not in (path / "plan.json").read_bytes() + (path / "environ").read_bytes()
+    world.distui("launch", "mine", "--", "t.py").refused(2, "no preset 'mine'", f"{theirs} is passed over")
 
 
 def test_trust_by_name_until_it_changes(world: World, theirs: Path) -> None:
@@ -120,6 +105,7 @@ def test_what_cannot_be_trusted_is_a_sentence(world: World, theirs: Path) -> Non
     world.distui("trust", "--list", "x").refused(2, "--list takes no PATH")
 
 
+@pytest.mark.real
 def test_modules_of_the_working_directory_are_not_imported(world: World) -> None:
     """A stranger's email.py would be executed by whoever asks another interpreter for torch."""
     (world.work / "t.py").write_text("")
@@ -127,24 +113,22 @@ def test_modules_of_the_working_directory_are_not_imported(world: World) -> None
         (world.work / f"{name}.py").write_text(
             f"open({str(world.root / 'marker')!r}, 'w')\nraise SystemExit(7)\n"
         )
-    world.distui("plan", "ddp", "--nproc-per-node", "1", "--python", "/usr/bin/python3", "--", "t.py")
+    world.binary("plan", "ddp", "--nproc-per-node", "1", "--python", "/usr/bin/python3", "--", "t.py")
     assert not (world.root / "marker").exists()
 
 
-@pytest.mark.real
-@pytest.mark.parametrize("word", ["--hosts=--", "--env=--", "--name=--", "--python=--", "--set=--"])
-def test_two_dashes_are_no_value(world: World, word: str) -> None:
-    world.distui("plan", "ddp", word, "--", "t.py").refused(2, "is no value")
+def test_two_dashes_are_no_value(world: World) -> None:
+    for word in ("--hosts=--", "--env=--", "--name=--", "--python=--", "--set=--"):
+        world.distui("plan", "ddp", word, "--", "t.py").refused(2, "is no value")
 
 
-@pytest.mark.real
 def test_words_that_are_no_text_are_refused(world: World) -> None:
     for words in (("plan", "ddp", "--env", "A=\udcff", "--", "t.py"), ("restart", "x", "--env", "A=\udcff"),
                   ("exec", "--", "true", "\udcfe")):  # fmt: skip
         world.distui(*words).refused(2, "is not UTF-8 text")
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_a_command_that_is_no_text_is_answered(world: World) -> None:
     run = world.run("exec", "--", "sleep", "60")
     path = next(world.sockets.glob("*.sock"))
