@@ -11,7 +11,7 @@ import socket
 import subprocess
 from pathlib import Path
 
-from patience import slowness
+from patience import HANG_S
 from ports import free_port
 
 from .site import until
@@ -47,16 +47,13 @@ class Sshd:
                 [SSHD, "-D", "-e", "-f", str(root / "sshd_config")], stdin=subprocess.DEVNULL,
                 stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
-        if (
-            not until(lambda: self._answers() or self._process.poll() is not None, 10.0)
-            or not self._answers()
-        ):
+        if not until(lambda: self._answers() or self._process.poll() is not None) or not self._answers():
             self.close()
             raise OSError((root / "log").read_text(errors="replace"))
 
     def _keygen(self, name: str) -> None:
         words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(self.root / name)]
-        subprocess.run(words, check=True, timeout=30 * slowness(), stdin=subprocess.DEVNULL)
+        subprocess.run(words, check=True, timeout=HANG_S, stdin=subprocess.DEVNULL)
 
     def _answers(self) -> bool:
         with socket.socket() as probe:
@@ -80,7 +77,7 @@ class Sshd:
         """Pids of the server's processes that serve a connection."""
         listed = subprocess.run(
             ["ps", "--ppid", str(self._process.pid), "-o", "pid="], capture_output=True, text=True,
-            check=False, timeout=30 * slowness(),
+            check=False, timeout=HANG_S,
         )  # fmt: skip
         return [int(word) for word in listed.stdout.split()]
 

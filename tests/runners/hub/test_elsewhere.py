@@ -14,15 +14,15 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from e2e.hostile import EVIL, harmless, terminal
+from e2e.runs import World
+from e2e.runs import world as world
 from e2e.screen import Screen
 
+from .children import Pipes, Programs
 from .sshd import SSHD
 from .two_hosts import BIN, TwoHosts, two_hosts, until
 
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.skipif(SSHD is None, reason="no sshd here: apt-get install openssh-server"),
-]
+needs_sshd = pytest.mark.skipif(SSHD is None, reason="no sshd here: apt-get install openssh-server")
 TICKS = 'while :; do echo "tick of $DISTUI_RUN_ID"; sleep 0.2; done'
 
 
@@ -55,17 +55,6 @@ def on_terminal(hosts: TwoHosts, verb: str, *words: str) -> tuple[int, str]:
     """How a verb about alpha ends on a terminal here, and what it writes to it."""
     to = ("--ssh-config", str(hosts.config), "--host", "alpha")
     return terminal([str(BIN / "distui"), verb, *to, *words], hosts.env, hosts.code)
-
-
-def command(hosts: TwoHosts, answer: str, code: int) -> None:
-    """What is called distui on alpha says this, whatever it is asked, in both streams, and ends with `code`."""
-    folder = hosts.home["alpha"] / ".distui"
-    folder.mkdir(exist_ok=True)
-    (folder / "answer").write_text(f"{answer}\n")
-    (folder / "distui").write_text(
-        f"#!/bin/sh\ncat {folder}/answer\ncat {folder}/answer >&2\nexit {code}\n"
-    )
-    (folder / "distui").chmod(0o700)
 
 
 class Answering(Screen):
@@ -101,22 +90,26 @@ def listed(hosts: TwoHosts) -> list[tuple[str, str, str]]:
     return [(run["on"], run["name"], run["state"]) for run in json.loads(done.stdout)]
 
 
+@needs_sshd
+@pytest.mark.real
 def test_the_cockpit_of_another_machine_shows_and_steers_its_run(hosts: TwoHosts) -> None:
     assert json.loads(hosts.distui("ls", "--json").stdout) == []
-    assert until(lambda: listed(hosts) == [("alpha", "far", "running")], 30)
+    assert until(lambda: listed(hosts) == [("alpha", "far", "running")])
     with attached(hosts, "far") as screen:
         text = screen.until(lambda text: "far" in text and "RUNNING" in text and "tick of" in text)
         assert "r0" in text
         screen.press("x")
         screen.until("Stop far?")
         screen.press("y")
-        screen.until("STOPPED", 8.0)  # less than the cockpit waits for a terminal that does not answer
+        screen.until("STOPPED")
         screen.press("q")
         assert screen.ended() == 0
     assert listed(hosts) == [("alpha", "far", "stopped")]
-    assert until(lambda: not hosts.processes("alpha"), 15)
+    assert until(lambda: not hosts.processes("alpha"))
 
 
+@needs_sshd
+@pytest.mark.long
 def test_names_there_do_not_act_on_the_terminal_here(hosts: TwoHosts) -> None:
     """Of a run that distui keeps there; whoever keeps it may have written anything into its files."""
     (file,) = (hosts.home["alpha"] / "state" / "distui" / "runs").glob("*/run.json")
@@ -147,53 +140,59 @@ ROW = {
 }
 
 
-@pytest.mark.parametrize(
-    ("answer", "code", "wanted"),
-    [
-        (
-            json.dumps([ROW, {**ROW, "created": 1e999}, {**ROW, "created": EVIL}, {"on": "beta"}]),
-            0,
-            "alpha  ",
-        ),
-        (json.dumps([EVIL]), 4, "does not list its runs"),
-        (json.dumps([ROW])[:-1], 4, "does not list its runs"),
-        ("[" * 200_000, 4, "does not list its runs"),
-        (f'[{{"created": {"9" * 5000}}}]', 4, "does not list its runs"),
-        (EVIL, 4, "does not list its runs"),
-        ("", 4, "does not list its runs"),
-    ],
-    ids=["rows", "no rows", "cut", "deep", "number", "text", "empty"],
-)
-@pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
-def test_a_machine_that_answers_anything(
-    hosts: TwoHosts, answer: str, code: int, wanted: str, as_json: bool
-) -> None:
+NO_LIST = "does not list its runs"
+ANSWERS = {
+    "rows": json.dumps([ROW, {**ROW, "created": 1e999}, {**ROW, "created": EVIL}, {"on": "beta"}]),
+    "no rows": json.dumps([EVIL]),
+    "cut": json.dumps([ROW])[:-1],
+    "deep": "[" * 200_000,
+    "number": f'[{{"created": {"9" * 5000}}}]',
+    "text": EVIL,
+    "empty": "",
+}
+
+
+def test_a_machine_that_answers_anything(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever owns that machine owns what is called distui there."""
-    command(hosts, answer, 0)
-    ended, shown = on_terminal(hosts, "ls", *(["--json"] if as_json else []))
-    harmless(shown)
-    assert ended == code, shown
-    assert as_json or wanted in shown, shown
-    assert len(shown.splitlines()) <= 6
+    programs = Programs(monkeypatch)
 
+    def asked(answer: str, code: int, *words: str) -> tuple[int, str]:
+        async def ssh(argv: tuple[str, ...], pipes: Pipes) -> int:
+            pipes.stdout.write(answer.encode())
+            pipes.stderr.write(answer.encode())
+            return code
 
-def test_a_machine_whose_last_words_are_hostile(hosts: TwoHosts) -> None:
-    command(hosts, EVIL, 3)
-    code, shown = on_terminal(hosts, "ls")
-    harmless(shown)
+        programs.put("ssh", ssh)
+        done = world.distui("ls", "--host", "alpha", *words, terminal=True)
+        shown = done.out + done.err
+        harmless(shown)
+        return done.code, shown
+
+    for name, answer in ANSWERS.items():
+        code, wanted = (0, "alpha  ") if name == "rows" else (4, NO_LIST)
+        for words in ((), ("--json",)):
+            ended, shown = asked(answer + "\n", 0, *words)
+            assert ended == code, (name, words, shown)
+            assert words or wanted in shown, (name, shown)
+            assert len(shown.splitlines()) <= 6, (name, words, shown)
+    code, shown = asked(EVIL, 3)
     assert (code, shown.startswith("distui: alpha: ")) == (4, True), shown
 
 
+@needs_sshd
+@pytest.mark.long
 def test_leaving_it_leaves_the_run(hosts: TwoHosts) -> None:
     with attached(hosts, "--readonly", "far") as screen:
         screen.until(lambda text: "RUNNING" in text and "tick of" in text)
         screen.press("x")
         screen.until("read-only")
         screen.hang_up()
-    assert until(lambda: not [one for one in hosts.processes("alpha").values() if "attach" in one], 15)
+    assert until(lambda: not [one for one in hosts.processes("alpha").values() if "attach" in one])
     assert listed(hosts) == [("alpha", "far", "running")]
 
 
+@needs_sshd
+@pytest.mark.long
 def test_a_run_that_is_not_there_is_a_sentence(hosts: TwoHosts) -> None:
     with attached(hosts, "near") as screen:
         assert screen.ended() == 3

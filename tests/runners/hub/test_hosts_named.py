@@ -7,6 +7,7 @@ import subprocess
 import tarfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,20 +28,20 @@ def test_hosts_of_a_line() -> None:
     assert [host.destination for host in found] == ["a", "me@b.example", "10.0.0.3"]
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("", "--hosts names no host"),
-        ("a,b,a,b,c", "--hosts names a, b more than once: each host is one node"),
-        ("-oProxyCommand=x", "host '-oProxyCommand=x' begins with '-'"),
-        ("a,b c", "host 'b c' is no host name"),
-        ("a;reboot", "host 'a;reboot' is no host name"),
-    ],
-)
-def test_what_no_hosts_are(text: str, sentence: str) -> None:
-    with pytest.raises(RunError) as caught:
-        hosts.from_words(text)
-    assert str(caught.value).startswith(sentence)
+WRONG_LINES = [
+    ("", "--hosts names no host"),
+    ("a,b,a,b,c", "--hosts names a, b more than once: each host is one node"),
+    ("-oProxyCommand=x", "host '-oProxyCommand=x' begins with '-'"),
+    ("a,b c", "host 'b c' is no host name"),
+    ("a;reboot", "host 'a;reboot' is no host name"),
+]
+
+
+def test_what_no_hosts_are() -> None:
+    for text, sentence in WRONG_LINES:
+        with pytest.raises(RunError) as caught:
+            hosts.from_words(text)
+        assert str(caught.value).startswith(sentence)
 
 
 def test_a_file_as_mpi_and_deepspeed_have_it(tmp_path: Path) -> None:
@@ -52,22 +53,22 @@ def test_a_file_as_mpi_and_deepspeed_have_it(tmp_path: Path) -> None:
     assert hosts.slots([Named("a"), Named("b")]) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("a\nb slots=many\n", "line 2: 'slots=many' is not understood: write HOST, or HOST slots=8"),
-        ("a 8\n", "line 1: '8' is not understood"),
-        ("a slots=0\n", "line 1: slots=0 starts no rank on a: take the line out"),
-        ("a\na\n", "names a more than once"),
-        ("# nobody\n", "names no host"),
-    ],
-)
-def test_a_bad_line_is_named(tmp_path: Path, text: str, sentence: str) -> None:
+WRONG_FILES = [
+    ("a\nb slots=many\n", "line 2: 'slots=many' is not understood: write HOST, or HOST slots=8"),
+    ("a 8\n", "line 1: '8' is not understood"),
+    ("a slots=0\n", "line 1: slots=0 starts no rank on a: take the line out"),
+    ("a\na\n", "names a more than once"),
+    ("# nobody\n", "names no host"),
+]
+
+
+def test_a_bad_line_is_named(tmp_path: Path) -> None:
     path = tmp_path / "hostfile"
-    path.write_text(text)
-    with pytest.raises(RunError) as caught:
-        hosts.from_file(path)
-    assert sentence in str(caught.value)
+    for text, sentence in WRONG_FILES:
+        path.write_text(text)
+        with pytest.raises(RunError) as caught:
+            hosts.from_file(path)
+        assert sentence in str(caught.value)
 
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:
@@ -98,27 +99,27 @@ def test_the_script_asks_this_machine(tmp_path: Path) -> None:
     assert found.boot == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-@pytest.mark.parametrize("said", [b"", b"This account is not available.\n", b"DISTUI-HOST/1\nhostname=x\n"])
-def test_what_is_no_answer(said: bytes) -> None:
-    with pytest.raises(HostError, match="x gives no shell to a command"):
-        hosts.read("x", said, 0, 1)
+def test_what_is_no_answer() -> None:
+    for said in (b"", b"This account is not available.\n", b"DISTUI-HOST/1\nhostname=x\n"):
+        with pytest.raises(HostError, match="x gives no shell to a command"):
+            hosts.read("x", said, 0, 1)
 
 
-@pytest.mark.parametrize(
-    ("lacks", "sentence"),
-    [
-        ({"agent": ""}, "a has no Python 3.11 or newer for distui's agent, and no uv: install one there"),
-        ({"work": False}, "a has no directory /w: copy it there, or give --workdir DIR to have it copied"),
-        ({"script": False}, "a has no t.py in /w: copy it there, or give --workdir DIR"),
-        (
-            {"torch": ""},
-            "a has no torch in /usr/bin/python: name the training environment's interpreter with --python",
-        ),
-        ({}, ""),
-    ],
-)
-def test_what_a_host_lacks_is_said(lacks: dict[str, object], sentence: str) -> None:
-    assert hosts.problem(replace(FOUND, **lacks), Wanted("/w", "t.py")) == sentence  # type: ignore[arg-type]
+LACKING: list[tuple[dict[str, Any], str]] = [
+    ({"agent": ""}, "a has no Python 3.11 or newer for distui's agent, and no uv: install one there"),
+    ({"work": False}, "a has no directory /w: copy it there, or give --workdir DIR to have it copied"),
+    ({"script": False}, "a has no t.py in /w: copy it there, or give --workdir DIR"),
+    (
+        {"torch": ""},
+        "a has no torch in /usr/bin/python: name the training environment's interpreter with --python",
+    ),
+    ({}, ""),
+]
+
+
+def test_what_a_host_lacks_is_said() -> None:
+    for lacks, sentence in LACKING:
+        assert hosts.problem(replace(FOUND, **lacks), Wanted("/w", "t.py")) == sentence
 
 
 def test_what_the_user_should_know() -> None:

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from distui.runners.hub.merged_run import NodeLogs
-from distui.runners.logs.follow import ask_window
+from distui.runners.hub.merged_run import NodeLogs, Record
+from distui.runners.logs.follow import ask_window, read_piece, read_window
 from distui.runners.logs.line_times import LineTimes
 from distui.runners.logs.log_files import LogFile, file_id, parse_file_id
 from distui.runners.wire.client import Link, Window
@@ -110,6 +110,11 @@ async def test_searches(tmp_path: Path) -> None:
     site = Site(tmp_path / "wrong")
     window = await site.read(site.nodes[1].name, 0, grep="step(")
     assert "is not a regular expression" in window.error, "in one sentence of the node"
+    node, hub = site.nodes[1], tmp_path / "kept"
+    hub.mkdir()
+    Record(hub).keep(read_window(node.path, node.name, -100, 65536))
+    found = read_piece(hub, node.name, 0, 65536, "step 5[79]")
+    assert found.data == b"step 57 of node 1\nstep 59 of node 1\n", "what is kept"
 
 
 async def stamped(tmp_path: Path, clock: float) -> None:

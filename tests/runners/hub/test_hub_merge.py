@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from msgspec import Raw, structs
 
 from distui.presets.finding import Finding
@@ -56,14 +55,10 @@ def test_the_end_of_one_history_is_not_that_of_all() -> None:
     assert merge(Stamped(1.0, CaughtUp(5)), 0, 0.0) is None
 
 
-@pytest.mark.parametrize(
-    ("told", "now", "shift"),
-    [(100.0, 100.4, 0.0), (100.0, 90.0, -10.0), (100.0, 103.5, 3.5), (0.0, 9e9, 0.0)],
-)
-def test_only_a_difference_that_travel_does_not_explain_is_one(
-    told: float, now: float, shift: float
-) -> None:
-    assert shift_of(told, now) == shift
+def test_only_a_difference_that_travel_does_not_explain_is_one() -> None:
+    cases = [(100.0, 100.4, 0.0), (100.0, 90.0, -10.0), (100.0, 103.5, 3.5), (0.0, 9e9, 0.0)]
+    for told, now, shift in cases:
+        assert shift_of(told, now) == shift, told
 
 
 def test_every_time_of_an_event_is_moved_to_our_clock() -> None:
@@ -121,11 +116,8 @@ def test_logs_of_services_get_their_node() -> None:
     )
 
 
-@pytest.mark.parametrize("file", ["runner.log", "agent.log", "node-2/attempt-001/rank-3.1.nccl"])
-def test_an_id_finds_its_way_back(file: str) -> None:
-    assert part_of(whole_id(file, 2)) == (2, file)
-
-
-@pytest.mark.parametrize("file", ["agent.log", "launch.log", "plan.json", "node-1/../agent.log", ""])
-def test_what_is_the_hubs_own_is_on_no_node(file: str) -> None:
-    assert part_of(file) is None
+def test_an_id_finds_its_way_back_and_what_is_the_hubs_own_is_on_no_node() -> None:
+    for file in ("runner.log", "agent.log", "node-2/attempt-001/rank-3.1.nccl"):
+        assert part_of(whole_id(file, 2)) == (2, file)
+    for file in ("agent.log", "launch.log", "plan.json", "node-1/../agent.log", ""):
+        assert part_of(file) is None, file

@@ -108,51 +108,48 @@ def test_a_table_that_is_not_understood_says_nothing() -> None:
     assert all(one.infra != "gcp/us-central1-a" for one in parse(shifted))
 
 
-@pytest.mark.parametrize(
-    ("cell", "value"),
-    [("80.44", 80.44), ("0.00", None), ("-", None), ("1,000.0", None), ("$3.1", None), ("", None)],
-)
-def test_prices(cell: str, value: float | None) -> None:
-    assert price(cell) == value
+def test_prices() -> None:
+    cells = {"80.44": 80.44, "0.00": None, "-": None, "1,000.0": None, "$3.1": None, "": None}
+    assert {cell: price(cell) for cell in cells} == cells
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "sentence"),
-    [
-        ("ResourcesUnavailableError", "Quota 'GPUS_ALL_REGIONS' exceeded. Limit: 1.0", "quota is used up"),
-        (
-            "ResourcesUnavailableError",
-            "InsufficientInstanceCapacity: we have no p5",
-            "no such nodes are free",
-        ),
-        (
-            "ResourcesUnavailableError",
-            "Catalog does not contain any instances satisfying",
-            "has such nodes",
-        ),
-        ("ResourcesUnavailableError", "Task requires aws which is not enabled.", "`sky check` shows why"),
-        ("ApiServerConnectionError", "Could not connect", "`sky api start`"),
-        ("NoCloudAccessError", "x", "`sky check` shows why for each"),
-        ("ClientError", "An error occurred (AuthFailure)", "was not let in"),
-        ("ResourcesMismatchError", "4 != 2", "another --cluster"),
-        ("ValueError", "\x1b[1mbad\x1b[0m\n thing", "SkyPilot says: bad thing"),
-        ("ValueError", "", "failed without a word (ValueError)"),
-        (
-            "ConnectionError",
-            "HTTPSConnectionPool(host='raw.githubusercontent.com', port=443): Max retries exceeded with url: /c.csv",
-            "could not fetch its catalogue of prices",
-        ),
-        (
-            "ConnectionError",
-            "HTTPConnectionPool(host='127.0.0.1', port=46580): Max retries exceeded with url: /api",
-            "API server went away",
-        ),
-    ],
-)
-def test_causes_are_plain(kind: str, text: str, sentence: str) -> None:
-    assert sentence in plain(kind, text)
-    assert "\x1b" not in plain(kind, text)
-    assert "\n" not in plain(kind, text)
+CAUSES = [
+    ("ResourcesUnavailableError", "Quota 'GPUS_ALL_REGIONS' exceeded. Limit: 1.0", "quota is used up"),
+    (
+        "ResourcesUnavailableError",
+        "InsufficientInstanceCapacity: we have no p5",
+        "no such nodes are free",
+    ),
+    (
+        "ResourcesUnavailableError",
+        "Catalog does not contain any instances satisfying",
+        "has such nodes",
+    ),
+    ("ResourcesUnavailableError", "Task requires aws which is not enabled.", "`sky check` shows why"),
+    ("ApiServerConnectionError", "Could not connect", "`sky api start`"),
+    ("NoCloudAccessError", "x", "`sky check` shows why for each"),
+    ("ClientError", "An error occurred (AuthFailure)", "was not let in"),
+    ("ResourcesMismatchError", "4 != 2", "another --cluster"),
+    ("ValueError", "\x1b[1mbad\x1b[0m\n thing", "SkyPilot says: bad thing"),
+    ("ValueError", "", "failed without a word (ValueError)"),
+    (
+        "ConnectionError",
+        "HTTPSConnectionPool(host='raw.githubusercontent.com', port=443): Max retries exceeded with url: /c.csv",
+        "could not fetch its catalogue of prices",
+    ),
+    (
+        "ConnectionError",
+        "HTTPConnectionPool(host='127.0.0.1', port=46580): Max retries exceeded with url: /api",
+        "API server went away",
+    ),
+]
+
+
+def test_causes_are_plain() -> None:
+    for kind, text, sentence in CAUSES:
+        assert sentence in plain(kind, text)
+        assert "\x1b" not in plain(kind, text)
+        assert "\n" not in plain(kind, text)
 
 
 ABOUT = {

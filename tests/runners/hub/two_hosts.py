@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import HANG_S
 
 from .site import having, until
 from .sshd import Sshd
@@ -84,11 +85,11 @@ class Hosts:
         ]
         self.config.write_text("\n".join(blocks) + "\n")
 
-    def distui(self, *words: str, seconds: float = 400.0, **env: str) -> subprocess.CompletedProcess[str]:
+    def distui(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
         """The command line as the viewer types it."""
         return subprocess.run(
             [BIN / "distui", *words], env={**self.env, **env}, cwd=self.code, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, timeout=seconds, check=False,
+            capture_output=True, text=True, timeout=2 * HANG_S, check=False,
         )  # fmt: skip
 
     def launch(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -102,7 +103,7 @@ class Hosts:
             "--grace",
             "3",
         )
-        return self.distui("launch", "ddp", *options, *words, seconds=120.0, **env)
+        return self.distui("launch", "ddp", *options, *words, **env)
 
     def status(self, run: str) -> dict[str, Any]:
         done = self.distui("status", run, "--json")
