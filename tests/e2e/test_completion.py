@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
-import os
 import shutil
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
+import argcomplete
 import pytest
 
 from distui.tui.cli import main
@@ -100,7 +101,7 @@ def somebody() -> Iterator[World]:
     world.close()
 
 
-def at_tab(world: World, line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def at_tab(world: World, line: str) -> list[str]:
     """What bash would be answered for a line with the cursor at its end."""
     answer = world.work / "answer"
     asked = {
@@ -108,10 +109,6 @@ def at_tab(world: World, line: str, monkeypatch: pytest.MonkeyPatch) -> list[str
         "_ARGCOMPLETE_SUPPRESS_SPACE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)), "COMP_TYPE": "9",
         "_ARGCOMPLETE_COMP_WORDBREAKS": " \t\n", "_ARGCOMPLETE_STDOUT_FILENAME": str(answer),
     }  # fmt: skip
-    monkeypatch.setattr(os, "_exit", sys.exit)  # argcomplete's way out
-    monkeypatch.setattr(
-        os, "fdopen", lambda *_: io.StringIO()
-    )  # it writes to descriptor 9, which is not its own
     with world.shell([], asked, world.work, io.StringIO()), pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == 0, line
@@ -121,8 +118,11 @@ def at_tab(world: World, line: str, monkeypatch: pytest.MonkeyPatch) -> list[str
 
 
 def test_what_may_stand_at_the_cursor(somebody: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    finder = argcomplete.CompletionFinder
+    monkeypatch.setattr(finder, "_init_debug_stream", lambda self: None)  # descriptor 9 is not its own here
+    monkeypatch.setattr(argcomplete, "autocomplete", partial(finder(), exit_method=sys.exit))
     for line, words in AT_TAB.items():
-        assert at_tab(somebody, line, monkeypatch) == words, line
+        assert at_tab(somebody, line) == words, line
 
 
 @pytest.mark.real
