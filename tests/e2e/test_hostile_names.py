@@ -6,45 +6,34 @@ import gzip
 import io
 import json
 import resource
-import sys
 import tarfile
-from pathlib import Path
+import tempfile
 
 import pytest
 
-from .hostile import EVIL, harmless, terminal
-from .runs import DISTUI, World, gone
+from distui.presets.finding import Finding
+from distui.runners.model import FindingRaised
+
+from .hostile import EVIL, harmless
+from .runs import World
+from .written import record, write
 
 
 def shown(world: World, *words: str) -> str:
     """What a verb writes to a terminal: nothing that acts on it."""
-    text = terminal([DISTUI, *words], world.env, world.work)[1]
-    harmless(text)
-    return text
-
-
-def ended(world: World) -> Path:
-    run = world.run("exec", "--name", "plain", "--", sys.executable, "-c", "pass")
-    assert run.wait() == 0
-    assert gone(run.agent_pid()), "it writes no more"
-    return run.path
+    done = world.distui(*words, env={"TERM": "xterm"}, terminal=True)
+    harmless(done.out + done.err)
+    return done.out + done.err
 
 
 def test_names_and_journals_do_not_act_on_the_terminal(world: World) -> None:
-    path = ended(world)
-    bundle = world.work / "it.tgz"
-    record = json.loads((path / "run.json").read_text())
-    (path / "run.json").write_text(json.dumps({**record, "name": EVIL}))
+    written = write(world, "exec", "--name", "plain", "--", "true")
+    path, run, bundle = written.path, written.id, world.work / "it.tgz"
+    about = json.loads((path / "run.json").read_text())
+    (path / "run.json").write_text(json.dumps({**about, "name": EVIL}))
+    record(written, [FindingRaised(Finding("x", "warning", EVIL))])
     with (path / "journal.jsonl").open("a") as file:
-        last = json.loads((path / "journal.jsonl").read_text().splitlines()[-1])
-        last["seq"] += 1
-        last["event"] = {
-            "type": "FindingRaised",
-            "finding": {"id": "x", "severity": "warning", "text": EVIL},
-        }
-        file.write(json.dumps(last, ensure_ascii=False) + "\n")
         file.write('{"a":' * 100_000 + "\n")
-    run = path.name
     for words in (("ls",), ("ls", "--json"), ("events", run), ("events", run, "--json"), ("status", run),
                   ("status", run, "--json"), ("logs", run), ("diagnose", run)):  # fmt: skip
         shown(world, *words)
@@ -54,17 +43,19 @@ def test_names_and_journals_do_not_act_on_the_terminal(world: World) -> None:
     with tarfile.open(bundle) as tar:
         kept = tar.extractfile(f"{run}/journal.jsonl")
         assert kept is not None
-        assert json.dumps(EVIL)[1:-1].encode() in kept.read(), "the bundle has the text as it was"
+        texts = [
+            json.loads(line)["event"].get("finding", {}).get("text") for line in kept if b'"seq"' in line
+        ]
+        assert EVIL in texts, "the bundle has the text as it was"
     for verb in ("status", "events", "logs", "diagnose"):  # by content, not by ending
         for as_json in ((), ("--json",))[: 1 if verb == "logs" else 2]:
             assert "no run" not in shown(world, verb, str(bundle), *as_json)
 
 
 @pytest.mark.parametrize("folder", ["its own", "that of another run"])
-@pytest.mark.long
 def test_a_run_id_does_not_act_on_the_terminal(world: World, folder: str) -> None:
     """In run.json and the journal, and in the name of the folder, which may be anything but a slash."""
-    path = ended(world)
+    path = write(world, "exec", "--name", "plain", "--", "true").path
     evil = f"20260101-000000-{EVIL}-00000000"
     for name in ("run.json", "journal.jsonl", "plan.json"):
         text = (path / name).read_text()
@@ -94,7 +85,7 @@ def test_a_file_to_import_does_not_act_on_the_terminal(world: World) -> None:
     shown(world, "presets", "show", "mine")
 
 
-def test_a_bomb_is_refused_before_it_is_written(world: World) -> None:
+def test_a_bomb_is_refused_before_it_is_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     bomb = world.work / "bomb.tar.gz"
     with gzip.open(bomb, "wb") as packed, tarfile.open(fileobj=packed, mode="w|") as tar:
         for number in range(2):
@@ -103,10 +94,13 @@ def test_a_bomb_is_refused_before_it_is_written(world: World) -> None:
             tar.addfile(info, io.BytesIO(bytes(info.size)))
     folder = world.work / "tmp"
     folder.mkdir()
-    short = (1 << 20, 1 << 20)  # a file of more than that could not be written, and that would be said
-    said = world.distui(
-        "status", str(bomb), env={"TMPDIR": str(folder)},
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, short),
-    ).refused(2)  # fmt: skip
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    most = 1 << 20
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))  # a file of more could not be written
+    try:
+        said = world.distui("status", str(bomb)).refused(2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert "500 times its size" in said
     assert list(folder.iterdir()) == []
