@@ -28,7 +28,7 @@ _TROUBLE = re.compile(
     r"|unrecognized|preempted|\d+% full|stuck)\b)"
     r"|(?i:not (?:found|ready|respond|enough|supported)|no such|undefined symbol|timed out|time-?out\b"
     r"|out of memory|no space|connection lost|lost (?:connection|contact|node))"
-    r"|\bSIG(?:TERM|KILL|ABRT|SEGV|BUS|INT)\b|Error\b|Exception\b|Failed[A-Z]\w+|\w+(?:CannotRun|BackOff|NotEnough\w+)\b|\bdumped\b"
+    r"|\bSIG(?:TERM|KILL|ABRT|SEGV|BUS|INT)\b|Error\b|Exception\b|Failed[A-Z]\w+|\w(?:CannotRun|BackOff|NotEnough\w+)\b|\bdumped\b"
 )
 _EVERYDAY = re.compile(
     r"(?i:\berrors?\b[\"'\]]?\s*[:=]?\s*(?:\[\]|\W?-?(?:\d|none\b|null\b|false\b|n/a))"
