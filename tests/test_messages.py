@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import house
-import pytest
+from each import for_each
 from test_rooms import BANNED_PHRASES
 
 from distui.presets.sanitize import OPENERS
@@ -126,7 +126,7 @@ def test_a_help_of_one_sentence_has_no_final_period() -> None:
     assert [each for each in ended if ". " not in each.text] == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     "pattern",
     [r"(?i)\bplease\b", r"\w!(?:\s|$)", r"(?i)\b(?:oops|sorry|unfortunately|simply)\b", r"\s$|^\s"],
 )

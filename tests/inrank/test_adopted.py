@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 from starts import environment, finished, torchrun
@@ -402,7 +403,7 @@ def settings(**options: Any) -> Settings:
     return Settings("ddp", options, {}, None, 1, torch.float32, torch.float32)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "given", "wanted"),
     [
         ({}, {"find_unused_parameters": True}, {}),
@@ -446,7 +447,7 @@ def test_outputs_of_any_shape_come_in_fp32() -> None:
     assert (seen["b"].dtype, seen["c"]) == (torch.int64, None)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("version", "well"),
     [("2.8.0", False), ("2.9.0", True), ("2.14.0a0+git1", True), ("3.0", True), ("odd", True)],
 )

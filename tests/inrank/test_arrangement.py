@@ -9,6 +9,7 @@ import warnings
 from typing import Any
 
 import pytest
+from each import for_each
 
 from distui.presets import worker_group
 from distui.presets.load import BUILTIN, load
@@ -27,8 +28,8 @@ def _preset() -> Any:
 WITH_RANKS = [name for name in BUILTIN if load(name).preset.strategy.kind not in ("single", "deepspeed")]
 
 
-@pytest.mark.parametrize("name", WITH_RANKS)
-@pytest.mark.parametrize("world", [8, 16])
+@for_each("name", WITH_RANKS)
+@for_each("world", [8, 16])
 def test_ranks_and_plan_agree_on_the_mesh(
     preset: Any, monkeypatch: pytest.MonkeyPatch, name: str, world: int
 ) -> None:

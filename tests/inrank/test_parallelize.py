@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each import for_each
 from starts import environment, finished, torchrun
 
 pytestmark = pytest.mark.torch
@@ -33,7 +34,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return seen
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@for_each("strategy", STRATEGIES)
 def test_loss_falls_in_every_rank(ranks: list[dict[str, Any]], strategy: str) -> None:
     for seen in ranks:
         losses = seen["looked"][strategy]["losses"]
@@ -69,8 +70,8 @@ def test_zero1_divides_only_the_optimizer(ranks: list[dict[str, Any]]) -> None:
     assert all(part["moments_here"] < 0.7 * PARAMETERS for part in parts)
 
 
-@pytest.mark.parametrize("source", STRATEGIES)
-@pytest.mark.parametrize("target", STRATEGIES)
+@for_each("source", STRATEGIES)
+@for_each("target", STRATEGIES)
 def test_checkpoint_goes_on_under_any_strategy(
     ranks: list[dict[str, Any]], source: str, target: str
 ) -> None:
@@ -84,7 +85,7 @@ def test_nothing_saved_loads_nothing(ranks: list[dict[str, Any]]) -> None:
     assert [seen["nothing"] for seen in ranks] == [{}, {}]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@for_each("strategy", STRATEGIES)
 def test_bf16_computes_inside_and_keeps_fp32_weights(ranks: list[dict[str, Any]], strategy: str) -> None:
     for seen in ranks:
         precise = seen["precise"][strategy]
@@ -93,7 +94,7 @@ def test_bf16_computes_inside_and_keeps_fp32_weights(ranks: list[dict[str, Any]]
         assert not precise["rounded"]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@for_each("strategy", STRATEGIES)
 def test_gradients_are_reduced_in_bf16(ranks: list[dict[str, Any]], strategy: str) -> None:
     for seen in ranks:
         precise = seen["precise"][f"{strategy} reduce"]

@@ -7,6 +7,7 @@ import warnings
 from typing import Any
 
 import pytest
+from each import for_each
 
 pytestmark = pytest.mark.torch
 
@@ -54,7 +55,7 @@ def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISTUI_BACKEND", "gloo")
 
 
-@pytest.mark.parametrize(("env", "sentence"), WRONG)
+@for_each(("env", "sentence"), WRONG)
 def test_wrong_environment(
     preset: Any, monkeypatch: pytest.MonkeyPatch, env: dict[str, str], sentence: str
 ) -> None:

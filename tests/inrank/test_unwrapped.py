@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 from starts import environment, finished, torchrun
@@ -178,7 +179,7 @@ def test_ranks_that_differ_stop_before_the_step_with_a_sentence(tmp_path: Path, 
     assert output.count("stepped 0") == steps, output
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("env", "words"),
     [
         (adopting("fsdp2"), "has not called DistributedDataParallel before, where --adopt applies fsdp2"),
@@ -208,7 +209,7 @@ def test_a_checksum_shows_a_change_and_another_order(numbers: list[float], one: 
     assert checksum(changed) != checksum(tensor)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.complex64, torch.int8, torch.bool])
+@for_each("dtype", [torch.float64, torch.bfloat16, torch.complex64, torch.int8, torch.bool])
 def test_a_checksum_is_of_any_numbers(dtype: torch.dtype) -> None:
     tensor = torch.tensor([[0, 1], [1, 1]]).to(dtype)
     assert checksum(tensor) == checksum(tensor.clone())

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each import for_each
 
 from .hf import needs_hf
 from .plans import OF_ACCELERATE, plan
@@ -57,8 +58,8 @@ def their_environment(words: list[str], monkeypatch: pytest.MonkeyPatch) -> dict
     return {name: value for name, value in made.items() if name.startswith(OURS)}
 
 
-@pytest.mark.parametrize("gpus", [8, 0])
-@pytest.mark.parametrize("preset", OF_ACCELERATE)
+@for_each("gpus", [8, 0])
+@for_each("preset", OF_ACCELERATE)
 def test_its_loader_knows_every_key(tmp_path: Path, preset: str, gpus: int) -> None:
     from accelerate.commands.config.config_args import load_config_from_file
 
@@ -75,7 +76,7 @@ def test_its_loader_knows_every_key(tmp_path: Path, preset: str, gpus: int) -> N
     assert found.distributed_type.value == wanted
 
 
-@pytest.mark.parametrize("preset", [name for name in OF_ACCELERATE if name != "single"])
+@for_each("preset", [name for name in OF_ACCELERATE if name != "single"])
 def test_its_launcher_sets_what_distui_sets(
     tmp_path: Path, preset: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,7 +89,7 @@ def test_its_launcher_sets_what_distui_sets(
 LAYERS = ("strategy.compile=true", "strategy.activation_checkpointing=true")
 
 
-@pytest.mark.parametrize("form", ["", "--use_fsdp"])
+@for_each("form", ["", "--use_fsdp"])
 def test_layers_are_compiled_and_checkpointed_through_it(
     tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,9 +101,7 @@ def test_layers_are_compiled_and_checkpointed_through_it(
     assert {name: theirs[name].lower() for name in ours} == {name: ours[name].lower() for name in ours}
 
 
-@pytest.mark.parametrize(
-    ("preset", "form"), [("ddp", "--multi_gpu"), ("fsdp2", "--use_fsdp"), ("hsdp", "--use_fsdp")]
-)
+@for_each(("preset", "form"), [("ddp", "--multi_gpu"), ("fsdp2", "--use_fsdp"), ("hsdp", "--use_fsdp")])
 def test_the_same_by_flags(preset: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = plan(preset, BY_YAML, f'launcher.args=["{form}"]')
     assert "accelerate.yaml" not in made.files
@@ -150,7 +149,7 @@ def test_the_table_of_further_keys_wins_in_both(tmp_path: Path, monkeypatch: pyt
     assert sys.modules["accelerate"].__version__ >= "1.10"
 
 
-@pytest.mark.parametrize("preset", ["fsdp2", "fsdp2-zero2", "fsdp1", "fsdp1-grad-op", "fsdp1-hybrid-zero2"])
+@for_each("preset", ["fsdp2", "fsdp2-zero2", "fsdp1", "fsdp1-grad-op", "fsdp1-hybrid-zero2"])
 def test_its_plugin_takes_the_environment(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What every rank's Accelerator makes of the variables, as far as a machine without GPUs can."""
     from accelerate.utils import FullyShardedDataParallelPlugin

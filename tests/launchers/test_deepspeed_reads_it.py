@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from each import for_each
 
 from distui.presets import deepspeed
 from distui.presets.finding import PlanError
@@ -144,7 +145,7 @@ def test_the_shell_reads_the_heads_script(tmp_path: Path) -> None:
         subprocess.run([shell, "-n"], input=text.encode(), check=True)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("overrides", "words"),
     [
         (

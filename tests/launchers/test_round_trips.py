@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each import for_each
 
 from distui.presets import imports
 from distui.presets.imports import text
@@ -115,7 +116,7 @@ def preset(name: str, data: str) -> Loaded:
     return load("mine", presets=Library(definitions={"mine": (whole,)}))
 
 
-@pytest.mark.parametrize("name", ACCELERATES)
+@for_each("name", ACCELERATES)
 def test_accelerate(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     source = COMMON + ACCELERATES[name]
     loaded = preset("a.yaml", source)
@@ -142,7 +143,7 @@ def load_as(loaded: Loaded, kind: str) -> Loaded:
     return replace(loaded, preset=replace(loaded.preset, launcher=launcher))
 
 
-@pytest.mark.parametrize("name", DEEPSPEEDS)
+@for_each("name", DEEPSPEEDS)
 def test_deepspeed(tmp_path: Path, name: str) -> None:
     loaded = preset("ds.json", json.dumps(DEEPSPEEDS[name]))
     place_of_its_own = {"script_source": "import deepspeed"}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each import for_each
 
 from .hf import needs_hf
 
@@ -74,7 +75,7 @@ def saved(folder: Path, script: str) -> list[dict[str, Any]]:
 
 
 @needs_hf
-@pytest.mark.parametrize(
+@for_each(
     ("script", "source", "names"),
     [
         (PRETRAINED, "save_pretrained", ["step-12"]),
@@ -82,7 +83,6 @@ def saved(folder: Path, script: str) -> list[dict[str, Any]]:
         (ACCELERATE, "accelerate", ["states/checkpoint_3"]),
         (SAFETENSORS, "safetensors", ["step-3.safetensors"]),
     ],
-    ids=["save_pretrained", "trainer", "accelerate", "safetensors"],
 )
 def test_a_save_is_reported_once(tmp_path: Path, script: str, source: str, names: list[str]) -> None:
     reports = saved(tmp_path, script)

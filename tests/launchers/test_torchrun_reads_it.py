@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from each import for_each
 
 from distui.presets import torchrun
 from distui.presets.finding import PlanError
@@ -114,7 +115,7 @@ def test_every_rendezvous_is_read_as_meant() -> None:
         assert (args["nnodes"], args["local_addr"]) == ("2", f"10.0.0.{node + 1}")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "nnodes", "words"),
     [
         ("standalone", 2, "standalone is for one node, not 2"),

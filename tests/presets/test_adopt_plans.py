@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each import for_each
 
 from distui.presets.adopt import VARIABLE
 from distui.presets.finding import PlanError, PresetError
@@ -41,9 +42,7 @@ def planned(
     )
 
 
-@pytest.mark.parametrize(
-    "name", ["ddp", "ddp-mesh", "zero1", "fsdp2", "fsdp2-zero2", "fsdp2-offload", "hsdp"]
-)
+@for_each("name", ["ddp", "ddp-mesh", "zero1", "fsdp2", "fsdp2-zero2", "fsdp2-offload", "hsdp"])
 def test_the_plan_names_the_line_where_the_preset_is_applied(name: str) -> None:
     plan = planned(name)
     kind = plan.strategy
@@ -60,7 +59,7 @@ ALL_OF_IT = (
 )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("overrides", "words"),
     [
         (("strategy.compile=true",), ", compiles its layers."),
@@ -82,7 +81,7 @@ def test_the_plan_says_what_else_is_done(overrides: tuple[str, ...], words: str)
     }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("overrides", "words"),
     [
         (("strategy.powersgd_rank=2", "precision.reduce=bf16"), "take one of them"),
@@ -95,7 +94,7 @@ def test_powersgd_is_refused_where_it_would_do_nothing(overrides: tuple[str, ...
         planned("ddp", *overrides, adopt=False)
 
 
-@pytest.mark.parametrize("name", ["ddp", "zero1", "fsdp2"])
+@for_each("name", ["ddp", "zero1", "fsdp2"])
 def test_without_it_a_plain_script_is_left_alone(name: str) -> None:
     plan = planned(name, adopt=False)
     assert (plan.obeys, VARIABLE in plan.env) == (None, False)
@@ -108,7 +107,7 @@ def test_a_call_in_a_file_beside_the_script_counts() -> None:
     )
 
 
-@pytest.mark.parametrize("source", ["import torch\n", "def broken(:\n", None])
+@for_each("source", ["import torch\n", "def broken(:\n", None])
 def test_a_call_that_no_text_shows_is_left_to_the_ranks(source: str | None) -> None:
     words = {
         "zero1": "it is applied at the first optimizer step, or the run stops there where ranks have other gradients",
@@ -121,7 +120,7 @@ def test_a_call_that_no_text_shows_is_left_to_the_ranks(source: str | None) -> N
         assert obeys.endswith(f"Its text does not show that: without such a call {without}.")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("source", "words"),
     [
         (
@@ -150,7 +149,7 @@ def test_a_script_that_also_shards_by_itself_is_taken_for_its_own_call() -> None
     assert planned("zero1", source=source).obeys is not None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "overrides", "asked", "words"),
     [
         ("fsdp2-tp", (), {}, "--adopt cannot apply preset fsdp2-tp: mesh.tp 2 divides its layers"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from each import for_each
 
 from distui.presets.finding import PlanError
 from distui.presets.worker_group import Seat, expand_hosts, given_seat, seat
@@ -44,7 +45,7 @@ PBS = {"PBS_NODEFILE": "/var/spool/pbs/aux/7.head", "PBS_JOBID": "7.head"}
 NODEFILE = "n3.lab\nn3.lab\nn1.lab\nn1.lab\n"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("more", "host", "node"),
     [
         ({"PMI_RANK": "1", "PMI_SIZE": "2"}, "", 1),
@@ -70,7 +71,7 @@ def test_skypilots_word_counts_more_than_that_of_pbs() -> None:
     assert seat({**PBS, **SKY}, 2, nodefile="a\nb\nc").source == "SkyPilot"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("env", "nodefile", "host", "words"),
     [
         ({"PBS_NODEFILE": "/f"}, NODEFILE, "n1", "PBS_NODEFILE is set, and PBS_JOBID is not"),
@@ -107,7 +108,7 @@ def test_an_elastic_plan_takes_fewer() -> None:
     assert len(seat(SKY, 4, 1).addresses) == 2
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("env", "nnodes", "words"),
     [
         ({}, 2, "Nothing says which node this is"),
@@ -132,7 +133,7 @@ def test_what_cannot_be(env: dict[str, str], nnodes: int, words: str) -> None:
     assert not str(caught.value).endswith(".")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("names", "hosts"),
     [
         ("", []),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
+from each import for_each
 from test_plan_making import plan, preset
 
 from distui.presets import script_support
@@ -60,7 +60,7 @@ def test_the_presets_own_table_wins() -> None:
     assert made["optimizer"] == {"type": "AdamW", "params": {"lr": 0.5}}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("args", "behind"),
     [
         (NAMED, ("--deepspeed", "--deepspeed_config", "/state/runs/r-1/ds_config.json", "--epochs", "3")),
@@ -102,7 +102,7 @@ def test_a_default_of_the_option_is_merged_too() -> None:
     assert made.argv[-4:] == ("--deepspeed_config", "/state/runs/r-1/ds_config.json", "--epochs", "3")
 
 
-@pytest.mark.parametrize("own", [None, [1], "text"])
+@for_each("own", [None, [1], "text"])
 def test_a_file_that_is_not_there_is_told(own: object) -> None:
     made = merged(own=own)
     assert made.obeys is None
@@ -118,7 +118,7 @@ def test_an_optimizer_in_the_merged_file_is_one() -> None:
     assert "L45" not in ids(merged())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("source", "overrides", "told"),
     [
         (SCRIPT, (), True),

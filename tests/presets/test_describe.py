@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from each import for_each
 
 from distui.presets import model
 from distui.presets.model import help_of
 
 
-@pytest.mark.parametrize("path", [*model.fields(), *model.tables()])
+@for_each("path", [*model.fields(), *model.tables()])
 def test_every_field_and_table_has_a_text(path: str) -> None:
     text = help_of(path)
     assert len(text) > 5

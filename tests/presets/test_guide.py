@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from each import for_each
 
 from distui.presets.finding import PlanError
 from distui.presets.load import BUILTIN, load
@@ -80,7 +81,7 @@ def test_questions_have_two_to_four_choices() -> None:
     assert all(len(choice.text) < 60 for question in QUESTIONS for choice in question.choices)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("answers", "preset", "why"),
     [
         ({}, "ddp", "DDP is the simplest that fits"),

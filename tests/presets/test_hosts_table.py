@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from each import for_each
 
 from distui.presets.finding import PlanError, PresetError
 from distui.presets.load import load, show_text
@@ -40,7 +41,7 @@ def plan(tmp_path: Path, **request: object) -> Plan:
     return make_plan(loaded(tmp_path), asked, PLACE)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("host", "interface", "tuned"),
     [
         ("gpu01", "=eth1", "1"),
@@ -77,7 +78,7 @@ def test_a_command_has_hosts_too() -> None:
     assert for_host(made, "anything").env["A"] == "b"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("hosts", "words"),
     [
         ({"a": {"NCCL_SOKET_IFNAME": "x"}}, "did you mean NCCL_SOCKET_IFNAME?"),

@@ -7,6 +7,7 @@ import tomllib
 from typing import Any
 
 import pytest
+from each import for_each
 
 from distui.presets import imports
 from distui.presets.finding import Finding, PresetError
@@ -224,7 +225,7 @@ def test_a_task_whose_run_names_a_configuration_of_deepspeed() -> None:
     assert any("(ds_config.json is not here)" in note for note in found.notes)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "data", "words"),
     [
         ("x.yaml", b"a: \xff\xfe", "x.yaml line 1: is not UTF-8 text"),

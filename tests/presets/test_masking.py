@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import time
 
-import pytest
+from each import for_each
 
 from distui.presets.secrets import Masker, secrets_in
 
 TOKEN = "hf_" + "aB3" * 8
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "expected"),
     [
         ("WANDB_API_KEY=0123abcd rank 3", "WANDB_API_KEY=*** rank 3"),
@@ -34,7 +34,7 @@ def test_secrets_by_name_and_by_looks(text: str, expected: str) -> None:
     assert masker.text(expected.encode()).decode() == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "step 20 loss 2.1 tokens/s=512.5",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from each import for_each
 from test_plan_making import PLACE, plan, preset
 
 from distui.presets import megatron
@@ -29,7 +29,7 @@ def lint(args: str, ranks: int = 8) -> list[Finding]:
     return [one for one in found if one.id == "L54"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("args", "mesh"),
     [
         ("--tensor-model-parallel-size 2", {"dp": 4, "tp": 2}),
@@ -65,7 +65,7 @@ def test_ranks_are_numbered_as_megatron_does() -> None:
     ] == [0, 4, 8, 12]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("args", "words"),
     [
         (
@@ -85,7 +85,7 @@ def test_what_is_known_and_what_is_not(args: str, words: str) -> None:
     assert any(words in note for note in made(args).notes)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("args", "text"),
     [
         ("--tensor-model-parallel-size 3", "tp 3 does not divide the 8 ranks."),
@@ -110,7 +110,7 @@ def test_sizes_that_do_not_fit(args: str, text: str) -> None:
     assert (one.severity, one.text) == ("error", text)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "args",
     [
         "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 --num-attention-heads 32 --num-experts 6",
@@ -131,7 +131,7 @@ def test_a_script_that_obeys_has_the_presets_mesh() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "count"),
     [
         ("torchrun --nproc-per-node 8 p.py --tensor-model-parallel-size 3", 1),
@@ -145,7 +145,7 @@ def test_a_command_line(text: str, count: int) -> None:
     assert [one.id for one in lint_text(text) if one.id == "L54"] == ["L54"] * count
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("args", "mesh", "ranks", "shown"),
     [
         (

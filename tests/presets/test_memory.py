@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from each import for_each
 
 from distui.presets.finding import PlanError
 from distui.presets.memory import activations, estimate
@@ -35,7 +36,7 @@ def test_one_gpu_has_nobody_to_share_with() -> None:
     assert found.fits
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("parameters", "layers", "hidden"),
     [(7 * GB, 33, 4096), (13 * GB, 40, 5120), (70 * GB, 68, 9216), (1, 1, 64)],
 )
@@ -98,7 +99,7 @@ def test_how_many_gpus_would_do() -> None:
     assert needed(replace(shape(7 * GB, 32, 4096), seq=1_000_000), BF16, 80 * GB) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "number"),
     [
         ("7B", 7 * GB),
@@ -112,22 +113,20 @@ def test_a_number_of_parameters(text: str, number: int) -> None:
     assert parse_parameters(text) == number
 
 
-@pytest.mark.parametrize(
-    ("text", "asked"), [("7", "7B or 7M"), ("1.5", "1.5B or 1.5M"), ("70_000", "70000B")]
-)
+@for_each(("text", "asked"), [("7", "7B or 7M"), ("1.5", "1.5B or 1.5M"), ("70_000", "70000B")])
 def test_a_bare_number_is_asked_for_its_unit(text: str, asked: str) -> None:
     with pytest.raises(PlanError, match=f"{text} what. Write the unit: {asked}"):
         parse_parameters(text)
     assert parse_parameters("124_000_000") == 124_000_000
 
 
-@pytest.mark.parametrize("text", ["", "B", "seven", "-1B", "0", "nan", "inf", "7BB", "7 GB"])
+@for_each("text", ["", "B", "seven", "-1B", "0", "nan", "inf", "7BB", "7 GB"])
 def test_no_number_of_parameters(text: str) -> None:
     with pytest.raises(PlanError, match="write a number of parameters, as in 7B or 350M"):
         parse_parameters(text)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "found"),
     [
         ("8xA100-80GB", ("A100-80GB", 8, 80)),
@@ -142,7 +141,7 @@ def test_gpus(text: str, found: tuple[str, int, int]) -> None:
     assert (gpus.name, gpus.count, gpus.memory_gb) == found
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "sentence"),
     [
         (

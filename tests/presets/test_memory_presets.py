@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,7 +40,7 @@ def words_of(one: Estimate) -> tuple[str, list[str]]:
     return name, rest[1::2]
 
 
-@pytest.mark.parametrize("name", BUILTIN)
+@for_each("name", BUILTIN)
 def test_every_shipped_preset_has_an_estimate(name: str) -> None:
     loaded = preset(name)
     found = estimate_for(loaded, MODEL, format_for(loaded), 8, LIMIT)
@@ -52,7 +53,7 @@ def test_every_shipped_preset_has_an_estimate(name: str) -> None:
     assert found.total == pytest.approx(found.states + found.activations + found.buffers)
 
 
-@pytest.mark.parametrize(("per_node", "nodes"), [(1, 1), (2, 1), (8, 1), (1, 4), (4, 3), (8, 4)])
+@for_each(("per_node", "nodes"), [(1, 1), (2, 1), (8, 1), (1, 4), (4, 3), (8, 4)])
 def test_what_is_compared_can_be_planned_and_is_the_preset(per_node: int, nodes: int) -> None:
     found = survey(shape(70 * GB), BF16, per_node, nodes, LIMIT)
     for one in found:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from each import for_each
 
 from distui.presets.load import load
 from distui.presets.memory import estimate_for
@@ -27,11 +28,11 @@ def changed(model: Shape, options: str) -> Shape:
     )
 
 
-@pytest.mark.parametrize("parameters", [1, 7, 30, 70])
-@pytest.mark.parametrize("micro_batch", [1, 6, 16])
-@pytest.mark.parametrize("seq", [2048, 65_536])
-@pytest.mark.parametrize("nodes", [1, 4])
-@pytest.mark.parametrize("recompute", [False, True])
+@for_each("parameters", [1, 7, 30, 70])
+@for_each("micro_batch", [1, 6, 16])
+@for_each("seq", [2048, 65_536])
+@for_each("nodes", [1, 4])
+@for_each("recompute", [False, True])
 def test_what_is_said_to_help_does(
     parameters: int, micro_batch: int, seq: int, nodes: int, recompute: bool
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from each import for_each
 
 from distui.presets.finding import PlanError
 from distui.presets.workload import (
@@ -21,7 +22,7 @@ COUNTED = Counted(name="Net", parameters=1000, trainable=900, layers=4, hidden=8
 EXAMPLE = Path(__file__).resolve().parents[2] / "presets/examples/chargpt.py"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "found"),
     [
         ("train.py", ("train.py", None)),
@@ -34,13 +35,13 @@ def test_a_script_and_a_name(text: str, found: tuple[str, str | None]) -> None:
     assert parse_script(text) == found
 
 
-@pytest.mark.parametrize("text", ["", ":", ":Model", "train.py:", "train.py:3x", "train.py:a.b"])
+@for_each("text", ["", ":", ":Model", "train.py:", "train.py:3x", "train.py:a.b"])
 def test_no_script(text: str) -> None:
     with pytest.raises(PlanError, match="write PATH, or PATH:NAME of a class or function in it"):
         parse_script(text)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "found"),
     [
         ("", {}),
@@ -53,7 +54,7 @@ def test_arguments_of_the_model(text: str, found: dict[str, object]) -> None:
     assert parse_model_args(text) == found
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text", ["3", "layers", "layers=", "a=1,a=2", "**x", "a=f()", "a=1)+g(b=2", "a=b'x'", "a=1j", "\0"]
 )
 def test_no_arguments(text: str) -> None:
@@ -62,7 +63,7 @@ def test_no_arguments(text: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "source",
     [
         "import torch\nclass Net: pass\nx = 3\n'''text'''\n",
@@ -76,7 +77,7 @@ def test_may_be_imported(source: str) -> None:
     assert acts_on_import(source) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("source", "line"),
     [
         ("import a\nmain()\n", 2),
@@ -95,7 +96,7 @@ def test_would_train(source: str, line: int) -> None:
     )
 
 
-@pytest.mark.parametrize("source", ["def (", b"\0", "x = ("])
+@for_each("source", ["def (", b"\0", "x = ("])
 def test_no_python(source: str | bytes) -> None:
     assert str(acts_on_import(source)).startswith("is not valid Python (")
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from each import for_each
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -41,7 +42,7 @@ def test_the_data_has_the_ranks_that_are_left() -> None:
     assert worker_group.dimensions(preset(tp=8), 8) == {"dp_shard": 1, "tp": 8}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("sizes", "product"), [({"dp_replicate": 4, "tp": 8, "pp": 4}, 128), ({"pp": 8, "tp": 8, "cp": 4}, 256)]
 )
 def test_a_product_that_fits_is_said_as_arithmetic(sizes: dict[str, int], product: int) -> None:
@@ -56,7 +57,7 @@ def test_a_product_that_does_not_fit_says_which_ranks_would() -> None:
     assert "mesh tp 3 does not divide the world size 8: take 9 ranks" in refused(preset(tp=3))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("made", "words"),
     [
         (preset("ddp", tp=2), "mesh.tp 2 does not go with strategy ddp: take fsdp2"),
@@ -92,7 +93,7 @@ def test_every_rank_has_coordinates_of_its_own(sizes: dict[str, int], rest: int)
     assert worker_group.coordinates(found, 1)["tp"] == 1 % found["tp"], "the last dimension runs fastest"
 
 
-@pytest.mark.parametrize("name", BUILTIN)
+@for_each("name", BUILTIN)
 def test_every_shipped_preset_has_a_mesh(name: str) -> None:
     made = load(name).preset
     assert math.prod(
@@ -109,7 +110,7 @@ def test_the_arithmetic_of_a_batch() -> None:
     assert said == "micro 4 × accumulation 2 × 8 data-parallel ranks = 64"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("batch", "remedy"),
     [
         (Batch(micro=4, total=128), "accumulation 4 gives it"),

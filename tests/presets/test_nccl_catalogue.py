@@ -6,6 +6,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
+from each import for_each
 
 from distui.presets import nccl, secrets
 from distui.presets.finding import misspells
@@ -16,7 +17,7 @@ DOCUMENTED = (
 )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "value"),
     [
         ("NCCL_DEBUG", "info"),
@@ -48,7 +49,7 @@ def test_good_values_pass(name: str, value: str) -> None:
     assert nccl.check(name, value) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "value", "part"),
     [
         ("NCCL_DEBG", "INFO", "did you mean NCCL_DEBUG?"),
@@ -99,7 +100,7 @@ def test_every_variable_of_the_documentation_has_help() -> None:
     assert [name for name in DOCUMENTED if name not in listed or not listed[name].meaning] == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "near"),
     [
         ("NCCL_FOOBAR", ""),
@@ -153,7 +154,7 @@ def test_levels_are_in_order() -> None:
         nccl.parse_level("")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "result"),
     [
         ("", nccl.DEFAULT_SUBSYS),
@@ -168,7 +169,7 @@ def test_subsystems_are_read(text: str, result: str) -> None:
     assert nccl.parse_subsys(text) == result
 
 
-@pytest.mark.parametrize("text", ["INIT,,NET", ",", "^", "INIT NET", "^INIT,^NET", "BOGUS"])
+@for_each("text", ["INIT,,NET", ",", "^", "INIT NET", "^INIT,^NET", "BOGUS"])
 def test_subsystems_are_refused(text: str) -> None:
     with pytest.raises(nccl.NcclError):
         nccl.parse_subsys(text)

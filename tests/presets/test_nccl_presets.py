@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from each import for_each
 
 from distui.presets.finding import PlanError
 from distui.presets.load import load
@@ -17,7 +18,7 @@ PLACE = Place(run="r", run_dir="/r", port=1, ras_port=2, gpus=0, cores=4, cwd="/
 TRAIN = Request(script="train.py", nproc_per_node=2)
 
 
-@pytest.mark.parametrize("name", nccl_presets())
+@for_each("name", nccl_presets())
 def test_nccl_takes_every_value(name: str) -> None:
     preset = nccl_presets()[name]
     assert [problem for pair in preset.env.items() if (problem := check(*pair))] == []
@@ -30,7 +31,7 @@ def test_several_together() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("names", "sentence"),
     [
         (

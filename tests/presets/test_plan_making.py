@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each import for_each
 
 from distui.presets import worker_group
 from distui.presets.finding import PlanError
@@ -72,7 +73,7 @@ def test_the_environment_that_every_rank_needs() -> None:
     assert "TORCHELASTIC_ERROR_FILE" not in made.env
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "overrides", "options"),
     [
         ("single", (), {}),
@@ -112,7 +113,7 @@ def test_what_parallelize_reads(
     assert json.loads(made.env["DISTUI_STRATEGY_OPTIONS"]) == options
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("asked", "gpus", "env", "ranks", "backend"),
     [
         (None, 0, {}, 2, "gloo"),
@@ -142,7 +143,7 @@ def test_a_visible_list_in_the_users_shell_counts_too() -> None:
     assert plan(gpus=8, user_env={"CUDA_VISIBLE_DEVICES": "3"}).nproc_per_node == 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("asked", "gpus", "part"),
     [
         (9, 8, "nproc_per_node 9 > 8 GPUs"),
@@ -164,7 +165,7 @@ def test_ranks_share_a_gpu_only_where_nccl_is_asked_to_let_them() -> None:
     assert "--env NCCL_MULTI_RANK_GPU_ENABLE=1" in words
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("request_", "place", "part"),
     [
         (Request(), {}, "No script was given"),
@@ -253,7 +254,7 @@ def test_the_request_changes_the_preset() -> None:
     assert made.env["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "5"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("request_", "name", "command", "tail"),
     [
         (Request(script="a/train.py", args=("-x",)), "train", ("a/train.py", "-x"), ("a/train.py", "-x")),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from patience import slowness
@@ -150,13 +151,13 @@ def test_json_of_another_version_is_read() -> None:
     assert plan_from_json(document).restart == RestartPolicy(limit=2)
 
 
-@pytest.mark.parametrize("document", [{}, {"run": "x"}, {"argv": 3}, {"restart": 5}])
+@for_each("document", [{}, {"run": "x"}, {"argv": 3}, {"restart": 5}])
 def test_json_of_something_else_is_a_sentence(document: dict[str, Any]) -> None:
     with pytest.raises(PlanError, match="not a plan that distui wrote"):
         plan_from_json(document)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "secret"),
     [
         ("HF_TOKEN", True),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from each import for_each
 
 from distui.presets.finding import PresetError
 from distui.presets.load import BUILTIN, library, load, user_dir
@@ -153,7 +154,7 @@ def test_xdg_config_home_counts_only_when_absolute() -> None:
     assert user_dir({"XDG_CONFIG_HOME": "c", "HOME": "/h"}) == Path("/h/.config/distui/presets")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "path", "value"),
     [
         ("strategy.kind=single", "strategy.kind", "single"),
@@ -178,14 +179,14 @@ def test_set_reads_values_as_the_field_needs_them(
     assert type(found) is type(value)
 
 
-@pytest.mark.parametrize("value", ["1_000", "0x10", "=mlx5", " a b", "", "true", '"q"'])
+@for_each("value", ["1_000", "0x10", "=mlx5", " a b", "", "true", '"q"'])
 def test_set_leaves_the_text_of_variables_alone(places: Places, value: str) -> None:
     assert places.load("ddp", f"env.X={value}").preset.env == {"X": value}
     if value.strip():
         assert places.load("ddp", f"nccl.NCCL_IB_HCA={value}").preset.nccl.env == {"NCCL_IB_HCA": value}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("override", "parts"),
     [
         (
@@ -222,7 +223,7 @@ def test_a_bad_set_is_one_sentence(places: Places, override: str, parts: tuple[s
         assert part in text
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "parts"),
     [
         ('title = "a"\nhook = \n', ("line 2", "not valid TOML")),
@@ -283,7 +284,7 @@ def test_one_broken_file_spoils_only_its_preset(places: Places) -> None:
     assert "no name for a preset" in places.error("-x")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "part"),
     [
         ("[presets.x]\n", "presets means nothing here"),

@@ -6,7 +6,7 @@ import tempfile
 import tomllib
 from pathlib import Path
 
-import pytest
+from each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -41,7 +41,7 @@ def reloaded(text: str, name: str = "again") -> Preset:
         return load(name, cwd=Path(home), env={"HOME": home}).preset
 
 
-@pytest.mark.parametrize("name", ["single", "ddp", "fsdp2", "zero1"])
+@for_each("name", ["single", "ddp", "fsdp2", "zero1"])
 def test_every_value_has_an_origin(name: str) -> None:
     lines = show_text(shipped(name, "restart.limit=1")).splitlines()
     values = [line for line in lines if " = " in line and not line.startswith("#")]

@@ -6,7 +6,7 @@ import json
 import time
 import unicodedata
 
-import pytest
+from each import for_each
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -56,7 +56,7 @@ def test_plain_text_is_left_alone(text: str) -> None:
     assert clean_line(text.encode()) == text
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "shown"),
     [
         (b"\x1b[1;31mred\x1b[0m alert", "red alert"),
@@ -102,16 +102,14 @@ def test_lines_end_at_newlines() -> None:
     assert clean_lines(b"") == []
 
 
-@pytest.mark.parametrize(
-    "raw", [b"\x1b]" * 500_000, b"\xc2\x9d" * 500_000, b"\r" * 1_000_000, b"x\r\x1b[m" * 200_000]
-)
+@for_each("raw", [b"\x1b]" * 500_000, b"\xc2\x9d" * 500_000, b"\r" * 1_000_000, b"x\r\x1b[m" * 200_000])
 def test_a_megabyte_of_malice_is_cleaned_in_no_time(raw: bytes) -> None:
     begun = time.process_time()
     clean_line(raw)
     assert time.process_time() - begun < 0.5
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "shown"),
     [
         ("no run 'nigth': `distui ls` lists the runs", "No run 'nigth': `distui ls` lists the runs"),
@@ -151,7 +149,7 @@ def test_a_message_is_in_sentence_case_without_a_final_period(text: str, shown: 
     assert as_message(text) == shown
 
 
-@pytest.mark.parametrize("name", ["torch", "ssh", "gamma", "train", "job", "mein-host", "über"])
+@for_each("name", ["torch", "ssh", "gamma", "train", "job", "mein-host", "über"])
 def test_a_name_in_front_of_a_message_stays_as_it_is_written(name: str) -> None:
     assert as_message(f"{name}, which it needs, is missing.") == f"{name}, which it needs, is missing"
 

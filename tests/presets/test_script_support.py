@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
+from each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +15,7 @@ WHOLE = "distui.runners.inrank.parallelize"
 EXAMPLES = Path(script_support.__file__).parent / "examples"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "source",
     [
         f"from {WHOLE} import parallelize\nparallelize(m)",
@@ -42,7 +42,7 @@ def test_a_copied_file_obeys_with_a_doubt() -> None:
     assert "if the parallelize beside it is distui's" in look.how
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("source", "what", "line"),
     [
         (
@@ -87,8 +87,8 @@ def asked(kind: str, backend: str = "nccl", mesh: str = "", args: str = "") -> s
     return script_support.Requirements(kind=kind, backend=backend, mesh=mesh.split(), args=args.split())  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("kind", ["single", "ddp", "fsdp1", "fsdp2", "deepspeed"])
-@pytest.mark.parametrize(
+@for_each("kind", ["single", "ddp", "fsdp1", "fsdp2", "deepspeed"])
+@for_each(
     ("source", "reader", "what"),
     [
         (ACCELERATE, "accelerate", "Accelerate (Accelerator) in line 2"),
@@ -112,7 +112,7 @@ def test_accelerate_and_trainers_obey_through_the_environment(
     assert (look.why, look.reader) == (look.how, reader)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("source", "wanted", "why"),
     [
         (ACCELERATE, asked("zero1"), "has no ZeroRedundancyOptimizer and trains as DDP"),
@@ -161,7 +161,7 @@ acc = Accelerator(cpu=args.cpu, mixed_precision=args.mixed_precision)
 BARE = "from accelerate import Accelerator\n"
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp2", "deepspeed"])
+@for_each("kind", ["ddp", "fsdp2", "deepspeed"])
 def test_the_form_of_accelerates_own_examples_obeys_unless_its_options_are_given(kind: str) -> None:
     look = script_support.inspect("t.py", CANONICAL, asked(kind))
     assert look.how is not None
@@ -181,7 +181,7 @@ def test_on_cpu_an_accelerator_that_is_told_so_trains_as_it_would() -> None:
     assert "cpu" not in look.how.replace("t.py", "")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("source", "args", "how"),
     [
         (f"{BARE}def f(config):\n  Accelerator(cpu=config['cpu'])", "", "unless config['cpu'] is set."),
@@ -223,7 +223,7 @@ def test_a_precision_of_the_scripts_own_is_said() -> None:
     assert "(bf16 in line 2)" in script_support.inspect("t.py", trainer).why
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("source", "options"),
     [
         (OPTIONS, ("--deepspeed", "--deepspeed_config")),
@@ -240,7 +240,7 @@ def test_deepspeed_scripts_obey_through_the_configuration(source: str, options: 
     assert (look.reader, look.options) == ("deepspeed", options)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "source",
     [
         "",
@@ -258,7 +258,7 @@ def test_anything_else_obeys_nothing(source: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("source", "part"),
     [
         (None, "could not be read"),
@@ -324,7 +324,7 @@ def test_a_pipeline_and_accumulation_need_forward_backward() -> None:
             assert "but not" not in found
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "option", "obeyed"),
     [
         ("fsdp2", "activation_checkpointing", True),

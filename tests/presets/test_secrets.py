@@ -7,7 +7,7 @@ import random
 import string
 import time
 
-import pytest
+from each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_plan_text import SECRET_NAMES
@@ -18,7 +18,7 @@ V = "S3cr3tV4lue99xyz"
 HEX = "0123456789abcdef" * 2 + "01234567"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "words",
     [
         ["--token", V], [f"--token={V}"], ["--hf-token", V], ["--db", f"https://bob:{V}@host/x"], ["-token", V],
@@ -50,7 +50,7 @@ def test_short_and_hexadecimal_secrets() -> None:
     assert mask_words(["git", "checkout", HEX]) == ["git", "checkout", HEX]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "words",
     [
         ["--tokenizer", "gpt2"], ["--max-tokens", "4096"], ["--num-key-value-heads", "8"], ["--lr", "1"],
@@ -70,7 +70,7 @@ def test_what_is_no_secret_stays(words: list[str]) -> None:
     assert mask_words(words) == words
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         f"Authorization: Bearer {V}", f"headers={{'Authorization': 'Bearer {V}'}}", f'{{\\"HF_TOKEN\\": \\"{V}\\"}}',
@@ -87,7 +87,7 @@ def test_texts(text: str) -> None:
     assert mask_text(shown) == shown
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "missing key: layer.weight", "token: hello", "use --token to give", "Basic configuration",
@@ -121,7 +121,7 @@ def test_any_words_keep_their_number_and_masking_twice_is_masking_once(words: li
     assert [mask_text(word) for word in mask_words(shown)] == [mask_text(word) for word in shown]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "shown"),
     [
         ('{"password":"p","token":"jsonTTT222"}', '{"password":"***","token":"***"}'), ("token: L5x", "token: ***"),
@@ -178,7 +178,7 @@ def test_several_secrets_of_one_option() -> None:
     assert mask_value(document) == shown
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         '{"pad_token": "<pad>", "token": "<s>"}', '{"key": "text_column", "sort_key": "len1gth"}',
@@ -254,9 +254,7 @@ def test_masking_twice_is_masking_once(text: str) -> None:
     assert mask_text(shown) == shown
 
 
-@pytest.mark.parametrize(
-    "seed", ['"token":["', '{"token":"a\\', "'tokens':['", '{"password":{"', "it's token='", "a.a1_"]
-)
+@for_each("seed", ['"token":["', '{"token":"a\\', "'tokens':['", '{"password":{"', "it's token='", "a.a1_"])
 def test_long_hostile_texts_take_no_long_time(seed: str) -> None:
     pick = random.Random(seed)
     mixture = "".join(pick.choices(PIECES, k=40000))[:100_000]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from each import for_each
 
 from distui.presets import skypilot
 from distui.presets.finding import PlanError
@@ -51,7 +52,7 @@ def test_what_the_plan_counts_ranks_by_is_filled() -> None:
     assert skypilot.filled(Resources(gpus="T4:1"), TABLE).gpus == "T4:1"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("table", "words"),
     [
         ({"run": "torchrun x"}, "sky.run is distui's own: say it by the script behind --"),

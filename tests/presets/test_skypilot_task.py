@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 from patience import slowness
@@ -119,7 +120,7 @@ def test_a_region_without_a_cloud_and_alternatives() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("wish", "sentence"),
     [
         (Resources(gpus="H100:8:2"), "--gpus H100:8:2: write NAME:COUNT"),
@@ -143,7 +144,7 @@ def test_a_bad_wish_gets_one_sentence(wish: Resources, sentence: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", [STATIC, C10D])
+@for_each("text", [STATIC, C10D])
 def test_a_users_own_task_keeps_every_key(text: str) -> None:
     before = skypilot.own_task([read_back(text)], "train.yaml")
     made = skypilot.wrap(before, Resources(), None, CARGO, {})
@@ -177,7 +178,7 @@ def test_options_win_over_a_users_own_task() -> None:
     assert before["num_nodes"] == 2, "the user's own value is another one"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("documents", "sentence"),
     [
         ([], "holds no task"),
@@ -206,7 +207,7 @@ def test_secrets_are_hidden_and_come_back() -> None:
     assert sorted(skypilot.revealed(shown, {})[1]) == ["GITHUB_TOKEN", "HF_TOKEN", "WANDB_API_KEY"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "made"),
     [
         ("train", "train-0123abcd"),
@@ -274,7 +275,7 @@ VALUES: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("value", VALUES)
+@for_each("value", VALUES)
 def test_yaml_is_read_back_as_it_was(value: Any) -> None:
     text = write_yaml(value)
     assert text.endswith("\n")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each import for_each
 
 from distui.presets.finding import PlanError
 from distui.presets.load import load
@@ -58,7 +59,7 @@ def test_a_plan_for_several_nodes_holds_what_differs_as_placeholders() -> None:
     assert option(made.argv, "--rdzv-id") == made.run
 
 
-@pytest.mark.parametrize(("node", "is_host"), [(0, "1"), (1, "0")])
+@for_each(("node", "is_host"), [(0, "1"), (1, "0")])
 def test_each_node_fills_them_in(node: int, is_host: str) -> None:
     whole = plan()
     made = for_node(whole, node, ["10.0.0.1", "10.0.0.2"], "/state/runs/x", "/code", "/env/bin/python")
@@ -94,7 +95,7 @@ def test_one_node_is_planned_as_ever() -> None:
     assert alone.run == f"{made.run}.n0"
 
 
-@pytest.mark.parametrize("node", [-1, 2, 3])
+@for_each("node", [-1, 2, 3])
 def test_there_is_no_such_node(node: int) -> None:
     with pytest.raises(PlanError, match=f"There is no node {node}: "):
         for_node(plan(), node, ["10.0.0.1", "10.0.0.2"], "/r", "/c", "python")
@@ -116,7 +117,7 @@ def test_a_range_of_one_size_is_that_size() -> None:
     assert option(made.argv, "--nnodes") == "2"
 
 
-@pytest.mark.parametrize("text", ["0:2", "3:2", "a", "1:b", ":", "1:2:3", ""])
+@for_each("text", ["0:2", "3:2", "a", "1:b", ":", "1:2:3", ""])
 def test_what_is_no_number_of_nodes(text: str) -> None:
     with pytest.raises(PlanError) as caught:
         plan(text)

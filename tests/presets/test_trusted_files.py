@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from each import for_each
 from strangers import NOBODY, OTHER, as_root, as_user
 
 from distui.presets import trusted_files
@@ -112,7 +113,7 @@ def test_the_same_the_other_way_round(shared: Shared) -> None:
     assert f"its folder {shared.tmp} belongs to {trusted_files.user(OTHER)}" in said
 
 
-@pytest.mark.parametrize(("mode", "who"), [(0o666, "everybody"), (0o664, "group")])
+@for_each(("mode", "who"), [(0o666, "everybody"), (0o664, "group")])
 def test_what_others_may_write_is_passed_over(shared: Shared, mode: int, who: str) -> None:
     shared.file.write_text(EVIL)
     shared.file.chmod(0o644)
@@ -363,7 +364,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@for_each("name", HOSTILE)
 def test_hostile_text_is_a_sentence_that_names_the_file(shared: Shared, name: str) -> None:
     (shared.mine / "distui.toml").write_bytes(HOSTILE[name])
     began = time.process_time()
@@ -374,7 +375,7 @@ def test_hostile_text_is_a_sentence_that_names_the_file(shared: Shared, name: st
     assert len(str(caught.value)) < 400
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@for_each("name", HOSTILE)
 def test_hostile_text_among_the_users_own_presets_is_a_sentence_of_every_verb(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
+from each import for_each
 
 from distui.presets.finding import Finding
 from distui.presets.lint import lint_file
@@ -181,7 +181,7 @@ CASES: list[tuple[str, tuple[str, str], int]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("id", "file", "line"), CASES, ids=lambda value: str(value)[:24])
+@for_each(("id", "file", "line"), CASES)
 def test_a_rule_and_its_line(id: str, file: tuple[str, str], line: int) -> None:
     name, text = file
     found = check(name, text)
@@ -190,7 +190,7 @@ def test_a_rule_and_its_line(id: str, file: tuple[str, str], line: int) -> None:
     assert [(one.id, one.where) for one in found] == [(id, f"{name}:{line}" if line else name)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "file",
     [
         accelerate(),
@@ -250,7 +250,7 @@ def test_yaml_that_repeats_itself_without_end() -> None:
         assert "\n" not in one.text
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("data", "why"),
     [
         (b"run: \xff\xfe\n", "is not UTF-8 text"),
@@ -284,7 +284,7 @@ def test_aliases_and_merged_keys_are_followed() -> None:
     assert [one.value for one in found if one.id == "L31"] == ["base"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "text", "ids"),
     [
         ("train.slurm", "#SBATCH -N 2\nsrun torchrun --nope t.py\n", ["L3"]),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each import for_each
 
 from distui.presets.finding import Finding, PlanError, failed
 from distui.presets.lint import lint_plan, refusal
@@ -81,7 +82,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("id", "bad", "good"), CASES)
+@for_each(("id", "bad", "good"), CASES)
 def test_a_rule_and_its_twin(id: str, bad: dict[str, Any], good: dict[str, Any]) -> None:
     assert ids(lint(**bad)) == [id]
     assert lint(**good) == []
@@ -138,7 +139,7 @@ def test_a_secret_that_a_preset_holds() -> None:
     assert lint("ddp", env={"HF_TOKEN": "hf_abcdef"}) == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("id", "words"),
     [
         ("L17", ["batch.micro=4", "batch.total=100"]),
@@ -192,7 +193,7 @@ def test_a_script_of_this_machine_for_nodes_of_a_cloud() -> None:
     assert lint_plan(plan, loaded, source=None, resources=H100) == []
 
 
-@pytest.mark.parametrize(("gpus", "expected"), [("L4:8", []), ("a10g:8", []), ("H100:8", ["L21"])])
+@for_each(("gpus", "expected"), [("L4:8", []), ("a10g:8", []), ("H100:8", ["L21"])])
 def test_a_network_tier_that_brings_nothing(gpus: str, expected: list[str]) -> None:
     wish = Resources(gpus=gpus, infra="aws")
     assert ids(lint(nnodes=2, resources=wish)) == expected
@@ -216,7 +217,7 @@ def test_a_script_for_gpus_where_there_are_none() -> None:
     assert lint(source=source) == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("main", "expected"),
     [("import setup\n", ["L48"]), ("import setup, torch\nif torch.cuda.is_available(): setup.gpu()\n", [])],
 )
@@ -240,7 +241,7 @@ def test_a_command_is_looked_at_as_a_shell_would() -> None:
     assert lint_plan(plan, load("ddp", cwd=Path("/"), env={"HOME": "/nowhere"})) == []
 
 
-@pytest.mark.parametrize("preset", BUILTIN)
+@for_each("preset", BUILTIN)
 def test_every_preset_that_ships_is_clean_of_errors(preset: str) -> None:
     overrides = ["topology.nproc_per_node=1"] if preset in ALONE else []
     for nnodes in (1,) if preset in ALONE else (1, 2):
@@ -254,7 +255,7 @@ EXAMPLES = sorted(
 )
 
 
-@pytest.mark.parametrize("script", EXAMPLES)
+@for_each("script", EXAMPLES)
 def test_every_example_is_clean_of_errors(script: str) -> None:
     source = (resources.files("distui.presets") / "examples" / script).read_text("utf-8")
     assert not failed(lint("ddp", source=source))

@@ -6,6 +6,7 @@ import json
 import string
 
 import pytest
+from each import for_each
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -122,9 +123,7 @@ def test_any_script(lines: list[str]) -> None:
     sound(lint_file("x.py", "\n".join(lines).encode()))
 
 
-@pytest.mark.parametrize(
-    "word", ["torchrun", "deepspeed --num_nodes 2", "accelerate launch --num_machines 2"]
-)
+@for_each("word", ["torchrun", "deepspeed --num_nodes 2", "accelerate launch --num_machines 2"])
 def test_a_launcher_with_nothing_behind_it(word: str) -> None:
     sound(lint_text(word))
     for option in (
@@ -141,7 +140,7 @@ def test_a_launcher_with_nothing_behind_it(word: str) -> None:
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize(
+@for_each(
     ("name", "text"),
     [
         ("many.sh", "".join(f"export NCL_{number}=1\n" for number in range(20_000))),
@@ -152,7 +151,6 @@ def test_a_launcher_with_nothing_behind_it(word: str) -> None:
         ("deep.yaml", "? " * 500_000),
         ("deep.py", "-" * 900_000),
     ],
-    ids=lambda value: value[:12],
 )
 def test_a_large_file_takes_seconds(name: str, text: str) -> None:
     """None of these is quadratic: they took minutes when they were."""

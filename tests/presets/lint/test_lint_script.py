@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
+from each import for_each
 
 from distui.presets.lint.script import ScriptFacts, check
 
@@ -73,7 +73,7 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("id", "facts", "bad", "good"), CASES)
+@for_each(("id", "facts", "bad", "good"), CASES)
 def test_a_rule_and_its_twin(id: str, facts: dict[str, Any], bad: str, good: str) -> None:
     assert [one.id for one in check(bad, "t.py", ScriptFacts(**facts))] == [id]
     assert check(good, "t.py", ScriptFacts(**facts)) == []
@@ -91,13 +91,13 @@ def test_one_rank_spawns_and_trains_as_it_likes() -> None:
     assert check(SPAWN + ALONE, "t.py", ScriptFacts(nproc=1, nnodes=1)) == []
 
 
-@pytest.mark.parametrize("source", [b"\xff\xfe", b"x = '\0'", "(" * 5000, "x" + "+x" * 20_000])
+@for_each("source", [b"\xff\xfe", b"x = '\0'", "(" * 5000, "x" + "+x" * 20_000])
 def test_what_is_no_script_is_said_and_no_more(source: str | bytes) -> None:
     found = check(source, "t.py", ScriptFacts(**TWO))
     assert all(one.id == "L41" and one.severity == "warning" for one in found)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("source", "severity"),
     [
         (SET.format("", LOCAL), "error"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from each import for_each
 
 from distui.presets.finding import Finding
 from distui.presets.lint import lint_command, lint_text
@@ -53,7 +53,7 @@ CASES: list[tuple[str, str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("id", "bad", "good"), CASES)
+@for_each(("id", "bad", "good"), CASES)
 def test_a_rule_and_its_twin(id: str, bad: str, good: str) -> None:
     assert [one.id for one in lint_text(bad)] == [id]
     assert lint_text(good) == []
@@ -78,7 +78,7 @@ ON_NODES: list[tuple[str, str, str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("id", "severity", "bad", "good"), ON_NODES)
+@for_each(("id", "severity", "bad", "good"), ON_NODES)
 def test_what_is_known_of_the_nodes_counts(id: str, severity: str, bad: str, good: str) -> None:
     assert [(one.id, one.severity, one.where) for one in check_text(bad, NODES)] == [
         (id, severity, "run.sh:1")
@@ -124,7 +124,7 @@ def test_what_the_lost_variables_are_called() -> None:
     assert ".deepspeed_env" in one.remedy
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "pip install deepspeed accelerate",
@@ -139,7 +139,7 @@ def test_what_starts_nothing_is_left_alone(text: str) -> None:
     assert lint_text(text) == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     "command",
     [
         "torchrun --nope t.py",
@@ -178,7 +178,7 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("command", "found"),
     [
         ("accelerate launch --config_file acc.yaml t.py", [("L2", "acc.yaml:3")]),

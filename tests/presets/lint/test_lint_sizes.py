@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
+from each import for_each
 
 from distui.presets.finding import Finding
 from distui.presets.lint import lint_plan
@@ -31,7 +31,7 @@ def lint(
     return [one for one in found if one.id == "L44"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("preset", "ranks", "words", "where", "text"),
     [
         ("tp", 2, "--heads 3", "mesh.tp", "3 heads cannot be divided by tp 2: 3 / 2 = 1.5."),
@@ -62,15 +62,13 @@ def test_experts_are_counted_where_the_script_writes_them() -> None:
     assert lint("moe", 2, EXAMPLES / "chargpt_moe.py") == []
 
 
-@pytest.mark.parametrize(
-    "preset", ["tp", "tp-sp", "fsdp2-tp", "3d", "context", "pp-1f1b", "pp-gpipe", "hsdp"]
-)
-@pytest.mark.parametrize("ranks", [4, 8])
+@for_each("preset", ["tp", "tp-sp", "fsdp2-tp", "3d", "context", "pp-1f1b", "pp-gpipe", "hsdp"])
+@for_each("ranks", [4, 8])
 def test_the_example_by_itself_fits_every_preset(preset: str, ranks: int) -> None:
     assert lint(preset, ranks, EXAMPLES / "chargpt.py") == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("source", "said"),
     [
         ("p.add_argument('--n_head', type=int, default=6)", 1),

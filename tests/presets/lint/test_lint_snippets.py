@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from each import for_each
 
 from distui.presets.finding import failed
 from distui.presets.lint import lint_file
@@ -170,7 +170,7 @@ ZERO3 = """\
 """
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "text", "found"),
     [
         ("four.sh", FOUR_GPUS, ["error L3 2"]),

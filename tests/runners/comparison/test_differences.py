@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -69,7 +70,7 @@ def test_a_difference_beyond_the_spread_has_a_ratio_and_who_is_better() -> None:
     assert found.values == (0.1, 0.2)
 
 
-@pytest.mark.parametrize(("samples", "kind"), [(1, "unknown"), (19, "unknown"), (20, "differs")])
+@for_each(("samples", "kind"), [(1, "unknown"), (19, "unknown"), (20, "differs")])
 def test_few_samples_state_no_difference(samples: int, kind: str) -> None:
     found = number(median(0.1, samples), median(0.2))
     assert found.kind == kind
@@ -145,7 +146,7 @@ def test_what_is_listed_whole_can_be_missing() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("command", "facts"),
     [
         (["t.py", "--lr", "1e-3", "--amp", "--seed=3", "data"], {"--lr": "1e-3", "--amp": "given", "--seed": "3",
@@ -205,7 +206,7 @@ def test_a_bundle_lacks_variables_and_says_nothing_of_them() -> None:
 SECRETS = ("hf_" + "a" * 34, "hf_" + "b" * 34)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("a", "b", "prints", "kind"),
     [
         (MASK, MASK, ("k-1", "k-2"), "differs"),
@@ -272,7 +273,7 @@ def test_several_attempts_are_named() -> None:
     assert not any("attempts" in gap for gap in gaps_of(side(attempts=3, attempt=2)))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "out", [b"", b"{}", b'{"title": 3}', b"{" * 5000, b'{"title":"a","run":"r","state":"s","format":9}']
 )
 def test_what_another_host_answers_may_be_anything(out: bytes) -> None:

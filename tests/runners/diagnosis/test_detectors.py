@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from each import for_each
 
 from distui.presets.finding import Finding
 from distui.runners.diagnosis import detectors as inheritance
@@ -182,16 +183,12 @@ def test_a_finding_that_still_holds_is_not_told_anew_after_a_resume(told: list[E
     assert told == []
 
 
-@pytest.mark.parametrize(
-    "name", ["hang-mismatch", "start-waiting", "straggler", "input-bound", "oom-cuda", "mem-creep"]
-)
+@for_each("name", ["hang-mismatch", "start-waiting", "straggler", "input-bound", "oom-cuda", "mem-creep"])
 def test_ids_that_are_its_own(name: str) -> None:
     assert owns(Finding(name, "warning", "…"))
 
 
-@pytest.mark.parametrize(
-    "name", ["gpu-ecc:gpu1", "xid-79", "disk-full", "sampler-failed", "stragglers", "my-hang-x"]
-)
+@for_each("name", ["gpu-ecc:gpu1", "xid-79", "disk-full", "sampler-failed", "stragglers", "my-hang-x"])
 def test_ids_that_are_not(name: str) -> None:
     assert not owns(Finding(name, "warning", "…"))
 

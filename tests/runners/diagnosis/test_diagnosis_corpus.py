@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
+from each import for_each
 
 from distui.runners.diagnosis.first_cause import judge
 from distui.runners.diagnosis.prefixes import learned
@@ -19,7 +19,7 @@ def test_the_corpus_is_there() -> None:
     assert len(LOGS) == 101
 
 
-@pytest.mark.parametrize("log", LOGS, ids=lambda path: path.stem)
+@for_each("log", LOGS)
 def test_a_log_leads_to_its_rules_and_to_no_other_cause(log: Path) -> None:
     expected = set(json.loads(log.with_suffix(".json").read_text("utf-8"))["expect_rules"])
     verdict = judge(read_all([(str(log), log)]))
@@ -34,7 +34,7 @@ def test_a_log_leads_to_its_rules_and_to_no_other_cause(log: Path) -> None:
         assert first.text[:40].strip() in raw
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("log", "first"),
     [
         ("002", "cuda-oom"),
@@ -54,7 +54,7 @@ def test_the_first_cause(log: str, first: str) -> None:
     assert verdict.findings[0] is verdict.first
 
 
-@pytest.mark.parametrize(("log", "failed"), [("050", False), ("048", False), ("074", True)])
+@for_each(("log", "failed"), [("050", False), ("048", False), ("074", True)])
 def test_without_a_cause_nothing_is_called_one(log: str, failed: bool) -> None:
     verdict = judge(read_all([(str(CORPUS / f"{log}.log"), CORPUS / f"{log}.log")]))
     assert verdict.cause is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pytest
+from each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -57,8 +57,8 @@ PREFIXES = {
 RANKED = {"mpirun", "mpirun with a date", "srun -l", "torchrun"}
 
 
-@pytest.mark.parametrize("name", PREFIXES)
-@pytest.mark.parametrize("level", ["INFO", "WARN"])
+@for_each("name", PREFIXES)
+@for_each("level", ["INFO", "WARN"])
 def test_a_head_behind_every_prefix(name: str, level: str) -> None:
     place = "misc/socket.cc:49 (socketProgress) " if level == "WARN" else ""
     line = take_apart(f"{PREFIXES[name]}{PLAIN}{place}NCCL {level} Connected all rings")
@@ -71,7 +71,7 @@ def test_a_head_behind_every_prefix(name: str, level: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "level", "file", "number", "func", "message"),
     [
         ("h:1:2 [0] init.cc:497 NCCL WARN boom", "WARN", "init.cc", 497, "", "boom"),
@@ -112,7 +112,7 @@ def test_every_kind_of_line(
     assert (line.head.file, line.head.line, line.head.func) == (file, number, func)
 
 
-@pytest.mark.parametrize("dev", ["32764", "-1", "1702240357"])
+@for_each("dev", ["32764", "-1", "1702240357"])
 def test_a_device_that_is_none_is_unknown(dev: str) -> None:
     head = take_apart(f"vm:24278:24278 [{dev}] NCCL INFO Bootstrap : Using eth0:192.0.2.2<0>").head
     assert (head.host, head.dev) == ("vm", None)
@@ -123,7 +123,7 @@ def test_parts_that_are_missing_are_unknown() -> None:
     assert (head.host, head.pid, head.dev, head.rank) == ("", None, 3, None)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "rank"),
     [
         ("[rank12]:[E321 02:07:08.4 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog", 12),
@@ -138,7 +138,7 @@ def test_the_rank_that_a_line_names(text: str, rank: int | None) -> None:
     assert rank_of(text) == rank
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "stamp"),
     [
         ("[2025-06-01 12:00:00] h:1:2 [0] NCCL WARN x", Stamp("nccl", "2025-06-01 12:00:00")),
@@ -156,7 +156,7 @@ def test_when_a_line_was_written(text: str, stamp: Stamp | None) -> None:
     assert stamp_of(text) == stamp
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "rank"),
     [
         ("rank-3.nccl", 3),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import pytest
+from each import for_each
 from patience import slowness
 
 from distui.runners.diagnosis import nccl_facts
@@ -175,7 +175,7 @@ def test_many_pairs_are_folded_to_hosts() -> None:
     assert len(nccl_facts.encode(reading.facts())) < 200_000
 
 
-@pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
+@for_each("path", CORPUS)
 def test_facts_travel(path: Path) -> None:
     facts = read_all([(str(path), path)]).facts()
     assert nccl_facts.decode(nccl_facts.encode(facts)) == facts

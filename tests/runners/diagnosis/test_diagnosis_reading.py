@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from each import for_each
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from patience import slowness
@@ -30,7 +31,7 @@ def every_line(path: Path) -> list[str]:
         return [line for lines in lines_of(source) for line in lines]
 
 
-@pytest.mark.parametrize("size", [BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK])
+@for_each("size", [BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK])
 def test_lines_at_the_edges_of_blocks_stay_whole(tmp_path: Path, size: int) -> None:
     path = tmp_path / "a.log"
     line = b"x" * 99 + b"\n"
@@ -85,7 +86,7 @@ def test_ends_of_lines_of_another_system(tmp_path: Path) -> None:
     assert [(one.id, one.values["value"]) for one in found] == [("env-set", "1")]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "why"),
     [
         ("gone.log", "does not exist: name log files, or a run"),
@@ -114,7 +115,7 @@ NO_TEXT = {
 }
 
 
-@pytest.mark.parametrize("data", NO_TEXT.values(), ids=NO_TEXT.keys())
+@for_each("data", NO_TEXT.values())
 def test_what_is_no_text_is_refused(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "a.gz"
     path.write_bytes(data)

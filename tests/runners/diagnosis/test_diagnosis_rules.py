@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from each import for_each
 
 from distui.runners.diagnosis.reading import Reading
 from distui.runners.diagnosis.rules import Rule, book, parse, parse_version
@@ -32,14 +33,14 @@ def test_there_are_all_rules_once() -> None:
     assert set(LINES) == {rule.id for rule in RULES} - DERIVED
 
 
-@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.pattern], ids=lambda rule: rule.id)
+@for_each("rule", [rule for rule in RULES if rule.pattern])
 def test_a_rule_fires_on_its_line_and_not_on_its_neighbour(rule: Rule) -> None:
     line, neighbour = LINES[rule.id]
     assert fired(line).get(rule.id) == 1
     assert rule.id not in fired(neighbour)
 
 
-@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.pattern], ids=lambda rule: rule.id)
+@for_each("rule", [rule for rule in RULES if rule.pattern])
 def test_a_line_without_its_head_says_the_same(rule: Rule) -> None:
     """Below torch's report NCCL's message stands alone; what names its source file needs the head."""
     message = LINES[rule.id][0].partition("NCCL WARN ")[2]
@@ -64,7 +65,7 @@ def test_what_others_write_too_is_not_taken_for_nccl() -> None:
     assert set(fired(*far)) == {"pt-nccl-error"}
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+@for_each("rule", RULES)
 def test_every_text_is_a_sentence(rule: Rule) -> None:
     assert rule.text.endswith(".")
     assert rule.remedy.endswith(".") or (
@@ -133,14 +134,13 @@ def test_the_corpus_names_rules_that_are_there() -> None:
     assert len(named) > 45
 
 
-@pytest.mark.parametrize(
+@for_each(
     "said",
     [
         "Got async event : port error",
         "Got async error event: port error",
         "Got non-fatal async event: port error(10)",
     ],
-    ids=["2.21", "2.24", "2.28"],
 )
 def test_a_port_that_goes_down_is_told_in_the_words_of_each_version(said: str) -> None:
     line = f"node3:811:860 [2] transport/net_ib.cc:93 NCCL WARN NET/IB : mlx5_0:1 {said}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from each import for_each
 
 from distui.runners.diagnosis.reading import Reading
 from distui.runners.diagnosis.statements import CommunicatorPart, Statements, transport
@@ -51,7 +51,7 @@ def test_from_start_to_the_end() -> None:
     assert only(said(*lines)).stages() == {"destroyed": 1, "aborted": 1}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "line",
     [
         "comm 0x1 rank 3 nranks 8 cudaDev 3 nvmlDev 3 - Init COMPLETE",
@@ -67,7 +67,7 @@ def test_init_complete_of_every_version(line: str) -> None:
     assert (found.nranks, list(found.ranks), found.stages()) == (8, [3], {"complete": 1})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "kind"),
     [
         ("Ring 00 : 0[0] -> 1[1] via P2P/IPC", "P2P/IPC"),

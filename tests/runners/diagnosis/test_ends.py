@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
+from each import for_each
 
 from distui.runners.diagnosis.error_lines import MOST
 from distui.runners.diagnosis.first_cause import LogFinding
@@ -36,7 +36,7 @@ def first_of(*files: Sequence[str]) -> LogFinding:
     return verdict.first
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "id_", "rank", "host"),
     [
         ("[lake-4:30455] Signal: Aborted (6)", "died-abort", None, "lake-4"),
@@ -129,7 +129,7 @@ def test_the_title_of_a_traceback_says_less_than_its_exception() -> None:
     assert first.id == "died-exception"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("lines", "words"),
     [
         (["Loss is nan, stopping training"], "Loss is nan"),
@@ -172,7 +172,7 @@ def test_what_torch_passes_on_of_nccl_says_more_than_the_exit() -> None:
     assert not said(["starting", REPORT, *(f"step {number} loss 2.0" for number in range(40))]).failed
 
 
-@pytest.mark.parametrize("what", ["client reregistration", "port active", "LID change"])
+@for_each("what", ["client reregistration", "port active", "LID change"])
 def test_what_an_infiniband_port_only_tells_is_no_failure(what: str) -> None:
     line = f"sea1:71:99 [0] misc/ibvwrap.cc:93 NCCL WARN NET/IB : Got async event : {what}"
     verdict = said(["starting", line])
@@ -198,7 +198,7 @@ OLD_WATCHDOG = (
 )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("lines", "words"),
     [
         (

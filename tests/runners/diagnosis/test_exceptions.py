@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
+from each import for_each
 
 from distui.runners.diagnosis.exceptions import LAST, MOST
 from distui.runners.diagnosis.first_cause import Verdict, judge
@@ -78,7 +78,7 @@ def test_the_same_of_many_ranks_is_one_finding() -> None:
     assert (found.count, found.ranks) == (64, tuple(range(64)))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("between", "kind"),
     [
         ("During handling of the above exception, another exception occurred:", "RuntimeError: bad epoch"),
@@ -123,7 +123,7 @@ def test_a_launchers_own_exception_says_nothing() -> None:
     assert (found.id, found.text) == ("unexplained", "No rule knows this: KeyError: not one")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "name"),
     [
         ("remote process exited or there was a network error", "died-peer-gone"),
@@ -138,7 +138,7 @@ def test_what_follows_from_nccl_is_a_symptom(text: str, name: str) -> None:
     assert (found.id, found.role, found.lines[0].line) == (name, "symptom", 5)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("code", "name", "role", "text"),
     [
         (-9, "died-killed", "cause", "A rank (pid 75) was killed by SIGKILL."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
+from each import for_each
 
 from distui.runners.diagnosis.first_cause import Verdict, document, judge
 from distui.runners.diagnosis.reading import read_all
@@ -92,13 +92,13 @@ def test_nccl_and_torch_write_the_same_clock(tmp_path: Path) -> None:
         assert (verdict.first.id, verdict.order) == (first, "time")
 
 
-@pytest.mark.parametrize("stamp", ["", "2025-06-01T12:00:03 "])
+@for_each("stamp", ["", "2025-06-01T12:00:03 "])
 def test_across_files_without_a_common_time_nobody_knows(tmp_path: Path, stamp: str) -> None:
     verdict = of(tmp_path, ["[2025-06-01 12:00:07] " + PORT.format("a")], [stamp + OOM.format("b")])
     assert (verdict.first is not None, verdict.order) == (True, "unknown")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("lines", "behind"),
     [
         ([WATCHDOG.format(0, 96120), WATCHDOG.format(7, 64088)], (7,)),

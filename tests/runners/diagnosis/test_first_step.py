@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from each import for_each
 
 from distui.runners.diagnosis.first_step import doing_words, no_step_yet
 from distui.runners.model import (
@@ -24,7 +24,7 @@ LIB = "/srv/env/lib/python3.12/site-packages"
 OWN = Site("/data/u/train.py", 12, "main")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("file", "name", "words"),
     [
         (f"{LIB}/torch/utils/file_baton.py", "wait", "waiting for another process that builds it"),

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from each import for_each
 
 from distui.runners.diagnosis import rank_dumps
 
@@ -52,7 +53,7 @@ def test_the_rank_that_did_not_call_is_named_with_those_that_wait() -> None:
     assert group.divergences == ()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("other", "of"),
     [
         (entry(7, "barrier", size=0, done=False), "operation"),
@@ -170,7 +171,7 @@ def test_the_parts_of_a_coalesced_call_are_done_when_it_is() -> None:
     assert rank_dumps.merged_recorders({0: text(parts)})[0].waits == ()
 
 
-@pytest.mark.parametrize("wrong", ["", "[]", "no json"])
+@for_each("wrong", ["", "[]", "no json"])
 def test_other_text_is_refused(wrong: str) -> None:
     with pytest.raises(ValueError):
         rank_dumps.merged_recorders({0: wrong})

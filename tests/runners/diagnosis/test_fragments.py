@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
+from each import for_each
 
 from distui.runners.diagnosis.first_cause import LogFinding, Verdict, judge
 from distui.runners.diagnosis.reading import read_all
@@ -39,7 +39,7 @@ def first_of(*lines: str) -> LogFinding:
     return verdict.first
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("lines", "words"),
     [
         ([f"WARNING:torch.distributed.elastic.multiprocessing.api:Sending process {pid} closing signal SIGHUP"
@@ -71,9 +71,7 @@ def test_a_traceback_without_its_end_names_the_function_of_the_library_that_was_
     assert "at tune.py:89, in read_json (hub/configs.py:558): its exception is not there." in first.text
 
 
-@pytest.mark.parametrize(
-    "command", ["['ninja', '-v']", "'/usr/bin/g++ -o x.so x.o'", "['nvcc', '--version']"]
-)
+@for_each("command", ["['ninja', '-v']", "'/usr/bin/g++ -o x.so x.o'", "['nvcc', '--version']"])
 def test_a_tool_that_fails_is_no_rank_that_ended(command: str) -> None:
     line = f"subprocess.CalledProcessError: Command {command} returned non-zero exit status 1."
     first = first_of("Traceback (most recent call last):", '  File "train.py", line 9, in <module>', line)
@@ -89,7 +87,7 @@ def test_a_script_that_fails_is_one() -> None:
     assert first.id == "died-exit-silent"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "words"),
     [
         ("OMP: Error #13: Assertion failure at z_Linux_util.cpp(2361).", "OMP: Error #13"),
@@ -115,7 +113,7 @@ def test_a_line_that_tells_of_a_failure_is_enough(line: str, words: str) -> None
     assert words in first_of("loading the model", line).text
 
 
-@pytest.mark.parametrize(
+@for_each(
     "line",
     [
         "[W socket.cpp:601] [c10d] The client socket has failed to connect to otter-0:43461 (errno: 97 - no IPv6).",
@@ -184,7 +182,7 @@ def test_the_root_cause_of_torchruns_table_is_the_rank() -> None:
     assert (first.rank, first.ranks, first.host) == (0, (0, 1), "otter")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("lines", "host"),
     [
         (["me@otter-4:~$ dmesg -T", "[Sun Jul 28 09:15:27 2024] NVRM: Xid (PCI:0000:00:05): 43, pid=1"], "otter-4"),
@@ -212,7 +210,7 @@ def test_a_device_is_named_where_no_rank_is() -> None:
     assert (first.rank, first.device, first.host) == (None, 4, "otter-3")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("lines", "words", "rank"),
     [
         (["[rank1]:        size mismatch for layers.21.mlp: copying a param with shape torch.Size([16])."],
@@ -330,7 +328,7 @@ def test_an_error_of_logging_is_no_cause() -> None:
     assert "no kernel image is available" in first.text
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "id_"),
     [
         ("[2023-09-10 11:45:59,207] [INFO] [launch.py:428:sigkill_handler] Killing subprocess 62", "deepspeed-kills"),
@@ -388,7 +386,7 @@ def test_an_exception_that_was_indented_where_it_was_pasted() -> None:
 OF_HUB = "Cannot access gated repo for url https://hub.example/api/models/otter-70b/revision/main."
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("lines", "words"),
     [
         # a message of several lines without a traceback
@@ -560,7 +558,7 @@ CURLY = (
 )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("lines", "words"),
     [
         ([NEWEST, "/opt/flash.so: undefined symbol: _ZN2at4_ops5zeros4call"], "undefined symbol"),

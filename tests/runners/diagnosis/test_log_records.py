@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each import for_each
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -107,8 +108,8 @@ FORMS: dict[str, tuple[Callable[[int, str], Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("tagged", [True, False])
+@for_each("form", FORMS)
+@for_each("tagged", [True, False])
 def test_a_line_a_record(tmp_path: Path, form: str, tagged: bool) -> None:
     make, host = FORMS[form]
     told = first(tmp_path, lines_of(make, TAGGED if tagged else TRACE))
@@ -116,7 +117,7 @@ def test_a_line_a_record(tmp_path: Path, form: str, tagged: bool) -> None:
     assert (told.rank, told.host, told.lines[0].line) == (3 if tagged else None, host, 7)
 
 
-@pytest.mark.parametrize("form", [form for form in FORMS if form != "journald bytes"])
+@for_each("form", [form for form in FORMS if form != "journald bytes"])
 def test_a_message_of_many_lines(tmp_path: Path, form: str) -> None:
     make, host = FORMS[form]
     told = first(tmp_path, lines_of(make, ["step 1", "step 2", "\n".join(TAGGED), "bye"]))
@@ -124,7 +125,7 @@ def test_a_message_of_many_lines(tmp_path: Path, form: str) -> None:
     assert (told.rank, told.host, told.lines[0].line) == (3, host, 3)
 
 
-@pytest.mark.parametrize("key", ["exc_info", "exception", "stack_trace", "traceback"])
+@for_each("key", ["exc_info", "exception", "stack_trace", "traceback"])
 def test_a_traceback_in_a_field_of_its_own(tmp_path: Path, key: str) -> None:
     record = {"message": "training failed", "level": "error", key: "\n".join(TRACE[3:]), "rank": 3}
     told = first(tmp_path, json.dumps({"message": "begin"}) + "\n" + json.dumps(record) + "\n")
@@ -267,7 +268,7 @@ def test_records_among_plain_lines(tmp_path: Path) -> None:
     assert first(tmp_path, "\n".join(mixed)).lines[0].line == 10
 
 
-@pytest.mark.parametrize(
+@for_each(
     "at",
     [
         1772366407,

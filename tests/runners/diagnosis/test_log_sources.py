@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import functools
 import gzip
 import io
 import lzma
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from each import for_each
 
 from distui.runners.diagnosis import log_sources
 from distui.runners.diagnosis.first_cause import Verdict, judge
@@ -159,9 +161,9 @@ def test_files_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     assert reading.files == [f"x/rank{rank}.log" for rank in (1, 9, 10, 100)]
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+@for_each("pack", [gzip.compress, functools.partial(bz2.compress, compresslevel=1), lzma.compress])
 def test_of_a_torn_file_the_beginning_is_read(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
-    data = pack(PLAIN + noise(2_000_000))
+    data = pack(PLAIN + noise(300_000))
     (tmp_path / "a.log").write_bytes(data[: len(data) * 3 // 4])
     reading, verdict = read(tmp_path / "a.log")
     assert [one.id for one in verdict.findings] == ["too-many-files"]
@@ -209,13 +211,12 @@ def test_a_tar_that_ends_within_a_header(tmp_path: Path) -> None:
     assert list(read(tmp_path / "logs.tar")[0].unread) == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     "data",
     [
         b"\x1f\x8bnothing", gzip.compress(b"\0" * 99), b"BZh9nothing", b"\xfd7zXZ\x00nothing",
         b"\x28\xb5\x2f\xfdnothing", b"PK\x03\x04nothing", gzip.compress(PLAIN)[:12],
     ],
-    ids=["gzip", "zeros", "bzip2", "xz", "zstd", "zip", "cut"],
 )  # fmt: skip
 def test_what_cannot_be_unpacked_at_all_is_one_sentence(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "a.log").write_bytes(data)

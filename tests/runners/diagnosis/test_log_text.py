@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 from pathlib import Path
 
-import pytest
+from each import for_each
 
 from distui.runners.diagnosis.first_cause import Verdict, judge
 from distui.runners.diagnosis.log_text import LONGEST, decoded, encoding_of, without_codes
@@ -32,7 +32,7 @@ def where(told: Verdict) -> tuple[str, int | None, int]:
 RIGHT = ("A rank raised KeyError: 'labels' at train.py:33.", 3, 4)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "data",
     [
         TRACE.encode(),
@@ -77,7 +77,7 @@ def test_a_bar_of_backspaces(tmp_path: Path) -> None:
     assert where(verdict(tmp_path, f"{bar}\n{TRACE}".encode())) == (RIGHT[0], 3, 5)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "\x1b[31mred\x1b[0m", "\x1b[1;38;5;196mred\x1b[m", "\x1b]0;title\x07red", "\x1b]8;;http://x\x1b\\red\x1b]8;;\x1b\\",

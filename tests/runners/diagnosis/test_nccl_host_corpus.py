@@ -9,7 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-import pytest
+from each import for_each
 
 TESTS = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TESTS / "rigs"))
@@ -24,8 +24,8 @@ HOST = re.compile(r"(?:^|\] )([\w.-]+):\d+:\d+ \[")
 FOLDER = re.compile(r"(?<![\w.])/(?!job/|sys/)\w+/[\w./-]+")
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-@pytest.mark.parametrize("version", VERSIONS)
+@for_each("scenario", SCENARIOS)
+@for_each("version", VERSIONS)
 def test_real_lines_lead_to_the_verdict(version: str, scenario: Scenario) -> None:
     assert wrong(scenario, of_folder(CORPUS / version / scenario.name)) == ""
 

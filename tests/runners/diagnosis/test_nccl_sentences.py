@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
+from each import for_each
 
 from distui.runners.diagnosis.first_cause import Verdict, judge
 from distui.runners.diagnosis.reading import Reading, read_all
@@ -155,7 +155,7 @@ def test_an_abort_of_nccl2_after_an_error_is_a_symptom(tmp_path: Path) -> None:
     assert (first.id, "unhandled cuda error" in first.text) == ("pt-async-error", True)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "said",
     ["Failed to initialize any NET plugin", "Error: network IBX not found.", "Error: network  not found."],
 )

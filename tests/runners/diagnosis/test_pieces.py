@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from each import for_each
 
 from .test_exceptions import said
 from .test_fragments import first_of
@@ -38,7 +38,7 @@ def test_the_type_of_an_exception_that_ray_passes_on_is_told_where_its_traceback
     assert first.text.startswith("The log ends within a traceback, of DistBackendError")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("lines", "words"),
     [
         (['  File "/srv/otter/data.py", line 172, in _load', "    raise StopIteration", "StopIteration   ",

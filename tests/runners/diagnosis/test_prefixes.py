@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from each import for_each
 
 from distui.runners.diagnosis.file_names import LocalRanks, Whose, older_attempts, owners
 from distui.runners.diagnosis.first_cause import LogFinding, judge
@@ -27,7 +27,7 @@ def first(lines: list[str], name: str = "a.log") -> LogFinding:
     return told
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("prefix", "rank", "host"),
     [
         ("", None, ""),
@@ -90,9 +90,7 @@ def test_prefixes_of_launchers_and_shippers(prefix: str, rank: int | None, host:
     assert (told.rank, told.host) == (rank, host)
 
 
-@pytest.mark.parametrize(
-    "form", ["{0}: ", "[{0}] ", "[default{0}]:", "[1,{0}]<stderr>:", "w{0}  | ", "[pod/t-{0}/main] "]
-)
+@for_each("form", ["{0}: ", "[{0}] ", "[default{0}]:", "[1,{0}]<stderr>:", "w{0}  | ", "[pod/t-{0}/main] "])
 def test_lines_of_several_ranks_among_each_other(form: str) -> None:
     other = [*TRACE[:-1], "ValueError: other"]
     lines = [
@@ -111,7 +109,7 @@ def test_lines_of_several_ranks_among_each_other(form: str) -> None:
     }
 
 
-@pytest.mark.parametrize(
+@for_each(
     "lines",
     [
         ["Epoch: 1", "Loss: 2", "Epoch: 2", "Loss: 1"],
@@ -128,7 +126,7 @@ def test_what_only_looks_like_a_prefix(lines: list[str]) -> None:
     assert {writer(line, None)[:4] for line in lines} == {(None, "", None, "")}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "rank"),
     [
         ("  [rank3]: Traceback (most recent call last):", 3),
@@ -170,7 +168,7 @@ def test_which_process_of_ray_is_which_rank() -> None:
 ELASTIC = "logs/none_x7f3q/attempt_0/{}/std{}.log"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("names", "expected"),
     [
         (["rank7.log"], [Whose(7)]),

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -116,7 +117,7 @@ FORMS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("form", FORMS)
+@for_each("form", FORMS)
 def test_every_form_is_read(form: str) -> None:
     assert headline(FORMS[form]) == RIGHT
 
@@ -127,7 +128,7 @@ LOADING = (
 )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("message", "text"),
     [
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from each import for_each
 
 from distui.runners.diagnosis.ras import Behind, Missing, RasError, missing, parse, parse_version, stuck
 
@@ -113,7 +114,7 @@ def test_counts_that_differ_and_move_are_normal() -> None:
     assert stuck(parse(report([200, 200, 200, 200])), parse(report([200, 200, 200, 200]))) == []
 
 
-@pytest.mark.parametrize("comma", ["", ","], ids=["2.28.9", "2.29.2"])
+@for_each("comma", ["", ","])
 def test_a_rank_that_is_missing_is_named_also_where_the_json_lacks_a_comma(comma: str) -> None:
     said = parse(report([200, 200, 200], GONE.format(comma=comma, dead="false")))
     assert missing(said) == [Missing(3, "gpu-b", 14, False)]
@@ -139,7 +140,7 @@ def test_the_text_form_names_a_small_group_of_outliers() -> None:
     assert stuck(parse(group), parse(group))[0].ranks == (2, 3)
 
 
-@pytest.mark.parametrize("text", ["", "ERROR: Unknown command", "{", '{"communicators": 3}', "{}"])
+@for_each("text", ["", "ERROR: Unknown command", "{", '{"communicators": 3}', "{}"])
 def test_what_is_no_report_is_refused(text: str) -> None:
     with pytest.raises(RasError):
         parse(text)

@@ -6,6 +6,7 @@ import asyncio
 import socket
 
 import pytest
+from each import for_each
 from ports import free_port
 
 from distui.runners.agent import nccl_switch as watch
@@ -36,7 +37,7 @@ def test_ranks_that_wait_may_be_asked_for() -> None:
     assert watch.refusal(waiting(), False, NOW) == ""
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("state", "why"),
     [
         (waiting(None), "not known"),
@@ -82,7 +83,7 @@ async def served(text: str, heard: list[str], at: socket.socket | None = None) -
     return await asyncio.start_server(serve, "127.0.0.1", 0)
 
 
-@pytest.mark.parametrize("as_json", [True, False])
+@for_each("as_json", [True, False])
 async def test_a_report_is_fetched(as_json: bool) -> None:
     heard: list[str] = []
     server = await served(report([200, 199]) if as_json else TEXT, heard)

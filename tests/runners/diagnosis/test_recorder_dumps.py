@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from patience import slowness
@@ -71,7 +72,7 @@ def test_the_rank_that_did_not_join(tmp_path: Path) -> None:
     assert verdict.first.lines[0].file == "job/nccl_trace_rank_0"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("other", "what"),
     [
         (entry(6, size=21, done=False), "all_reduce Float[21]"),
@@ -155,8 +156,8 @@ def within(value: Any, protocol: int = 2) -> bytes:
     return pickle.dumps(dump() | {"more": value}, protocol)
 
 
-@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-@pytest.mark.parametrize("how", ["os.system", "eval", "class", "method"])
+@for_each("protocol", [2, 3, 4, 5])
+@for_each("how", ["os.system", "eval", "class", "method"])
 def test_nothing_is_executed(tmp_path: Path, protocol: int, how: str) -> None:
     mark = tmp_path / "executed"
     value: Any = {
@@ -189,7 +190,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@for_each("name", HOSTILE)
 def test_hostile_pickles(name: str) -> None:
     assert is_dump(HOSTILE[name])
     with pytest.raises(DumpError) as raised:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from each import for_each
 
 from distui.runners.diagnosis.first_cause import Verdict, judge
 from distui.runners.diagnosis.reading import Reading
@@ -17,7 +17,7 @@ def verdict(*lines: str, pasted: bool = True) -> Verdict:
     return judge(reading)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "line",
     [
         SHADERS,
@@ -36,7 +36,7 @@ def test_a_word_of_trouble_is_quoted_where_nothing_else_tells_of_a_failure(line:
     assert (first.severity, first.lines[0].line) == ("error", 2)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "line",
     [
         "validation error 0.31", "mean squared error: 2.5e-3", "failed: 0", "0 errors, 0 failed", "errors=[]",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from each import for_each
 
 from distui.runners.model import Collective, PlanSummary, Pulse, RankPhase, RankPlace, RunPhase
 from distui.runners.state import Attempt, Rank, RunState
@@ -22,7 +22,7 @@ def state_of(backend: str, duration: float | None, calls: int = 3) -> RunState:
     return state
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("backend", "duration", "calls", "lacks"),
     [("nccl", None, 3, True), ("nccl", 1.5, 3, False), ("nccl", None, 0, False), ("gloo", None, 3, False)],
 )
@@ -34,7 +34,7 @@ def test_slow_ranks_need_durations_on_nccl(
     assert (UNTIMED in missing(state, LOGS)) is lacks
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("logs", "absent"),
     [
         (["node-0/attempt-002/rank-0.out", "node-1/attempt-002/rank-1.out"], ""),

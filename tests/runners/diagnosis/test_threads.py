@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
+from each import for_each
 
 from distui.runners.diagnosis.first_cause import judge
 from distui.runners.diagnosis.reading import read_all
@@ -78,7 +78,7 @@ def score(half: str) -> dict[str, float]:
 
 
 # What was reached: these only rise, and `silent`, failed jobs that are told as healthy, only falls.
-@pytest.mark.parametrize(
+@for_each(
     ("half", "least"),
     [
         ("develop", {"right": 0.99, "rank": 1.0, "host": 1.0, "silent": 1}),
@@ -94,7 +94,7 @@ def test_the_first_cause_is_named(half: str, least: dict[str, float]) -> None:
     assert {name: reached[name] for name in least if reached[name] < least[name]} == {}
 
 
-@pytest.mark.parametrize("half", HALVES)
+@for_each("half", HALVES)
 def test_a_healthy_log_has_no_first_cause(half: str) -> None:
     healthy = [one for one in told(half) if one.label["kind"] == HEALTHY]
     assert len(healthy) > 10

@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import pytest
+from each import for_each
 
 from distui.runners.diagnosis.first_cause import Verdict, judge
 from distui.runners.diagnosis.reading import read_all
@@ -131,7 +131,7 @@ def different(
     return others
 
 
-@pytest.mark.parametrize("form", WRAPPERS)
+@for_each("form", WRAPPERS)
 def test_a_wrapper_changes_no_first_cause(tmp_path: Path, form: str) -> None:
     assert len(logs()) > 130
     others = different(tmp_path, WRAPPERS[form], 2)
@@ -140,6 +140,6 @@ def test_a_wrapper_changes_no_first_cause(tmp_path: Path, form: str) -> None:
     assert others == []
 
 
-@pytest.mark.parametrize("form", RANKS)
+@for_each("form", RANKS)
 def test_nor_does_one_that_says_the_rank(tmp_path: Path, form: str) -> None:
     assert different(tmp_path, RANKS[form], 1) == []

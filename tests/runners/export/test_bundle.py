@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from each import for_each
 
 from distui.runners import export
 from distui.runners.errors import RunError
@@ -108,7 +109,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
 OUT = f"{TOP}/node-0/attempt-001/rank-0.out"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("info", "says"),
     [
         (member("/etc/passwd"), "belongs into no bundle"),
@@ -143,7 +144,7 @@ def changed(data: bytes, name: str) -> Callable[[Path], Path]:
     return make
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("make", "says"),
     [
         (changed(b"{}", "run.json"), ""),
@@ -183,7 +184,7 @@ def test_a_file_that_unfolds_without_end_is_refused(
         unpack(packed(tmp_path / "c.tar.gz", many[:3]), tmp_path / "third")
 
 
-@pytest.mark.parametrize("cut", [10, 200, -20])
+@for_each("cut", [10, 200, -20])
 def test_what_was_cut_off_is_refused(tmp_path: Path, cut: int) -> None:
     path = written(tmp_path / "a.tar.gz")
     path.write_bytes(path.read_bytes()[:cut])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from each import for_each
 
 from distui.runners import export
 from distui.runners.export import HEAD, Span
@@ -10,7 +10,7 @@ from distui.runners.export import HEAD, Span
 MIB = 1 << 20
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("size", "expected"),
     [
         (0, [Span(0, 0)]),

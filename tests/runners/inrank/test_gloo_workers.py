@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from each import for_each
 
 from distui.runners.inrank import gloo_workers
 
@@ -38,7 +39,7 @@ def test_a_rank_ends_well_while_gloo_still_holds_what_it_has_sent(place: Path) -
         assert started.ends() == 0, started.read("err")
 
 
-@pytest.mark.parametrize("awake", [True, False])
+@for_each("awake", [True, False])
 def test_only_a_thread_that_is_awake_is_waited_for_and_not_for_ever(
     awake: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import pytest
+from each import for_each
 
 from distui.runners.inrank.failure_causes import Death, classify, first_of
 from distui.runners.inrank.tracebacks import in_lines, note_of
@@ -134,7 +134,7 @@ EXCEPTIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "text", "named", "retry", "says"), EXCEPTIONS)
+@for_each(("kind", "text", "named", "retry", "says"), EXCEPTIONS)
 def test_what_an_exception_means(kind: str, text: str, named: str, retry: str, says: str) -> None:
     found = of(kind, text)
     assert (found.kind, found.retry, found.symptom) == (named, retry, False)
@@ -142,7 +142,7 @@ def test_what_an_exception_means(kind: str, text: str, named: str, retry: str, s
     assert found.remedy
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "text", "named"),
     [
         ("RuntimeError", "Gloo connectFullMesh failed with [pair.cc:152] timed out connecting, remote=[::1]:4$0",
@@ -202,7 +202,7 @@ LINES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("code", "lines", "named", "retry", "says"), LINES)
+@for_each(("code", "lines", "named", "retry", "says"), LINES)
 def test_what_a_code_and_the_last_lines_mean(
     code: int | None, lines: list[str], named: str, retry: str, says: str
 ) -> None:
@@ -374,7 +374,7 @@ UNFIT = [
 ]
 
 
-@pytest.mark.parametrize(("name", "kind", "text"), UNFIT)
+@for_each(("name", "kind", "text"), UNFIT)
 def test_what_does_not_fit_is_certain_before_the_first_step_alone(name: str, kind: str, text: str) -> None:
     first = of(kind, text, untrained=True)
     assert (first.kind, first.retry) == (name, "no")
@@ -387,7 +387,7 @@ def test_what_does_not_fit_is_certain_before_the_first_step_alone(name: str, kin
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "stack expects each tensor to be equal size, but got [3] at entry 0",

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from each import for_each
 
 from distui.runners.inrank import rank_pulse
 from distui.runners.inrank.rank_pulse import Collectives, counted, flight, inputs
@@ -147,7 +148,7 @@ def test_a_group_whose_entries_are_all_done_does_not_wait_whatever_the_counts_sa
     assert wholes == [False, True, True]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("used", "recorder"), [(["ProcessGroupGloo"], False), (["ProcessGroupGloo", "ProcessGroupNCCL"], True)]
 )
 def test_a_torch_that_records_nccl_alone_has_no_recorder_for_gloo(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each import for_each
 
 from distui.runners.inrank.control import Control
 
@@ -73,7 +74,7 @@ def test_another_user_is_refused_whatever_the_mode(desk: Desk, mode: int) -> Non
     assert [request["op"] for request in desk.asked] == ["ping"]
 
 
-@pytest.mark.parametrize("line", [b"[1]", b"null", b"{", b"\xff", b"[" * 100_000])
+@for_each("line", [b"[1]", b"null", b"{", b"\xff", b"[" * 100_000])
 def test_nonsense_is_shown_the_door_and_the_next_is_served(desk: Desk, line: bytes) -> None:
     asking = Asking(desk.path)
     asking.send(line)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each import for_each
 from patience import slowness
 from ports import free_port
 
@@ -137,7 +138,7 @@ def test_a_recorded_connection_serves_no_second_time(port: int) -> None:
         runner.ask([b"delete", b"replayed"], ANSWERS_S)
 
 
-@pytest.mark.parametrize("how", ["again", "changed", "skipped", "backwards"])
+@for_each("how", ["again", "changed", "skipped", "backwards"])
 def test_frames_of_a_genuine_connection_in_a_wrong_order_end_it(port: int, how: str) -> None:
     with connected(port) as peer:
         ours = os.urandom(NONCE)
@@ -168,7 +169,7 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("data", HOSTILE, ids=range(len(HOSTILE)))
+@for_each("data", HOSTILE)
 def test_garbage_gets_no_more_than_a_nonce(port: int, data: bytes) -> None:
     before = keys(port)
     with connected(port) as peer:
@@ -231,7 +232,7 @@ WORDS: list[list[bytes]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("words", WORDS, ids=range(len(WORDS)))
+@for_each("words", WORDS)
 def test_nonsense_of_a_genuine_runner_harms_only_its_own_connection(port: int, words: list[bytes]) -> None:
     with line(port) as other:
         with line(port) as runner, contextlib.suppress(Broken):

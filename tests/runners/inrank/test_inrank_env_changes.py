@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from each import for_each
 
 from distui.presets.worker_group import LAUNCHER_OWN, PER_RANK
 from distui.runners.inrank import control, env_changes, hook
@@ -43,7 +44,7 @@ def test_the_launchers_names_are_the_same_in_both_rooms() -> None:
     assert env_changes.RUNNERS == PER_RANK
 
 
-@pytest.mark.parametrize("changed", REFUSED.values(), ids=REFUSED.keys())
+@for_each("changed", REFUSED.values())
 def test_refused(changed: Any) -> None:
     assert env_changes.refusal(changed)
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from each import for_each
 
 from distui.runners.inrank import coordinator, rendezvous
 
@@ -28,7 +29,7 @@ def parsed(**about: Any) -> SimpleNamespace:
     return SimpleNamespace(**{**usual, **about})
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@for_each("rank", [0, 1])
 def test_the_static_recipe(rank: int) -> None:
     args = parsed(node_rank=rank, master_addr="127.0.0.1", master_port=8008)
     rendezvous.meet(args, PART)
@@ -52,7 +53,7 @@ def test_the_c10d_recipe_keeps_what_it_says() -> None:
     assert (own.rdzv_conf, own.local_addr) == ("is_host=1,order=1", "10.0.0.9")
 
 
-@pytest.mark.parametrize("backend", ["static", "c10d", "etcd-v2"])
+@for_each("backend", ["static", "c10d", "etcd-v2"])
 def test_one_node_meets_itself(backend: str) -> None:
     args = parsed(nnodes="1:1", rdzv_backend=backend, rdzv_endpoint="10.0.0.1:29400", local_addr="10.0.0.1")
     rendezvous.meet(args, PART)
@@ -80,7 +81,7 @@ def test_another_rendezvous_is_left_alone() -> None:
     assert vars(args) == before
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("nnodes", "of_plan", "several"),
     [("1", 1, False), ("1:1", 4, False), ("2", 2, True), ("1:4", 4, True), ("2", 1, None)],
 )

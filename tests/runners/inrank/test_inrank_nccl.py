@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from each import for_each
 from patience import slowness
 
 from distui.presets.nccl import DEFAULT_SUBSYS
@@ -288,7 +289,7 @@ async def test_the_real_library_follows_on_a_running_rank() -> None:
         await run.wrote("rank-0.3.nccl", "NCCL INFO", seconds=10.0)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("backend", "planned", "used", "no"),
     [("cpu:gloo,cuda:nccl", "gloo", {"nccl"}, False), ("cpu:gloo,cuda:nccl", None, {"gloo"}, True),
      ("cpu:gloo,cuda:nccl", "nccl", {"gloo"}, False), ("cpu:gloo,cuda:nccl2", "gloo", {"gloo", "nccl2"}, False)],
@@ -300,7 +301,7 @@ def test_whether_collectives_have_gone_through_nccl(
     assert unused(backend, planned, used) is no
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("backend", "planned", "no"),
     [("gloo", "gloo", True), ("gloo", "nccl", True), ("", "gloo", False), ("cpu:gloo,cuda:nccl", "gloo", True),
      ("cpu:gloo,cuda:nccl", "nccl", False), ("nccl", "gloo", False), ("nccl", "nccl", False), ("", "nccl", False),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
+from each import for_each
 
 from distui.runners.inrank.failure_causes import Death, Failure, classify, left_early
 from distui.runners.inrank.restart_policy import UNLIMITED, after_failure, hopeless, how_it_ended
@@ -13,7 +13,7 @@ from distui.runners.model import RankPhase
 POLICY = {"limit": 3, "backoff_s": 1.0, "backoff_max_s": 3.0, "reset_after_s": 600.0}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("failures", "healthy_s", "expected"),
     [
         (0, 5.0, (True, 1.0, 1)),
@@ -42,7 +42,7 @@ def test_a_launcher_that_decides_for_itself_is_never_held_up() -> None:
     assert after_failure(UNLIMITED, 5000, 0.0) == (True, 0.0, 5001)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("exit_code", "asked", "after_another", "name"),
     [
         (0, False, False, RankPhase.SUCCEEDED),
@@ -82,7 +82,7 @@ def test_what_would_come_again_is_not_tried_again() -> None:
     assert not hopeless(POLICY, None, None, 1.0), "nothing is known"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("failure", "earlier", "healthy_s", "said"),
     [
         (failed(), None, 1.0, ""),
@@ -117,7 +117,7 @@ def test_the_same_failure_at_the_same_step_is_given_up(
     assert not hopeless(UNLIMITED, failure, earlier, healthy_s)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("key", "earlier_s", "healthy_s", "gives_up"),
     [
         ("signal 6", 24.0, 20.0, True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-import pytest
+from each import for_each
 
 from distui.runners.inrank.coordinator import LOST_S, Rounds
 
@@ -93,7 +93,7 @@ def test_a_closed_rendezvous_takes_nobody() -> None:
     assert rounds.place("a", 1) is None
 
 
-@pytest.mark.parametrize("seed", range(200))
+@for_each("seed", range(200))
 def test_whatever_happens_a_round_is_of_one_size_and_its_ranks_are_numbered(seed: int) -> None:
     """Nodes join, die, are replaced and lost at random; in the end all who are left meet."""
     chance = random.Random(seed)

@@ -8,6 +8,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from each import for_each
 
 from distui.runners.inrank import rank_changes
 
@@ -26,7 +27,7 @@ class Store:
             raise NotImplementedError("The libuv TCPStore backend does not support a listen fd")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("version", "listens", "backend"),
     [
         ("2.7.1+cu126", False, "older"),

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from each import for_each
 
 from distui.runners.inrank import joined_ranks
 from distui.runners.inrank.joined_ranks import JoinedRanks
@@ -30,7 +31,7 @@ def joined_in(run_dir: Path, reported: list[dict[str, Any]]) -> JoinedRanks:
     return joined
 
 
-@pytest.mark.parametrize(("code", "states"), [(0, ["succeeded"]), (1, [])])
+@for_each(("code", "states"), [(0, ["succeeded"]), (1, [])])
 def test_a_command_that_ends_well_answers_for_ranks_whose_end_nobody_saw(
     tmp_path: Path, code: int, states: list[str]
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from each import for_each
 
 from distui.runners.telemetry.signal_names import Reported, ReportedValue, best, of_trackers
 
@@ -58,7 +59,7 @@ for step in range(1, 4):
 
 
 @needs("wandb", "torch")
-@pytest.mark.parametrize("mode", ["offline", "disabled"])
+@for_each("mode", ["offline", "disabled"])
 def test_wandb(place: Path, mode: str) -> None:
     script = (
         "import wandb\nwandb.init(project='p')\nLOG = lambda values, step: wandb.log(values, step=step)\n"
@@ -198,9 +199,7 @@ pl.Trainer(accelerator="cpu", max_epochs=2, log_every_n_steps=1, enable_progress
 
 
 @needs("lightning")
-@pytest.mark.parametrize(
-    "logger", ["False", "__import__('lightning.pytorch.loggers', fromlist=['x']).CSVLogger(DIR)"]
-)
+@for_each("logger", ["False", "__import__('lightning.pytorch.loggers', fromlist=['x']).CSVLogger(DIR)"])
 def test_lightning(place: Path, logger: str) -> None:
     script = f"DIR = {str(place / 'l')!r}\n" + LIGHTNING.replace("LOGGER", logger)
     told = reported(place, script, HOME=str(place))

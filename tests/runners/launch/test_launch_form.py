@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from each import for_each
 
 from distui.presets.render import plan_to_json
 from distui.runners import run_directories
@@ -43,7 +44,7 @@ def test_an_unknown_variable_of_nccl_is_in_the_preview(here: Path) -> None:
     assert "NCCL_FOOBAR=1" in seen.text
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("place", "kind"),
     [
         ("", "local"),
@@ -58,7 +59,7 @@ def test_what_a_place_is(place: str, kind: str) -> None:
     assert kind_of(place) == kind
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "why"),
     [
         ({"nodes": "2"}, "2 nodes need a place"),
@@ -90,7 +91,7 @@ def ways(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("typed", "lines"),
     [
         ("", ["team:hang"]),
@@ -108,7 +109,7 @@ def test_the_plan_has_the_ways_that_were_typed(
     assert shown == [f"notify       {line}" for line in lines]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("typed", "why"),
     [
         ("phone", "there is no way phone"),

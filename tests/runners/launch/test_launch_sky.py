@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from each import for_each
 
 from distui.presets.plan import Request
 from distui.presets.render import plan_from_json
@@ -123,7 +124,7 @@ def test_dry_run_prints_plan_and_task(capsys: pytest.CaptureFixture[str]) -> Non
     assert run_directories.entries() == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "sentence"),
     [
         (["--gpus", "H100:8", "--", "train.py"], "--gpus is for nodes through SkyPilot: add --on sky"),
@@ -204,13 +205,11 @@ def test_the_nodes_are_told_exactly_the_plan(monkeypatch: pytest.MonkeyPatch) ->
     assert hidden is found.hidden
 
 
-@pytest.mark.parametrize(
-    ("script", "workdir"), [("../train.py", None), ("sub/../../x.py", None), ("../train.py", "sub")]
-)
+@for_each(("script", "workdir"), [("../train.py", None), ("sub/../../x.py", None), ("../train.py", "sub")])
 def test_a_script_outside_of_what_is_copied_is_refused(
     code: Path, script: str, workdir: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (code / "sub").mkdir()
+    (code / "sub").mkdir(exist_ok=True)
     for folder in (code.parent, code):
         (folder / "train.py").write_text("import torch\n")
     (code / "sub" / "inner.py").write_text("import torch\n")
@@ -305,7 +304,7 @@ def test_a_launch_of_a_task_tells_its_errors(
     assert "/nowhere/python" in err
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("run", "row"),
     [
         ("fabric run --accelerator cuda t.py", "fabric (run: line 1), unknown to distui: the screen shows"),
@@ -326,7 +325,7 @@ def test_the_launcher_of_a_task_is_named(
     assert f"launcher     {row}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "sentence"),
     [
         (
@@ -352,7 +351,7 @@ def test_a_file_that_is_no_single_task_is_refused(
 def test_the_script_that_is_checked_is_the_one_that_is_copied(
     code: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (code / "sub").mkdir()
+    (code / "sub").mkdir(exist_ok=True)
     (code / "sub" / "train.py").write_text("import os\nos.environ['NCCL_TIMEOUT'] = '3'\n")
     words = ["--on", "aws", "--gpus", "H100:8", "--workdir", "sub", "--json", "--", "train.py"]
     assert main(["plan", "ddp", *words]) == 0

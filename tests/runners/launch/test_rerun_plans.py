@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each import for_each
 
 from distui.presets.plan import Request
 from distui.presets.render import plan_to_json
@@ -109,13 +110,12 @@ def test_without_changes_it_is_the_very_plan() -> None:
     assert second.asked == replace(first.asked, request=replace(first.asked.request, name="train"))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "place",
     [
         OnHosts(hosts=[Named("gpu1", 4), Named("me@gpu2")], options=("-F", "/x"), head="10.0.0.1", workdir="/w"),
         OnSky(resources=Resources(gpus="H100:8", any_of=({"infra": "aws"},), mounts={"/d": "s3://b"}), managed=True),
     ],
-    ids=["hosts", "sky"],
 )  # fmt: skip
 def test_every_place_is_kept_whole(place: LaunchPlace, tmp_path: Path) -> None:
     launch = LaunchRequest(

@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from each import for_each
 
 from distui.runners.diagnosis import log_sources
 from distui.runners.logs import gaps
@@ -176,7 +177,7 @@ def test_a_file_system_without_holes_is_said(tmp_path: Path, monkeypatch: pytest
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     "spoil",
     [
         lambda path: path.write_text("garbage"), lambda path: path.write_text('{"begin": 5, "end": 3, "lines": 1}'),

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -145,7 +146,7 @@ def test_an_index_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert TimeRecords(records).of(29_980).slack < 1.0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "at"),
     [
         ("2023-11-14T22:13:18.5Z step", T - 1.5),

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,7 +63,7 @@ def test_the_command_and_the_services_have_logs_too() -> None:
     assert (runner.attempt, runner.label) == (None, "runner")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "",
@@ -125,7 +126,7 @@ def trap(tmp_path: Path) -> Path:
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize(
+@for_each(
     ("name", "why"),
     [
         ("../secret", "without '..'"),

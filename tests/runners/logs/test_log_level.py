@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from each import for_each
 
 from distui.runners.logs.follow import RULES, Level, level_of
 
@@ -42,7 +42,7 @@ LINES = [
 ]
 
 
-@pytest.mark.parametrize(("line", "level"), LINES)
+@for_each(("line", "level"), LINES)
 def test_level(line: str, level: Level) -> None:
     assert level_of(line) is level
 

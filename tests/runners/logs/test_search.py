@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from each import for_each
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -85,7 +86,7 @@ def test_every_line_is_given_once_with_its_place(data: bytes, limit: int, patter
     assert all(start == 0 or data[start - 1 : start] == b"\n" for start in starts)
 
 
-@pytest.mark.parametrize("pattern", ["needle", "n[e]edle", "(?i)NEEDLE", r"needle\s"])
+@for_each("pattern", ["needle", "n[e]edle", "(?i)NEEDLE", r"needle\s"])
 def test_a_dense_literal_and_a_long_file(tmp_path: Path, pattern: str) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"need less\n" * 300_000 + b"a needle \n" + b"need less\n" * 5)
@@ -97,8 +98,8 @@ def test_a_dense_literal_and_a_long_file(tmp_path: Path, pattern: str) -> None:
     assert (matches, starts) == (b"a needle \n", [3_000_000])
 
 
-@pytest.mark.parametrize("pattern", ["needle", "(?i)Needle.*six"])
-@pytest.mark.parametrize("other", ["", "é ▏"])
+@for_each("pattern", ["needle", "(?i)Needle.*six"])
+@for_each("other", ["", "é ▏"])
 def test_a_rare_literal_is_found_by_its_rarest_byte(
     monkeypatch: pytest.MonkeyPatch, pattern: str, other: str
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
+from each import for_each
 
 from distui.presets.finding import Finding
 from distui.runners.diagnosis import died
@@ -66,7 +66,7 @@ def test_of_several_nodes_the_sentence_names_the_one() -> None:
     assert said.node == 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("retry", "words"),
     [
         ("no", "look at that line; a restart cannot help before that"),
@@ -121,7 +121,7 @@ def test_memory_is_told_by_those_who_know_more() -> None:
     assert one(failed(silent)).id == "died-cuda-oom"
 
 
-@pytest.mark.parametrize("outcome", [Outcome.SUCCEEDED, Outcome.RESTARTED, Outcome.STOPPED])
+@for_each("outcome", [Outcome.SUCCEEDED, Outcome.RESTARTED, Outcome.STOPPED])
 def test_what_was_asked_for_or_went_well_is_no_death(outcome: Outcome) -> None:
     assert found(failed(RAISED, outcome=outcome)) == []
 
@@ -193,7 +193,7 @@ def test_nothing_is_said_of_a_run_that_its_user_stops() -> None:
         assert found(state) == []
 
 
-@pytest.mark.parametrize("kind", ["peer-gone", "timeout"])
+@for_each("kind", ["peer-gone", "timeout"])
 def test_a_rank_that_was_done_before_the_others_is_named_and_not_its_victim(kind: str) -> None:
     state = failed(cause(rank=0, kind=kind, symptom=True, text="rank 0 lost its connection", victims=(3,)))
     state.ranks[2].phase = RankPhase.SUCCEEDED
@@ -205,7 +205,7 @@ def test_a_rank_that_was_done_before_the_others_is_named_and_not_its_victim(kind
     assert one(state).rank == 0
 
 
-@pytest.mark.parametrize(("growing", "said"), [(True, True), (False, False)])
+@for_each(("growing", "said"), [(True, True), (False, False)])
 def test_of_a_rank_that_was_killed_the_growth_of_its_memory_is_evidence(growing: bool, said: bool) -> None:
     killed = cause(kind="killed", signal="SIGKILL", exit_code=None, last_lines=(), where="")
     sizes = [300 + (26 * at if growing else 0) for at in range(50)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from each import for_each
 
 from distui.presets.finding import Finding
 from distui.runners.model import OwnLine, ProcessGroup, Pulse, RankPhase, RunPhase, Site
@@ -88,7 +88,7 @@ def test_a_rank_that_is_behind_is_quoted_with_what_it_alone_wrote() -> None:
     assert not any("UserWarning" in line for line in only(made.hang()).evidence)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@for_each("rank", [0, 1])
 def test_of_two_ranks_in_different_calls_the_one_that_wrote_why_is_named(rank: int) -> None:
     made = Made(ranks=2)
     calls = {rank: call(42, "barrier", sites=END), 1 - rank: call(42)}
@@ -126,7 +126,7 @@ def test_the_text_stays_while_time_goes_on() -> None:
     assert made.hang() == later.hang()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("stack", "known", "said"),
     [
         (IN_LOADER, "hang-loader", "waits for its data loader at train.py:70 main"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from each import for_each
 
 from distui.runners.model import Pulse, Site
 
@@ -70,7 +70,7 @@ def test_a_rank_that_makes_steps() -> None:
     assert quiet(beside(*counted).hang())
 
 
-@pytest.mark.parametrize("stack", [IN_SAVE, LOAD])
+@for_each("stack", [IN_SAVE, LOAD])
 def test_a_checkpoint_that_is_being_written(stack: tuple[Site, ...]) -> None:
     assert quiet(beside(*series(0, stack, share=0.001, bytes_s=1 << 20, enqueued=41, state="D")).hang())
 

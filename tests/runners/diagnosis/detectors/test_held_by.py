@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
+from each import for_each
 from msgspec import structs
 
 from distui.runners.model import Pulse, RankThread, Site
@@ -53,7 +53,7 @@ def test_a_holder_that_is_not_seen_here_is_no_guess() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("call", "on", "words"),
     [
         ("open", "FIFO /run/{pipe}", "opens FIFO /run/{pipe}"),

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from each import for_each
 from msgspec import structs
 
 from distui.presets.finding import Finding
@@ -150,7 +151,7 @@ def test_a_stop_is_no_failure() -> None:
 # --- what would fit ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("preset", "kind", "following"),
     [
         ("ddp", "ddp", "zero1"),
@@ -214,7 +215,7 @@ def test_a_kill_on_the_whole_node_and_who_held_most() -> None:
     assert "rank 0 held more: 40.0 GiB" in one.evidence
 
 
-@pytest.mark.parametrize(("used", "ids"), [(7.8, ["oom-cgroup"]), (5.0, [])])
+@for_each(("used", "ids"), [(7.8, ["oom-cgroup"]), (5.0, [])])
 def test_a_kill_that_the_kernel_does_not_explain_counts_where_memory_was_full(
     used: float, ids: list[str]
 ) -> None:
@@ -232,7 +233,7 @@ def test_an_allocation_that_failed_is_no_kill() -> None:
     assert line in one.evidence
 
 
-@pytest.mark.parametrize(("used", "tried", "refused"), [(9, 2, True), (62, 2, False), (9, 60, False)])
+@for_each(("used", "tried", "refused"), [(9, 2, True), (62, 2, False), (9, 60, False)])
 def test_an_allocation_that_failed_on_a_node_with_room(used: float, tried: int, refused: bool) -> None:
     """`ulimit -v`: not the memory of the node ran out."""
     line = f"RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate {tried * GIB} bytes."
@@ -273,7 +274,7 @@ def test_memory_that_grows_steadily_towards_the_limit() -> None:
     assert found(state, **growing(10, 31)) == [one]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "host", "curves"),
     [
         ("slowly", full(30), growing(10, 11)),
@@ -299,7 +300,7 @@ def shape(size: Callable[[float], float]) -> list[tuple[float, int]]:
     return [(NOW - 900 + at, round(GIB * size(at))) for at in range(0, 900, 2)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "size", "grows"),
     [
         ("line", lambda at: 1 + at / 100, True),
@@ -370,7 +371,7 @@ def test_a_curve_stays_small_and_dense_at_its_end() -> None:
     assert kept.points[-1].at == 3998.0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("values", "text"),
     [
         ([], ""),

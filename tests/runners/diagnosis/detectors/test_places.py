@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from each import for_each
 
 from distui.runners.diagnosis.activity import Kind, place, users
 from distui.runners.model import Site
@@ -42,7 +42,7 @@ def package(path: str, name: str) -> Site:
 GATHER = torch("distributed/distributed_c10d.py", "gather_object")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("stack", "kind"),
     [
         ((), Kind.UNKNOWN),
@@ -80,7 +80,7 @@ def test_kinds(stack: tuple[Site, ...], kind: Kind) -> None:
     assert place(stack).kind is kind
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("stack", "op"),
     [
         (IN_ALL_REDUCE, "all_reduce"),

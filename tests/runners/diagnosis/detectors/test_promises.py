@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from each import for_each
 
 from distui.presets.finding import Finding
 from distui.presets.load import load
@@ -113,7 +114,7 @@ def planned(tmp_path: Path, **env: str) -> Plan:
     return replace(plan, env={**plan.env, **env})
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 5])
+@for_each("nodes", [1, 2, 5])
 def test_a_healthy_job_is_silent(nodes: int) -> None:
     assert Job(nodes).found() == {}
 
@@ -137,7 +138,7 @@ def test_tcp_although_the_node_has_rdma(job: Job) -> None:
     )
 
 
-@pytest.mark.parametrize("env", [{"NCCL_IB_DISABLE": "1"}, {"NCCL_NET": "Socket"}])
+@for_each("env", [{"NCCL_IB_DISABLE": "1"}, {"NCCL_NET": "Socket"}])
 def test_tcp_that_was_asked_for_is_none(job: Job, env: Mapping[str, str]) -> None:
     job.network, job.env = dict.fromkeys(range(2), "Socket"), dict(env)
     assert job.found() == {}
@@ -184,7 +185,7 @@ def test_gpudirect_that_nobody_wants_or_can_have(job: Job, tmp_path: Path) -> No
     assert [name for name in job.found() if "gdr" in name] == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("bootstrap", "why"),
     [
         ("docker0:172.17.0.1", "a virtual interface that seldom leads to another machine"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
+from each import for_each
 
 from distui.runners.diagnosis.slow_reasons import Reason, reasons
 from distui.runners.diagnosis.view import View
@@ -63,7 +63,7 @@ def test_nothing_known_is_no_reason() -> None:
 USUAL = {"sm_mhz": 1700, "throttle": ()}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("own", "text"),
     [
         ({"sm_mhz": 1100, "throttle": ("power cap",)}, "power cap, 1.1 of 1.7 GHz"),
@@ -79,9 +79,7 @@ def test_low_clocks(own: dict[str, Any], text: str) -> None:
     assert texts(joined(own, USUAL)) == [text]
 
 
-@pytest.mark.parametrize(
-    "own", [{"sm_mhz": 1690, "throttle": ("power cap",)}, {"throttle": ("power cap",)}]
-)
+@for_each("own", [{"sm_mhz": 1690, "throttle": ("power cap",)}, {"throttle": ("power cap",)}])
 def test_a_power_cap_without_lower_clocks_is_no_reason(own: dict[str, Any]) -> None:
     assert joined(own, USUAL) == []
 
@@ -91,7 +89,7 @@ def test_low_clocks_everywhere_are_no_reason() -> None:
     assert joined(same, same) == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("own", "usual", "text"),
     [
         (
@@ -113,7 +111,7 @@ def test_links_and_memory(own: dict[str, Any], usual: dict[str, Any], text: str)
     assert texts(joined(own, usual)) == [text]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("sample", "samples", "text"),
     [
         ({"throttled_percent": 80.0}, {"throttled_percent": 0.0}, "its cgroup's CPU quota holds it back"),
@@ -148,7 +146,7 @@ def test_little_page_cache_is_evidence_of_reading() -> None:
     assert one.evidence == "little of the node's memory is page cache"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("host", "hosts", "text"),
     [
         (
@@ -176,7 +174,7 @@ def test_a_single_node_that_is_short_of_cores_slows_all_its_ranks_alike() -> Non
 SAVING = (Site("/job/train.py", 70, "log_images"), *STACK)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("stack", "text"),
     [
         (LOADER, "it waits for its data loader (data.py:12 __getitem__)"),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from each import for_each
 from msgspec import structs
 
 from distui.presets.finding import Finding
@@ -32,8 +33,8 @@ def alarms(view: View) -> list[Finding]:
     return [one for one in found(view) if one.severity != "note"]
 
 
-@pytest.mark.parametrize("overlap", [False, True])
-@pytest.mark.parametrize("ranks", [2, 4, 9])
+@for_each("overlap", [False, True])
+@for_each("ranks", [2, 4, 9])
 def test_a_slow_rank_is_named_with_its_price(ranks: int, overlap: bool) -> None:
     (one,) = found(Training(ranks=ranks, overlap=overlap, late=slow(1)).view())
     assert (one.id, one.severity, one.rank, one.node) == ("straggler", "warning", 1, 0)
@@ -85,9 +86,9 @@ def test_the_same_without_counted_steps() -> None:
     assert "% of the time" in one.text
 
 
-@pytest.mark.parametrize("calls", [2, 4])
-@pytest.mark.parametrize("counted", [False, True])
-@pytest.mark.parametrize("nccl", [False, True])
+@for_each("calls", [2, 4])
+@for_each("counted", [False, True])
+@for_each("nccl", [False, True])
 def test_a_broadcast_in_each_step_parts_no_steps(calls: int, counted: bool, nccl: bool) -> None:
     """DDP sends its buffers from rank 0 before each forward pass: those wait only for that one."""
     made = Training(begins="broadcast", calls=calls, counted=counted, nccl=nccl, late=slow(1))
@@ -106,7 +107,7 @@ def test_an_unknown_group_says_nothing() -> None:
     assert found(Training(told=False, group="7", late=slow(2)).view()) == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "training"),
     [
         ("even", Training()),
@@ -126,7 +127,7 @@ def test_healthy_jobs_are_left_alone(name: str, training: Training) -> None:
     assert alarms(training.view()) == [], name
 
 
-@pytest.mark.parametrize(("seconds", "late", "count"), [(4.0, 0.2, 0), (8.0, 0.07, 0), (9.0, 0.3, 1)])
+@for_each(("seconds", "late", "count"), [(4.0, 0.2, 0), (8.0, 0.07, 0), (9.0, 0.3, 1)])
 def test_a_short_time_says_something_only_of_a_high_price(seconds: float, late: float, count: int) -> None:
     training = Training(late=slow(1, late))
     arrivals = arrivals_of(training.history(seconds, 0.5), 4)
@@ -147,7 +148,7 @@ def test_a_short_time_says_something_only_of_a_high_price(seconds: float, late: 
     )
 
 
-@pytest.mark.parametrize("seed", range(22, 27))
+@for_each("seed", range(22, 27))
 def test_luck_with_very_uneven_steps_accuses_nobody(seed: int) -> None:
     times, made = random.Random(seed), dict[tuple[int, int], float]()
 
@@ -159,7 +160,7 @@ def test_luck_with_very_uneven_steps_accuses_nobody(seed: int) -> None:
     assert alarms(Training(ranks=2, step_s=0.02, late=late).view(30.0)) == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("others", "hidden", "raised"),
     [(2, False, "input-bound"), (1, False, "straggler"), (0, False, "straggler"), (2, True, "straggler")],
 )
@@ -183,10 +184,9 @@ def test_who_waits_for_its_loader_is_slow_only_if_the_others_workers_have_less_t
         )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("filled", "asleep"),
     [((0, 2, 2), 0), ((2, 2, 0), 0), ((0, 1, 2, 2), 0), ((0, 0, 0, 0, 2, 2), 4)],
-    ids=["when the queue was filled", "once lately", "twice", "for one late batch"],
 )
 def test_workers_that_had_nothing_to_do_for_a_moment_make_no_straggler(
     filled: tuple[int, ...], asleep: int

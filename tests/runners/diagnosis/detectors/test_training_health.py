@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import pytest
+from each import for_each
 
 from distui.presets.finding import Finding
 from distui.runners.diagnosis.detectors import owns
@@ -95,7 +95,7 @@ def test_a_loss_that_is_finite_again_clears_it() -> None:
     assert told.report(loss=2.1) == []
 
 
-@pytest.mark.parametrize("first", [math.nan, math.inf])
+@for_each("first", [math.nan, math.inf])
 def test_an_empty_mean_at_the_start_is_none(first: float) -> None:
     told = Told()
     assert told.report(loss=first) == []
@@ -146,7 +146,7 @@ HEALTHY: dict[str, Callable[[], list[float]]] = {
 }
 
 
-@pytest.mark.parametrize("name", HEALTHY)
+@for_each("name", HEALTHY)
 def test_a_healthy_loss_raises_nothing(name: str) -> None:
     assert Told().all(HEALTHY[name]()) == []
 
@@ -201,9 +201,7 @@ def test_a_throughput_that_dropped_with_a_restart_is_found() -> None:
     assert told.report(loss=2.0, tokens_s=9_900.0) == []
 
 
-@pytest.mark.parametrize(
-    "case", ["few reports", "other world size", "other source", "a slow warm-up", "a bit slower"]
-)
+@for_each("case", ["few reports", "other world size", "other source", "a slow warm-up", "a bit slower"])
 def test_what_is_no_drop(case: str) -> None:
     told = Told()
     told.all([2.0] * (5 if case == "few reports" else 40), tokens_s=10_000.0)
