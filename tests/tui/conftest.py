@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +12,12 @@ from pathlib import Path
 import pytest
 import scripted as play
 import several
+from looks import FOLDER, Look
 from textual._context import active_app
+from textual._compositor import Compositor
 from textual._wait import SLEEP_GRANULARITY
+from textual.css.model import RuleSet
+from textual.css.stylesheet import Stylesheet
 from textual.pilot import Pilot
 from textual.widgets import Input
 
@@ -96,6 +100,33 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compose a screen only if the test looks at it, as Rig.screen() does. Tests of painting take `painted`."""
+
+    def keep_nothing(compositor: Compositor, full: bool = False, **options: object) -> None:
+        compositor._dirty_regions.clear()
+
+    monkeypatch.setattr(Compositor, "render_update", keep_nothing)
+
+
+_rules: dict[Hashable, list[RuleSet]] = {}
+_parse_rules = Stylesheet._parse_rules
+
+
+@pytest.fixture(autouse=True)
+def parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parse each style sheet once per process, not once per app."""
+
+    def parse(sheet: Stylesheet, *source: Hashable, **options: Hashable) -> list[RuleSet]:
+        key = (source, tuple(options.items()), frozenset(sheet._variables.items()))
+        if key not in _rules:
+            _rules[key] = _parse_rules(sheet, *source, **options)
+        return _rules[key]
+
+    monkeypatch.setattr(Stylesheet, "_parse_rules", parse)
+
+
+@pytest.fixture(autouse=True)
 def still(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cursor that does not blink."""
     monkeypatch.setattr(Input, "_toggle_cursor", lambda field: None)
@@ -137,6 +168,13 @@ def rig(tmp_path: Path) -> Start:
         return made
 
     return make
+
+
+@pytest.fixture
+def look(request: pytest.FixtureRequest) -> Look:
+    """Compares screens with the file of the test."""
+    folder, name = (text.removeprefix("test_") for text in (request.path.stem, request.function.__name__))
+    return Look(FOLDER / folder / f"{name}.txt")
 
 
 @asynccontextmanager

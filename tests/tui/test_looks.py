@@ -1,56 +1,25 @@
-"""Snapshots of the screens: a change of looks is a change that somebody looked at.
-
-After a wanted change: `pytest tests/tui/test_looks.py --snapshot-update`, then look at the SVG files.
-"""
+"""What screens of a run and the list of runs look like; see looks.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from pathlib import Path
 
 import pytest
 import scripted as play
 from conftest import Rig, Start
+from looks import FOLDER, MIDDLE, SMALL, Look, is_grey, palette, settled
 from test_runs_list import several_runs
-from textual.pilot import Pilot
 
 from distui.presets.finding import Finding
 from distui.runners.model import AttemptEnded, Event, FindingRaised, Outcome, RestartDelayed
+from distui.tui import paint
 
-Compare = Callable[..., bool]
-Script = Iterable[tuple[float, Event]]
-
-SMALL, MIDDLE, LARGE = (80, 24), (120, 40), (200, 60)
-
-pytestmark = pytest.mark.timeout(60)
-
-
-def look(
-    snap: Compare,
-    it: Rig,
-    size: tuple[int, int],
-    wanted: str,
-    press: Iterable[str] = (),
-    then: str = "",
-    later: float = 0.0,
-) -> bool:
-    """The screen once it shows `wanted`, after `press` once it shows `then`, `later` seconds older."""
-
-    async def settle(pilot: Pilot[None]) -> None:
-        it.pilot = pilot
-        await it.until(lambda: wanted in it.screen())
-        it.now += later
-        for key in press:
-            await it.press(key)
-        await it.until(lambda: then in it.screen())
-        await pilot.pause()
-
-    same = snap(it.app, terminal_size=size, run_before=settle)
-    assert it.app._exception is None
-    return same
+LOW = (60, 15)
 
 
 def troubled() -> list[tuple[float, Event]]:
-    """A failure that waits for its restart, and findings."""
+    """A failure that waits for its restart, and a finding."""
     finding = Finding(
         "slow", "warning", "rank 4 waits least: it is the straggler", rank=4, remedy="look at GPU 4"
     )
@@ -62,124 +31,119 @@ def troubled() -> list[tuple[float, Event]]:
     ]
 
 
-@pytest.mark.parametrize("size", [SMALL, MIDDLE, LARGE], ids=["80x24", "120x40", "200x60"])
-def test_overview(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
-    assert look(snap_compare, rig(play.running()), size, "step 29")
+def test_each_file_has_its_test() -> None:
+    tests = {
+        f"{file.stem.removeprefix('test_')}/{name}.txt"
+        for file in Path(__file__).parent.glob("test_looks*.py")
+        for name in re.findall(r"def test_(\w+)", file.read_text())
+    }
+    assert {str(file.relative_to(FOLDER)) for file in FOLDER.rglob("*.*")} <= tests
 
 
-@pytest.mark.parametrize("size", [SMALL, MIDDLE, LARGE], ids=["80x24", "120x40", "200x60"])
-def test_ranks(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
-    assert look(snap_compare, rig(play.running()), size, "step 29", ["2"], then="[2 Ranks]")
+def test_palette(look: Look) -> None:
+    for theme in paint.THEMES:
+        look.add(theme.name, [f"{name:8} {value}" for name, value in palette(theme).items()])
+    look.compare()
 
 
-def test_ranks_in_light(snap_compare: Compare, rig: Start) -> None:
-    assert look(snap_compare, rig(play.running()), MIDDLE, "step 29", ["t", "2"], then="[2 Ranks]")
+async def test_overview(look: Look, rig: Start) -> None:
+    await look(lambda: rig(play.running()))
 
 
-def test_ranks_without_colour(snap_compare: Compare, rig: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert look(snap_compare, rig(play.running()), MIDDLE, "step 29", ["2"], then="[2 Ranks]")
+async def test_overview_in_ascii(look: Look, rig: Start) -> None:
+    await look(lambda: rig(play.running(), ascii_only=True), sizes=[SMALL])
 
 
-def test_without_gpus(snap_compare: Compare, rig: Start) -> None:
-    assert look(snap_compare, rig(play.running(2, gpu=False), ranks=2), SMALL, "step 29")
+async def test_ranks(look: Look, rig: Start) -> None:
+    await look(lambda: rig(play.running()), "2")
 
 
-@pytest.mark.parametrize("size", [SMALL, MIDDLE], ids=["80x24", "120x40"])
-def test_restart_pending(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
-    assert look(snap_compare, rig(troubled()), size, "rank 3 ready", then="restart in")
+async def test_ranks_in_other_themes(look: Look, rig: Start) -> None:
+    async with settled(rig(play.running()), MIDDLE) as it:
+        await it.press("2")
+        for theme in ("light", "the terminal's own"):
+            await it.press("t")
+            await look.take(it, theme)
+    look.compare()
 
 
-@pytest.mark.parametrize("size", [SMALL, MIDDLE], ids=["80x24", "120x40"])
-def test_failed(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
-    assert look(snap_compare, rig(play.failed()), size, "rank 3 ready")
+async def test_without_colours_the_text_is_the_same(rig: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+    for no_colour in (False, True):
+        if no_colour:
+            monkeypatch.setenv("NO_COLOR", "1")
+        async with settled(rig(troubled()), MIDDLE) as it:
+            seen.append([])
+            for key in "1234567":
+                await it.press(key)
+                seen[-1].append(it.screen())
+                assert not no_colour or is_grey(it.app), f"view {key} has a colour"
+    assert seen[0] == seen[1]
 
 
-def test_finished(snap_compare: Compare, rig: Start) -> None:
-    assert look(snap_compare, rig(play.finished()), SMALL, "step 29")
+async def test_logs(look: Look, rig: Start) -> None:
+    await look(lambda: rig(play.running()), "3", sizes=[SMALL])
 
 
-def test_stale(snap_compare: Compare, rig: Start) -> None:
-    assert look(snap_compare, rig(play.running()), SMALL, "step 29", later=12.0, then="12s old")
+async def test_events(look: Look, rig: Start) -> None:
+    await look(lambda: rig(troubled()), "7", sizes=[SMALL])
 
 
-def test_empty(snap_compare: Compare, rig: Start) -> None:
-    assert look(snap_compare, rig(run=None), SMALL, "No run yet.", then="q leave")
+async def test_without_gpus(look: Look, rig: Start) -> None:
+    await look(lambda: rig(play.running(2, gpu=False), ranks=2), sizes=[SMALL])
 
 
-@pytest.mark.parametrize("size", [SMALL, MIDDLE, LARGE], ids=["80x24", "120x40", "200x60"])
-def test_runs(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
-    assert look(snap_compare, rig(runs=several_runs(), run=None), size, "✖ failed", then="q leave")
+async def test_a_restart_is_pending(look: Look, rig: Start) -> None:
+    await look(lambda: rig(troubled()), sizes=[SMALL, MIDDLE])
 
 
-def test_runs_in_light(snap_compare: Compare, rig: Start) -> None:
-    press = ["space", "t", "slash", *"train"]
-    assert look(snap_compare, rig(runs=several_runs(), run=None), MIDDLE, "✖ failed", press, then="3 of 4")
+async def test_failed(look: Look, rig: Start) -> None:
+    await look(lambda: rig(play.failed()), sizes=[SMALL, MIDDLE])
 
 
-def test_runs_without_colour(snap_compare: Compare, rig: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert look(snap_compare, rig(runs=several_runs(), run=None), MIDDLE, "✖ failed", ["s"], then="state▾")
+async def test_finished(look: Look, rig: Start) -> None:
+    await look(lambda: rig(play.finished()), sizes=[SMALL])
 
 
-def test_removal(snap_compare: Compare, rig: Start) -> None:
-    it = rig(runs=several_runs(), run=None)
-    assert look(snap_compare, it, SMALL, "✖ failed", ["down", "X"], then="Remove run train0")
+async def test_nothing_has_come_for_12_seconds(look: Look, rig: Start) -> None:
+    async def wait(it: Rig) -> None:
+        it.now += 12
+
+    await look(lambda: rig(play.running()), sizes=[SMALL], first=wait)
 
 
-@pytest.mark.parametrize("size", [SMALL, MIDDLE], ids=["80x24", "120x40"])
-def test_launch(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
-    press = ["ctrl+n", *"train.py"]
-    whole = "│   train.py "  # a plan of the first letters may have been there before
-    assert look(snap_compare, rig(play.running()), size, "step 29", press, then=whole)
+async def test_too_small(look: Look, rig: Start) -> None:
+    await look(lambda: rig(play.running()), sizes=[(50, 10)])
 
 
-@pytest.mark.parametrize("size", [(60, 15), SMALL], ids=["60x15", "80x24"])
-def test_confirm(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
+async def test_help(look: Look, rig: Start) -> None:
+    await look(lambda: rig(play.running()), "?", sizes=[SMALL])
+
+
+async def test_command_line(look: Look, rig: Start) -> None:
+    await look(lambda: rig(play.running()), "colon", *"signal USR", sizes=[SMALL])
+
+
+async def test_restart_dialog(look: Look, rig: Start) -> None:
     press = ["colon", *"restart env LR=1", "enter"]
-    assert look(snap_compare, rig(play.running()), size, "RUNNING", press, then="Restart 8 ranks")
+    await look(lambda: rig(play.running()), *press, sizes=[LOW, SMALL])
 
 
-@pytest.mark.parametrize("size", [(60, 15), SMALL, MIDDLE], ids=["60x15", "80x24", "120x40"])
-def test_nccl_dialog(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
-    assert look(snap_compare, rig(play.running()), size, "RUNNING", ["d"], then="NCCL_DEBUG of every rank")
+async def test_nccl_dialog(look: Look, rig: Start) -> None:
+    await look(lambda: rig(play.running()), "d", sizes=[LOW, MIDDLE])
 
 
-def test_command_line(snap_compare: Compare, rig: Start) -> None:
-    assert look(snap_compare, rig(play.running()), SMALL, "step 29", ["colon", *"signal USR"], then="RANK")
+async def test_no_runs(look: Look, rig: Start) -> None:
+    await look(lambda: rig(run=None), sizes=[SMALL])
 
 
-def test_help(snap_compare: Compare, rig: Start) -> None:
-    assert look(snap_compare, rig(play.running()), SMALL, "step 29", ["?"], then="everywhere")
+async def test_runs(look: Look, rig: Start) -> None:
+    await look(lambda: rig(runs=several_runs(), run=None))
 
 
-def test_events(snap_compare: Compare, rig: Start) -> None:
-    assert look(
-        snap_compare,
-        rig(troubled()),
-        SMALL,
-        "rank 3 ready",
-        ["7"],
-        then="notices, commands and checkpoints",
-    )
+async def test_a_search_of_runs(look: Look, rig: Start) -> None:
+    await look(lambda: rig(runs=several_runs(), run=None), "space", "slash", *"train", sizes=[MIDDLE])
 
 
-def test_ascii(snap_compare: Compare, rig: Start) -> None:
-    assert look(snap_compare, rig(play.running(), ascii_only=True), SMALL, "step 29")
-
-
-def test_light(snap_compare: Compare, rig: Start) -> None:
-    assert look(snap_compare, rig(play.running()), SMALL, "step 29", ["t"])
-
-
-def test_the_terminals_own_colours(snap_compare: Compare, rig: Start) -> None:
-    assert look(snap_compare, rig(play.running()), SMALL, "step 29", ["t", "t"])
-
-
-def test_without_colour(snap_compare: Compare, rig: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert look(snap_compare, rig(play.running()), SMALL, "step 29")
-
-
-def test_too_small(snap_compare: Compare, rig: Start) -> None:
-    assert look(snap_compare, rig(play.running()), (50, 10), "enlarge")
+async def test_removal_dialog(look: Look, rig: Start) -> None:
+    await look(lambda: rig(runs=several_runs(), run=None), "down", "X", sizes=[SMALL])

@@ -1,4 +1,4 @@
-"""Snapshots of two runs over each other: what `:compare` and `attach --compare` show of two accounts."""
+"""What two runs over each other look like, as `:compare` and `attach --compare` show them; see looks.py."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import math
 
 import pytest
 import scripted as play
-from conftest import Rig, Start
-from test_looks import MIDDLE, SMALL, Compare, look
+from conftest import Start
+from looks import MIDDLE, SMALL, Look
 
 from distui.runners.comparison.account import Account, MetricCurve, Quantity
 from distui.tui.screens import side_by_side
-
-pytestmark = pytest.mark.timeout(60)
 
 
 def account(title: str, preset: str, step_s: float, batch: str) -> Account:
@@ -55,27 +53,20 @@ def both(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(side_by_side, "load", load)
 
 
-def seen(
-    snap: Compare, it: Rig, size: tuple[int, int], keys: tuple[str, ...] = (), then: str = "step time"
-) -> bool:
-    """As `:compare night-2` shows it, after `keys`."""
-    return look(snap, it, size, "step 29", (":", *"compare night-2", "enter", *keys), then)
+COMPARE = (":", *"compare night-2", "enter")
 
 
-@pytest.mark.parametrize("size", [SMALL, MIDDLE], ids=["80x24", "120x40"])
-def test_curves_over_each_other(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
-    assert seen(snap_compare, rig(play.running()), size)
+async def test_curves_over_each_other(look: Look, rig: Start) -> None:
+    await look(lambda: rig(play.running()), *COMPARE, sizes=[SMALL, MIDDLE])
 
 
-@pytest.mark.parametrize("size", [SMALL, MIDDLE], ids=["80x24", "120x40"])
-def test_what_differs(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
-    assert seen(snap_compare, rig(play.running()), size, ("c",), "fsdp2")
+async def test_what_differs(look: Look, rig: Start) -> None:
+    await look(lambda: rig(play.running()), *COMPARE, "c", sizes=[SMALL, MIDDLE])
 
 
-def test_by_step_without_colour(snap_compare: Compare, rig: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert seen(snap_compare, rig(play.running()), MIDDLE, ("x",), "step 0")
+async def test_by_step(look: Look, rig: Start) -> None:
+    await look(lambda: rig(play.running()), *COMPARE, "x", sizes=[MIDDLE])
 
 
-def test_in_ascii(snap_compare: Compare, rig: Start) -> None:
-    assert seen(snap_compare, rig(play.running(), ascii_only=True), SMALL)
+async def test_in_ascii(look: Look, rig: Start) -> None:
+    await look(lambda: rig(play.running(), ascii_only=True), *COMPARE, sizes=[SMALL])

@@ -1,13 +1,12 @@
-"""Snapshots of the curves, and of a moment of the past."""
+"""What curves and a moment of the past look like; see looks.py."""
 
 from __future__ import annotations
 
 import math
 
-import pytest
 import scripted as play
 from conftest import Rig, Start
-from test_looks import LARGE, MIDDLE, SMALL, Compare, look
+from looks import MIDDLE, SMALL, Look
 
 from distui.presets.finding import Finding
 from distui.runners.model import (
@@ -20,8 +19,6 @@ from distui.runners.model import (
     ReadMetrics,
     Series,
 )
-
-pytestmark = pytest.mark.timeout(60)
 
 MANY = {"rank.step_s", "rank.wait", "rank.write", "gpu.util", "gpu.mem", "gpu.power"}
 
@@ -76,32 +73,25 @@ def curved(rig: Start, **more: object) -> Rig:
     return it
 
 
-@pytest.mark.parametrize("size", [SMALL, MIDDLE, LARGE], ids=["80x24", "120x40", "200x60"])
-def test_curves(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
-    assert look(snap_compare, curved(rig), size, "RUNNING", ["4"], then="╵22:")
+async def test_curves(look: Look, rig: Start) -> None:
+    await look(lambda: curved(rig), "4")
 
 
-@pytest.mark.parametrize("size", [SMALL, MIDDLE, LARGE], ids=["80x24", "120x40", "200x60"])
-def test_curves_without_colour(
-    snap_compare: Compare, rig: Start, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
-) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert look(snap_compare, curved(rig, ascii_only=True), size, "RUNNING", ["4"], then="|22:")
+async def test_curves_in_ascii(look: Look, rig: Start) -> None:
+    await look(lambda: curved(rig, ascii_only=True), "4", sizes=[SMALL])
 
 
-def test_ranks_and_time(snap_compare: Compare, rig: Start) -> None:
-    assert look(snap_compare, curved(rig), MIDDLE, "RUNNING", ["4", "b"], then="waits")
+async def test_ranks_and_time(look: Look, rig: Start) -> None:
+    await look(lambda: curved(rig), "4", "b", sizes=[MIDDLE])
 
 
-def test_a_moment(snap_compare: Compare, rig: Start) -> None:
-    press = ["4", "left_curly_bracket"]
-    assert look(snap_compare, curved(rig), MIDDLE, "RUNNING", press, then="PAST 22:15:")
+async def test_a_moment_of_the_past(look: Look, rig: Start) -> None:
+    await look(lambda: curved(rig), "4", "left_curly_bracket", sizes=[MIDDLE])
 
 
-def test_choosing_metrics(snap_compare: Compare, rig: Start) -> None:
-    assert look(snap_compare, curved(rig), SMALL, "RUNNING", ["4", "a", *"net"], then="network out")
+async def test_choosing_metrics(look: Look, rig: Start) -> None:
+    await look(lambda: curved(rig), "4", "a", *"net", sizes=[SMALL])
 
 
-def test_no_curves(snap_compare: Compare, rig: Start) -> None:
-    it = rig(play.running(2, gpu=False), ranks=2)
-    assert look(snap_compare, it, SMALL, "RUNNING", ["4"], then="╵22:")
+async def test_no_curves(look: Look, rig: Start) -> None:
+    await look(lambda: rig(play.running(2, gpu=False), ranks=2), "4", sizes=[SMALL])

@@ -1,22 +1,16 @@
-"""Snapshots of the launch screen; see test_looks.py."""
+"""What the launch screen looks like; see looks.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
 
-import pytest
 import scripted as play
 from conftest import Rig, Start
+from looks import LARGE, MIDDLE, SETTLE_S, SMALL, Look
 from test_launch_panes import Checked
-from test_looks import LARGE, MIDDLE, SMALL, Compare
-from textual.pilot import Pilot
 
 from distui.runners.launch.launch_form import PresetEntry
 from distui.tui.screens.launch import LaunchScreen
-
-pytestmark = pytest.mark.timeout(60)
-
-SIZES = pytest.mark.parametrize("size", [SMALL, MIDDLE, LARGE], ids=["80x24", "120x40", "200x60"])
 
 MORE = (
     PresetEntry(name="night", title="Fully sharded, as night", summary="What runs at night.", strategy="fsdp2",
@@ -35,95 +29,92 @@ class Shelved(Checked):
         return [*super().presets(), *MORE]
 
 
-def pictured(
-    snap: Compare, it: Rig, size: tuple[int, int], *keys: str, preset: str = "fsdp2",
-    then: Callable[[LaunchScreen], object] = lambda screen: None,
-) -> bool:  # fmt: skip
-    """The launch screen with a script, a model and GPUs in it, after some keys."""
+def shelved(it: Rig) -> Rig:
     it.source.__class__ = Shelved
-
-    async def settle(pilot: Pilot[None]) -> None:
-        it.pilot = pilot
-        await it.until(lambda: "step 29" in it.screen())
-        await it.press("ctrl+n", *"train.py")
-        screen = it.app.screen
-        assert isinstance(screen, LaunchScreen)
-        screen.presets.go(preset)
-        screen.form_view.set("params", "7B")
-        screen.form_view.set("hardware", "8xA100-80GB")
-        await pilot.pause()  # the plan that was made before is none of this form
-        await it.until(lambda: screen.preview)
-        await it.press(*keys)
-        then(screen)
-        await pilot.pause()
-        await it.until(lambda: screen.preview)
-        await pilot.pause()
-
-    same = snap(it.app, terminal_size=size, run_before=settle)
-    assert it.app._exception is None
-    return same
+    return it
 
 
-@SIZES
-def test_form(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
-    def change(screen: LaunchScreen) -> None:
+async def fill_in(it: Rig, preset: str = "fsdp2") -> LaunchScreen:
+    """Open the launch screen, with a script, a model and GPUs in it."""
+    await it.press("ctrl+n", *"train.py")
+    screen = it.app.screen
+    assert isinstance(screen, LaunchScreen)
+    screen.presets.go(preset)
+    screen.form_view.set("params", "7B")
+    screen.form_view.set("hardware", "8xA100-80GB")
+    await asyncio.sleep(SETTLE_S)
+    return screen
+
+
+async def filled(it: Rig) -> None:
+    await fill_in(it)
+
+
+async def test_form(look: Look, rig: Start) -> None:
+    async def change(it: Rig) -> None:
+        screen = await fill_in(it)
         screen.form_view.set("set.precision.param", "bf16")
         screen.form_view.go("set.precision.param")
 
-    assert pictured(snap_compare, rig(play.running()), size, then=change)
+    await look(lambda: shelved(rig(play.running())), first=change)
 
 
-@SIZES
-def test_memory(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
-    assert pictured(snap_compare, rig(play.running()), size, "f5", "tab", *["enter"] * (size == SMALL))
+async def test_memory(look: Look, rig: Start) -> None:
+    await look(lambda: shelved(rig(play.running())), "f5", sizes=[MIDDLE, LARGE], first=filled)
 
 
-@SIZES
-def test_lint(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
-    assert pictured(snap_compare, rig(play.running()), size, "f4")
+async def test_memory_alone(look: Look, rig: Start) -> None:
+    await look(lambda: shelved(rig(play.running())), "f5", "tab", "enter", sizes=[SMALL], first=filled)
 
 
-@SIZES
-def test_search(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
-    assert pictured(
-        snap_compare, rig(play.running()), size, "shift+tab", "slash", *"sharded", preset="single"
-    )
+async def test_memory_in_ascii(look: Look, rig: Start) -> None:
+    await look(lambda: shelved(rig(play.running(), ascii_only=True)), "f5", sizes=[SMALL], first=filled)
 
 
-@SIZES
-def test_guide(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
-    assert pictured(snap_compare, rig(play.running()), size, "ctrl+g", "2", "4", "4", "2", "down")
+async def test_memory_in_light(look: Look, rig: Start) -> None:
+    async def in_light(it: Rig) -> None:
+        it.app.action_theme("light")
+        await fill_in(it)
+
+    await look(lambda: shelved(rig(play.running())), "f5", sizes=[MIDDLE], first=in_light)
 
 
-def test_where_the_guide_leads(snap_compare: Compare, rig: Start) -> None:
-    assert pictured(snap_compare, rig(play.running()), SMALL, "ctrl+g", *"2442111")
+async def test_lint(look: Look, rig: Start) -> None:
+    await look(lambda: shelved(rig(play.running())), "f4", sizes=[SMALL, MIDDLE], first=filled)
 
 
-def test_a_preset_that_does_not_load(snap_compare: Compare, rig: Start) -> None:
-    assert pictured(snap_compare, rig(play.running()), SMALL, preset="broken")
+async def test_search(look: Look, rig: Start) -> None:
+    async def single(it: Rig) -> None:
+        await fill_in(it, "single")
+
+    press = ["shift+tab", "slash", *"sharded"]
+    await look(lambda: shelved(rig(play.running())), *press, sizes=[MIDDLE], first=single)
 
 
-def test_saving(snap_compare: Compare, rig: Start) -> None:
-    assert pictured(snap_compare, rig(play.running()), SMALL, "ctrl+s", *"mine")
+async def test_guide(look: Look, rig: Start) -> None:
+    press = ["ctrl+g", *"2442", "down"]
+    await look(lambda: shelved(rig(play.running())), *press, sizes=[SMALL, LARGE], first=filled)
 
 
-def test_settings_of_nccl(snap_compare: Compare, rig: Start) -> None:
-    def choose(screen: LaunchScreen) -> None:
+async def test_where_the_guide_leads(look: Look, rig: Start) -> None:
+    await look(lambda: shelved(rig(play.running())), "ctrl+g", *"2442111", sizes=[SMALL], first=filled)
+
+
+async def test_a_preset_that_does_not_load(look: Look, rig: Start) -> None:
+    async def broken(it: Rig) -> None:
+        await fill_in(it, "broken")
+
+    await look(lambda: shelved(rig(play.running())), sizes=[SMALL], first=broken)
+
+
+async def test_saving(look: Look, rig: Start) -> None:
+    await look(lambda: shelved(rig(play.running())), "ctrl+s", *"mine", sizes=[SMALL], first=filled)
+
+
+async def test_settings_of_nccl(look: Look, rig: Start) -> None:
+    async def choose(it: Rig) -> None:
+        screen = await fill_in(it)
         screen.form_view.set("nccl-preset.no-p2p", "on")
         screen.form_view.go("nccl-preset.no-p2p")
 
-    assert pictured(snap_compare, rig(play.running()), MIDDLE, then=choose)
-
-
-def test_ascii(snap_compare: Compare, rig: Start) -> None:
-    assert pictured(snap_compare, rig(play.running(), ascii_only=True), SMALL, "f5")
-
-
-def test_without_colour(snap_compare: Compare, rig: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert pictured(snap_compare, rig(play.running()), MIDDLE, "f5")
-
-
-def test_light(snap_compare: Compare, rig: Start) -> None:
-    it = rig(play.running())
-    assert pictured(snap_compare, it, MIDDLE, "f5", then=lambda screen: it.app.action_theme())
+    await look(lambda: shelved(rig(play.running())), sizes=[MIDDLE], first=choose)

@@ -1,91 +1,73 @@
-"""Snapshots of what runs on several nodes look like; see test_looks.py."""
+"""What a run on several nodes looks like; see looks.py."""
 
 from __future__ import annotations
 
-import pytest
 import scripted as play
 import several
 from conftest import Rig, Start
-from test_looks import LARGE, MIDDLE, SMALL, Compare, look
-from textual.pilot import Pilot
+from looks import MIDDLE, SMALL, Look
 
+from distui.runners.hub.sky_process import Candidate
 from distui.tui.screens.launch import LaunchScreen
 
-pytestmark = pytest.mark.timeout(60)
 
-SIZES = pytest.mark.parametrize("size", [SMALL, MIDDLE, LARGE], ids=["80x24", "120x40", "200x60"])
-
-
-@SIZES
-def test_launching(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
-    assert look(snap_compare, rig(nodes=several.launching()), size, "Collecting torch")
+async def test_launching(look: Look, rig: Start) -> None:
+    await look(lambda: rig(nodes=several.launching()), sizes=[SMALL, MIDDLE])
 
 
-@SIZES
-def test_launch_failed(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
-    assert look(snap_compare, rig(nodes=several.refused()), size, "Collecting torch", then="left")
+async def test_the_launch_failed(look: Look, rig: Start) -> None:
+    await look(lambda: rig(nodes=several.refused()), sizes=[SMALL, MIDDLE])
 
 
-def test_setup_failed(snap_compare: Compare, rig: Start) -> None:
-    assert look(snap_compare, rig(nodes=several.setup_failed()), SMALL, "Collecting torch", then="left")
+async def test_the_setup_failed(look: Look, rig: Start) -> None:
+    await look(lambda: rig(nodes=several.setup_failed()), sizes=[SMALL])
 
 
-def test_managed(snap_compare: Compare, rig: Start) -> None:
-    assert look(snap_compare, rig(nodes=several.managed()), SMALL, "Collecting torch")
+async def test_a_managed_job(look: Look, rig: Start) -> None:
+    await look(lambda: rig(nodes=several.managed()), sizes=[SMALL])
 
 
-def test_on_hosts(snap_compare: Compare, rig: Start) -> None:
-    assert look(snap_compare, rig(nodes=several.on_hosts()), SMALL, "link")
+async def test_on_hosts(look: Look, rig: Start) -> None:
+    await look(lambda: rig(nodes=several.on_hosts()), sizes=[SMALL])
 
 
-@SIZES
-def test_a_lost_node(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
-    assert look(snap_compare, rig(nodes=several.lost(ranks=8)), size, "c1 r0", then="again in 3 s")
+async def test_a_node_is_lost(look: Look, rig: Start) -> None:
+    await look(lambda: rig(nodes=several.lost(ranks=8)))
 
 
-def test_many_nodes(snap_compare: Compare, rig: Start) -> None:
-    assert look(snap_compare, rig(nodes=several.lost(16, 8, which=5)), MIDDLE, "c1  r0", then="lost 12 s")
+async def test_one_of_16_nodes_is_lost(look: Look, rig: Start) -> None:
+    await look(lambda: rig(nodes=several.lost(16, 8, which=5)), sizes=[MIDDLE])
 
 
-@SIZES
-def test_restart_with_a_lost_node(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
-    assert look(snap_compare, rig(nodes=several.lost()), size, "c1 r0", ["r"], then="go on without c2")
+async def test_restart_dialog_without_the_lost_node(look: Look, rig: Start) -> None:
+    await look(lambda: rig(nodes=several.lost()), "r", sizes=[SMALL, MIDDLE])
 
 
-def test_down(snap_compare: Compare, rig: Start) -> None:
-    press = ["colon", *"down", "enter"]
-    assert look(snap_compare, rig(nodes=several.running()), SMALL, "c1 r0", press, then="type minigpt")
+async def test_down_dialog(look: Look, rig: Start) -> None:
+    await look(lambda: rig(nodes=several.running()), "colon", *"down", "enter", sizes=[SMALL])
 
 
-@SIZES
-def test_launch_with_candidates(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
-    assert placed(snap_compare, rig(play.running()), size, several.CANDIDATES, "a3-highgpu")
+async def on_a_cloud(it: Rig) -> None:
+    """Fill in the launch form for nodes of SkyPilot's."""
+    await it.press("ctrl+n", *"train.py")
+    screen = it.app.screen
+    assert isinstance(screen, LaunchScreen)
+    for name, value in (("place", "sky"), ("nodes", "2"), ("gpus", "H100:8")):
+        screen.form_view.set(name, value)
 
 
-def test_launch_without_skypilot(snap_compare: Compare, rig: Start) -> None:
+def offered(it: Rig, candidates: list[Candidate] | str) -> Rig:
+    it.source.offered = candidates
+    return it
+
+
+async def test_launch_with_candidates(look: Look, rig: Start) -> None:
+    await look(lambda: offered(rig(play.running()), several.CANDIDATES), first=on_a_cloud)
+
+
+async def test_launch_without_skypilot(look: Look, rig: Start) -> None:
     why = (
         "/usr/bin/python3 has no SkyPilot: pip install 'distui[sky]', put `sky` on PATH, "
         "or name its Python in DISTUI_SKY_PYTHON"
     )
-    assert placed(snap_compare, rig(play.running()), SMALL, why, "has no SkyPilot")
-
-
-def placed(snap: Compare, it: Rig, size: tuple[int, int], offered: object, then: str) -> bool:
-    """The launch form for nodes of SkyPilot's."""
-    it.source.offered = offered  # type: ignore[assignment]
-
-    async def settle(pilot: Pilot[None]) -> None:
-        it.pilot = pilot
-        await it.until(lambda: "step 29" in it.screen())
-        await it.press("ctrl+n", *"train.py")
-        screen = it.app.screen
-        assert isinstance(screen, LaunchScreen)
-        for name, value in (("place", "sky"), ("nodes", "2"), ("gpus", "H100:8")):
-            screen.form_view.set(name, value)
-        await pilot.pause()  # the plan that was made before is none of this form
-        await it.until(lambda: screen.preview and then in it.screen() and "torchrun" in it.screen())
-        await pilot.pause()
-
-    same = snap(it.app, terminal_size=size, run_before=settle)
-    assert it.app._exception is None
-    return same
+    await look(lambda: offered(rig(play.running()), why), sizes=[SMALL], first=on_a_cloud)
