@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from archives import unpack
 
-from .runs import DISTUI, World, gone, until
-from .screen import Screen
+from distui.runners.model import Outcome
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+from .runs import DISTUI, Run, World, gone, until
+from .screen import Screen
+from .written import Attempt, write
 
 FAILS_ONCE = """
 import os, pathlib, sys, time
@@ -33,7 +34,7 @@ for step in range(1, 40):
     optimizer.step()
     if dist.get_rank() == 0:
         print(f"step {step} loss {1 / step:.4f}", flush=True)
-    time.sleep(0.1)
+    time.sleep(0.05)
     if step == 20 and first:
         pathlib.Path("helper.py").write_text("rate = 2  # mended\\n")
         failed.touch()
@@ -60,11 +61,11 @@ class Runs:
         )  # fmt: skip
         for run in (self.a, self.b):
             assert run.wait() == 0, run.describe()
-        assert until(lambda: not world.processes(), 20)  # the agents write their last second
+        assert until(lambda: not world.processes())  # the agents write their last second
 
     def rows(self, *words: str) -> dict[str, dict[str, dict[str, Any]]]:
         """`diff --json`: section → name → row."""
-        document = self.world.reads("diff", *words, "--json").fine().json()
+        document = self.world.distui("diff", *words, "--json").fine().json()
         return {part["name"]: {row["name"]: row for row in part["rows"]} for part in document["sections"]}
 
 
@@ -86,6 +87,7 @@ def sums(path: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.real
 def test_two_runs_of_other_presets(runs: Runs) -> None:
     before = sums(runs.world.runs)
     rows = runs.rows("night", "second")
@@ -105,18 +107,25 @@ def test_two_runs_of_other_presets(runs: Runs) -> None:
     assert rows["numbers"]["step time"]["kind"] in ("same", "unknown", "differs")
     assert sums(runs.world.runs) == before  # reading changes nothing
 
+    check_secrets(runs)
+    for words, code in (("night", 0), ("night@2", 0), ("second", 1)):
+        assert runs.world.distui("diff", "night" if code else words, words, "--exit-code").code == code
+    assert runs.world.distui("diff", "night", "second").code == 0
 
-def test_no_secret_is_printed(runs: Runs) -> None:
+
+def check_secrets(runs: Runs) -> None:
+    """No secret is printed or written."""
     for words in (("night", "second"), ("night", "second", "--all"), ("night",)):
         for more in ((), ("--json",)):
-            done = runs.world.reads("diff", *words, *more).fine()
+            done = runs.world.distui("diff", *words, *more).fine()
             assert not any(secret in done.out + done.err for secret in SECRETS)
-    assert "secret: they differ" in runs.world.reads("diff", "night", "second").out
+    assert "secret: they differ" in runs.world.distui("diff", "night", "second").out
     for file in runs.world.runs.rglob("*"):
         if file.is_file():
             assert not any(secret.encode() in file.read_bytes() for secret in SECRETS), file
 
 
+@pytest.mark.real
 def test_a_failed_attempt_against_its_restart(runs: Runs) -> None:
     rows = runs.rows("night@1", "night@2")
     cause = rows["cause"]["first cause"]
@@ -130,8 +139,16 @@ def test_a_failed_attempt_against_its_restart(runs: Runs) -> None:
     last = rows["numbers"]["step, last"]["values"]
     assert 18 <= last[0] <= 21
     assert last[1] == 39
+    done = runs.world.distui("diff", "night").fine()
+    assert "bad batch 17" in done.out
+    assert "its numbers are of all 2 attempts" in done.out
+    record = runs.world.distui("diff", "night", "--json").fine().json()
+    assert record["facts"]["versions"]["torch"]
+    assert "fingerprints" not in record
+    assert len(json.dumps(record)) < 1 << 20
 
 
+@pytest.mark.real
 def test_a_bundle_against_a_live_run(runs: Runs) -> None:
     world = runs.world
     live = world.execute("import time\ntime.sleep(600)\n", "--env", "RATE=3", name="live")
@@ -149,21 +166,41 @@ def test_a_bundle_against_a_live_run(runs: Runs) -> None:
     )  # bundles hold no fingerprint
     assert sorted(world.root.glob("state/distui/runs/*")) == before
     assert live.status()["state"] == "running"
+    unpack(Path(bundle), world.work / "out")
+    (record,) = (world.work / "out").glob("*/run.json")
+    assert json.loads(record.read_text())["fingerprints"] == {}
+    assert json.loads((runs.a.path / "run.json").read_text())["fingerprints"].keys() == {"HF_TOKEN"}
     Path(bundle).write_bytes(Path(bundle).read_bytes()[:-200])
     world.distui("diff", bundle, "night").refused(2, "night.tar.gz")
     live.stop().fine()
 
 
-def test_the_exit_code_says_whether_something_differs(runs: Runs) -> None:
-    assert runs.world.reads("diff", "night", "night", "--exit-code").code == 0
-    assert runs.world.reads("diff", "night@2", "night@2", "--exit-code").code == 0
-    assert runs.world.reads("diff", "night", "second", "--exit-code").code == 1
-    assert runs.world.reads("diff", "night", "second").code == 0
+@pytest.fixture
+def written(world: World) -> Run:
+    """A run of two attempts, with metrics, and another one."""
+    one = ("exec", "--restarts", "2", "--name")
+    run = write(
+        world,
+        *one,
+        "night",
+        "--",
+        "true",
+        attempts=[Attempt(Outcome.FAILED, err="ValueError: x\n"), Attempt()],
+    )
+    write(world, *one, "second", "--", "false")
+    (run.path / "metrics").mkdir(mode=0o700)
+    (run.path / "metrics" / "1s.jsonl").write_text(METRICS)
+    return run
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "part"),
-    [
+METRICS = """\
+{"t":1795815288,"s":1,"n":1,"i":{"host":[-1]},"m":{"host.mem":[4.574e+09],"host.shm":[0]}}
+{"t":1795815289,"s":1,"n":1,"i":{"rank":[0],"host":[-1]},"m":{"rank.rss":[1.095e+07],"host.cpu":[100]}}
+"""
+
+
+def test_what_nobody_should_type(written: Run) -> None:
+    cases: list[tuple[tuple[str, ...], int, str]] = [
         (("nope", "night"), 3, "no run 'nope'"),
         (("night@3", "night"), 2, "its last is 2"),
         (("night@0", "night"), 2, "counted from 1"),
@@ -179,12 +216,12 @@ def test_the_exit_code_says_whether_something_differs(runs: Runs) -> None:
         (("/dev/null", "night"), 3, "no run"),
         (("night\x1b[31m", "night"), 3, "no run"),
         (("night", "second", "third"), 2, "one word too many"),
-    ],
-)
-def test_what_nobody_should_type(runs: Runs, words: tuple[str, ...], code: int, part: str) -> None:
-    text = runs.world.distui("diff", *words).refused(code)
-    assert part.lower() in text.lower(), text
-    assert "\x1b" not in text
+    ]
+    written.world.script("train.py", "")
+    for words, code, part in cases:
+        text = written.world.distui("diff", *words).refused(code)
+        assert part.lower() in text.lower(), (words, text)
+        assert "\x1b" not in text, words
 
 
 def _drop(path: Path, *fields: str) -> None:
@@ -220,66 +257,59 @@ HURT: dict[str, Callable[[Path], object]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", HURT)
-def test_a_record_that_is_hurt_costs_what_was_in_it(runs: Runs, what: str, tmp_path: Path) -> None:
+def test_a_record_that_is_hurt_costs_what_was_in_it(written: Run, tmp_path: Path) -> None:
     """Compared with the whole one: no traceback, and what is missing is n/a, never 0 and never a difference."""
-    world = World()
-    try:
-        world.runs.mkdir(parents=True)
-        for run in (runs.a, runs.b):
-            shutil.copytree(run.path, world.runs / run.path.name, symlinks=True)
-        HURT[what](world.runs / runs.a.path.name)
+    world = written.world
+    shutil.copytree(written.path, tmp_path / "whole")
+    for what, hurt in HURT.items():
+        hurt(written.path)
         for words in (("night", "second"), ("night",), ("second", "night@1")):
-            done = world.reads("diff", *words)
-            assert "Traceback" not in done.err + done.out
-            assert done.code == 0 or (words[1:] == ("night@1",) and "journal" in what), (done.err, done.out)
-        document = world.reads("diff", "second", "night", "--json").fine().json()
+            done = world.distui("diff", *words)
+            assert "Traceback" not in done.err + done.out, what
+            assert done.code == 0 or (words[1:] == ("night@1",) and "journal" in what), (
+                what,
+                done.err,
+                done.out,
+            )
+        document = world.distui("diff", "second", "night", "--json").fine().json()
         rows = [row for part in document["sections"] for row in part["rows"]]
-        assert all(row["kind"] in ("unknown", "value") or "-" in (row["a"], row["b"])
-                   for row in rows if row["a"] is None or row["b"] is None)  # fmt: skip
+        for row in rows:
+            if row["a"] is None or row["b"] is None:
+                assert row["kind"] in ("unknown", "value") or "-" in (row["a"], row["b"]), (what, row)
         if what == "no metrics":
-            numbers = {row["name"]: row for row in document["sections"][0]["rows"]}
-            assert numbers["step time"]["b"] is None
             assert any("no metrics" in note for note in document["notes"])
-    finally:
-        world.close()
+        shutil.rmtree(written.path)
+        shutil.copytree(tmp_path / "whole", written.path)
 
 
 def screen_of(world: World, *words: str, columns: int = 120, rows: int = 40) -> Screen:
     return Screen((DISTUI, *words), world.env, world.work, columns, rows)
 
 
-@pytest.mark.parametrize(
-    ("columns", "rows", "more"),
-    [(80, 24, ()), pytest.param(200, 60, (), marks=pytest.mark.long), (100, 30, ("--ascii",))],
-)
-def test_curves_over_each_other(runs: Runs, columns: int, rows: int, more: tuple[str, ...]) -> None:
-    screen = screen_of(
-        runs.world, "attach", "night", "--compare", "second", *more, columns=columns, rows=rows
-    )
-    try:
-        text = screen.until(
-            lambda text: all(
-                part in text for part in ("since the start", "step time  A", "night and second")
-            )
+@pytest.mark.long
+def test_curves_over_each_other(runs: Runs) -> None:
+    for columns, rows, more in ((80, 24, ()), (200, 60, ()), (100, 30, ("--ascii",))):
+        screen = screen_of(
+            runs.world, "attach", "night", "--compare", "second", *more, columns=columns, rows=rows
         )
-        if more:
-            assert text.isascii()
-        screen.press("x")
-        screen.until(lambda text: "step 0" in text and "since the start" not in text)
-        screen.press("c")
-        screen.until("numbers")
-        screen.press("a")
-        screen.press("G")
-        screen.until("node 0 ranks")
-        screen.press("escape")
-        screen.until(lambda text: "night and second" not in text)
-        screen.press("q")
-        assert screen.ended() == 0
-    finally:
-        screen.close()
+        with contextlib.closing(screen):
+            parts = ("since the start", "step time  A", "night and second")
+            text = screen.until(lambda text: all(part in text for part in parts))  # noqa: B023
+            assert text.isascii() or not more
+            screen.press("x")
+            screen.until(lambda text: "step 0" in text and "since the start" not in text)
+            screen.press("c")
+            screen.until("numbers")
+            screen.press("a")
+            screen.press("G")
+            screen.until("node 0 ranks")
+            screen.press("escape")
+            screen.until(lambda text: "night and second" not in text)
+            screen.press("q")
+            assert screen.ended() == 0
 
 
+@pytest.mark.long
 def test_an_attempt_over_its_run_and_what_is_no_run(runs: Runs) -> None:
     screen = screen_of(runs.world, "attach", "night")
     try:
@@ -298,41 +328,26 @@ def test_an_attempt_over_its_run_and_what_is_no_run(runs: Runs) -> None:
         screen.close()
 
 
-def test_one_run_has_its_record_printed(runs: Runs) -> None:
-    done = runs.world.reads("diff", "night").fine()
-    assert "bad batch 17" in done.out
-    assert "its numbers are of all 2 attempts" in done.out
-    record = runs.world.reads("diff", "night", "--json").fine().json()
-    assert record["facts"]["versions"]["torch"]
-    assert "fingerprints" not in record
-    assert sys.getsizeof(json.dumps(record)) < 1 << 20
-
-
-def test_the_bundle_has_no_fingerprints(runs: Runs, tmp_path: Path) -> None:
-    bundle = tmp_path / "b.tar.gz"
-    runs.world.distui("export", "night", str(bundle)).fine()
-    unpack(bundle, tmp_path / "out")
-    (record,) = (tmp_path / "out").glob("*/run.json")
-    assert json.loads(record.read_text())["fingerprints"] == {}
-    assert json.loads((runs.a.path / "run.json").read_text())["fingerprints"].keys() == {"HF_TOKEN"}
-
-
+@pytest.mark.real
 def test_the_last_values_are_those_of_the_last_line(world: World) -> None:
     """Also where no second comes that would keep them, and where the loss is no number: no metric has that."""
     ends = "import time\nfor step in range(3):\n    print(f'step {step} loss 0.5', flush=True)\n    time.sleep(1.2)\n"
-    for name, loss in (("sound", "0.25"), ("broken", "nan")):
-        run = world.execute(f"{ends}print('step 77 loss {loss}', flush=True)\n", name=name)
+    losses = {"sound": "0.25", "broken": "nan"}
+    runs = [
+        world.execute(f"{ends}print('step 77 loss {loss}')\n", name=name) for name, loss in losses.items()
+    ]
+    for run in runs:
         assert run.wait() == 0
         assert gone(run.agent_pid())
-    document = world.reads("diff", "sound", "broken", "--json").fine().json()
+    document = world.distui("diff", "sound", "broken", "--json").fine().json()
     (numbers,) = [part for part in document["sections"] if part["name"] == "numbers"]
     rows = {row["name"]: row for row in numbers["rows"]}
     assert rows["training step, last"]["values"] == [77, 77]
     loss = rows["loss, last"]
     assert (loss["a"], loss["b"], loss["values"], loss["ratio"]) == ("0.25", "NaN", [0.25, None], None)
-    assert "loss, last" in world.reads("diff", "broken").fine().out
+    assert "loss, last" in world.distui("diff", "broken").fine().out
     kept = {
         each["metric"]: each
-        for each in world.reads("metrics", "sound", "train", "--json").fine().json()["series"]
+        for each in world.distui("metrics", "sound", "train", "--json").fine().json()["series"]
     }
     assert (kept["train.step"]["last"], kept["train.loss"]["last"]) == (77, 0.25)
