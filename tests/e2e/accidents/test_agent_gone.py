@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from patience import slowness
+from patience import HANG_S
 
 from ..runs import DISTUI, Run, World, alive, gone, kill, until
-
-pytestmark = pytest.mark.real
+from ..written import Attempt, write
 
 COUNT = "import time\nfor n in range(100000):\n    print(n, flush=True)\n    time.sleep(0.05)\n"
 
@@ -31,7 +30,7 @@ def printed(run: Run) -> int:
 def goes_on(run: Run) -> bool:
     """Whether the job prints further lines."""
     before = printed(run)
-    return until(lambda: printed(run) > before, 10)
+    return until(lambda: printed(run) > before)
 
 
 def whole(told: list[dict[str, Any]]) -> None:
@@ -39,6 +38,7 @@ def whole(told: list[dict[str, Any]]) -> None:
     assert [one["seq"] for one in told] == list(range(1, len(told) + 1))
 
 
+@pytest.mark.real
 def test_agent_killed(world: World) -> None:
     """Three times over, once while a command runs: same pids, same attempt, nothing lost, nothing doubled."""
     run = world.execute(COUNT)
@@ -66,6 +66,7 @@ def test_agent_killed(world: World) -> None:
     assert not run.marked()
 
 
+@pytest.mark.real
 def test_the_job_ends_while_no_agent_is_there(world: World) -> None:
     """The runner's file tells the next agent what happened meanwhile."""
     run = world.execute(
@@ -83,6 +84,7 @@ def test_the_job_ends_while_no_agent_is_there(world: World) -> None:
     whole(run.events())
 
 
+@pytest.mark.long
 def test_two_viewers_start_one_agent(world: World) -> None:
     """Whoever finds no agent starts one; the second waits for the first one's."""
     run = world.execute(COUNT)
@@ -90,13 +92,14 @@ def test_two_viewers_start_one_agent(world: World) -> None:
     kill(run.agent_pid())
     looking = [world.start("status", run.id, "--json") for _ in range(4)]
     for look in looking:
-        out, err = look.communicate(timeout=60 * slowness())
+        out, err = look.communicate(timeout=HANG_S)
         assert look.returncode == 0, err
         assert json.loads(out)["state"] == "running"
     whole(run.events())
     assert len(run.of("AgentStarted")) == 2
 
 
+@pytest.mark.long
 def test_sigterm_to_the_agent(world: World) -> None:
     """It goes quietly and leaves the run as it is, like a kill, also while somebody looks."""
     run = world.execute(COUNT)
@@ -118,6 +121,7 @@ def test_sigterm_to_the_agent(world: World) -> None:
     viewer.communicate()
 
 
+@pytest.mark.long
 def test_a_killed_viewer(world: World) -> None:
     """SIGKILL to whoever follows: the agent forgets it, and serves the next."""
     run = world.execute(COUNT)
@@ -136,6 +140,7 @@ def test_a_killed_viewer(world: World) -> None:
     assert gone(agent), "nobody looks any more, so it goes"
 
 
+@pytest.mark.real
 def test_the_terminal_is_closed(world: World) -> None:
     """SIGHUP to everything on the terminal that launched: the run goes on."""
     script = world.script("count.py", COUNT)
@@ -146,15 +151,15 @@ def test_the_terminal_is_closed(world: World) -> None:
         cwd=world.work, start_new_session=True, preexec_fn=_controlling,  # noqa: PLW1509 (one thread)
     )  # fmt: skip
     os.close(slave)
-    assert until(lambda: list(world.runs.glob("*/runner.json")), 30)
+    assert until(lambda: list(world.runs.glob("*/runner.json")))
     path = next(world.runs.glob("*/runner.json")).parent
     run = Run(world, path.name, "tty", path)
     assert run.wait("running") == 0
     pids = run.pids()
     os.close(master)  # the kernel hangs up
-    assert shell.wait(20 * slowness()) is not None
+    assert shell.wait(HANG_S) is not None
     viewers = [pid for pid, line in world.processes().items() if "exec --name tty" in line]
-    assert all(gone(pid, 10) for pid in viewers), "the cockpit goes with its terminal"
+    assert all(gone(pid) for pid in viewers), "the cockpit goes with its terminal"
     assert goes_on(run)
     assert run.pids() == pids
     assert run.status()["state"] == "running"
@@ -167,9 +172,7 @@ def _controlling() -> None:
 
 def test_a_read_only_look_leaves_no_trace(world: World) -> None:
     """An ended run is read from its files: no agent is started for it."""
-    run = world.execute("print('done')\n")
-    assert run.wait() == 0
-    assert gone(run.agent_pid()), "it lingers a moment, and goes"
+    run = write(world, "exec", "--", "true", attempts=[Attempt(out="done\n")])
     before = {path: path.stat().st_mtime_ns for path in Path(run.path).rglob("*") if path.is_file()}
     run.status()
     run.events()
@@ -178,4 +181,3 @@ def test_a_read_only_look_leaves_no_trace(world: World) -> None:
     assert done.code == 1
     assert "has ended" in done.err
     assert {path: path.stat().st_mtime_ns for path in Path(run.path).rglob("*") if path.is_file()} == before
-    assert not world.processes()

@@ -10,8 +10,6 @@ import pytest
 from ..runs import DISTUI, Run, World, kill, removed, until
 from ..screen import Screen
 
-pytestmark = pytest.mark.real
-
 COUNT = "import time\nfor n in range(100000):\n    print(n, flush=True)\n    time.sleep(0.05)\n"
 
 
@@ -25,6 +23,7 @@ def stopped(run: Run) -> None:
     assert run.status()["attempts"][-1]["outcome"] == "stopped"
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     "which", ["both", *(pytest.param(one, marks=pytest.mark.long) for one in ("agent", "runner"))]
 )
@@ -43,6 +42,7 @@ def test_stop_with_stopped_processes(world: World, which: str) -> None:
     stopped(run)
 
 
+@pytest.mark.long
 def test_stop_where_the_agent_is_gone_and_the_rank_stopped(world: World) -> None:
     run = world.execute(COUNT)
     assert run.wait("running") == 0
@@ -53,6 +53,7 @@ def test_stop_where_the_agent_is_gone_and_the_rank_stopped(world: World) -> None
     stopped(run)
 
 
+@pytest.mark.long
 def test_forced_stop_of_a_folder_that_is_gone(world: World) -> None:
     """The function needs the id alone."""
     run = world.execute(COUNT)
@@ -65,10 +66,11 @@ def test_forced_stop_of_a_folder_that_is_gone(world: World) -> None:
     )
     done = world.python(code, str(run.path))
     assert "ok=True" in done.out, done
-    assert until(lambda: not run.marked(), 5)
-    assert until(lambda: not world.processes(), 10), world.processes()
+    assert until(lambda: not run.marked())
+    assert until(lambda: not world.processes()), world.processes()
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     "verb", ["status", *(pytest.param(one, marks=pytest.mark.long) for one in ("restart", "logs"))]
 )
@@ -79,7 +81,7 @@ def test_a_stopped_agent_is_named(world: World, verb: str) -> None:
     agent = run.agent_pid()
     os.kill(agent, signal.SIGSTOP)
     words = ("--yes",) if verb == "restart" else ()
-    said = run.distui(verb, *words, timeout=9).refused(4, f"pid {agent}", "state T", f"kill -CONT {agent}")
+    said = run.distui(verb, *words).refused(4, f"pid {agent}", "state T", f"kill -CONT {agent}")
     assert f"kill -KILL {agent}" in said
     assert run.name in world.distui("ls").fine().out
     os.kill(agent, signal.SIGCONT)
@@ -91,7 +93,8 @@ def test_a_stopped_agent_is_named(world: World, verb: str) -> None:
     run.stop().fine()
 
 
-@pytest.mark.parametrize("number", [signal.SIGSTOP, pytest.param(signal.SIGKILL, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
 def test_the_cockpit_stops_a_run_whose_agent_does_not_answer(world: World, number: signal.Signals) -> None:
     """Also where the agent was stopped after the cockpit had connected, as it always is here."""
     run = world.execute(COUNT)
@@ -103,13 +106,14 @@ def test_the_cockpit_stops_a_run_whose_agent_does_not_answer(world: World, numbe
         screen.press("x")
         screen.until("Stop job?")
         screen.press("y")
-        assert until(lambda: not screen.read(0.05) or not run.marked(), 40), screen.text
+        assert until(lambda: not screen.read(0.05) or not run.marked()), screen.text
         screen.until("STOPPED")
     finally:
         screen.close()
     stopped(run)
 
 
+@pytest.mark.long
 def test_the_cockpit_names_an_agent_that_was_stopped(world: World) -> None:
     """Of a command that only the agent can do."""
     run = world.execute(COUNT)

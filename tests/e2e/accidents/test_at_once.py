@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
-from patience import slowness
+from patience import HANG_S
 
 from ..runs import World, alive, kill, until
+from ..written import Attempt, write
 
 LEAVES_LATE = """
 import os, signal, sys, time
@@ -22,15 +21,15 @@ time.sleep(600)
 UP = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
 
 
-@pytest.mark.torch
 @pytest.mark.long
+@pytest.mark.torch
 def test_two_restarts_at_once(world: World) -> None:
     """One after the other, each with its own environment in the ledger; nobody is left over."""
     run = world.ddp("--grace", "2").healthy()
     first = run.pids()
     asked = [world.start("restart", run.id, "--yes", "--env", f"WHO={who}") for who in ("anna", "bert")]
     for one in asked:
-        out, err = one.communicate(timeout=120 * slowness())
+        out, err = one.communicate(timeout=HANG_S)
         assert one.returncode == 0, err
         assert b"restarted" in out
     status = run.status()
@@ -45,11 +44,9 @@ def test_two_restarts_at_once(world: World) -> None:
 @pytest.mark.real
 @pytest.mark.torch
 def test_stop_while_torch_is_imported(world: World) -> None:
-    """Before any rank is there: stopped, at once and without a traceback."""
+    """Before any rank is there: stopped, without a traceback."""
     run = world.ddp()
-    began = time.monotonic()
     run.stop("--grace", "5").fine()
-    assert time.monotonic() - began < 30 * slowness()
     status = run.status()
     assert status["state"] == "stopped"
     assert not run.marked()
@@ -58,7 +55,7 @@ def test_stop_while_torch_is_imported(world: World) -> None:
     assert run.wait() == 1
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_restart_during_the_back_off(world: World) -> None:
     """Who asks for a restart does not wait for the policy's pause."""
     script = world.script("once.py", "import os, sys, time\n"
@@ -66,19 +63,17 @@ def test_restart_during_the_back_off(world: World) -> None:
         "sys.exit(9) if os.environ['DISTUI_ATTEMPT'] == '1' else time.sleep(600)\n")  # fmt: skip
     run = world.run("launch", "ddp", "--nproc-per-node", "1", "--restarts", "3", "--set", "restart.backoff_s=600",
                     "--set", "restart.backoff_max_s=600", "--", script)  # fmt: skip
-    run.eventually(lambda now: now["attempts"] and now["attempts"][0]["outcome"] == "failed", 60)
-    began = time.monotonic()
+    run.eventually(lambda now: now["attempts"] and now["attempts"][0]["outcome"] == "failed")
     run.distui("restart", "--yes").fine()
-    assert time.monotonic() - began < 60 * slowness()
     status = run.status()
     assert (status["state"], status["attempt"]) == ("running", 2)
     assert status["attempts"][1]["cause"] == "restart"
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_stop_during_the_back_off(world: World) -> None:
     run = world.execute("import sys\nsys.exit(9)\n", "--restarts", "9")
-    assert until(lambda: run.of("RestartDelayed"), 20), run.describe()
+    assert until(lambda: run.of("RestartDelayed")), run.describe()
     run.stop().fine()
     assert run.status()["state"] == "stopped"
     assert not run.marked()
@@ -92,7 +87,7 @@ def test_stop_twice_at_once(world: World) -> None:
     asked = [world.start("stop", run.id, "--yes") for _ in range(3)]
     codes = []
     for one in asked:
-        _, err = one.communicate(timeout=60 * slowness())
+        _, err = one.communicate(timeout=HANG_S)
         assert b"Traceback" not in err
         codes.append(one.returncode)
         assert one.returncode == 0 or b"has ended" in err, err
@@ -108,7 +103,7 @@ def test_stop_and_restart_at_once(world: World) -> None:
     assert run.wait("running") == 0
     restart, stop = world.start("restart", run.id, "--yes"), world.start("stop", run.id, "--yes")
     for one in (restart, stop):
-        _, err = one.communicate(timeout=60 * slowness())
+        _, err = one.communicate(timeout=HANG_S)
         assert b"Traceback" not in err, err
     assert stop.returncode == 0
     assert run.status()["state"] == "stopped"
@@ -120,22 +115,20 @@ def test_the_agent_dies_while_it_stops_the_run(world: World) -> None:
     """What was begun is finished by who asked for it, without the agent."""
     run = world.execute(LEAVES_LATE, "--grace", "60")
     assert run.wait("running") == 0
-    assert until(lambda: run.file("node-0/attempt-001/rank-0.out"), 20)
+    assert until(lambda: run.file("node-0/attempt-001/rank-0.out"))
     stop = world.start("stop", run.id, "--yes")
-    assert until(lambda: b"stop requested" in run.file("journal.jsonl"), 20)
+    assert until(lambda: b"stop requested" in run.file("journal.jsonl"))
     kill(run.agent_pid())
     (world.work / "go").touch()
-    _, err = stop.communicate(timeout=60 * slowness())
+    _, err = stop.communicate(timeout=HANG_S)
     assert stop.returncode == 0, err
     assert run.status()["state"] == "stopped"
     assert not run.marked()
 
 
-@pytest.mark.real
 def test_refused_variables_change_nothing(world: World) -> None:
-    run = world.execute(UP)
-    assert run.wait("running") == 0
-    pids = run.pids()
+    run = write(world, "exec", "--", "true", attempts=[Attempt(outcome=None)])
+    before = run.file("journal.jsonl")
     for words in (
         ["--env", "RANK=3"],
         ["--env", "DISTUI_RUN_ID=x"],
@@ -145,5 +138,4 @@ def test_refused_variables_change_nothing(world: World) -> None:
         run.distui("restart", "--yes", *words).refused(2, words[1].partition("=")[0])
     run.distui("restart").refused(2, "--yes")
     run.distui("stop").refused(2, "--yes")
-    assert run.pids() == pids
-    assert run.status()["attempt"] == 1
+    assert run.file("journal.jsonl") == before

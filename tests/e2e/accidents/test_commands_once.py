@@ -10,11 +10,9 @@ import time
 from typing import Any
 
 import pytest
-from patience import slowness
+from patience import HANG_S
 
 from ..runs import Run, World, kill, until
-
-pytestmark = pytest.mark.real
 
 COUNT = """
 import os, signal, time
@@ -43,23 +41,24 @@ def answered(run: Run) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("after_s", [0.0, pytest.param(0.1, marks=pytest.mark.long)])
 def test_the_agent_dies_in_a_restart(world: World, after_s: float) -> None:
     run = world.execute(COUNT)
     assert run.wait("running") == 0
     agent = run.agent_pid()
     asking = world.start("restart", run.id, "--yes")
-    assert until(lambda: asked(run), 10, every=0.002)
+    assert until(lambda: asked(run), every=0.002)
     time.sleep(after_s)
     kill(agent)
     (world.work / "go").touch()  # until then no restart comes to its end
-    out, err = asking.communicate(timeout=30 * slowness())
+    out, err = asking.communicate(timeout=HANG_S)
     assert asking.returncode == 5, (out, err)
     assert b"not known whether that was done" in err
     assert b"distui status" in err
     (command,) = asked(run)
     run.status()  # starts the next agent
-    assert until(lambda: command in answered(run), 40), run.describe()
+    assert until(lambda: command in answered(run)), run.describe()
     (done,) = answered(run)[command]
     attempt = run.status()["attempt"]
     assert done["ok"] == (attempt == 2), (done, attempt)
@@ -68,13 +67,14 @@ def test_the_agent_dies_in_a_restart(world: World, after_s: float) -> None:
     assert {len(each) for each in answered(run).values()} == {1}
 
 
+@pytest.mark.long
 def test_a_stopped_runner_is_asked_nothing(world: World) -> None:
     (world.work / "go").touch()
     run = world.execute(COUNT)
     assert run.wait("running") == 0
     runner, pids = run.runner_pid(), run.pids()
     os.kill(runner, signal.SIGSTOP)
-    said = run.distui("restart", "--yes", timeout=8).refused(1, f"pid {runner}", f"kill -CONT {runner}")
+    said = run.distui("restart", "--yes").refused(1, f"pid {runner}", f"kill -CONT {runner}")
     assert "nothing was asked" in said
     os.kill(runner, signal.SIGCONT)
     with socket.socket(socket.AF_UNIX) as peer:  # one that came while it was stopped, and is read now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -9,15 +10,22 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from distui.runners import journal
+from distui.runners.model import AttemptStarted, Outcome, RankChanged, RunEnded, RunnerStarted
 from distui.tui.cli import main
 
-from ..runs import EXAMPLES, Run, World, gone, kill, removed
+from ..runs import Run, World, kill, removed
+from ..written import Attempt, write
 
 DEEP = b'{"a":' * 5000
-HUGE = 200 << 20
+HUGE = 72 << 20
+"""Bytes: more than a document may have."""
 COUNT = "import time\nfor n in range(100000):\n    print(n, flush=True)\n    time.sleep(0.05)\n"
+OF_RUNNER = (RunnerStarted, AttemptStarted, RankChanged, RunEnded)
+"""Events that a runner reports in a file of its own."""
 FILES = ("run.json", "plan.json", "journal.jsonl", "runner.jsonl", "agent.json", "runner.json", "end.json")
 
 
@@ -74,67 +82,58 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.fixture
-def two(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple[Run, Run]:
-    """Two runs that have ended; verbs are called in this process, for there are many of them."""
-    runs = [world.execute(f"print('{name}')\n", name=name) for name in ("good", "hurt")]
-    for run in runs:
-        assert run.wait() == 0
-        assert gone(run.agent_pid())
-    for name in ("HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "DISTUI_SOCKET_DIR"):
-        monkeypatch.setenv(name, world.env[name])
-    return runs[0], runs[1]
+def two(world: World) -> tuple[Run, Run]:
+    """Two runs that have ended."""
+    good, hurt = (
+        write(world, "exec", "--name", name, "--", "true", attempts=[Attempt(out=f"said by {name}\n")])
+        for name in ("good", "hurt")
+    )
+    report = [stamped for stamped in journal.read(hurt.path) if isinstance(stamped.event, OF_RUNNER)]
+    (hurt.path / "runner.jsonl").write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in report))
+    return good, hurt
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("file", FILES)
-@pytest.mark.long
-def test_every_damage(two: tuple[Run, Run], file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_damage(world: World, two: tuple[Run, Run], file: str) -> None:
     good, hurt = two
-    whole = hurt.world.root / "kept"  # beside the run it would be listed as another
+    whole = world.root / "kept"  # beside the run it would be listed as another
     shutil.copytree(hurt.path, whole)
+    if not (whole / file).exists():
+        (whole / file).write_text("{}\n")
     for name, damage in DAMAGES.items():
+        shutil.rmtree(hurt.path)
+        shutil.copytree(whole, hurt.path)
         damage(hurt.path / file)
-        assert main(["ls", "--json"]) == 0, name
-        listed = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
+        listed = {one["name"]: one for one in world.distui("ls", "--json").fine().json()}
         assert set(listed) == {"good", "hurt"}, name
         assert {one["state"] for one in listed.values()} == {"succeeded"}, (name, listed)
         assert not listed["good"]["problems"]
-        if file in ("run.json", "plan.json", "journal.jsonl") and not (
-            file == "run.json" and name in ("newer", "doubled")
-        ):
-            assert file in " ".join(listed["hurt"]["problems"]) or name == "reordered", (
-                name,
-                listed["hurt"],
+        names_it = file in ("run.json", "plan.json", "journal.jsonl") and name != "reordered"
+        if names_it and not (file == "run.json" and name in ("newer", "doubled")):
+            assert file in " ".join(listed["hurt"]["problems"]), (name, listed["hurt"])
+        said = [
+            world.distui(*words).fine().out
+            for words in (
+                ["status", good.id],
+                ["status", hurt.id, "--json"],
+                ["events", hurt.id],
+                ["logs", hurt.id],
+                ["status"],  # the newest of all
             )
-        for words in (
-            ["status", good.id],
-            ["status", hurt.id, "--json"],
-            ["events", hurt.id],
-            ["logs", hurt.id],
-            ["status"],  # the newest of all
-        ):
-            assert main(words) == 0, (name, words)
-        assert "hurt" in capsys.readouterr().out, name
-        assert not hurt.marked(), f"{name}: an agent was started"
-        shutil.rmtree(hurt.path)
-        shutil.copytree(whole, hurt.path)
+        ]
+        assert "hurt" in "".join(said), name
 
 
-@pytest.mark.real
-@pytest.mark.timeout(120)
-def test_a_log_that_is_no_file_stops_no_verb(
-    two: tuple[Run, Run], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_log_that_is_no_file_stops_no_verb(world: World, two: tuple[Run, Run]) -> None:
     """Nothing waits for a pipe that nobody writes into; the log is named."""
     _, hurt = two
     (log,) = hurt.path.glob("node-0/attempt-001/*.out")
     for damage in (as_pipe, as_loop):
         damage(log)
         for verb in ("status", "logs", "diff"):
-            assert main([verb, hurt.id]) == 0, (verb, damage)
-            assert "hurt" in capsys.readouterr().out or verb == "logs"
-        assert main(["diagnose", hurt.id]) == 0
-        assert log.name in "".join(capsys.readouterr())
+            assert "hurt" in hurt.distui(verb).fine().out or verb == "logs", (verb, damage)
+        done = hurt.distui("diagnose").fine()
+        assert log.name in done.out + done.err
 
 
 def appended(path: Path) -> None:
@@ -143,24 +142,18 @@ def appended(path: Path) -> None:
         file.write(DEEP + b"\n")
 
 
-@pytest.mark.real
-@pytest.mark.torch
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
         (appended, "journal.jsonl has 1 line that cannot be read"),
-        pytest.param(as_folder, "journal.jsonl is no regular file", marks=pytest.mark.long),
+        (as_folder, "journal.jsonl is no regular file"),
     ],
 )
 def test_one_damaged_journal_breaks_no_verb(
-    world: World, damage: Callable[[Path], object], sentence: str
+    world: World, two: tuple[Run, Run], damage: Callable[[Path], object], sentence: str
 ) -> None:
-    """As they are typed: of all runs, of another run, of none, of a new one; and of the damaged one itself."""
-    good, hurt = (world.execute(f"print('said by {name}')\n", name=name) for name in ("good", "hurt"))
-    for run in (good, hurt):
-        assert run.wait() == 0
-        assert gone(run.agent_pid())
+    """Verbs of all runs, of another run, of none, of a new one; and of the damaged one itself."""
+    _, hurt = two
     damage(hurt.path / "journal.jsonl")
     listed = world.distui("ls").fine()
     assert f"{hurt.id}: damaged: {sentence}" in listed.out
@@ -169,7 +162,6 @@ def test_one_damaged_journal_breaks_no_verb(
         "hurt": "succeeded",
     }
     assert world.distui("status").fine().out.split()[1] == "succeeded"
-    script = str(EXAMPLES / "plain_ddp.py")
     for words, wanted in (
         (["status", "good"], "good  succeeded"),
         (["events", "good"], "RunEnded"),
@@ -178,7 +170,7 @@ def test_one_damaged_journal_breaks_no_verb(
         (["diagnose", "good"], ""),
         (["export", "good", "good.tgz"], "holds good as it ended"),
         (["demo", "--help"], "usage: distui demo"),
-        (["plan", "ddp", "--nproc-per-node", "1", "--", script], "strategy ddp"),
+        (["exec", "--dry-run", "--", "true"], "true"),
     ):
         done = world.distui(*words).fine()
         assert wanted in done.out, (words, done.out)
@@ -188,33 +180,33 @@ def test_one_damaged_journal_breaks_no_verb(
         assert sentence in done.out + done.err, (words, done.out, done.err)
     assert "said by hurt" in world.distui("logs", "hurt").fine().out
     assert world.distui("wait", "hurt").fine()
-    done = world.distui("demo", "--detach", "--nproc-per-node", "1").fine()
-    assert sentence not in done.out + done.err
-    (new,) = {one["run"] for one in world.distui("ls", "--json").fine().json()} - {good.id, hurt.id}
-    demo = Run(world, new, "demo", world.runs / new).healthy()
+    write(world, "exec", "--name", "new", "--", "true")
+    assert {one["name"] for one in world.distui("ls", "--json").fine().json()} == {"good", "hurt", "new"}
     assert f"{hurt.id}: damaged" in world.distui("ls").fine().out
-    demo.stop().fine()
 
 
 @pytest.mark.real
-def test_a_journal_that_may_not_be_read(two: tuple[Run, Run], capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_journal_that_may_not_be_read(
+    world: World, two: tuple[Run, Run], capfd: pytest.CaptureFixture[str]
+) -> None:
     """As another user than root, whom permissions do not stop."""
     if os.getuid():
         pytest.skip("needs root to become another user")
-    good, hurt = two
-    assert main(["ls", "--json"]) == 0  # what it imports may lie where only root can read
-    capfd.readouterr()
-    for path in (good.world.root, *good.world.root.rglob("*")):
-        os.chown(path, 65534, 65534)
-    (hurt.path / "journal.jsonl").chmod(0)
-    child = os.fork()
-    if not child:
-        os.setgid(65534)
-        os.setuid(65534)
-        code = main(["ls", "--json"])
-        sys.stdout.flush()
-        os._exit(code)
-    assert os.waitpid(child, 0)[1] == 0
+    _, hurt = two
+    with world.shell(("ls", "--json"), {}, world.work, io.StringIO()):
+        assert main(["ls", "--json"]) == 0  # what it imports may lie where only root can read
+        capfd.readouterr()
+        for path in (world.root, *world.root.rglob("*")):
+            os.chown(path, 65534, 65534)
+        (hurt.path / "journal.jsonl").chmod(0)
+        child = os.fork()
+        if not child:
+            os.setgid(65534)
+            os.setuid(65534)
+            code = main(["ls", "--json"])
+            sys.stdout.flush()
+            os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
     listed = {one["name"]: one for one in json.loads(capfd.readouterr().out)}
     assert {one["state"] for one in listed.values()} == {"succeeded"}
     assert "Permission denied" in " ".join(listed["hurt"]["problems"])
@@ -227,10 +219,10 @@ def live(world: World) -> Run:
     return run
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("file", ["plan.json", "run.json", "agent.json", "runner.json", "journal.jsonl"])
 @pytest.mark.parametrize("damage", ["missing", "deep", "folder"])
 @pytest.mark.parametrize("served", [True, False], ids=["agent", "no-agent"])
-@pytest.mark.long
 def test_a_live_run_is_seen_and_stopped(world: World, file: str, damage: str, served: bool) -> None:
     run = live(world)
     pids = run.marked()
@@ -261,7 +253,7 @@ def test_a_folder_that_is_gone_while_the_run_lives(world: World) -> None:
     assert not run.marked()
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_without_plan_and_agent(world: World) -> None:
     """The reason is said; the runner that lives is not hurt by a look."""
     run = live(world)
@@ -275,7 +267,7 @@ def test_without_plan_and_agent(world: World) -> None:
     assert "no process of the run is left" in run.stop().fine().out
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_files_are_gone_and_nothing_is_known(world: World) -> None:
     """`status` says of a living run what `ls` says, and what nobody knows is no 0."""
     run = live(world)
@@ -300,7 +292,7 @@ def test_files_are_gone_and_nothing_is_known(world: World) -> None:
     run.stop().fine()
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_a_served_run_names_its_damaged_plan(world: World) -> None:
     run = live(world)
     (run.path / "plan.json").write_bytes(b"null")
@@ -309,79 +301,61 @@ def test_a_served_run_names_its_damaged_plan(world: World) -> None:
     run.stop().fine()
 
 
-@pytest.mark.real
-@pytest.mark.timeout(180)
-def test_a_bundle_of_a_damaged_run_opens(
-    two: tuple[Run, Run], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_bundle_of_a_damaged_run_opens(world: World, two: tuple[Run, Run]) -> None:
     _, hurt = two
-    whole, file = hurt.world.root / "kept", tmp_path / "z.tgz"
+    whole = world.root / "kept"
     shutil.copytree(hurt.path, whole)
-    assert main(["status", hurt.id, "--json"]) == 0
-    before = json.loads(capsys.readouterr().out)
+    before = hurt.status()
     for name, damage in (
         ("run.json", "list"),
         ("run.json", "missing"),
         ("run.json", "loop"),
         ("journal.jsonl", "missing"),
     ):
+        shutil.rmtree(hurt.path)
+        shutil.copytree(whole, hurt.path)
         DAMAGES[damage](hurt.path / name)
-        assert main(["export", hurt.id, str(file), "--force"]) == 0
-        assert f"not in it: {name} " in capsys.readouterr().out
-        for verb in ("logs", "diagnose", "events"):
-            assert main([verb, str(file)]) == 0, (name, damage, verb)
-        assert "hurt" in capsys.readouterr().out
-        assert main(["status", str(file), "--json"]) == 0
-        found = json.loads(capsys.readouterr().out)
+        assert f"not in it: {name} " in hurt.distui("export", "z.tgz", "--force").fine().out
+        said = "".join(world.distui(verb, "z.tgz").fine().out for verb in ("logs", "diagnose", "events"))
+        assert "hurt" in said
+        found = world.distui("status", "z.tgz", "--json").fine().json()
         for key in ("run", "name", "state", "attempt", "exit_code"):
             assert found[key] == before[key], (name, damage, key)
         assert len(found["ranks"]) == len(before["ranks"]), (name, damage)
         assert abs(found["ended"] - before["ended"]) < 5.0, "it does not grow"
-        shutil.rmtree(hurt.path)
-        shutil.copytree(whole, hurt.path)
 
 
-@pytest.mark.real
-def test_a_bundle_says_where_its_own_files_are(
-    two: tuple[Run, Run], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_bundle_says_where_its_own_files_are(world: World, two: tuple[Run, Run]) -> None:
     """And no folder that is gone when it is read; curves that are damaged are named."""
     _, hurt = two
     (hurt.path / "plan.json").write_bytes(b"null")
     (hurt.path / "metrics").mkdir(exist_ok=True)
     (hurt.path / "metrics/1s.jsonl").write_bytes(b"\xff\n" * 9)
-    assert main(["export", hurt.id, str(tmp_path / "z.tgz")]) == 0
-    said = capsys.readouterr().out
+    said = hurt.distui("export", "z.tgz").fine().out
     assert "not in it: plan.json is damaged" in said
     assert "not in it: metrics/1s.jsonl has lines that are damaged" in said
-    assert main(["status", str(tmp_path / "z.tgz"), "--json"]) == 0
-    said = capsys.readouterr().out
+    said = world.distui("status", "z.tgz", "--json").fine().out
     assert "plan.json is damaged" in said
     assert "distui-replay" not in said
 
 
-@pytest.mark.real
-def test_lines_that_cannot_be_read_are_counted(
-    two: tuple[Run, Run], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_that_cannot_be_read_are_counted(two: tuple[Run, Run]) -> None:
     _, hurt = two
     journal = hurt.path / "journal.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join([*lines[:2], b"xx\n", *lines[3:]]))
-    for words in (["events", hurt.id, "--json"], ["events", hurt.id, "--json", "--follow"]):
-        assert main(words) == 0
-        said = capsys.readouterr()
-        assert len([json.loads(line) for line in said.out.splitlines()]) == len(lines) - 1
-        assert "journal.jsonl has 1 line that cannot be read" in said.err
+    for words in (["--json"], ["--json", "--follow"]):
+        done = hurt.distui("events", *words).fine()
+        assert len([json.loads(line) for line in done.out.splitlines()]) == len(lines) - 1
+        assert "journal.jsonl has 1 line that cannot be read" in done.err
     journal.unlink()
-    assert main(["events", hurt.id]) == 0
-    assert capsys.readouterr() == ("", "distui: hurt: journal.jsonl is missing\n")
+    done = hurt.distui("events").fine()
+    assert (done.out, done.err) == ("", "distui: hurt: journal.jsonl is missing\n")
 
 
-@pytest.mark.real
 def test_binary_bytes_in_a_log_do_not_hide_the_findings(world: World) -> None:
-    run = world.execute("raise ValueError('boom')\n", "--restarts", "0", name="bad")
-    assert run.wait() == 1
+    failed = Attempt(Outcome.FAILED, err="ValueError: boom\n", text="rank 0 raised ValueError: boom")
+    run = write(world, "exec", "--name", "bad", "--", "true", attempts=[failed])
     (log,) = run.path.glob("node-0/attempt-001/*.out")
     log.write_bytes(bytes(range(256)) * 2)
     done = run.distui("diagnose")
@@ -393,11 +367,8 @@ def test_binary_bytes_in_a_log_do_not_hide_the_findings(world: World) -> None:
     world.distui("diagnose", str(log)).refused(2, "is no text")
 
 
-@pytest.mark.real
 def test_a_lost_run_is_diagnosed_as_lost(world: World) -> None:
-    run = live(world)
-    for pid in (run.agent_pid(), json.loads((run.path / "runner.json").read_text())["pid"]):
-        kill(pid)
+    run = write(world, "exec", "--name", "live", "--", "true", attempts=[Attempt(outcome=None)])
     done = run.distui("diagnose")
     assert done.code == 1
     assert done.out.startswith("live is lost: neither agent nor runner lives")

@@ -9,8 +9,6 @@ import pytest
 
 from ..runs import Run, World
 
-pytestmark = pytest.mark.real
-
 LIMIT = 300_000
 WRITES = """
 import os, signal, sys, time
@@ -34,6 +32,7 @@ def limited(world: World, *words: str) -> Run:
     return Run(world, about["run"], about["name"], world.runs / about["run"])
 
 
+@pytest.mark.real
 def test_a_rank_that_writes_on_is_named_and_one_below_the_limit_is_not(world: World) -> None:
     runs = [limited(world, "SIG_IGN", writes) for writes in ("on", "off")]
     status = runs[0].eventually(lambda now: now["findings"])
@@ -50,6 +49,7 @@ def test_a_rank_that_writes_on_is_named_and_one_below_the_limit_is_not(world: Wo
     assert "file-limit" in runs[0].distui("diagnose").out
 
 
+@pytest.mark.long
 def test_a_rank_that_the_limit_killed_is_named(world: World) -> None:
     run = limited(world, "SIG_DFL", "on")
     assert run.wait() == 1

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from patience import slowness
+from patience import HANG_S
 
 from ..runs import EXAMPLES, Run, World, kill, until
 
@@ -62,7 +62,7 @@ def telling(told: dict[str, Any]) -> str:
     return "ended" if event["type"] == "RunEnded" else ""
 
 
-@pytest.mark.real
+@pytest.mark.long
 @pytest.mark.torch
 def test_training_goes_on(small: World) -> None:
     script = str(EXAMPLES / "plain_ddp.py")
@@ -89,7 +89,7 @@ def test_training_goes_on(small: World) -> None:
     (small.state / "ballast").unlink()
     run.eventually(lambda now: not full(now))
     size = log.stat().st_size
-    assert until(lambda: log.stat().st_size > size, 10), "with room the log goes on"
+    assert until(lambda: log.stat().st_size > size), "with room the log goes on"
     run.stop().fine()
     told = run.events()
     assert [one["seq"] for one in told] == list(range(1, len(told) + 1))
@@ -110,12 +110,12 @@ def test_a_run_ends_on_a_full_disk(small: World) -> None:
         assert watching.stdout is not None
         assert watching.stdout.readline(), "it is connected"
         (small.work / "go").touch()
-        out, err = watching.communicate(timeout=30 * slowness())
+        out, err = watching.communicate(timeout=HANG_S)
     assert watching.returncode == 0, err
     assert b'"RunEnded"' in out
     (small.state / "ballast").unlink()
     assert run.wait() == 1
-    assert until(lambda: b'"RunEnded"' in run.file("journal.jsonl"), 15)
+    assert until(lambda: b'"RunEnded"' in run.file("journal.jsonl"))
     told = run.events()
     assert [one["seq"] for one in told] == list(range(1, len(told) + 1))
     assert run.status()["exit_code"] == 5
@@ -151,7 +151,7 @@ def test_the_agent_dies_while_the_disk_is_full(small: World) -> None:
     assert run.distui("signal", "CONT").fine()
     (small.state / "ballast").unlink()
     run.eventually(lambda now: not full(now))
-    assert until(lambda: run.agent_pid() == status["agent_pid"], 15), "agent.json is written with room"
+    assert until(lambda: run.agent_pid() == status["agent_pid"]), "agent.json is written with room"
     run.stop().fine()
     told = run.events()
     assert [one["seq"] for one in told] == list(range(1, len(told) + 1))
@@ -197,9 +197,9 @@ def test_no_command_on_a_full_disk_is_lost(small: World) -> None:
         kill(run.agent_pid())
         assert run.status()["attempt"] == 3, "the next agent knows them, though the disk is full"
         asking = small.start("restart", run.id, "--yes")
-        assert until(lambda: run.file("journal.jsonl").count(b'"verb":"restart"') == 3, 20, every=0.002)
+        assert until(lambda: run.file("journal.jsonl").count(b'"verb":"restart"') == 3, every=0.002)
         kill(agent := run.status()["agent_pid"])
-        _, err = asking.communicate(timeout=60 * slowness())
+        _, err = asking.communicate(timeout=HANG_S)
         assert asking.returncode == 0 or (asking.returncode == 5 and b"not known whether" in err), err
         assert run.status()["agent_pid"] != agent
         run.eventually(lambda now: now["state"] == "running")
@@ -224,7 +224,7 @@ def test_no_command_on_a_full_disk_is_lost(small: World) -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("agent", ["dead", "stopped"])
+@pytest.mark.parametrize("agent", ["dead", pytest.param("stopped", marks=pytest.mark.long)])
 def test_stop_on_a_full_disk_without_an_agent(small: World, agent: str) -> None:
     run = small.execute(COUNT)
     assert run.wait("running") == 0
@@ -239,7 +239,7 @@ def test_stop_on_a_full_disk_without_an_agent(small: World, agent: str) -> None:
     assert run.status()["state"] == "stopped"
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_no_inode_is_left(small: World) -> None:
     """Looks and stop work, though no agent is there."""
     run = small.execute(COUNT)
@@ -252,7 +252,7 @@ def test_no_inode_is_left(small: World) -> None:
     assert not run.marked()
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_a_lost_run_on_a_read_only_file_system(small: World) -> None:
     """The kernel refuses the remount while somebody writes, so everything of the run is gone before."""
     run = small.execute(COUNT)
@@ -298,7 +298,7 @@ def rooms(run: Run) -> dict[str, str]:
     return {each["id"]: each["text"] for each in findings if each["id"].startswith("disk-checkpoints")}
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_the_disk_of_the_checkpoints_is_watched_where_it_is_another(world: World) -> None:
     """Room for a checkpoint of 3 MiB, then less, then none, then all again; the run directory has enough."""
     disk = world.work / "ckpt"
@@ -314,16 +314,16 @@ def test_the_disk_of_the_checkpoints_is_watched_where_it_is_another(world: World
         run = world.run("exec", "--name", "night", "--", *words)
         assert run.wait("running") == 0
         saved = disk / "step-10.pt"
-        assert until(lambda: saved.exists() and saved.stat().st_size == 3 << 20, 20)
+        assert until(lambda: saved.exists() and saved.stat().st_size == 3 << 20)
         (disk / "ballast").write_bytes(b"x" * (11 << 20))
-        assert until(lambda: "disk-checkpoints-low" in rooms(run), 40), run.describe()
+        assert until(lambda: "disk-checkpoints-low" in rooms(run)), run.describe()
         text = rooms(run)["disk-checkpoints-low"]
         assert text == "only 2.0 MiB are free where the checkpoints go, and the newest takes 3.0 MiB"
         with contextlib.suppress(OSError):
             (disk / "ballast").write_bytes(b"x" * (99 << 20))
-        assert until(lambda: [*rooms(run)] == ["disk-checkpoints-full"], 30), run.describe()
+        assert until(lambda: [*rooms(run)] == ["disk-checkpoints-full"]), run.describe()
         (disk / "ballast").unlink()
-        assert until(lambda: not rooms(run), 30), run.describe()
+        assert until(lambda: not rooms(run)), run.describe()
         (world.work / "stop").touch()
         run.wait("done")
     finally:

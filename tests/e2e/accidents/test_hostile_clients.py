@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from patience import slowness
 
 from distui.runners.agent.processes import state_of
 from distui.runners.model import AgentHello
@@ -102,7 +101,7 @@ def test_half_frames_and_hang_ups(served: Run) -> None:
     for peer in held:
         peer.close()
     # A third of the connections would be 13; files of /proc and of cgroups that it keeps open come with its samples.
-    assert until(lambda: len(os.listdir(f"/proc/{agent}/fd")) <= open_before + 10, 10), "descriptors leak"
+    assert until(lambda: len(os.listdir(f"/proc/{agent}/fd")) <= open_before + 10), "descriptors leak"
     assert served.status()["agent_pid"] == agent
 
 
@@ -113,7 +112,7 @@ def test_a_reader_that_never_reads(served: Run) -> None:
     log = served.path / "node-0/attempt-001/rank-0.out"
     with (served.path / "node-0/attempt-001/rank-5.out").open("wb") as big:
         big.truncate(64 << 20)
-    assert until(lambda: log.stat().st_size > 1000, 20)
+    assert until(lambda: log.stat().st_size > 1000)
     before = rss_bytes(agent)
     peers = [connect(served) for _ in range(3)]
     for peer in peers:
@@ -214,7 +213,7 @@ async def test_a_connection_for_which_the_queue_is_full_waits(
     path = next(served.world.sockets.glob("*.sock"))
     with contextlib.ExitStack() as held:
         os.kill(agent, signal.SIGSTOP)
-        assert until(lambda: state_of(agent) == "T", 10), "it accepts no more"
+        assert until(lambda: state_of(agent) == "T"), "it accepts no more"
         try:
             while peer := connects(served):
                 held.enter_context(peer)
@@ -267,7 +266,7 @@ def test_a_restart_that_no_rank_can_be_started_with(served: Run) -> None:
         rest = answers.read()
     assert b'"ok":true' not in rest
     size = log.stat().st_size
-    assert until(lambda: log.stat().st_size > size, 10), "the rank goes on"
+    assert until(lambda: log.stat().st_size > size), "the rank goes on"
     status = served.status()
     assert (status["state"], status["attempt"], served.pids()) == ("running", 1, pids)
     assert (served.agent_pid(), served.runner_pid()) == (agent, runner)

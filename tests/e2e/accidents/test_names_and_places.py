@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from patience import slowness
+from patience import HANG_S
 
 from ..runs import DISTUI, World, gone, kill
 
@@ -50,7 +50,7 @@ def test_a_name_that_a_live_run_has(world: World) -> None:
 def test_many_starts_of_one_name_at_once(world: World) -> None:
     """Whoever comes second is refused, however close the second comes."""
     starts = [world.start("exec", "--name", "race", "--detach", "--", "sleep", "600") for _ in range(4)]
-    codes = sorted(start.wait(60 * slowness()) for start in starts)
+    codes = sorted(start.wait(HANG_S) for start in starts)
     for start in starts:
         assert start.stderr is not None
         assert b"Traceback" not in start.stderr.read()
@@ -181,7 +181,7 @@ def test_a_socket_that_nobody_serves_any_more(world: World) -> None:
         peer, _ = stranger.accept()
         with peer:
             peer.sendall(b"220 smtp.example ready\r\n")
-        out, err = waiting.communicate(timeout=30 * slowness())
+        out, err = waiting.communicate(timeout=HANG_S)
         assert (waiting.returncode, out) == (4, b"")
         assert b"Traceback" not in err
     path.unlink()

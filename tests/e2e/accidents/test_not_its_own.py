@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from patience import slowness
+from patience import HANG_S
 
 from distui.runners import file_io
 
@@ -55,7 +55,7 @@ def apart(world: World, where: list[str], *words: str) -> subprocess.CompletedPr
         pytest.skip("no namespaces of this user's own here")
     return subprocess.run(
         ["unshare", *where, DISTUI, *words], env=world.env, cwd=world.work, capture_output=True, text=True,
-        timeout=120 * slowness(), check=False,
+        timeout=HANG_S, check=False,
     )  # fmt: skip
 
 
@@ -149,7 +149,7 @@ def test_a_directory_that_was_moved(world: World) -> None:
     world.state.rename(moved)
     done = world.distui("stop", run.id, "--yes", env={"XDG_STATE_HOME": str(moved)})
     assert done.code == 0, done
-    assert until(lambda: not run.marked(), 5)
+    assert until(lambda: not run.marked())
     assert not any(alive(pid) for pid in run.marked())
 
 

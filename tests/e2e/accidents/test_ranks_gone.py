@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from patience import slowness
 
 from ..runs import DISTUI, World, alive, gone, until
 from ..screen import Screen
@@ -72,7 +71,7 @@ def test_killed_beyond_the_limit(world: World) -> None:
     """Restarted while the policy allows, then given up with a report that names the rank and the signal."""
     run = world.ddp("--restarts", "1", "--set", "restart.backoff_s=0.1").healthy()
     os.kill(run.pids()[1], signal.SIGKILL)
-    run.eventually(lambda now: now["attempt"] == 2 and now["state"] == "running", 40)
+    run.eventually(lambda now: now["attempt"] == 2 and now["state"] == "running")
     run.healthy()
     os.kill(run.pids()[0], signal.SIGKILL)
     assert run.wait() == 1
@@ -92,7 +91,7 @@ def test_one_that_ignores_sigterm(world: World) -> None:
     """Grace, then SIGKILL."""
     run = world.execute(STUBBORN)
     assert run.wait("running") == 0
-    assert until(lambda: run.file("node-0/attempt-001/rank-0.out"), 20)
+    assert until(lambda: run.file("node-0/attempt-001/rank-0.out"))
     (pid,) = run.pids()
     began, grace_s = time.monotonic(), round(2 * slowness())
     run.stop("--grace", str(grace_s)).fine()
@@ -108,7 +107,7 @@ def test_a_daemonised_grandchild(world: World) -> None:
     """It has left its session, its parent and its descriptors; the marker in its environment remains."""
     run = world.execute(DAEMON)
     assert run.wait("running") == 0
-    assert until(lambda: run.file("node-0/attempt-001/rank-0.out"), 20)
+    assert until(lambda: run.file("node-0/attempt-001/rank-0.out"))
     hidden = [
         pid
         for pid in run.marked()
@@ -136,7 +135,7 @@ def test_a_child_without_the_marker(world: World, agent: str) -> None:
     """It has left its session and dropped its whole environment; it is a child of a rank all the same."""
     run = world.execute(UNMARKED)
     assert run.wait("running") == 0
-    assert until(lambda: b"\n" in run.file("node-0/attempt-001/rank-0.out"), 20)
+    assert until(lambda: b"\n" in run.file("node-0/attempt-001/rank-0.out"))
     child = int(run.file("node-0/attempt-001/rank-0.out"))
     assert child not in run.marked()
     if agent == "stopped":
@@ -149,7 +148,7 @@ def test_a_child_without_the_marker(world: World, agent: str) -> None:
 def test_a_run_that_a_rank_launched_outlives_it(world: World) -> None:
     """Its agent is a descendant of the rank; it is a run of its own."""
     outer = world.execute(LAUNCHES.format(DISTUI), name="outer")
-    assert until(lambda: "inner" in world.distui("ls").out, 20)
+    assert until(lambda: "inner" in world.distui("ls").out)
     assert world.distui("wait", "inner", "--until", "running").code == 0
     outer.stop("--grace", "2").fine()
     assert "inner" in world.distui("ls").out
@@ -165,7 +164,7 @@ def test_a_signal_to_a_rank_that_has_ended(world: World) -> None:
     run = world.run(
         "launch", "ddp", "--nproc-per-node", "2", "--grace", "1", "--", world.script("one_ends.py", text)
     )
-    run.eventually(lambda now: [rank["state"] for rank in now["ranks"]] == ["running", "succeeded"], 60)
+    run.eventually(lambda now: [rank["state"] for rank in now["ranks"]] == ["running", "succeeded"])
     agent = run.agent_pid()
     run.distui("signal", "TERM", "--rank", "1", "--yes").refused(1, "There is no running rank 1")
     assert alive(agent)
@@ -180,7 +179,7 @@ def test_stacks_of_a_rank_stuck_in_c(world: World) -> None:
     script = world.script("stuck.py", STUCK)
     run = world.run("launch", "ddp", "--nproc-per-node", "2", "--grace", "2", "--", script)
     assert run.wait("running") == 0
-    assert until(lambda: all(run.file(f"node-0/attempt-001/rank-{rank}.out") for rank in (0, 1)), 40)
+    assert until(lambda: all(run.file(f"node-0/attempt-001/rank-{rank}.out") for rank in (0, 1)))
     said = run.distui("dump", "stacks", "--raw").fine().out
     assert "--- rank 0" in said
     stuck = said[said.index("--- rank 1") :]
@@ -202,9 +201,9 @@ def test_signals(world: World) -> None:
     run = world.execute(text)
     assert run.wait("running") == 0
     out = "node-0/attempt-001/rank-0.out"
-    assert until(lambda: run.file(out), 20)
+    assert until(lambda: run.file(out))
     run.distui("signal", "USR1").fine()
-    assert until(lambda: b"heard" in run.file(out), 10)
+    assert until(lambda: b"heard" in run.file(out))
     run.distui("signal", "SIGNONSENSE").refused(2, "SIGNONSENSE")
     run.distui("signal", "USR1", "--rank", "3").refused(2, "no rank 3", "it has rank 0")
     run.distui("signal", "USR2").refused(2, "USR2 ends rank 0", "no handler", "--yes")
@@ -233,7 +232,7 @@ def test_a_signal_is_asked_about_by_what_the_rank_does_with_it(world: World) -> 
     """On a terminal, and no changes nothing."""
     run = world.execute("import time\nprint('up', flush=True)\ntime.sleep(600)\n", "--restarts", "0")
     assert run.wait("running") == 0
-    assert until(lambda: run.file("node-0/attempt-001/rank-0.out"), 20)
+    assert until(lambda: run.file("node-0/attempt-001/rank-0.out"))
     for answer, code in (("n", 1), ("y", 0)):
         assert run.status()["ranks"][0]["state"] == "running"
         screen = Screen((DISTUI, "signal", run.id, "USR1"), world.env, world.work)
@@ -268,7 +267,7 @@ def cgroup() -> Iterator[Path]:
     try:
         yield group
     finally:
-        assert until(lambda: not (group / "cgroup.procs").read_text(), 20)
+        assert until(lambda: not (group / "cgroup.procs").read_text())
         group.rmdir()
 
 

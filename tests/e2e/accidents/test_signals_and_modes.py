@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from patience import slowness
+from patience import HANG_S
 
 from distui.tui.__main__ import main as command
 
@@ -36,7 +36,7 @@ def as_a_user(world: World, *words: str) -> Done:
         pytest.skip("root cannot drop its capabilities here")
     done = subprocess.run(
         [*before, DISTUI, *words], env=world.env, cwd=world.work, capture_output=True, text=True,
-        timeout=120 * slowness(), stdin=subprocess.DEVNULL, check=False,
+        timeout=HANG_S, stdin=subprocess.DEVNULL, check=False,
     )  # fmt: skip
     return Done(done.returncode, done.stdout, done.stderr)
 
@@ -44,7 +44,7 @@ def as_a_user(world: World, *words: str) -> Done:
 def ended(world: World, name: str) -> Run:
     run = world.execute("print('one line', flush=True)\n", name=name)
     assert run.wait() == 0
-    assert until(lambda: not world.processes(), 20), "the agent, which may read what it likes, has gone"
+    assert until(lambda: not world.processes()), "the agent, which may read what it likes, has gone"
     return run
 
 
@@ -100,7 +100,7 @@ def test_a_signal_leaves_nothing_half_written(world: World, tmp_path: Path, numb
     ):
         process = caught(world, words, begun, made)
         process.send_signal(number)
-        _, err = process.communicate(timeout=60 * slowness())
+        _, err = process.communicate(timeout=HANG_S)
         assert "Traceback" not in err
         assert process.returncode in (130 if number == signal.SIGINT else 128 + number, 0), words
         if process.returncode:
@@ -125,7 +125,7 @@ def caught(
             [DISTUI, *words], env={**world.env, "TMPDIR": str(made)}, cwd=world.work, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
-        assert until(lambda: begun() or process.poll() is not None, 30, every=0.002), words  # noqa: B023
+        assert until(lambda: begun() or process.poll() is not None, every=0.002), words  # noqa: B023
         if begun():
             return process
         process.communicate()
@@ -164,7 +164,7 @@ def test_ctrl_c_before_anything_is_loaded(world: World) -> None:
         )
         time.sleep(late_s)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60 * slowness())
+        _, err = process.communicate(timeout=HANG_S)
         traced += [err] if "distui/tui/cli.py" in err and "Traceback" in err else []
     assert not traced, traced[0]
 
