@@ -20,6 +20,7 @@ import pytest
 from rich.cells import cell_len
 from rich.color import Color as RichColor
 from rich.style import Style
+from textual._context import visible_screen_stack
 from textual.color import Color
 from textual.screen import ModalScreen
 from textual.strip import Strip
@@ -85,6 +86,12 @@ def value_of(colour: RichColor | None) -> str:
     return "default" if colour is None else colour.name.lower()
 
 
+def composed(app: CockpitApp) -> list[Strip]:
+    """The rows of the screen, with those that are behind it."""
+    visible_screen_stack.set(app._background_screens)
+    return app.screen._compositor.render_strips()
+
+
 class Dump:
     """The cells of a screen as lines of text."""
 
@@ -93,7 +100,7 @@ class Dump:
         self._inks = {colours[name]: name for name in reversed((*INKS, "border")) if name in colours}
         self._papers = {colours[name]: name for name in reversed(PAPERS) if name in colours}
         self._letters: dict[str, str] = {}
-        self._rows = [list(self._cells(strip)) for strip in app.screen._compositor.render_strips()]
+        self._rows = [list(self._cells(strip)) for strip in composed(app)]
         self._dialog = None
         if isinstance(app.screen, ModalScreen) and app.screen.styles.background.a:
             self._dialog = [child.region for child in app.screen.children]
@@ -172,7 +179,7 @@ class Dump:
 
 def is_grey(app: CockpitApp) -> bool:
     """Whether the screen has no colours."""
-    styles = [style for strip in app.screen._compositor.render_strips() for _, style, _ in strip if style]
+    styles = [style for strip in composed(app) for _, style, _ in strip if style]
     colours = [colour for style in styles for colour in (style.color, style.bgcolor) if colour is not None]
     return all(len(set(colour.get_truecolor())) == 1 for colour in colours)
 

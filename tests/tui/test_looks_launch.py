@@ -64,7 +64,11 @@ async def test_memory(look: Look, rig: Start) -> None:
 
 
 async def test_memory_alone(look: Look, rig: Start) -> None:
-    await look(lambda: shelved(rig(play.running())), "f5", "tab", "enter", sizes=[SMALL], first=filled)
+    await look(lambda: shelved(rig(play.running())), "f5", "f5", "enter", sizes=[SMALL], first=filled)
+
+
+async def test_start_dialog(look: Look, rig: Start) -> None:
+    await look(lambda: shelved(rig(play.running())), "enter", sizes=[SMALL], first=filled)
 
 
 async def test_memory_in_ascii(look: Look, rig: Start) -> None:
