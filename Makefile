@@ -12,7 +12,7 @@ PART ?= 1/1
 # Of the matrix, 2 minutes each: 'torch-2.9.1 python-*'. All of it unless asked.
 ROWS ?=
 
-.PHONY: help install demo test test-real test-long test-frameworks test-faults test-nccl test-cluster test-matrix test-all check lint types imports house bench pictures clean
+.PHONY: help install demo test test-real test-long test-frameworks test-faults test-nccl test-cluster test-matrix test-all check lint types imports bench pictures clean
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 23
@@ -82,9 +82,6 @@ types: install
 
 imports: install
 	$(BIN)/lint-imports
-
-house: install   ## size and shape of the code; HOUSE=--details says where
-	@$(BIN)/python -m tests.house $(HOUSE)
 
 bench: install   ## the table of docs/benchmarks.md; BENCH=--quick
 	$(BIN)/python -m tests.bench $(BENCH)
