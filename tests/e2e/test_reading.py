@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import os
+import platform
 import shutil
 import signal
 from collections.abc import Callable
@@ -13,11 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from distui.runners.model import Outcome
 from distui.tui import arguments
 from distui.tui.cli import parser
 
 from .runs import DISTUI, Run, World, gone, kill, until
 from .screen import Screen
+from .written import Attempt, write
 
 TEXT = "import time\nfor n in range(100000):\n    print(n, flush=True)\n    time.sleep(0.05)\n"
 OTHER_BOOT = "00000000-0000-0000-0000-000000000000"
@@ -39,19 +42,41 @@ def without_supervisors(run: Run) -> None:
 
 
 def lost(world: World) -> Run:
-    run = live(world)
-    (pid,) = run.pids()
-    without_supervisors(run)
-    os.kill(pid, signal.SIGKILL)
-    assert gone(pid)
-    return run
+    """Neither agent nor runner lives, and nothing says how it ended."""
+    return written(world, None)
 
 
 def rebooted(world: World) -> Run:
     run = lost(world)
     for name in ("agent.json", "runner.json"):
-        path = run.path / name
-        path.write_text(json.dumps({**json.loads(path.read_text()), "boot_id": OTHER_BOOT}))
+        place = {
+            "pid": 1,
+            "start_ticks": 1,
+            "boot_id": OTHER_BOOT,
+            "host": platform.node(),
+            "socket": "",
+            "kind": "",
+        }
+        (run.path / name).write_text(json.dumps(place))
+    return run
+
+
+def written(world: World, outcome: Outcome | None = Outcome.SUCCEEDED) -> Run:
+    """A run of one attempt that ended so, without any process."""
+    words = ("exec", "--name", "job", "--restarts", "0", "--", "true")
+    run = write(world, *words, attempts=[Attempt(outcome, "0\n1\n", exit_code=3)])
+    (run.path / "runner.jsonl").write_text("")
+    (run.path / "metrics").mkdir(mode=0o700)
+    return run
+
+
+def killed(world: World) -> Run:
+    """A lost run whose processes were killed."""
+    run = live(world)
+    (pid,) = run.pids()
+    without_supervisors(run)
+    os.kill(pid, signal.SIGKILL)
+    assert gone(pid)
     return run
 
 
@@ -61,21 +86,14 @@ def orphaned(world: World) -> Run:
     return run
 
 
-def ended(world: World) -> Run:
-    run = world.execute("print('done')\n")
-    assert run.wait() == 0
-    assert gone(run.agent_pid())
-    return run
-
-
 def emptied(world: World) -> Run:
-    run = ended(world)
+    run = written(world)
     (run.path / "journal.jsonl").write_bytes(b"")
     return run
 
 
 def missing(world: World) -> Run:
-    run = ended(world)
+    run = written(world)
     for name in ("journal.jsonl", "runner.jsonl"):
         (run.path / name).unlink()
     return run
@@ -83,7 +101,7 @@ def missing(world: World) -> Run:
 
 def zeroed(world: World) -> Run:
     """As a power cut leaves a file whose length was written and whose pages were not."""
-    run = ended(world)
+    run = written(world)
     for name in ("journal.jsonl", "runner.jsonl"):
         (run.path / name).write_bytes(bytes((run.path / name).stat().st_size))
     return run
@@ -100,7 +118,7 @@ def unwritten(world: World) -> Run:
 
 def begun_nowhere(world: World) -> Run:
     """Its journal has lost the lines that say which run it is and that it began."""
-    run = ended(world)
+    run = written(world)
     journal = run.path / "journal.jsonl"
     journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[3:]))
     return run
@@ -121,15 +139,18 @@ def unserved(world: World) -> Run:
 STATES: dict[Callable[[World], Run], str] = {
     lost: "lost",
     rebooted: "lost",
-    orphaned: "lost",
     emptied: "succeeded",
     missing: "succeeded",
     zeroed: "succeeded",
-    unwritten: "stopped",
     begun_nowhere: "succeeded",
     planless: "lost",
+}
+LIVE_STATES: dict[Callable[[World], Run], str] = {
+    orphaned: "lost",
+    unwritten: "stopped",
     unserved: "running",
 }
+"""Those that need processes."""
 
 
 def snapshot(run: Run) -> tuple[set[int], dict[str, tuple[int, int]]]:
@@ -170,13 +191,13 @@ def commands(run: Run) -> dict[str, list[list[str]]]:
 
 def call(world: World, words: list[str]) -> None:
     """To its end, or on a terminal until something is on the screen."""
-    if not {"attach", "replay"} & set(words):
+    if not {"attach", "replay"} & set(words) or not world.processes():
         done = world.distui(*words)
         assert "Traceback" not in done.err, done.err
         return
     screen = Screen([DISTUI, *words], world.env, world.work)
     with contextlib.suppress(AssertionError):  # `replay` refuses what lives
-        screen.until(lambda text: "job" in text, 8)
+        screen.until(lambda text: "job" in text or "lost" in text)
     os.kill(screen.pid, signal.SIGKILL)
     os.waitpid(screen.pid, 0)
 
@@ -189,40 +210,36 @@ def test_every_verb_is_of_one_kind() -> None:
     assert sum(map(len, kinds)) == len(verbs.choices)
 
 
-@pytest.mark.long
-@pytest.mark.timeout(400)
-@pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
-def test_reading_changes_nothing(world: World, state: Callable[[World], Run]) -> None:
+def check_reading(run: Run, state: str, may_be_served: bool = False) -> None:
     """Each verb that reads, in turn: no process of the run comes or goes, and no file changes but an agent's own."""
-    run = state(world)
     before = snapshot(run)
     calls = commands(run)
     assert set(calls) == arguments.READS
     for verb in sorted(calls):
         for words in calls[verb]:
-            call(world, words)
+            call(run.world, words)
             after = snapshot(run)
             assert after[0] == before[0], words
-            if state is not unserved:  # there an agent takes the run up, and its rank writes on
+            if not may_be_served:  # there an agent takes the run up, and its rank writes on
                 assert after[1] == before[1], words
-    assert run.status()["state"] == STATES[state]
-    (listed,) = world.distui("ls", "--json").fine().json()
-    assert listed["state"] == STATES[state]
+    assert run.status()["state"] == state
+    (listed,) = run.world.distui("ls", "--json").fine().json()
+    assert listed["state"] == state
     assert set(run.marked()) == before[0]
 
 
-def stopped(world: World) -> Run:
-    run = live(world)
-    run.stop().fine()
-    assert gone(run.agent_pid())
-    return run
+@pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
+def test_reading_a_run_without_processes_changes_nothing(
+    world: World, state: Callable[[World], Run]
+) -> None:
+    check_reading(state(world), STATES[state])
 
 
-def failed(world: World) -> Run:
-    run = world.execute("import sys\nprint(0)\nsys.exit(3)\n", "--restarts", "0")
-    assert run.wait() == 1
-    assert gone(run.agent_pid())
-    return run
+@pytest.mark.long
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("state", LIVE_STATES, ids=lambda state: state.__name__)
+def test_reading_a_live_run_changes_nothing(world: World, state: Callable[[World], Run]) -> None:
+    check_reading(state(world), LIVE_STATES[state], may_be_served=state is unserved)
 
 
 def beheaded(run: Path) -> None:
@@ -253,19 +270,14 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 """What is done to a run that has ended, and what every verb that shows it whole has to say."""
 
 
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize(
-    "state", [pytest.param(stopped, marks=pytest.mark.long), failed], ids=lambda state: state.__name__
-)
-def test_a_damaged_run_that_has_ended_is_not_trained_again(
-    world: World, state: Callable[[World], Run]
-) -> None:
-    run, kept = state(world), world.root / "kept"
+@pytest.mark.parametrize("outcome", [Outcome.STOPPED, Outcome.FAILED])
+def test_a_damaged_run_that_has_ended_is_not_trained_again(world: World, outcome: Outcome) -> None:
+    run, kept = written(world, outcome), world.root / "kept"
     shutil.copytree(run.path, kept)
     for name, (damage, sentence) in DAMAGES.items():
         damage(run.path)
         before = snapshot(run)
-        ending = "lost" if name == "forgotten" else state.__name__
+        ending = "lost" if name == "forgotten" else str(outcome)
         (listed,) = world.distui("ls", "--json").fine().json()
         assert (listed["state"], listed["name"]) == (ending, run.name), name
         for words in (
@@ -285,28 +297,21 @@ def test_a_damaged_run_that_has_ended_is_not_trained_again(
         )
         assert run.status()["state"] == ending, name
         assert snapshot(run) == before, name
-        assert not world.processes(), name
         assert sorted(path.name for path in run.path.glob("node-0/*")) == ["attempt-001"]
         shutil.rmtree(run.path)
         shutil.copytree(kept, run.path)
 
 
-def test_a_lost_run_says_so(world: World) -> None:
-    run = lost(world)
+@pytest.mark.real
+def test_a_lost_run_says_so_and_is_restarted_once_with_the_changes(world: World) -> None:
+    """The next attempt has them; a secret among them is not written down. No attempt without them comes before."""
+    run = killed(world)
     status = run.status()
     assert status["state"] == "lost"
     assert f"`distui restart {run.name}`" in status["text"]
     done = run.distui("wait")
     assert (done.code, "lost" in done.err) == (6, True)
     assert "[rank 0 out] 0" in run.distui("logs").fine().out.splitlines()
-    run.distui("restart", "--yes").fine()
-    status = run.eventually(lambda now: now["state"] == "running")
-    assert [attempt["outcome"] for attempt in status["attempts"]] == ["lost", None]
-
-
-def test_a_lost_run_is_restarted_once_with_the_changes(world: World) -> None:
-    """The next attempt has them; a secret among them is not written down. No attempt without them comes before."""
-    run = lost(world)
     done = run.distui("restart", "--yes", "--env", "PLAIN=1", "--env", "MY_TOKEN=hush-hush").fine()
     assert "restarted: attempt 2" in done.out
     (rank,) = run.pids()
@@ -322,6 +327,7 @@ def test_a_lost_run_is_restarted_once_with_the_changes(world: World) -> None:
     assert [one["cause"] for one in run.status()["attempts"]] == ["launch", "restart", "restart"]
 
 
+@pytest.mark.real
 def test_orphans_are_named_and_stopped(world: World) -> None:
     run = orphaned(world)
     (pid,) = run.marked()
@@ -334,9 +340,7 @@ def test_orphans_are_named_and_stopped(world: World) -> None:
 
 
 def test_the_end_is_kept_in_a_second_place(world: World) -> None:
-    run = world.execute("import sys\nsys.exit(3)\n")
-    assert run.wait() == 1
-    assert gone(run.agent_pid())
+    run = written(world, Outcome.FAILED)
     for name in ("journal.jsonl", "runner.jsonl"):
         (run.path / name).write_bytes(b"")
     status = run.status()
@@ -345,6 +349,7 @@ def test_the_end_is_kept_in_a_second_place(world: World) -> None:
     run.distui("restart", "--yes").refused(1, "rerun")
 
 
+@pytest.mark.real
 def test_a_journal_that_is_lost_under_a_live_run(world: World) -> None:
     """A new agent knows by the runner's report what its journal said; ranks of later attempts are let be."""
     run = live(world)
@@ -356,5 +361,5 @@ def test_a_journal_that_is_lost_under_a_live_run(world: World) -> None:
     status = run.status()
     assert (status["state"], status["attempt"]) == ("running", 3)
     assert [rank["pid"] for rank in status["ranks"]] == pids
-    assert until(lambda: len(run.file("node-0/attempt-003/rank-0.out")) > 0, 10)
+    assert until(lambda: len(run.file("node-0/attempt-003/rank-0.out")) > 0)
     assert sorted(run.marked()) == sorted([run.runner_pid(), *pids])
