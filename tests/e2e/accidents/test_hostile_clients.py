@@ -11,16 +11,19 @@ import resource
 import signal
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from doubles.served import Served, doubled
+from patience import HANG_S
 
+from distui.runners import journal
 from distui.runners.agent.processes import state_of
-from distui.runners.model import AgentHello
+from distui.runners.model import AgentHello, CaughtUp, Restart, RunPhase, Signal
 from distui.runners.wire.client import MAGIC, LinkError, SocketLink, encode
 
-from ..runs import Run, World, alive, rss_bytes, until
+from ..runs import Run, World, rss_bytes, until
 
 MORE = 24 << 20
 """Bytes that an agent may grow by while it is attacked."""
@@ -37,30 +40,39 @@ def served(world: World) -> Run:
 
 def connect(run: Run) -> socket.socket:
     peer = socket.socket(socket.AF_UNIX)
-    peer.settimeout(20 * slowness())
+    peer.settimeout(HANG_S)
     peer.connect(str(next(run.world.sockets.glob("*.sock"))))
     return peer
 
 
-def shown_the_door(peer: socket.socket) -> bool:
-    """Read until the agent closes the connection."""
-    with contextlib.suppress(ConnectionError):
-        while peer.recv(1 << 16):
-            continue
-    return True
+@contextlib.asynccontextmanager
+async def connected(run: Served) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A client of an agent in this process."""
+    reader, writer = await asyncio.open_unix_connection(f"{run.agent.served.stem}.sock", limit=1 << 26)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
 
 
-def sent(peer: socket.socket, data: bytes) -> None:
+async def sent(writer: asyncio.StreamWriter, data: bytes) -> None:
     """Send as far as the other side takes it."""
     with contextlib.suppress(ConnectionError):
-        peer.sendall(data)
+        writer.write(data)
+        await writer.drain()
 
 
-@pytest.mark.real
-def test_garbage(served: Run) -> None:
+async def shown_the_door(reader: asyncio.StreamReader) -> bytes:
+    """Read until the agent closes the connection; what came."""
+    came = b""
+    with contextlib.suppress(ConnectionError):
+        while piece := await reader.read(1 << 16):
+            came += piece
+    return came
+
+
+async def test_garbage(capfd: pytest.CaptureFixture[str]) -> None:
     """Random bytes, endless lines, valid JSON that is no command, numbers that are too large."""
-    agent = served.agent_pid()
-    before = rss_bytes(agent)
     dice = random.Random(7)
     attacks = [dice.randbytes(4096) + b"\n" for _ in range(20)]
     attacks += [
@@ -77,35 +89,69 @@ def test_garbage(served: Run) -> None:
         b"\0" * 1000 + b"\n",
         b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
     ]
-    for attack in attacks:
-        with connect(served) as peer:
-            sent(peer, attack)
-            assert shown_the_door(peer), attack[:40]
-    assert alive(agent)
-    assert rss_bytes(agent) < before + MORE
-    assert served.status()["state"] == "running"
-    assert "Traceback" not in served.file("agent.log").decode(), served.file("agent.log").decode()[-2000:]
+    async with doubled() as (run, _):
+        await run.hooked()
+        for attack in attacks:
+            async with connected(run) as (reader, writer):
+                await sent(writer, attack)
+                await shown_the_door(reader)
+        assert run.state.phase is RunPhase.RUNNING
+        assert (await run.send(Signal("s", "CONT", (99,)))).id == "s", "others are served"
+    assert "Traceback" not in capfd.readouterr().err
 
 
-@pytest.mark.real
-def test_half_frames_and_hang_ups(served: Run) -> None:
+async def test_an_id_as_long_as_a_line_shuts_no_run() -> None:
+    """A line that a viewer could not read again would never come out of the journal."""
+    ask = {"type": "Signal", "id": "z" * ((4 << 20) - 200), "signal": "URG", "ranks": [-1]}
+    async with doubled() as (run, _):
+        async with connected(run) as (_, writer):
+            await sent(writer, b'{"type":"Hello","after":0}\n' + json.dumps(ask).encode() + b"\n")
+            await asyncio.sleep(1.0)
+        link = await SocketLink.connect(Path(f"{run.agent.served.stem}.sock"))
+        async for stamped in link.events():
+            if isinstance(stamped.event, CaughtUp):
+                break
+        await link.close()
+
+
+async def test_half_frames_and_hang_ups() -> None:
     """Connections that say half a line, nothing at all, or leave at once with a reset."""
-    agent, open_before = served.agent_pid(), len(os.listdir(f"/proc/{served.agent_pid()}/fd"))
-    held = [connect(served) for _ in range(40)]
-    for number, peer in enumerate(held):
-        if number % 3 == 0:
-            sent(peer, b'{"type":"Hello","af')
-        elif number % 3 == 1:
-            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    assert served.status()["state"] == "running"
-    for peer in held:
-        peer.close()
-    # A third of the connections would be 13; files of /proc and of cgroups that it keeps open come with its samples.
-    assert until(lambda: len(os.listdir(f"/proc/{agent}/fd")) <= open_before + 10), "descriptors leak"
-    assert served.status()["agent_pid"] == agent
+    async with doubled() as (run, _):
+        await run.hooked()
+        open_before = len(os.listdir("/proc/self/fd"))
+        async with contextlib.AsyncExitStack() as held:
+            for number in range(40):
+                _, writer = await held.enter_async_context(connected(run))
+                if number % 3 == 0:
+                    await sent(writer, b'{"type":"Hello","af')
+                elif number % 3 == 1:
+                    peer = writer.get_extra_info("socket")
+                    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            assert (await run.send(Signal("s", "CONT", (99,)))).id == "s"
+        await asyncio.sleep(5.0)
+        # Files of /proc and of cgroups that it keeps open come with its samples.
+        assert len(os.listdir("/proc/self/fd")) <= open_before + 10, "descriptors leak"
+        assert run.state.phase is RunPhase.RUNNING
 
 
-@pytest.mark.real
+async def test_many_commands_at_once() -> None:
+    """A client that asks for a thousand things without waiting gets its answers."""
+    asked = b"".join(
+        json.dumps({"type": "Signal", "id": f"s{n}", "signal": "CONT", "ranks": [99]}).encode() + b"\n"
+        for n in range(1000)
+    )
+    async with doubled() as (run, _), connected(run) as (reader, writer):
+        sending = asyncio.create_task(sent(writer, asked))
+        told = b""
+        while told.count(b'"CommandDone"') < 1000 and (data := await reader.read(1 << 16)):
+            told += data
+        await sending
+        assert told.count(b'"CommandDone"') == 1000
+        numbers = [stamped.seq for stamped in journal.read(run.path)]
+        assert numbers == list(range(1, len(numbers) + 1))
+
+
+@pytest.mark.long
 def test_a_reader_that_never_reads(served: Run) -> None:
     """It asks for everything and reads nothing: what it is owed must not pile up in the agent."""
     agent = served.agent_pid()
@@ -133,25 +179,6 @@ def test_a_reader_that_never_reads(served: Run) -> None:
     assert served.status()["agent_pid"] == agent
 
 
-@pytest.mark.real
-def test_many_commands_at_once(served: Run) -> None:
-    """A client that asks for a thousand things without waiting gets its answers or is shown the door."""
-    agent = served.agent_pid()
-    before = rss_bytes(agent)
-    with connect(served) as peer:
-        sent(peer, b"".join(
-            json.dumps({"type": "Signal", "id": f"s{n}", "signal": "CONT", "ranks": [99]}).encode() + b"\n"
-            for n in range(1000)
-        ))  # fmt: skip
-        told = b""
-        while told.count(b'"CommandDone"') < 1000 and (data := peer.recv(1 << 16)):
-            told += data
-    assert told.count(b'"CommandDone"') == 1000
-    assert rss_bytes(agent) < before + MORE
-    told_events = served.events()
-    assert [one["seq"] for one in told_events] == list(range(1, len(told_events) + 1))
-
-
 def connects(run: Run) -> socket.socket | None:
     """A connection that never waits; None where too many wait already (EAGAIN)."""
     peer = socket.socket(socket.AF_UNIX)
@@ -173,7 +200,7 @@ def files() -> Iterator[int]:
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-@pytest.mark.real
+@pytest.mark.long
 @pytest.mark.torch
 def test_a_thousand_connections_to_an_agent_that_may_open_few_files(world: World, files: int) -> None:
     """1024, as is usual: who says nothing makes room for others, and the ranks never notice."""
@@ -199,13 +226,13 @@ def test_a_thousand_connections_to_an_agent_that_may_open_few_files(world: World
     run.stop("--grace", "2").fine()
 
 
-@pytest.mark.real
+@pytest.mark.long
 async def test_a_connection_for_which_the_queue_is_full_waits(
     served: Run, files: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel refuses it with EAGAIN; it is tried again, and nobody else is blamed."""
     # Thousands are greeted before it.
-    monkeypatch.setattr(SocketLink.greet, "__defaults__", (10.0 * slowness(),))
+    monkeypatch.setattr(SocketLink.greet, "__defaults__", (HANG_S,))
     most = int(Path("/proc/sys/net/core/somaxconn").read_text())
     if files < min(most, socket.SOMAXCONN) + 100:
         pytest.skip(f"only {files} files may be open here")
@@ -223,7 +250,7 @@ async def test_a_connection_for_which_the_queue_is_full_waits(
             assert not (await asyncio.wait({waiting}, timeout=0.5))[0], waiting
         finally:
             os.kill(agent, signal.SIGCONT)
-        await (await asyncio.wait_for(waiting, 60 * slowness())).close()
+        await (await asyncio.wait_for(waiting, HANG_S)).close()
     assert served.status()["agent_pid"] == agent
 
 
@@ -246,33 +273,35 @@ RESTARTS: dict[str, tuple[bytes, str]] = {
 """Changes that no rank can be started with, as they are sent, and how the refusal begins."""
 
 
-@pytest.mark.real
-def test_a_restart_that_no_rank_can_be_started_with(served: Run) -> None:
+async def test_a_restart_that_no_rank_can_be_started_with() -> None:
     """It is refused in one sentence before the old ranks are told to go; the command line cannot send so much."""
-    agent, runner, pids = served.agent_pid(), served.runner_pid(), served.pids()
-    log = served.path / "node-0/attempt-001/rank-0.out"
-    with connect(served) as peer, peer.makefile("rb") as answers:
-        sent(peer, b'{"type":"Hello"}\n')
-        for number, (changes, sentence) in enumerate(RESTARTS.values()):
-            sent(peer, b'{"type":"Restart","id":"r%d","env":%s}\n' % (number, changes))
-            done = next(line for line in answers if b'"CommandDone","id":"r%d"' % number in line)
-            event = json.loads(done)["event"]
-            assert (event["ok"], event["text"][: len(sentence)]) == (False, sentence), event["text"][:500]
-            assert "\n" not in event["text"]
-            assert len(event["text"]) < 300
-        sent(
-            peer, b'{"type":"Restart","id":"s","env":{"A":"\\ud800"}}\n'
-        )  # half a character: no text at all
-        rest = answers.read()
-    assert b'"ok":true' not in rest
-    size = log.stat().st_size
-    assert until(lambda: log.stat().st_size > size), "the rank goes on"
-    status = served.status()
-    assert (status["state"], status["attempt"], served.pids()) == ("running", 1, pids)
-    assert (served.agent_pid(), served.runner_pid()) == (agent, runner)
-    assert len(served.file("journal.jsonl")) < 100_000, "what was sent is not kept"
-    served.distui("restart", "--yes", "--env", "A=1").fine()
-    assert served.status()["attempt"] == 2, "and a restart that can be done is done"
+    async with doubled() as (run, runners):
+        await run.hooked()
+        pids = {rank.pid for rank in run.state.ranks.values()}
+        async with connected(run) as (reader, writer):
+            await sent(writer, b'{"type":"Hello"}\n')
+            for number, (changes, sentence) in enumerate(RESTARTS.values()):
+                await sent(writer, b'{"type":"Restart","id":"r%d","env":%s}\n' % (number, changes))
+                done = b""
+                while b'"CommandDone","id":"r%d"' % number not in done:
+                    done = await reader.readline()
+                event = json.loads(done)["event"]
+                assert (event["ok"], event["text"][: len(sentence)]) == (False, sentence), event["text"][
+                    :500
+                ]
+                assert "\n" not in event["text"]
+                assert len(event["text"]) < 300
+            half = (
+                b'{"type":"Restart","id":"s","env":{"A":"\\ud800"}}\n'  # half a character: no text at all
+            )
+            await sent(writer, half)
+            rest = await shown_the_door(reader)
+        assert b'"ok":true' not in rest
+        assert (run.state.attempt, {rank.pid for rank in run.state.ranks.values()}) == (1, pids)
+        assert not [one for one in runners.newest.asked if one["op"] == "restart"]
+        assert (run.path / "journal.jsonl").stat().st_size < 100_000, "what was sent is not kept"
+        assert (await run.send(Restart("t", {"A": "1"}))).ok, "and a restart that can be done is done"
+        assert run.state.attempt == 2
 
 
 @pytest.mark.real
@@ -303,32 +332,25 @@ def test_another_user(served: Run) -> None:
     assert served.status()["state"] == "running"
 
 
-@pytest.mark.real
-@pytest.mark.parametrize(
-    ("proto", "common"), [([1, 1], True), ([0, 1], True), ([1, 9], True), ([2, 9], False), ([0, 0], False)]
-)
-def test_a_viewer_of_another_protocol(served: Run, proto: list[int], common: bool) -> None:
+async def test_a_viewer_of_another_protocol() -> None:
     """Both sides look: an agent tells nothing to who could not read it."""
-    with connect(served) as peer:
-        sent(peer, json.dumps({"type": "Hello", "proto": proto, "follow": False}).encode() + b"\n")
-        said = b""
-        with contextlib.suppress(ConnectionError):
-            while piece := peer.recv(1 << 16):
-                said += piece
-    assert (b"RunCreated" in said) == common
-    assert served.status()["state"] == "running"
+    common = {(1, 1): True, (0, 1): True, (1, 9): True, (2, 9): False, (0, 0): False}
+    async with doubled() as (run, _):
+        for proto, understood in common.items():
+            hello = {"type": "Hello", "proto": proto, "follow": False}
+            async with connected(run) as (reader, writer):
+                await sent(writer, json.dumps(hello).encode() + b"\n")
+                assert (b"RunCreated" in await shown_the_door(reader)) == understood, proto
 
 
-@pytest.mark.parametrize(
-    ("proto", "refused"), [((1, 1), False), ((0, 3), False), ((2, 3), True), ((0, 0), True)]
-)
-def test_an_agent_of_another_protocol(tmp_path: Path, proto: tuple[int, int], refused: bool) -> None:
-    async def connected() -> str:
+async def test_an_agent_of_another_protocol(tmp_path: Path) -> None:
+    async def connected(proto: tuple[int, int]) -> str:
         async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write(MAGIC + encode(AgentHello(proto, "9.9", "r", 0)))
             await reader.read()
             writer.close()
 
+        (tmp_path / "s").unlink(missing_ok=True)
         async with await asyncio.start_unix_server(greet, tmp_path / "s"):
             try:
                 link = await SocketLink.connect(tmp_path / "s")
@@ -337,5 +359,5 @@ def test_an_agent_of_another_protocol(tmp_path: Path, proto: tuple[int, int], re
             await link.close()
             return ""
 
-    text = asyncio.run(connected())
-    assert ("use a distui of that version" in text) == refused, text
+    for proto, refused in {(1, 1): False, (0, 3): False, (2, 3): True, (0, 0): True}.items():
+        assert ("use a distui of that version" in await connected(proto)) == refused, proto
