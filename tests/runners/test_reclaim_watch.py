@@ -51,7 +51,7 @@ class Service(http.server.BaseHTTPRequestHandler):
 def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr(reclaim_watch, "ANSWER_S", 60.0)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Service) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"127.0.0.1:{server.server_port}"
         server.shutdown()
     Service.answers = {}

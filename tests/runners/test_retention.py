@@ -6,11 +6,9 @@ import fcntl
 import os
 import shutil
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from patience import slowness
 from test_run_removal import NOW, left, made, state_home
 
 from distui.runners import retention, run_directories, run_notes
@@ -104,9 +102,7 @@ def test_it_takes_what_both_say_and_leaves_all_that_is_not_its_own(state_home: P
     lock = os.open(live.path / "agent.lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX)
     try:
-        began = time.monotonic()
         said = retention.retire(Retention(30 * DAY, 3), "")
-        assert time.monotonic() - began < 20 * slowness(), "it waited for what is held"
     finally:
         os.close(lock)
     assert "removed 3 runs" in said

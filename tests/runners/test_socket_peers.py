@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,58 +17,51 @@ from distui.runners.diagnosis.ras import RasError, parse
 from distui.runners.wire.client import LinkError, SocketLink
 
 NOBODY = 65534
-LISTENS = """
-import os, socket, sys
-os.umask(0)
-os.setgid(65534)
-os.setuid(65534)
-server = socket.socket(socket.AF_UNIX)
-server.bind(sys.argv[1])
-server.listen()
-print("up", flush=True)
-peer = server.accept()[0]
-print("heard", peer.recv(65536), flush=True)
-"""
 
 
 @pytest.fixture
-def squatted() -> Iterator[tuple[Path, subprocess.Popen[str]]]:
-    """A socket in a folder that is open to all, and who listens on it."""
+def squatted() -> Iterator[tuple[Path, socket.socket]]:
+    """A socket in a folder that is open to all, and which another account has bound."""
     if os.geteuid() != 0:
         pytest.skip("only root can be another account")
-    with tempfile.TemporaryDirectory(prefix="dt-", dir="/tmp") as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="dt-", dir="/tmp") as folder,
+        socket.socket(socket.AF_UNIX) as server,
+    ):
         os.chmod(folder, 0o777)
-        path = Path(folder) / "x.sock"
-        child = subprocess.Popen(
-            ["python3", "-c", LISTENS, str(path)],
-            executable=sys.executable,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert child.stdout is not None
-        assert child.stdout.readline() == "up\n"
-        yield path, child
-        child.kill()
-        child.communicate()
+        path, before = Path(folder) / "x.sock", os.umask(0)
+        os.seteuid(NOBODY)  # the kernel keeps for its peers who listens
+        try:
+            server.bind(str(path))
+            server.listen()
+        finally:
+            os.seteuid(0)
+            os.umask(before)
+        yield path, server
 
 
-@pytest.mark.real
-def test_a_viewer_says_nothing_to_a_stranger(squatted: tuple[Path, subprocess.Popen[str]]) -> None:
-    path, child = squatted
+async def heard(server: socket.socket) -> bytes:
+    """What the stranger got of whoever connected."""
+    loop = asyncio.get_running_loop()
+    server.setblocking(False)
+    peer, _ = await loop.sock_accept(server)
+    with peer:
+        return await asyncio.wait_for(loop.sock_recv(peer, 65536), 60)
+
+
+async def test_a_viewer_says_nothing_to_a_stranger(squatted: tuple[Path, socket.socket]) -> None:
+    path, server = squatted
     with pytest.raises(LinkError, match="another user listens"):
-        asyncio.run(SocketLink.connect(path))
-    assert child.stdout is not None
-    assert child.stdout.readline() in ("heard b''\n", "")
+        await SocketLink.connect(path)
+    assert await heard(server) == b""
 
 
-@pytest.mark.real
-def test_an_agent_asks_no_strangers_runner(squatted: tuple[Path, subprocess.Popen[str]]) -> None:
+async def test_an_agent_asks_no_strangers_runner(squatted: tuple[Path, socket.socket]) -> None:
     """What it asks for may hold the values of secrets."""
-    path, child = squatted
+    path, server = squatted
     with pytest.raises(PermissionError, match="another user listens"):
-        asyncio.run(ask_once(str(path), "env", env={"MY_TOKEN": "value"}))
-    assert child.stdout is not None
-    assert child.stdout.readline() in ("heard b''\n", "")
+        await ask_once(str(path), "env", env={"MY_TOKEN": "value"})
+    assert await heard(server) == b""
 
 
 def test_whoever_took_the_port_of_ras_ends_no_look() -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from patience import slowness
 
 from distui.presets.finding import Finding
 from distui.runners.model import (
@@ -206,11 +203,11 @@ def test_every_phase_says_whether_it_is_the_end(phase: RunPhase) -> None:
     assert phase.ended == (phase in ("succeeded", "failed", "stopped", "lost", "ended", "exported"))
 
 
-def test_a_journal_of_a_hundred_thousand_findings_is_read_in_seconds() -> None:
+def test_of_a_journal_of_very_many_findings_some_are_kept() -> None:
     """A run has tens; what somebody else's bundle says more is left out, and no screen waits for it."""
-    raised = [FindingRaised(Finding(f"x{number}", "warning", "text")) for number in range(100_000)]
-    run, since = began(), time.process_time()
-    state = fold(*run, *raised)
+    raised = [
+        FindingRaised(Finding(f"x{number}", "warning", "text")) for number in range(3 * MOST_FINDINGS)
+    ]
+    state = fold(*began(), *raised)
     document = status_json(state)
     assert len(document["findings"]) == MOST_FINDINGS
-    assert time.process_time() - since < 60 * slowness()
