@@ -126,10 +126,10 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
             for number in (signal.SIGTERM, signal.SIGHUP):
                 loop.add_signal_handler(number, self._signalled, number)
             self.pacer.greet()
+            self.set_timer(GARBAGE_AFTER_S, self._collect_from_now)
         self.app_resume_signal.subscribe(self, lambda _: self.paint_anew(), immediate=True)
         self.set_class(self.view.ascii, "-ascii")
         self.beat.beaten()
-        self.set_timer(GARBAGE_AFTER_S, self._collect_from_now)
         self._show_first()
 
     def _collect_from_now(self) -> None:
