@@ -44,17 +44,23 @@ _NEWLINE = re.compile(rb"\n")
 
 
 def main(argv: list[str]) -> int:
+    status, out, err = answer(0, argv)
+    sys.stderr.write(err)
+    sys.stdout.buffer.write(out)
+    return status
+
+
+def answer(descriptor: int, argv: list[str]) -> tuple[int, bytes, str]:
+    """The exit status of a search in this file, its output and its error message."""
     offset, limit, scan_bytes = int(argv[0]), int(argv[1]), int(argv[2])
     try:
         search = Search(argv[5])
     except (re.error, RecursionError, OverflowError) as error:
-        sys.stderr.write(str(error))
-        return 2
+        return 2, b"", str(error)
     seconds, gap = (float(argv[3]), float(argv[4])), (int(argv[6]), int(argv[7]))
-    matches, starts, position = scan(0, offset, limit, scan_bytes, seconds, search, gap)
+    matches, starts, position = scan(descriptor, offset, limit, scan_bytes, seconds, search, gap)
     head = b"%d\n%s\n" % (position, b" ".join(b"%d" % start for start in starts))
-    sys.stdout.buffer.write(head + matches)
-    return 0
+    return 0, head + matches, ""
 
 
 class Search:

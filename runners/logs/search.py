@@ -41,12 +41,8 @@ def search(
         raise LogError("the pattern holds a NUL character: write it as \\x00")
     numbers = (str(value) for value in (start, limit, SCAN_BYTES, SCAN_SECONDS, HIT_SECONDS))
     hole = (gap.begin, gap.end) if gap is not None else (0, 0)
-    argv = [sys.executable, "-I", "-S", _GREP, *numbers, pattern, *map(str, hole)]
     try:
-        with subprocess.Popen(
-            argv, stdin=descriptor, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        ) as process:
-            out, err = _result(process)
+        status, out, problem = run_grep(descriptor, [*numbers, pattern, *map(str, hole)])
     except subprocess.TimeoutExpired as error:
         raise LogError(
             f"the pattern {pattern!r} was still searching after {GREP_TIMEOUT:.0f} s: "
@@ -54,13 +50,23 @@ def search(
         ) from error
     except (OSError, ValueError) as error:
         raise LogError(f"the search could not be started: {error}") from error
-    if process.returncode:
-        why = err.decode("utf-8", "replace").strip().splitlines()
+    if status:
+        why = problem.strip().splitlines()
         raise LogError(
             f"the pattern {pattern!r} is not a regular expression: {why[-1] if why else 'it crashed'}"
         )
     position, starts, matches = out.split(b"\n", 2)
     return matches, tuple(map(int, starts.split())), int(position)
+
+
+def run_grep(descriptor: int, argv: list[str]) -> tuple[int, bytes, str]:
+    """`grep.answer` of another process. Raises subprocess.TimeoutExpired, OSError and ValueError."""
+    command = [sys.executable, "-I", "-S", _GREP, *argv]
+    with subprocess.Popen(
+        command, stdin=descriptor, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        out, err = _result(process)
+    return process.returncode, out, err.decode("utf-8", "replace")
 
 
 def _result(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
