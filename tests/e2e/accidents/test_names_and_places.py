@@ -14,8 +14,7 @@ import pytest
 from patience import HANG_S
 
 from ..runs import DISTUI, World, gone, kill
-
-pytestmark = pytest.mark.real
+from ..written import Attempt, events_of, record, without_agent, write
 
 SLEEP = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
 
@@ -33,20 +32,20 @@ def mounted(*words: str) -> Iterator[None]:
 
 
 def test_a_name_that_a_live_run_has(world: World) -> None:
-    first = world.execute(SLEEP, name="twin")
-    assert first.wait("running") == 0
-    script = str(world.work / "twin.py")
-    world.distui("exec", "--name", "twin", "--", "python3", script).refused(2, "twin", "live", "--name")
+    words = ("exec", "--name", "twin", "--", "true")
+    with without_agent():
+        first = world.run(*words)  # it has just begun, and its agent is about to come
+        world.distui(*words).refused(2, "twin", "live", "--name")
     assert len(list(world.runs.glob("*/run.json"))) == 1
-    first.stop().fine()
-    second = world.execute("print('again')\n", name="twin")
-    assert second.wait() == 0
+    record(first, events_of(first, [Attempt()]))
+    second = write(world, *words)
     assert second.id != first.id
     # The name now means the newest; the older one is still there under its id.
     assert world.distui("status", "twin", "--json").fine().json()["run"] == second.id
-    assert first.status()["state"] == "stopped"
+    assert first.status()["state"] == "succeeded"
 
 
+@pytest.mark.real
 def test_many_starts_of_one_name_at_once(world: World) -> None:
     """Whoever comes second is refused, however close the second comes."""
     starts = [world.start("exec", "--name", "race", "--detach", "--", "sleep", "600") for _ in range(4)]
@@ -59,6 +58,7 @@ def test_many_starts_of_one_name_at_once(world: World) -> None:
     assert len([one for one in world.distui("ls", "--json").fine().json() if one["state"] != "lost"]) == 1
 
 
+@pytest.mark.real
 def test_a_read_only_state_directory(world: World) -> None:
     with mounted("-t", "tmpfs", "-o", "ro,size=64k", "tmpfs", str(world.state)):
         said = world.distui("exec", "--", "true").refused(2, "Read-only", "XDG_STATE_HOME")
@@ -68,18 +68,20 @@ def test_a_read_only_state_directory(world: World) -> None:
 
 def test_a_state_directory_whose_name_is_no_text(world: World) -> None:
     state = os.fsdecode(os.fsencode(world.work) + b"/caf\xe9")
-    world.distui("exec", "--", "true", env={"XDG_STATE_HOME": state}).refused(
-        2, "not UTF-8", "XDG_STATE_HOME"
-    )
+    with without_agent():
+        done = world.distui("exec", "--", "true", env={"XDG_STATE_HOME": state})
+    done.refused(2, "not UTF-8", "XDG_STATE_HOME")
     assert not os.path.exists(state)
 
 
 def test_a_file_where_the_state_directory_should_be(world: World) -> None:
     world.state.rmdir()
     world.state.write_text("in the way")
-    world.distui("exec", "--", "true").refused(2, "Not a directory", "XDG_STATE_HOME")
+    with without_agent():
+        world.distui("exec", "--", "true").refused(2, "Not a directory", "XDG_STATE_HOME")
 
 
+@pytest.mark.real
 def test_a_state_directory_of_somebody_else(world: World) -> None:
     """As an ordinary user, whom permission bits bind."""
     if os.geteuid() != 0:
@@ -90,7 +92,7 @@ def test_a_state_directory_of_somebody_else(world: World) -> None:
     env = {**world.env, "DISTUI_SOCKET_DIR": str(world.work / "s")}
     done = subprocess.run(
         ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", DISTUI, "exec", "--", "true"],
-        env=env, cwd=world.work, capture_output=True, text=True, timeout=30, check=False,
+        env=env, cwd=world.work, capture_output=True, text=True, timeout=HANG_S, check=False,
     )  # fmt: skip
     if "failed to execute" in done.stderr or "ModuleNotFoundError" in done.stderr:
         pytest.skip("the installation cannot be read by other users")
@@ -113,8 +115,7 @@ def test_files_that_are_no_runs_are_passed_over(world: World) -> None:
 
 def test_a_journal_with_a_torn_end(world: World) -> None:
     """What a crash of the whole machine leaves: half a line, and no process."""
-    run = world.execute("print('once')\n")
-    assert run.wait() == 0
+    run = write(world, "exec", "--", "true")
     told = run.events()
     with (run.path / "journal.jsonl").open("ab") as journal:
         journal.write(b'{"time":17')
@@ -149,6 +150,7 @@ def test_a_socket_directory_that_is_too_long(world: World) -> None:
     world.distui("exec", "--", "true", env={"DISTUI_SOCKET_DIR": str(far)}).refused(2, "too long")
 
 
+@pytest.mark.real
 def test_a_stale_socket_is_replaced_and_a_file_is_not(world: World) -> None:
     """What a killed agent left in the way of the next one; and what is none of ours."""
     run = world.execute(SLEEP)
@@ -168,6 +170,7 @@ def test_a_stale_socket_is_replaced_and_a_file_is_not(world: World) -> None:
     assert run.status()["state"] == "running"
 
 
+@pytest.mark.long
 def test_a_socket_that_nobody_serves_any_more(world: World) -> None:
     """Somebody else of this user listens where the agent should: a greeting that is none is an error, not a hang."""
     run = world.execute(SLEEP)

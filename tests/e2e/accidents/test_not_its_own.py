@@ -19,8 +19,6 @@ from distui.runners import file_io
 
 from ..runs import DISTUI, Run, World, alive, kill, until
 
-pytestmark = pytest.mark.real
-
 TEXT = "import time\nfor n in range(100000):\n    print(n, flush=True)\n    time.sleep(0.05)\n"
 HIDDEN = ["--pid", "--fork", "--mount-proc"]
 RENAMED = ["--uts", "sh", "-c", 'hostname renamed && exec "$@"', "sh"]
@@ -67,6 +65,7 @@ def bystander() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
+@pytest.mark.real
 def test_a_pid_in_a_file_is_no_proof(world: World, bystander: subprocess.Popen[bytes]) -> None:
     """Whoever looks sends an agent SIGHUP where its socket is gone, and stop ends it."""
     run = lost(live(world))
@@ -79,6 +78,7 @@ def test_a_pid_in_a_file_is_no_proof(world: World, bystander: subprocess.Popen[b
     assert run.status()["state"] == "stopped"
 
 
+@pytest.mark.long
 def test_run_json_of_another_run(world: World) -> None:
     other, run = live(world, "other"), lost(live(world))
     before = set(other.marked())
@@ -91,6 +91,7 @@ def test_run_json_of_another_run(world: World) -> None:
     assert set(other.marked()) == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["hub", "node"])
 def test_run_json_that_says_another_kind(world: World, kind: str) -> None:
     """Whoever looks makes no hub of it, and the run goes on."""
@@ -103,6 +104,7 @@ def test_run_json_that_says_another_kind(world: World, kind: str) -> None:
     run.stop().fine()
 
 
+@pytest.mark.real
 def test_a_copy_is_not_the_run(world: World) -> None:
     run = live(world)
     before = set(run.marked())
@@ -118,7 +120,8 @@ def test_a_copy_is_not_the_run(world: World) -> None:
     assert run.status()["state"] == "running"
 
 
-@pytest.mark.parametrize("served", [True, False])
+@pytest.mark.real
+@pytest.mark.parametrize("served", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_from_another_container(world: World, served: bool) -> None:
     """One that shares home, host name and kernel sees none of the processes: it starts, ends and records nothing."""
     run = live(world)
@@ -134,6 +137,7 @@ def test_from_another_container(world: World, served: bool) -> None:
     assert len(run.of("AttemptStarted")) == 1
 
 
+@pytest.mark.long
 def test_the_machine_has_another_name(world: World) -> None:
     run = live(world)
     assert '"running"' in apart(world, RENAMED, "status", run.id, "--json").stdout
@@ -142,6 +146,7 @@ def test_the_machine_has_another_name(world: World) -> None:
     assert not run.marked()
 
 
+@pytest.mark.long
 def test_a_directory_that_was_moved(world: World) -> None:
     """Its agent has the old path in its arguments, and the lock of this one."""
     run = live(world)
@@ -153,6 +158,7 @@ def test_a_directory_that_was_moved(world: World) -> None:
     assert not any(alive(pid) for pid in run.marked())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("file", ["environ", "plan.json", "runner.jsonl"])
 def test_a_pipe_in_place_of_a_file(world: World, file: str) -> None:
     """Nobody waits for its writer: the run is seen, and stopped."""

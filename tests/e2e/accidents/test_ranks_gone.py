@@ -65,8 +65,8 @@ time.sleep(600)
 """
 
 
-@pytest.mark.torch
 @pytest.mark.long
+@pytest.mark.torch
 def test_killed_beyond_the_limit(world: World) -> None:
     """Restarted while the policy allows, then given up with a report that names the rank and the signal."""
     run = world.ddp("--restarts", "1", "--set", "restart.backoff_s=0.1").healthy()
@@ -93,9 +93,9 @@ def test_one_that_ignores_sigterm(world: World) -> None:
     assert run.wait("running") == 0
     assert until(lambda: run.file("node-0/attempt-001/rank-0.out"))
     (pid,) = run.pids()
-    began, grace_s = time.monotonic(), round(2 * slowness())
-    run.stop("--grace", str(grace_s)).fine()
-    assert grace_s <= time.monotonic() - began < 20 * slowness()
+    began = time.monotonic()
+    run.stop("--grace", "2").fine()
+    assert time.monotonic() - began >= 2, "it has its grace"
     assert not alive(pid)
     assert b"not me" in run.file("node-0/attempt-001/rank-0.out"), "it was asked first"
     assert run.status()["state"] == "stopped"
@@ -119,7 +119,7 @@ def test_a_daemonised_grandchild(world: World) -> None:
     assert not run.marked()
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_a_grandchild_outlives_its_job(world: World) -> None:
     """The same where nobody stops the run: its end is the end of all of it."""
     run = world.execute(
@@ -130,7 +130,7 @@ def test_a_grandchild_outlives_its_job(world: World) -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("agent", ["lives", "stopped"])
+@pytest.mark.parametrize("agent", ["stopped", pytest.param("lives", marks=pytest.mark.long)])
 def test_a_child_without_the_marker(world: World, agent: str) -> None:
     """It has left its session and dropped its whole environment; it is a child of a rank all the same."""
     run = world.execute(UNMARKED)
@@ -144,7 +144,7 @@ def test_a_child_without_the_marker(world: World, agent: str) -> None:
     assert not alive(child)
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_a_run_that_a_rank_launched_outlives_it(world: World) -> None:
     """Its agent is a descendant of the rank; it is a run of its own."""
     outer = world.execute(LAUNCHES.format(DISTUI), name="outer")
@@ -156,7 +156,7 @@ def test_a_run_that_a_rank_launched_outlives_it(world: World) -> None:
     world.distui("stop", "inner", "--yes", "--grace", "2").fine()
 
 
-@pytest.mark.real
+@pytest.mark.long
 @pytest.mark.torch
 def test_a_signal_to_a_rank_that_has_ended(world: World) -> None:
     """It is refused, and reaches nobody: not the agent's own group, which pid 0 would mean."""
@@ -172,7 +172,7 @@ def test_a_signal_to_a_rank_that_has_ended(world: World) -> None:
     run.stop().fine()
 
 
-@pytest.mark.real
+@pytest.mark.long
 @pytest.mark.torch
 def test_stacks_of_a_rank_stuck_in_c(world: World) -> None:
     """Its Python cannot run, so its hook is silent: the signal's handler in C answers."""
@@ -227,7 +227,7 @@ def test_signals(world: World) -> None:
     run.distui("signal", "USR1").refused(1, "has ended")
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_a_signal_is_asked_about_by_what_the_rank_does_with_it(world: World) -> None:
     """On a terminal, and no changes nothing."""
     run = world.execute("import time\nprint('up', flush=True)\ntime.sleep(600)\n", "--restarts", "0")
@@ -289,7 +289,7 @@ def test_killed_for_memory(world: World, cgroup: Path) -> None:
     assert "memory" in run.status()["text"]
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_the_interpreter_is_gone_at_a_restart(world: World) -> None:
     """What could be started once may be missing later: the run fails with a sentence."""
     tool = world.work / "tool"

@@ -29,7 +29,7 @@ def test_within_the_limit(world: World) -> None:
     assert (run.path / "node-0" / "attempt-002").is_dir()
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_over_the_limit(world: World) -> None:
     run = world.execute(COUNT, "--grace", "1")  # a command is restarted only if asked
     assert run.wait("running") == 0
@@ -79,7 +79,7 @@ def test_under_torchrun(world: World) -> None:
     assert not run.marked()
 
 
-@pytest.mark.real
+@pytest.mark.long
 @pytest.mark.torch
 def test_the_agent_dies_while_it_waits_to_replace_the_runner(world: World) -> None:
     """It is lost then; an accident that was counted is not counted again by the restart that is asked for."""

@@ -8,8 +8,6 @@ import pytest
 
 from ..runs import World, contents, gone
 
-pytestmark = pytest.mark.real
-
 SECRET = "hunter2-aafe9"
 TOKEN = "hf_0123456789tok"
 LATER = "changed-4711-key"
@@ -27,6 +25,7 @@ def digest(*values: str) -> str:
     return str([hashlib.sha1(value.encode()).hexdigest()[:8] for value in values])
 
 
+@pytest.mark.real
 def test_secrets_stay_where_they_belong(world: World) -> None:
     env = {"HF_TOKEN": TOKEN}
     script = world.script("reveal.py", REVEALS)
@@ -58,6 +57,7 @@ def test_secrets_stay_where_they_belong(world: World) -> None:
     assert "***" in planned.out + status
 
 
+@pytest.mark.long
 def test_a_runner_started_anew_still_knows_them(world: World) -> None:
     """plan.json hides the values, so the agent's own environment is what hands them on."""
     from ..runs import kill

@@ -27,7 +27,9 @@ def remove(world: World, whole: bool) -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("whole", [False, True], ids=["files", "folder"])
+@pytest.mark.parametrize(
+    "whole", [True, pytest.param(False, marks=pytest.mark.long)], ids=["folder", "files"]
+)
 def test_the_agents_socket_comes_back(world: World, whole: bool) -> None:
     run = world.execute(COUNT)
     assert run.wait("running") == 0
@@ -69,14 +71,14 @@ def plant(folder: Path, into: Path) -> None:
             folder.write_text("in the way")
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_a_planted_folder_is_left_alone(world: World) -> None:
     """What cannot be bound again is said with the pid and what to type; then that works."""
     run = world.execute(COUNT)
     assert run.wait("running") == 0
     agent = run.agent_pid()
     plant(world.sockets, world.root)
-    run.distui("status", timeout=15).refused(4, f"pid {agent}", "not a directory", "remove it")
+    run.distui("status").refused(4, f"pid {agent}", "not a directory", "remove it")
     assert until(lambda: b"is not a directory" in run.file("agent.log"))
     os.unlink(world.sockets)
     assert run.status()["state"] == "running"

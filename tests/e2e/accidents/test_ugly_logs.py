@@ -3,40 +3,44 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 
 import pytest
+from doubles.served import doubled
 from patience import HANG_S
 
+from distui.runners.model import Outcome
 from distui.runners.wire.client import SocketLink
 
-from ..runs import DISTUI, World, rss_bytes, until
+from ..runs import DISTUI, Run, World, rss_bytes, until
 from ..screen import Screen
+from ..written import Attempt, write
 
-UGLY = r"""
-import sys
-write = sys.stdout.buffer.write
-write(b"bad utf-8: \xff\xfe\xc3\x28 end\n")
-write(b"\x1b]0;stolen title\x07after the title\n")
-write(b"\x1b]52;c;c2VjcmV0\x07after the clipboard\n")
-write(b"\x1b[2J\x1b[H\x1b[31mred\x1b[0m text\n")
-write(b"[bold red]markup[/] stays\n")
-write(b"nul\x00bell\x07back\x08space\n")
-write(b"10%\r50%\r100% done\n")
-write("right\u202eto left\n".encode())
-write("zero\u200bwidth\ufeffmark\U000e0041tag\n".encode())
-write(b"\x9b31m8-bit csi \x90dcs\x9c over\n")
-write(b"\xe2\x80\xa8line separator\n")
-sys.stdout.flush()
-"""
+UGLY = (
+    b"bad utf-8: \xff\xfe\xc3\x28 end\n",
+    b"\x1b]0;stolen title\x07after the title\n",
+    b"\x1b]52;c;c2VjcmV0\x07after the clipboard\n",
+    b"\x1b[2J\x1b[H\x1b[31mred\x1b[0m text\n",
+    b"[bold red]markup[/] stays\n",
+    b"nul\x00bell\x07back\x08space\n",
+    b"10%\r50%\r100% done\n",
+    "right\u202eto left\n".encode(),
+    "zero\u200bwidth\ufeffmark\U000e0041tag\n".encode(),
+    b"\x9b31m8-bit csi \x90dcs\x9c over\n",
+    b"\xe2\x80\xa8line separator\n",
+)
+"""Lines that ranks write."""
 
 
-@pytest.mark.real
+def ugly(world: World) -> Run:
+    """A run whose rank has written them."""
+    out = b"".join(UGLY).decode("utf-8", "surrogateescape")
+    return write(world, "exec", "--", "true", attempts=[Attempt(out=out)])
+
+
 def test_logs_are_cleaned_always(world: World) -> None:
     """Into a terminal, a pipe or a file alike: what stands in a log is data, never a command to a terminal."""
-    run = world.execute(UGLY)
-    assert run.wait() == 0
+    run = ugly(world)
     said = run.distui("logs").fine().out
     assert not [letter for letter in said if letter != "\n" and not letter.isprintable()], repr(said)
     for kept in (
@@ -55,11 +59,10 @@ def test_logs_are_cleaned_always(world: World) -> None:
     assert b"\x1b]52" in run.file("node-0/attempt-001/rank-0.out"), "the file keeps what was written"
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_the_log_pane_is_clean(world: World) -> None:
     """What the cockpit writes to its terminal of the same lines, shown and searched."""
-    run = world.execute(UGLY)
-    assert run.wait() == 0
+    run = ugly(world)
     screen = Screen([DISTUI, "replay", run.id], world.env, world.work, 120, 40)
     try:
         screen.until("SUCCEEDED")
@@ -93,11 +96,10 @@ def test_the_log_pane_is_clean(world: World) -> None:
         assert lost not in written, lost
 
 
-@pytest.mark.real
 def test_names_are_cleaned_too(world: World) -> None:
     """A command line may hold an escape sequence; `status` and `ls` print it as text."""
-    run = world.run("exec", "--name", "esc", "--", "sh", "-c", "printf '\x1b]0;x\x07'; exit 1")
-    run.wait()
+    words = ("exec", "--name", "esc", "--", "sh", "-c", "printf '\x1b]0;x\x07'; exit 1")
+    run = write(world, *words, attempts=[Attempt(Outcome.FAILED)])
     for said in (run.distui("status"), world.distui("ls"), run.distui("events")):
         assert "\x1b" not in said.out
 
@@ -137,51 +139,41 @@ async def windows(path: Path, name: str) -> list[int]:
         await link.close()
 
 
-@pytest.mark.real
-def test_no_file_id_leads_out(world: World) -> None:
+async def test_no_file_id_leads_out() -> None:
     """Whatever a client asks for, it stays below the run directory, and follows no link."""
-    run = world.execute("import time\nprint('x', flush=True)\ntime.sleep(600)\n")
-    assert until(lambda: run.file("node-0/attempt-001/rank-0.out") == b"x\n")
-    (run.path / "node-0/attempt-001/rank-7.out").symlink_to("/etc/passwd")
-    (run.path / "node-0/attempt-001/rank-8.out").mkdir()
-
-    async def ask() -> None:
-        link = await SocketLink.connect(next(world.sockets.glob("*.sock")))
-        try:
-            for name in (
-                "../../etc/passwd",
-                "/etc/passwd",
-                "node-0/attempt-001/../../../../../../etc/passwd",
-                "node-0/attempt-001/rank-0.out/../../../plan.json",
-                "",
-                ".",
-                "\0",
-                "node-0/attempt-001/rank-7.out",
-                "node-0/attempt-001/rank-8.out",
-                "node-0/attempt-001/rank-9.out",
-                "node-0/attempt-001/rank-0.out\n",
-            ):
-                window = await link.read_log(name, 0)
-                assert window.data == b"", name
-                assert window.error, name
-                assert "Traceback" not in window.error
-            assert (await link.read_log("node-0/attempt-001/rank-0.out", 0)).data == b"x\n"
-        finally:
-            await link.close()
-
-    asyncio.run(ask())
-    assert run.status()["state"] == "running"
+    async with doubled() as (run, runners):
+        await run.hooked()
+        folder = run.path / "node-0/attempt-001"
+        runners.newest.writes(0, "x\n")
+        (folder / "rank-7.out").symlink_to("/etc/passwd")
+        (folder / "rank-8.out").mkdir()
+        for name in (
+            "../../etc/passwd",
+            "/etc/passwd",
+            "node-0/attempt-001/../../../../../../etc/passwd",
+            "node-0/attempt-001/rank-0.out/../../../plan.json",
+            "",
+            ".",
+            "\0",
+            "node-0/attempt-001/rank-7.out",
+            "node-0/attempt-001/rank-8.out",
+            "node-0/attempt-001/rank-9.out",
+            "node-0/attempt-001/rank-0.out\n",
+        ):
+            window = await run.link.read_log(name, 0)
+            assert window.data == b"", name
+            assert window.error, name
+            assert "Traceback" not in window.error
+        assert (await run.link.read_log("node-0/attempt-001/rank-0.out", 0)).data == b"x\n"
 
 
-@pytest.mark.real
-@pytest.mark.parametrize("pattern", ["(", "[", "*a", "(?P<x", "a" * 5000 + "("])
-def test_a_bad_pattern(world: World, pattern: str) -> None:
-    run = world.execute("print('x')\n")
-    assert run.wait() == 0
-    run.distui("logs", "--grep", pattern).refused(2, "--grep", "regular expression")
+def test_a_bad_pattern(world: World) -> None:
+    run = write(world, "exec", "--", "true")
+    for pattern in ("(", "[", "*a", "(?P<x", "a" * 5000 + "("):
+        run.distui("logs", "--grep", pattern).refused(2, "--grep", "regular expression")
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_a_flood_of_lines(world: World) -> None:
     """A rank that prints as fast as it can, with `logs -f` behind it: the agent neither grows nor stops."""
     run = world.execute(
@@ -213,14 +205,15 @@ def test_output_into_a_closed_pipe(world: World) -> None:
         assert b"Traceback" not in reading.stderr.read()
 
 
-@pytest.mark.real
-def test_json_stays_json(world: World) -> None:
-    """Every byte a rank writes to stderr as it fails comes back as valid JSON."""
-    text = "import sys\nsys.stderr.buffer.write(bytes(range(256)) * 4 + b'\\n\\xed\\xa0\\x80 last\\n')\nsys.exit(1)\n"
-    run = world.execute(text)
-    assert run.wait() == 1
-    lines = json.loads(run.distui("status", "--json").fine().out)["attempts"][0]["first_cause"][
-        "last_lines"
-    ]
-    assert any("last" in line for line in lines)
-    assert all(letter.isprintable() for line in lines for letter in line), lines
+async def test_last_words_are_printable() -> None:
+    """Every byte a rank writes to stderr as it fails."""
+    async with doubled(nproc_per_node=1, restart_limit=0) as (run, runners):
+        await run.hooked()
+        last = bytes(range(256)) * 4 + b"\n\xed\xa0\x80 last\n"
+        (run.path / "node-0/attempt-001/rank-0.err").write_bytes(last)
+        runners.newest.exits(0, 1)
+        await run.until(lambda state: state.phase.ended)
+        cause = run.state.attempts[0].first_cause
+        assert cause is not None
+        assert any("last" in line for line in cause.last_lines)
+        assert all(letter.isprintable() for line in cause.last_lines for letter in line), cause

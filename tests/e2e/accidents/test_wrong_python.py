@@ -10,12 +10,9 @@ import pytest
 
 from ..runs import World
 
-pytestmark = pytest.mark.real
 
-
-def environment(world: World, torch: str | None = None) -> str:
+def environment(home: Path, torch: str | None = None) -> str:
     """A virtual environment's interpreter; `torch` is the version whose metadata it has, without the library."""
-    home = world.root / "env"
     venv.create(home, symlinks=True, with_pip=False)
     if torch is not None:
         version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
@@ -32,6 +29,8 @@ def launch(world: World, python: str) -> list[str]:
 
 def test_no_such_file(world: World) -> None:
     world.distui(*launch(world, "/nowhere/python")).refused(2, "/nowhere/python", "--python")
+    assert not world.runs.exists(), "nothing was started"
+    assert not world.sockets.exists()
 
 
 def test_not_executable(world: World) -> None:
@@ -40,31 +39,24 @@ def test_not_executable(world: World) -> None:
     world.distui(*launch(world, str(plain))).refused(2, str(plain), "--python")
 
 
-@pytest.mark.parametrize("program", ["/bin/true", "/bin/false", "/bin/cat"])
-def test_not_a_python(world: World, program: str) -> None:
-    world.distui(*launch(world, program)).refused(2, program, "--python")
-
-
-def test_a_file_of_no_program(world: World) -> None:
-    strange = Path(world.work / "python")
+@pytest.mark.real
+def test_what_is_asked_for_its_torch(world: World) -> None:
+    """The interpreter itself is started: one that is none, without torch, or with an old one."""
+    strange = world.work / "strange"
     strange.write_bytes(b"\x7fELF not really")
     strange.chmod(0o755)
-    world.distui(*launch(world, str(strange))).refused(2, str(strange), "--python")
-
-
-def test_without_torch(world: World) -> None:
-    python = environment(world)
+    for program in ("/bin/true", "/bin/false", "/bin/cat", str(strange)):
+        world.distui(*launch(world, program)).refused(2, program, "--python")
+    python = environment(world.root / "bare")
     world.distui(*launch(world, python)).refused(2, python, "no torch", "--python")
-
-
-def test_a_torch_too_old(world: World) -> None:
-    python = environment(world, "2.6.0")
+    python = environment(world.root / "old", "2.6.0")
     world.distui(*launch(world, python)).refused(2, "2.6.0", python, "2.7")
 
 
+@pytest.mark.long
 def test_a_torch_that_cannot_be_imported(world: World) -> None:
     """Only the run itself can find that out: it fails, and says where and why."""
-    python = environment(world, "2.13.0")
+    python = environment(world.root / "env", "2.13.0")
     run = world.run(*launch(world, python))
     assert run.wait() == 1
     status = run.status()
@@ -72,10 +64,3 @@ def test_a_torch_that_cannot_be_imported(world: World) -> None:
     assert "no usable torch" in status["text"]
     assert python in status["text"]
     assert not run.marked()
-
-
-def test_nothing_was_started(world: World) -> None:
-    """A refused launch leaves no run directory and no socket directory."""
-    world.distui(*launch(world, "/nowhere/python")).refused(2)
-    assert not world.runs.exists()
-    assert not world.sockets.exists()

@@ -10,9 +10,8 @@ from patience import HANG_S
 
 from ..runs import DISTUI, World
 
-pytestmark = pytest.mark.real
 
-
+@pytest.mark.real
 @pytest.mark.torch
 def test_a_script_with_a_syntax_error(world: World) -> None:
     script = world.script("broken.py", "import os\nthis is no python\n")
@@ -28,6 +27,7 @@ def test_a_command_that_is_not_there(world: World) -> None:
     assert "no-such-command-here" in done.err + done.out
 
 
+@pytest.mark.long
 def test_a_command_that_fails(world: World) -> None:
     run = world.execute("import sys\nsys.stderr.write('out of luck\\n')\nsys.exit(3)\n")
     assert run.wait() == 1
@@ -36,6 +36,7 @@ def test_a_command_that_fails(world: World) -> None:
     assert status["attempts"][0]["first_cause"]["last_lines"] == ["out of luck"]
 
 
+@pytest.mark.real
 def test_the_users_modules_shadow_nothing_of_ours(world: World) -> None:
     """A training directory with a select.py, a platform.py or a runner.py of its own is no reason to fail."""
     for name in (
@@ -56,6 +57,7 @@ def test_the_users_modules_shadow_nothing_of_ours(world: World) -> None:
     assert "fine" in run.distui("logs").fine().out
 
 
+@pytest.mark.real
 def test_the_directory_is_gone(world: World) -> None:
     """The working directory was removed under the shell."""
     lost = world.work / "lost"
