@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
+import patience
 import pytest
-from patience import slowness
 
 from distui.runners.model import Event, Gpu, GpuTick
 
@@ -24,8 +24,6 @@ import build
 import scenario as scenario
 
 SAMPLER = (sys.executable, "-m", "distui.runners.telemetry.sampler")
-ENDS_S = 20.0
-"""Most seconds that a sampler may take to end by itself, on a machine with nothing else to do."""
 needs_compiler = pytest.mark.skipif(
     build.compiler() is None, reason="no C compiler to build the fake driver"
 )
@@ -90,7 +88,7 @@ def sampler(environment: dict[str, str], interval: float = 0.1) -> Iterator[subp
     finally:
         child.stdin.close()
         try:
-            child.wait(ENDS_S * slowness())
+            child.wait(patience.HANG_S)
         finally:
             child.kill()
             child.stdout.close()

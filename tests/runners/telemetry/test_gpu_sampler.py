@@ -12,18 +12,19 @@ from pathlib import Path
 from statistics import median
 
 import msgspec
+import patience
 import pytest
-from gpu_rig import ENDS_S, Rig, needs_compiler, sampler, scenario, tick_of, until
-from patience import slowness
+from gpu_rig import Rig, needs_compiler, sampler, scenario, tick_of, until
 
 from distui.runners.model import FindingRaised, GpuTick
 from distui.runners.telemetry.gpu_words import NO_DRIVER
 
-pytestmark = [pytest.mark.real, needs_compiler, pytest.mark.timeout(60)]
+pytestmark = needs_compiler
 
 STEADY = scenario.idle(2) + "* util 93\n* mem_used 1073741824\n* power_mw 456789\n* temp 61\n* reasons 0\n"
 
 
+@pytest.mark.real
 def test_values_arrive_in_their_units(tmp_path: Path) -> None:
     lines = "1 mem_temp 77\n1 energy_mj 5000000\n1 ecc_uncorrected 4\n1 remap_pending 1\n1 recovery 1\n"
     first, second = Rig(tmp_path, STEADY + lines + scenario.process(1, 4711, 2048)).tick()
@@ -40,6 +41,7 @@ def test_values_arrive_in_their_units(tmp_path: Path) -> None:
     assert (second.pids, second.pid_mem) == ((4711,), (2048,))
 
 
+@pytest.mark.long
 def test_a_wave_moves_within_its_bounds_and_each_gpu_at_its_own_phase(tmp_path: Path) -> None:
     rig = Rig(tmp_path, scenario.idle(2) + "* util wave:40:99:1\n")
     with rig.sampling() as events:
@@ -49,6 +51,7 @@ def test_a_wave_moves_within_its_bounds_and_each_gpu_at_its_own_phase(tmp_path: 
     assert len(set(values)) > 4
 
 
+@pytest.mark.real
 def test_what_the_driver_does_not_serve_is_none_and_asked_once(tmp_path: Path) -> None:
     rig = Rig(tmp_path, "sys count 1\n* name Old\n* util 5\n")
     (gpu,) = rig.tick(8)
@@ -70,6 +73,7 @@ def test_what_the_driver_does_not_serve_is_none_and_asked_once(tmp_path: Path) -
     assert calls.count("nvmlDeviceGetUtilizationRates") >= 8
 
 
+@pytest.mark.long
 def test_functions_that_an_old_driver_lacks(tmp_path: Path) -> None:
     absent = (
         "nvmlDeviceGetMemoryInfo_v2",
@@ -85,25 +89,28 @@ def test_functions_that_an_old_driver_lacks(tmp_path: Path) -> None:
     assert gpu.mem_temp_c is None
 
 
+@pytest.mark.long
 def test_memory_version_2_refused_by_a_driver_that_has_it(tmp_path: Path) -> None:
     text = STEADY + "* mem_reserved 100\n" + scenario.answer("nvmlDeviceGetMemoryInfo_v2", 25)
     assert Rig(tmp_path, text).tick(2)[0].mem_used == (1 << 30) + 100
 
 
+@pytest.mark.long
 def test_memory_that_the_driver_keeps_is_not_used_memory(tmp_path: Path) -> None:
     assert Rig(tmp_path, STEADY + "* mem_reserved 100\n").tick()[0].mem_used == 1 << 30
 
 
+@pytest.mark.long
 def test_throttle_reasons_in_words(tmp_path: Path) -> None:
     first, second = Rig(tmp_path, STEADY + "0 reasons 0x84\n1 reasons 0x8001\n").tick()
     assert first.throttle == ("power cap", "power brake")
     assert second.throttle == ("idle", "reason 0x8000")
 
 
+@pytest.mark.real
 def test_counters_become_rates_and_a_reset_becomes_unknown(tmp_path: Path) -> None:
     counters = "* pcie_tx_bytes {}\n* nvlink_rx_kib {}\n"
     rig = Rig(tmp_path, STEADY + counters.format(5_000_000_000, 10))
-    began = time.monotonic()
     with rig.sampling() as events:
         assert tick_of(events)[0].pcie_tx_bps is None
         assert tick_of(events)[0].pcie_tx_bps == 0.0
@@ -113,13 +120,12 @@ def test_counters_become_rates_and_a_reset_becomes_unknown(tmp_path: Path) -> No
         gpu = event.gpus[0]
         assert gpu.pcie_tx_bps is not None
         assert gpu.nvlink_rx_bps == pytest.approx(gpu.pcie_tx_bps * 1_024_000_000 / 400_000_000, rel=1e-4)
-        # 400 MB within one interval of 0.1 s, and of what a busy machine adds to it.
-        assert 400e6 / (time.monotonic() - began) < gpu.pcie_tx_bps <= 4.4e9
         rig.set(STEADY + counters.format(3, 0))
         until(events, lambda one: isinstance(one, GpuTick) and one.gpus[0].pcie_tx_bps is None)
         until(events, lambda one: isinstance(one, GpuTick) and one.gpus[0].pcie_tx_bps == 0.0)
 
 
+@pytest.mark.real
 def test_a_lost_gpu_leaves_the_others_alone_and_comes_back(tmp_path: Path) -> None:
     rig = Rig(tmp_path, STEADY)
     with rig.sampling() as events:
@@ -141,11 +147,13 @@ def test_a_lost_gpu_leaves_the_others_alone_and_comes_back(tmp_path: Path) -> No
         assert (event.gpus[1].util, event.gpus[1].power_limit_w) == (93.0, 700.0)
 
 
+@pytest.mark.long
 def test_a_gpu_lost_from_the_start_is_shown(tmp_path: Path) -> None:
     good, gone = Rig(tmp_path, STEADY + scenario.lost(1)).tick()
     assert (good.util, gone.lost, gone.uuid) == (93.0, True, "")
 
 
+@pytest.mark.long
 def test_a_passing_error_is_told_and_not_remembered(tmp_path: Path) -> None:
     rig = Rig(tmp_path, STEADY + scenario.answer("nvmlDeviceGetPowerUsage", 999, 0))
     with rig.sampling() as events:
@@ -157,6 +165,7 @@ def test_a_passing_error_is_told_and_not_remembered(tmp_path: Path) -> None:
         assert event.gpus[0].power_w == 456.789
 
 
+@pytest.mark.real
 def test_an_xid_is_told_in_words_even_while_a_driver_call_hangs(tmp_path: Path) -> None:
     rig = Rig(tmp_path, STEADY + scenario.xid(0, 1, 31))
     with rig.sampling() as events:
@@ -168,6 +177,7 @@ def test_an_xid_is_told_in_words_even_while_a_driver_call_hangs(tmp_path: Path) 
     assert event.finding.text == "Xid 79 on GPU 1: the GPU fell off the bus"
 
 
+@pytest.mark.long
 def test_tiers_ask_rarely_for_what_is_dear(tmp_path: Path) -> None:
     rig = Rig(tmp_path, scenario.idle(1))
     rig.tick(5)
@@ -179,17 +189,19 @@ def test_tiers_ask_rarely_for_what_is_dear(tmp_path: Path) -> None:
     assert "nvmlDeviceGetPcieThroughput" not in calls
 
 
+@pytest.mark.long
 def test_no_library_is_said_once(tmp_path: Path) -> None:
     with sampler({"DISTUI_NVML_LIBRARY": str(tmp_path / "none.so")}) as child:
         assert child.stdout is not None
         lines = child.stdout.read().splitlines()
-        assert child.wait(ENDS_S * slowness()) == NO_DRIVER
+        assert child.wait(patience.HANG_S) == NO_DRIVER
     (tick,) = [msgspec.json.decode(line, type=GpuTick) for line in lines]
     assert tick.gpus == ()
     assert tick.problem is not None
     assert tick.problem.startswith("no GPU: DISTUI_NVML_LIBRARY=")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(ctypes.util.find_library("nvidia-ml") is not None, reason="this machine has a driver")
 def test_a_machine_without_a_driver() -> None:
     with sampler({"DISTUI_NVML_LIBRARY": ""}) as child:
@@ -198,6 +210,7 @@ def test_a_machine_without_a_driver() -> None:
     assert tick.problem == "no GPU: no NVIDIA driver library on this node"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("lines", "words", "status"),
     [
@@ -210,30 +223,31 @@ def test_a_driver_that_does_not_start_says_why(tmp_path: Path, lines: str, words
     with sampler(Rig(tmp_path, scenario.idle(1) + lines).environment) as child:
         assert child.stdout is not None
         tick = msgspec.json.decode(child.stdout.read(), type=GpuTick)
-        assert child.wait(ENDS_S * slowness()) == status
+        assert child.wait(patience.HANG_S) == status
     assert tick.problem is not None
     assert words in tick.problem
 
 
+@pytest.mark.real
 def test_it_ends_with_its_parent_although_the_driver_hangs(tmp_path: Path) -> None:
     rig = Rig(tmp_path, STEADY + scenario.hang("nvmlInitWithFlags"))
     with sampler(rig.environment) as child:
-        deadline = time.monotonic() + 20 * slowness()
         while not rig.trace.exists():
-            assert time.monotonic() < deadline
             time.sleep(0.01)
         child.send_signal(signal.SIGINT)  # Ctrl-C in the agent's terminal is not for it
         assert child.poll() is None
         assert child.stdin is not None
         child.stdin.close()
-        assert child.wait(ENDS_S * slowness()) == 0
+        assert child.wait(patience.HANG_S) == 0
 
 
+@pytest.mark.long
 def test_wrong_arguments_get_a_sentence() -> None:
     with sampler({}, interval=0.0) as child:
-        assert child.wait(ENDS_S * slowness()) == 2
+        assert child.wait(patience.HANG_S) == 2
 
 
+@pytest.mark.real
 def test_activity_comes_from_two_samples_that_are_given_back(tmp_path: Path) -> None:
     rig = Rig(tmp_path, STEADY + "* gpm 1\n* gpm.2 71.5\n* gpm.5 40.25\n")
     with rig.sampling() as events:
@@ -252,6 +266,7 @@ def test_activity_comes_from_two_samples_that_are_given_back(tmp_path: Path) -> 
     assert calls.count("nvmlGpmQueryDeviceSupport") == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("lines", "absent", "most"),
     [
@@ -273,6 +288,7 @@ def test_activity_that_is_not_to_be_had_is_none_and_not_asked_for_ever(
     assert {name: calls.count(name) for name in most} == most
 
 
+@pytest.mark.long
 def test_the_time_in_which_the_clocks_were_held_back(tmp_path: Path) -> None:
     rig = Rig(
         tmp_path,
@@ -289,6 +305,7 @@ def test_the_time_in_which_the_clocks_were_held_back(tmp_path: Path) -> None:
     assert median(held.throttled_percent or 0.0 for held, _ in ticks) == 100.0
 
 
+@pytest.mark.long
 def test_the_simulated_driver_reports_what_processes_use(tmp_path: Path) -> None:
     """As nvitop asks for it, by nvidia-ml-py's own call."""
     rig = Rig(tmp_path, STEADY + scenario.process(0, 4711, 9) + scenario.process(0, 4712, 9))

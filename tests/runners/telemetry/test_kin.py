@@ -11,8 +11,6 @@ import pytest
 
 from distui.runners.telemetry.rank_samples import AGAIN, ProcessTree
 
-pytestmark = pytest.mark.timeout(30)
-
 
 def put(proc: Path, pid: int, ppid: int, started: int = 5) -> None:
     # The kernel reuses pids and gives orphans away when it likes; a /proc of files does it now.
@@ -21,7 +19,7 @@ def put(proc: Path, pid: int, ppid: int, started: int = 5) -> None:
     (proc / str(pid) / "stat").write_text(f"{pid} (x) S {ppid} {zeros} {started} 0 100 0\n")
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_children_come_and_go() -> None:
     tree, me = ProcessTree(), os.getpid()
     tree.refresh()

@@ -6,11 +6,10 @@ import asyncio
 import math
 import os
 import signal
-import time
 from typing import Any
 
+import patience
 import pytest
-from patience import slowness
 
 from distui.presets.finding import PlanError
 from distui.presets.signal_patterns import checked
@@ -302,8 +301,7 @@ async def test_a_pattern_reads_fields_and_own_values() -> None:
         r"it=(?P<step>\d+) nll=(?P<loss>\S+) (?P<tokens_s>[\d.]+k?)t/s(?: bleu (?P<bleu>\S+))?"
     )
     matches.patterns.put(3, ["noise", "it=7 nll=2.5 91.2kt/s bleu 30", "it=8 nll=nan 1kt/s"], 5.0)
-    async with asyncio.timeout(30 * slowness()):
-        await matches.changed.wait()
+    await asyncio.wait_for(matches.changed.wait(), patience.HANG_S)
     await matches.patterns.close()
     ((rank, made, at),) = matches.got
     assert (rank, at) == (3, 5.0)
@@ -320,26 +318,21 @@ async def test_a_pattern_reads_fields_and_own_values() -> None:
 @pytest.mark.real
 async def test_a_pattern_that_never_ends_hangs_nothing() -> None:
     matches = Matches(r"(?P<loss>(a+)+)$")
-    began = time.monotonic()
     matches.patterns.put(0, ["a" * 60 + "!"], 1.0)
-    await asyncio.sleep(0)
-    assert time.monotonic() - began < 1 * slowness()
-    async with asyncio.timeout(30 * slowness()):
-        await matches.changed.wait()
+    await asyncio.wait_for(matches.changed.wait(), patience.HANG_S)
     assert matches.failed
     matches.patterns.put(0, ["aaa"], 2.0)
     await matches.patterns.close()
     assert matches.got == []
 
 
-@pytest.mark.real
+@pytest.mark.long
 async def test_a_pattern_is_not_given_up_where_the_node_has_no_time_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     matches = Matches(r"loss=(?P<loss>\S+)")
     matches.patterns.put(0, ["loss=1.5"], 1.0)
-    async with asyncio.timeout(30 * slowness()):
-        await matches.changed.wait()
+    await asyncio.wait_for(matches.changed.wait(), patience.HANG_S)
     process = matches.patterns._process
     assert process is not None
     monkeypatch.setattr(pattern_process, "PATIENCE_S", 0.1)
@@ -350,8 +343,7 @@ async def test_a_pattern_is_not_given_up_where_the_node_has_no_time_for_it(
         async with asyncio.timeout(0.5):
             await matches.changed.wait()
     os.kill(process.pid, signal.SIGCONT)
-    async with asyncio.timeout(30 * slowness()):
-        await matches.changed.wait()
+    await asyncio.wait_for(matches.changed.wait(), patience.HANG_S)
     await matches.patterns.close()
     assert not matches.failed
     assert [[each.value for each in made] for _, made, _ in matches.got] == [[1.5], [1.25]]

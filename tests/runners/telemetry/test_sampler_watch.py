@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
-import time
+import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
+import msgspec
+import patience
 import pytest
 from gpu_rig import Rig, needs_compiler, scenario
-from patience import slowness
+from msgspec.structs import replace
+from virtual_time import VirtualLoop
 
-from distui.runners.model import Event, FindingCleared, FindingRaised, GpuTick
+from distui.presets.finding import Finding
+from distui.runners import clock
+from distui.runners.model import Event, FindingCleared, FindingRaised, Gpu, GpuTick
 from distui.runners.telemetry.gpus import (
     Act,
     GpuSource,
@@ -26,14 +30,7 @@ from distui.runners.telemetry.gpus import (
     describe,
 )
 
-pytestmark = pytest.mark.timeout(40)
 LIMITS = SamplerLimits()
-CALM = SamplerLimits(stale_s=10.0, init_s=20.0, backoff_s=0.2)
-
-
-def quick() -> SamplerLimits:
-    """A hang is soon one, and a sampler that only waits for the processor is none."""
-    return SamplerLimits(stale_s=0.6 * slowness(), init_s=20.0 * slowness(), backoff_s=0.2)
 
 
 def watch(state: State, since: float = 0.0, heard: float = 0.0, failures: int = 0, stuck: int = 0) -> Watch:
@@ -85,27 +82,18 @@ class Seen:
     """Events as they come, for a test that waits for one."""
 
     def __init__(self) -> None:
+        self.all: list[Event] = []
         self._queue: asyncio.Queue[Event] = asyncio.Queue()
-        self.take = self._queue.put_nowait
+
+    def take(self, event: Event) -> None:
+        self.all.append(event)
+        self._queue.put_nowait(event)
 
     async def until(self, wanted: Callable[[Event], bool]) -> Event:
-        async with asyncio.timeout(15 * slowness()):
+        async with asyncio.timeout(patience.HANG_S):
             while not wanted(event := await self._queue.get()):
                 pass
             return event
-
-
-@asynccontextmanager
-async def running(
-    command: tuple[str, ...] | None = None, limits: SamplerLimits = CALM
-) -> AsyncIterator[tuple[GpuSource, Seen]]:
-    seen = Seen()
-    source = GpuSource(0.1, seen.take, node=2, limits=limits, command=command)
-    await source.start()
-    try:
-        yield source, seen
-    finally:
-        await source.stop()
 
 
 def good(event: Event) -> bool:
@@ -114,6 +102,192 @@ def good(event: Event) -> bool:
 
 def problem(words: str) -> Callable[[Event], bool]:
     return lambda event: isinstance(event, GpuTick) and words in (event.problem or "")
+
+
+# ---- with fake samplers
+
+
+class Child:
+    """A sampler's process, as asyncio hands it out."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid, self.returncode = pid, cast(int | None, None)
+        self.stdout, self.stderr = asyncio.StreamReader(), asyncio.StreamReader()
+        self.stdin = self
+        self.unkillable = False
+        self._over = asyncio.Event()
+
+    def says(self, event: Event) -> None:
+        self.stdout.feed_data(msgspec.json.encode(event) + b"\n")
+
+    def ends(self, code: int) -> None:
+        if self.returncode is None:
+            self.returncode = code
+            self.stdout.feed_eof()
+            self.stderr.feed_eof()
+            self._over.set()
+
+    def kill(self) -> None:
+        if not self.unkillable:
+            self.ends(-signal.SIGKILL)
+
+    def close(self) -> None:
+        """Of its stdin: it ends by itself."""
+        if not self.unkillable:
+            self.ends(0)
+
+    async def wait(self) -> int | None:
+        await self._over.wait()
+        return self.returncode
+
+
+class Driver:
+    """Starts fake samplers, which tick while the driver answers."""
+
+    def __init__(self) -> None:
+        self.children: list[Child] = []
+        self.hangs = self.refuses = False
+        self.gpus = tuple(Gpu(number, f"GPU-{number}", "H100") for number in (0, 1))
+
+    async def start(self, *command: object, **options: object) -> Child:
+        if self.refuses:
+            raise FileNotFoundError(2, "No such file or directory")
+        child = Child(100 + len(self.children))
+        self.children.append(child)
+        self._ticking = asyncio.create_task(self._tick(child))
+        return child
+
+    async def _tick(self, child: Child) -> None:
+        while child.returncode is None:
+            await asyncio.sleep(0.1)
+            if not self.hangs:
+                child.says(GpuTick(self.gpus, 1.0))
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    made = Driver()
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", made.start)
+    return made
+
+
+@asynccontextmanager
+async def running(limits: SamplerLimits = LIMITS) -> AsyncIterator[tuple[GpuSource, Seen]]:
+    seen = Seen()
+    source = GpuSource(0.1, seen.take, node=2, limits=limits)
+    await source.start()
+    try:
+        yield source, seen
+    finally:
+        await source.stop()
+
+
+async def test_a_call_that_hangs_is_given_up_and_the_values_stay(driver: Driver) -> None:
+    async with running() as (source, seen):
+        await seen.until(good)
+        driver.hangs = True
+        tick = await seen.until(problem("GPU driver call has not returned for"))
+        assert isinstance(tick, GpuTick)
+        assert len(tick.gpus) == 2, "the values last known"
+        assert driver.children[0].returncode == -signal.SIGKILL
+        await seen.until(problem("waiting for a new sampler's first values"))
+        driver.hangs = False
+        await seen.until(good)
+        assert source.pid == 101
+
+
+async def test_three_samplers_that_the_driver_does_not_let_go_are_enough(driver: Driver) -> None:
+    driver.hangs = True
+    async with running() as (_, seen):
+        for _ in range(3):
+            await asyncio.sleep(0.1)
+            while driver.children[-1].unkillable:
+                await asyncio.sleep(1.0)
+            driver.children[-1].unkillable = True
+        await seen.until(problem("3 samplers hang in the driver; a new one follows when one of them ends"))
+        await asyncio.sleep(600)
+        assert len(driver.children) == 3
+        driver.children[0].ends(-signal.SIGKILL)
+        await asyncio.sleep(2.0)
+        assert len(driver.children) == 4
+        for child in driver.children:
+            child.ends(0)
+
+
+async def test_a_driver_that_hangs_while_it_starts_is_given_up(driver: Driver) -> None:
+    driver.hangs = True
+    async with running() as (source, seen):
+        began = clock.monotonic()
+        await seen.until(problem("a new sampler in"))
+        assert source.pid is None
+        assert LIMITS.init_s < clock.monotonic() - began < LIMITS.init_s + 1.0
+
+
+async def test_a_sampler_that_dies_is_replaced(driver: Driver) -> None:
+    async with running() as (source, seen):
+        await seen.until(good)
+        driver.children[0].kill()
+        await seen.until(problem("the GPU sampler ended with SIGKILL (a new sampler in 5 s)"))
+        await seen.until(good)
+        assert source.pid == 101
+
+
+async def test_health_is_told_with_its_node_and_taken_back(driver: Driver) -> None:
+    async with running() as (_, seen):
+        await seen.until(good)
+        healthy, (first, second) = driver.gpus, driver.gpus
+        driver.gpus = (first, replace(second, lost=True))
+        driver.children[0].says(FindingRaised(Finding("xid-48:gpu0", "error", "an Xid")))
+        raised = [await seen.until(lambda event: isinstance(event, FindingRaised)) for _ in range(2)]
+        findings = [event.finding for event in raised if isinstance(event, FindingRaised)]
+        assert {finding.id for finding in findings} == {"gpu-lost:gpu1", "xid-48:gpu0"}
+        assert {finding.node for finding in findings} == {2}
+        driver.gpus = healthy
+        cleared = await seen.until(lambda event: isinstance(event, FindingCleared))
+        assert cleared == FindingCleared("gpu-lost:gpu1", node=2)
+
+
+async def test_a_sampler_that_cannot_work_is_quoted(driver: Driver) -> None:
+    async with running() as (_, seen):
+        await asyncio.sleep(0)
+        driver.children[0].stderr.feed_data(b"Traceback\nno such module\n")
+        driver.children[0].ends(1)
+        await seen.until(problem("the GPU sampler ended with status 1: no such module"))
+
+
+async def test_a_sampler_that_cannot_start_is_said(driver: Driver) -> None:
+    driver.refuses = True
+    async with running() as (_, seen):
+        await seen.until(problem("the GPU sampler could not be started: No such file or directory"))
+
+
+async def test_lines_that_are_no_events_are_passed_over(driver: Driver) -> None:
+    async with running() as (_, seen):
+        await asyncio.sleep(0)
+        driver.children[0].stdout.feed_data(b"noise\n{}\n" + b"x" * (3 << 20) + b"\n")
+        assert await seen.until(good) == GpuTick(driver.gpus, 1.0)
+
+
+async def test_an_agent_that_stood_still_blames_nobody(driver: Driver) -> None:
+    async with running() as (source, seen):
+        await seen.until(good)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        loop._now += 60.0  # as a loop that was blocked finds it
+        await seen.until(good)
+        await asyncio.sleep(0.3)
+        assert source.pid == 100
+        assert all(good(event) for event in seen.all)
+
+
+async def test_stop_ends_the_child(driver: Driver) -> None:
+    async with running() as (source, seen):
+        await seen.until(good)
+    assert driver.children[0].returncode == 0
+    assert source.pid is None
+
+
+# ---- with the real sampler
 
 
 @pytest.fixture
@@ -126,61 +300,18 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
 
 @pytest.mark.real
 @needs_compiler
-async def test_a_call_that_hangs_becomes_a_sentence_and_ends_with_the_hang(rig: Rig) -> None:
-    async with running(limits=quick()) as (source, seen):
+async def test_a_real_sampler_that_hangs_is_replaced_and_ended(rig: Rig) -> None:
+    async with running(SamplerLimits(stale_s=1.0, backoff_s=0.2)) as (source, seen):
         await seen.until(good)
         hung = source.pid
         rig.set(scenario.busy(2) + scenario.hang("nvmlDeviceGetUtilizationRates"))
-        tick = await seen.until(problem("GPU driver call has not returned for"))
-        assert isinstance(tick, GpuTick)
-        assert len(tick.gpus) == 2  # the values last known
-        await seen.until(problem("waiting for a new sampler's first values"))
+        await seen.until(problem("GPU driver call has not returned for"))
         rig.set(scenario.busy(2))
         await seen.until(good)
         assert source.pid not in (None, hung)
         assert not Path(f"/proc/{hung}").exists()
-
-
-@pytest.mark.real
-@needs_compiler
-async def test_a_driver_that_hangs_while_it_starts_is_given_up(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rig.set(scenario.hang("nvmlInitWithFlags"))
-    seen = Seen()
-    source = GpuSource(0.1, seen.take, limits=SamplerLimits(init_s=0.5, backoff_s=60))
-    await source.start()
-    try:
-        await seen.until(problem("a new sampler in"))
-        assert source.pid is None
-    finally:
-        await source.stop()
-
-
-@pytest.mark.real
-@needs_compiler
-async def test_a_sampler_that_dies_is_replaced(rig: Rig) -> None:
-    async with running() as (source, seen):
-        await seen.until(good)
-        assert source.pid is not None
-        os.kill(source.pid, 9)
-        await seen.until(problem("the GPU sampler ended with SIGKILL (a new sampler in"))
-        await seen.until(good)
-
-
-@pytest.mark.real
-@needs_compiler
-async def test_health_is_told_with_its_node_and_taken_back(rig: Rig) -> None:
-    async with running() as (_, seen):
-        await seen.until(good)
-        rig.set(scenario.busy(2) + scenario.lost(1) + scenario.xid(0, 1, 48))
-        raised = [await seen.until(lambda event: isinstance(event, FindingRaised)) for _ in range(2)]
-        findings = [event.finding for event in raised if isinstance(event, FindingRaised)]
-        assert {finding.id for finding in findings} == {"gpu-lost:gpu1", "xid-48:gpu0"}
-        assert {finding.node for finding in findings} == {2}
-        rig.set(scenario.busy(2))
-        cleared = await seen.until(lambda event: isinstance(event, FindingCleared))
-        assert cleared == FindingCleared("gpu-lost:gpu1", node=2)
+        last = source.pid
+    assert not Path(f"/proc/{last}").exists()
 
 
 @pytest.mark.real
@@ -188,67 +319,9 @@ async def test_without_a_driver_library_one_tick_and_no_process(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("DISTUI_NVML_LIBRARY", str(tmp_path / "none.so"))
-    events: list[Event] = []
-    ended = asyncio.Event()
-
-    def take(event: Event) -> None:
-        events.append(event)
-        ended.set()
-
-    source = GpuSource(0.0, take, limits=CALM)
-    await source.start()
-    try:
-        async with asyncio.timeout(15 * slowness()):
-            await ended.wait()
-            while source.pid is not None:
-                await asyncio.sleep(0.01)
-        await asyncio.sleep(0.3)  # several intervals, in which nothing more may come
-        assert len(events) == 1
-        assert problem("no GPU: ")(events[0])
-        assert source.pid is None
-    finally:
-        await source.stop()
-
-
-@pytest.mark.real
-async def test_a_sampler_that_cannot_work_is_quoted(tmp_path: Path) -> None:
-    command = (sys.executable, "-c", "import sys; sys.exit('no such module')")
-    async with running(command) as (_, seen):
-        await seen.until(problem("the GPU sampler ended with status 1: no such module"))
-
-
-@pytest.mark.real
-async def test_a_sampler_that_cannot_start_is_said(tmp_path: Path) -> None:
-    async with running((str(tmp_path / "none"),)) as (_, seen):
-        await seen.until(problem("the GPU sampler could not be started: No such file or directory"))
-
-
-@pytest.mark.real
-async def test_lines_that_are_no_events_are_passed_over(tmp_path: Path) -> None:
-    line = '{"type":"GpuTick","gpus":[],"took_ms":1.0}'
-    code = f"print('noise'); print('{{}}'); print('x' * (3 << 20)); print({line!r}, flush=True); input()"
-    async with running((sys.executable, "-c", code)) as (_, seen):
-        assert await seen.until(good) == GpuTick(gpus=(), took_ms=1.0)
-
-
-@pytest.mark.real
-@needs_compiler
-async def test_an_agent_that_stood_still_blames_nobody(rig: Rig) -> None:
-    limits = SamplerLimits(stale_s=2.0 * slowness(), init_s=20.0 * slowness(), backoff_s=0.2)
-    async with running(limits=limits) as (source, seen):
-        await seen.until(good)
-        pid = source.pid
-        time.sleep(limits.stale_s + 0.5)  # noqa: ASYNC251 - the loop itself is to stand still, longer than a hang
-        await seen.until(good)
-        await asyncio.sleep(0.3)
-        assert source.pid == pid
-
-
-@pytest.mark.real
-@needs_compiler
-async def test_stop_ends_the_child(rig: Rig) -> None:
     async with running() as (source, seen):
-        await seen.until(good)
-        pid = source.pid
-    assert not Path(f"/proc/{pid}").exists()
-    assert source.pid is None
+        await seen.until(problem("no GPU: "))
+        while source.pid is not None:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)  # several intervals, in which nothing more may come
+        assert len(seen.all) == 1

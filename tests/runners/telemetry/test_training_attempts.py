@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from distui.runners.agent.pattern_process import SignalPatterns
 from distui.runners.agent.training import Training
 from distui.runners.logs.log_files import LogFile, parse_file_id
 from distui.runners.model import AttemptStarted, RankPlace, Stamped, TrainingSample, TrainingTick
@@ -80,16 +81,20 @@ def test_what_a_tracker_of_the_attempt_before_reported_is_not_taken_up() -> None
     assert script.samples == []
 
 
-@pytest.mark.real
-async def test_a_users_pattern_answers_for_no_lines_of_the_attempt_before() -> None:
+async def test_a_users_pattern_answers_for_no_lines_of_the_attempt_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def ask(patterns: SignalPatterns, lines: list[str]) -> list[dict[str, str]]:
+        await asyncio.sleep(1.0)
+        return [{"step": line.removeprefix("at ")} for line in lines]
+
+    monkeypatch.setattr(SignalPatterns, "_ask", ask)
     script = Script(r"at (?P<step>\d+)", command="train.py")
     script.prints(1, "at 280\n", 79.0)
     await asyncio.sleep(0)  # it is asked for
     script.attempt(2, 80.0)
     script.prints(2, "at 1\n", 90.0)
-    async with asyncio.timeout(30):
-        while not script.samples:
-            await asyncio.sleep(0.01)
-            script.training.collect()
+    await asyncio.sleep(5.0)
+    script.training.collect()
     await script.training.close()
     assert [sample.step for sample in script.samples] == [1]
