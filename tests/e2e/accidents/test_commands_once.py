@@ -45,7 +45,7 @@ def answered(run: Run) -> dict[str, list[dict[str, Any]]]:
 @pytest.mark.parametrize("after_s", [0.0, pytest.param(0.1, marks=pytest.mark.long)])
 def test_the_agent_dies_in_a_restart(world: World, after_s: float) -> None:
     run = world.execute(COUNT)
-    assert run.wait("running") == 0
+    assert run.prints(), "from now on SIGTERM waits for `go`"
     agent = run.agent_pid()
     asking = world.start("restart", run.id, "--yes")
     assert until(lambda: asked(run), every=0.002)

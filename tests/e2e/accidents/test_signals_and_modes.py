@@ -89,7 +89,7 @@ def test_what_may_not_be_read_is_named(world: World, tmp_path: Path) -> None:
 )
 def test_a_signal_leaves_nothing_half_written(world: World, tmp_path: Path, number: signal.Signals) -> None:
     run = write(
-        world, "exec", "--name", "long", "--", "true", attempts=[Attempt(out=("x" * 1000 + "\n") * 60000)]
+        world, "exec", "--name", "long", "--", "true", attempts=[Attempt(out=("x" * 1000 + "\n") * 30000)]
     )
     target, made = tmp_path / "out", tmp_path / "tmp"
     target.mkdir()
