@@ -82,13 +82,6 @@ print(run.stop(grace_s=1), run.phase, run.wait())
 """
 
 
-@pytest.mark.real
-def test_runs_are_found_waited_for_read_and_steered(world: World) -> None:
-    done = world.python(textwrap.dedent(STEERED)).fine()
-    assert "stopped: no process of the run is left stopped stopped" in done.out
-    assert "RANK is computed for each rank" in done.out
-
-
 REFUSED = """
 from distui.runners import api
 from distui.runners.errors import RunError
@@ -108,6 +101,13 @@ print(run.phase, run.status()["attempt"])
 
 
 @pytest.mark.real
+def test_runs_are_found_waited_for_read_and_steered(world: World) -> None:
+    done = world.python(textwrap.dedent(STEERED)).fine()
+    assert "stopped: no process of the run is left stopped stopped" in done.out
+    assert "RANK is computed for each rank" in done.out
+
+
+@pytest.mark.long
 def test_what_is_refused_leaves_the_run_alone(world: World) -> None:
     """And says why in the words of the command line, where that refuses the same."""
     done = world.python(textwrap.dedent(REFUSED)).fine()

@@ -82,7 +82,7 @@ def by_name(saved: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 @pytest.mark.real
 def test_saves_are_reported_with_step_and_size(world: World) -> None:
     run = launched(world, SAVES, 2)
-    assert run.wait("done", 120) == 0, run.describe() + run.distui("logs").out
+    assert run.wait() == 0, run.describe() + run.distui("logs").out
     saved = by_name(checkpoints(run))
     assert saved.pop("step-1.pt")["complete"] is False, "nothing was written"
     assert "caught Parent directory /nowhere does not exist" in run.distui("logs").out, (
@@ -110,10 +110,10 @@ def test_saves_are_reported_with_step_and_size(world: World) -> None:
     assert f"by torch.save, {world.work}" in run.distui("status").out
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_a_save_that_its_rank_did_not_survive_is_torn(world: World) -> None:
     run = launched(world, DIES, 1)
-    assert run.wait("done", 120) != 0
+    assert run.wait() != 0
     (torn,) = checkpoints(run)
     assert torn["complete"] is False
     assert (Path(torn["path"]).name, torn["step"], torn["rank"]) == ("step-1.pt", 1, 0)
@@ -127,10 +127,10 @@ def test_an_agent_that_comes_later_reports_each_once(world: World) -> None:
     args = ("--steps", "100000", "--step-delay", "0.05", "--checkpoint-every", "10")
     words = ("launch", "ddp", "--nproc-per-node", "1", "--", str(EXAMPLES / "chargpt.py"), *args)
     run = world.run(*words)
-    run.eventually(lambda status: status["checkpoint"] and status["checkpoint"]["saved"] >= 2, 60)
+    run.eventually(lambda status: status["checkpoint"] and status["checkpoint"]["saved"] >= 2)
     kill(run.agent_pid())
     before = len(checkpoints(run))
-    run.eventually(lambda status: status["checkpoint"]["saved"] > before + 1, 60)
+    run.eventually(lambda status: status["checkpoint"]["saved"] > before + 1)
     run.stop().fine()
     saved = checkpoints(run)
     steps = [each["step"] for each in saved]
@@ -155,7 +155,7 @@ time.sleep(10000)
     old.mkdir(parents=True)
     os.utime(old, (1, 1))  # of an earlier run
     run = world.run("exec", "--", sys.executable, "-u", script, "--save_dir", "out")
-    run.eventually(lambda status: status["checkpoint"], 60)
+    run.eventually(lambda status: status["checkpoint"])
     (saved,) = checkpoints(run)
     assert saved["path"] == str(world.work / "out" / "checkpoint-5")
     assert (saved["step"], saved["size"], saved["source"]) == (5, 1000, "folder")

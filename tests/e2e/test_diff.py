@@ -328,7 +328,7 @@ def test_an_attempt_over_its_run_and_what_is_no_run(runs: Runs) -> None:
         screen.close()
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_the_last_values_are_those_of_the_last_line(world: World) -> None:
     """Also where no second comes that would keep them, and where the loss is no number: no metric has that."""
     ends = "import time\nfor step in range(3):\n    print(f'step {step} loss 0.5', flush=True)\n    time.sleep(1.2)\n"

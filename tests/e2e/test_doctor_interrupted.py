@@ -9,13 +9,15 @@ import pytest
 from .runs import DISTUI, World
 from .screen import Screen
 
-pytestmark = pytest.mark.real
-
 HANGS = "#!/bin/sh\nexec sleep 600\n"
 
 
 @pytest.mark.parametrize(
-    ("width", "line"), [(80, "nodes [" + "." * 24 + "] 0 of 1"), (30, "nodes: 0 of 1")]
+    ("width", "line"),
+    [
+        pytest.param(80, "nodes [" + "." * 24 + "] 0 of 1", marks=pytest.mark.real),
+        pytest.param(30, "nodes: 0 of 1", marks=pytest.mark.long),
+    ],
 )
 def test_a_node_whose_python_hangs(world: World, width: int, line: str) -> None:
     python = world.root / "python"
@@ -36,6 +38,7 @@ def _asleep(world: World) -> bool:
     return any(each.endswith("sleep 600") for each in world.processes().values())
 
 
+@pytest.mark.long
 def test_a_host_that_does_not_answer(world: World) -> None:
     ssh = world.root / "bin" / "ssh"
     ssh.parent.mkdir()

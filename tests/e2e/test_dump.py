@@ -37,9 +37,9 @@ def hung(world: World) -> Iterator[Run]:
     run = world.run("launch", "ddp", "--nproc-per-node", "2", "--grace", "2", "--", script)
     assert run.wait("running") == 0
     out = [f"node-0/attempt-001/rank-{rank}.out" for rank in (0, 1)]
-    assert until(lambda: all(b"here" in run.file(name) for name in out), 60), run.describe()
-    assert until(lambda: "hang.py:8" in run.distui("dump", "stacks", "--rank", "1").out, 20)
-    assert until(lambda: "Rank 0 waits in #6 all_reduce" in run.distui("dump", "flight").out, 20)
+    assert until(lambda: all(b"here" in run.file(name) for name in out)), run.describe()
+    assert until(lambda: "hang.py:8" in run.distui("dump", "stacks", "--rank", "1").out)
+    assert until(lambda: "Rank 0 waits in #6 all_reduce" in run.distui("dump", "flight").out)
     yield run
     run.stop("--grace", "2").fine()
 
@@ -82,10 +82,11 @@ def test_what_the_ranks_do_is_told_as_one_view(hung: Run) -> None:
     assert "Ranks 0, 1: no CUDA in this rank: there is no allocator to take a snapshot of." in lines
     told = hung.distui("dump", "memory", "--json").fine().json()
     assert all(50 << 20 < one["rss_bytes"] <= one["max_rss_bytes"] for one in told["merged"])
+    check_files(hung)
 
 
-@pytest.mark.long
-def test_answers_become_files_and_replace_none(hung: Run) -> None:
+def check_files(hung: Run) -> None:
+    """Answers become files and replace none."""
     hung.distui("dump", "flight", "--out", "kept", umask=0).fine()
     folder = hung.world.work / "kept"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700

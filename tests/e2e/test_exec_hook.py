@@ -10,8 +10,6 @@ import pytest
 
 from .runs import Run, World, until
 
-pytestmark = pytest.mark.real
-
 TRAINS = """
 import sys, time, torch
 model = torch.nn.Linear(8, 1)
@@ -34,18 +32,20 @@ def trains(status: dict[str, Any], attempt: int) -> bool:
     return bool(ranks) and (ranks[0]["step"] or 0) > 3
 
 
+@pytest.mark.real
 def test_its_steps_stacks_and_variables_are_known(world: World) -> None:
     run = world.execute(TRAINS)
-    status = run.eventually(lambda now: trains(now, attempt=1), 60)
+    status = run.eventually(lambda now: trains(now, attempt=1))
     assert status["ranks"][0]["hook"] == "armed"
     assert "job.py" in run.distui("dump", "stacks").fine().out
     run.distui("nccl", "INFO").fine()
     run.distui("restart", "--env", "OMP_NUM_THREADS=1", "--yes").fine()
-    again = run.eventually(lambda now: trains(now, attempt=2), 60)
+    again = run.eventually(lambda now: trains(now, attempt=2))
     assert again["ranks"][0]["pid"] != status["ranks"][0]["pid"]
     run.stop().fine()
 
 
+@pytest.mark.long
 def test_what_it_raises_is_the_first_cause_with_its_line(world: World) -> None:
     script = world.script("job.py", TRAINS)
     run = world.run("exec", "--restarts", "0", "--", sys.executable, script, "fail")
@@ -54,6 +54,7 @@ def test_what_it_raises_is_the_first_cause_with_its_line(world: World) -> None:
     assert (cause["kind"], cause["where"].rpartition("/")[2]) == ("exception", "job.py:12")
 
 
+@pytest.mark.long
 def test_a_name_that_torch_warns_of_is_gone_before_anything_reads_it(world: World) -> None:
     """The flight recorder's old name has the same value as the new one; torch 2.9 and newer warn where it is set."""
     run = world.execute(
@@ -68,6 +69,7 @@ def _is_up(run: Run) -> bool:
     return b"up" in run.file("node-0/attempt-001/rank-0.out")
 
 
+@pytest.mark.long
 def test_programs_of_python_that_are_no_rank_get_none(world: World) -> None:
     """A tool of Python's, a module, a text, and a script without torch: as before, also for their signals."""
     launcher = "import torch, time\nprint('up', flush=True)\ntime.sleep(600)\n"
@@ -80,11 +82,12 @@ def test_programs_of_python_that_are_no_rank_get_none(world: World) -> None:
         ["sh", "-c", f"{sys.executable} {plain}; true"],
     ):
         run = world.run("exec", "--", *command)
-        assert until(partial(_is_up, run), 60)
+        assert until(partial(_is_up, run))
         assert run.status()["ranks"][0]["hook"] is None, command
         run.stop().fine()
 
 
+@pytest.mark.long
 def test_without_a_hook_nothing_of_it_is_there(world: World) -> None:
     text = (
         "import os, torch\nprint('site' in os.environ.get('PYTHONPATH', ''), 'DISTUI_HOOK' in os.environ)\n"

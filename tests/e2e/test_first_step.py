@@ -6,8 +6,6 @@ import pytest
 
 from .runs import World
 
-pytestmark = pytest.mark.real
-
 WAITS = """
 import fcntl, os, time
 import torch
@@ -35,11 +33,17 @@ with filelock.FileLock("build.lock"):
 """
 
 
-@pytest.mark.parametrize("script", [WAITS, ASKS], ids=["flock", "filelock"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(WAITS, id="flock", marks=pytest.mark.real),
+        pytest.param(ASKS, id="filelock", marks=pytest.mark.long),
+    ],
+)
 def test_who_waits_for_a_lock_is_told_with_its_holder(world: World, script: str) -> None:
     script = world.script("job.py", script)
     run = world.run("launch", "ddp", "--nproc-per-node", "2", "--detach", "--", script)
     words = "waiting for the lock on build.lock, which rank 0 holds (rank 1)"
-    run.eventually(lambda now: now["no_step_yet"] == words, 60)
+    run.eventually(lambda now: now["no_step_yet"] == words)
     assert f"no step yet: {words}" in run.distui("status").fine().out.splitlines()[0]
     run.stop().fine()

@@ -34,11 +34,12 @@ def go(screen: Screen, wanted: str, most: int = 60) -> None:
     raise AssertionError(f"no field {wanted}:\n{screen.text}")
 
 
+@pytest.mark.real
 def test_a_preset_is_searched_changed_launched_and_seen_running(world: World) -> None:
     screen = Screen([DISTUI], world.env, world.work, 80, 24)
     try:
         # A job that somebody else runs here is shown at once.
-        screen.until(lambda text: "No run yet." in text or "read-only" in text, 30)
+        screen.until(lambda text: "No run yet." in text or "read-only" in text)
         screen.press("ctrl+n")
         screen.until(lambda text: label(screen) == "script")
         screen.press(SHIFT_TAB)
@@ -52,22 +53,22 @@ def test_a_preset_is_searched_changed_launched_and_seen_running(world: World) ->
         screen.press(*"--steps 100000 --step-delay 0.05")
         go(screen, "ranks")
         screen.press("2")
-        screen.until("2 = nnodes 1 × nproc_per_node 2", 30)
+        screen.until("2 = nnodes 1 × nproc_per_node 2")
         go(screen, "notify")
         screen.press(*"terminal:gave-up")
         go(screen, "limit")
         screen.press("0", "x")
-        screen.until("restart.limit takes a whole number", 30)
+        screen.until("restart.limit takes a whole number")
         screen.press("enter")
         screen.until(lambda text: "plan ✖" in text and "Start " not in text)
         screen.press("\x7f", "\x7f", "7")
-        screen.until("2 = nnodes 1 × nproc_per_node 2", 30)
+        screen.until("2 = nnodes 1 × nproc_per_node 2")
         screen.press("enter")
         # The path of the script decides where the question is wrapped.
         screen.until(lambda text: re.search(r" ddp\? ", text) and "Enter cancel" in text)
         screen.press("y")
-        screen.until("RUNNING", 90)
-        screen.until(lambda text: re.search(r"\bstep [1-9]", text), 90)
+        screen.until("RUNNING")
+        screen.until(lambda text: re.search(r"\bstep [1-9]", text))
         screen.press("q")
         assert screen.ended() == 0
     finally:

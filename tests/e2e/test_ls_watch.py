@@ -6,16 +6,17 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 from typing import Any
 
-from patience import slowness
+import pytest
+from patience import HANG_S
 
 from .runs import DISTUI, World
 from .screen import Screen
+from .written import write
 
 
+@pytest.mark.real
 def test_a_run_appears_and_ends_in_its_place(world: World) -> None:
     words = [DISTUI, "ls", "--watch", "--every", "0.3", "--sort", "name"]
     screen = Screen(words, world.env, world.work, 110, 14)
@@ -30,22 +31,23 @@ def test_a_run_appears_and_ends_in_its_place(world: World) -> None:
         assert screen.text.count("short") <= 2, "a name and an id, a line once"
         os.kill(screen.pid, signal.SIGINT)
         assert screen.ended() == 130
+    check_pipe(world)
 
 
-def test_a_pipe_gets_a_list_a_line(world: World) -> None:
-    run = world.execute("print('hi')\n", name="done")
-    assert run.wait() == 0
+def check_pipe(world: World) -> None:
+    """A pipe gets a list per line."""
+    run = write(world, "exec", "--name", "done", "--", "true")
     watching = world.start("ls", "--watch", "--every", "0.2", "--json", "name:done")
     try:
         assert watching.stdout is not None
         lists: list[Any] = [json.loads(watching.stdout.readline()) for _ in range(3)]
     finally:
         watching.send_signal(signal.SIGINT)
-        watching.communicate(timeout=30 * slowness())
+        watching.communicate(timeout=HANG_S)
     assert watching.returncode == 130
     assert [[each["run"] for each in one] for one in lists] == [[run.id]] * 3
-    listed = subprocess.run(
-        [sys.executable, "-m", "distui.tui", "ls", "state:failed"], env=world.env, capture_output=True, text=True,
-        timeout=60 * slowness(), check=True,
-    )  # fmt: skip
-    assert listed.stdout == "no run of 1 fits the filter\n"
+
+
+def test_a_filter_that_nothing_fits_is_a_sentence(world: World) -> None:
+    write(world, "exec", "--name", "done", "--", "true")
+    assert world.distui("ls", "state:failed").fine().out == "no run of 1 fits the filter\n"

@@ -8,13 +8,14 @@ import pytest
 
 from .runs import DISTUI, World, until
 from .screen import Screen
+from .written import write
 
 
 @pytest.fixture
 def night(world: World) -> World:
     """Two runs that have ended."""
     for name in ("night", "morning"):
-        world.distui("exec", "--name", name, "--quiet", "--", "true").fine()
+        write(world, "exec", "--name", name, "--", "true")
     return world
 
 
@@ -23,6 +24,7 @@ def marks(world: World, name: str) -> tuple[str | None, list[str]]:
     return note, json.loads(world.distui("tag", name, "--json").out)["tags"]
 
 
+@pytest.mark.real
 def test_the_list_writes_notes_and_tags_of_the_marked_runs(night: World) -> None:
     screen = Screen((DISTUI, "attach", "night"), night.env, night.work)
     try:
@@ -35,22 +37,23 @@ def test_the_list_writes_notes_and_tags_of_the_marked_runs(night: World) -> None
         screen.until("no note")
         screen.press(*"lr too high; (try 3e-4)", "enter")
         screen.until(lambda text: "lr too" in text and "note:" not in text)
-        assert until(lambda: marks(night, "night")[0] == "lr too high; (try 3e-4)", 10)
+        assert until(lambda: marks(night, "night")[0] == "lr too high; (try 3e-4)")
         screen.press("T")
         screen.until("no tags")
         screen.press(*"good /bad", "enter")
         screen.until("no tag can be")
         screen.press(*("\x7f",) * 4, *"keep", "enter")
-        assert until(lambda: marks(night, "night")[1] == ["good", "keep"], 10), screen.text
+        assert until(lambda: marks(night, "night")[1] == ["good", "keep"]), screen.text
         screen.press("n")
         screen.until("note: lr too high")
         screen.press("\x15", "enter")
-        assert until(lambda: marks(night, "night")[0] is None, 10)
+        assert until(lambda: marks(night, "night")[0] is None)
         assert marks(night, "morning") == (None, [])
     finally:
         screen.close()
 
 
+@pytest.mark.long
 def test_the_command_line_writes_them_of_the_run(night: World) -> None:
     screen = Screen((DISTUI, "attach", "night"), night.env, night.work)
     try:
@@ -58,12 +61,12 @@ def test_the_command_line_writes_them_of_the_run(night: World) -> None:
         screen.press(":")
         screen.until("Tab lists")
         screen.press(*"note it's the one; $HOME stays", "enter")
-        assert until(lambda: marks(night, "night")[0] == "it's the one; $HOME stays", 10), screen.text
+        assert until(lambda: marks(night, "night")[0] == "it's the one; $HOME stays"), screen.text
         screen.until("note written")
         screen.press(":")
         screen.until("Tab lists")
         screen.press(*"tag good -bad", "enter")
-        assert until(lambda: marks(night, "night")[1] == ["good"], 10), screen.text
+        assert until(lambda: marks(night, "night")[1] == ["good"]), screen.text
         screen.until("tags written")
         screen.press(":")
         screen.until("Tab lists")
@@ -73,6 +76,7 @@ def test_the_command_line_writes_them_of_the_run(night: World) -> None:
         screen.close()
 
 
+@pytest.mark.long
 def test_a_readonly_cockpit_writes_none(night: World) -> None:
     screen = Screen((DISTUI, "attach", "night", "--readonly"), night.env, night.work)
     try:

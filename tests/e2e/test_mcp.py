@@ -7,7 +7,6 @@ import contextlib
 import json
 import signal
 import subprocess
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp_types import CallToolResult, TextContent
-from patience import slowness
+from patience import HANG_S
 
 from .runs import DISTUI, EXAMPLES, Run, World, contents, gone, until
 
@@ -103,7 +102,7 @@ def somebody() -> Iterator[World]:
     try:
         flood = world.execute(HOSTILE, name="flood")
         world.ddp("--name", "train").healthy()
-        assert until(lambda: tail(flood).endswith(b"the end\n"), 60)
+        assert until(lambda: tail(flood).endswith(b"the end\n"))
         yield world
     finally:
         world.close()
@@ -135,6 +134,7 @@ def done_to(world: World, name: str) -> list[dict[str, Any]]:
 # --- what there is ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.real
 @pytest.mark.torch
 async def test_every_tool_says_what_it_does_to_runs(somebody: World) -> None:
     async with serving(somebody) as caller:
@@ -154,6 +154,7 @@ async def test_every_tool_says_what_it_does_to_runs(somebody: World) -> None:
         assert "distui diagnose RUN --json" in text.model_dump()["text"]
 
 
+@pytest.mark.real
 @pytest.mark.torch
 async def test_tools_answer_as_their_verbs_print(somebody: World) -> None:
     somebody.script("train.py", Path(DDP).read_text())
@@ -207,80 +208,85 @@ async def test_tools_answer_as_their_verbs_print(somebody: World) -> None:
         assert (await caller.data("diff", a="flood"))["run"] == of(somebody, "diff", "flood")["run"]
 
 
+@pytest.mark.real
 @pytest.mark.torch
-async def test_the_journal_is_read_by_kind_and_on(somebody: World) -> None:
+async def test_journals_and_logs_are_read_in_windows_and_as_data(somebody: World) -> None:
+    async with serving(somebody) as caller:
+        await check_journal(somebody, caller)
+        await check_windows(caller)
+        await check_data(caller)
+        await check_secrets(caller)
+
+
+async def check_journal(somebody: World, caller: Caller) -> None:
+    """The journal is read by kind and on."""
     whole = told_of(somebody, "train")
-    async with serving(somebody) as caller:
-        first = await caller.answer("events", run="train", count=2, order="oldest")
-        assert [line["seq"] for line in first["lines"]] == [whole[0]["seq"], whole[1]["seq"]]
-        after = await caller.answer("events", run="train", after=whole[1]["seq"], count=1, order="oldest")
-        assert after["lines"][0]["seq"] == whole[2]["seq"]
-        for _ in range(10):  # a finding may come in between
-            whole = told_of(somebody, "train")
-            newest = await caller.answer("events", run="train", count=2, skip=1)
-            if told_of(somebody, "train") == whole:
-                break
-        assert [line["seq"] for line in newest["lines"]] == [line["seq"] for line in whole[-3:-1]]
-        kinds = await caller.answer("events", run="train", types=["RankChanged"])
-        assert {line["event"]["type"] for line in kinds["lines"]} == {"RankChanged"}
+    first = await caller.answer("events", run="train", count=2, order="oldest")
+    assert [line["seq"] for line in first["lines"]] == [whole[0]["seq"], whole[1]["seq"]]
+    after = await caller.answer("events", run="train", after=whole[1]["seq"], count=1, order="oldest")
+    assert after["lines"][0]["seq"] == whole[2]["seq"]
+    for _ in range(10):  # a finding may come in between
+        whole = told_of(somebody, "train")
+        newest = await caller.answer("events", run="train", count=2, skip=1)
+        if told_of(somebody, "train") == whole:
+            break
+    assert [line["seq"] for line in newest["lines"]] == [line["seq"] for line in whole[-3:-1]]
+    kinds = await caller.answer("events", run="train", types=["RankChanged"])
+    assert {line["event"]["type"] for line in kinds["lines"]} == {"RankChanged"}
 
 
-@pytest.mark.torch
-async def test_a_log_of_any_length_is_a_window(somebody: World) -> None:
-    async with serving(somebody) as caller:
-        last = await caller.answer("logs", run="flood", count=3)
-        assert [line["text"].split()[:2] for line in last["lines"]] == [
-            ["line", "59998"], ["line", "59999"], ["the", "end"]
-        ]  # fmt: skip
-        before = await caller.answer("logs", run="flood", count=2, skip=last["next_skip"])
-        assert [line["text"].split()[1] for line in before["lines"]] == ["59996", "59997"]
-        many = await caller.answer("logs", run="flood", count=500)
-        assert many["shown"] < 500, "an answer has its limit in characters, too"
-        assert many["next_skip"] == many["shown"]
-        first = await caller.answer("logs", run="flood", count=8, order="oldest")
-        assert first["lines"][6]["text"].startswith("line 0 ")
-        assert first["lines"][5]["text"].endswith("(1,000,000 bytes)")
-        after = await caller.answer("logs", run="flood", count=2, skip=8, order="oldest")
-        assert [line["text"].split()[1] for line in after["lines"]] == ["2", "3"]
-        hit = await caller.answer("logs", run="flood", grep=r"line 5777\d ", count=500)
-        assert [line["text"].split()[1] for line in hit["lines"]] == [f"5777{digit}" for digit in range(10)]
-        assert hit["next_skip"] is None
-        assert (await caller.answer("logs", run="flood", grep="no such line"))["lines"] == []
-        some = await caller.answer("logs", run="train", ranks=[1], streams=["out"], count=500)
-        assert {(line["rank"], line["stream"]) for line in some["lines"]} == {(1, "out")}
+async def check_windows(caller: Caller) -> None:
+    """A log of any length is a window."""
+    last = await caller.answer("logs", run="flood", count=3)
+    assert [line["text"].split()[:2] for line in last["lines"]] == [
+        ["line", "59998"], ["line", "59999"], ["the", "end"]
+    ]  # fmt: skip
+    before = await caller.answer("logs", run="flood", count=2, skip=last["next_skip"])
+    assert [line["text"].split()[1] for line in before["lines"]] == ["59996", "59997"]
+    many = await caller.answer("logs", run="flood", count=500)
+    assert many["shown"] < 500, "an answer has its limit in characters, too"
+    assert many["next_skip"] == many["shown"]
+    first = await caller.answer("logs", run="flood", count=8, order="oldest")
+    assert first["lines"][6]["text"].startswith("line 0 ")
+    assert first["lines"][5]["text"].endswith("(1,000,000 bytes)")
+    after = await caller.answer("logs", run="flood", count=2, skip=8, order="oldest")
+    assert [line["text"].split()[1] for line in after["lines"]] == ["2", "3"]
+    hit = await caller.answer("logs", run="flood", grep=r"line 5777\d ", count=500)
+    assert [line["text"].split()[1] for line in hit["lines"]] == [f"5777{digit}" for digit in range(10)]
+    assert hit["next_skip"] is None
+    assert (await caller.answer("logs", run="flood", grep="no such line"))["lines"] == []
+    some = await caller.answer("logs", run="train", ranks=[1], streams=["out"], count=500)
+    assert {(line["rank"], line["stream"]) for line in some["lines"]} == {(1, "out")}
 
 
-@pytest.mark.torch
-async def test_what_a_script_prints_is_data(somebody: World) -> None:
-    """`Caller.result` sees to escape sequences; here: secrets, protocol, commands, and that none is obeyed."""
-    async with serving(somebody) as caller:
-        answer = await caller.answer("logs", run="flood", count=6, order="oldest")
-        texts = [line["text"] for line in answer["lines"]]
-        assert texts[0].startswith("red ")
-        assert texts[1] == INJECTION
-        assert texts[2] == "password is *** HF_TOKEN=***"
-        assert json.loads(texts[3])["jsonrpc"] == "2.0"
-        assert "owned" not in json.dumps(answer)
-        states = {run["name"]: run["state"] for run in await caller.data("ls")}
-        assert states == {"flood": "running", "train": "running"}
+async def check_data(caller: Caller) -> None:
+    """What a script prints is data: secrets, protocol and commands; none is obeyed.
+
+    `Caller.result` sees to escape sequences.
+    """
+    answer = await caller.answer("logs", run="flood", count=6, order="oldest")
+    texts = [line["text"] for line in answer["lines"]]
+    assert texts[0].startswith("red ")
+    assert texts[1] == INJECTION
+    assert texts[2] == "password is *** HF_TOKEN=***"
+    assert json.loads(texts[3])["jsonrpc"] == "2.0"
+    assert "owned" not in json.dumps(answer)
+    states = {run["name"]: run["state"] for run in await caller.data("ls")}
+    assert states == {"flood": "running", "train": "running"}
 
 
-@pytest.mark.torch
-async def test_secrets_of_a_plan_are_in_no_answer_and_no_argument(somebody: World) -> None:
-    async with serving(somebody) as caller:
-        plan = await caller.answer(
-            "plan", preset="ddp", script=DDP, nproc_per_node=2, env={"A_TOKEN": SECRET}
-        )
-        assert SECRET not in json.dumps(plan)
-        wrong, _ = await caller.refusal(
-            "plan", preset="ddp", script=f"--token={SECRET}x.py", nproc_per_node=2
-        )
-        assert SECRET not in wrong
+async def check_secrets(caller: Caller) -> None:
+    """Secrets of a plan are in no answer and no argument."""
+    plan = await caller.answer("plan", preset="ddp", script=DDP, nproc_per_node=2, env={"A_TOKEN": SECRET})
+    assert SECRET not in json.dumps(plan)
+    wrong, _ = await caller.refusal("plan", preset="ddp", script=f"--token={SECRET}x.py", nproc_per_node=2)
+    assert SECRET not in wrong
 
 
 # --- what is refused ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.real
 @pytest.mark.torch
 async def test_without_leave_nothing_changes(somebody: World) -> None:
     calls: dict[str, dict[str, Any]] = {
@@ -308,12 +314,13 @@ async def test_without_leave_nothing_changes(somebody: World) -> None:
         for tool, arguments in executing:
             sentence, code = await caller.refusal(tool, **arguments)
             assert (code, "is executed" in sentence) == (2, True)
+        await check_mistakes(caller)
     after = [done_to(somebody, "train"), of(somebody, "ls")[0]["run"]]
     assert after == before
 
 
-@pytest.mark.torch
-async def test_a_mistake_is_a_sentence_and_the_server_goes_on(somebody: World) -> None:
+async def check_mistakes(caller: Caller) -> None:
+    """A mistake is a sentence, and the server goes on."""
     wrong: list[tuple[str, dict[str, Any], int, str]] = [
         ("status", {"run": "nope"}, 3, "No run 'nope'"), ("logs", {"run": "nope"}, 3, "No run"),
         ("status", {"run": "--help"}, 3, "No run"), ("diagnose", {"run": "-"}, 3, "No run"),
@@ -338,18 +345,18 @@ async def test_a_mistake_is_a_sentence_and_the_server_goes_on(somebody: World) -
         ("advise", {"gpus": "8xFOO", "params": "7B"}, 2, "FOO"),
         ("diagnose", {"files": ["/nowhere.log"]}, 3, "nowhere"), ("obey", {}, 2, "obey"),
     ]  # fmt: skip
-    async with serving(somebody) as caller:
-        for tool, arguments, code, words in wrong:
-            sentence, told = await caller.refusal(tool, **arguments)
-            assert words in sentence, (tool, arguments, sentence)
-            assert told == code, (tool, arguments, sentence)
-            assert len(sentence) < 110_000
-        assert len(await caller.data("ls")) == 2
+    for tool, arguments, code, words in wrong:
+        sentence, told = await caller.refusal(tool, **arguments)
+        assert words in sentence, (tool, arguments, sentence)
+        assert told == code, (tool, arguments, sentence)
+        assert len(sentence) < 110_000
+    assert len(await caller.data("ls")) == 2
 
 
 # --- with leave ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.real
 @pytest.mark.torch
 async def test_a_run_is_launched_steered_and_stopped(world: World) -> None:
     script = world.script(
@@ -374,9 +381,9 @@ async def test_a_run_is_launched_steered_and_stopped(world: World) -> None:
         refused, _ = await caller.refusal("signal", run="mine", signal="TERM")
         assert "ends ranks 0, 1" in refused
         assert (await caller.data("signal", run="mine", signal="USR1", ranks=[1]))["ok"]
-        end = time.monotonic() + 30 * slowness()
-        while not (await caller.answer("logs", run="mine", grep="heard"))["lines"]:
-            assert time.monotonic() < end
+        async with asyncio.timeout(HANG_S):
+            while not (await caller.answer("logs", run="mine", grep="heard"))["lines"]:
+                pass
         assert (await caller.data("restart", run="mine", env={"COLOUR": "blue", "B_TOKEN": SECRET}))["ok"]
         status = await caller.answer("status", run="mine")
         assert status["data"]["attempt"] == 2
@@ -422,6 +429,7 @@ async def steered_further(caller: Caller) -> None:
 # --- the process itself -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.real
 def test_stdout_has_the_protocol_alone_and_the_end_of_stdin_is_the_end(somebody: World) -> None:
     server = somebody.start("mcp", stdin=subprocess.PIPE)
     assert server.stdin is not None
@@ -453,7 +461,7 @@ def test_stdout_has_the_protocol_alone_and_the_end_of_stdin_is_the_end(somebody:
         answers[message.get("id")] = message
     assert "data" in answers[2]["result"]["structuredContent"]
     assert "error" in answers[3]
-    rest, err = server.communicate(timeout=20 * slowness())
+    rest, err = server.communicate(timeout=HANG_S)
     assert (server.returncode, rest) == (0, b"")
     assert b"Traceback" not in err
 
@@ -465,20 +473,22 @@ def verbs_of(world: World, word: str) -> list[int]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.torch
 async def test_a_cancelled_call_ends_what_it_began(somebody: World) -> None:
     async with serving(somebody) as caller:
         waiting = asyncio.create_task(caller.client.call_tool("wait", {"run": "train", "timeout": 600}))
-        assert await asyncio.to_thread(until, lambda: verbs_of(somebody, "wait"), 20)
+        assert await asyncio.to_thread(until, lambda: verbs_of(somebody, "wait"))
         (pid,) = verbs_of(somebody, "wait")
         assert len(await caller.data("ls")) == 2, "others are answered meanwhile"
         waiting.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await waiting
-        assert await asyncio.to_thread(gone, pid, 10)
+        assert await asyncio.to_thread(gone, pid)
         assert len(await caller.data("ls")) == 2
 
 
+@pytest.mark.long
 @pytest.mark.torch
 @pytest.mark.parametrize("way", ["stdin", "SIGTERM"])
 def test_nothing_is_left_of_a_server_that_ends_in_a_call(somebody: World, way: str) -> None:
@@ -497,17 +507,18 @@ def test_nothing_is_left_of_a_server_that_ends_in_a_call(somebody: World, way: s
     ):
         server.stdin.write(json.dumps(message).encode() + b"\n")
     server.stdin.flush()
-    assert until(lambda: verbs_of(somebody, "wait"), 20)
+    assert until(lambda: verbs_of(somebody, "wait"))
     (pid,) = verbs_of(somebody, "wait")
     if way == "SIGTERM":
         server.send_signal(signal.SIGTERM)
-        server.wait(20 * slowness())
-    _, err = server.communicate(timeout=20 * slowness())
-    assert gone(pid, 10)
+        server.wait(HANG_S)
+    _, err = server.communicate(timeout=HANG_S)
+    assert gone(pid)
     assert b"Traceback" not in err, err
     assert server.returncode == (0 if way == "stdin" else 143)
 
 
+@pytest.mark.long
 def test_without_the_sdk_a_sentence_says_what_to_install(world: World) -> None:
     code = "import sys; sys.modules['mcp'] = None; from distui.tui.cli import main; sys.exit(main(sys.argv[1:]))"
     told = world.python(code, "mcp").refused(2, "pip install 'distui[mcp]'")
@@ -515,6 +526,7 @@ def test_without_the_sdk_a_sentence_says_what_to_install(world: World) -> None:
     assert world.python(code, "mcp", "--skill").fine().out == world.distui("mcp", "--skill").fine().out
 
 
+@pytest.mark.long
 def test_a_folder_full_of_modules_changes_nothing(world: World) -> None:
     for name in ("json.py", "asyncio.py", "distui.py"):
         world.script(name, "raise SystemExit('a module of the working directory was loaded')")

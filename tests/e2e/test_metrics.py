@@ -10,6 +10,7 @@ import pytest
 
 from .runs import DISTUI, World, gone, kill, until
 from .screen import Screen
+from .written import write
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -82,18 +83,18 @@ def test_a_run_has_the_same_metrics_live_ended_and_in_a_bundle(world: World) -> 
     assert {each["metric"].partition(".")[0] for each in one["series"]} <= {"rank", "train"}
 
 
+@pytest.mark.long
 def test_who_hears_of_the_end_finds_the_last_second_on_disk(world: World) -> None:
     """Also where the agent lives no longer than until it has told that."""
     run = world.execute("print('at once')\n")
-    assert until(lambda: b'"RunEnded"' in run.file("journal.jsonl"), 60, every=0.001)
+    assert until(lambda: b'"RunEnded"' in run.file("journal.jsonl"), every=0.001)
     with contextlib.suppress(ProcessLookupError):
         kill(run.agent_pid())
     assert b'"host.mem"' in run.file("metrics/1s.jsonl")
 
 
 def test_what_cannot_be_asked_is_said_in_a_sentence(world: World) -> None:
-    run = world.execute("print(1)")
-    run.wait()
+    run = write(world, "exec", "--", "true")
     run.distui("metrics", "gpu.utl").refused(2, "no metric 'gpu.utl'", "--list")
     run.distui("metrics", "--last", "soon").refused(2, "--last 'soon' is no duration")
     run.distui("metrics", "--since", "25:99").refused(2, "--since '25:99' is no time")

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from otlp import Pushed, decoded
-from patience import slowness
 from web_sink import Sink, sink
 
 from .runs import Run, World, contents, gone, until
@@ -51,6 +48,7 @@ def findings(run: Run) -> list[str]:
     return [each["text"] for each in run.status()["findings"] if each["id"] == "metrics-push"]
 
 
+@pytest.mark.long
 @pytest.mark.torch
 def test_ranks_of_torchrun_and_how_the_run_ended(world: World, collector: Sink) -> None:
     configured(world, collector.url(f"/{SECRET}"))
@@ -59,7 +57,6 @@ def test_ranks_of_torchrun_and_how_the_run_ended(world: World, collector: Sink) 
     collector.wait(1)
     assert until(
         lambda: [value > 0 for value in newest(collector).values("distui.rank.steps")] == [True, True],
-        30 * slowness(),
     ), run.describe()
     pushed = newest(collector)
     assert len(pushed.values("distui.rank.steps", rank=1)) == 1
@@ -73,7 +70,7 @@ def test_ranks_of_torchrun_and_how_the_run_ended(world: World, collector: Sink) 
     environ = (run.path / "environ").read_bytes()
     assert b"OTEL_SDK_DISABLED=true\0" in environ, "the ranks have what they were given"
     assert not run.world.distui("stop", run.id, "--yes").code
-    assert until(lambda: newest(collector).state == "stopped", 30 * slowness())
+    assert until(lambda: newest(collector).state == "stopped")
     assert newest(collector).values("distui.rank.steps") == []
     assert gone(run.agent_pid()), "the last push may follow one that was under way"
     count = len(collector.got)
@@ -83,39 +80,40 @@ def test_ranks_of_torchrun_and_how_the_run_ended(world: World, collector: Sink) 
     assert SECRET.encode() not in contents(world.state) + bundle.read_bytes()
 
 
+@pytest.mark.real
 def test_a_collector_that_is_not_there_is_a_finding_until_it_is(world: World) -> None:
     bound = socket.socket()  # nobody listens there, and nobody else can
     bound.bind(("127.0.0.1", 0))
     absent = Sink(bound.getsockname()[1])
     configured(world, absent.url())
     run = world.execute(JOB)
-    assert until(lambda: findings(run) != [], 30 * slowness()), run.describe()
+    assert until(lambda: findings(run) != []), run.describe()
     assert findings(run) == [f"metrics are not pushed: 127.0.0.1:{absent.port}: Connection refused"]
     with sink(bound) as collector:
-        assert until(lambda: findings(run) == [], 40 * slowness()), run.describe()
+        assert until(lambda: findings(run) == []), run.describe()
         assert newest(collector).state == "running"
         (world.work / "go").touch()
-        assert run.wait("done", 60) == 0
-        assert until(lambda: newest(collector).state == "succeeded", 15 * slowness())
+        assert run.wait() == 0
+        assert until(lambda: newest(collector).state == "succeeded")
         assert newest(collector).values("distui.run.exit_code") == [0]
     assert (run.path / "journal.jsonl").read_text().count("metrics are not pushed") == 1
     assert "127.0.0.1" not in (run.path / "agent.log").read_text()
 
 
+@pytest.mark.long
 def test_a_collector_that_hangs_holds_no_end_up(world: World, collector: Sink) -> None:
     collector.answers += ["drip"] * 50
     configured(world, collector.url())
     run = world.execute(JOB)
-    collector.wait(1, 30 * slowness())
+    collector.wait(1)
     agent = run.agent_pid()
     (world.work / "go").touch()
-    assert run.wait("done", 30) == 0
-    began = time.monotonic()
-    assert until(lambda: not Path(f"/proc/{agent}").exists(), 60)
-    assert time.monotonic() - began < 7 * slowness() + 2
+    assert run.wait() == 0
+    assert gone(agent)
     assert findings(run) == []
 
 
+@pytest.mark.long
 def test_without_the_extra_the_finding_says_what_to_install(world: World, collector: Sink) -> None:
     configured(world, collector.url())
     hidden = world.root / "hidden" / "opentelemetry"
@@ -123,18 +121,19 @@ def test_without_the_extra_the_finding_says_what_to_install(world: World, collec
     (hidden / "__init__.py").touch()
     world.env["PYTHONPATH"] = str(hidden.parent)
     run = world.execute(JOB)
-    assert until(lambda: findings(run) != [], 30 * slowness()), run.describe()
+    assert until(lambda: findings(run) != []), run.describe()
     assert findings(run) == ["metrics are not pushed: OTLP needs an extra: `pip install 'distui[otlp]'`"]
     done = world.distui("settings")
     assert (done.code, done.err) == (1, "distui: OTLP needs an extra: `pip install 'distui[otlp]'`\n")
     assert collector.got == []
     (world.work / "go").touch()
-    assert run.wait("done", 60) == 0
+    assert run.wait() == 0
 
 
+@pytest.mark.long
 def test_nothing_is_pushed_unless_the_settings_say_so(world: World, collector: Sink) -> None:
     world.env["OTEL_EXPORTER_OTLP_ENDPOINT"] = collector.url()
     run = world.execute("print(1)")
-    assert run.wait("done", 60) == 0
+    assert run.wait() == 0
     assert collector.got == []
     assert findings(run) == []

@@ -6,12 +6,10 @@ import contextlib
 import json
 import sys
 import tarfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from patience import slowness
 from web_sink import Sink, sink
 
 from .runs import World, contents, kill, until
@@ -62,6 +60,7 @@ def command_lines() -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.real
 def test_a_run_that_fails_calls_once_for_each_cause_and_no_secret_is_anywhere(
     world: World, server: Sink
 ) -> None:
@@ -113,11 +112,12 @@ def test_a_run_that_fails_calls_once_for_each_cause_and_no_secret_is_anywhere(
         assert secret.encode() not in packed + kept
 
 
+@pytest.mark.real
 def test_a_killed_agent_says_nothing_twice_and_the_next_one_goes_on(world: World, server: Sink) -> None:
     settings(world, server, 'send = ["phone"]')
     run = world.execute(CRASHES, name="night")
     assert [got.headers["title"] for got in server.wait(1)] == ["night: it trains"]
-    assert until(lambda: b'"sent"' in run.file("notices.jsonl"), 10)
+    assert until(lambda: b'"sent"' in run.file("notices.jsonl"))
     kill(run.agent_pid())
     run.distui("status").fine()  # starts the next agent, which has the address from the living runner
     (world.work / "go").touch()
@@ -128,6 +128,7 @@ def test_a_killed_agent_says_nothing_twice_and_the_next_one_goes_on(world: World
     assert len(server.got) == 2
 
 
+@pytest.mark.long
 def test_nothing_is_sent_unless_somebody_wants_it(world: World, server: Sink) -> None:
     settings(world, server)
     run = world.execute("print('step 1 loss 1', flush=True)")
@@ -141,19 +142,20 @@ def test_nothing_is_sent_unless_somebody_wants_it(world: World, server: Sink) ->
     assert world.distui("notify", "log", run.id).fine().out == "run job has sent no notices\n"
 
 
+@pytest.mark.long
 def test_a_server_that_never_answers_holds_nothing_up(world: World, server: Sink) -> None:
     settings(world, server, 'send = ["team"]')
     server.answers = ["hang"] * 5
-    began = time.monotonic()
     done = world.distui("exec", "--name", "quick", "--", sys.executable, "-c", "print('step 1 loss 1')")
     assert done.code == 0
-    assert time.monotonic() - began < 12 * slowness()  # one request alone is given 15 s
+    assert server.answers, "there are requests of which nobody has waited for an answer"
     assert world.distui("exec", "--name", "quick", "--", "true").code == 0
     for pid in world.processes():  # agents that wait for their last notices
         with contextlib.suppress(ProcessLookupError):
             kill(pid)
 
 
+@pytest.mark.long
 def test_a_way_that_fails_is_a_finding_of_the_run(world: World, server: Sink) -> None:
     settings(world, server, 'send = ["team"]')
     server.answers = ["404"]
@@ -165,6 +167,7 @@ def test_a_way_that_fails_is_a_finding_of_the_run(world: World, server: Sink) ->
     run.stop().fine()
 
 
+@pytest.mark.long
 def test_trying_the_ways(world: World, server: Sink) -> None:
     world.distui("notify", "test").refused(2, "No way is configured", "settings.toml")
     settings(world, server)
@@ -174,35 +177,30 @@ def test_trying_the_ways(world: World, server: Sink) -> None:
     failed = world.distui("notify", "test", "team")
     assert (failed.code, failed.out) == (1, "team: not sent: 127.0.0.1 answers 500\n")
     world.distui("notify", "test", "teem").refused(2, "did you mean team?")
-    no_terminal = world.distui("notify", "test", "terminal", start_new_session=True)
+    no_terminal = world.binary("notify", "test", "terminal", start_new_session=True)
     assert (no_terminal.code, no_terminal.out) == (1, "terminal: not sent: there is no terminal here\n")
     listed = world.distui("notify", "list").fine().out
     assert "127.0.0.1" in listed
     assert SECRET not in listed
 
 
-@pytest.mark.parametrize(
-    ("words", "part"),
-    [
-        (("--notify", "teem"), "did you mean team?"), (("--notify", "team:hangs"), "did you mean hang?"),
+def test_a_launch_with_a_mistake_starts_nothing(world: World) -> None:
+    settings(world, Sink(9))
+    for words, part in (
+        (("--notify", "teem"), "did you mean team?"),
+        (("--notify", "team:hangs"), "did you mean hang?"),
         (("--notify", f"https://h/{SECRET}"), "settings.toml"),
-    ],
-)  # fmt: skip
-def test_a_launch_with_a_mistake_starts_nothing(
-    world: World, server: Sink, words: tuple[str, ...], part: str
-) -> None:
-    settings(world, server)
-    sentence = world.distui("exec", *words, "--", "true").refused(2, part)
-    assert SECRET not in sentence
+    ):
+        sentence = world.distui("exec", *words, "--", "true").refused(2, part)
+        assert SECRET not in sentence
     assert not list(world.runs.glob("*/plan.json"))
 
 
-def test_settings_that_cannot_be_read_are_named_at_the_launch(world: World, server: Sink) -> None:
-    settings(world, server)
+def test_settings_that_cannot_be_read_are_named_at_the_launch(world: World) -> None:
+    settings(world, Sink(9))
     (world.config / "distui" / "settings.toml").write_text("[notify\n")
-    done = world.distui("exec", "--", "true")
-    assert done.code == 0
-    assert "is not TOML" in done.err
+    done = world.distui("exec", "--dry-run", "--", "true").fine()
+    assert "is not TOML" in done.out + done.err
 
 
 @pytest.mark.long

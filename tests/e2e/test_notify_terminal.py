@@ -67,6 +67,7 @@ def fail(world: World, screen: Screen, rung: bytes = b"") -> bytes:
     return bytes(screen.written[before:])
 
 
+@pytest.mark.real
 def test_a_terminal_without_the_focus_is_rung(night: World) -> None:
     with shown(night, **TERMINAL) as screen:
         assert b"\x1b[?1004h" in screen.written
@@ -76,6 +77,7 @@ def test_a_terminal_without_the_focus_is_rung(night: World) -> None:
     assert data.count(b"\x1b\\\a") == 1
 
 
+@pytest.mark.long
 def test_a_terminal_with_the_focus_is_left_alone(night: World) -> None:
     with shown(night, **TERMINAL) as screen:
         turned(screen, BLUR, FOCUS)
@@ -84,6 +86,7 @@ def test_a_terminal_with_the_focus_is_left_alone(night: World) -> None:
     assert b"\x1b]9;" not in data
 
 
+@pytest.mark.long
 def test_a_terminal_is_left_alone_where_the_run_is_not_to_ring(world: World, night: World) -> None:
     world.distui("stop", "night", "--yes").fine()
     assert world.execute(CRASHES, "--notify", "off", name="quiet").wait("running") == 0
@@ -93,6 +96,7 @@ def test_a_terminal_is_left_alone_where_the_run_is_not_to_ring(world: World, nig
     assert b"\a" not in data
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
 @pytest.mark.parametrize("focused", [False, True])
 def test_inside_tmux_the_terminal_around_it_is_rung(night: World, focused: bool) -> None:
@@ -118,10 +122,10 @@ def test_inside_tmux_the_terminal_around_it_is_rung(night: World, focused: bool)
 @pytest.mark.parametrize(
     ("words", "rings"),
     [
-        ("> out 2> err < /dev/null", 1),
-        ("--json > out 2> err", 1),
-        ("--notify off > out 2> err", 0),
-        ("--detach > out 2> err", 0),
+        pytest.param("> out 2> err < /dev/null", 1, marks=pytest.mark.long),
+        pytest.param("--json > out 2> err", 1, marks=pytest.mark.long),
+        pytest.param("--notify off > out 2> err", 0, marks=pytest.mark.long),
+        pytest.param("--detach > out 2> err", 0, marks=pytest.mark.long),
     ],
 )
 def test_a_launch_without_a_cockpit_rings_the_terminal_it_was_typed_in(
@@ -146,6 +150,7 @@ def test_a_launch_without_a_cockpit_rings_the_terminal_it_was_typed_in(
     assert b"\x1b" not in kept
 
 
+@pytest.mark.long
 def test_a_launch_in_the_background_rings_and_is_not_stopped_by_it(world: World) -> None:
     folder = world.config / "distui"
     folder.mkdir(mode=0o700)
@@ -161,6 +166,7 @@ def test_a_launch_in_the_background_rings_and_is_not_stopped_by_it(world: World)
     assert screen.written.count(b"\x1b]9;distui: night: it has succeeded") == 1
 
 
+@pytest.mark.long
 def test_a_test_rings_whoever_sits_there(world: World) -> None:
     screen = Screen((DISTUI, "notify", "test", "terminal"), {**world.env, **TERMINAL}, Path(os.getcwd()))
     try:

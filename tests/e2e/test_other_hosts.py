@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from patience import slowness
+from patience import HANG_S
 from ports import free_port
 
 from distui.runners.comparison.loading import load
@@ -31,10 +31,7 @@ from .screen import Screen
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
-pytestmark = [
-    pytest.mark.timeout(120),
-    pytest.mark.skipif(SSHD is None or shutil.which("ssh") is None, reason="needs sshd and ssh"),
-]
+pytestmark = pytest.mark.skipif(SSHD is None or shutil.which("ssh") is None, reason="needs sshd and ssh")
 
 
 @dataclass(frozen=True)
@@ -47,7 +44,7 @@ class Near:
         """A verb there."""
         env = {**os.environ, "XDG_STATE_HOME": str(self.state)}
         argv = [sys.executable, "-m", "distui.tui", *words]
-        subprocess.run(argv, env=env, check=True, timeout=60 * slowness(), capture_output=True)
+        subprocess.run(argv, env=env, check=True, timeout=HANG_S, capture_output=True)
 
 
 def reachable(port: int) -> bool:
@@ -97,7 +94,7 @@ def near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Near]:
         [SSHD, "-D", "-e", "-f", str(tmp_path / "sshd_config")], stderr=subprocess.DEVNULL
     )
     try:
-        end = time.monotonic() + 20 * slowness()
+        end = time.monotonic() + HANG_S
         while not reachable(port):
             assert time.monotonic() < end
             assert server.poll() is None
@@ -109,15 +106,13 @@ def near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Near]:
         deaf.close()
 
 
+@pytest.mark.real
 async def test_hosts_that_answer_and_hosts_that_do_not(near: Near, monkeypatch: pytest.MonkeyPatch) -> None:
     """The runs of one, a line with the reason for each other; nobody is asked for a password, nothing hangs."""
     near.run("exec", "--name", "faraway", "--", "true")
-    answer_s = 8.0 if slowness() < 1.2 else 80.0  # ssh itself gives up after 10 s
-    monkeypatch.setattr(source, "ANSWER_S", answer_s)
+    monkeypatch.setattr(source, "ANSWER_S", HANG_S)  # ssh itself gives up after 10 s
     others = OtherHosts()
-    began = time.monotonic()
     await others.ask(("near", "deaf", "locked"))
-    assert time.monotonic() - began < answer_s + 22 * slowness()
     listed = others.entries(set(), time.time())
     by_host = {host: [each for each in listed if each.host == host] for host in ("near", "deaf", "locked")}
     (run,) = by_host["near"]
@@ -129,13 +124,8 @@ async def test_hosts_that_answer_and_hosts_that_do_not(near: Near, monkeypatch: 
         "",
     )
     assert run.age_s is not None
-    assert run.age_s < 120 * slowness()
     (silent,), (closed,) = by_host["deaf"], by_host["locked"]
-    assert silent.problem == (
-        "deaf has not answered within 8 s: `ssh deaf` shows why"
-        if answer_s < 10
-        else "deaf does not answer: is it up, and the network between?"
-    )
+    assert silent.problem == "deaf does not answer: is it up, and the network between?"
     assert closed.problem == "locked does not accept your key: `ssh locked` has to work without a password"
     assert {silent.phase, closed.phase} == {"no answer"}
 
@@ -149,6 +139,7 @@ async def test_hosts_that_answer_and_hosts_that_do_not(near: Near, monkeypatch: 
     runs, problems = await list_on([Way("near")])
     assert problems == []
     assert runs[0]["finding"] == run.finding
+    await check_comparison(near)
 
 
 @pytest.mark.long
@@ -160,17 +151,17 @@ def test_the_list_opens_a_run_of_another_host(near: Near, tmp_path: Path) -> Non
     settings.write_text('hosts = ["near", "locked"]\n')
     screen = Screen([sys.executable, "-m", "distui.tui"], dict(os.environ), tmp_path)
     try:
-        if "Overview" in screen.until(lambda text: "faraway" in text or "Overview" in text, 60):
+        if "Overview" in screen.until(lambda text: "faraway" in text or "Overview" in text):
             screen.press("R")  # somebody has one job on this machine: the cockpit opens that
-        screen.until(lambda text: "faraway" in text and "does not accept your key" in text, 60)
+        screen.until(lambda text: "faraway" in text and "does not accept your key" in text)
         screen.press("/", *"host:near", "enter")
         screen.until("1 of ")
         screen.press("r")
         screen.until("The run is kept on near")
         screen.press("enter")
-        screen.until("what happened", 60)
+        screen.until("what happened")
         screen.press("q")
-        screen.until("1 of ", 60)
+        screen.until("1 of ")
         screen.press("q")
         assert screen.ended() == 0
     finally:
@@ -183,7 +174,7 @@ async def test_no_host_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     await OtherHosts().ask(())
 
 
-async def test_what_is_no_host_is_named(near: Near) -> None:
+async def test_what_is_no_host_is_named() -> None:
     others = OtherHosts()
     await others.ask(("a;b",))
     (line,) = others.entries(set(), 0.0)
@@ -219,12 +210,12 @@ def test_parts_of_a_run_that_is_listed_here_are_no_runs_of_their_own() -> None:
     assert len(others.entries(set(), 0.0)) == 1
 
 
-async def test_a_run_of_another_host_is_compared(near: Near) -> None:
+async def check_comparison(near: Near) -> None:
     """Its distui gives the record, through a real ssh; what cannot be asked is named."""
     near.run(
         "exec",
         "--name",
-        "faraway",
+        "compared",
         "--env",
         "RATE=2",
         "--env",
@@ -232,15 +223,15 @@ async def test_a_run_of_another_host_is_compared(near: Near) -> None:
         "--",
         "true",
     )
-    there = await load("near:faraway")
+    there = await load("near:compared")
     assert (there.title, there.state, there.env["RATE"], there.env["HF_TOKEN"]) == (
-        "near:faraway", "succeeded", "2", "***",
+        "near:compared", "succeeded", "2", "***",
     )  # fmt: skip
     assert there.fingerprints == {}
-    assert (await load("near:faraway@1")).attempt == 1
+    assert (await load("near:compared@1")).attempt == 1
     for name, part in (
         ("near:gone", "No run 'gone'"),
-        ("near:faraway@7", "no attempt 7"),
+        ("near:compared@7", "no attempt 7"),
         ("locked:x", "your key"),
     ):
         with pytest.raises(UnreachableError, match=re.escape(part)) as caught:

@@ -69,8 +69,9 @@ exit ${code:-0}
 
 def of(*launchers: str, long: tuple[str, ...] = ()) -> pytest.MarkDecorator:
     """The test with each of these launchers; with those of `long` in the long matrices alone."""
+    real = [pytest.param(launcher, marks=pytest.mark.real) for launcher in launchers]
     marked = [pytest.param(launcher, marks=pytest.mark.long) for launcher in long]
-    return pytest.mark.parametrize("launcher", [*launchers, *marked])
+    return pytest.mark.parametrize("launcher", [*real, *marked])
 
 
 def commands(world: World, *words: str) -> dict[str, list[str]]:
@@ -97,10 +98,10 @@ def own_pids(status: dict[str, Any]) -> set[int]:
     return {rank["pid"] for rank in status["ranks"]}
 
 
-@of("spawn", "loop", long=("torch.distributed.run", "fork"))
+@of("spawn", long=("loop", "torch.distributed.run", "fork"))
 def test_ranks_of_other_launchers_have_rows_steps_and_stacks(world: World, launcher: str) -> None:
     run = world.run("exec", "--", *commands(world)[launcher])
-    first = run.eventually(train_on_two, 90)
+    first = run.eventually(train_on_two)
     assert [rank["hook"] for rank in first["ranks"]] == ["armed", "armed"]
     assert len(own_pids(first)) == 2
     stacks = run.distui("dump", "stacks").fine().out
@@ -110,7 +111,7 @@ def test_ranks_of_other_launchers_have_rows_steps_and_stacks(world: World, launc
     assert (logs.err, logs.out.count("no rank yet")) == ("", int(launcher in ("spawn", "fork")))
     run.distui("nccl", "INFO")  # gloo: that is answered, and hurts nobody
     run.distui("restart", "--env", "BATCH=4", "--yes").fine()
-    again = run.eventually(lambda now: train_on_two(now, attempt=2), 90)
+    again = run.eventually(lambda now: train_on_two(now, attempt=2))
     assert not own_pids(again) & own_pids(first)
     assert again["attempts"][1]["env_diff"]["BATCH"] == "4"
     run.stop().fine()
@@ -118,7 +119,7 @@ def test_ranks_of_other_launchers_have_rows_steps_and_stacks(world: World, launc
     assert {rank["state"] for rank in ended["ranks"]} <= {"stopped", "succeeded"}
 
 
-@of("torch.distributed.run", "spawn", long=("fork", "loop"))
+@of(long=("loop", "torch.distributed.run", "spawn", "fork"))
 def test_the_rank_that_failed_is_the_first_cause(world: World, launcher: str) -> None:
     run = world.run("exec", "--restarts", "0", "--", *commands(world, "fail")[launcher])
     assert run.wait() == 1
@@ -129,7 +130,7 @@ def test_the_rank_that_failed_is_the_first_cause(world: World, launcher: str) ->
     assert "KeyError" in cause["text"]
 
 
-@of("loop", long=("spawn",))
+@of(long=("loop", "spawn"))
 def test_an_exit_code_is_not_lost_where_the_launcher_reaps_first(world: World, launcher: str) -> None:
     run = world.run("exec", "--restarts", "0", "--", *commands(world, "exit")[launcher])
     assert run.wait() == 1
@@ -139,8 +140,7 @@ def test_an_exit_code_is_not_lost_where_the_launcher_reaps_first(world: World, l
     assert status["attempts"][0]["first_cause"]["rank"] == 1, "rank 0 only lost its connection"
 
 
-@pytest.mark.real
-@of("fork", long=("torch.distributed.run", "loop"))
+@of(long=("fork", "torch.distributed.run", "loop"))
 def test_ranks_that_end_have_succeeded(world: World, launcher: str) -> None:
     run = world.run("exec", "--", *commands(world, "short")[launcher])
     assert run.wait() == 0
@@ -149,16 +149,16 @@ def test_ranks_that_end_have_succeeded(world: World, launcher: str) -> None:
     assert {file.name for file in (run.path / "node-0" / "attempt-001").iterdir()} >= {"command.out"}
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_a_rank_that_is_killed_is_told_with_its_signal(world: World) -> None:
     run = world.run("exec", "--restarts", "0", "--", *commands(world)["torch.distributed.run"])
-    status = run.eventually(train_on_two, 90)
+    status = run.eventually(train_on_two)
     os.kill(status["ranks"][1]["pid"], signal.SIGKILL)
     assert run.wait() == 1
     assert run.status()["attempts"][0]["first_cause"]["rank"] == 1
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_a_script_below_one_of_the_shell_is_rank_0(world: World) -> None:
     alone = (
         "import torch, time\nw = torch.nn.Parameter(torch.ones(1))\no = torch.optim.SGD([w], lr=0.1)\n"
@@ -167,7 +167,7 @@ def test_a_script_below_one_of_the_shell_is_rank_0(world: World) -> None:
     script = world.script("alone.py", alone)
     shell = world.script("train.sh", f"echo begins\n{sys.executable} {script}\necho ends\n")
     run = world.run("exec", "--", "sh", shell)
-    status = run.eventually(lambda now: bool(now["ranks"]) and (now["ranks"][0]["step"] or 0) > 3, 60)
+    status = run.eventually(lambda now: bool(now["ranks"]) and (now["ranks"][0]["step"] or 0) > 3)
     assert status["ranks"][0]["hook"] == "armed"
     assert "alone.py" in run.distui("dump", "stacks").fine().out
     run.stop().fine()
@@ -194,13 +194,13 @@ time.sleep(600)
 """
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_children_of_ranks_are_none(world: World) -> None:
     world.script("ports.py", PORTS)
     script = world.script("job.py", NO_RANKS)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     run = world.run("exec", "--", *torchrun, script)
-    status = run.eventually(lambda now: len(now["ranks"]) == 2 and _up(run) == 2, 90)
+    status = run.eventually(lambda now: len(now["ranks"]) == 2 and _up(run) == 2)
     assert own_pids(status) == own_pids(run.status())
     text = run.file("node-0/attempt-001/command.out").decode()
     assert text.count("a child is through False") == 2
@@ -212,7 +212,7 @@ def _up(run: Run) -> int:
     return path.read_text().count("up\n") if path.exists() else 0
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_without_a_hook_nobody_joins(world: World) -> None:
     run = world.run("exec", "--no-hook", "--", *commands(world, "short")["loop"])
     assert run.wait() == 0

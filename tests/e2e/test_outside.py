@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from patience import slowness
+from patience import HANG_S
 
 from distui.runners.local_agent import with_link
 from distui.runners.model import Pulse
@@ -37,20 +37,18 @@ def here(world: World, text: str, *options: str) -> Run:
     run = world.run("launch", "ddp", "--nproc-per-node", "2", "--grace", "2", *options, "--", script)
     assert run.wait("running") == 0
     out = [f"node-0/attempt-001/rank-{rank}.out" for rank in (0, 1)]
-    assert until(lambda: all(b"here" in run.file(name) for name in out), 60), run.describe()
+    assert until(lambda: all(b"here" in run.file(name) for name in out)), run.describe()
     return run
 
 
-def seen(
-    run: Run, rank: int, monkeypatch: pytest.MonkeyPatch, function: str, seconds: float = 40.0
-) -> Pulse:
+def seen(run: Run, rank: int, monkeypatch: pytest.MonkeyPatch, function: str) -> Pulse:
     """The first pulse of a rank with `function` on its stack, though its hook says nothing."""
     for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "DISTUI_SOCKET_DIR"):
         monkeypatch.setenv(name, run.world.env[name])
 
     async def follow(entry: object, link: object) -> Pulse:
         state = RunState()
-        async with asyncio.timeout(seconds * slowness()):
+        async with asyncio.timeout(HANG_S):
             async for stamped in link.events():  # type: ignore[attr-defined]
                 state.apply(stamped)
                 pulse = state.ranks[rank].pulse if rank in state.ranks else None

@@ -116,7 +116,7 @@ def test_of_a_launch(world: World, shell: dict[str, str], words: str) -> None:
     assert not written(plan, run.path)
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_of_a_command(world: World, shell: dict[str, str]) -> None:
     rest = ("--", sys.executable, "-u", "t.py")
     plan = world.distui("exec", "--dry-run", "--env", "GIVEN=1", "--json", *rest).fine().json()

@@ -7,7 +7,7 @@ import pty
 import subprocess
 
 import pytest
-from patience import slowness
+from patience import HANG_S
 
 from .runs import DISTUI, EXAMPLES, Run, World, until
 
@@ -67,7 +67,7 @@ def waiting(world: World, text: str, *options: str) -> Run:
     """Where nothing comes to be saved: ranks that need no torch for it."""
     script = world.script("train.py", text)
     run = world.run("launch", "ddp", "--nproc-per-node", "2", "--grace", "5", *options, "--", script)
-    assert until(lambda: len(list(world.work.glob("ready-*"))) == 2, 60), run.describe()
+    assert until(lambda: len(list(world.work.glob("ready-*"))) == 2), run.describe()
     assert run.wait("running") == 0, "and their agent knows"
     return run
 
@@ -80,7 +80,7 @@ def saved(world: World) -> list[str]:
     ("text", "way", "words"),
     [
         pytest.param(BY_SIGNAL, "usr1", "SIGUSR1", marks=pytest.mark.long),
-        (BY_FILE, "FILE:now.save", "FILE:now.save"),
+        pytest.param(BY_FILE, "FILE:now.save", "FILE:now.save", marks=pytest.mark.real),
     ],
     ids=["signal", "file"],
 )
@@ -108,6 +108,7 @@ def test_a_script_saves_on_demand_and_is_restarted_then(
     assert "attempt 3" in again
 
 
+@pytest.mark.long
 def test_without_a_save_nothing_is_restarted(world: World) -> None:
     run = waiting(world, IGNORES, "--save-on", "SIGUSR1")
     said = run.distui("restart", "--save-first", "--save-timeout", "2", "--yes").refused(1)
@@ -115,6 +116,7 @@ def test_without_a_save_nothing_is_restarted(world: World) -> None:
     assert run.status()["attempt"] == 1
 
 
+@pytest.mark.long
 def test_a_signal_that_would_end_the_ranks_is_not_sent(world: World) -> None:
     run = waiting(world, NO_HANDLER, "--save-on", "SIGUSR1")
     said = run.distui("restart", "--save-first", "--yes").refused(1, "ranks 0, 1", "no handler")
@@ -123,6 +125,7 @@ def test_a_signal_that_would_end_the_ranks_is_not_sent(world: World) -> None:
     assert (status["attempt"], {rank["state"] for rank in status["ranks"]}) == (1, {"running"})
 
 
+@pytest.mark.long
 def test_a_file_that_cannot_be_touched(world: World) -> None:
     run = waiting(world, NO_HANDLER, "--save-on", "FILE:nowhere/now.save")
     said = run.distui("restart", "--save-first", "--yes").refused(1, "nowhere/now.save was not touched")
@@ -172,7 +175,7 @@ def test_an_answer_holds_only_for_the_run_that_was_asked_about(world: World) -> 
     assert b"Restart 2 ranks" in question
     run.distui("restart", "--yes").fine()  # meanwhile, from elsewhere
     os.write(ours, b"y\n")
-    _, err = process.communicate(timeout=60 * slowness())
+    _, err = process.communicate(timeout=HANG_S)
     os.close(ours)
     os.close(theirs)
     assert process.returncode == 1

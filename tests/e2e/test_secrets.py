@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from distui.presets.secrets import MASK
 
 from .runs import World, contents, gone, kill, until
+from .written import without_agent
 
 SHOWS = """
 import json, os, sys, time
@@ -48,7 +49,7 @@ def everything(folder: Path) -> bytes:
 def seen(world: World) -> tuple[list[str], dict[str, str]]:
     """Arguments and environment of the command that runs now."""
     path = world.work / "seen.json"
-    assert until(path.exists, 60)
+    assert until(path.exists)
     argv, env = json.loads(path.read_text())
     path.unlink()
     return argv, env
@@ -107,6 +108,7 @@ def test_no_secret_of_a_launch_is_written_or_printed(
         assert value.encode() not in packed
 
 
+@pytest.mark.long
 def test_a_secret_that_nobody_remembers_is_not_run_as_stars(world: World) -> None:
     """Agent and runner are dead: the run ends with a sentence that says what to type."""
     script = world.script("shows.py", SHOWS)
@@ -145,6 +147,7 @@ while not os.path.exists("enough"):
 """
 
 
+@pytest.mark.real
 @pytest.mark.torch
 def test_no_secret_of_a_training_is_in_its_files_or_its_bundle(world: World) -> None:
     """As `launch` writes them, while it runs and after its end; the exporting shell has other secrets of its own."""
@@ -170,7 +173,9 @@ def test_no_secret_of_a_training_is_in_its_files_or_its_bundle(world: World) -> 
         assert run.wait() == 0
 
 
-@pytest.mark.parametrize("umask", [0o000, pytest.param(0o077, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "umask", [pytest.param(0o000, marks=pytest.mark.real), pytest.param(0o077, marks=pytest.mark.long)]
+)
 @pytest.mark.torch
 def test_files_are_their_owners_alone_whatever_the_umask(world: World, umask: int) -> None:
     world.env.pop("XDG_STATE_HOME")
@@ -209,9 +214,11 @@ def test_a_state_folder_of_somebody_else_is_refused(world: World) -> None:
     (world.state / "distui").mkdir()
     os.chown(world.state / "distui", 65534, 65534)
     words = ("exec", "--detach", "--", "true")
-    world.distui(*words).refused(2, "belongs to another user (uid 65534)", "XDG_STATE_HOME")
+    with without_agent():
+        world.distui(*words).refused(2, "belongs to another user (uid 65534)", "XDG_STATE_HOME")
     world.distui("ls").refused(2, "belongs to another user (uid 65534)")
     os.chown(world.state / "distui", 0, 0)
     (world.state / "distui").chmod(0o777)
-    world.distui(*words).fine()
+    with without_agent():
+        world.distui(*words).fine()
     assert stat.S_IMODE((world.state / "distui").stat().st_mode) == 0o700

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from patience import slowness
+from patience import HANG_S
 
 from .runs import EXAMPLES, Done, World
 
@@ -50,7 +50,7 @@ def sh(world: World, line: str) -> Done:
     """A line in a shell; RUN is the training that the page starts."""
     done = subprocess.run(
         ["bash", "-c", line.replace("RUN", "night")], cwd=world.work, env=world.env, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=170 * slowness(), check=False,
+        capture_output=True, text=True, timeout=HANG_S, check=False,
     )  # fmt: skip
     return Done(done.returncode, done.stdout, done.stderr)
 
@@ -72,6 +72,7 @@ def test_its_exit_codes_are_those_of_the_command_line() -> None:
     assert mine >= listed - {130}
 
 
+@pytest.mark.long
 @pytest.mark.torch
 def test_every_command_does_what_it_says(desk: World) -> None:
     listed = commands()

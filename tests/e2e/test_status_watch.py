@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import signal
 
-from patience import slowness
+import pytest
+from patience import HANG_S
 
 from .runs import DISTUI, World
 from .screen import Screen
@@ -13,6 +14,7 @@ from .screen import Screen
 SLEEPS = "import time\nprint('sleeping')\ntime.sleep(600)\n"
 
 
+@pytest.mark.long
 def test_on_a_terminal_the_newest_status_takes_the_place_of_the_last(world: World) -> None:
     run = world.execute(SLEEPS)
     assert run.wait("healthy") == 0
@@ -27,6 +29,7 @@ def test_on_a_terminal_the_newest_status_takes_the_place_of_the_last(world: Worl
     assert "job  stopped" in last, "the status at the end stays where it can be read"
 
 
+@pytest.mark.real
 def test_in_a_pipe_each_status_is_an_object_and_an_interrupt_is_130(world: World) -> None:
     run = world.execute(SLEEPS)
     assert run.wait("healthy") == 0
@@ -38,7 +41,7 @@ def test_in_a_pipe_each_status_is_an_object_and_an_interrupt_is_130(world: World
     assert interrupted.stdout is not None
     assert b"running" in interrupted.stdout.readline()
     interrupted.send_signal(signal.SIGINT)
-    _, err = interrupted.communicate(timeout=60 * slowness())
+    _, err = interrupted.communicate(timeout=HANG_S)
     assert (interrupted.returncode, err) == (130, b"")
     waited = run.distui("wait", "--until", "healthy", "--json").fine().json()
     assert (waited["run"], waited["state"]) == (run.id, "running")
@@ -46,7 +49,7 @@ def test_in_a_pipe_each_status_is_an_object_and_an_interrupt_is_130(world: World
         late = run.distui("wait", "--timeout", limit_s, "--json")
         assert (late.code, late.json()["state"]) == (124, "running")
     assert run.stop("--grace", "1").code == 0
-    out, _ = watching.communicate(timeout=60 * slowness())
+    out, _ = watching.communicate(timeout=HANG_S)
     assert watching.returncode == 0
     assert json.loads(out.splitlines()[-1])["state"] == "stopped"
     ended = run.distui("wait", "--json")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from patience import slowness
+from patience import HANG_S
 
 from .runs import DISTUI, World
 from .screen import Screen
@@ -41,28 +41,29 @@ def screens() -> Iterator[list[Screen]]:
         screen.close()
 
 
+@pytest.mark.long
 def test_a_failure_is_gone_back_to_live_and_in_a_bundle(
     world: World, elsewhere: World, screens: list[Screen]
 ) -> None:
     run = world.execute(TWICE, "--restarts", "2", name="twice")
-    run.eventually(lambda now: now["attempt"] == 2 and now["ranks"][0]["rss_bytes"], 60)
+    run.eventually(lambda now: now["attempt"] == 2 and now["ranks"][0]["rss_bytes"])
     live = Screen((DISTUI, "attach", run.name), world.env, world.work, 120, 40)
     screens.append(live)
-    live.until("attempt 2", 30)
+    live.until("attempt 2")
     live.press(":")
-    live.until(lambda text: any(line.startswith(" :") for line in text.splitlines()[-3:]), 30)
+    live.until(lambda text: any(line.startswith(" :") for line in text.splitlines()[-3:]))
     live.press(*"at first-cause")
-    live.until("at first-cause", 30)
+    live.until("at first-cause")
     live.press("enter")
-    text = live.until("PAST", 30)
+    text = live.until("PAST")
     assert "attempt" not in text.splitlines()[0], "there was one"
     live.press("r")
-    live.until("esc goes back to live", 30)
+    live.until("esc goes back to live")
     assert run.status()["attempt"] == 2
     live.press("4")
-    live.until("past ", 30)
+    live.until("past ")
     live.press("escape")
-    live.until(lambda text: "PAST" not in text and "attempt 2" in text, 30)
+    live.until(lambda text: "PAST" not in text and "attempt 2" in text)
     live.press("q")
     assert live.ended() == 0
 
@@ -70,17 +71,17 @@ def test_a_failure_is_gone_back_to_live_and_in_a_bundle(
     file = str(world.work / "twice.tar.gz")
     replay = Screen((DISTUI, "replay", file), elsewhere.env, elsewhere.work, 120, 40)
     screens.append(replay)
-    replay.until("LIVE WHEN EXPORTED", 30)
+    replay.until("LIVE WHEN EXPORTED")
     replay.press("<", "<")  # it must not come to its end before it is held
-    replay.until("speed 0.25×", 30)
+    replay.until("speed 0.25×")
     replay.press(" ")
-    replay.until("playing", 30)
+    replay.until("playing")
     replay.press(" ")
-    replay.until(lambda text: "PAST" in text and "playing" not in text, 30)
+    replay.until(lambda text: "PAST" in text and "playing" not in text)
     replay.press("4")
-    replay.until("host CPU", 30)
+    replay.until("host CPU")
     replay.press("=")
-    replay.until("LIVE WHEN EXPORTED", 30)
+    replay.until("LIVE WHEN EXPORTED")
     replay.press("q")
     assert replay.ended() == 0
     assert run.status()["state"] == "running"
@@ -104,18 +105,18 @@ def test_stacks_that_were_taken_are_seen_again_also_after_the_end(
 ) -> None:
     run = world.run("launch", "single", "--name", "stands", "--", world.script("stands.py", STANDS))
     assert run.wait("running") == 0
-    end = time.monotonic() + 60 * slowness()
+    end = time.monotonic() + HANG_S
     while "wait_for_nothing" not in run.distui("dump", "stacks").out:  # torch is being imported until then
         assert time.monotonic() < end, run.describe()
     taken = time.time()
-    run.eventually(lambda now: time.time() > taken + 3, 60)  # a dot of a curve is a second
+    run.eventually(lambda now: time.time() > taken + 3)  # a dot of a curve is a second
     assert run.distui("stop", "--yes", "--grace", "1").code == 0
     ended = Screen((DISTUI, "attach", run.name), world.env, world.work, 120, 40)
     screens.append(ended)
-    ended.until("STOPPED", 30)
+    ended.until("STOPPED")
     ended.press("w")
-    ended.until("when stacks were taken", 30)
+    ended.until("when stacks were taken")
     ended.press("[")
-    ended.until("PAST", 30)
+    ended.until("PAST")
     ended.press("w")
-    assert "stacks taken " in ended.until("wait_for_nothing", 30)
+    assert "stacks taken " in ended.until("wait_for_nothing")

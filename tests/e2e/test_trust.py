@@ -105,7 +105,7 @@ def test_what_cannot_be_trusted_is_a_sentence(world: World, theirs: Path) -> Non
     world.distui("trust", "--list", "x").refused(2, "--list takes no PATH")
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_modules_of_the_working_directory_are_not_imported(world: World) -> None:
     """A stranger's email.py would be executed by whoever asks another interpreter for torch."""
     (world.work / "t.py").write_text("")

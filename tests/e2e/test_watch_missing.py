@@ -14,12 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from patience import slowness
+from patience import HANG_S
 
 from .runs import DISTUI, World, until
 from .screen import Screen
-
-pytestmark = pytest.mark.real
 
 RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "7"}
 LACKS = "no hook answers in rank 0: no stack, no flight recorder"
@@ -37,16 +35,13 @@ def pid(world: World) -> Iterator[str]:
         yield str(rank.pid)
 
 
-def test_watch_says_what_is_missing(world: World, pid: str) -> None:
+@pytest.mark.real
+def test_watch_and_diagnose_say_what_is_missing(world: World, pid: str) -> None:
     said = world.distui("watch", pid).fine()
     assert said.out.rstrip().endswith(f"\n\nMissing: {LACKS}.")
     assert world.distui("watch", pid, "--json").fine().json()["missing"] == [LACKS]
-
-
-def test_diagnose_says_why_it_has_nothing(world: World, pid: str) -> None:
-    world.distui("diagnose", pid).refused(
-        3, f"Process {pid} is of a job that distui did not start", "distui watch"
-    )
+    sentence = f"Process {pid} is of a job that distui did not start"
+    world.distui("diagnose", pid).refused(3, sentence, "distui watch")
 
 
 TRAINS = """
@@ -67,6 +62,7 @@ until [ -s foreign.log ]; do sleep 0.1; done
 """
 
 
+@pytest.mark.long
 @pytest.mark.torch
 def test_the_only_foreign_job_is_opened_beside_runs_of_distuis_own(world: World) -> None:
     """Where no other process of this user is seen, that of another test for example."""
@@ -81,7 +77,7 @@ def test_the_only_foreign_job_is_opened_beside_runs_of_distuis_own(world: World)
     text = SEVERAL.format(distui=DISTUI, python=sys.executable, foreign=foreign)
     screen = Screen(("unshare", *kind, "bash", "-c", text), world.env, world.work, 120, 40)
     try:
-        text = screen.until(lambda text: "RUNNING" in text and "r0" in text, 120)
+        text = screen.until(lambda text: "RUNNING" in text and "r0" in text)
         assert "read-only" in text.splitlines()[0]
         assert "1 rank" in text.splitlines()[0], "distui's own has two"
         screen.press("q")
@@ -105,7 +101,8 @@ def log_title(text: str) -> str:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("ending", [pytest.param("told to end", marks=pytest.mark.long), "killed"])
+@pytest.mark.long
+@pytest.mark.parametrize("ending", ["told to end", "killed"])
 def test_the_cockpit_says_that_a_watched_job_has_ended(world: World, ending: str) -> None:
     """Within seconds, in the header and of each rank; and what was never written is no error of the log's."""
     words = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "2"]
@@ -116,7 +113,7 @@ def test_the_cockpit_says_that_a_watched_job_has_ended(world: World, ending: str
         job = subprocess.Popen(words, env=world.env, cwd=world.work, stdout=out, stderr=out)
     screen = None
     try:
-        assert until(lambda: len(ranks_of(world, job)) == 2, 60, every=0.5)
+        assert until(lambda: len(ranks_of(world, job)) == 2, every=0.5)
         pids = ranks_of(world, job)
         screen = Screen((DISTUI, "watch", str(job.pid)), world.env, world.work, 120, 40)
         screen.until(lambda text: "RUNNING" in text and "cpu " in text.splitlines()[1])
@@ -128,7 +125,7 @@ def test_the_cockpit_says_that_a_watched_job_has_ended(world: World, ending: str
         os.kill(job.pid, signal.SIGTERM if written else signal.SIGKILL)
         for pid in pids if not written else []:
             os.kill(pid, signal.SIGKILL)
-        job.wait(60 * slowness())
+        job.wait(HANG_S)
         text = screen.until(
             lambda text: (
                 "how the ranks ended" in text
@@ -138,11 +135,10 @@ def test_the_cockpit_says_that_a_watched_job_has_ended(world: World, ending: str
                 and "● running" not in text
                 and log_title(text) == title
             ),
-            10,
         )
         assert "lost" not in text.lower()
         screen.press("2")
-        text = screen.until(lambda text: all(str(pid) in text for pid in pids), 10)
+        text = screen.until(lambda text: all(str(pid) in text for pid in pids))
         rows = [line for line in text.splitlines() if any(str(pid) in line for pid in pids)]
         assert [re.findall(r"(\d) .*◌ ended ", row)[0] for row in rows] == ["0", "1"], text
         screen.press("q")
@@ -152,4 +148,4 @@ def test_the_cockpit_says_that_a_watched_job_has_ended(world: World, ending: str
             screen.close()
         with suppress(ProcessLookupError):
             os.kill(job.pid, signal.SIGTERM)
-        job.wait(60 * slowness())
+        job.wait(HANG_S)
