@@ -226,7 +226,9 @@ async def test_the_end_of_a_run_waits_for_no_earlier_notice(
     await delivery.finish(0)
 
 
-@pytest.mark.parametrize(("outcome", "tries"), [(AGAIN, 4), (SendOutcome(False, "answers 404"), 1)])
+@pytest.mark.parametrize(
+    ("outcome", "tries"), [(AGAIN, len(delivering.WAITS_S) + 1), (SendOutcome(False, "answers 404"), 1)]
+)
 async def test_it_is_given_up_and_reported(tmp_path: Path, outcome: SendOutcome, tries: int) -> None:
     way = Scripted(*[outcome] * 10)
     delivery = way.delivery(tmp_path)
