@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,8 +22,6 @@ from distui.runners.foreign_jobs import (
     scan,
 )
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture
 def jobs(tmp_path: Path) -> Iterator[Jobs]:
@@ -40,12 +37,14 @@ def job_of(pid: int) -> WatchedJob:
 
 @pytest.mark.real
 def test_a_rank_is_found_and_its_forked_children_are_not_ranks(jobs: Jobs) -> None:
-    child = jobs.rank(forks=2, CUDA_VISIBLE_DEVICES="3")
+    began = time.time()
+    child = jobs.rank(forks=2, CUDA_VISIBLE_DEVICES="3", WANDB_API_KEY="hush")
     jobs.await_ranks(1)
     job = job_of(child.pid)
     assert (job.launcher, job.launchers, job.world_size, job.run) == ("python", frozenset(), 2, None)
+    assert "hush" not in repr(job)
+    assert began - 1.0 < job.began < time.time() + 1.0
     assert job.cwd == str(jobs.folder)
-    assert abs(job.began - time.time()) < 30
     assert list(job.ranks) == [0]
     found = job.ranks[0]
     assert (found.pid, found.local_rank, found.env["CUDA_VISIBLE_DEVICES"]) == (child.pid, 0, "3")
@@ -58,42 +57,32 @@ def test_a_rank_is_found_and_its_forked_children_are_not_ranks(jobs: Jobs) -> No
 @pytest.mark.real
 def test_ranks_of_one_rendezvous_are_one_job(jobs: Jobs) -> None:
     zero, one = jobs.rank(), jobs.rank(RANK="1", LOCAL_RANK="1")
-    other = jobs.rank(MASTER_PORT="2")
-    jobs.await_ranks(3)
-    assert {rank: found.pid for rank, found in job_of(zero.pid).ranks.items()} == {0: zero.pid, 1: one.pid}
-    assert [found.pid for found in job_of(other.pid).ranks.values()] == [other.pid]
+    other = jobs.rank(MASTER_PORT="2", DISTUI_RUN_ID="run-7")
+    none = jobs.rank(WORLD_SIZE="many")
+    jobs.await_ranks(4)
+    first, second = job_of(zero.pid), job_of(other.pid)
+    assert {rank: found.pid for rank, found in first.ranks.items()} == {0: zero.pid, 1: one.pid}
+    assert [found.pid for found in second.ranks.values()] == [other.pid]
+    assert second.run == "run-7"
+    with pytest.raises(NoSuchRunError, match=f"process {none.pid} does not belong"):
+        job_of(none.pid)
+    with pytest.raises(NoSuchRunError, match="start the job first"):
+        find_job(Scan(0.0))
+    with pytest.raises(NoSuchRunError, match=f"2 jobs run here: .*{zero.pid} "):
+        find_job(Scan(0.0, {job.key: job for job in (first, second)}))
 
 
-@pytest.mark.real
-def test_a_run_of_distui_is_named(jobs: Jobs) -> None:
-    child = jobs.rank(DISTUI_RUN_ID="run-7")
-    jobs.await_ranks(1)
-    assert job_of(child.pid).run == "run-7"
-
-
-@pytest.mark.real
-def test_secrets_of_the_environment_are_not_kept(jobs: Jobs) -> None:
-    child = jobs.rank(WANDB_API_KEY="hush")
-    jobs.await_ranks(1)
-    assert "hush" not in repr(job_of(child.pid))
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("missing", ["RANK", "LOCAL_RANK", "WORLD_SIZE"])
-def test_a_process_without_all_three_variables_is_no_rank(jobs: Jobs, missing: str) -> None:
-    env = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-    del env[missing]
-    child = jobs.start([sys.executable, "-c", "import signal; signal.pause()"], env)
-    assert all(child.pid not in {f.pid for f in job.ranks.values()} for job in scan().jobs.values())
-    assert any(pid == child.pid for pid, _ in scan().alive)
-
-
-@pytest.mark.real
-def test_a_rank_whose_numbers_are_none_is_no_rank(jobs: Jobs) -> None:
-    child = jobs.rank(WORLD_SIZE="many")
-    jobs.await_ranks(1)
-    with pytest.raises(NoSuchRunError, match=f"process {child.pid} does not belong"):
-        job_of(child.pid)
+def test_a_process_without_all_three_variables_is_no_rank(tmp_path: Path) -> None:
+    whole = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    proc = fake_proc(tmp_path, 4)
+    for pid, missing in enumerate((*whole, None), 2):
+        env = [f"{name}={value}".encode() for name, value in whole.items() if name != missing]
+        (proc / str(pid) / "environ").write_bytes(b"\0".join(env))
+        (proc / str(pid) / "cmdline").write_bytes(b"python\0train.py\0")
+    seen = scan(str(proc), now=5.0)
+    assert {pid for pid, _ in seen.alive} == {2, 3, 4, 5}
+    (job,) = seen.jobs.values()
+    assert [found.pid for found in job.ranks.values()] == [5]
 
 
 @pytest.mark.real
@@ -118,27 +107,6 @@ def fake_proc(root: Path, count: int) -> Path:
 
 def test_processes_that_end_during_the_scan_are_left_out(tmp_path: Path) -> None:
     assert scan(str(fake_proc(tmp_path, 3)), now=5.0).jobs == {}
-
-
-def test_a_scan_of_five_hundred_processes_is_quick(tmp_path: Path) -> None:
-    proc = fake_proc(tmp_path, 500)
-    for pid in range(2, 502):
-        (proc / str(pid) / "environ").write_bytes(b"PATH=/bin\0LANG=C\0" * 50)
-    begun = time.process_time()
-    seen = scan(str(proc), now=5.0)
-    assert time.process_time() - begun < 0.1
-    assert (len(seen.alive), seen.jobs) == (500, {})
-
-
-@pytest.mark.real
-def test_without_a_job_or_with_several_the_sentence_says_what_to_do(jobs: Jobs) -> None:
-    with pytest.raises(NoSuchRunError, match="start the job first"):
-        find_job(Scan(0.0))
-    one, two = jobs.rank(), jobs.rank(MASTER_PORT="2")
-    jobs.await_ranks(2)
-    both = {job.key: job for job in (job_of(one.pid), job_of(two.pid))}
-    with pytest.raises(NoSuchRunError, match=f"2 jobs run here: .*{one.pid} "):
-        find_job(Scan(0.0, both))
 
 
 @pytest.mark.parametrize(

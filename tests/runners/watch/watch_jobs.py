@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from patience import slowness
+import patience
 
 MARKER = "WATCH_TEST"
 
@@ -79,9 +79,9 @@ class Jobs:
         }
         return self.start(argv, own | env)
 
-    def await_ranks(self, count: int, timeout: float = 60.0) -> None:
+    def await_ranks(self, count: int) -> None:
         """Wait until so many more ranks have said that they are up."""
-        said, until = b"", time.monotonic() + timeout * slowness()
+        said, until = b"", time.monotonic() + patience.HANG_S
         while len(said.split()) < count:
             left = until - time.monotonic()
             if left <= 0 or not select.select([self._fifo], [], [], left)[0]:
@@ -117,6 +117,6 @@ def kill(pid: int) -> None:
     descriptor = os.pidfd_open(pid)
     try:
         os.kill(pid, signal.SIGKILL)
-        assert select.select([descriptor], [], [], 10.0 * slowness())[0], f"process {pid} does not end"
+        assert select.select([descriptor], [], [], patience.HANG_S)[0], f"process {pid} does not end"
     finally:
         os.close(descriptor)
