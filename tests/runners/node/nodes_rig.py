@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from patience import HANG_S
+
 from distui.presets.load import load
 from distui.presets.plan import Place, Plan, Request, make_plan
 from distui.presets.render import plan_to_json, rendezvous_port
@@ -27,8 +29,6 @@ from distui.runners.model import Restart
 from distui.runners.state import RunState
 from distui.runners.wire.client import SocketLink, new_id
 
-LIMIT_S = 300.0
-"""For what has no deadline of its own: only what hangs takes so long, however busy the machine is."""
 EXAMPLE = Path(__file__).parents[3] / "presets" / "examples" / "plain_ddp.py"
 ENDLESS = ("--steps", "0", "--step-delay", "0.02")
 
@@ -136,7 +136,7 @@ class Cluster:
         found = self.path(node).glob("node-*/attempt-*/rank-*.out")
         return {path.relative_to(self.path(node)).as_posix(): path.stat().st_size for path in found}
 
-    def steps(self, attempt: int, seconds: float = LIMIT_S) -> None:
+    def steps(self, attempt: int, seconds: float = HANG_S) -> None:
         """Wait until every node's rank writes in this attempt."""
         for node in self.jobs:
             until(functools.partial(self._writes, node, attempt), seconds, self.describe)
@@ -160,7 +160,7 @@ class Cluster:
 
         links = [await SocketLink.connect(self.socket(node)) for node in nodes]
         try:
-            async with asyncio.timeout(LIMIT_S):
+            async with asyncio.timeout(HANG_S):
                 return list(await asyncio.gather(*(link.send(Restart(new_id(), env)) for link in links)))
         finally:
             for link in links:
@@ -195,7 +195,7 @@ class Cluster:
                 )
         return "\n".join(parts)
 
-    def exit_codes(self, *jobs: subprocess.Popen[bytes], seconds: float = LIMIT_S) -> list[int]:
+    def exit_codes(self, *jobs: subprocess.Popen[bytes], seconds: float = HANG_S) -> list[int]:
         """Of these jobs, once they have ended, which a hub has heard: a part waits some time for one that must come."""
         deadline = time.monotonic() + seconds
         while any(job.poll() is None for job in jobs) and time.monotonic() < deadline:
@@ -226,6 +226,11 @@ class Cluster:
             for process in self.jobs.values():
                 process.wait(10)
             shutil.rmtree(self.root, ignore_errors=True)
+
+
+def ledger(cluster: Cluster, node: int) -> list[tuple[int, str, int]]:
+    """Number, cause and world size of every attempt that a node knows of."""
+    return [(one.number, one.cause, one.world_size) for one in cluster.now(node).attempts]
 
 
 def until(wanted: Callable[[], object], seconds: float, why: Callable[[], str]) -> None:

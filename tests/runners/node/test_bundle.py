@@ -7,12 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 import zipfile
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+from patience import HANG_S
 
 from distui.runners.errors import RunError
 from distui.runners.node import boot, package
@@ -42,28 +42,27 @@ def node(made: Path, home: Path, *words: str, **env: str) -> subprocess.Complete
     return subprocess.run(
         ["sh", str(made / "node.sh"), *words],
         env={"HOME": str(home), "PATH": "/usr/bin:/bin", **env},
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=HANG_S, check=False,
     )  # fmt: skip
 
 
 @pytest.mark.real
-def test_it_is_laid_beside_other_things_without_a_copy(
+def test_what_a_bundle_holds_and_when_it_is_made_anew(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(package, "cache_dir", lambda: made.parent)
-    for _ in range(2):  # a hub that was started again does it again
-        package.lay(made.name, tmp_path / "cargo")
-    laid = tmp_path / "cargo" / made.name
-    assert [path.name for path in (tmp_path / "cargo").iterdir()] == [made.name]
-    for path in made.rglob("*"):
-        assert (laid / path.relative_to(made)).stat().st_mode == path.stat().st_mode
-    assert (laid / "distui.zip").samefile(made / "distui.zip")
-    with pytest.raises(RunError, match="distui has changed since it was made: launch the run anew"):
-        package.lay("bundle-of-before", tmp_path / "cargo")
+    """pip makes it once; the rest is read and copied."""
+    holds(made)
+    monkeypatch.setattr(subprocess, "run", None)
+    assert package.build(made.parent) == made, "a second one is the first, and nothing is started for it"
+    monkeypatch.undo()
+    without_a_cache(made, tmp_path, monkeypatch)
+    monkeypatch.undo()
+    laid(made, tmp_path, monkeypatch)
+    monkeypatch.undo()
+    changed(made, monkeypatch)
 
 
-@pytest.mark.real
-def test_what_is_in_it(made: Path) -> None:
+def holds(made: Path) -> None:
     assert sorted(path.name for path in made.iterdir()) == [
         *("boot.py", "bridge.py", "distui.zip", "node.sh", "screens", "wheels")
     ]
@@ -78,17 +77,7 @@ def test_what_is_in_it(made: Path) -> None:
     assert wheels == {"msgspec", "psutil", "nvidia_ml_py"}
 
 
-@pytest.mark.real
-def test_a_second_one_is_the_first_and_comes_at_once(made: Path) -> None:
-    began = time.process_time()
-    again = package.build(made.parent)
-    took = time.process_time() - began
-    assert again == made
-    assert took < 0.5  # of the processor's time, whoever else is busy here: 25 ms
-
-
-@pytest.mark.real
-def test_other_contents_are_another_bundle(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def changed(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = dict(package._files())
     files["distui/runners/node/boot.py"] += b"# other\n"
     monkeypatch.setattr(package, "_files", lambda: iter(files.items()))
@@ -98,38 +87,7 @@ def test_other_contents_are_another_bundle(made: Path, monkeypatch: pytest.Monke
     assert made.is_dir()
 
 
-@pytest.mark.real
-def test_it_unpacks_where_there_is_nothing_but_a_python(made: Path, tmp_path: Path) -> None:
-    done = node(made, tmp_path / "home", "probe", DISTUI_PYTHON=sys.executable)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["distui"] == metadata.version("distui")
-    assert told["cores"] == len(os.sched_getaffinity(0))
-    assert told["home"] == str(tmp_path / "home")
-    libraries = list((tmp_path / "home" / ".cache" / "distui").glob("lib-*"))
-    assert len(libraries) == 1
-    assert (libraries[0] / "msgspec" / "__init__.py").exists()
-    assert os.access(libraries[0] / "distui/runners/inrank/shim/torchrun", os.X_OK)
-
-
-@pytest.mark.real
-def test_a_bare_interpreter_runs_from_what_was_unpacked(made: Path, tmp_path: Path) -> None:
-    """No site-packages at all: everything that an agent imports comes out of the bundle."""
-    node(made, tmp_path / "home", "probe", DISTUI_PYTHON=sys.executable)
-    (library,) = (tmp_path / "home" / ".cache" / "distui").glob("lib-*")
-    code = "import distui.runners.agent.__main__, distui.runners.node.job, psutil, pynvml; print(psutil.__file__)"
-    done = subprocess.run(
-        [sys.executable, "-S", "-P", "-c", code],
-        env={"PYTHONPATH": str(library)}, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(str(library))
-
-
-@pytest.mark.real
-def test_a_cache_that_cannot_be_written_is_done_without(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def without_a_cache(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
     other = tmp_path / "other"
@@ -140,8 +98,53 @@ def test_a_cache_that_cannot_be_written_is_done_without(
         boot.library(str(made))
 
 
+def laid(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(package, "cache_dir", lambda: made.parent)
+    for _ in range(2):  # a hub that was started again does it again
+        package.lay(made.name, tmp_path / "cargo")
+    laid = tmp_path / "cargo" / made.name
+    assert [path.name for path in (tmp_path / "cargo").iterdir()] == [made.name]
+    for path in made.rglob("*"):
+        assert (laid / path.relative_to(made)).stat().st_mode == path.stat().st_mode
+    assert (laid / "distui.zip").samefile(made / "distui.zip")
+    with pytest.raises(RunError, match="distui has changed since it was made: launch the run anew"):
+        package.lay("bundle-of-before", tmp_path / "cargo")
+
+
 @pytest.mark.real
-def test_no_python_that_will_do(made: Path, tmp_path: Path) -> None:
+def test_it_unpacks_where_there_is_nothing_but_a_python_and_runs_from_there(
+    made: Path, tmp_path: Path
+) -> None:
+    done = node(made, tmp_path / "home", "probe", DISTUI_PYTHON=sys.executable)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["distui"] == metadata.version("distui")
+    assert told["cores"] == len(os.sched_getaffinity(0))
+    assert told["home"] == str(tmp_path / "home")
+    libraries = list((tmp_path / "home" / ".cache" / "distui").glob("lib-*"))
+    assert len(libraries) == 1
+    assert (libraries[0] / "msgspec" / "__init__.py").exists()
+    assert os.access(libraries[0] / "distui/runners/inrank/shim/torchrun", os.X_OK)
+    bare(libraries[0])
+
+
+def bare(library: Path) -> None:
+    """No site-packages at all: everything that an agent imports comes out of the bundle."""
+    code = "import distui.runners.agent.__main__, distui.runners.node.job, psutil, pynvml; print(psutil.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-S", "-P", "-c", code],
+        env={"PYTHONPATH": str(library)}, capture_output=True, text=True, timeout=HANG_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(str(library))
+
+
+@pytest.mark.real
+def test_no_python_that_will_do_and_wrong_words(made: Path, tmp_path: Path) -> None:
+    for words in ([], ["fly"], ["job"], ["start", "x"]):
+        done = node(made, tmp_path / "home", *words, DISTUI_PYTHON=sys.executable)
+        assert done.returncode == 2
+        assert done.stderr.startswith("usage: node.sh job RUN |")
     tools = tmp_path / "bin"
     tools.mkdir()
     for name in ("sh", "dirname", "uname", "cat", "awk"):
@@ -157,19 +160,11 @@ def test_no_python_that_will_do(made: Path, tmp_path: Path) -> None:
     (made / "node.sh").write_text(script.replace("/opt/conda", ""))
     done = subprocess.run(
         [str(tools / "sh"), str(made / "node.sh"), "probe"],
-        env={"HOME": str(tmp_path), "PATH": str(tools)}, capture_output=True, text=True, timeout=60, check=False,
+        env={"HOME": str(tmp_path), "PATH": str(tools)}, capture_output=True, text=True, timeout=HANG_S, check=False,
     )  # fmt: skip
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1
     assert "has no Python 3.11 to 3.14 for distui's agent" in done.stderr
-
-
-@pytest.mark.real
-def test_wrong_words(made: Path, tmp_path: Path) -> None:
-    for words in ([], ["fly"], ["job"], ["start", "x"]):
-        done = node(made, tmp_path / "home", *words, DISTUI_PYTHON=sys.executable)
-        assert done.returncode == 2
-        assert done.stderr.startswith("usage: node.sh job RUN |")
 
 
 def test_a_cache_of_bundles_that_cannot_be_written(tmp_path: Path) -> None:

@@ -1,17 +1,16 @@
-"""A session on the head: what the other node's agent tells and obeys, over the rendezvous store of a real torchrun."""
+"""Two nodes of a real torchrun: a restart of both, and a session on the head with the agent of the other node."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 import pytest
-from nodes_rig import LIMIT_S, Cluster, until
-from patience import slowness
+from nodes_rig import Cluster, ledger, until
+from patience import HANG_S
 
 from distui.runners.model import (
     CaughtUp,
@@ -26,7 +25,7 @@ from distui.runners.model import (
 )
 from distui.runners.wire.client import LinkError, SocketLink
 
-pytestmark = [pytest.mark.real, pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
 
 @contextmanager
@@ -52,7 +51,7 @@ def cluster() -> Iterator[Cluster]:
 async def across(cluster: Cluster, readonly: bool = False) -> AsyncIterator[SocketLink]:
     """A link to node 1 through node 0's agent, tried until the ranks have met."""
     link = None
-    async with asyncio.timeout(LIMIT_S):
+    async with asyncio.timeout(HANG_S):
         while link is None:
             try:
                 link = await SocketLink.connect(cluster.socket(0), readonly, via=1)
@@ -68,7 +67,7 @@ async def told(link: SocketLink, *kinds: type) -> list[Stamped]:
     """What is told until there was one of each kind."""
     found: list[Stamped] = []
     missing = set(kinds)
-    async with asyncio.timeout(LIMIT_S):
+    async with asyncio.timeout(HANG_S):
         async for stamped in link.events():
             found.append(stamped)
             missing.discard(type(stamped.event))
@@ -77,55 +76,66 @@ async def told(link: SocketLink, *kinds: type) -> list[Stamped]:
     return found
 
 
-async def test_history_and_telemetry_of_the_other_node(cluster: Cluster) -> None:
+@pytest.mark.real
+async def test_a_session_through_the_head(cluster: Cluster) -> None:
     async with across(cluster) as link:
-        assert link.hello is not None
-        assert link.hello.node == 1
-        found = await told(link, RunCreated, CaughtUp, RankTick, LogGrew)
-        assert [stamped.seq for stamped in found if stamped.seq] == list(
-            range(1, 1 + sum(stamped.seq > 0 for stamped in found))
-        )
-        (tick,) = [stamped.event for stamped in found if isinstance(stamped.event, RankTick)][-1:]
-        assert [sample.rank for sample in tick.ranks] == [1]
-
-
-async def test_a_log_is_read_byte_for_byte(cluster: Cluster) -> None:
-    data = os.urandom(1 << 20)
-    file = "node-1/attempt-001/rank-1.nccl"
-    (cluster.path(1) / file).write_bytes(data)
-    async with across(cluster) as link:
-        got, began = b"", time.monotonic()
-        while len(got) < len(data):
-            window = await link.read_log(file, len(got))
-            got += window.data
-        assert got == data
-        assert time.monotonic() - began < 20 * slowness()
-
-
-async def test_a_command_is_obeyed_and_a_reader_refused(cluster: Cluster) -> None:
-    async with across(cluster) as link:
+        await history(link)
+        await read_a_log(cluster, link)
         done = await link.send(Dump("d", "stacks"))
         assert done.ok, done.text
         assert set(done.data) == {"1"}
     async with across(cluster, readonly=True) as link:
+        await told(link, CaughtUp)
         link._readonly = False  # so that it is the agent that refuses
-        link_told = asyncio.create_task(told(link, CaughtUp))
-        link._readonly = True
-        await link_told
-        link._readonly = False
         done = await link.send(Signal("s", "SIGKILL"))
         assert (done.ok, done.text) == (False, "this connection is read-only")
-
-
-async def test_nodes_that_are_not_are_refused_in_a_sentence(cluster: Cluster) -> None:
-    async with across(cluster):
-        pass
     with pytest.raises(LinkError, match="there is no way from node 0 to node 7: the run has nodes 0 to 1"):
         await SocketLink.connect(cluster.socket(0), via=7)
 
 
+@pytest.mark.real
+async def test_two_nodes_step_and_restart_as_one(cluster: Cluster) -> None:
+    before = cluster.now(0).attempt
+    for node in (0, 1):
+        state = cluster.now(node)
+        assert {place.node for attempt in state.attempts for place in attempt.ranks} == {node}
+        assert set(state.nodes) == {node}
+        said = f"[rank {next(iter(state.ranks))}] rank "
+        until(lambda node=node, said=said: said in cluster.said(node), HANG_S, cluster.describe)  # type: ignore[misc]
+    answers = await cluster.restart(0, 1)
+    assert [answer.ok for answer in answers] == [True, True], answers
+    cluster.steps(before + 1)
+    for node in (0, 1):
+        assert ledger(cluster, node)[-1] == (before + 1, "restart", 2)
+
+
+async def history(link: SocketLink) -> None:
+    """History and telemetry of the other node."""
+    assert link.hello is not None
+    assert link.hello.node == 1
+    found = await told(link, RunCreated, CaughtUp, RankTick, LogGrew)
+    assert [stamped.seq for stamped in found if stamped.seq] == list(
+        range(1, 1 + sum(stamped.seq > 0 for stamped in found))
+    )
+    (tick,) = [stamped.event for stamped in found if isinstance(stamped.event, RankTick)][-1:]
+    assert [sample.rank for sample in tick.ranks] == [1]
+
+
+async def read_a_log(cluster: Cluster, link: SocketLink) -> None:
+    """Byte for byte."""
+    data = os.urandom(1 << 20)
+    file = "node-1/attempt-001/rank-1.nccl"
+    (cluster.path(1) / file).write_bytes(data)
+    got = b""
+    while len(got) < len(data):
+        window = await link.read_log(file, len(got))
+        got += window.data
+    assert got == data
+
+
+@pytest.mark.long
 async def test_the_heads_runner_is_killed(cluster: Cluster) -> None:
-    """The last one: it takes the store along. Links end with a sentence; both nodes meet at the runner that follows."""
+    """It takes the store along. Links end with a sentence; both nodes meet at the runner that follows."""
     before = cluster.now(1).attempt
     async with across(cluster) as link:
         watching = asyncio.create_task(told(link, Exception))
@@ -142,6 +152,7 @@ async def test_the_heads_runner_is_killed(cluster: Cluster) -> None:
     assert "distui-relay" not in log, log[-3000:]
 
 
+@pytest.mark.long
 async def test_the_end_is_heard_through_the_relay() -> None:
     """The runner carries it, so it goes after that; nobody waits for the other."""
     with keyed() as made:
@@ -155,4 +166,4 @@ async def test_the_end_is_heard_through_the_relay() -> None:
             finally:
                 await here.close()
             assert isinstance((await ending)[-1].event, RunEnded)
-        await asyncio.to_thread(until, lambda: not made.processes(), 7 * slowness(), made.describe)
+        await asyncio.to_thread(until, lambda: not made.processes(), HANG_S, made.describe)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from nodes_rig import LIMIT_S, Cluster, until
+from nodes_rig import Cluster, until
+from patience import HANG_S
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
@@ -37,7 +38,7 @@ def test_both_nodes_meet_and_a_stranger_is_refused() -> None:
             assert seat == (node, str(node), "127.0.0.1")
             assert f"{cluster.addresses[node]}" in plan["argv"]
         stranger = cluster.job(1, PMI_RANK="0", NODE_RANK="1")
-        until(lambda: stranger.poll() is not None, LIMIT_S, cluster.describe)
+        until(lambda: stranger.poll() is not None, HANG_S, cluster.describe)
         assert stranger.returncode == 2
         assert "PBS says node 0, and NODE_RANK is 1: they disagree" in cluster.said(1)
     finally:
