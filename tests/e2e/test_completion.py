@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-import argcomplete
+import argcomplete.finders
 import pytest
 
 from distui.tui.cli import main
@@ -118,7 +118,7 @@ def at_tab(world: World, line: str) -> list[str]:
 
 
 def test_what_may_stand_at_the_cursor(somebody: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    finder = argcomplete.CompletionFinder
+    finder = argcomplete.finders.CompletionFinder
     monkeypatch.setattr(finder, "_init_debug_stream", lambda self: None)  # descriptor 9 is not its own here
     monkeypatch.setattr(argcomplete, "autocomplete", partial(finder(), exit_method=sys.exit))
     for line, words in AT_TAB.items():
