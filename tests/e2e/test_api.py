@@ -82,46 +82,8 @@ print(run.stop(grace_s=1), run.phase, run.wait())
 """
 
 
-REFUSED = """
-from distui.runners import api
-from distui.runners.errors import RunError
-
-run = api.execute("sh", "-c", "echo hello; sleep 600", name="job")
-assert run.wait("running", timeout=60) == "running"
-for call in (lambda: run.wait(timeout=0.2), lambda: run.logs(ranks=[99]), lambda: run.logs(attempt=77),
-             lambda: run.restart(env={"A\\nB": "1"}), lambda: run.restart(env={"A": "\\udcff"}),
-             lambda: run.restart(unset="ABC"), lambda: run.stop(-1)):
-    try:
-        call()
-        print("it was done")
-    except (RunError, TypeError, TimeoutError) as error:
-        print(type(error).__name__, error, sep=": ")
-print(run.phase, run.status()["attempt"])
-"""
-
-
 @pytest.mark.real
 def test_runs_are_found_waited_for_read_and_steered(world: World) -> None:
     done = world.python(textwrap.dedent(STEERED)).fine()
     assert "stopped: no process of the run is left stopped stopped" in done.out
     assert "RANK is computed for each rank" in done.out
-
-
-@pytest.mark.long
-def test_what_is_refused_leaves_the_run_alone(world: World) -> None:
-    """And says why in the words of the command line, where that refuses the same."""
-    done = world.python(textwrap.dedent(REFUSED)).fine()
-    late, rank, attempt, name, value, letters, grace, stands = done.out.splitlines()
-    assert late == (
-        "TimeoutError: job is not done (it has ended) after 0.2 s: "
-        "it is running, attempt 1, 1 of 1 rank running"
-    )
-    for words, told in ((("--rank", "99"), rank), (("--attempt", "77"), attempt)):
-        said = world.distui("logs", "job", *words).refused(2, "job: no ")
-        assert told == f"RunError: {said.removeprefix('distui: ')}"
-    assert name.startswith("RunError: a name in env is 'A\\nB'")
-    assert value.startswith("RunError: env['A'] is not UTF-8 text")
-    assert letters.startswith("TypeError: unset is of type str")
-    assert grace.startswith("RunError: grace_s is -1")
-    assert stands == "running 1"
-    assert done.err == ""

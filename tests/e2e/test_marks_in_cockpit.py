@@ -74,19 +74,3 @@ def test_the_command_line_writes_them_of_the_run(night: World) -> None:
         screen.until("No tag can be")
     finally:
         screen.close()
-
-
-@pytest.mark.long
-def test_a_readonly_cockpit_writes_none(night: World) -> None:
-    screen = Screen((DISTUI, "attach", "night", "--readonly"), night.env, night.work)
-    try:
-        screen.until("succeeded")
-        screen.press(":", *"note mine", "enter")
-        screen.until("read-only: this cannot change the run")
-        screen.press("R")
-        screen.until("distui · runs")
-        screen.press("n", "T", "q")
-        assert screen.ended() == 0
-    finally:
-        screen.close()
-    assert marks(night, "night") == (None, [])

@@ -14,44 +14,9 @@ from patience import HANG_S
 from distui.runners.model import Hello, Stop
 from distui.runners.wire.client import SocketLink, encode
 
-from .runs import World, alive, until
+from .runs import World
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
-
-
-@pytest.mark.long
-def test_single_process_to_its_end_and_what_remains(world: World) -> None:
-    """A run that ends by itself: outcome, exit codes, and a record that stays readable without an agent."""
-    script = world.script("short.py", "import torch\nprint('hello', torch.ones(2).sum().item())\n")
-    temporary = world.work / "tmp"
-    temporary.mkdir()
-    run = world.run("launch", "single", "--", script, env={"TMPDIR": str(temporary)})
-    assert run.wait() == 0
-    status = run.eventually(lambda status: status["state"] == "succeeded")
-    assert status["ranks"][0]["exit_code"] == 0
-    assert until(lambda: not alive(run.agent_pid())), "an agent with nothing to do leaves"
-    assert list(world.sockets.iterdir()) == [], "and takes the sockets of the run with it"
-    assert list(temporary.iterdir()) == [], "nor is anything left among the temporary files"
-    assert "hello 2.0" in run.distui("logs").fine().out
-    listed = json.loads(world.distui("ls", "--json").fine().out)
-    assert [(one["name"], one["state"]) for one in listed] == [("short", "succeeded")]
-    refused = run.distui("restart", "--yes")
-    assert refused.code == 1
-    assert "has ended" in refused.err
-
-
-@pytest.mark.long
-def test_foreground_launch_returns_the_outcome_as_text(world: World) -> None:
-    """Without a terminal a launch prints what happens until the run has ended."""
-    good = world.script("good.py", "print('fine')\n")
-    done = world.distui("launch", "single", "--", good).fine()
-    assert done.out == "[default0]:fine\n"
-    assert "every rank ended with exit code 0" in done.err
-    bad = world.script("bad.py", "raise ValueError('no such luck')\n")
-    failed = world.distui("launch", "single", "--restarts", "0", "--", bad)
-    assert failed.code == 1
-    assert "rank 0 raised ValueError: no such luck" in failed.err
-    assert " │ Traceback" in failed.err, "the last lines of its stderr are in the report"
 
 
 @pytest.mark.long

@@ -58,7 +58,9 @@ def test_a_command_runs_in_the_foreground(world: World) -> None:
         "import os, sys; print('hello', os.environ['GIVEN']); print('oops', file=sys.stderr); sys.exit(3)"
     )
     exec_words = ("exec", "--name", "job", "--env", "GIVEN=1", "--restarts", "0", "--")
-    done = world.binary(*exec_words, sys.executable, "-c", words)
+    temporary = world.work / "tmp"
+    temporary.mkdir()
+    done = world.binary(*exec_words, sys.executable, "-c", words, env={"TMPDIR": str(temporary)})
     assert (done.code, done.out) == (1, "hello 1\n"), done.err
     assert "\noops\n" in done.err
     assert "rank 0 ended with exit code 3" in done.err
@@ -67,6 +69,8 @@ def test_a_command_runs_in_the_foreground(world: World) -> None:
     assert world.distui("logs", "job", "--stream", "out").fine().out == "hello 1\n"
     assert until(lambda: not world.processes()), "an agent with nothing to do leaves"
     assert list(world.sockets.iterdir()) == [], "and takes the sockets of the run with it"
+    assert list(temporary.iterdir()) == [], "nor is anything left among the temporary files"
+    world.distui("restart", "job", "--yes").refused(1, "has ended")
 
 
 def attach(run: Run) -> None:
