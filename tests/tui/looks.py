@@ -172,7 +172,7 @@ class Dump:
         """All of it, each line with the number of its row."""
         text = [f"{y:2}  {line}".rstrip() for y, line in enumerate(self.text())]
         inks = [f"{y:2}  {line}" for y, line in enumerate(self.inks()) if line]
-        legend = ", ".join(f"{letter} {ink}" for ink, letter in self._letters.items())
+        legend = ", ".join(f"{letter} {ink}" for ink, letter in sorted(self._letters.items()))
         papers = self.papers()
         return [*text, "", f"colours: {legend}", *inks, *(["", "backgrounds:", *papers] if papers else [])]
 
