@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from distui.runners.doctor import network_checks
 from distui.runners.doctor.examine import check
 from distui.runners.doctor.node_checks import GIB, MIB
@@ -19,10 +17,10 @@ WITHOUT_GPUS: dict[str, Any] = {
 PORTS = HEALTHY["infiniband"]
 
 
-@pytest.mark.parametrize("several", [False, True])
-@pytest.mark.parametrize("changes", [{}, WITHOUT_GPUS])
-def test_nothing_is_found_on_a_node_that_is_well(changes: dict[str, Any], several: bool) -> None:
-    assert check([look(several=several, **changes)]) == []
+def test_nothing_is_found_on_a_node_that_is_well() -> None:
+    for several in (False, True):
+        for changes in ({}, WITHOUT_GPUS):
+            assert check([look(several=several, **changes)]) == []
 
 
 def test_nothing_is_said_of_what_is_unknown() -> None:
@@ -101,16 +99,16 @@ CASES: list[tuple[dict[str, Any], str, str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("changes", "id_", "severity", "value"), CASES)
-def test_one_thing_is_wrong(changes: dict[str, Any], id_: str, severity: str, value: str) -> None:
-    found = [one for one in check([look(**changes)]) if one.id == id_]
-    assert found
-    assert {(one.severity, one.where, one.value) for one in found} == {(severity, "a", value)}
-    assert all(one.text.endswith((".", "?")) and "None" not in one.text for one in found)
-    assert all(one.remedy.endswith(".") for one in found if one.severity != "note")
-    others = {one.id for one in check([look(**changes)])} - {id_}
-    # Of a driver that does not answer follows that torch sees no GPU, and nothing else follows from anything.
-    assert others <= {"D-NCCL-NONE", "D-GPUDIRECT", "D-IOMMU", "D-ACS-UNKNOWN"}, others
+def test_one_thing_is_wrong() -> None:
+    for changes, id_, severity, value in CASES:
+        everything = check([look(**changes)])
+        found = [one for one in everything if one.id == id_]
+        assert {(one.severity, one.where, one.value) for one in found} == {(severity, "a", value)}, id_
+        assert all(one.text.endswith((".", "?")) and "None" not in one.text for one in found), id_
+        assert all(one.remedy.endswith(".") for one in found if one.severity != "note"), id_
+        others = {one.id for one in everything} - {id_}
+        # Of a driver that does not answer follows that torch sees no GPU, and nothing else follows from anything.
+        assert others <= {"D-NCCL-NONE", "D-GPUDIRECT", "D-IOMMU", "D-ACS-UNKNOWN"}, (id_, others)
 
 
 def test_a_disk_that_holds_all_three_is_named_once() -> None:
@@ -118,38 +116,36 @@ def test_a_disk_that_holds_all_three_is_named_once() -> None:
     assert ids(check([look(disks=full)])) == [("D-DISK-FULL", "error")]
 
 
-@pytest.mark.parametrize(
-    ("arches", "capability", "fits"),
-    [
-        (["sm_80"], [8, 6], True),
-        (["sm_86"], [8, 0], False),
-        (["sm_90a"], [9, 0], True),
-        (["sm_80"], [9, 0], False),
-        (["compute_80"], [12, 0], True),
-        (["compute_90"], [8, 0], False),
-        ([], [9, 0], True),
-    ],
-)
-def test_which_binaries_run_on_which_gpu(arches: list[str], capability: list[int], fits: bool) -> None:
-    gpus = [{"name": "X", "memory": 1, "capability": capability}]
-    found = check([look(training__arches=arches, training__gpus=gpus)])
-    assert ids(found) == ([] if fits else [("D-CUDA-ARCH", "error")])
+BINARIES = [
+    (["sm_80"], [8, 6], True),
+    (["sm_86"], [8, 0], False),
+    (["sm_90a"], [9, 0], True),
+    (["sm_80"], [9, 0], False),
+    (["compute_80"], [12, 0], True),
+    (["compute_90"], [8, 0], False),
+    ([], [9, 0], True),
+]
+CHOSEN = [
+    ("eth", True, ["eth0", "eth1"]),
+    ("=eth", True, []),
+    ("=eth1", True, ["eth1"]),
+    ("^eth,docker", True, ["ib0"]),
+    ("ib0:1,eth1", True, ["eth1", "ib0"]),
+    ("eth", False, []),
+    ("eth0,ib0", False, ["eth0", "ib0"]),
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "prefix", "chosen"),
-    [
-        ("eth", True, ["eth0", "eth1"]),
-        ("=eth", True, []),
-        ("=eth1", True, ["eth1"]),
-        ("^eth,docker", True, ["ib0"]),
-        ("ib0:1,eth1", True, ["eth1", "ib0"]),
-        ("eth", False, []),
-        ("eth0,ib0", False, ["eth0", "ib0"]),
-    ],
-)
-def test_interfaces_as_nccl_and_gloo_choose_them(text: str, prefix: bool, chosen: list[str]) -> None:
-    assert network_checks.chosen(text, ["docker0", "eth0", "eth1", "ib0"], prefix) == chosen
+def test_which_binaries_run_on_which_gpu() -> None:
+    for arches, capability, fits in BINARIES:
+        gpus = [{"name": "X", "memory": 1, "capability": capability}]
+        found = check([look(training__arches=arches, training__gpus=gpus)])
+        assert ids(found) == ([] if fits else [("D-CUDA-ARCH", "error")]), (arches, capability)
+
+
+def test_interfaces_as_nccl_and_gloo_choose_them() -> None:
+    for text, prefix, chosen in CHOSEN:
+        assert network_checks.chosen(text, ["docker0", "eth0", "eth1", "ib0"], prefix) == chosen, text
 
 
 def test_a_node_that_does_not_reach_the_head() -> None:

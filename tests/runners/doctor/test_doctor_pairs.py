@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from hub.site import until
-from patience import slowness
+from patience import HANG_S
 
 from distui.runners.doctor import network_checks as checks
 from distui.runners.doctor.examine import PairMember, try_group, two_rounds
@@ -64,48 +64,54 @@ async def test_a_pair_reduces(session: NodeSession, folder: Path) -> None:
     (result,) = first
     assert (result.members, result.right, result.problem, second) == ((0, 1), True, "", [])
     assert result.seconds is not None
-    assert 0 < result.seconds < 10
+    assert result.seconds > 0
     assert heard == [(1, 0, 1), (1, 1, 1)]
     assert checks.check_pairs(["r0", "r1"], first, second) == []
 
 
-@pytest.mark.real
+@pytest.mark.long
 async def test_a_triple_reduces(session: NodeSession) -> None:
-    result = await try_group(members(session, "", "", ""), (0, 1, 2), SIZE, 60.0)
+    result = await try_group(members(session, "", "", ""), (0, 1, 2), SIZE, HANG_S)
     assert (result.right, result.problem) == (True, "")
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("at", [0, 1])
-async def test_a_side_that_is_killed_is_named(session: NodeSession, folder: Path, at: int) -> None:
-    pythons = ["", ""]
-    pythons[at] = faults.python(folder, "killed")
-    began = time.monotonic()
-    result = await try_group(members(session, *pythons), (0, 1), SIZE, 60.0)
-    assert result.problem == f"r{at}, in meeting the other: its process was killed by signal 9"
-    assert time.monotonic() - began < 50 * slowness(), "not by the limit of the all-reduce"
+async def test_what_goes_wrong_is_said_of_its_side(session: NodeSession, folder: Path) -> None:
+    """A rank that is killed, an interpreter that cannot be executed, and a node that is lost."""
+    result = await try_group(members(session, "", faults.python(folder, "killed")), (0, 1), SIZE, HANG_S)
+    assert result.problem == "r1, in meeting the other: its process was killed by signal 9"
     (found,) = checks.check_pairs(["r0", "r1"], [result], [])
     assert (found.id, found.severity) == ("D-LINK-DEAD", "error")
+    result = await try_group(members(session, "", "/no/such/python"), (0, 1), SIZE, HANG_S)
+    assert result.problem.startswith("r1, in the import of torch: ended with code None: /no/such/python: ")
+    other = await NodeSession.open("there", None)
+    await other.close()
+    both = [
+        PairMember("here", session, sys.executable, "127.0.0.1"),
+        PairMember("there", other, sys.executable, "127.0.0.1"),
+    ]
+    result = await try_group(both, (0, 1), SIZE, HANG_S)
+    assert result.problem.startswith("there, in the import of torch: the connection to there was closed")
 
 
-@pytest.mark.real
-async def test_a_side_that_hangs_is_given_up_in_time(session: NodeSession, folder: Path) -> None:
-    """Torch's own words come first, from the side that waits."""
+@pytest.mark.long
+async def test_the_first_side_that_is_killed_is_named(session: NodeSession, folder: Path) -> None:
+    result = await try_group(members(session, faults.python(folder, "killed"), ""), (0, 1), SIZE, HANG_S)
+    assert result.problem == "r0, in meeting the other: its process was killed by signal 9"
+
+
+@pytest.mark.long
+async def test_a_side_that_hangs_is_given_up(session: NodeSession, folder: Path) -> None:
+    """By torch's own limit, which the side that waits reports, or by ours where they have met too late for it."""
     both = members(session, "", faults.python(folder, "stopped"))
-    for _ in range(4):  # they may have met too late for torch's own limit to be the first
-        began = time.monotonic()
-        result = await try_group(both, (0, 1), SIZE, 6.0 * slowness())
-        assert time.monotonic() - began < 40 * slowness()
-        assert until(lambda: not workers(folder), 20.0 * slowness())
-        if result.problem.startswith("r0, in the all-reduce"):
-            break
-    assert result.problem.startswith("r0, in the all-reduce: RuntimeError: ")
-    assert "imed out" in result.problem
+    result = await try_group(both, (0, 1), SIZE, 30.0)
+    assert await asyncio.to_thread(until, lambda: not workers(folder))
+    assert result.problem.startswith(("r0, in the all-reduce: RuntimeError: ", "r1, in "))
 
 
-@pytest.mark.real
+@pytest.mark.long
 async def test_wrong_sums_are_told(session: NodeSession, folder: Path) -> None:
-    result = await try_group(members(session, "", faults.python(folder, "wrong")), (0, 1), SIZE, 60.0)
+    result = await try_group(members(session, "", faults.python(folder, "wrong")), (0, 1), SIZE, HANG_S)
     assert (result.right, result.problem) == (False, "")
     assert [one.id for one in checks.check_pairs(["r0", "r1"], [result], [])] == ["D-LINK-WRONG"]
 
@@ -121,23 +127,3 @@ async def test_a_slow_one_of_four_is_found_in_two_rounds(session: NodeSession, f
     (found,) = checks.check_pairs(["r0", "r1", "r2", "r3"], first, second)
     assert (found.id, found.severity, found.where) == ("D-PAIR-SLOW", "warning", "r2")
     assert heard[-1] == (2, 2, 2)
-
-
-@pytest.mark.real
-async def test_an_interpreter_that_cannot_be_executed(session: NodeSession) -> None:
-    result = await try_group(members(session, "", "/no/such/python"), (0, 1), SIZE, 30.0)
-    assert result.problem.startswith("r1, in the import of torch: ended with code None: /no/such/python: ")
-
-
-@pytest.mark.real
-async def test_a_node_that_is_lost_is_named(session: NodeSession) -> None:
-    other = await NodeSession.open("there", None)
-    await other.close()
-    both = [
-        PairMember("here", session, sys.executable, "127.0.0.1"),
-        PairMember("there", other, sys.executable, "127.0.0.1"),
-    ]
-    began = time.monotonic()
-    result = await try_group(both, (0, 1), SIZE, 30.0)
-    assert result.problem.startswith("there, in the import of torch: the connection to there was closed")
-    assert time.monotonic() - began < 20 * slowness()

@@ -6,13 +6,12 @@ import asyncio
 import os
 import socket
 import sys
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from hub.site import until
-from patience import slowness
+from patience import HANG_S
 
 from distui.runners.doctor.session import NodeSession
 from distui.runners.wire.ssh import HostError
@@ -32,7 +31,7 @@ async def session() -> AsyncIterator[NodeSession]:
 async def facts(
     session: NodeSession, python: str = sys.executable, port: int | None = None
 ) -> dict[str, object]:
-    return await session.ask("facts", 120.0, python=python, cwd="/", port=port)
+    return await session.ask("facts", HANG_S, python=python, cwd="/", port=port)
 
 
 async def test_facts_of_this_machine(session: NodeSession) -> None:
@@ -64,12 +63,9 @@ async def test_facts_of_this_machine(session: NodeSession) -> None:
     assert found["shm"]
     assert found["shm"]["total"] == space.f_blocks * space.f_frsize  # type: ignore[index]
     assert found["ssh_address"] is None or "SSH_CONNECTION" in os.environ
-
-
-async def test_the_clock_of_the_same_machine(session: NodeSession) -> None:
     ahead, doubt = await session.clock()
-    assert abs(ahead) < 0.5 * slowness()
-    assert 0 < doubt < 0.5 * slowness()
+    assert abs(ahead) < 1.0, "it is the same clock"
+    assert doubt > 0
 
 
 BROKEN = {
@@ -80,33 +76,26 @@ BROKEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", BROKEN)
-async def test_a_torch_that_cannot_be_imported(
-    session: NodeSession, case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    statement, version, problem = BROKEN[case]
-    (tmp_path / "torch.py").write_text(f"{statement}\n")
-    wrapper = tmp_path / "python"
-    wrapper.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
-    wrapper.chmod(0o755)
-    found = await facts(session, str(wrapper))
-    training = found["training"]
-    assert isinstance(training, dict)
-    assert (training["torch"], training["problem"]) == (version, problem)
+def wrapper(folder: Path, module: str) -> str:
+    """An interpreter whose torch is this module."""
+    folder.mkdir()
+    (folder / "torch.py").write_text(module)
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={folder} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return str(python)
 
 
-async def test_a_torch_that_ends_its_interpreter(session: NodeSession, tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text(
-        "import os, sys\nprint('bad', file=sys.stderr)\nsys.stderr.flush()\nos.abort()\n"
-    )
-    wrapper = tmp_path / "python"
-    wrapper.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
-    wrapper.chmod(0o755)
-    found = await facts(session, str(wrapper))
-    assert (found["training"], found["training_problem"]) == (None, f"{wrapper}: bad")
-
-
-async def test_an_interpreter_that_is_not_there(session: NodeSession) -> None:
+async def test_a_torch_that_cannot_be_imported(session: NodeSession, tmp_path: Path) -> None:
+    for case, (statement, version, problem) in BROKEN.items():
+        found = await facts(session, wrapper(tmp_path / case, f"{statement}\n"))
+        training = found["training"]
+        assert isinstance(training, dict)
+        assert (training["torch"], training["problem"]) == (version, problem), case
+    ends = "import os, sys\nprint('bad', file=sys.stderr)\nsys.stderr.flush()\nos.abort()\n"
+    python = wrapper(tmp_path / "ends", ends)
+    found = await facts(session, python)
+    assert (found["training"], found["training_problem"]) == (None, f"{python}: bad")
     found = await facts(session, "/no/such/python")
     assert (found["training"], found["training_problem"]) == (None, "/no/such/python is no executable")
 
@@ -120,24 +109,18 @@ async def test_everything_ends_with_the_connection(tmp_path: Path) -> None:
     asking = asyncio.create_task(facts(session, str(wrapper)))
     assert await asyncio.to_thread(until, told.exists)
     pids = [int(word) for word in told.read_text().split()]
-    began = time.monotonic()
     await session.close()
     with pytest.raises(HostError):
         await asking
     assert await asyncio.to_thread(
-        until, lambda: not any(Path(f"/proc/{pid}/cwd").exists() for pid in pids), 5.0 * slowness()
+        until, lambda: not any(Path(f"/proc/{pid}/cwd").exists() for pid in pids)
     )
-    assert time.monotonic() - began < 5.0 * slowness()
 
 
-async def test_a_node_that_goes_away_is_named(session: NodeSession) -> None:
-    assert (await session.ask("listen", 30.0, port=0))["ok"]
-    os.kill(session._process.pid, 9)
-    with pytest.raises(HostError, match=r"^here: the connection ended with code -9$"):
-        await session.ask("clock", 30.0)
-
-
-async def test_one_that_does_not_answer_in_time(session: NodeSession) -> None:
+async def test_a_node_that_is_late_or_goes_away_is_named(session: NodeSession) -> None:
     with pytest.raises(HostError, match=r"^here did not answer within 0 s$"):
         await session.ask("connect", 0.0, host="127.0.0.1", port=1, within=5.0, name=None)
-    assert (await session.ask("listen", 30.0, port=0))["ok"]
+    assert (await session.ask("listen", HANG_S, port=0))["ok"]
+    os.kill(session._process.pid, 9)
+    with pytest.raises(HostError, match=r"^here: the connection ended with code -9$"):
+        await session.ask("clock", HANG_S)
