@@ -187,14 +187,14 @@ VALUES = [
 """Calls with a value that cannot be meant, and how their sentence begins."""
 
 
-@pytest.mark.parametrize(("call", "words"), TYPES, ids=[words for _, words in TYPES])
-def test_a_wrong_type_is_a_type_error_that_says_what_to_pass(run: api.Run, call: Call, words: str) -> None:
-    assert ": pass " in refused(call, run, TypeError, words)
+def test_a_wrong_type_is_a_type_error_that_says_what_to_pass(run: api.Run) -> None:
+    for call, words in TYPES:
+        assert ": pass " in refused(call, run, TypeError, words)
 
 
-@pytest.mark.parametrize(("call", "words"), VALUES, ids=[words for _, words in VALUES])
-def test_a_wrong_value_is_a_run_error(run: api.Run, call: Call, words: str) -> None:
-    refused(call, run, RunError, words)
+def test_a_wrong_value_is_a_run_error(run: api.Run) -> None:
+    for call, words in VALUES:
+        refused(call, run, RunError, words)
 
 
 @pytest.mark.parametrize(
@@ -239,9 +239,8 @@ class Whole:
         return self.number
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "meant"),
-    [
+def test_what_is_meant_is_taken() -> None:
+    for name, value, meant in [
         ("script", PurePosixPath("train.py"), "train.py"),
         ("python", Path("/usr/bin/python3"), "/usr/bin/python3"),
         ("args", ("--data", Path("x"), ""), ("--data", "x", "")),
@@ -261,12 +260,10 @@ class Whole:
         ("streams", ["log"], ("log",)),
         ("run", None, None),
         ("unset", ["BASH_FUNC_module%%"], ("BASH_FUNC_module%%",)),
-    ],
-)  # fmt: skip
-def test_what_is_meant_is_taken(name: str, value: object, meant: object) -> None:
-    (found,) = api.checked(**{name: value}).values()
-    assert found == meant
-    assert type(found) is type(meant)
+    ]:  # fmt: skip
+        (found,) = api.checked(**{name: value}).values()
+        assert found == meant, name
+        assert type(found) is type(meant)
 
 
 def test_every_argument_of_every_call_has_a_rule() -> None:

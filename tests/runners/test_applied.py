@@ -28,9 +28,8 @@ def wrapped(*strategies: str, **more: Any) -> Wrapped:
     return Wrapped(strategies, **more)
 
 
-@pytest.mark.parametrize(
-    ("made", "plan", "wanted", "words"),
-    [
+def test_what_is_there_against_what_is_asked() -> None:
+    for made, plan, wanted, words in [
         (wrapped("ddp"), {}, "applied", "is wrapped in DistributedDataParallel"),
         (wrapped(), {}, "not applied", "is wrapped in nothing"),
         (wrapped("ddp", "fsdp2"), {}, "not applied", "DistributedDataParallel alone"),
@@ -46,14 +45,10 @@ def wrapped(*strategies: str, **more: Any) -> Wrapped:
         (wrapped("ddp"), {"mesh": {"pp": 2, "dp": 1}}, "not applied", "asks for pp 2"),
         (wrapped("fsdp1", param="fp16"), {"strategy": "fsdp1", "precision": "bf16"}, "applied", "fp16 instead of bf16"),
         (wrapped("fsdp1", param="bf16"), {"strategy": "fsdp1", "precision": "bf16"}, "applied", "is wrapped in Fully"),
-    ],
-)  # fmt: skip
-def test_what_is_there_against_what_is_asked(
-    made: Wrapped, plan: dict[str, Any], wanted: str, words: str
-) -> None:
-    found = applied(state(made, made, **plan))
-    assert found is not None
-    assert (found.state, words in found.text) == (wanted, True), found
+    ]:  # fmt: skip
+        found = applied(state(made, made, **plan))
+        assert found is not None
+        assert (found.state, words in found.text) == (wanted, True), found
 
 
 def test_the_rank_that_differs_is_named_and_nothing_is_known_before() -> None:

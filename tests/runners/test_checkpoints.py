@@ -36,9 +36,8 @@ from distui.runners.model import (
 from distui.runners.state import RunState
 
 
-@pytest.mark.parametrize(
-    ("path", "step"),
-    [
+def test_steps_in_names() -> None:
+    for path, step in [
         ("/out/step-00001000.pt", 1000),
         ("/out/global_step1000", 1000),
         ("/out/global_step1000/mp_rank_00_model_states.pt", 1000),
@@ -52,15 +51,12 @@ from distui.runners.state import RunState
         ("/step-9/else/where/model.pt", None),
         ("/out/step-99999999999999999999.pt", None),
         ("", None),
-    ],
-)
-def test_steps_in_names(path: str, step: int | None) -> None:
-    assert step_in(path) == step
+    ]:
+        assert step_in(path) == step
 
 
-@pytest.mark.parametrize(
-    ("name", "folder", "is_one"),
-    [
+def test_names_of_checkpoints() -> None:
+    for name, folder, is_one in [
         ("step-1.pt", False, True),
         ("model.safetensors", False, True),
         ("checkpoint-5", True, True),
@@ -72,10 +68,8 @@ def test_steps_in_names(path: str, step: int | None) -> None:
         ("notes.txt", False, False),
         ("tensorboard", True, False),
         ("wandb", True, False),
-    ],
-)
-def test_names_of_checkpoints(name: str, folder: bool, is_one: bool) -> None:
-    assert is_checkpoint_name(name, folder) is is_one
+    ]:
+        assert is_checkpoint_name(name, folder) is is_one
 
 
 @pytest.mark.parametrize(

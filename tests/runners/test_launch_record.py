@@ -76,7 +76,7 @@ def test_the_state_of_a_repository(tree: Path, tmp_path: Path, monkeypatch: pyte
     assert launch_record.git_state(str(tree), PATIENT_S) is None, "no git at all"
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_a_slow_git_costs_its_time_and_no_launch(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -175,12 +175,9 @@ def test_rates(rate: float, text: str) -> None:
     assert rate_text(rate) == text
 
 
-@pytest.mark.parametrize(
-    ("fraction", "words"),
-    [
+def test_a_percentage_is_never_rounded_up_and_0_is_0() -> None:
+    for fraction, words in [
         (0.0, "0 %"), (0.0004, "< 0.1 %"), (0.0083, "0.8 %"), (0.00999, "0.9 %"), (0.01, "1 %"),
         (0.3684, "36 %"), (0.9999, "99 %"), (1.0, "100 %"),
-    ],
-)  # fmt: skip
-def test_a_percentage_is_never_rounded_up_and_0_is_0(fraction: float, words: str) -> None:
-    assert percent_text(fraction) == words
+    ]:  # fmt: skip
+        assert percent_text(fraction) == words

@@ -146,7 +146,7 @@ sys.stdin.read()
     process.communicate()
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_of_the_workers_of_a_data_loader_those_that_wait_for_a_task_are_not_busy() -> None:
     script = """
 import os, select, sys, time

@@ -104,7 +104,7 @@ def program(directory: Path, text: str) -> None:
 
 
 @pytest.mark.real
-async def test_a_process_that_sleeps_is_read_as_faulthandler_would_tell_it(start: Start) -> None:
+async def test_processes_are_read_as_faulthandler_would_tell_it_and_stay_as_they_were(start: Start) -> None:
     pid = start(SLEEPS)
     seen = await PySpy().dump(pid)
     job = seen.sites()[0].file
@@ -115,16 +115,12 @@ async def test_a_process_that_sleeps_is_read_as_faulthandler_would_tell_it(start
     assert loader.label.endswith("[loader [0]]")
     assert f"{job}:5 load" in loader.frames
     assert main.label.endswith("[MainThread]")
-
-
-@pytest.mark.real
-async def test_a_process_that_runs_goes_on_and_a_stopped_one_stays_stopped(start: Start) -> None:
-    runs, stopped = start(SPINS), start(SLEEPS)
+    stop(pid)
+    assert (await PySpy().dump(pid)).sites()[0].name == "doze"
+    assert state_of(pid) == "T"
+    runs = start(SPINS)
     assert (await PySpy().dump(runs)).sites()[0].name == "spin"
     assert state_of(runs) == "R"
-    stop(stopped)
-    assert (await PySpy().dump(stopped)).sites()[0].name == "doze"
-    assert state_of(stopped) == "T"
 
 
 MAIN = json.dumps([{
@@ -308,7 +304,7 @@ async def until_done(spy: PySpy) -> None:
     await spy._task
 
 
-@pytest.mark.real
+@pytest.mark.long
 async def test_the_pulse_of_a_rank_without_a_hook_that_stands_still_has_a_stack(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

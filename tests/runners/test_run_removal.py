@@ -246,7 +246,7 @@ def test_a_run_that_comes_to_life_meanwhile_stays(monkeypatch: pytest.MonkeyPatc
     os.close(held[0])
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_two_prunes_at_once_remove_each_run_once() -> None:
     for number in range(12):
         made(f"run{number}")

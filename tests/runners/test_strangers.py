@@ -78,7 +78,7 @@ def test_nor_does_it_in_a_set_uid_program(set_uid: str) -> None:
         assert marked(RUN) == {}
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_arguments_of_an_agent_and_of_a_runner(tmp_path: Path) -> None:
     """Else a run would look alive for ever, and a stop wait for processes that it may not end."""
     run_dir = tmp_path / RUN
@@ -125,7 +125,7 @@ def test_a_cache_that_others_can_write_is_not_executed(
         boot.library(str(tmp_path / "bundle-0123"))
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_the_interpreter_that_a_cache_names(tmp_path: Path) -> None:
     """node.sh executes it: the note is believed where it is the user's own."""
     evil = tmp_path / "evil"

@@ -123,7 +123,9 @@ def program(tmp_path: Path, code: str) -> NoticeWay:
 
 
 @pytest.mark.real
-async def test_a_command_gets_the_text_and_no_shell(tmp_path: Path) -> None:
+async def test_a_command_gets_the_text_and_no_shell_and_may_fail_hang_or_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code = (
         "import json, os, sys\nout = {'argv': sys.argv[1:], 'in': json.load(sys.stdin),"
         " 'env': {k: v for k, v in os.environ.items() if k.startswith('DISTUI_NOTIFY_')}}\n"
@@ -135,11 +137,6 @@ async def test_a_command_gets_the_text_and_no_shell(tmp_path: Path) -> None:
     assert out["in"]["rule"] == out["env"]["DISTUI_NOTIFY_RULE"] == "hang"
     assert out["env"]["DISTUI_NOTIFY_ATTACH"] == "distui attach night"
 
-
-@pytest.mark.real
-async def test_a_command_that_fails_hangs_or_is_not_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     failed = await once(program(tmp_path, "raise SystemExit(3)"), tmp_path)
     assert (failed.again, failed.why.endswith("exit code 3")) == (True, True)
     missing = await once(NoticeWay("cmd", "command", every_rule(), command=("/nonexistent/x",)), tmp_path)

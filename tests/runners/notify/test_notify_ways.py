@@ -80,9 +80,8 @@ def test_an_address_on_the_command_line_is_refused_and_not_repeated(tmp_path: Pa
     assert "settings.toml" in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("lines", "part"),
-    [
+def test_a_way_with_a_mistake_is_named_and_refused_at_a_launch(tmp_path: Path) -> None:
+    for lines, part in [
         ('type = "slak"', "type has to be one of"), ('type = "slack"', "needs its address"),
         (f'type = "slack"\nurl = "{SECRET}"\nurl_file = "x"', "in one of"),
         ('type = "slack"\nurl = 3', "has to be a text"),
@@ -93,19 +92,15 @@ def test_an_address_on_the_command_line_is_refused_and_not_repeated(tmp_path: Pa
         (f'type = "slack"\nurl = "{SECRET}"\nrules = "hang"', "list of rules"),
         ('type = "terminal"', "is called terminal"),
         (f'type = "slack"\nurl = "{SECRET}"\nrules = ["hangs"]', "did you mean hang?"),
-    ],
-)  # fmt: skip
-def test_a_way_with_a_mistake_is_named_and_refused_at_a_launch(
-    tmp_path: Path, lines: str, part: str
-) -> None:
-    settings = configured(tmp_path, f"[notify.ways.team]\n{lines}\n")
-    (problem,) = settings.problems
-    assert part in problem
-    assert problem.startswith(str(settings.path))
-    assert "sEcReT" not in problem
-    with pytest.raises(RunError) as refused:
-        resolved(("team",), settings)
-    assert part in refused.value.sentence
+    ]:  # fmt: skip
+        settings = configured(tmp_path, f"[notify.ways.team]\n{lines}\n")
+        (problem,) = settings.problems
+        assert part in problem
+        assert problem.startswith(str(settings.path))
+        assert "sEcReT" not in problem
+        with pytest.raises(RunError) as refused:
+            resolved(("team",), settings)
+        assert part in refused.value.sentence
 
 
 @pytest.mark.parametrize(
@@ -161,18 +156,15 @@ def test_a_variable_of_the_launch(tmp_path: Path) -> None:
     assert address(settings, TEAM_WEBHOOK=SECRET).url == SECRET
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
+def test_what_is_no_address_is_refused_and_not_repeated(tmp_path: Path) -> None:
+    for url in [
         "hooks.slack.com/x", "ftp://h/x", "file:///etc/passwd", "https:///x", "https://h:99999/", "https://h/x y",
         "https://me:pw@h/x", "https://h/\x7f", "https://hä/x",
-    ],
-)  # fmt: skip
-def test_what_is_no_address_is_refused_and_not_repeated(tmp_path: Path, url: str) -> None:
-    settings = configured(tmp_path, '[notify.ways.team]\ntype = "slack"\nurl_env = "TEAM_WEBHOOK"\n')
-    with pytest.raises(WayError) as refused:
-        address(settings, TEAM_WEBHOOK=url)
-    assert url not in str(refused.value)
+    ]:  # fmt: skip
+        settings = configured(tmp_path, '[notify.ways.team]\ntype = "slack"\nurl_env = "TEAM_WEBHOOK"\n')
+        with pytest.raises(WayError) as refused:
+            address(settings, TEAM_WEBHOOK=url)
+        assert url not in str(refused.value)
 
 
 # --- texts ---

@@ -30,9 +30,8 @@ UNLIKE = [gpu(0, name="A30"), gpu(1, name="H100")]
 MIG = [gpu(0, mig=True), gpu(1)]
 
 
-@pytest.mark.parametrize(
-    ("visible", "local_rank", "gpus", "order", "expected"),
-    [
+def test_what_the_launch_environment_gives() -> None:
+    for visible, local_rank, gpus, order, expected in [
         (None, 2, FOUR, None, 2),
         (None, 4, FOUR, None, None),
         ("", 0, FOUR, None, None),
@@ -56,12 +55,8 @@ MIG = [gpu(0, mig=True), gpu(1)]
         ("MIG-GPU-111-aaaa/3/0", 0, MIG, None, 1),
         ("0", 0, MIG, None, None),
         (None, 0, [], None, None),
-    ],
-)
-def test_what_the_launch_environment_gives(
-    visible: str | None, local_rank: int, gpus: list[Gpu], order: str | None, expected: int | None
-) -> None:
-    assert expected_gpu(Launched(7, local_rank, (), visible, order), gpus) == expected
+    ]:
+        assert expected_gpu(Launched(7, local_rank, (), visible, order), gpus) == expected
 
 
 def test_nvml_confirms_and_brings_the_memory() -> None:

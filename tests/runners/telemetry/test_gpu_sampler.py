@@ -107,7 +107,7 @@ def test_throttle_reasons_in_words(tmp_path: Path) -> None:
     assert second.throttle == ("idle", "reason 0x8000")
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_counters_become_rates_and_a_reset_becomes_unknown(tmp_path: Path) -> None:
     counters = "* pcie_tx_bytes {}\n* nvlink_rx_kib {}\n"
     rig = Rig(tmp_path, STEADY + counters.format(5_000_000_000, 10))
@@ -247,7 +247,7 @@ def test_wrong_arguments_get_a_sentence() -> None:
         assert child.wait(patience.HANG_S) == 2
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_activity_comes_from_two_samples_that_are_given_back(tmp_path: Path) -> None:
     rig = Rig(tmp_path, STEADY + "* gpm 1\n* gpm.2 71.5\n* gpm.5 40.25\n")
     with rig.sampling() as events:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from distui.runners.model import Gpu
 from distui.runners.telemetry.counters import Counter
 from distui.runners.telemetry.gpu_words import judge, recovery_words, throttle_words, xid_finding
@@ -11,9 +9,8 @@ from distui.runners.telemetry.gpu_words import judge, recovery_words, throttle_w
 WRAP = 2**32
 
 
-@pytest.mark.parametrize(
-    ("readings", "bits", "ceiling", "expected"),
-    [
+def test_rates() -> None:
+    for readings, bits, ceiling, expected in [
         ([100, 300, 300], 64, None, [None, 200.0, 0.0]),
         ([100, None, 300, 400], 64, None, [None, None, None, 100.0]),
         ([5 * WRAP, 10, 30], 64, None, [None, None, 20.0]),  # reset of a wide counter
@@ -24,13 +21,11 @@ WRAP = 2**32
         ([WRAP - 10, 20, 50], 64, 1e10, [None, None, None]),  # called wide, behaves narrow
         ([WRAP - 10, 20, 2 * WRAP, 2 * WRAP + 7], 64, 1e10, [None, None, 2.0 * WRAP - 20, 7.0]),
         ([0, 10**15], 64, 1e10, [None, None]),  # faster than the link
-    ],
-)
-def test_rates(
-    readings: list[int | None], bits: int, ceiling: float | None, expected: list[float | None]
-) -> None:
-    counter = Counter(ceiling)
-    assert [counter.rate(value, float(now), bits=bits) for now, value in enumerate(readings)] == expected
+    ]:
+        counter = Counter(ceiling)
+        assert [
+            counter.rate(value, float(now), bits=bits) for now, value in enumerate(readings)
+        ] == expected
 
 
 def test_no_rate_without_time() -> None:

@@ -7,7 +7,6 @@ import os
 import re
 from pathlib import Path
 
-import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families as prometheus
 
@@ -158,9 +157,8 @@ def test_files_of_runs_that_ended_long_ago_go_and_no_others(tmp_path: Path) -> N
     sweep(tmp_path / "gone", NOW)
 
 
-@pytest.mark.parametrize(
-    ("table", "directory", "says"),
-    [
+def test_what_the_settings_mean() -> None:
+    for table, directory, says in [
         ({}, None, ""),
         ({"openmetrics_dir": "/var/lib/x"}, Path("/var/lib/x"), ""),
         ({"openmetrics_dir": "~/x"}, Path.home() / "x", ""),
@@ -171,13 +169,11 @@ def test_files_of_runs_that_ended_long_ago_go_and_no_others(tmp_path: Path) -> N
         ({"openmetrics_dir": "~nobody-of-that-name/x"}, None, "has to be a directory from / or ~ on"),
         ({"openmetrics": "/x"}, None, "did you mean openmetrics_dir?"),
         ("/x", None, "has to be a section"),
-    ],
-)
-def test_what_the_settings_mean(table: object, directory: Path | None, says: str) -> None:
-    read = export_settings.of_table(table, Path("settings.toml"))
-    assert read.directory == directory
-    assert len(read.problems) == bool(says)
-    assert says in "".join(read.problems)
+    ]:
+        read = export_settings.of_table(table, Path("settings.toml"))
+        assert read.directory == directory
+        assert len(read.problems) == bool(says)
+        assert says in "".join(read.problems)
 
 
 def test_settings_that_cannot_be_read_export_nothing(tmp_path: Path) -> None:

@@ -247,7 +247,7 @@ async def test_a_collector_that_hangs_or_drips_costs_its_process_and_the_next_pu
         await process.close()
 
 
-@pytest.mark.real
+@pytest.mark.long
 async def test_a_process_that_ends_is_named_and_started_again(collector: Sink) -> None:
     process = PushProcess({**os.environ, "PYTHONPATH": "/nowhere"}, "HOST")
     process._env = {**os.environ, "PYTHONHOME": "/nowhere"}
@@ -296,9 +296,8 @@ def test_the_network_is_that_of_the_launch_and_the_users_own_export_has_no_say()
 # --- settings ---
 
 
-@pytest.mark.parametrize(
-    ("table", "problem"),
-    [
+def test_what_cannot_be_used_is_named_and_nothing_is_pushed() -> None:
+    for table, problem in [
         ({"otlp_endpoint": "localhost:4318"}, "export.otlp_endpoint has to be the address of a collector"),
         ({"otlp_endpoint": "https://me:pw@h/"}, "export.otlp_endpoint has to be host and path alone"),
         ({"otlp_endpoint": "https://h/?token=pw"}, "export.otlp_endpoint has to be host and path alone"),
@@ -321,16 +320,14 @@ def test_the_network_is_that_of_the_launch_and_the_users_own_export_has_no_say()
             "export.otlp_interval has to be a time from 1s to 1h",
         ),
         ({"otlp_interval": "10s"}, "export.otlp_interval does nothing without otlp_endpoint"),
-    ],
-)
-def test_what_cannot_be_used_is_named_and_nothing_is_pushed(table: dict[str, Any], problem: str) -> None:
-    read = of_table(table, Path("settings.toml"))
-    assert read.otlp is None
-    assert read.problems == ()
-    (said,) = read.otlp_problems
-    assert said.startswith("settings.toml: export.")
-    assert problem in said
-    assert "pw" not in said
+    ]:
+        read = of_table(table, Path("settings.toml"))
+        assert read.otlp is None
+        assert read.problems == ()
+        (said,) = read.otlp_problems
+        assert said.startswith("settings.toml: export.")
+        assert problem in said
+        assert "pw" not in said
 
 
 def test_an_unknown_key_does_not_keep_the_others_from_counting() -> None:

@@ -8,10 +8,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from patience import slowness
 
 from distui.runners.telemetry.output_signals import signals
 from distui.runners.telemetry.signal_names import best
@@ -54,18 +52,19 @@ def test_logs_that_the_patterns_were_not_written_for() -> None:
     assert right / (right + len(measured["missed"])) >= 0.84, measured["missed"]
 
 
-@pytest.mark.parametrize("known", FORMATS, ids=[f"{each['name']}-{at}" for at, each in enumerate(FORMATS)])
-def test_the_formats_that_it_knows(known: dict[str, Any]) -> None:
-    got, expected = read(known["line"]), known["expect"]
-    assert got.keys() == expected.keys()
-    for field, value in expected.items():
-        assert same(got[field], value), (field, got[field])
-    assert {each.source for each in signals(known["line"]) if each.field} == {f"output: {known['name']}"}
+def test_the_formats_that_it_knows() -> None:
+    for known in FORMATS:
+        got, expected = read(known["line"]), known["expect"]
+        assert got.keys() == expected.keys(), known["line"]
+        for field, value in expected.items():
+            assert same(got[field], value), (field, got[field])
+        assert {each.source for each in signals(known["line"]) if each.field} == {
+            f"output: {known['name']}"
+        }
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_what_is_no_loss_of_the_training() -> None:
+    for line in [
         "loss scale: 65536", "loss_scale=4096.0", "total loss of packets 5", "5% packet loss", "val_loss: 0.4",
         "Validation:  45%|####     | 450/1000 [00:17<01:02,  4.47it/s, loss=2.1]", "validating ... loss: 0.0757",
         "Test: [ 0/100] Loss 1.2 (1.2) Acc@1 50.0", "Eval loss: 2.0", "D loss: 0.5 G loss: 1.2",
@@ -75,10 +74,8 @@ def test_the_formats_that_it_knows(known: dict[str, Any]) -> None:
         "Namespace(lr=0.0005, loss=0.3, steps=100)", "loss improved from 0.5 to 0.4", "steps: 1000", "loss 5",
         "2024-01-01 10:11:12 step", "iteration", "", "\x00\x01loss", "loss: mse", "tokens: 1,000,000 (loss-free)",
         "loss_bbox: 0.2, loss_cls: 0.3", "weight_loss=0.3 and loss_weight=0.5", "it/s",
-    ],
-)  # fmt: skip
-def test_what_is_no_loss_of_the_training(line: str) -> None:
-    assert not read(line).keys() & {"loss", "step", "lr"}
+    ]:  # fmt: skip
+        assert not read(line).keys() & {"loss", "step", "lr"}
 
 
 def test_evaluations_are_values_under_their_own_names() -> None:
@@ -99,16 +96,13 @@ def test_no_line_breaks_it(text: str) -> None:
         assert each.source.startswith("output: ")
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_no_line_takes_long() -> None:
+    """A pattern that backtracks takes minutes for one of these."""
+    for line in (
         "loss " * 10_000, "loss=" + "1" * 100_000, "step " + "a" * 50_000 + " loss: 1.0", "[" * 5000 + "loss: 1]" * 500,
         "loss: " + " " * 50_000 + "1", "\x1b[" * 20_000 + "loss", "loss: 1," * 5000,
         "a-" * 5000 + "loss 1", "1/" * 5000 + " loss",
-    ],
-    ids=range(9),
-)  # fmt: skip
-def test_no_line_takes_long(line: str) -> None:
-    began = time.process_time()
-    signals(line)
-    assert time.process_time() - began < 0.1 * slowness()
+    ):  # fmt: skip
+        began = time.thread_time()
+        signals(line)
+        assert time.thread_time() - began < 2.0, line[:20]

@@ -161,9 +161,8 @@ def test_mfu_that_may_be_a_share_or_a_percentage_is_left_out() -> None:
 # --- the total of a command line ---
 
 
-@pytest.mark.parametrize(
-    ("command", "steps"),
-    [
+def test_totals() -> None:
+    for command, steps in [
         ("train.py --steps 5000", 5000),
         ("train.py --max_iters=600_000", 600_000),
         ("-m torchtitan.train --training.steps 10", 10),
@@ -177,11 +176,9 @@ def test_mfu_that_may_be_a_share_or_a_percentage_is_left_out() -> None:
         ("train.py --save-steps 500 --logging_steps 10 --warmup-steps 5", None),
         ("train.py", None),
         ("train.py --num_inference_steps 50", None),
-    ],
-)
-def test_totals(command: str, steps: int | None) -> None:
-    named = of_command(command.split())
-    assert (None if named is None else named[0]) == steps
+    ]:
+        named = of_command(command.split())
+        assert (None if named is None else named[0]) == steps, command
 
 
 def test_the_source_of_a_total() -> None:
@@ -248,9 +245,8 @@ def test_mfu_needs_a_gpu_a_rank() -> None:
     assert computed(state, rate()) is None
 
 
-@pytest.mark.parametrize(
-    ("name", "flops"),
-    [
+def test_peaks() -> None:
+    for name, flops in [
         ("NVIDIA H100 80GB HBM3", 989e12),
         ("NVIDIA H100 PCIe", 756e12),
         ("NVIDIA H200", 989e12),
@@ -262,10 +258,8 @@ def test_mfu_needs_a_gpu_a_rank() -> None:
         ("NVIDIA GeForce RTX 4090", 165.2e12),
         ("Tesla T4", None),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
-    ],
-)
-def test_peaks(name: str, flops: float | None) -> None:
-    assert peak(name) == flops
+    ]:
+        assert peak(name) == flops
 
 
 # --- patterns of a user's ---
@@ -296,7 +290,7 @@ class Matches:
 
 
 @pytest.mark.real
-async def test_a_pattern_reads_fields_and_own_values() -> None:
+async def test_a_pattern_reads_fields_and_own_values_or_is_given_up() -> None:
     matches = Matches(
         r"it=(?P<step>\d+) nll=(?P<loss>\S+) (?P<tokens_s>[\d.]+k?)t/s(?: bleu (?P<bleu>\S+))?"
     )
@@ -314,9 +308,7 @@ async def test_a_pattern_reads_fields_and_own_values() -> None:
     ]
     assert math.isnan(made[5].value)
 
-
-@pytest.mark.real
-async def test_a_pattern_that_never_ends_hangs_nothing() -> None:
+    # One that never ends hangs nothing.
     matches = Matches(r"(?P<loss>(a+)+)$")
     matches.patterns.put(0, ["a" * 60 + "!"], 1.0)
     await asyncio.wait_for(matches.changed.wait(), patience.HANG_S)

@@ -37,9 +37,8 @@ def watch(state: State, since: float = 0.0, heard: float = 0.0, failures: int = 
     return Watch(state, since, heard, failures, stuck)
 
 
-@pytest.mark.parametrize(
-    ("given", "now", "expected"),
-    [
+def test_decide() -> None:
+    for given, now, expected in [
         (watch(State.STARTING), 19.0, Act.NOTHING),
         (watch(State.STARTING), 21.0, Act.KILL),
         (watch(State.SAMPLING, heard=100.0), 104.9, Act.NOTHING),
@@ -50,10 +49,8 @@ def watch(state: State, since: float = 0.0, heard: float = 0.0, failures: int = 
         (watch(State.WAITING, failures=3), 20.0, Act.SPAWN),
         (watch(State.WAITING, failures=3, stuck=3), 1e6, Act.NOTHING),
         (watch(State.ABSENT), 1e6, Act.NOTHING),
-    ],
-)
-def test_decide(given: Watch, now: float, expected: Act) -> None:
-    assert decide(given, now, LIMITS) is expected
+    ]:
+        assert decide(given, now, LIMITS) is expected
 
 
 def test_a_slow_interval_is_no_hang() -> None:

@@ -85,7 +85,7 @@ def test_a_process_without_all_three_variables_is_no_rank(tmp_path: Path) -> Non
     assert [found.pid for found in job.ranks.values()] == [5]
 
 
-@pytest.mark.real
+@pytest.mark.long
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process of another user")
 def test_another_user_s_rank_is_passed_over_in_silence(jobs: Jobs) -> None:
     env = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
@@ -109,23 +109,19 @@ def test_processes_that_end_during_the_scan_are_left_out(tmp_path: Path) -> None
     assert scan(str(fake_proc(tmp_path, 3)), now=5.0).jobs == {}
 
 
-@pytest.mark.parametrize(
-    ("env", "key"),
-    [
+def test_what_ranks_of_a_job_have_in_common() -> None:
+    for env, key in [
         ({"DISTUI_RUN_ID": "r", "TORCHELASTIC_RUN_ID": "x"}, "distui r"),
         ({"TORCHELASTIC_RUN_ID": "x", "MASTER_ADDR": "h", "MASTER_PORT": "1"}, "elastic x"),
         ({"TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "h", "MASTER_PORT": "1"}, "h:1 world 8"),
         ({"SLURM_JOB_ID": "5", "SLURM_STEP_ID": "0"}, "slurm 5.0"),
         ({}, "world 8"),
-    ],
-)
-def test_what_ranks_of_a_job_have_in_common(env: dict[str, str], key: str) -> None:
-    assert job_key({"WORLD_SIZE": "8", **env}) == key
+    ]:
+        assert job_key({"WORLD_SIZE": "8", **env}) == key
 
 
-@pytest.mark.parametrize(
-    ("line", "kind", "name"),
-    [
+def test_what_a_command_line_says() -> None:
+    for line, kind, name in [
         ("python3 -u -m torch.distributed.run --nproc-per-node 2 x.py", "torchrun", "run"),
         ("/venv/bin/python /venv/bin/torchrun x.py", "torchrun", "torchrun"),
         ("torchrun x.py", "torchrun", "torchrun"),
@@ -137,12 +133,10 @@ def test_what_ranks_of_a_job_have_in_common(env: dict[str, str], key: str) -> No
         ("python -m pkg.train", None, "train"),
         ("bash run.sh", None, "bash"),
         ("python", None, "python"),
-    ],
-)
-def test_what_a_command_line_says(line: str, kind: str | None, name: str) -> None:
-    argv = line.split(" ")
-    assert launcher_kind(argv) == kind
-    assert name_of(argv) == name
+    ]:
+        argv = line.split(" ")
+        assert launcher_kind(argv) == kind
+        assert name_of(argv) == name
 
 
 def test_the_command_is_shown_without_interpreter_and_without_controls() -> None:

@@ -96,7 +96,7 @@ async def test_a_viewer_that_comes_back_misses_nothing(jobs: Jobs) -> None:
     assert [stamped.seq async for stamped in link.events(after=second.seq)] == [0]
 
 
-@pytest.mark.real
+@pytest.mark.long
 async def test_a_rank_that_dies_leaves_workers_and_is_still_lost(jobs: Jobs) -> None:
     child = jobs.rank(forks=1, WORLD_SIZE="1")
     jobs.await_ranks(1)
