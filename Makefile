@@ -5,6 +5,8 @@ BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 DEMO_STAMP = $(VENV)/.demo
 PYTEST = $(BIN)/python -m pytest -q
+# What starts Python a thousand times compiles it once, whatever the shell says.
+unexport PYTHONDONTWRITEBYTECODE
 # Test processes of `make test`, which start none of their own: one per core.
 JOBS ?= 2
 # Of the long matrices: 2/3 is the second third. All of it unless asked.
