@@ -29,7 +29,7 @@ def wrapped(*strategies: str, **more: Any) -> Wrapped:
 
 
 def test_what_is_there_against_what_is_asked() -> None:
-    for made, plan, wanted, words in [
+    cases: list[tuple[Wrapped, dict[str, Any], str, str]] = [
         (wrapped("ddp"), {}, "applied", "is wrapped in DistributedDataParallel"),
         (wrapped(), {}, "not applied", "is wrapped in nothing"),
         (wrapped("ddp", "fsdp2"), {}, "not applied", "DistributedDataParallel alone"),
@@ -45,7 +45,8 @@ def test_what_is_there_against_what_is_asked() -> None:
         (wrapped("ddp"), {"mesh": {"pp": 2, "dp": 1}}, "not applied", "asks for pp 2"),
         (wrapped("fsdp1", param="fp16"), {"strategy": "fsdp1", "precision": "bf16"}, "applied", "fp16 instead of bf16"),
         (wrapped("fsdp1", param="bf16"), {"strategy": "fsdp1", "precision": "bf16"}, "applied", "is wrapped in Fully"),
-    ]:  # fmt: skip
+    ]  # fmt: skip
+    for made, plan, wanted, words in cases:
         found = applied(state(made, made, **plan))
         assert found is not None
         assert (found.state, words in found.text) == (wanted, True), found

@@ -18,7 +18,7 @@ from inrank.inrank_rig import PLAIN_DDP, driven, execute, launch
 from distui.presets.finding import Finding
 from distui.runners import local_agent, run_directories
 from distui.runners.agent import nccl_logs as module
-from distui.runners.agent.nccl_logs import BEHIND, EVERY_S, NEWEST, RETRIED_S, RaisedFindings, Tails, rdma
+from distui.runners.agent.nccl_logs import EVERY_S, NEWEST, RETRIED_S, RaisedFindings, Tails, rdma
 from distui.runners.agent.processes import gone
 from distui.runners.diagnosis import nccl_facts
 from distui.runners.diagnosis.first_cause import judge
@@ -136,13 +136,14 @@ COLL = (
 
 
 def test_behind_a_flood_warnings_are_read_and_lines_are_counted(ranks: Ranks) -> None:
-    many = (BEHIND // 2) // len(COLL)
+    behind = 16 << 20
+    many = (behind // 2) // len(COLL)
     for rank in (0, 1):
         ranks.write(f"rank-{rank}.nccl", COLL * many)
     ranks.write("rank-0.nccl", f"{PORT}\n" + COLL * (4 * NEWEST // len(COLL)) + f"{CLOSED}\n")
     left = ranks.tails.scan()
-    assert left > BEHIND
-    ranks.tails.drain()
+    assert left > behind
+    ranks.tails.drain(behind)
     assert ranks.tails.sampled
     assert ranks.tails.left == 0
     lines = many + 2 + 4 * NEWEST // len(COLL)
@@ -153,14 +154,16 @@ def test_behind_a_flood_warnings_are_read_and_lines_are_counted(ranks: Ranks) ->
     assert ranks.tails.reading.lines < 3 * NEWEST // len(COLL)
 
 
-def test_less_than_that_is_read_whole(ranks: Ranks) -> None:
-    ranks.write("rank-0.nccl", COLL * ((20 << 20) // len(COLL)))
+def test_less_than_that_is_read_whole(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TURN", 1 << 18)
+    monkeypatch.setattr(module, "WHOLE", 1 << 20)
+    ranks.write("rank-0.nccl", COLL * ((3 << 20) // len(COLL)))
     ranks.read()
     assert ranks.tails.left > 0, "a turn is bounded"
     while ranks.tails.left:
         ranks.read()
     assert not ranks.tails.sampled
-    assert ranks.tails.reading.nccl_lines == (20 << 20) // len(COLL)
+    assert ranks.tails.reading.nccl_lines == (3 << 20) // len(COLL)
 
 
 def test_a_thread_that_reads_can_be_hurried(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:

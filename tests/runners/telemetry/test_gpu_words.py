@@ -10,7 +10,7 @@ WRAP = 2**32
 
 
 def test_rates() -> None:
-    for readings, bits, ceiling, expected in [
+    cases: list[tuple[list[int | None], int, float | None, list[float | None]]] = [
         ([100, 300, 300], 64, None, [None, 200.0, 0.0]),
         ([100, None, 300, 400], 64, None, [None, None, None, 100.0]),
         ([5 * WRAP, 10, 30], 64, None, [None, None, 20.0]),  # reset of a wide counter
@@ -21,7 +21,8 @@ def test_rates() -> None:
         ([WRAP - 10, 20, 50], 64, 1e10, [None, None, None]),  # called wide, behaves narrow
         ([WRAP - 10, 20, 2 * WRAP, 2 * WRAP + 7], 64, 1e10, [None, None, 2.0 * WRAP - 20, 7.0]),
         ([0, 10**15], 64, 1e10, [None, None]),  # faster than the link
-    ]:
+    ]
+    for readings, bits, ceiling, expected in cases:
         counter = Counter(ceiling)
         assert [
             counter.rate(value, float(now), bits=bits) for now, value in enumerate(readings)
