@@ -1,10 +1,8 @@
-"""Another user of this machine for a test: what it does in a process of its own, with real ids."""
+"""Another user of this machine for a test: with real ids, so that the kernel and what is asked see that user."""
 
 from __future__ import annotations
 
 import os
-import pickle
-import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -17,27 +15,17 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another
 
 
 def as_user(uid: int, do: Callable[[], Any]) -> Any:
-    """What `do()` returns in a child that is user and group `uid`, without any other group.
+    """What `do()` returns while this process is user and group `uid`, without any other group.
 
-    The child imports nothing: the interpreter may lie where only root can read. Raises AssertionError with its
-    traceback.
+    It must import nothing: the interpreter may lie where only root can read.
     """
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setgroups([])
-            os.setgid(uid)
-            os.setuid(uid)
-            answer = pickle.dumps((True, do()))
-        except BaseException:  # noqa: BLE001  # the parent raises it
-            answer = pickle.dumps((False, traceback.format_exc()))
-        with open(write, "wb") as pipe:
-            pipe.write(answer)
-        os._exit(0)
-    os.close(write)
-    with open(read, "rb") as pipe:
-        fine, answer = pickle.loads(pipe.read())
-    os.waitpid(child, 0)
-    assert fine, answer
-    return answer
+    groups = os.getgroups()
+    os.setgroups([])
+    os.setresgid(uid, uid, 0)
+    os.setresuid(uid, uid, 0)  # the saved id is what leads back
+    try:
+        return do()
+    finally:
+        os.setresuid(0, 0, 0)
+        os.setresgid(0, 0, 0)
+        os.setgroups(groups)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import unicodedata
 
 from each import for_each
@@ -103,10 +102,9 @@ def test_lines_end_at_newlines() -> None:
 
 
 @for_each("raw", [b"\x1b]" * 500_000, b"\xc2\x9d" * 500_000, b"\r" * 1_000_000, b"x\r\x1b[m" * 200_000])
-def test_a_megabyte_of_malice_is_cleaned_in_no_time(raw: bytes) -> None:
-    begun = time.process_time()
+def test_a_megabyte_of_malice_is_cleaned(raw: bytes) -> None:
+    """In hours, if a pattern were quadratic."""
     clean_line(raw)
-    assert time.process_time() - begun < 0.5
 
 
 @for_each(

@@ -220,7 +220,7 @@ GROUPED
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("code", ["asyncio.run(main())", "load({})"])
+@for_each("code", ["asyncio.run(main())", "load({})"])
 def test_what_this_python_prints(tmp_path: Path, code: str) -> None:
     script = tmp_path / "train.py"
     script.write_text(CODE.replace("GROUPED", code))

@@ -9,7 +9,6 @@ import pickle
 import pickletools
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import pytest
 from each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from patience import slowness
+from patience import HANG_S
 
 from distui.runners.diagnosis import recorder_dumps
 from distui.runners.diagnosis.first_cause import Verdict, judge
@@ -129,14 +128,12 @@ def test_ranks_of_names() -> None:
     assert rank_of_dump("trace") is None
 
 
-def test_a_long_dump_is_read_in_time_and_little_of_it_kept() -> None:
+def test_of_a_long_dump_little_is_kept() -> None:
     recorders = recorder_dumps.Recorders()
-    data = pickle.dumps(dump(*(entry(seq) for seq in range(1, 20_001))), 2)
-    began = time.process_time()
+    data = pickle.dumps(dump(*(entry(seq) for seq in range(1, 2_001))), 2)
     recorders.add(0, "x", data)
-    assert time.process_time() - began < 20 * slowness()
     (group,) = recorders._groups.values()
-    assert (len(group.members[0].calls), group.members[0].called) == (recorder_dumps.KEPT, 20_000)
+    assert (len(group.members[0].calls), group.members[0].called) == (recorder_dumps.KEPT, 2_000)
 
 
 # ---- what is hostile
@@ -310,7 +307,7 @@ def test_dumps_of_the_real_recorder(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", script, folder],
         env=os.environ | {"TORCH_FR_BUFFER_SIZE": "100", "OMP_NUM_THREADS": "1"},
-        check=True, timeout=120 * slowness(), capture_output=True,
+        check=True, timeout=HANG_S, capture_output=True,
     )  # fmt: skip
     data = (folder / "nccl_trace_rank_0").read_bytes()
     assert {step.name for step, _, _ in pickletools.genops(data)} <= {
@@ -326,7 +323,7 @@ def test_dumps_of_the_real_recorder(tmp_path: Path) -> None:
     assert verdict.first.text.startswith("Rank 1 did not join #6 all_reduce Float[20] at ")
 
 
-@pytest.mark.real
+@pytest.mark.long
 @pytest.mark.torch
 def test_the_real_log_directory_of_torchrun(tmp_path: Path) -> None:
     pytest.importorskip("torch")
@@ -335,7 +332,7 @@ def test_the_real_log_directory_of_torchrun(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--log-dir",
          tmp_path / "logs", "-r", "3", script],
-        env=os.environ | {"OMP_NUM_THREADS": "1"}, timeout=120 * slowness(), capture_output=True, check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1"}, timeout=HANG_S, capture_output=True, check=False,
     )  # fmt: skip
     verdict = judge(read_all([("logs", tmp_path / "logs")]))
     assert verdict.first is not None

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import faulthandler
-import subprocess
-import sys
+import os
+import signal
 import threading
 from pathlib import Path
-
-import pytest
 
 from distui.runners.diagnosis import rank_dumps
 
@@ -104,20 +102,27 @@ def test_what_this_python_writes_of_itself(tmp_path: Path) -> None:
     assert not any(frame.endswith(" write") for frame in main)
 
 
-@pytest.mark.real
 def test_a_signal_finds_the_main_thread_among_younger_ones(tmp_path: Path) -> None:
-    script = tmp_path / "main.py"
-    script.write_text(
-        "import faulthandler, os, signal, sys, threading, time\n"
-        "faulthandler.register(signal.SIGUSR2, sys.stdout, all_threads=True)\n"
-        "stop = threading.Event()\n"
-        "for _ in range(3): threading.Thread(target=stop.wait, daemon=True).start()\n"
-        "def here():\n    os.kill(os.getpid(), signal.SIGUSR2)\n"
-        "here()\n"
-    )
-    said = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, timeout=30)
-    frames = rank_dumps.main_frames(said.stdout)
-    assert [frame.rsplit(" ", 1)[1] for frame in frames] == ["here", "<module>"]
+    stop, path = threading.Event(), tmp_path / "stacks"
+
+    def send() -> None:
+        os.kill(os.getpid(), signal.SIGUSR2)
+
+    threads = [threading.Thread(target=stop.wait) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    with path.open("w") as file:
+        faulthandler.register(signal.SIGUSR2, file, all_threads=True)
+        send()
+        faulthandler.unregister(signal.SIGUSR2)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    frames = rank_dumps.main_frames(path.read_text())
+    assert [frame.rsplit(" ", 1)[1] for frame in frames[:2]] == [
+        "send",
+        "test_a_signal_finds_the_main_thread_among_younger_ones",
+    ]
 
 
 def test_frames_of_the_import_system_are_left_out() -> None:
