@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 import scripted as play
 import several
+import tiers
 from looks import FOLDER, Look
-from textual._context import active_app
+from patience import HANG_S
 from textual._compositor import Compositor
+from textual._context import active_app, visible_screen_stack
 from textual._wait import SLEEP_GRANULARITY
 from textual.css.model import RuleSet
 from textual.css.stylesheet import Stylesheet
@@ -22,6 +24,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from distui.runners import clock
+from distui.runners.logs import grep, search
 from distui.runners.model import Event
 from distui.tui.app import CockpitApp
 from distui.tui.rows.runs import RunEntry
@@ -43,14 +46,13 @@ class Rig:
         assert self.source.link is not None
         return self.source.link
 
-    async def until(self, wanted: Callable[[], object], seconds: float = 30.0) -> None:
-        """Let the app work until something is so; fails when it never is."""
-        end = clock.monotonic() + seconds
+    async def until(self, wanted: Callable[[], object]) -> None:
+        """Let the app work until something is so."""
+        end = clock.monotonic() + HANG_S
         while not wanted():
             assert clock.monotonic() < end, "it never happened"
             self.app.tick()
             await self.pilot.pause()
-            await asyncio.sleep(0.01)
 
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)
@@ -62,6 +64,7 @@ class Rig:
 
     def screen(self) -> str:
         """What the terminal shows now."""
+        visible_screen_stack.set(self.app._background_screens)
         return "\n".join(strip.text for strip in self.app.screen._compositor.render_strips())
 
 
@@ -100,13 +103,19 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compose a screen only if the test looks at it, as Rig.screen() does. Tests of painting take `painted`."""
+def unseen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compose a screen only if the test looks at it, unless the test takes `painted`."""
 
-    def keep_nothing(compositor: Compositor, full: bool = False, **options: object) -> None:
+    def compose_nothing(compositor: Compositor, full: bool = False, **options: object) -> None:
         compositor._dirty_regions.clear()
 
-    monkeypatch.setattr(Compositor, "render_update", keep_nothing)
+    if "painted" not in request.fixturenames:
+        monkeypatch.setattr(Compositor, "render_update", compose_nothing)
+
+
+@pytest.fixture
+def painted() -> None:
+    """Paint whatever changes, as in a terminal."""
 
 
 _rules: dict[Hashable, list[RuleSet]] = {}
@@ -124,6 +133,19 @@ def parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return _rules[key]
 
     monkeypatch.setattr(Stylesheet, "_parse_rules", parse)
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the jobs of this machine that distui did not start: a cockpit opens a single one by itself."""
+    monkeypatch.setattr("distui.runners.foreign_jobs.all_stats", lambda proc: [])
+
+
+@pytest.fixture(autouse=True)
+def greps_here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Search logs in this process, unless the test may start processes."""
+    if not tiers.is_real(request.node):
+        monkeypatch.setattr(search, "run_grep", grep.answer)
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from each import for_each
 
 from distui.presets.load import load
 from distui.tui.cli import main
@@ -119,7 +120,7 @@ def test_a_script_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["counted"]["embedding"] == 18_432
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "sentence"),
     [
         ("--params lots --gpus 8xH100", "--params lots: write a number of parameters"),
@@ -144,7 +145,7 @@ def test_what_is_refused(words: str, sentence: str, capsys: pytest.CaptureFixtur
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("words", ["--gpus 8xH100", "--params 7B --script a.py --gpus 8xH100"])
+@for_each("words", ["--gpus 8xH100", "--params 7B --script a.py --gpus 8xH100"])
 def test_one_of_parameters_and_script(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         run(words, capsys)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from each import for_each
 
 from distui.runners.notify.messages import text_of
 from distui.runners.notify.notice_rules import Notice
@@ -22,7 +22,7 @@ def sent(env: dict[str, str], sequence: str = "auto", what: str = "ranks 0-2 han
     return alert_bytes(text(what), env, sequence)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("env", "kind"),
     [
         (KITTY, "osc9"), ({"TERM": "xterm-256color", "TERM_PROGRAM": "iTerm.app"}, "osc9"),
@@ -50,7 +50,7 @@ def test_tmux_and_screen_pass_it_through() -> None:
     assert sent(SCREEN) == f"\x1bP\x1b{inside}\a\x1b\\\a"
 
 
-@pytest.mark.parametrize("env", [KITTY, {"TERM": "foot"}, TMUX, SCREEN])
+@for_each("env", [KITTY, {"TERM": "foot"}, TMUX, SCREEN])
 def test_what_a_log_says_ends_no_sequence(env: dict[str, str]) -> None:
     plain = sent(env)
     hostile = sent(env, what="x\x1b\\\x07\x9c\x1b]0;owned\x07;y\n\x1b[2J")

@@ -9,8 +9,6 @@ from still_time import played
 
 from distui.tui.paint import APART_S, CLOCKS_S, GATHER_S, SAMPLES_S, SOON_S, Beat
 
-pytestmark = pytest.mark.timeout(30)
-
 
 class Frames:
     """Notes when a frame is due."""

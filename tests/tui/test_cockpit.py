@@ -35,8 +35,6 @@ from distui.tui.screens.modal import ConfirmScreen, NcclScreen, TextScreen
 from distui.tui.screens.run import RunScreen
 from distui.tui.screens.runs import RunsScreen
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def entry(**changes: object) -> RunEntry:
     values: dict[str, object] = {
@@ -93,11 +91,14 @@ async def test_restart_is_sent_by_y(rig: Start) -> None:
         assert command.env == {}
 
 
-@pytest.mark.parametrize("key", ["enter", "escape", "n", "q"])
-async def test_only_y_stops_a_run(rig: Start, key: str) -> None:
+async def test_only_y_stops_a_run(rig: Start) -> None:
     async with shown(rig(play.running())) as it:
         await it.until(lambda: "RUNNING" in it.screen())
-        await it.press("x", key, "x", "y")
+        for key in ("enter", "escape", "n", "q"):
+            await it.press("x", key)
+            assert isinstance(it.app.screen, RunScreen), key
+            assert it.link.commands == [], key
+        await it.press("x", "y")
         await it.until(lambda: it.link.commands)
         assert [type(command) for command in it.link.commands] == [Stop]
 
@@ -241,7 +242,6 @@ async def test_enter_shows_the_log_of_one_rank_and_esc_all_again(rig: Start) -> 
         await it.until(lambda: "step 29" in it.screen())
 
 
-@pytest.mark.real
 async def test_the_filter_runs_where_the_files_are(rig: Start) -> None:
     async with shown(rig(play.running())) as it:
         await it.until(lambda: "step 29" in it.screen())
@@ -262,7 +262,6 @@ def burst(it: Rig, text: str) -> None:
         it.app.post_message(Key(names.get(letter, letter), letter))
 
 
-@pytest.mark.real
 async def test_keys_that_arrive_together_act_one_after_the_other(rig: Start) -> None:
     async with shown(rig(play.running())) as it:
         await it.until(lambda: "step 29" in it.screen())
@@ -306,7 +305,6 @@ async def test_follow_stays_off_after_scrolling_up_until_f(rig: Start) -> None:
         await it.until(lambda: "step 30 new" in it.screen())
 
 
-@pytest.mark.real
 async def test_e_finds_the_warning_and_n_the_hits(rig: Start) -> None:
     async with shown(rig(play.running())) as it:
         log = run_screen(it.app).log_view
@@ -425,27 +423,26 @@ async def test_pause_holds_the_screen_and_not_the_run(rig: Start) -> None:
         await it.until(lambda: "✖ failed" in it.screen())
 
 
-@pytest.mark.parametrize(
-    ("key", "wanted"),
-    [
-        ("2", "rank state"),
-        ("3", "log · all ranks"),
-        ("4", "live 2m"),
-        ("5", "need INFO"),
-        ("6", "No problems found"),
-        ("i", "No problems found"),
-        ("7", "notices, commands and checkpoints"),
-    ],
-)
-async def test_a_digit_shows_a_pane_and_escape_the_overview_again(
-    rig: Start, key: str, wanted: str
-) -> None:
+PANES = {
+    "2": "rank state",
+    "3": "log · all ranks",
+    "4": "live 2m",
+    "5": "need INFO",
+    "6": "No problems found",
+    "i": "No problems found",
+    "7": "notices, commands and checkpoints",
+}
+"""What the pane of a key shows."""
+
+
+async def test_a_digit_shows_a_pane_and_escape_the_overview_again(rig: Start) -> None:
     async with shown(rig(play.running())) as it:
-        await it.until(lambda: "[1 Overview]" in it.screen())
-        await it.press(key)
-        await it.until(lambda: wanted in it.screen() and "[1 Overview]" not in it.screen())
-        await it.press("escape")
-        await it.until(lambda: "[1 Overview]" in it.screen() and "rank state" in it.screen())
+        for key, title in PANES.items():
+            await it.until(lambda: "[1 Overview]" in it.screen() and "rank state" in it.screen())
+            await it.press(key)
+            await it.until(lambda title=title: title in it.screen())  # type: ignore[misc]
+            assert "[1 Overview]" not in it.screen(), key
+            await it.press("escape")
 
 
 async def test_from_the_runs_escape_goes_back_to_the_run(rig: Start) -> None:
@@ -490,7 +487,7 @@ async def test_digits_do_nothing_beside_a_run_and_are_typed_into_fields(rig: Sta
         assert "567.py" in it.screen()
 
 
-@pytest.mark.parametrize(("width", "height"), [(60, 15), (80, 24), (120, 40), (200, 60)])
+@pytest.mark.parametrize(("width", "height"), [(60, 15), (120, 40)])
 async def test_tabs_and_keys_take_clicks(rig: Start, width: int, height: int) -> None:
     async with shown(rig(play.running(), runs=[entry()]), width, height) as it:
         await it.until(lambda: "RUNNING" in it.screen())
@@ -695,6 +692,7 @@ async def test_ascii_means_ascii_everywhere(rig: Start) -> None:
         assert it.screen().isascii(), sorted({char for char in it.screen() if not char.isascii()})
 
 
+@pytest.mark.usefixtures("painted")
 async def test_only_changed_rows_are_painted_again(rig: Start) -> None:
     async with shown(rig(play.running())) as it:
         await it.until(lambda: "step 29" in it.screen())
@@ -730,8 +728,7 @@ async def test_a_flood_of_events_does_not_hold_up_keys(rig: Start) -> None:
         assert it.app.view.pane == "ranks"
 
 
-@pytest.mark.parametrize("size", [(60, 15), (80, 24)], ids=["60x15", "80x24"])
-@pytest.mark.parametrize("key", ["slash", "colon"])
+@pytest.mark.parametrize(("key", "size"), [("slash", (60, 15)), ("colon", (80, 24))])
 async def test_a_line_of_input_stands_below_the_log(rig: Start, key: str, size: tuple[int, int]) -> None:
     """In the row of the footer: the newest line stays in sight while it is typed."""
     async with shown(rig(play.running()), *size) as it:

@@ -26,8 +26,6 @@ from distui.tui.screens.launch import LaunchScreen
 from distui.tui.screens.modal import ConfirmScreen, TypedScreen
 from distui.tui.screens.run import RunScreen
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def log_of(it: Rig) -> str:
     assert isinstance(it.app.screen, RunScreen)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from each import for_each
 
 from distui.tui import command_words
 from distui.tui.cli import main, parser
@@ -23,7 +24,7 @@ def read(line: str) -> tuple[str, str | None]:
     return " ".join(own), None if behind is None else " ".join(behind)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("typed", "own", "rest"),
     [
         ("launch ddp train.py", "launch ddp", "train.py"),
@@ -50,7 +51,7 @@ def test_what_means_one_thing_is_understood(typed: str, own: str, rest: str | No
     assert read(typed) == (own, rest)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("typed", "words"),
     [
         (
@@ -92,7 +93,7 @@ def test_a_word_that_is_not_known_gets_the_nearest_one() -> None:
     assert choice_refusal("expected one argument", "distui logs") == ""
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "sentence"),
     [
         ("launc", "did you mean `distui launch`?"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
+from each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -126,7 +126,7 @@ def test_domains_are_those_of_the_metric() -> None:
     assert 2.0 < loss.low <= 2.31 < 2.41 <= loss.high < 2.7
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "text"),
     [(2.31149, "2.311"), (91_234, "91.2k"), (6048, "6048"), (3e-4, "3e-4"), (0, "0"), (0.05, "0.05"), (1.2e9, "1.2G")],
 )  # fmt: skip

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from each import for_each
 
 from distui.presets.finding import Finding
 from distui.runners import file_io, run_directories
@@ -139,7 +140,7 @@ def test_json_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(found) <= documented
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("lines", "says", "expected"),
     [
         ([], "Nothing is written there.", 0),
@@ -171,7 +172,7 @@ def test_several_files_without_a_common_time(log: Path, capsys: pytest.CaptureFi
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("names", "code", "says"),
     [
         (["gone.log"], 3, "distui: There is no file gone.log, and no run 'gone.log': "),
@@ -191,7 +192,7 @@ def test_what_cannot_be_read_is_one_sentence(
     says: str,
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(log.parent))
-    log.with_name("nothing").mkdir()
+    log.with_name("nothing").mkdir(exist_ok=True)
     log.with_name("no text").write_bytes(bytes(range(256)))
     found, out, err = run(capsys, *names)
     assert (found, out) == (code, "")
@@ -232,9 +233,9 @@ def test_a_run_by_its_name(
     assert (finding["id"], finding["rank"], finding["node"]) == ("ib-port-error", 3, 0)
 
 
-def with_caught_errors(log: Path, monkeypatch: pytest.MonkeyPatch, *events: Event) -> None:
+def with_caught_errors(state: Path, monkeypatch: pytest.MonkeyPatch, *events: Event) -> None:
     """A run "caught" of these events, whose rank 1 printed a traceback."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(log.parent))
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
     path = on_another_host("caught")
     plan = PlanSummary("ddp", "ddp", "torchrun", "train.py")
     told = (
@@ -265,15 +266,15 @@ FAILED = (
 )
 
 
-@pytest.mark.parametrize(("events", "code"), [((), 0), (SUCCEEDED, 0), (FAILED, 1)])
+@for_each(("events", "code"), [((), 0), (SUCCEEDED, 0), (FAILED, 1)])
 def test_what_ranks_outlived_is_no_first_cause(
-    log: Path,
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     events: tuple[Event, ...],
     code: int,
 ) -> None:
-    with_caught_errors(log, monkeypatch, *events)
+    with_caught_errors(tmp_path, monkeypatch, *events)
     given, out, _ = run(capsys, "caught")
     assert given == code, out
     assert ("First cause: died-cuda-error" in out) == bool(code)

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 import scripted as play
 from conftest import Rig, Start, shown
+from each import for_each
 from msgspec.structs import replace
 from textual.widgets import Input
 
@@ -49,9 +50,7 @@ from distui.tui.screens.prompts import CommandPrompt
 from distui.tui.screens.run import RunScreen
 from distui.tui.verbs.status import describe
 
-pytestmark = pytest.mark.timeout(60)
-
-SIZES = pytest.mark.parametrize("size", [(80, 24), (60, 15), (120, 40)], ids=["80x24", "60x15", "120x40"])
+SIZES = pytest.mark.parametrize("size", [(60, 15), (120, 40)], ids=["60x15", "120x40"])
 
 
 def state_of(*more: tuple[float, Event], ranks: int = 8, gpu: bool = True, live: bool = True) -> RunState:
@@ -77,7 +76,7 @@ def test_a_loss_is_counted_from_the_newest_checkpoint() -> None:
     assert what_is_lost(state, now).text == "2,140 steps since step 18,000, about 30 min of 8 GPUs"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("attempt", "count", "rank", "steps"),
     [(1, 900, 0, 134), (1, 900, None, 134), (1, None, 0, 2_140), (2, 900, 0, 2_140), (1, 5_000, 0, 2_140)],
 )
@@ -246,9 +245,7 @@ def test_a_signal_is_named_and_its_end_announced() -> None:
             parse(wrong, lambda: "c")
 
 
-@pytest.mark.parametrize(
-    "line", ["restart env", "restart unset", "restart env unset A", "restart env A=1 unset"]
-)
+@for_each("line", ["restart env", "restart unset", "restart env unset A", "restart env A=1 unset"])
 def test_an_empty_change_of_the_environment_is_refused(line: str) -> None:
     with pytest.raises(CommandError, match="nothing follows"):
         parse(line, lambda: "c")
@@ -461,7 +458,7 @@ async def test_mistakes_in_the_keys_stand_in_the_help(rig: Start, tmp_path: Path
         )  # the path before it decides where the line is wrapped
 
 
-@pytest.mark.parametrize("way", ["", "SIGUSR1"])
+@for_each("way", ["", "SIGUSR1"])
 def test_save_first_is_an_answer_where_the_plan_says_how(way: str) -> None:
     state = state_of()
     assert state.plan is not None
@@ -477,7 +474,7 @@ def checkpoint(begun: float, took: float = 2.0, attempt: int = 1, complete: bool
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("save", "answers"),
     [
         (checkpoint(101.0), True),
@@ -496,7 +493,7 @@ def test_only_a_complete_checkpoint_that_was_begun_after_the_request_answers_it(
     assert (answer_to({0: 100.0, 1: 100.2}, 1, state) is save) is answers
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "kept"),
     [("usr1", "SIGUSR1"), (" SIGUSR1 ", "SIGUSR1"), ("file:a b/now", "FILE:a b/now"), ("FILE:/x/../y", "FILE:/x/../y"),
      ("", ""), ("KILL", None), ("SIGUSR2", None), ("TERM", None), ("10", None), ("FILE:", None), ("FILE:a/", None),

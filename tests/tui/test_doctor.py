@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from each import for_each
 
 from distui.presets.finding import Finding
 from distui.runners.doctor.examine import Examination
@@ -157,7 +158,7 @@ def test_an_error_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert "1 error" in out.splitlines()[-1]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "code", "sentence"),
     [
         (["--size", "0"], 2, "--size 0: write MiB from 1 to 4096"),

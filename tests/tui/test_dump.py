@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import scripted as play
+from each import for_each
 
 from distui.runners.diagnosis.rank_dumps import SourceLines, frame_of
 from distui.runners.model import CommandDone
@@ -59,7 +60,7 @@ DEEP = {
 }
 
 
-@pytest.mark.parametrize("width", [56, 66, 80, 110, 186])
+@for_each("width", [56, 66, 80, 110, 186])
 def test_stacks_take_the_width_and_keep_the_end_of_paths(width: int) -> None:
     rows = dumps.stack_rows(DEEP, width, lambda frame: f"source of {frame.line}")
     lines = plain(rows)
@@ -78,7 +79,7 @@ def test_stacks_take_the_width_and_keep_the_end_of_paths(width: int) -> None:
         assert "/data/me/projects/language-models/experiments/2026-11/llama/train.py:410" in lines[3]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "own"),
     [
         ("/srv/train.py", True),

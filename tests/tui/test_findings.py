@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 import scripted as play
 import told
+from each import for_each
 from test_rows import frame_of, line_of, text_of
 
 from distui.presets.finding import Finding, worst_first
@@ -164,7 +164,7 @@ def test_equal_stacks_are_shown_once_and_where_others_part_is_marked() -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["", "the hook does not answer"])
+@for_each("text", ["", "the hook does not answer"])
 def test_a_rank_without_a_stack_says_so(text: str) -> None:
     shown = text_of(stack_rows({"3": text}))
     assert "rank 3 alone" in shown

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import scripted as play
-from patience import slowness
+from patience import HANG_S
 
 from distui.runners.model import Restart, RunPhase
 from distui.runners.wire.client import LinkError
 from distui.tui.rows.frame import LinkPhase
 from distui.tui.source import Follower
 
-pytestmark = pytest.mark.timeout(60)
 
-
-async def until(wanted: object) -> None:
-    assert callable(wanted)
-    async with asyncio.timeout(20 * slowness()):
+async def until(wanted: Callable[[], object]) -> None:
+    async with asyncio.timeout(HANG_S):
         while not wanted():
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.01)
 
 
 async def test_a_finished_run_is_read_to_its_end(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import scripted as play
 from conftest import Start, shown
+from each import for_each
 
 from distui.presets.load import load
 from distui.presets.plan import Place, Plan, Request, make_plan
@@ -30,8 +31,6 @@ from distui.tui.screens.launch import LaunchScreen
 from distui.tui.screens.launch_panes import completed_path
 from distui.tui.screens.modal import ConfirmScreen
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def presets(*names: str) -> list[PresetEntry]:
     return [PresetEntry(name=name, title="", summary="as fsdp2, but not") for name in names]
@@ -46,7 +45,7 @@ def test_a_preset_of_exactly_that_name_wins() -> None:
     assert best_match(entries, "but", "zero1") == "zero1"
 
 
-@pytest.mark.parametrize("label", ["gradient_as_bucket_view", "x" * 40, "a"])
+@for_each("label", ["gradient_as_bucket_view", "x" * 40, "a"])
 def test_no_label_runs_into_its_value(label: str) -> None:
     field = Field(name="f", label=label, table="run", help="", value="true", choices=("true", "false"))
     (row,) = [line for line in plain(form_rows([field], {}, 0, 0, 80, False).rows) if line.endswith("true")]
@@ -114,14 +113,10 @@ def planned(tmp_path: Path, text: str, run: str = "r", **request: Any) -> Plan:
 
 
 @pytest.mark.real
-def test_a_script_that_is_no_python_is_named_with_its_line(tmp_path: Path) -> None:
+def test_the_trainings_python_names_the_line_of_a_syntax_error(tmp_path: Path) -> None:
     problem = syntax_problem(planned(tmp_path, "import torch\ndef x(:\n"))
     assert problem.startswith("train.py:2: syntax error (")
     assert syntax_problem(planned(tmp_path, "import torch\n")) == ""
-
-
-@pytest.mark.real
-def test_a_syntax_that_only_the_trainings_python_knows_is_launched(tmp_path: Path) -> None:
     plan = planned(tmp_path, "def x(:\n")
     newer = tmp_path / "python"
     newer.write_text("#!/bin/sh\nexit 0\n")

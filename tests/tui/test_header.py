@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import msgspec
-import pytest
 import scripted as play
+from each import for_each
 from test_rows import frame_of, line_of
 
 from distui.presets.finding import Finding
@@ -44,8 +44,8 @@ def head(events: list[tuple[float, Event]], width: int = 200, **view: object) ->
     return [line_of(row) for row in header_rows(frame_of(events, **view), width)]  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("width", range(60, 201, 7))
-@pytest.mark.parametrize("events", [play.running(), trained(), play.failed(), play.running(2, gpu=False)])
+@for_each("width", range(60, 201, 7))
+@for_each("events", [play.running(), trained(), play.failed(), play.running(2, gpu=False)])
 def test_cells_are_dropped_whole(width: int, events: list[tuple[float, Event]]) -> None:
     wide = [{text for text, _ in row} for row in header_rows(frame_of(events), 400)]
     for row, whole in zip(header_rows(frame_of(events), width), wide, strict=True):
@@ -175,7 +175,7 @@ def test_a_number_that_is_not_finite_is_named() -> None:
     assert ("loss NaN", "bad") in row
 
 
-@pytest.mark.parametrize("width", range(60, 201, 5))
+@for_each("width", range(60, 201, 5))
 def test_a_trend_takes_no_numbers_place(width: int) -> None:
     plain = header_rows(frame_of(trained()), width)
     numbers = {text for text, _ in plain[1] if "train.py" not in text}

@@ -7,6 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 import scripted as play
+from each import for_each
 
 from distui.runners.model import Event, GpuTick, MetricsWindow, RankTick, Series, Stamped
 from distui.runners.state import RunState
@@ -162,7 +163,7 @@ def test_ranks_by_themselves_and_some_of_them() -> None:
     assert [len(shown.mean) for shown in each] == [1, 1]
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), "12", None, True, [1]])
+@for_each("value", [float("nan"), float("inf"), "12", None, True, [1]])
 def test_an_answer_with_no_number_is_a_gap(value: object) -> None:
     series = Series("gpu.util", mean=(1.0, value, 3.0))  # type: ignore[arg-type]
     buckets = Buckets()

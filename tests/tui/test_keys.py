@@ -6,6 +6,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from each import for_each
 
 from distui.runners.model import Dump, Restart, SetNccl, Signal, Stop
 from distui.tui.keys import ACTIONS, MUTATING, SCOPES, help_rows, key_text, load_keymap
@@ -52,7 +53,7 @@ def test_a_keymap_may_be_flat_or_nested(tmp_path: Path) -> None:
     assert load_keymap(path) == ({"stop": "X", "log.follow": "ctrl+f", "log.stream": "ctrl+o"}, [])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "wanted"),
     [
         ('stopp = "X"\n', "did you mean stop?"),
@@ -70,7 +71,7 @@ def test_a_bad_keymap_is_one_sentence_and_no_crash(tmp_path: Path, text: str, wa
     assert str(path) in problems[0]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "wanted"),
     [
         ('stop = "q"\n', ["q of stop is also the key of leave"]),
@@ -97,7 +98,7 @@ def ask(line: str, marked: frozenset[int] = frozenset()) -> object:
     return asked.command if asked.command is not None else asked.action
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "wanted"),
     [
         ("restart", Restart(id="c1")),
@@ -126,7 +127,7 @@ def test_marked_ranks_are_meant_where_none_is_named() -> None:
     assert ask("nccl INFO rank 7", marked) == SetNccl(id="c1", level="INFO", ranks=(7,))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "wanted"),
     [
         ("restrat", "did you mean restart?"),

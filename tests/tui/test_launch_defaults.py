@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from each import for_each
 
 from distui.runners.launch import launch_settings
 from distui.runners.launch.launch_settings import LaunchDefaults, of_table
@@ -35,7 +36,7 @@ def planned(words: str, capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
     return json.loads(out)["preset"], err
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("table", "defaults"),
     [
         ({}, LaunchDefaults()),
@@ -49,7 +50,7 @@ def test_what_the_section_means(table: dict[str, str], defaults: LaunchDefaults)
     assert of_table(table, Path("settings.toml")) == defaults
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("table", "key"),
     [
         (3, "launch"), ({"preset": 3}, "launch.preset"), ({"preset": "--env"}, "launch.preset"),

@@ -10,7 +10,7 @@ import os
 from dataclasses import fields
 from pathlib import Path
 
-import pytest
+from each import for_each
 
 from distui.runners.launch.launch_form import LaunchForm
 from distui.runners.launch.options import ALL, OPTIONS, LaunchOption, of_form, options
@@ -57,7 +57,7 @@ def test_the_page_has_the_table() -> None:
     )
 
 
-@pytest.mark.parametrize("verb", ["launch", "plan", "lint", "exec", "candidates", "doctor"])
+@for_each("verb", ["launch", "plan", "lint", "exec", "candidates", "doctor"])
 def test_a_verb_takes_its_options_and_no_other(verb: str) -> None:
     actions = parsers()[verb]._option_string_actions
     for option in OPTIONS:

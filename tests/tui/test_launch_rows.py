@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from each import for_each
 
 from distui.presets import model
 from distui.presets.finding import Finding
@@ -47,7 +48,7 @@ def text(rows: list[Row]) -> list[str]:
     return ["".join(part for part, _ in row) for row in rows]
 
 
-@pytest.mark.parametrize("name", BUILTIN)
+@for_each("name", BUILTIN)
 def test_the_form_of_every_preset_changes_nothing_and_fits(name: str) -> None:
     loaded = load(name)
     known = fields(loaded, loaded.preset.strategy.kind)
@@ -60,7 +61,7 @@ def test_the_form_of_every_preset_changes_nothing_and_fits(name: str) -> None:
             assert known[at].label in text(look.rows)[look.at[at]]
 
 
-@pytest.mark.parametrize("name", ["single", "ddp", "fsdp1", "fsdp2", "ds-zero3-nvme"])
+@for_each("name", ["single", "ddp", "fsdp1", "fsdp2", "ds-zero3-nvme"])
 def test_only_options_that_act_have_a_row(name: str) -> None:
     loaded = load(name)
     shown = {one.name.removeprefix(SET) for one in fields(loaded) if one.name.startswith(SET)}
@@ -118,7 +119,7 @@ def test_the_caret_of_a_long_text_stays_in_sight() -> None:
         assert after.startswith(typed["script"][caret : caret + 1])
 
 
-@pytest.mark.parametrize("words", ["tensor parallel", "PARALLEL tensor", "tp sequence", "no-such-word"])
+@for_each("words", ["tensor parallel", "PARALLEL tensor", "tp sequence", "no-such-word"])
 def test_a_search_finds_what_holds_every_word(words: str) -> None:
     shelf = listed(library())
     found = {one.name for one in matching(shelf, words)}
@@ -144,7 +145,7 @@ def test_where_a_preset_comes_from_is_marked_and_said() -> None:
     assert "bad.toml line 1: no." in text(why_rows(kinds[3], 80, 2))[0]
 
 
-@pytest.mark.parametrize("width", [80, 120])
+@for_each("width", [80, 120])
 def test_title_and_summary_of_every_shipped_preset_are_not_cut(width: int) -> None:
     shipped = Library(definitions={name: library().definitions[name] for name in BUILTIN})
     for one in listed(shipped):
@@ -189,7 +190,7 @@ def test_a_form_says_all_that_a_preset_can_hold() -> None:
     load("ddp", form_overrides(form))
 
 
-@pytest.mark.parametrize("count", [1, 8, 64])
+@for_each("count", [1, 8, 64])
 def test_the_bar_is_as_long_as_the_gpu_or_the_training(count: int) -> None:
     for one in survey(shape(7 * GB), FORMATS["mixed"], min(count, 8), max(1, count // 8), 80 * GB):
         row = advice.bar_row(one, 100)
@@ -205,7 +206,7 @@ def test_the_bar_is_as_long_as_the_gpu_or_the_training(count: int) -> None:
         assert one.fits == (one.total <= USABLE * one.limit)
 
 
-@pytest.mark.parametrize("width", [77, 90, 118])
+@for_each("width", [77, 90, 118])
 def test_memory_rows_fit(width: int) -> None:
     for name in BUILTIN:
         preset = load(name).preset
@@ -216,7 +217,7 @@ def test_memory_rows_fit(width: int) -> None:
         assert all(row_width(row) <= width for row in rows)
 
 
-@pytest.mark.parametrize("width", [77, 118])
+@for_each("width", [77, 118])
 def test_an_estimate_says_that_it_does_not_count_a_scripts_own_sizes(width: int) -> None:
     rows = advice.own_sizes_rows("--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4", width)
     assert "by its own arguments (tp 2 × pp 4)" in " ".join(line.strip() for line in text(rows))
@@ -225,7 +226,7 @@ def test_an_estimate_says_that_it_does_not_count_a_scripts_own_sizes(width: int)
     assert advice.own_sizes_rows("--name 'open", width) == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("model", "name"),
     [
         ("NVIDIA H100 80GB HBM3", "H100-80GB"),
@@ -256,7 +257,7 @@ def test_the_gpus_of_this_machine(tmp_path: Path) -> None:
     assert hardware_here(root) == ""
 
 
-@pytest.mark.parametrize("width", [40, 80, 100, 120, 132, 200])
+@for_each("width", [40, 80, 100, 120, 132, 200])
 def test_no_key_of_the_form_is_cut_and_the_way_back_is_always_named(width: int) -> None:
     row = keys_row(width)
     text = "".join(cell for cell, _ in row)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, product
 
-import pytest
+from each import for_each
 from msgspec.structs import replace
 
 from distui.tui.rows.layout import LEAST_LOG, LEAST_RANKS, Arrangement, Rect, Wants, arrange
@@ -23,6 +23,7 @@ SIZES = [
     (200, 60),
     (300, 100),
 ]
+PANES = ["overview", "ranks", "log", "curves", "nccl", "findings", "events"]
 
 
 def wants(ranks: int, gpus: int, nodes: int = 1, **more: object) -> Wants:
@@ -63,15 +64,12 @@ def overlap(one: Rect, other: Rect) -> bool:
     return not apart
 
 
-@pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize("pane", ["overview", "ranks", "log", "curves", "nccl", "findings", "events"])
-@pytest.mark.parametrize("run", RUNS)
-@pytest.mark.parametrize(("banner", "flash"), [(0, 0), (4, 0), (9, 3)])
+@for_each("size, pane, run, notices", product(SIZES, PANES, RUNS, [(0, 0), (4, 0), (9, 3)]))
 def test_panes_fill_the_body_and_do_not_overlap(
-    size: tuple[int, int], pane: str, run: str, banner: int, flash: int
+    size: tuple[int, int], pane: str, run: str, notices: tuple[int, int]
 ) -> None:
     width, height = size
-    made = arrange(width, height, pane, RUNS[run], banner, flash)
+    made = arrange(width, height, pane, RUNS[run], *notices)
     whole = body(width, height, made)
     for rect in made.panes.values():
         assert min(rect.x, rect.y) >= 0
@@ -84,9 +82,14 @@ def test_panes_fill_the_body_and_do_not_overlap(
     assert sum(rect.width * rect.height for rect in made.panes.values()) == whole.width * whole.height
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)], ids=str)
-@pytest.mark.parametrize("run", ["two on the cpu", "demo", "a node", "four nodes", "128 nodes"])
-@pytest.mark.parametrize("banner", [0, 2])
+@for_each(
+    "size, run, banner",
+    product(
+        [(80, 24), (120, 40), (200, 60)],
+        ["two on the cpu", "demo", "a node", "four nodes", "128 nodes"],
+        [0, 2],
+    ),
+)
 def test_ranks_and_the_log_are_always_there(size: tuple[int, int], run: str, banner: int) -> None:
     made = arrange(*size, "overview", RUNS[run], banner)
     frame = 2 if made.framed else 1
@@ -103,8 +106,7 @@ def test_what_80_by_24_shows() -> None:
     assert list(many.panes) == ["heat", "ranks", "log"]
 
 
-@pytest.mark.parametrize("run", ["demo", "a node"])
-@pytest.mark.parametrize("flash", [0, 1, 3])
+@for_each("run, flash", product(["demo", "a node"], [0, 1, 3]))
 def test_a_notice_takes_no_table_of_the_rank_pane_away(run: str, flash: int) -> None:
     made = arrange(80, 24, "ranks", RUNS[run], flash=flash)
     assert {"gpus", "ranks"} <= set(made.panes)
@@ -120,8 +122,13 @@ def test_a_large_screen_has_all_of_it() -> None:
     assert set(arrange(200, 60, "overview", RUNS["128 nodes"]).panes) >= {"heat", "ranks", "curves", "log"}
 
 
-@pytest.mark.parametrize("size", [(200, 60), (200, 46), (160, 45), (300, 100)], ids=str)
-@pytest.mark.parametrize("run", ["demo", "a node", "four nodes", "128 nodes", "much wrong"])
+@for_each(
+    "size, run",
+    product(
+        [(200, 60), (200, 46), (160, 45), (300, 100)],
+        ["demo", "a node", "four nodes", "128 nodes", "much wrong"],
+    ),
+)
 def test_ranks_over_time_takes_nothing_from_what_is_wrong_or_the_ranks(
     size: tuple[int, int], run: str
 ) -> None:

@@ -11,6 +11,7 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
+from each import for_each
 
 from distui.presets.load import BUILTIN
 from distui.runners.launch.prepare import Prepared
@@ -77,7 +78,7 @@ def test_nothing_found(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("ddp --nproc-per-node 2 -- train.py", capsys) == (0, "nothing found\n", "")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "ids"),
     [
         ("ddp --env NCCL_TIMEOUT=3 -- train.py", [("L1", "NCCL_TIMEOUT")]),
@@ -102,7 +103,7 @@ def test_launches_and_commands(
     assert found(words, capsys) == ids
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "code", "sentence"),
     [
         ("", 2, "Nothing to check: `distui lint PRESET -- SCRIPT` checks a launch"),

@@ -9,8 +9,6 @@ from conftest import Rig, Start, shown
 from distui.runners.model import AttemptStarted, CaughtUp
 from distui.tui.screens.run import RunScreen
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def screen(it: Rig) -> RunScreen:
     shown_now = it.app.screen
@@ -43,7 +41,6 @@ async def test_a_small_screen_keeps_the_log_of_all_ranks(rig: Start, size: tuple
         assert "all ranks" in log_title(it)
 
 
-@pytest.mark.real
 async def test_what_the_user_chose_stays(rig: Start) -> None:
     async with shown(rig(play.running()), 200, 60) as it:
         await it.until(lambda: "step 29" in it.screen())

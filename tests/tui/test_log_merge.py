@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from each import for_each
 
 from distui.runners.logs.follow import ask_window
 from distui.runners.logs.line_times import LineTimes
@@ -27,7 +28,6 @@ from distui.tui.rows.log import (
 )
 
 T = 1_700_000_000.0
-pytestmark = pytest.mark.timeout(60)
 
 
 class Writer:
@@ -91,7 +91,7 @@ async def test_an_ended_run_has_the_culprit_before_its_victims(tmp_path: Path) -
     assert [line.label for line in tail.lines[-3:]] == ["r2", "r0", "r1"]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@for_each("seed", range(4))
 async def test_everybody_sees_the_same_order(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,7 +140,6 @@ async def test_a_time_is_gone_to_with_several_files(tmp_path: Path) -> None:
     assert 1200 < int(half.lines[0].text) < 1800
 
 
-@pytest.mark.real
 async def test_a_search_reports_how_far_it_is_and_never_that_nothing_was_written(tmp_path: Path) -> None:
     it = Writer(tmp_path, 2)
     for count in range(50):
@@ -161,7 +160,6 @@ async def test_a_search_reports_how_far_it_is_and_never_that_nothing_was_written
     assert texts(hits)[-1] == "line 57"
 
 
-@pytest.mark.real
 async def test_an_error_beyond_what_is_loaded_is_reached(tmp_path: Path) -> None:
     it = Writer(tmp_path, 2)
     it.write(1, "RuntimeError: early")
@@ -180,9 +178,7 @@ async def test_an_error_beyond_what_is_loaded_is_reached(tmp_path: Path) -> None
     assert texts(tail)[0] == "RuntimeError: early"
 
 
-@pytest.mark.parametrize(
-    "hostile", [b"x" * 3_000_000, b"\0" * 5000 + b"\n", b"10%\r20%\r30%", b"a\r\nb\r\n\r\n"]
-)
+@for_each("hostile", [b"x" * 3_000_000, b"\0" * 5000 + b"\n", b"10%\r20%\r30%", b"a\r\nb\r\n\r\n"])
 async def test_hostile_logs_are_merged_too(tmp_path: Path, hostile: bytes) -> None:
     it = Writer(tmp_path, 2)
     it.write(0, "before")
@@ -244,7 +240,7 @@ def test_a_long_line_is_wrapped_under_itself() -> None:
     ] or len(rows) == 3
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("typed", "jump"),
     [
         ("line 500", Jump(line=500)),
@@ -261,7 +257,7 @@ def test_places_that_are_typed(typed: str, jump: Jump | None, monkeypatch: pytes
     assert jump_of(typed, T) == jump
 
 
-@pytest.mark.parametrize("typed", ["line", "line 0", "line x", "at", "at noon", "at 25:00", "101%"])
+@for_each("typed", ["line", "line 0", "line x", "at", "at noon", "at 25:00", "101%"])
 def test_what_is_no_place_is_a_sentence(typed: str) -> None:
     with pytest.raises(JumpError):
         jump_of(typed, T)

@@ -15,8 +15,6 @@ from distui.tui.log_tail import LogTail
 OUT = "node-0/attempt-001/rank-0.out"
 ERR = "node-0/attempt-001/rank-1.err"
 
-pytestmark = pytest.mark.timeout(30)
-
 
 def files(*names: str) -> list[LogFile]:
     return [file for name in names if (file := parse_file_id(name)) is not None]
@@ -123,7 +121,6 @@ async def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert tail.lines[-1].text == "4-49"
 
 
-@pytest.mark.real
 async def test_a_pattern_is_searched_through_the_whole_file(tmp_path: Path) -> None:
     data = b"".join(b"line %06d\n" % number for number in range(40_000))
     sizes = write(tmp_path, OUT, data)
@@ -135,7 +132,6 @@ async def test_a_pattern_is_searched_through_the_whole_file(tmp_path: Path) -> N
     assert texts(tail) == ["line 000000", "line 010000", "line 020000", "line 030000"]
 
 
-@pytest.mark.real
 async def test_a_pattern_that_nearly_every_line_matches_is_not_read_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,7 +157,6 @@ async def test_a_pattern_that_nearly_every_line_matches_is_not_read_to_its_end(
     assert texts(few) == [f"line {number:06d}" for number in range(99, count, 100)][-len(few.lines) :]
 
 
-@pytest.mark.real
 async def test_what_comes_later_is_followed_and_no_file_waits_for_the_others(tmp_path: Path) -> None:
     names = [f"node-0/attempt-001/rank-{rank}.out" for rank in range(5)]
     sizes: dict[str, int] = {}

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from each import for_each
 
 from distui.tui.cli import main, parser
 from distui.tui.manual import pages
@@ -41,7 +42,7 @@ def test_there_is_a_page_of_each_verb() -> None:
     assert all(f"{code} {text}" in shown(PAGES["distui.1"]) for code, text in MEANINGS.items())
 
 
-@pytest.mark.parametrize("name", sorted(VERBS))
+@for_each("name", sorted(VERBS))
 def test_a_page_has_all_that_help_has(name: str) -> None:
     text = shown(PAGES[f"distui-{name}.1"])
     for action in VERBS[name]._actions:

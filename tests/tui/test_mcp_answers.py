@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import pytest
+from each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,7 +90,7 @@ def test_a_long_text_can_be_read_on() -> None:
     assert text.startswith(first["data"] + second["data"])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("at", "offset", "words"),
     [
         ("/nope", 0, "there are ranks"), ("/ranks/7", 0, "has 1 item"), ("/ranks/x", 0, "has 1 item"),
@@ -148,7 +149,7 @@ def test_lines_that_are_no_json_are_passed_over() -> None:
     assert list(parsed_lines(b'{"a": 1}\nnonsense\n\n[2]\n')) == [{"a": 1}, [2]]
 
 
-@pytest.mark.parametrize("step", [1, 7, 4096])
+@for_each("step", [1, 7, 4096])
 def test_lines_are_gathered_from_pieces(step: int) -> None:
     data = b"".join(b'{"n": %d}\n' % number for number in range(100))
     pieces = [data[at : at + step] for at in range(0, len(data), step)]

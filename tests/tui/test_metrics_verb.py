@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from each import for_each
 
 from distui.runners import run_directories
 from distui.runners.errors import RunError
@@ -83,7 +84,7 @@ def test_ranks_and_gpus_are_chosen_apart() -> None:
     assert len(chosen(series, [], [], named=False)) == 4
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "at"),
     [("10m", NOW - 600), ("90", NOW - 90), ("1.5h", NOW - 5400), ("11:30", NOW - 1800), ("11:30:30", NOW - 1770),
      ("13:00", NOW - 23 * 3600), ("1777888800.5", 1777888800.5), ("2026-05-04T11:00", NOW - 3600)],
@@ -92,9 +93,7 @@ def test_times(text: str, at: float) -> None:
     assert moment(text, NOW, "--since") == pytest.approx(at)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "x", "-5m", "1e9", "99:99", "0", "nan", "9" * 400, "10 m", "2026-13-45"]
-)
+@for_each("text", ["", "x", "-5m", "1e9", "99:99", "0", "nan", "9" * 400, "10 m", "2026-13-45"])
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(RunError):
         moment(text, NOW, "--since")

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 import scripted as play
 import told
+from each import for_each
 from test_rows import frame_of, line_of, text_of
 
 from distui.runners.diagnosis.nccl_facts import Communicator, Init, NcclFacts, Pair
@@ -113,7 +114,7 @@ def test_a_card_rests_on_its_line() -> None:
 # ---- the matrix
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "wanted"),
     [
         ("P2P/CUMEM", "P"), ("P2P/direct pointer", "P"), ("SHM", "S"), ("SHM/direct/direct", "S"),
@@ -148,7 +149,7 @@ def test_a_thousand_ranks_are_folded_to_nodes_where_they_fit() -> None:
     assert max(map(len, rows)) <= 136
 
 
-@pytest.mark.parametrize("width", [40, 78, 100])
+@for_each("width", [40, 78, 100])
 def test_still_less_room_folds_nodes_and_says_the_worst(width: int) -> None:
     one = told.communicator(128, 8)
     made = grid(one, width)
@@ -250,8 +251,8 @@ def test_phases_have_letters_of_their_own() -> None:
 # ---- where it comes from, and why there is nothing
 
 
-@pytest.mark.parametrize("width", [58, 78, 118, 198])
-@pytest.mark.parametrize("make", [told.facts, told.uneven, lambda: told.facts(told.communicator(128, 8))])
+@for_each("width", [58, 78, 118, 198])
+@for_each("make", [told.facts, told.uneven, lambda: told.facts(told.communicator(128, 8))])
 def test_nothing_is_wider_than_its_pane(width: int, make: object) -> None:
     facts = make()  # type: ignore[operator]
     one = chosen_of(facts, None)
@@ -294,7 +295,7 @@ def test_a_job_that_is_only_watched_is_not_asked_to_raise_its_level() -> None:
     assert why_empty(state).startswith("distui did not start this job: ")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("events", "wanted"),
     [
         (play.running(2, gpu=False), "gloo: NCCL is not used"),

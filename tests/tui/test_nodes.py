@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import scripted as play
 import several
+from each import for_each
 from test_rows import line_of, text_of
 
 from distui.runners.hub.sky_process import Candidate
@@ -65,8 +66,8 @@ def frame_of(events: Iterable[several.Told], now: float = play.NOW, **view: obje
     return Frame(state, link, now, now, ViewOptions(**view))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("events", [several.running(16, 8), several.lost(16, 8, which=5)])
+@for_each("metric", METRICS)
+@for_each("events", [several.running(16, 8), several.lost(16, 8, which=5)])
 def test_a_tile_has_the_marks_of_the_cells(events: Iterable[several.Told], metric: str) -> None:
     frame = frame_of(events, metric=metric)
     tiles = Counter(cell for row in heat_rows(frame, 118) for cell in row if cell[0] in "▁▂▃▄▅▆▇█·")
@@ -147,7 +148,7 @@ def test_the_status_line_counts_nodes_and_dollars() -> None:
     assert "$" not in found
 
 
-@pytest.mark.parametrize("width", [60, 80, 120, 200])
+@for_each("width", [60, 80, 120, 200])
 def test_the_status_line_of_several_nodes_fits(width: int) -> None:
     assert row_width(what_row(frame_of(several.lost()), width)) <= width
 

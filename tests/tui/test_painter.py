@@ -12,7 +12,7 @@ import pyte
 import pytest
 import scripted as play
 from conftest import Rig, Start, shown
-from patience import slowness
+from patience import HANG_S
 from textual.scrollbar import ScrollBar
 
 from distui.runners.model import AttemptStarted, GpuTick, LogGrew, RankTick
@@ -20,7 +20,7 @@ from distui.tui.paint import ASK, NAMES, Pacer
 from distui.tui.screens.curves import CurveStrip
 from distui.tui.screens.rows_view import thumb
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.usefixtures("painted")
 
 
 class Paper:
@@ -45,9 +45,9 @@ class Paper:
     async def settled(self) -> None:
         """Until nothing is to be written any more."""
         await self._it.pilot.pause()
-        async with asyncio.timeout(20 * slowness()):
+        async with asyncio.timeout(HANG_S):
             while self._it.app.picture.due or self._it.app.pacer.busy:
-                await asyncio.sleep(0)
+                await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

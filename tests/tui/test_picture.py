@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pyte
-import pytest
+from each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.color import ColorSystem
@@ -149,7 +149,7 @@ def test_after_somebody_else_wrote_everything_is_written_again() -> None:
     assert picture.take(1 << 20) == first
 
 
-@pytest.mark.parametrize("text", ["e\u0301a", "👨‍👩‍👧x", "a\x1b[2Jb", "\u200bz", "x\ty"])
+@for_each("text", ["e\u0301a", "👨‍👩‍👧x", "a\x1b[2Jb", "\u200bz", "x\ty"])
 def test_strange_text_takes_the_columns_it_has_and_cannot_write_control_codes(text: str) -> None:
     picture = picture_of([(0, 0, [(text, None), ("|", None)])])
     written = picture.take(1 << 20)

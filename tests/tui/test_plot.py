@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-import pytest
+from each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -81,7 +81,7 @@ def test_shifting_by_a_cell_changes_only_the_edges(
     assert before[2:] == after[1:-1]
 
 
-@pytest.mark.parametrize("mode", list(Mode))
+@for_each("mode", list(Mode))
 def test_a_spike_in_a_folded_bucket_is_visible(mode: Mode) -> None:
     flat = [1.0] * 60
     with_spike = [*flat]
@@ -94,7 +94,7 @@ def test_a_spike_in_a_folded_bucket_is_visible(mode: Mode) -> None:
     assert len(top) - 1 == 31 // mode.across
 
 
-@pytest.mark.parametrize("mode", list(Mode))
+@for_each("mode", list(Mode))
 def test_a_gap_stays_a_gap(mode: Mode) -> None:
     values: list[float | None] = [10.0] * 60 + [None] * 30 + [90.0] * 60
     drawn = columns(draw([Line(values)], 150 // mode.across, 5, Axis(), mode), 150 // mode.across)

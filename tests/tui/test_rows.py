@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 import msgspec
-import pytest
 import scripted as play
+from each import for_each
 from msgspec.structs import replace
 
 from distui.presets.finding import Finding
@@ -82,7 +82,7 @@ def frame_of(
     return Frame(state, status, now, play.NOW if heard is None else heard, ViewOptions(**view))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("made", "wanted"),
     [
         (size_short(None), "n/a"),
@@ -179,7 +179,7 @@ def test_a_lost_gpu_is_broken_in_words_and_glyph() -> None:
     assert glyphs.BAD in shown
 
 
-@pytest.mark.parametrize(("metric", "wanted"), [("mem", "61.0G"), ("power", "400W"), ("temp", "55C")])
+@for_each(("metric", "wanted"), [("mem", "61.0G"), ("power", "400W"), ("temp", "55C")])
 def test_every_metric_shows_its_unit(metric: str, wanted: str) -> None:
     frame = frame_of(play.running(), metric=metric)
     assert node_cells(frame, frame.state.nodes[0])[0].text == wanted
@@ -231,8 +231,8 @@ def test_the_table_drops_columns_before_it_cuts_them() -> None:
     assert {"temp", "NCCL"} <= set(line_of(rank_table(frame, 120).head).split())
 
 
-@pytest.mark.parametrize("sort", ["", "rank", "pace", "throttle", "mem", "step", "state"])
-@pytest.mark.parametrize("own", [False, True])
+@for_each("sort", ["", "rank", "pace", "throttle", "mem", "step", "state"])
+@for_each("own", [False, True])
 def test_titles_and_numbers_are_whole_in_every_width(sort: str, own: bool) -> None:
     """A sort mark eats no title; what does not fit is left out, the user's own columns from the right."""
     ids = tuple(column.id for column in RANK_COLUMNS)[::-1] if own else ()
@@ -263,7 +263,7 @@ def test_titles_and_numbers_are_whole_in_every_width(sort: str, own: bool) -> No
     assert tight("612/700W", 8) == "612/700W"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("ages", "wanted"),
     [
         ((0, 1, 2, 1), False),
@@ -288,7 +288,7 @@ def test_the_age_of_logs_has_room_or_a_silent_rank_and_never_that_of_nccl(
     assert "log" in {id for _, _, id in rank_table(frame, 100, beside_gpus=True).areas}
 
 
-@pytest.mark.parametrize("beside", [False, True])
+@for_each("beside", [False, True])
 def test_the_column_that_orders_the_ranks_is_seen_with_its_mark(beside: bool) -> None:
     """Whichever `s` comes to: also one that would not fit, or that the GPU table has."""
     frame, seen = frame_of(play.running()), set()
@@ -371,8 +371,8 @@ SLEEPER = Finding(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
-@pytest.mark.parametrize("most", [2, 4, 6])
+@for_each("width", [60, 80, 100, 120, 200])
+@for_each("most", [2, 4, 6])
 def test_a_banner_is_never_cut_inside_a_remedy(width: int, most: int) -> None:
     rows = banner_rows(frame_of([*play.running(), (124.65, FindingRaised(SLEEPER))]), width, most)
     shown = " ".join(text_of(rows).split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -22,7 +23,7 @@ def runs() -> list[RunEntry]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "names"),
     [
         ("", "llama train0 train3 train.py"),
@@ -71,7 +72,7 @@ def test_words_mean_what_they_say(words: str, names: str) -> None:
     assert [run.name for run in fitting(runs(), words)] == names.split()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "column", "says"),
     [
         ("stat:failed", 1, "did you mean state?"),
@@ -142,8 +143,8 @@ def test_sizes_and_times_that_users_write() -> None:
     assert seconds_of("5") is None
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("name", COLUMNS)
+@for_each("reverse", [False, True])
+@for_each("name", COLUMNS)
 def test_every_column_is_printed_and_orders_with_the_unknown_last(name: str, reverse: bool) -> None:
     ordered = sorted_by(runs(), name, reverse)
     unknown = [COLUMNS[name].order(run) is None for run in ordered]

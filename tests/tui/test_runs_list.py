@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import scripted as play
 from conftest import Rig, Start, shown
+from each import for_each
 from msgspec.structs import replace
 from test_cockpit import entry
 
@@ -18,8 +19,6 @@ from distui.tui.screens.modal import ConfirmScreen
 from distui.tui.screens.run import RunScreen
 from distui.tui.screens.runs import RunsScreen
 from distui.tui.source import host_entry
-
-pytestmark = pytest.mark.timeout(60)
 
 
 def several_runs() -> list[RunEntry]:
@@ -36,7 +35,7 @@ def several_runs() -> list[RunEntry]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("width", [58, 78, 118, 198])
+@for_each("width", [58, 78, 118, 198])
 def test_columns_fill_the_width_and_never_more(width: int) -> None:
     runs = several_runs()
     places = placed(runs, width)
@@ -220,7 +219,7 @@ def test_a_foreign_job_fits_its_cells() -> None:
     assert "not started by distui" in text
 
 
-@pytest.mark.parametrize("width", [58, 78, 118, 198])
+@for_each("width", [58, 78, 118, 198])
 def test_a_host_that_does_not_answer_is_a_sentence_over_the_columns(width: int) -> None:
     silent = host_entry("gpu9", "no answer", "gpu9 does not answer: is it up, and the network between?")
     runs = [*several_runs(), silent]

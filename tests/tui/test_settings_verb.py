@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import scripted as play
 from conftest import Start, shown
+from each import for_each
 from test_theme import contrast, hexed
 from textual.theme import BUILTIN_THEMES
 
@@ -137,7 +138,7 @@ def test_a_collector_is_shown_without_secrets_and_an_extra_that_is_missing_is_na
     assert capsys.readouterr().err == "distui: OTLP needs an extra: `pip install 'distui[otlp]'`\n"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text", ['theme = "blue"\n', "theme = \n", 'future = "x"\n', '[notify]\nsend = ["terminal", "teem"]\n']
 )
 def test_a_file_that_is_not_right_is_named_and_exits_with_1(
@@ -151,7 +152,7 @@ def test_a_file_that_is_not_right_is_named_and_exits_with_1(
     assert str(file) in told.err
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "where", "why"),
     [
         ('[notify.ways.t]\ntype = "ntfy"\nurl = "https://HOST/x"\n', "notify.ways.t", "`chmod 600` it"),
@@ -179,7 +180,7 @@ def test_secrets_that_nothing_could_use_are_named(
     assert "secret-of-the-file" not in told.out + told.err
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "why"),
     [
         ('[logs]\ncap = "1MB"\n', "logs.cap has to be a size of 16MiB or more"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,7 +32,7 @@ def side(title: str, factor: float, steps: tuple[float | None, ...] = STEPS) -> 
 A, B = side("night", 0.1), side("morning", 0.2, tuple(2 * step for step in STEPS))
 
 
-@pytest.mark.parametrize("width", [20, 60, 80, 120, 200])
+@for_each("width", [20, 60, 80, 120, 200])
 def test_rows_keep_to_the_width(width: int) -> None:
     rows = [*comparison_rows(compare(A, B), width), *single_rows(single(A), width)]
     assert rows
@@ -42,9 +43,9 @@ def test_rows_keep_to_the_width(width: int) -> None:
     assert "2.00x" in text
 
 
-@pytest.mark.parametrize("mode", [Mode.BRAILLE, Mode.ASCII])
-@pytest.mark.parametrize(("width", "height"), [(20, 4), (70, 14), (110, 33), (190, 50), (1, 1)])
-@pytest.mark.parametrize("by_step", [False, True])
+@for_each("mode", [Mode.BRAILLE, Mode.ASCII])
+@for_each(("width", "height"), [(20, 4), (70, 14), (110, 33), (190, 50), (1, 1)])
+@for_each("by_step", [False, True])
 def test_curves_fill_their_room(mode: Mode, width: int, height: int, by_step: bool) -> None:
     rows = charts(A, B, by_step, mode, width, height)
     assert len(rows) <= max(height, 6)

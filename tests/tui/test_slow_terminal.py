@@ -12,7 +12,6 @@ import pytest
 from patience import slowness
 from test_terminal import Terminal, on_stage
 
-pytestmark = pytest.mark.timeout(120)
 RATE = 10_000
 """Bytes a second of the slow link."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from each import for_each
 
 from distui.tui.keys import ACTIONS, key_text
 from distui.tui.rows.glyphs import row_width
@@ -13,8 +13,8 @@ def text_of(pane: str, alarms: int, width: int) -> str:
     return "".join(text for text, _ in tab_row(pane, alarms, width)[0])
 
 
-@pytest.mark.parametrize("width", [60, 80, 99, 100, 120, 200])
-@pytest.mark.parametrize("alarms", [0, 3, 12])
+@for_each("width", [60, 80, 99, 100, 120, 200])
+@for_each("alarms", [0, 3, 12])
 def test_it_fits_and_every_digit_is_there(width: int, alarms: int) -> None:
     for tab in TABS:
         row, spans = tab_row(tab.pane, alarms, width)
@@ -26,7 +26,7 @@ def test_it_fits_and_every_digit_is_there(width: int, alarms: int) -> None:
         assert (f"▲{alarms}" in shown) is bool(alarms)
 
 
-@pytest.mark.parametrize("pane", [tab.pane for tab in TABS])
+@for_each("pane", [tab.pane for tab in TABS])
 def test_all_names_are_there_from_80_columns(pane: str) -> None:
     shown = text_of(pane, 2, 80)
     assert all(tab.title in shown for tab in TABS)

@@ -27,8 +27,6 @@ from distui.tui.terminal import draws_ascii_alone
 STAGE = Path(__file__).with_name("stage.py")
 ENTER_SCREEN, LEAVE_SCREEN = b"\x1b[?1049h", b"\x1b[?1049l"
 
-pytestmark = pytest.mark.timeout(90)
-
 
 class Terminal:
     """A child in a pty of its own, as its session's controlling terminal."""

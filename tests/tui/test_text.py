@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 import scripted as play
+from each import for_each
 from msgspec import structs
 
 from distui.presets.finding import Finding
@@ -67,7 +67,7 @@ def test_stages_leave_when_ranks_are_there_and_each_rank_names_its_node() -> Non
     assert [line.split()[:3] for line in lines if line.startswith("node")] == [["node", "1", "c2"]]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("known", "expected"),
     [
         (Cluster(name="t1"), ""),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import pytest
+from each import for_each
 from rich.color import Color
 
 from distui.tui import paint
@@ -34,7 +34,7 @@ def hexed(colour: Color | None) -> str:
     return colour.get_truecolor().hex
 
 
-@pytest.mark.parametrize(("name", "ramp"), [(paint.DARK, paint.RAMP), (paint.LIGHT, paint.LIGHT_RAMP)])
+@for_each(("name", "ramp"), [(paint.DARK, paint.RAMP), (paint.LIGHT, paint.LIGHT_RAMP)])
 def test_the_ramp_leaves_the_ground_step_by_step(name: str, ramp: tuple[str, ...]) -> None:
     """What is idle is the calmest cell of the screen, in both themes."""
     steps = [contrast(colour, GROUND[name]) for colour in ramp]
@@ -44,7 +44,7 @@ def test_the_ramp_leaves_the_ground_step_by_step(name: str, ramp: tuple[str, ...
     assert steps[-1] > 7
 
 
-@pytest.mark.parametrize("name", [paint.DARK, paint.LIGHT])
+@for_each("name", [paint.DARK, paint.LIGHT])
 def test_numbers_in_cells_can_be_read(name: str) -> None:
     table = paint.styles(name)
     for step in range(BUCKETS):
@@ -52,7 +52,7 @@ def test_numbers_in_cells_can_be_read(name: str) -> None:
         assert contrast(hexed(style.color), hexed(style.bgcolor)) >= 4.1, step
 
 
-@pytest.mark.parametrize("name", [paint.DARK, paint.LIGHT])
+@for_each("name", [paint.DARK, paint.LIGHT])
 def test_states_and_text_can_be_read_on_the_ground(name: str) -> None:
     table = paint.styles(name)
     for style in ("text", "head", "dim", "stale", "accent", "ok", "warn", "bad", "key"):

@@ -8,6 +8,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from each import for_each
 
 from distui.tui.cli import parsed, parser, split_rest
 from distui.tui.command_words import ALIKE, GROUPS, WrongUsage, option_refusal, understood, verb_refusal
@@ -28,7 +29,7 @@ def test_every_verb_has_a_guide_and_a_group() -> None:
     assert {name for _, names in GROUPS for name in names} == VERBS.keys()
 
 
-@pytest.mark.parametrize("verb", sorted(VERBS))
+@for_each("verb", sorted(VERBS))
 def test_a_verb_has_three_examples_that_are_understood(verb: str) -> None:
     lines = [line for line, _ in GUIDES[verb].examples]
     assert len(set(lines)) == 3
@@ -42,7 +43,7 @@ def test_a_verb_has_three_examples_that_are_understood(verb: str) -> None:
     assert all(f"\n  distui {line}" in text for line in lines)
 
 
-@pytest.mark.parametrize("verb", sorted(VERBS))
+@for_each("verb", sorted(VERBS))
 def test_a_help_has_the_exit_codes_of_the_table(verb: str) -> None:
     table = PAGE.partition("## Exit codes")[2].partition("\n## ")[0]
     documented = {
@@ -55,7 +56,7 @@ def test_a_help_has_the_exit_codes_of_the_table(verb: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "name", "value"),
     [
         ("stop night -y", "yes", True), ("restart night -y", "yes", True), ("signal night USR1 -y", "yes", True),
