@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from patience import slowness
+from patience import HANG_S
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +36,6 @@ def _wait_for(agent: int) -> None:
     except ProcessLookupError:
         return
     try:
-        assert select.select([descriptor], [], [], 20 * slowness())[0], f"agent {agent} does not leave"
+        assert select.select([descriptor], [], [], HANG_S)[0], f"agent {agent} does not leave"
     finally:
         os.close(descriptor)

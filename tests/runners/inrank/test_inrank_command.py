@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from each import for_each
 
 from distui.runners.model import RankPhase, RunnerStarted
 
@@ -32,16 +33,9 @@ def kinds(run: Driven) -> list[str]:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("bash", "-c", "trap 'exit 0' TERM; echo $WORD; while :; do sleep 0.1; done"),
-        (sys.executable, "-u", "-c", "import os, time; print(os.environ.get('WORD')); time.sleep(600)"),
-    ],
-    ids=["bash", "python"],
-)
-async def test_a_plain_command_restarts_by_stop_and_start(command: tuple[str, ...]) -> None:
-    async with driven(execute(*command)) as run:
+async def test_a_plain_command_restarts_by_stop_and_start() -> None:
+    loop = "trap 'exit 0' TERM; echo $WORD; while :; do sleep 0.1; done"
+    async with driven(execute("bash", "-c", loop)) as run:
         await run.until(lambda s: str(s.phase) == "running")
         first = run.state.ranks[0].pid
         await run.wrote("rank-0.out", "\n")
@@ -60,7 +54,7 @@ async def test_a_plain_command_restarts_by_stop_and_start(command: tuple[str, ..
 
 
 @pytest.mark.real
-@pytest.mark.parametrize(
+@for_each(
     ("text", "phase", "words"),
     [
         ("exit 0", "succeeded", "the command ended with exit code 0"),
@@ -75,7 +69,7 @@ async def test_the_end_of_a_command_is_the_end_of_the_run(text: str, phase: str,
         assert words in run.state.end_text
 
 
-@pytest.mark.real
+@pytest.mark.long
 async def test_a_command_that_cannot_start_is_one_sentence() -> None:
     async with driven(execute("/no/such/program")) as run:
         await run.until(lambda s: s.phase.ended)
@@ -91,7 +85,7 @@ async def test_a_command_that_cannot_start_is_one_sentence() -> None:
         assert said in finding.text
 
 
-@pytest.mark.real
+@pytest.mark.long
 async def test_a_torchrun_that_refuses_its_arguments_is_the_cause(with_torchrun: None) -> None:
     refused = "torchrun --nproc-per-node 1.5 --no-python true"
     async with driven(execute("bash", "-c", f"{refused}; exit 1")) as run:
@@ -114,7 +108,7 @@ async def test_after_a_refused_torchrun_another_takes_the_attempt(with_torchrun:
         assert "refused" in run.log("command.err")
 
 
-@pytest.mark.real
+@pytest.mark.long
 async def test_a_signal_to_the_runner_stops_the_command() -> None:
     async with driven(execute("sleep", "600")) as run:
         await run.until(lambda s: str(s.phase) == "running")
@@ -124,7 +118,7 @@ async def test_a_signal_to_the_runner_stops_the_command() -> None:
         assert run.changes(0)[-1][1] == "stopped"
 
 
-@pytest.mark.real
+@pytest.mark.long
 async def test_a_failure_is_restarted_as_often_as_asked_for() -> None:
     async with driven(execute("bash", "-c", "exit 3", restart_limit=1)) as run:
         await run.until(lambda s: s.phase.ended)

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from each import for_each
-from patience import slowness
+from patience import HANG_S
 from ports import free_port
 
 from distui.runners.inrank import coordinator, secure_channel
@@ -40,7 +40,6 @@ from distui.runners.inrank.secure_channel import (
 HOST = "127.0.0.3"
 KEY = secrets.token_bytes(32)
 NOBODY = 65534
-ANSWERS_S = 5.0 * slowness()
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +62,7 @@ def connected(port: int) -> socket.socket:
     return socket.create_connection((HOST, port), 10)
 
 
-def ends(peer: socket.socket, seconds: float = 10.0) -> bytes:
+def ends(peer: socket.socket, seconds: float = HANG_S) -> bytes:
     """What it says until it hangs up."""
     peer.settimeout(seconds)
     said = b""
@@ -75,20 +74,20 @@ def ends(peer: socket.socket, seconds: float = 10.0) -> bytes:
 
 def keys(port: int) -> int:
     with line(port) as runner:
-        return int(runner.ask([b"count"], ANSWERS_S)[1])
+        return int(runner.ask([b"count"], HANG_S)[1])
 
 
 def test_a_runner_writes_and_reads(port: int) -> None:
     with line(port) as one, line(port) as other:
         big = os.urandom(1 << 20)
-        assert one.ask([b"set", b"a", b"", b"b", big], ANSWERS_S) == [b"ok"]
-        assert other.ask([b"get", b"0", b"a", b"b"], ANSWERS_S) == [b"ok", b"", big]
-        assert other.ask([b"peek", b"a", b"no such"], ANSWERS_S) == [b"ok", b"1", b""]
-        assert [one.ask([b"add", b"n", b"2"], ANSWERS_S), other.ask([b"add", b"n", b"-1"], ANSWERS_S)] == [
+        assert one.ask([b"set", b"a", b"", b"b", big], HANG_S) == [b"ok"]
+        assert other.ask([b"get", b"0", b"a", b"b"], HANG_S) == [b"ok", b"", big]
+        assert other.ask([b"peek", b"a", b"no such"], HANG_S) == [b"ok", b"1", b""]
+        assert [one.ask([b"add", b"n", b"2"], HANG_S), other.ask([b"add", b"n", b"-1"], HANG_S)] == [
             [b"ok", b"2"],
             [b"ok", b"1"],
         ]
-        assert one.ask([b"delete", b"a", b"b", b"n"], ANSWERS_S) == [b"ok", b"3"]
+        assert one.ask([b"delete", b"a", b"b", b"n"], HANG_S) == [b"ok", b"3"]
 
 
 def test_it_listens_on_the_address_of_the_job_alone(port: int) -> None:
@@ -128,14 +127,14 @@ def test_a_recorded_connection_serves_no_second_time(port: int) -> None:
     with Recorded() as recorded:
         recorded.connect((HOST, port))
         runner = secure_channel.Channel(recorded, KEY)
-        assert runner.ask([b"add", b"replayed", b"1"], ANSWERS_S) == [b"ok", b"1"]
+        assert runner.ask([b"add", b"replayed", b"1"], HANG_S) == [b"ok", b"1"]
     with connected(port) as peer:
         with contextlib.suppress(ConnectionError):
             peer.sendall(b"".join(sent))
         assert len(ends(peer)) in (0, NONCE + MAC)
     with line(port) as runner:
-        assert runner.ask([b"add", b"replayed", b"0"], ANSWERS_S) == [b"ok", b"1"]
-        runner.ask([b"delete", b"replayed"], ANSWERS_S)
+        assert runner.ask([b"add", b"replayed", b"0"], HANG_S) == [b"ok", b"1"]
+        runner.ask([b"delete", b"replayed"], HANG_S)
 
 
 @for_each("how", ["again", "changed", "skipped", "backwards"])
@@ -159,7 +158,7 @@ def test_frames_of_a_genuine_connection_in_a_wrong_order_end_it(port: int, how: 
             "the first, and no more"
         )
     with line(port) as runner:
-        assert runner.ask([b"delete", b"ordered"], ANSWERS_S) == [b"ok", b"1"]
+        assert runner.ask([b"delete", b"ordered"], HANG_S) == [b"ok", b"1"]
 
 
 HOSTILE = [
@@ -206,9 +205,9 @@ def test_what_a_stranger_pickled_is_not_executed(port: int, tmp_path: Path) -> N
             ends(peer)
     with line(port) as runner:  # nor what somebody with the key sends: it is no more than bytes
         for data in pickled(marker):
-            assert runner.ask([b"set", b"bomb", data], ANSWERS_S) == [b"ok"]
-            assert runner.ask([b"get", b"0", b"bomb"], ANSWERS_S) == [b"ok", data]
-        runner.ask([b"delete", b"bomb"], ANSWERS_S)
+            assert runner.ask([b"set", b"bomb", data], HANG_S) == [b"ok"]
+            assert runner.ask([b"get", b"0", b"bomb"], HANG_S) == [b"ok", data]
+        runner.ask([b"delete", b"bomb"], HANG_S)
     assert not marker.exists()
 
 
@@ -222,7 +221,7 @@ def test_a_frame_too_large_is_not_waited_for(port: int) -> None:
         )
         assert ends(peer) == b""
     with line(port) as runner, pytest.raises(Broken, match="too large"):
-        runner.ask([b"set", b"k", bytes(MAX_MESSAGE)], ANSWERS_S)
+        runner.ask([b"set", b"k", bytes(MAX_MESSAGE)], HANG_S)
 
 
 WORDS: list[list[bytes]] = [
@@ -237,7 +236,7 @@ def test_nonsense_of_a_genuine_runner_harms_only_its_own_connection(port: int, w
     with line(port) as other:
         with line(port) as runner, contextlib.suppress(Broken):
             runner.ask(words, 10.0)
-        assert other.ask([b"count"], ANSWERS_S)[0] == b"ok"
+        assert other.ask([b"count"], HANG_S)[0] == b"ok"
 
 
 FEW = """
@@ -249,7 +248,7 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_a_flood_on_few_descriptors_costs_no_line_of_its_log() -> None:
     command = [sys.executable, "-c", FEW, HOST, KEY.hex()]
     pipe = subprocess.PIPE
@@ -258,12 +257,12 @@ def test_a_flood_on_few_descriptors_costs_no_line_of_its_log() -> None:
         port = int(process.stdout.readline())
         crowd = [connected(port) for _ in range(300)]
         with line(port) as runner:
-            assert runner.ask([b"count"], ANSWERS_S) == [b"ok", b"0"]
+            assert runner.ask([b"count"], HANG_S) == [b"ok", b"0"]
         for one in crowd:
             one.close()
         with line(port) as runner:
-            assert runner.ask([b"count"], ANSWERS_S) == [b"ok", b"0"]
-        _, said = process.communicate("", 20 * slowness())
+            assert runner.ask([b"count"], HANG_S) == [b"ok", b"0"]
+        _, said = process.communicate("", HANG_S)
         assert said == ""
 
 
@@ -271,11 +270,9 @@ def test_a_silent_connection_and_half_a_greeting_are_hung_up(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(secure_channel, "GREETING_S", 0.3)
-    began = time.monotonic()
     with connected(port) as silent, connected(port) as half:
         half.sendall(MAGIC + bytes(NONCE // 2))
         assert ends(silent) == ends(half) == b""
-    assert time.monotonic() - began < 10 * slowness()
 
 
 def test_a_thousand_silent_connections_hold_nobody_up(port: int) -> None:
@@ -300,13 +297,11 @@ def test_a_thousand_silent_connections_hold_nobody_up(port: int) -> None:
 
 def persistent(runner: CoordinatorLink, *words: bytes) -> list[bytes]:
     """As a node that meets others asks: again, where it was hung up in the crowd."""
-    deadline = time.monotonic() + 30 * slowness()
     while True:
         try:
             return runner.ask(*words)
         except OSError:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+            time.sleep(0.02)
 
 
 ATTACK = """

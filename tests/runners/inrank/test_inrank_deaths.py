@@ -38,7 +38,7 @@ async def ended(script: Path, policy: RestartPolicy = QUICK) -> Driven:
         return run
 
 
-@pytest.mark.real
+@pytest.mark.long
 @pytest.mark.torch
 async def test_a_missing_module_is_tried_once(script: Path) -> None:
     script.write_text("import flash_attn_9\n")
@@ -95,7 +95,7 @@ async def test_who_comes_further_than_the_attempt_before_goes_on(script: Path) -
     )
 
 
-@pytest.mark.real
+@pytest.mark.long
 @pytest.mark.torch
 async def test_who_says_always_gets_all_attempts(script: Path) -> None:
     script.write_text("import flash_attn_9\n")
@@ -104,7 +104,7 @@ async def test_who_says_always_gets_all_attempts(script: Path) -> None:
     assert "gave up: the restart policy allows 2 failures, this was number 3" in run.state.end_text
 
 
-@pytest.mark.real
+@pytest.mark.long
 async def test_a_command_is_judged_by_what_it_wrote(own_directories: Path) -> None:
     (own_directories / "job.py").write_text("import flash_attn_9\n")
     async with driven(execute("python3", str(own_directories / "job.py"), restart_limit=3)) as run:
@@ -133,7 +133,7 @@ ctypes.pythonapi.Py_AtExit(abort)
 """
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_a_crash_at_exit_is_told_from_one_in_training(tmp_path: Path) -> None:
     with rank(tmp_path, CRASHES) as one:
         assert one.ends() == -6
@@ -162,7 +162,7 @@ def test_a_rank_that_nobody_saw_counts_by_its_exception(tmp_path: Path) -> None:
     assert first_failure(str(tmp_path / "none"), []) is None
 
 
-@pytest.mark.real
+@pytest.mark.long
 @pytest.mark.torch
 async def test_the_end_of_a_rank_that_was_killed_may_be_tried_again(script: Path) -> None:
     script.write_text("import os\nif os.environ['RANK'] == '0':\n    os.kill(os.getpid(), 9)\n")

@@ -58,7 +58,7 @@ def test_what_is_not_refused_fits_into_a_request() -> None:
     assert len(msgspec.json.encode(request)) < control.MOST_LINE
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_the_longest_value_that_linux_takes_is_taken() -> None:
     import subprocess
 
@@ -106,7 +106,7 @@ async def test_a_runner_refuses_and_its_ranks_live() -> None:
         assert "Traceback" not in (run.path / "runner.log").read_text()
 
 
-@pytest.mark.real
+@pytest.mark.long
 async def test_a_runner_hears_lines_of_so_many_bytes(tmp_path: Path) -> None:
     async with driven(execute(*WAITS)) as run:
         await run.until(lambda s: s.phase == "running")
@@ -123,7 +123,7 @@ async def test_a_runner_hears_lines_of_so_many_bytes(tmp_path: Path) -> None:
             one.close()
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_a_rank_hears_lines_of_so_many_bytes(tmp_path: Path) -> None:
     with rank(tmp_path, "import sys\nsys.stdin.read()\n") as one:
         agent = Asking(one.socket)

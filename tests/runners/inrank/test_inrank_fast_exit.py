@@ -6,14 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from each import for_each
 
 from distui.runners.model import RankPhase
 from distui.runners.state import RunState
 
 from .inrank_rig import Asking, driven, eventually, launch, rank
 from .test_inrank_hook import interpreters, place
-
-pytestmark = pytest.mark.real
 
 __all__ = ["place"]
 
@@ -43,9 +42,14 @@ sys.exit(7)
 """
 
 
-@pytest.mark.parametrize("told", [True, False])
-@pytest.mark.parametrize("python", interpreters(), ids=lambda path: Path(path).name)
-def test_only_the_collection_of_garbage_is_left_out(place: Path, python: str, told: bool) -> None:
+@pytest.mark.real
+@for_each("told", [True, False])
+def test_only_the_collection_of_garbage_is_left_out(place: Path, told: bool) -> None:
+    for python in interpreters():
+        ends(place, python, told)
+
+
+def ends(place: Path, python: str, told: bool) -> None:
     with rank(place, ENDS, python=python) as started:
         eventually(lambda: "begun" in started.read("out"))
         asking = Asking(started.socket)
@@ -76,6 +80,7 @@ while True: signal.pause()
 """
 
 
+@pytest.mark.long
 @pytest.mark.torch
 @pytest.mark.timeout(600)
 async def test_a_restart_tells_every_rank_and_a_stop_does_not(own_directories: Path) -> None:

@@ -7,15 +7,15 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from each import for_each
 
 from distui.runners.agent.processes import catches
 
 from .inrank_rig import INRANK, LIMIT_S, Asking, eventually, hello_of, rank
-
-pytestmark = pytest.mark.real
 
 WAITS = "import sys; print('begun', flush=True); sys.stdin.read()"
 
@@ -38,8 +38,13 @@ def place(own_directories: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("python", interpreters(), ids=lambda path: Path(path).name)
-def test_it_answers_what_the_agent_asks(place: Path, python: str) -> None:
+@pytest.mark.real
+def test_it_answers_what_the_agent_asks(place: Path) -> None:
+    for python in interpreters():
+        answers(place, python)
+
+
+def answers(place: Path, python: str) -> None:
     with rank(place, WAITS, python=python) as started:
         asking = Asking(started.socket)
         hello = asking.hear()
@@ -70,6 +75,7 @@ begun.wait()
 """
 
 
+@pytest.mark.long
 @pytest.mark.torch
 def test_a_process_ends_well_while_an_answer_comes_from_torch(place: Path) -> None:
     with rank(place, IN_TORCH) as started:
@@ -81,6 +87,7 @@ def test_a_process_ends_well_while_an_answer_comes_from_torch(place: Path) -> No
         asking.close()
 
 
+@pytest.mark.long
 def test_without_nccl_a_limited_level_goes_back_to_what_was(place: Path) -> None:
     with rank(place, WAITS, NCCL_DEBUG="VERSION") as started:
         asking = Asking(started.socket)
@@ -93,41 +100,64 @@ def test_without_nccl_a_limited_level_goes_back_to_what_was(place: Path) -> None
         asking.close()
 
 
-def test_the_users_own_sitecustomize_runs_under_its_name(place: Path) -> None:
-    (place / "theirs").mkdir()
-    (place / "theirs" / "sitecustomize.py").write_text("MINE = 'of the user'\n")
-    script = "import sitecustomize\nprint(sitecustomize.MINE, flush=True)\n" + WAITS
-    with rank(place, script, PYTHONPATH=f"{INRANK / 'site'}:{place / 'theirs'}") as started:
-        assert hello_of(started.socket)["pid"] == started.process.pid
+@dataclass(frozen=True)
+class Script:
+    """A script, and what it prints with the hook as without."""
+
+    text: str = WAITS
+    flags: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    sitecustomize: str = ""
+    """Of the user's own."""
+    has_hook: bool = True
+    out: str = "begun\n"
+    err: str = ""
+    """What stderr holds; nothing at all if this is empty."""
+
+
+SCRIPTS = {
+    "a sitecustomize of the user's own": Script(
+        "import sitecustomize\nprint(sitecustomize.MINE, flush=True)\n" + WAITS,
+        sitecustomize="MINE = 'of the user'\n",
+        out="of the user\nbegun\n",
+    ),
+    "a sitecustomize that fails": Script(sitecustomize="1 / 0\n", err="ZeroDivisionError"),
+    "an environment that is shut out": Script(flags=("-I",), has_hook=False),
+    "no place for the hook": Script(
+        env={"DISTUI_HOOK": "/no/such/folder/r0", "DISTUI_RANK_FILES": "/no/such/rank"}, has_hook=False
+    ),
+    "an exception in a fork": Script(
+        "import os, sys\nif os.fork() == 0: raise ValueError('of the child')\nos.wait()\n" + WAITS,
+        err="of the child",
+    ),
+    "a stdout of its own": Script(
+        "import io, sys\nsys.stdout = io.StringIO(); print('kept'); sys.stdout = sys.__stdout__\n" + WAITS
+    ),
+}
+
+
+@pytest.mark.real
+@for_each("name", SCRIPTS)
+def test_scripts_run_as_they_do_without_the_hook(place: Path, name: str) -> None:
+    script, folder = SCRIPTS[name], place / str(list(SCRIPTS).index(name))
+    (folder / "theirs").mkdir(parents=True)
+    env = dict(script.env)
+    if script.sitecustomize:
+        (folder / "theirs" / "sitecustomize.py").write_text(script.sitecustomize)
+        env["PYTHONPATH"] = f"{INRANK / 'site'}:{folder / 'theirs'}"
+    with rank(folder, script.text, *script.flags, **env) as started:
+        eventually(lambda: "begun" in started.read("out"))
+        assert started.socket.exists() is script.has_hook
+        if script.has_hook:
+            assert hello_of(started.socket)["pid"] == started.process.pid
         assert started.ends() == 0
-        assert started.read("out") == "of the user\nbegun\n"
+        assert started.read("out") == script.out
+        printed = started.read("err")
+        assert script.err in printed if script.err else printed == ""
+        assert not Path(f"{started.stem}.exc").exists()
 
 
-def test_a_sitecustomize_that_fails_is_said_as_ever_and_takes_nothing_away(place: Path) -> None:
-    (place / "theirs").mkdir()
-    (place / "theirs" / "sitecustomize.py").write_text("1 / 0\n")
-    with rank(place, WAITS, PYTHONPATH=f"{INRANK / 'site'}:{place / 'theirs'}") as started:
-        assert hello_of(started.socket)["pid"] == started.process.pid
-        assert started.ends() == 0
-        said = started.read("err")
-        assert "Error in sitecustomize" in said
-        assert "ZeroDivisionError" in said
-
-
-def test_a_rank_that_shuts_its_environment_out_runs_without_a_hook(place: Path) -> None:
-    with rank(place, WAITS, "-I") as started:
-        eventually(lambda: started.read("out"))
-        assert not started.socket.exists()
-        assert started.ends() == 0
-        assert started.read("err") == ""
-
-
-def test_a_hook_that_cannot_be_does_the_rank_no_harm(place: Path) -> None:
-    with rank(place, WAITS, DISTUI_HOOK="/no/such/folder/r0", DISTUI_RANK_FILES="/no/such/rank") as started:
-        assert started.ends() == 0
-        assert (started.read("out"), started.read("err")) == ("begun\n", "")
-
-
+@pytest.mark.real
 def test_processes_that_the_rank_starts_have_no_part_in_it(place: Path) -> None:
     script = """
 import os, subprocess, sys, time
@@ -163,6 +193,7 @@ os._exit(3)
         other.close()
 
 
+@pytest.mark.long
 def test_an_uncaught_exception_is_noted_with_its_time(place: Path) -> None:
     with rank(place, "import sys; sys.stdin.read(); raise ValueError('loss is nan')") as started:
         assert started.ends() == 1
@@ -172,14 +203,7 @@ def test_an_uncaught_exception_is_noted_with_its_time(place: Path) -> None:
         assert "Traceback" in started.read("err")
 
 
-def test_an_exception_in_a_fork_is_not_the_ranks(place: Path) -> None:
-    script = "import os, sys\nif os.fork() == 0: raise ValueError('of the child')\nos.wait()\n" + WAITS
-    with rank(place, script) as started:
-        assert started.ends() == 0
-        assert "of the child" in started.read("err")
-        assert not Path(f"{started.stem}.exc").exists()
-
-
+@pytest.mark.real
 def test_stacks_come_by_signal_while_the_interpreter_is_held(place: Path) -> None:
     script = """
 import ctypes, sys
@@ -205,6 +229,7 @@ held_in_c()
         asking.close()
 
 
+@pytest.mark.long
 def test_a_script_that_takes_the_signal_is_known_to_have_it(place: Path) -> None:
     script = "import signal; signal.signal(signal.SIGUSR2, lambda *_: print('mine', flush=True))\n" + WAITS
     with rank(place, script) as started:
@@ -214,7 +239,8 @@ def test_a_script_that_takes_the_signal_is_known_to_have_it(place: Path) -> None
         asking.close()
 
 
-@pytest.mark.parametrize("flag", ["-u", "-B"])
+@pytest.mark.long
+@for_each("flag", ["-u", "-B"])
 def test_prints_beyond_a_limit_of_size_are_dropped_and_the_rank_goes_on(place: Path, flag: str) -> None:
     script = """
 import resource, sys
@@ -232,15 +258,7 @@ print("still here", flush=True)
         assert len(started.read("out")) < 1100
 
 
-def test_a_script_may_put_its_own_stdout_in_place(place: Path) -> None:
-    script = (
-        "import io, sys\nsys.stdout = io.StringIO(); print('kept'); sys.stdout = sys.__stdout__\n" + WAITS
-    )
-    with rank(place, script) as started:
-        assert started.ends() == 0
-        assert started.read("out") == "begun\n"
-
-
+@pytest.mark.real
 @pytest.mark.torch
 def test_optimizer_steps_are_counted_once_each(place: Path) -> None:
     script = """
@@ -273,6 +291,7 @@ sys.stdin.read()
         assert started.ends() == 0
 
 
+@pytest.mark.long
 def test_the_signal_for_stacks_does_not_end_a_rank_that_shuts_down(place: Path) -> None:
     """What C runs at the end is where torch spends seconds; here it waits there for a signal that ends it."""
     script = """

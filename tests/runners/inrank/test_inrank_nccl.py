@@ -9,13 +9,11 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from each import for_each
-from patience import slowness
 
 from distui.presets.nccl import DEFAULT_SUBSYS
 from distui.runners.agent.nccl_switch import unused
@@ -23,7 +21,7 @@ from distui.runners.model import NcclChanged
 from distui.runners.nccl_reach import standing, uses_gloo
 from distui.runners.state import Attempt
 
-from .inrank_rig import PLAIN_DDP, Driven, driven, launch
+from .inrank_rig import PLAIN_DDP, driven, launch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "rigs" / "nccl"))
 from build_nccl import build_nccl, compiler
@@ -31,8 +29,6 @@ from build_nccl import build_nccl, compiler
 RIGS = Path(__file__).parents[2] / "rigs" / "nccl"
 CALLS = RIGS / "calls_nccl.py"
 REAL = RIGS / "real_nccl.py"
-LIVE_S = 1.0
-"""Most seconds from the request to the first line of the new level; 0.2 are meant, the rest is for busy machines."""
 
 needs_compiler = pytest.mark.skipif(compiler() is None, reason="no C compiler to build the fake NCCL")
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
@@ -49,34 +45,6 @@ def library() -> Callable[[bool], str]:
     return built
 
 
-async def raised_in_time(run: Driven, number: int) -> bool:
-    """Have both ranks log collectives for 2 s, as the change with this number; whether it began, and was over, in time.
-
-    What has to be so however long any process is kept waiting is asserted.
-    """
-    began = time.monotonic()
-    done = await run.nccl("info", "coll", seconds=2.0)
-    assert (done.ok, done.text) == (True, "NCCL_DEBUG=INFO COLL live on ranks 0, 1 for 2 s")
-    *_, until = [e.event.until for e in run.events if isinstance(e.event, NcclChanged) and e.event.until]
-
-    def both() -> bool:
-        return all("NCCL INFO AllReduce" in run.log(f"rank-{rank}.{number}.nccl") for rank in (0, 1))
-
-    while not both() and time.monotonic() - began < LIVE_S * slowness():
-        await asyncio.sleep(0.002)
-    took = time.monotonic() - began
-    print(f"from the request to the first line of both ranks: {took * 1000:.0f} ms")
-    assert [(r.nccl_live, r.nccl_version) for r in run.state.ranks.values()] == [(True, "2.28.9")] * 2
-    await run.until(lambda s: s.nccl and s.nccl.text == "NCCL_DEBUG is back at WARN")
-    assert {rank.nccl_debug for rank in run.state.ranks.values()} == {"WARN"}
-    back = [e for e in run.events if isinstance(e.event, NcclChanged) and not e.event.until]
-    assert len(back) == (number + 1) // 2
-    late = back[-1].time - until
-    assert late > -0.1
-    many = all(run.log(f"rank-{rank}.{number}.nccl").count("AllReduce") > 10 for rank in (0, 1))
-    return both() and many and took < LIVE_S * slowness() and late < 1.5 * slowness()
-
-
 @pytest.mark.real
 @needs_compiler
 async def test_a_level_is_raised_on_running_ranks_and_goes_back_by_itself(
@@ -84,35 +52,42 @@ async def test_a_level_is_raised_on_running_ranks_and_goes_back_by_itself(
 ) -> None:
     async with driven(launch(CALLS, library(False))) as run:
         await run.hooked()
-        for number in (1, 3, 5):  # until no process is kept waiting; each change has files of its own
-            if await raised_in_time(run, number):
-                break
-        else:
-            pytest.fail("not once of three times in time")
-        kept = run.log(f"rank-0.{number}.nccl")
+        done = await run.nccl("info", "coll", seconds=3.0)
+        assert (done.ok, done.text) == (True, "NCCL_DEBUG=INFO COLL live on ranks 0, 1 for 3 s")
+        *_, until = [
+            e.event.until for e in run.events if isinstance(e.event, NcclChanged) and e.event.until
+        ]
+        for rank in (0, 1):
+            await run.wrote(f"rank-{rank}.1.nccl", "NCCL INFO AllReduce")
+        assert [(r.nccl_live, r.nccl_version) for r in run.state.ranks.values()] == [(True, "2.28.9")] * 2
+        await run.until(lambda s: s.nccl and s.nccl.text == "NCCL_DEBUG is back at WARN")
+        assert {rank.nccl_debug for rank in run.state.ranks.values()} == {"WARN"}
+        (back,) = [e for e in run.events if isinstance(e.event, NcclChanged) and not e.event.until]
+        assert back.time > until - 0.1
+        kept = run.log("rank-0.1.nccl")
 
         # One rank alone, twice: each time a new file, and nothing that was written is touched.
         assert (await run.nccl("INFO", "COLL", ranks=(1,))).text.endswith("live on rank 1")
-        await run.wrote(f"rank-1.{number + 2}.nccl", "AllReduce")
+        await run.wrote("rank-1.3.nccl", "AllReduce")
         assert (await run.nccl("INFO", "ALL", ranks=(1,))).ok
-        await run.wrote(f"rank-1.{number + 3}.nccl", "AllReduce")
-        assert run.log(f"rank-0.{number}.nccl") == kept
-        assert run.log(f"rank-0.{number + 2}.nccl") == ""
+        await run.wrote("rank-1.4.nccl", "AllReduce")
+        assert run.log("rank-0.1.nccl") == kept
+        assert run.log("rank-0.3.nccl") == ""
         assert [run.state.ranks[rank].nccl_debug for rank in (0, 1)] == ["WARN", "INFO"]
         assert run.state.attempt == 1
 
         # Limited on all: rank 1 goes back to the INFO that it had, rank 0 to WARN; neither lasts beyond a restart.
         assert (await run.nccl("TRACE", "ALL", seconds=0.2)).ok
         await run.until(lambda s: s.nccl and s.nccl.level == "WARN" and s.nccl.until is None)
-        await run.wrote(f"rank-1.{number + 5}.nccl", "AllReduce")
-        assert run.log(f"rank-0.{number + 3}.nccl") == ""
+        await run.wrote("rank-1.6.nccl", "AllReduce")
+        assert run.log("rank-0.4.nccl") == ""
         assert (await run.restart()).ok
         await run.hooked()
         assert run.state.attempts[-1].env_diff == {}
         assert {rank.nccl_debug for rank in run.state.ranks.values()} == {"WARN"}
 
 
-@pytest.mark.real
+@pytest.mark.long
 @needs_compiler
 async def test_a_level_without_a_limit_lasts_beyond_a_restart(library: Callable[[bool], str]) -> None:
     async with driven(launch(CALLS, library(False))) as run:
@@ -143,7 +118,7 @@ async def test_an_old_library_says_so_and_a_restart_does_it(library: Callable[[b
             await run.wrote(f"rank-{rank}.nccl", "AllReduce", attempt=2)
 
 
-@pytest.mark.real
+@pytest.mark.long
 @needs_compiler
 async def test_a_restart_for_a_time_goes_back_on_the_running_ranks(library: Callable[[bool], str]) -> None:
     async with driven(launch(CALLS, library(False))) as run:
@@ -161,7 +136,7 @@ async def test_a_restart_for_a_time_goes_back_on_the_running_ranks(library: Call
         }
 
 
-@pytest.mark.real
+@pytest.mark.long
 @needs_compiler
 @pytest.mark.parametrize("preloaded_is_old", [False, True])
 def test_of_two_libraries_the_preloaded_one_counts(
@@ -178,7 +153,7 @@ def test_of_two_libraries_the_preloaded_one_counts(
     assert done.stdout.split() == (["2.21.5", "False"] if preloaded_is_old else ["2.28.9", "True"])
 
 
-@pytest.mark.real
+@pytest.mark.long
 async def test_without_nccl_the_logging_of_c10d_is_raised_instead() -> None:
     async with driven(launch(PLAIN_DDP)) as run:
         await run.stepping()
@@ -199,7 +174,7 @@ async def test_without_nccl_the_logging_of_c10d_is_raised_instead() -> None:
         await run.until(uses_gloo)
 
 
-@pytest.mark.real
+@pytest.mark.long
 @needs_compiler
 async def test_what_nccl_does_not_know_is_refused_in_one_sentence(library: Callable[[bool], str]) -> None:
     async with driven(launch(CALLS, library(False), nproc_per_node=1)) as run:
@@ -214,7 +189,7 @@ async def test_what_nccl_does_not_know_is_refused_in_one_sentence(library: Calla
         assert run.log("rank-0.1.nccl") == ""
 
 
-@pytest.mark.real
+@pytest.mark.long
 async def test_a_rank_without_a_hook_is_told_apart() -> None:
     async with driven(launch(PLAIN_DDP, hook=False, nproc_per_node=1)) as run:
         await run.until(lambda s: str(s.phase) == "running")
@@ -226,7 +201,7 @@ async def test_a_rank_without_a_hook_is_told_apart() -> None:
         )
 
 
-@pytest.mark.real
+@pytest.mark.long
 async def test_a_rank_that_is_only_starting_is_waited_for(tmp_path: Path) -> None:
     """Its interpreter comes up two seconds after its process."""
     slow = tmp_path / "python"

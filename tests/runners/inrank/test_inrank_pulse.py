@@ -74,7 +74,7 @@ for work in (spin, product):
 """
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_a_loop_that_calls_nothing_is_told_from_long_calls() -> None:
     done = subprocess.run(
         [sys.executable, "-c", LOOPS], capture_output=True, text=True, timeout=60, check=True
@@ -216,9 +216,13 @@ def place(own_directories: Path) -> Path:
     return path
 
 
-@pytest.mark.real
-@pytest.mark.parametrize("python", interpreters(), ids=lambda path: Path(path).name)
-def test_a_rank_without_torch_tells_its_stack(place: Path, python: str) -> None:
+@pytest.mark.long
+def test_a_rank_without_torch_tells_its_stack(place: Path) -> None:
+    for python in interpreters():
+        tells_its_stack(place, python)
+
+
+def tells_its_stack(place: Path, python: str) -> None:
     script = "import sys\ndef wait():\n    sys.stdin.read()\nwait()\n"
     with rank(place, script, python=python, WORLD_SIZE="2") as started:
         asking = Asking(started.socket)
@@ -242,7 +246,7 @@ down(600)
 """
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_of_a_deep_stack_the_innermost_frames_are_told(place: Path) -> None:
     with rank(place, DEEP) as started:
         asking = Asking(started.socket)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,26 +13,6 @@ from pathlib import Path
 import pytest
 
 from distui.runners.inrank.control import RESERVE_BYTES, Reporter
-
-pytestmark = pytest.mark.real
-
-LIMITED = """
-import json, resource, sys
-sys.path.insert(0, sys.argv[1])
-from inrank.control import Reporter
-
-pokes = []
-report = Reporter(sys.argv[2], lambda: pokes.append(1))
-_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-for number in range(60):
-    if number == 5:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
-    if number == 50:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    report("Numbered", number=number)
-assert len(pokes) == 60
-assert report.close(), "not everything was written"
-"""
 
 
 @pytest.fixture
@@ -68,14 +49,25 @@ def numbers(path: Path) -> list[int]:
 
 
 def test_what_could_not_be_written_comes_later_and_in_order(tmp_path: Path) -> None:
-    path = tmp_path / "runner.jsonl"
-    command = [sys.executable, "-c", LIMITED, str(Path(__file__).parents[3] / "runners"), str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    assert done.returncode == 0, done.stderr
+    path, pokes = tmp_path / "runner.jsonl", list[int]()
+    report = Reporter(str(path), lambda: pokes.append(1))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        for number in range(60):
+            if number == 5:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+            if number == 50:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            report("Numbered", number=number)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert len(pokes) == 60
+    assert report.close(), "not everything was written"
     assert numbers(path) == list(range(60))
     assert os.listdir(tmp_path) == ["runner.jsonl"], "the reserve is given back"
 
 
+@pytest.mark.long
 def test_the_end_of_the_run_is_written_on_a_full_disk(small_disk: Path) -> None:
     report = Reporter(str(small_disk / "runner.jsonl"), lambda: None)
     report("Numbered", number=1)
@@ -84,6 +76,7 @@ def test_the_end_of_the_run_is_written_on_a_full_disk(small_disk: Path) -> None:
     assert numbers(small_disk / "runner.jsonl") == [1, 2]
 
 
+@pytest.mark.long
 def test_without_any_room_nothing_fails_and_nothing_is_lost(small_disk: Path) -> None:
     report = Reporter(str(small_disk / "runner.jsonl"), lambda: None)
     fill(small_disk)
@@ -95,6 +88,7 @@ def test_without_any_room_nothing_fails_and_nothing_is_lost(small_disk: Path) ->
     assert numbers(small_disk / "runner.jsonl") == [0, 1, 2]
 
 
+@pytest.mark.long
 def test_prints_go_on_when_the_disk_is_full(small_disk: Path) -> None:
     script = (
         "import sys; sys.path.insert(0, sys.argv[1]); from inrank import rank_changes as f; f.survive_full_disk()\n"

@@ -43,7 +43,7 @@ def running(state: RunState) -> bool:
     return str(state.phase) == "running"
 
 
-@pytest.mark.real
+@pytest.mark.long
 async def test_a_signal_while_torch_is_imported_ends_the_run_as_stopped(script: Path) -> None:
     script.write_text(WAITS)
     async with driven(launch(script)) as run:
@@ -56,7 +56,7 @@ async def test_a_signal_while_torch_is_imported_ends_the_run_as_stopped(script: 
         no_traceback(run)
 
 
-@pytest.mark.real
+@pytest.mark.long
 async def test_a_stop_while_torch_is_imported_needs_no_grace(script: Path) -> None:
     script.write_text(WAITS)
     for _ in range(5):  # where this process is kept waiting, torch may be imported before the stop comes
@@ -122,7 +122,7 @@ async def test_a_restart_ends_the_waiting_after_a_failure(script: Path) -> None:
         assert run.changes(0)[1][1] == "stopped"
 
 
-@pytest.mark.real
+@pytest.mark.long
 async def test_a_stop_ends_the_waiting_after_a_failure(script: Path) -> None:
     script.write_text("raise SystemExit(3)\n")
     plan, record = launch(script)
@@ -153,7 +153,7 @@ async def test_ranks_that_end_at_once_count_as_failures_of_the_policy(own_direct
         no_traceback(run)
 
 
-@pytest.mark.real
+@pytest.mark.long
 async def test_a_rank_may_end_well_before_the_others(script: Path, own_directories: Path) -> None:
     script.write_text(
         "import os, sys, time\n"
@@ -180,7 +180,7 @@ async def test_a_program_that_cannot_be_executed_is_one_sentence(own_directories
         assert "broken" in run.state.end_text
 
 
-@pytest.mark.real
+@pytest.mark.long
 async def test_arguments_that_the_launcher_refuses_are_one_sentence(script: Path) -> None:
     script.write_text(WAITS)
     plan, record = launch(script)
@@ -192,7 +192,7 @@ async def test_arguments_that_the_launcher_refuses_are_one_sentence(script: Path
         no_traceback(run)
 
 
-@pytest.mark.real
+@pytest.mark.long
 async def test_a_python_without_torch_is_one_sentence(script: Path, own_directories: Path) -> None:
     (own_directories / "hides").mkdir()
     (own_directories / "hides" / "torch.py").write_text(

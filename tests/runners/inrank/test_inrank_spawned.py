@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from patience import slowness
+from patience import HANG_S
 
 from distui.runners.inrank import worker_group
 from distui.runners.inrank.worker_group import WorkerGroup
@@ -34,7 +34,7 @@ class Told:
     def until(self, count: int) -> list[dict[str, Any]]:
         """The first `count` events."""
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self.events) >= count, 20 * slowness()), self.events
+            assert self._changed.wait_for(lambda: len(self.events) >= count, HANG_S), self.events
             return self.events[:count]
 
 
@@ -62,35 +62,22 @@ def places(count: int) -> list[dict[str, Any]]:
 def test_an_end_is_seen_and_left_to_be_reaped() -> None:
     process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
     assert worker_group.wait_peeking(process.pid) == 7
-    assert os.waitpid(process.pid, 0)[1] >> 8 == 7
-    process.returncode = 7
-
-
-@pytest.mark.real
-def test_an_end_by_a_signal_is_negative() -> None:
+    assert process.wait(10) == 7
     process = subprocess.Popen(["sleep", "60"])
     process.kill()
     assert worker_group.wait_peeking(process.pid) == -9
     assert process.wait(10) == -9
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("reap", ["wait", "poll"])
-def test_an_exit_code_that_its_owner_took_first_is_still_known(reap: str) -> None:
-    worker_group.note_exit_codes()
-    process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
-    pid = process.pid
-    while getattr(process, reap)() is None:
-        time.sleep(0.01)
-    del process  # as torch lets go of its own
-    assert worker_group.wait_peeking(pid) == 7
-
-
-@pytest.mark.real
-def test_of_a_process_that_nobody_owns_nothing_is_known() -> None:
     pid = os.posix_spawnp("true", ["true"], dict(os.environ))
     os.waitpid(pid, 0)
-    assert worker_group.wait_peeking(pid) is None
+    assert worker_group.wait_peeking(pid) is None, "nobody owned it"
+    worker_group.note_exit_codes()
+    for reap in ("wait", "poll"):
+        process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
+        pid = process.pid
+        while getattr(process, reap)() is None:
+            time.sleep(0.01)
+        del process  # as torch lets go of its own
+        assert worker_group.wait_peeking(pid) == 7, reap
 
 
 @pytest.mark.real
@@ -108,7 +95,7 @@ def test_ranks_that_end_before_anybody_can_look_are_told_in_order(group: WorkerG
     assert [rank.wait(10) for rank in ranks] == [3, 4]
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_ranks_are_known_by_their_environment(group: WorkerGroup) -> None:
     group.next_attempt()
     group.watch(places(2), worker_group.children())

@@ -81,12 +81,12 @@ def test_torchrun_prints_the_exit_codes_that_it_was_quicker_to_take(tmp_path: Pa
     assert joined._newest[3]["state"] == "lost", "nobody wrote how that one ended"
 
 
-@pytest.mark.real
+@pytest.mark.long
 @pytest.mark.skipif(
     tuple(map(int, platform.release().split("-")[0].split(".")[:2])) < (6, 15),
     reason="the kernel keeps no exit code of a process that was reaped",
 )
-@pytest.mark.parametrize(("ending", "code"), [("os.kill(os.getpid(), 9)", -9), ("os._exit(7)", 7)])
+@for_each(("ending", "code"), [("os.kill(os.getpid(), 9)", -9), ("os._exit(7)", 7)])
 def test_the_kernel_keeps_the_exit_code_of_a_process_that_was_reaped(ending: str, code: int) -> None:
     child = subprocess.Popen([sys.executable, "-c", f"import os; {ending}"])
     watched = os.pidfd_open(child.pid)

@@ -96,7 +96,7 @@ def test_the_steps_that_were_asked_for_are_recorded_and_training_goes_on(tmp_pat
 SMALL_FILES = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n" + PLAIN
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_what_cannot_be_is_refused_with_the_reason(tmp_path: Path) -> None:
     with asked(tmp_path, SMALL_FILES) as (process, asking):
         count = training(asking)
@@ -122,7 +122,7 @@ def test_what_cannot_be_is_refused_with_the_reason(tmp_path: Path) -> None:
         assert list(tmp_path.glob("node-0/profiles/*/*")) == [], "no piece of a trace is left"
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_who_leaves_while_it_records_leaves_no_profiler_behind(tmp_path: Path) -> None:
     script = LOOP + (
         "for _ in steps():\n    train()\n    print(int(torch.autograd.profiler._is_profiler_enabled), flush=True)\n"
@@ -139,7 +139,7 @@ def test_who_leaves_while_it_records_leaves_no_profiler_behind(tmp_path: Path) -
 WITHOUT_STEPS = LOOP + "for _ in steps():\n    pass\n"
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_a_rank_without_steps_has_no_profile(tmp_path: Path) -> None:
     with asked(tmp_path, WITHOUT_STEPS) as (process, asking):
         eventually(lambda: "no optimizer step so far" in asking.ask("profilable").get("error", ""))
@@ -180,7 +180,7 @@ print("own", len(ready), flush=True)
 )
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_a_profile_of_the_scripts_own_goes_first(tmp_path: Path) -> None:
     with asked(tmp_path, AHEAD) as (process, asking):
         arm(asking, steps=100)
@@ -256,7 +256,7 @@ def test_a_profiler_that_fails_costs_the_script_nothing(tmp_path: Path) -> None:
         assert process.read("err") == ""
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_the_end_of_the_script_while_it_records_is_no_crash(tmp_path: Path) -> None:
     with asked(tmp_path, PLAIN) as (process, asking):
         state, tries = "", itertools.count()

@@ -64,7 +64,7 @@ def test_a_file_lock_with_its_path_and_holder(tmp_path: Path) -> None:
         assert (told["call"], told["on"], told["holder"]) == ("lock", str(path), os.getpid())
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_a_lock_that_is_asked_for_again_and_again_with_its_path_and_holder(tmp_path: Path) -> None:
     path = tmp_path / "op.lock"
     script = "import filelock; there.set(); filelock.FileLock(sys.argv[1]).acquire()"
@@ -80,7 +80,7 @@ def test_who_waits_for_no_lock_has_no_holder() -> None:
     assert pulses.FileLocks(proc="/nowhere").holder(os.getpid(), "") is None
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_a_fifo_that_nobody_writes_to(tmp_path: Path) -> None:
     fifo = tmp_path / "p{0}pe"
     os.mkfifo(fifo)
@@ -94,7 +94,7 @@ def test_a_fifo_that_nobody_writes_to(tmp_path: Path) -> None:
     assert (told["call"], told["on"]) == ("read", f"FIFO {fifo}")
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_a_pipe_a_child_and_a_sleep() -> None:
     assert seen("import os; there.set(); os.read(os.pipe()[0], 1)")["on"] == "a pipe"
     told = seen("import subprocess; child = subprocess.Popen(['sleep', '60']); there.set(); child.wait()")
@@ -103,7 +103,7 @@ def test_a_pipe_a_child_and_a_sleep() -> None:
     assert seen("there.set(); time.sleep(60)")["call"] == "sleep"
 
 
-@pytest.mark.real
+@pytest.mark.long
 @pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
 def test_another_host_that_does_not_answer(family: socket.AddressFamily, host: str) -> None:
     with socket.socket(family) as server:
@@ -121,7 +121,7 @@ def test_another_host_that_does_not_answer(family: socket.AddressFamily, host: s
     assert (told["call"], told["on"]) == ("read", f"{host}:{port}")
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_threads_are_told_with_where_they_are_and_what_they_died_of() -> None:
     script = """
 import queue
@@ -151,7 +151,7 @@ box.get()
     assert watcher[2] == ""
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_the_scripts_own_hook_for_threads_is_called_as_before() -> None:
     script = """
 import threading

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from each import for_each
 
 from distui.runners.telemetry.signal_names import Reported, ReportedValue, best, of_trackers
 
@@ -58,8 +57,9 @@ for step in range(1, 4):
 """
 
 
+@pytest.mark.long
 @needs("wandb", "torch")
-@for_each("mode", ["offline", "disabled"])
+@pytest.mark.parametrize("mode", ["offline", "disabled"])
 def test_wandb(place: Path, mode: str) -> None:
     script = (
         "import wandb\nwandb.init(project='p')\nLOG = lambda values, step: wandb.log(values, step=step)\n"
@@ -85,6 +85,7 @@ writer.close()
 """
 
 
+@pytest.mark.long
 @needs("tensorboard", "torch")
 def test_tensorboard_of_torch(place: Path) -> None:
     script = f"DIR = {str(place / 'tb')!r}\nfrom torch.utils.tensorboard import SummaryWriter\n" + WRITER
@@ -94,6 +95,7 @@ def test_tensorboard_of_torch(place: Path) -> None:
     assert list((place / "tb").glob("events.*"))
 
 
+@pytest.mark.long
 @needs("tensorboardX", "torch")
 def test_tensorboardx(place: Path) -> None:
     script = f"DIR = {str(place / 'tb')!r}\nfrom tensorboardX import SummaryWriter\n" + WRITER
@@ -104,6 +106,7 @@ def test_tensorboardx(place: Path) -> None:
     }
 
 
+@pytest.mark.long
 @needs("mlflow")
 def test_mlflow(place: Path) -> None:
     script = """
@@ -122,6 +125,7 @@ def _sqlite() -> bool:
     return find_spec("sqlalchemy") is not None
 
 
+@pytest.mark.long
 @needs("trackio")
 def test_trackio(place: Path) -> None:
     script = (
@@ -132,6 +136,7 @@ def test_trackio(place: Path) -> None:
     assert numbers(told) == {"loss": 2.7, "lr": pytest.approx(1e-3 / 3), "step": 3.0}
 
 
+@pytest.mark.long
 @needs("accelerate", "tensorboard")
 def test_accelerate_without_a_tracker_and_with_one(place: Path) -> None:
     script = """
@@ -164,6 +169,7 @@ Trainer(Net(), arguments, train_dataset=data, eval_dataset=data[:8]).train()
 """
 
 
+@pytest.mark.long
 @needs("transformers", "accelerate")
 def test_the_trainer_of_transformers(place: Path) -> None:
     told = reported(place, f"DIR = {str(place / 'hf')!r}\n" + TRAINER, HOME=str(place), HF_HUB_OFFLINE="1")
@@ -198,8 +204,11 @@ pl.Trainer(accelerator="cpu", max_epochs=2, log_every_n_steps=1, enable_progress
 """
 
 
+@pytest.mark.long
 @needs("lightning")
-@for_each("logger", ["False", "__import__('lightning.pytorch.loggers', fromlist=['x']).CSVLogger(DIR)"])
+@pytest.mark.parametrize(
+    "logger", ["False", "__import__('lightning.pytorch.loggers', fromlist=['x']).CSVLogger(DIR)"]
+)
 def test_lightning(place: Path, logger: str) -> None:
     script = f"DIR = {str(place / 'l')!r}\n" + LIGHTNING.replace("LOGGER", logger)
     told = reported(place, script, HOME=str(place))
@@ -256,7 +265,7 @@ for at in range(500): a.log({"name%d" % at: 1.0}, 7)
     assert "huge" not in tracker.values
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_values_of_a_gpu_are_not_waited_for(place: Path) -> None:
     """A tensor that says it is on a GPU, of a library that would not read it."""
     body = "class Accelerator:\n    def log(self, values, step=None): pass\n"
@@ -276,7 +285,7 @@ Accelerator().log({"loss": Tensor(), "lr": 0.1}, 1)
     assert set(reported(place, script).trackers["accelerate"].values) == {"lr"}
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_only_what_is_new_is_sent(place: Path) -> None:
     body = "class Accelerator:\n    def log(self, values, step=None): pass\n"
     script = pretended(place, body) + "Accelerator().log({'loss': 1.0}, 1)\n"
