@@ -24,7 +24,7 @@ STOPPED_S, QUIET_S = 8.0, 60.0
 def find(view: View) -> Iterable[Finding]:
     """Who keeps the ranks waiting, or in what they disagree."""
     if view.state.phase in (RunPhase.STOPPING, RunPhase.STOPPED):
-        return _at_the_stop(view.state.findings.values())
+        return _at_the_stop(view)
     if view.state.phase not in (RunPhase.STARTING, RunPhase.RUNNING) or not view.history:
         return ()
     waiting = waits.collect(view)
@@ -41,9 +41,15 @@ def find(view: View) -> Iterable[Finding]:
     return (_disagree(view, waiting, chain) or verdicts or _open(view, waiting))[:MOST]
 
 
-def _at_the_stop(findings: Iterable[Finding]) -> Iterable[Finding]:
-    """The verdicts that stood when the user stopped the run: most often they are why it was stopped."""
-    for finding in findings:
+def _at_the_stop(view: View) -> Iterable[Finding]:
+    """The verdicts that stood when the user stopped the run: most often they are why it was stopped.
+
+    Without those of an earlier attempt, which a restart has ended a moment ago.
+    """
+    began = view.state.attempts[-1].began if view.state.attempts else 0.0
+    for finding in view.state.findings.values():
+        if finding.since is not None and finding.since < began:
+            continue
         if finding.alarm and finding.id.startswith(("hang-", "start-")):
             text = finding.text.removeprefix(WHEN_STOPPED)
             yield replace(finding, text=WHEN_STOPPED + text)

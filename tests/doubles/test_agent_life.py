@@ -139,6 +139,22 @@ async def test_a_rank_that_hangs_is_named_with_the_rank_that_waits() -> None:
         dumped = await run.send(Dump("d", "stacks"))
         assert "in hang" in dumped.data["1"]
         assert "in all_reduce" in dumped.data["0"]
+        assert (await run.send(Stop("s"))).ok
+        assert finding_texts(run) == [f"hung when it was stopped: {finding.text}"]
+
+
+async def test_a_hang_that_a_restart_has_ended_is_no_reason_for_the_stop_that_follows() -> None:
+    async with doubled() as (run, runners):
+        await run.hooked()
+        runners.newest.hangs(1)
+        await run.until(lambda state: state.findings)
+        assert (await run.send(Restart("r"))).ok
+        assert (await run.send(Stop("s"))).ok
+        assert finding_texts(run) == []
+
+
+def finding_texts(run: Served) -> list[str]:
+    return [finding.text for finding in run.state.findings.values()]
 
 
 async def test_a_rank_whose_hook_is_silent_is_named_and_the_others_answer() -> None:
