@@ -7,8 +7,9 @@ import json
 import os
 import pty
 import re
-import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -132,13 +133,32 @@ def test_of_many_pairs_those_that_are_bad_are_shown() -> None:
     assert lines[-1] == "No problems found."
 
 
+def read_to_end(terminal: int) -> str:
+    """What is written to the other end of a terminal until it is closed."""
+    text = io.BytesIO()
+    with suppress(OSError):
+        while data := os.read(terminal, 4096):
+            text.write(data)
+    os.close(terminal)
+    return text.getvalue().decode()
+
+
 @pytest.mark.real
 @pytest.mark.torch
-def test_this_node(capsys: pytest.CaptureFixture[str]) -> None:
-    code = main([*HERE, "--json", "--size", "1"])
-    out, err = capsys.readouterr()
-    found = json.loads(out)
-    assert err == ""
+def test_this_node_is_examined_with_a_bar_on_the_terminal_and_json_in_the_pipe(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = pty.openpty()
+    with ThreadPoolExecutor(1) as pool, os.fdopen(theirs, "w") as terminal:
+        drawing = pool.submit(read_to_end, ours)  # a terminal that nobody reads blocks the writer
+        monkeypatch.setattr(sys, "stderr", terminal)
+        code = main([*HERE, "--json", "--size", "1"])
+        terminal.close()
+    drawn = drawing.result()
+    assert "nodes [........................] 0 of 1" in drawn
+    assert "nodes [########################] 1 of 1" in drawn
+    assert drawn.endswith("\r\x1b[K"), "the bar is gone at the end"
+    found = json.loads(capsys.readouterr().out)
     assert code == int(any(one["severity"] == "error" for one in found["findings"]))
     (node,) = found["nodes"]
     assert (node["name"], node["reached"], node["port"]) == ("this node", True, None)
@@ -180,27 +200,3 @@ def test_what_is_refused(
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert sentence in err
-
-
-@pytest.mark.real
-def test_a_bar_on_a_terminal_and_nothing_left_of_it() -> None:
-    """stderr is a terminal, stdout is not: JSON is JSON."""
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [Path(sys.executable).with_name("distui"), *HERE, "--no-pairs", "--json"], stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=theirs,
-    )  # fmt: skip
-    os.close(theirs)
-    shown = io.BytesIO()
-    try:
-        while data := os.read(ours, 4096):  # as it comes: a terminal that nobody reads holds up who writes
-            shown.write(data)
-    except OSError:  # the other end is closed
-        pass
-    os.close(ours)
-    out, _ = process.communicate(timeout=120)
-    drawn = shown.getvalue().decode()
-    assert "nodes [........................] 0 of 1" in drawn
-    assert "nodes [########################] 1 of 1" in drawn
-    assert drawn.endswith("\r\x1b[K")
-    assert json.loads(out)["nodes"]

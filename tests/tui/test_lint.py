@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import subprocess
-import sys
 from argparse import Namespace
 from pathlib import Path
 
@@ -141,15 +139,6 @@ def test_what_ships_is_clean_as_files(capsys: pytest.CaptureFixture[str]) -> Non
     words = shlex.join(str(path) for path in (*presets, *examples))
     code, out, _ = run(f"--json {words}", capsys)
     assert (code, [one for one in json.loads(out)["findings"] if one["severity"] == "error"]) == (0, [])
-
-
-@pytest.mark.real
-def test_as_a_program_without_a_terminal(here: Path) -> None:
-    """One process, as a CI job has it: the exit code is the answer."""
-    command = [sys.executable, "-m", "distui.tui", "lint", "train.sh"]
-    done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (1, "")
-    assert done.stdout.endswith("2 errors\n")
 
 
 @pytest.mark.torch
