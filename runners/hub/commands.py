@@ -11,7 +11,16 @@ from msgspec import structs
 
 from .. import clock, profiling, run_directories, saving
 from ..agentless import forced_stop
-from ..daemon import NO_CLUSTER, RESTART_SECONDS, CommandExecutor, CommandRefused, Handler, Reply, reply
+from ..daemon import (
+    ENDED,
+    NO_CLUSTER,
+    RESTART_SECONDS,
+    CommandExecutor,
+    CommandRefused,
+    Handler,
+    Reply,
+    reply,
+)
 from ..errors import RunError
 from ..formatting import agreeing, duration_text, plural
 from ..model import (
@@ -512,7 +521,12 @@ class Stopping:
     def _answer(self, answers: list[Answer]) -> str:
         """What came of it. Raises CommandRefused unless nothing is left."""
         nodes, ended = self._run.nodes, self._run.state.phase.ended
-        problems = [answer for answer in answers if answer.done is not None and not answer.ok]
+        # A node that connects while the run stops is stopped at once; the second stop may find the part ended.
+        problems = [
+            answer
+            for answer in answers
+            if answer.done is not None and not answer.ok and answer.done.text != ENDED
+        ]
         reasons = [together(problems)] if problems else []
         silent = self._links.silent()
         mute = [nodes.name(node) for node in nodes.alive() if node not in silent]

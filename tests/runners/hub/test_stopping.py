@@ -15,6 +15,7 @@ from patience import HANG_S
 
 from distui.runners import clock
 from distui.runners.hub import launch_order
+from distui.runners.hub.commands import Answer
 from distui.runners.hub.launch_order import LaunchProgress, SkyRequest
 from distui.runners.hub.merged_run import MergedRun
 from distui.runners.hub.routes import Route
@@ -40,10 +41,11 @@ from distui.runners.model import (
     Stage,
     StageChanged,
     Stamped,
+    Stop,
 )
 from distui.runners.wire.client import new_id
 
-from .children import Programs
+from .children import Programs, copied
 from .rehearsal import Rehearsed
 from .scripted_sky import ScriptedSky
 from .site import Site, Viewer, Whole, having, until
@@ -118,15 +120,10 @@ async def held_up(
     """
     halfway = at or run.site.root / "s" / f"slow{node}.sock"
 
-    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(1 << 16):
-            writer.write(data)
-        writer.close()
-
     async def lead(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await gate.wait()
         back, there = await asyncio.open_unix_connection(run.socket(node))
-        await asyncio.gather(carry(reader, there), carry(back, writer))
+        await asyncio.gather(copied(reader, there), copied(back, writer))
 
     async with await asyncio.start_unix_server(lead, halfway):
         yield [
@@ -159,6 +156,23 @@ async def test_a_stop_is_told_to_all_nodes_at_once_also_through_a_hub_that_has_j
         if isinstance(event, RankChanged) and event.state is RankPhase.STOPPED
     )  # fmt: skip
     assert came < ended
+
+
+async def test_a_part_that_had_ended_when_it_was_told_has_stopped(run: Rehearsed) -> None:
+    """A node that connects during a stop is told at once, and perhaps a second time."""
+    await run.begin()
+    async with run.viewer() as viewer:
+        await reached(viewer)
+        assert run.hub is not None
+        assert run.hub.hub is not None
+        ask = run.hub.hub._commands.stopping._ask
+
+        async def twice(command: Stop, node: int) -> Answer:
+            assert (await ask(Stop(new_id()), node)).ok
+            return await ask(command, node)
+
+        run.hub.hub._commands.stopping._ask = twice
+        assert await viewer.stop() == "stopped: no process of the run is left"
 
 
 async def test_a_node_that_goes_away_while_it_stops_is_not_called_stopped(run: Rehearsed) -> None:
