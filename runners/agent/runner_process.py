@@ -106,13 +106,16 @@ class Runner:
                 continue
             # The answer says that pokes reach us from now on: what was reported before it is read then.
             self._writer.write(b'{"op":"ping","id":0}\n')
-            with contextlib.suppress(OSError):
-                while line := await reader.readline():
-                    self.poked.set()
-                    if line.strip():
-                        answer = msgspec.json.decode(line)
-                        self._requests.answer(answer.get("id"), answer)
-            self._writer = None
+            try:
+                with contextlib.suppress(OSError):
+                    while line := await reader.readline():
+                        self.poked.set()
+                        if line.strip():
+                            answer = msgspec.json.decode(line)
+                            self._requests.answer(answer.get("id"), answer)
+            finally:
+                self._writer.close()
+                self._writer = None
             # It left, perhaps because of what it was asked: nobody waits for its answer any longer.
             self._requests.fail(OSError("the runner is gone"))
 

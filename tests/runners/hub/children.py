@@ -45,21 +45,23 @@ class Child:
     @classmethod
     async def start(cls, program: Program, words: tuple[str, ...]) -> Child:
         child = cls()
-        read_in, child.stdin = await _pipe()
-        child.stdout, write_out = await _pipe()
-        child.stderr, write_err = await _pipe()
+        end, read_in, child.stdin = await _pipe()
+        _, child.stdout, write_out = await _pipe()
+        _, child.stderr, write_err = await _pipe()
         pipes = Pipes(read_in, write_out, write_err)
-        child._work = asyncio.create_task(child._run(program, words, pipes))
+        child._work = asyncio.create_task(child._run(program, words, pipes, end))
         return child
 
-    async def _run(self, program: Program, words: tuple[str, ...], pipes: Pipes) -> None:
+    async def _run(
+        self, program: Program, words: tuple[str, ...], pipes: Pipes, stdin: asyncio.ReadTransport
+    ) -> None:
         code = -signal.SIGKILL.value
         try:
             code = await program(words, pipes)
         except asyncio.CancelledError:
             pass
         finally:
-            for pipe in (pipes.stdout, pipes.stderr):
+            for pipe in (pipes.stdout, pipes.stderr, stdin):
                 pipe.close()
             self.returncode = code
             self._over.set()
@@ -83,15 +85,17 @@ class Child:
         return out, err
 
 
-async def _pipe() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _pipe() -> tuple[asyncio.ReadTransport, asyncio.StreamReader, asyncio.StreamWriter]:
     loop = asyncio.get_running_loop()
     read, write = os.pipe()
     reader = asyncio.StreamReader(LIMIT)
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read, "rb", 0))
+    end, _ = await loop.connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read, "rb", 0)
+    )
     transport, protocol = await loop.connect_write_pipe(
         asyncio.streams.FlowControlMixin, os.fdopen(write, "wb", 0)
     )
-    return reader, asyncio.StreamWriter(transport, protocol, None, loop)
+    return end, reader, asyncio.StreamWriter(transport, protocol, None, loop)
 
 
 class Programs:

@@ -112,6 +112,7 @@ class Rehearsed(Whole):
         for runners in self.runners:
             for runner in runners.started:
                 runner.dies()
+        await asyncio.sleep(1.0)  # connections are closed
 
 
 class Served:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from patience import HANG_S
 
 from distui.presets.model import RestartPolicy
 from distui.presets.plan import Place, Plan
@@ -18,7 +19,7 @@ from distui.runners import file_io, run_directories
 from distui.runners.agent import commands
 from distui.runners.agent.hook_clients import Environment
 from distui.runners.agent.processes import state_of
-from distui.runners.agent.runner_process import ServedRun
+from distui.runners.agent.runner_process import Runner, ServedRun
 from distui.runners.daemon import CommandRefused
 from distui.runners.journal import Chronicle
 from distui.runners.model import AttemptStarted, Restart, RunnerLost, RunPhase, Signal, Stop
@@ -96,6 +97,24 @@ async def test_a_restart_waits_for_a_runner_that_is_being_started_anew(site: Sit
         assert restarted(viewer.state), asking.result().text
         await asking
     await run.close()
+
+
+async def test_a_connection_that_a_runner_ends_is_closed_here(tmp_path: Path) -> None:
+    closed, socket = asyncio.Event(), tmp_path / "r.run"
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write_eof()
+        await reader.read()
+        closed.set()
+        writer.close()
+
+    async with await asyncio.start_unix_server(serve, socket):
+        listening = asyncio.create_task(
+            Runner(tmp_path, file_io.identify(socket=str(socket)), None).listen()
+        )
+        await asyncio.wait_for(closed.wait(), HANG_S)
+        listening.cancel()
 
 
 async def test_a_runner_that_never_comes_is_refused(tmp_path: Path) -> None:
