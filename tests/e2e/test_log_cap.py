@@ -62,7 +62,7 @@ def settings(world: World, text: str) -> Path:
     return path
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_a_command_that_writes_58_megabytes_under_the_cap_of_the_settings(world: World) -> None:
     settings(world, '[logs]\ncap = "16MiB"\n')
     checked(world, world.execute(CHATTY, name="chatty"))

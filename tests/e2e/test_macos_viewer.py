@@ -74,7 +74,7 @@ VERBS = (
 )  # fmt: skip
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_verbs_read_what_they_read_on_linux_and_launch_nothing(somebody: World) -> None:
     for words in VERBS:
         here, there = somebody.distui(*words.split()), mac(somebody, *words.split())

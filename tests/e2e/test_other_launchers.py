@@ -98,7 +98,7 @@ def own_pids(status: dict[str, Any]) -> set[int]:
     return {rank["pid"] for rank in status["ranks"]}
 
 
-@of("spawn", long=("loop", "torch.distributed.run", "fork"))
+@of("loop", long=("spawn", "torch.distributed.run", "fork"))
 def test_ranks_of_other_launchers_have_rows_steps_and_stacks(world: World, launcher: str) -> None:
     run = world.run("exec", "--", *commands(world)[launcher])
     first = run.eventually(train_on_two)

@@ -183,7 +183,7 @@ def test_files_are_their_owners_alone_whatever_the_umask(world: World, umask: in
     made = "import os\nopen(os.environ['OUT'], 'w').close()\n"
     out = world.work / "of-the-rank"
     script = str(Path(__file__).parents[2] / "presets" / "examples" / "plain_ddp.py")
-    command = ("launch", "ddp", "--nproc-per-node", "2", "--detach", "--json", "--", script, "--steps", "3")
+    command = ("launch", "ddp", "--nproc-per-node", "1", "--detach", "--json", "--", script, "--steps", "3")
     about = world.distui(*command, umask=umask).fine().json()
     world.distui("wait", about["run"], "--until", "running", umask=umask).fine()
     private(world)
