@@ -165,8 +165,6 @@ class World:
             sys.argv, sys.stdin = streams
             os.umask(mask)
 
-    reads = distui
-
     def python(self, code: str, *words: str) -> Done:
         """`python -c CODE WORDS…` as this user, with distui importable."""
         done = subprocess.run(

@@ -26,14 +26,19 @@ OSC = b"\x1b]9;distui: night: it failed, and nothing restarts it. "
 TERMINAL = {"TERM_PROGRAM": "WezTerm"}
 
 
+def configure(world: World, rule: str) -> None:
+    """Let a terminal be rung where `rule` holds, in a shell that does not say which terminal it is."""
+    folder = world.config / "distui"
+    folder.mkdir(mode=0o700)
+    (folder / "settings.toml").write_text(f'[notify]\nsend = ["terminal:{rule}"]\n')
+    for name in ("TMUX", "STY", "VTE_VERSION", "TERM_PROGRAM"):
+        world.env.pop(name, None)
+
+
 @pytest.fixture
 def night(world: World) -> World:
     """A run that waits for its failure."""
-    folder = world.config / "distui"
-    folder.mkdir(mode=0o700)
-    (folder / "settings.toml").write_text('[notify]\nsend = ["terminal:gave-up"]\n')
-    for name in ("TMUX", "STY", "VTE_VERSION", "TERM_PROGRAM"):
-        world.env.pop(name, None)
+    configure(world, "gave-up")
     assert world.execute(CRASHES, name="night").wait("running") == 0
     return world
 
@@ -132,11 +137,7 @@ def test_a_launch_without_a_cockpit_rings_the_terminal_it_was_typed_in(
     world: World, words: str, rings: int
 ) -> None:
     """Wherever its output goes; also of a run that has failed before anybody could follow it."""
-    folder = world.config / "distui"
-    folder.mkdir(mode=0o700)
-    (folder / "settings.toml").write_text('[notify]\nsend = ["terminal:gave-up"]\n')
-    for name in ("TMUX", "STY", "VTE_VERSION", "TERM_PROGRAM"):
-        world.env.pop(name, None)
+    configure(world, "gave-up")
     options, mark, rest = words.partition(">")
     line = f"{DISTUI} exec --name night {options} -- false {mark}{rest}; stty tostop; {DISTUI} wait night > waited"
     screen = Screen(("sh", "-c", line), {**world.env, **TERMINAL}, world.work)
@@ -152,9 +153,7 @@ def test_a_launch_without_a_cockpit_rings_the_terminal_it_was_typed_in(
 
 @pytest.mark.long
 def test_a_launch_in_the_background_rings_and_is_not_stopped_by_it(world: World) -> None:
-    folder = world.config / "distui"
-    folder.mkdir(mode=0o700)
-    (folder / "settings.toml").write_text('[notify]\nsend = ["terminal:succeeded"]\n')
+    configure(world, "succeeded")
     words = (
         f"stty tostop; {DISTUI} exec --name night -- true > out 2> err < /dev/null & wait $!; echo code $?"
     )
