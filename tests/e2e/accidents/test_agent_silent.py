@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from ..runs import DISTUI, Run, World, kill, removed, until
+from ..runs import DISTUI, Run, World, kill, until
 from ..screen import Screen
 
 COUNT = "import time\nfor n in range(100000):\n    print(n, flush=True)\n    time.sleep(0.05)\n"
@@ -51,23 +51,6 @@ def test_stop_where_the_agent_is_gone_and_the_rank_stopped(world: World) -> None
     kill(run.agent_pid())
     assert run.stop("--grace", "2").code == 0
     stopped(run)
-
-
-@pytest.mark.long
-def test_forced_stop_of_a_folder_that_is_gone(world: World) -> None:
-    """The function needs the id alone."""
-    run = world.execute(COUNT)
-    assert run.wait("running") == 0
-    removed(run.path, world.root)
-    code = (
-        "import asyncio, pathlib, sys\n"
-        "from distui.runners.agentless import forced_stop\n"
-        "print(asyncio.run(forced_stop(pathlib.Path(sys.argv[1]), grace_s=2)))\n"
-    )
-    done = world.python(code, str(run.path))
-    assert "ok=True" in done.out, done
-    assert until(lambda: not run.marked())
-    assert until(lambda: not world.processes()), world.processes()
 
 
 @pytest.mark.real

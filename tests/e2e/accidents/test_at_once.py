@@ -55,30 +55,6 @@ def test_stop_while_torch_is_imported(world: World) -> None:
     assert run.wait() == 1
 
 
-@pytest.mark.long
-def test_restart_during_the_back_off(world: World) -> None:
-    """Who asks for a restart does not wait for the policy's pause."""
-    script = world.script("once.py", "import os, sys, time\n"
-        "print('up', flush=True)\n"
-        "sys.exit(9) if os.environ['DISTUI_ATTEMPT'] == '1' else time.sleep(600)\n")  # fmt: skip
-    run = world.run("launch", "ddp", "--nproc-per-node", "1", "--restarts", "3", "--set", "restart.backoff_s=600",
-                    "--set", "restart.backoff_max_s=600", "--", script)  # fmt: skip
-    run.eventually(lambda now: now["attempts"] and now["attempts"][0]["outcome"] == "failed")
-    run.distui("restart", "--yes").fine()
-    status = run.status()
-    assert (status["state"], status["attempt"]) == ("running", 2)
-    assert status["attempts"][1]["cause"] == "restart"
-
-
-@pytest.mark.long
-def test_stop_during_the_back_off(world: World) -> None:
-    run = world.execute("import sys\nsys.exit(9)\n", "--restarts", "9")
-    assert until(lambda: run.of("RestartDelayed")), run.describe()
-    run.stop().fine()
-    assert run.status()["state"] == "stopped"
-    assert not run.marked()
-
-
 @pytest.mark.real
 def test_stop_twice_at_once(world: World) -> None:
     """Both are told that it has stopped, or that it had."""
@@ -96,7 +72,7 @@ def test_stop_twice_at_once(world: World) -> None:
     assert len(run.of("RunEnded")) == 1
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_stop_and_restart_at_once(world: World) -> None:
     """Whatever comes first, the run ends and says so to both."""
     run = world.execute(UP, "--grace", "2")

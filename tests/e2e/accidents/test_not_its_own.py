@@ -104,7 +104,7 @@ def test_run_json_that_says_another_kind(world: World, kind: str) -> None:
     run.stop().fine()
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_a_copy_is_not_the_run(world: World) -> None:
     run = live(world)
     before = set(run.marked())

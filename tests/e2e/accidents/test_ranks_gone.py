@@ -65,27 +65,6 @@ time.sleep(600)
 """
 
 
-@pytest.mark.long
-@pytest.mark.torch
-def test_killed_beyond_the_limit(world: World) -> None:
-    """Restarted while the policy allows, then given up with a report that names the rank and the signal."""
-    run = world.ddp("--restarts", "1", "--set", "restart.backoff_s=0.1").healthy()
-    os.kill(run.pids()[1], signal.SIGKILL)
-    run.eventually(lambda now: now["attempt"] == 2 and now["state"] == "running")
-    run.healthy()
-    os.kill(run.pids()[0], signal.SIGKILL)
-    assert run.wait() == 1
-    status = run.status()
-    assert status["state"] == "failed"
-    first, second = status["attempts"]
-    assert (first["outcome"], second["outcome"], second["cause"]) == ("failed", "failed", "failure")
-    assert (first["first_cause"]["rank"], first["first_cause"]["signal"]) == (1, "SIGKILL")
-    assert (second["first_cause"]["rank"], second["first_cause"]["signal"]) == (0, "SIGKILL")
-    assert "rank 0" in status["text"]
-    assert "SIGKILL" in run.distui("status").fine().out
-    assert not run.marked()
-
-
 @pytest.mark.real
 def test_one_that_ignores_sigterm(world: World) -> None:
     """Grace, then SIGKILL."""
@@ -129,8 +108,8 @@ def test_a_grandchild_outlives_its_job(world: World) -> None:
     assert not run.marked()
 
 
-@pytest.mark.real
-@pytest.mark.parametrize("agent", ["stopped", pytest.param("lives", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("agent", ["stopped", "lives"])
 def test_a_child_without_the_marker(world: World, agent: str) -> None:
     """It has left its session and dropped its whole environment; it is a child of a rank all the same."""
     run = world.execute(UNMARKED)

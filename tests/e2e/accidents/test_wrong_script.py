@@ -20,22 +20,6 @@ def test_a_script_with_a_syntax_error(world: World) -> None:
     assert not [*world.runs.glob("*")]
 
 
-def test_a_command_that_is_not_there(world: World) -> None:
-    done = world.distui("exec", "--", "no-such-command-here", "--flag")
-    assert done.code in (1, 2)
-    assert "Traceback" not in done.err
-    assert "no-such-command-here" in done.err + done.out
-
-
-@pytest.mark.long
-def test_a_command_that_fails(world: World) -> None:
-    run = world.execute("import sys\nsys.stderr.write('out of luck\\n')\nsys.exit(3)\n")
-    assert run.wait() == 1
-    status = run.status()
-    assert (status["state"], status["exit_code"]) == ("failed", 3)
-    assert status["attempts"][0]["first_cause"]["last_lines"] == ["out of luck"]
-
-
 @pytest.mark.real
 def test_the_users_modules_shadow_nothing_of_ours(world: World) -> None:
     """A training directory with a select.py, a platform.py or a runner.py of its own is no reason to fail."""

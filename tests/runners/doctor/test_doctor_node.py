@@ -193,7 +193,7 @@ def test_it_runs_on_python_3_8() -> None:
         assert any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body)
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_it_answers_with_every_python_that_is_here() -> None:
     names = [f"python3.{minor}" for minor in range(8, 16)]
     here = [

@@ -95,12 +95,6 @@ async def test_what_goes_wrong_is_said_of_its_side(session: NodeSession, folder:
 
 
 @pytest.mark.long
-async def test_the_first_side_that_is_killed_is_named(session: NodeSession, folder: Path) -> None:
-    result = await try_group(members(session, faults.python(folder, "killed"), ""), (0, 1), SIZE, HANG_S)
-    assert result.problem == "r0, in meeting the other: its process was killed by signal 9"
-
-
-@pytest.mark.long
 async def test_a_side_that_hangs_is_given_up(session: NodeSession, folder: Path) -> None:
     """By torch's own limit, which the side that waits reports, or by ours where they have met too late for it."""
     both = members(session, "", faults.python(folder, "stopped"))

@@ -127,7 +127,7 @@ async def test_a_runner_that_never_comes_is_refused(tmp_path: Path) -> None:
         await restarts.check_runner()
 
 
-@pytest.mark.real
+@pytest.mark.long
 async def test_a_stopped_agent_is_named_and_asked_nothing(site: Site) -> None:
     run = Whole(site, site.script())
     run.start()

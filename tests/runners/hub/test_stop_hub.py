@@ -65,7 +65,7 @@ async def replace(site: Site, number: signal.Signals, when: str) -> None:
     assert await asyncio.to_thread(until, lambda: not having(f"XDG_STATE_HOME={site.root / 'state'}"))
 
 
-@pytest.mark.real
+@pytest.mark.long
 async def test_a_hub_that_cannot_start_ends_nothing_in_its_name(site: Site) -> None:
     """Its nodes train on elsewhere: the run is not written down as stopped."""
     run = Whole(site, site.script())
