@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from doubles.served import FakeGpus
 from msgspec import structs
 from patience import HANG_S
 
+from distui.presets.plan import Place, Plan, Request, command_plan
 from distui.runners.agent.__main__ import Agent
 from distui.runners.agent.server import AgentServer
 from distui.runners.hub import routes
@@ -43,18 +45,24 @@ class NodeRunner(FakeRunner):
 
     async def _begin(self) -> None:
         await super()._begin()
+        self.hooks[0].env |= {"RANK": str(self._node), "WORLD_SIZE": "2"}
         self.writes(0, f"node {self._node} begins\ntick 1\n")
 
 
 class Rehearsed(Whole):
     """See the module. `await begin()`, and steer the ranks by `runner(node)`."""
 
-    def __init__(self, site: Site, nodes: int = 2, name: str = "many", **request: Any) -> None:
-        self._request = request
-        super().__init__(site, ("train",), nodes, name)
-        self.runners = [FakeRunners(NodeRunner) for _ in range(nodes)]
+    def __init__(self, site: Site, hook: bool = False) -> None:
+        """`hook`: whether the ranks have hooks, which count steps and tell where a rank stands."""
+        self._hook = hook
+        super().__init__(site, ("train",))
+        self.runners = [FakeRunners(NodeRunner) for _ in self.parts]
         self.agents: dict[int, Served] = {}
         self.hub: Served | None = None
+
+    def planned(self, command: tuple[str, ...], name: str, place: Place, nodes: int) -> Plan:
+        request = Request(name=name, hook=self._hook, grace_s=2.0)
+        return replace(command_plan(command, request, place), nnodes=nodes)
 
     def runner(self, node: int) -> FakeRunner:
         """The newest runner of a node."""

@@ -95,7 +95,7 @@ async def test_a_restart_waits_for_a_runner_that_is_being_started_anew(site: Sit
 
         await viewer.until(lambda state: restarted(state) or asking.done())
         assert restarted(viewer.state), asking.result().text
-        await asking
+        asking.cancel()
     await run.close()
 
 

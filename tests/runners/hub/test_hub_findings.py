@@ -1,0 +1,83 @@
+"""What a hub says of ranks on two nodes: once, whatever becomes of the hub. test_hub_diagnosis.py has it with torch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from distui.presets.finding import Finding
+from distui.runners.model import FindingCleared, FindingRaised, Restart, RunPhase, Stamped
+from distui.runners.state import RunState
+from distui.runners.wire.client import new_id
+
+from .rehearsal import Rehearsed
+from .site import Site
+
+
+@pytest.fixture
+async def trained(site: Site) -> AsyncIterator[Rehearsed]:
+    """One whose ranks have hooks."""
+    made = Rehearsed(site, hook=True)
+    await made.begin()
+    yield made
+    await made.close()
+
+
+def stepping(state: RunState) -> bool:
+    return len(state.ranks) == 2 and all(rank.sample and rank.sample.step for rank in state.ranks.values())
+
+
+def raised(told: list[Stamped]) -> list[Finding]:
+    """Alarms, as often as they were raised."""
+    events = [one.event for one in told]
+    return [
+        one.finding for one in events if isinstance(one, FindingRaised) and one.finding.severity != "note"
+    ]
+
+
+async def test_a_hang_of_the_second_node_is_told_once_also_by_another_hub_and_cleared(
+    trained: Rehearsed,
+) -> None:
+    async with trained.viewer() as viewer:
+        await viewer.until(stepping)
+        trained.runner(1).hooks[0].hang()
+        trained.runner(0).hooks[0].wait()
+        state = await viewer.until(lambda state: state.findings)
+        (found,) = state.findings.values()
+        assert (found.id, found.rank, found.node, found.severity) == ("hang-not-joined", 1, 1, "error")
+        assert found.text.startswith(
+            "rank 1 on host1 sleeps at train.py:12 hang; rank 0 waits for it in all_reduce"
+        )
+        await trained.kill_hub()
+    async with trained.viewer() as viewer:
+        await asyncio.sleep(20.0)  # in which a hub that knows nothing of it would find it anew
+        assert [one.id for one in viewer.state.findings.values()] == ["hang-not-joined"]
+        assert (await viewer.link.send(Restart(new_id()))).ok
+        await viewer.until(lambda state: not state.findings)
+        await viewer.stop()
+    assert [one.id for one in raised(trained.journal())] == ["hang-not-joined"]
+    assert sum(isinstance(one.event, FindingCleared) for one in trained.journal()) == 1
+    assert [raised(trained.part_journal(node)) for node in (0, 1)] == [[], []]
+
+
+async def test_an_exception_on_the_second_node_is_told_of_that_node_and_once(trained: Rehearsed) -> None:
+    async with trained.viewer() as viewer:
+        await viewer.until(stepping)
+        trained.runner(1).writes(
+            0,
+            "Traceback (most recent call last):\n"
+            '  File "/train.py", line 7, in <module>\n'
+            "ValueError: label 1007 is out of range\n",
+            "err",
+        )
+        trained.runner(1).exits(0, 1)
+        trained.runner(0).exits(0)
+        state = await viewer.until(lambda state: state.phase.ended)
+    assert state.phase is RunPhase.FAILED
+    (found,) = raised(trained.journal())
+    assert (found.id, found.rank, found.node) == ("died-exception", 1, 1)
+    assert "host1" in state.end_text
+    assert "label 1007" in state.end_text
+    assert [raised(trained.part_journal(node)) for node in (0, 1)] == [[], []]
