@@ -19,6 +19,8 @@ from .telemetry.proc import is_own, pids, read_stat
 from .wire.client import LinkError, NoListenerError, SilentError, SocketLink, ensure_private
 
 RUNNER = b"/inrank/launch.py"
+CAUSES = (b"restart", b"failure")
+"""Last argument of a runner that is not the first one of its run."""
 UNSEEN_TRIES, UNSEEN_S = 5, 0.05
 """How often, and after how many seconds again, a lock whose holder is not listed is tried."""
 FRESH_S = 0.2
@@ -150,11 +152,17 @@ def _started_for(words: list[bytes]) -> tuple[bytes, str]:
     for at, word in enumerate(words[:7]):
         if at > 1 and words[at - 1] == b"run" and words[at - 2] in AGENTS:
             return word, "agent"
-        if (
-            at and words[at - 1].endswith(RUNNER) and len(words) <= at + 3
-        ):  # a nested one has more arguments
+        if at and words[at - 1].endswith(RUNNER) and _is_outermost(words[at + 1 :]):
             return word, "runner"
     return b"", ""
+
+
+def _is_outermost(words: list[bytes]) -> bool:
+    """Whether a runner with these arguments is the run's own: a nested one has those of torchrun.
+
+    The arguments are the number of failures and, if it is not the first runner, why it was started.
+    """
+    return len(words) <= 2 or (len(words) == 3 and words[1] in CAUSES)
 
 
 def locked(path: Path) -> bool:

@@ -325,6 +325,7 @@ def test_a_lost_run_says_so_and_is_restarted_once_with_the_changes(world: World)
     assert b"hush-hush" not in run.file("journal.jsonl")
     run.distui("restart", "--yes").fine()
     assert [one["cause"] for one in run.status()["attempts"]] == ["launch", "restart", "restart"]
+    lose_journal(run)
 
 
 @pytest.mark.real
@@ -349,17 +350,13 @@ def test_the_end_is_kept_in_a_second_place(world: World) -> None:
     run.distui("restart", "--yes").refused(1, "rerun")
 
 
-@pytest.mark.real
-def test_a_journal_that_is_lost_under_a_live_run(world: World) -> None:
+def lose_journal(run: Run) -> None:
     """A new agent knows by the runner's report what its journal said; ranks of later attempts are let be."""
-    run = live(world)
-    run.distui("restart", "--yes").fine()
-    run.distui("restart", "--yes").fine()
     pids = run.pids()
     kill(run.agent_pid())
     (run.path / "journal.jsonl").unlink()
     status = run.status()
     assert (status["state"], status["attempt"]) == ("running", 3)
     assert [rank["pid"] for rank in status["ranks"]] == pids
-    assert until(lambda: len(run.file("node-0/attempt-003/rank-0.out")) > 0)
+    assert until(lambda: run.file("node-0/attempt-003/rank-0.out"))
     assert sorted(run.marked()) == sorted([run.runner_pid(), *pids])
