@@ -25,6 +25,7 @@ install: $(STAMP) ## set up .venv, and nothing else
 $(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "distui needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@echo 'Creating $(VENV)'
 	@$(PYTHON) -m venv $(VENV) || { echo "Install python3-venv first: apt-get install python3-venv" >&2; exit 1; }
 
 $(STAMP): pyproject.toml | $(BIN)/pip
