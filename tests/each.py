@@ -60,11 +60,16 @@ class Failures:
         self.cases = cases
         self.exceptions: list[BaseException] = []
         self.names: list[str] = []
+        self.skipped = 0
 
     @contextmanager
     def of(self, case: dict[str, Any]) -> Iterator[None]:
         try:
             yield
+        except pytest.skip.Exception:
+            self.skipped += 1
+            if self.skipped == self.cases:
+                raise
         except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - reported with the others
             name = ", ".join(f"{key}={value!r}"[:LONGEST_NAME] for key, value in case.items())
             error.add_note(f"in the case {name}")

@@ -18,9 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from patience import slowness
-
-pytestmark = pytest.mark.real
+from patience import HANG_S
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("presets", "runners", "tui")
@@ -42,15 +40,10 @@ NEEDED = (
 """Files that no import would miss at build time."""
 
 
-def limit(seconds: float) -> int:
-    """Whole seconds that this may take, where it takes `seconds` at most on a machine with nothing else to do."""
-    return round(seconds * slowness())
-
-
 def run(*words: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
     """Stdout of a command that succeeds."""
     done = subprocess.run(
-        words, cwd=cwd, env=env, capture_output=True, text=True, timeout=limit(120), check=False
+        words, cwd=cwd, env=env, capture_output=True, text=True, timeout=HANG_S, check=False
     )
     assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
     return done.stdout
@@ -89,7 +82,9 @@ def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(sdist, "wheel", tmp_path_factory.mktemp("wheel") / "built")
 
 
-def test_a_wheel_holds_the_rooms_and_nothing_else(wheel: Path) -> None:
+@pytest.mark.real
+def test_a_wheel_holds_the_rooms_and_nothing_else(sdist: Path, wheel: Path, tmp_path: Path) -> None:
+    """Also one that is built from the tree, without a source distribution."""
     with zipfile.ZipFile(wheel) as archive:
         held = {item for item in archive.namelist() if not item.endswith("/")}
     about = f"distui-{VERSION}.dist-info/"
@@ -98,8 +93,15 @@ def test_a_wheel_holds_the_rooms_and_nothing_else(wheel: Path) -> None:
     assert {item.removeprefix(about) for item in held if item.startswith(about)} == {
         "METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"
     }  # fmt: skip
+    with zipfile.ZipFile(build(ROOT, "wheel", tmp_path / "direct")) as direct:
+        assert {item for item in direct.namelist() if not item.endswith("/")} == held
+    kept = {path.relative_to(sdist).as_posix() for path in sdist.rglob("*") if path.is_file()}
+    tested = ("Makefile", "docs/index.md", "tests/test_packaging.py")
+    assert kept >= {"README.md", "LICENSE", "CHANGELOG.md", *tested}, "a source distribution can be tested"
+    assert not (sdist / ".editable").exists()
 
 
+@pytest.mark.real
 def test_the_page_of_a_package_index_has_no_broken_picture(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         about = email.message_from_bytes(archive.read(f"distui-{VERSION}.dist-info/METADATA"))
@@ -114,27 +116,6 @@ def test_the_page_of_a_package_index_has_no_broken_picture(wheel: Path) -> None:
     assert not re.findall(r"\]\((?!https?:|#)[^)]*\)", page), "nothing points to files of a checkout"
     assert "rank state           pid GPU" in page, "the first screen is there as text"
     assert "make demo" in page
-
-
-def test_a_wheel_from_the_tree_is_the_same(wheel: Path, tmp_path: Path) -> None:
-    with (
-        zipfile.ZipFile(build(ROOT, "wheel", tmp_path / "direct")) as direct,
-        zipfile.ZipFile(wheel) as built,
-    ):
-        assert sorted(direct.namelist()) == sorted(built.namelist())
-
-
-def test_a_source_distribution_can_be_tested(sdist: Path) -> None:
-    kept = {path.relative_to(sdist).as_posix() for path in sdist.rglob("*") if path.is_file()}
-    assert kept >= {
-        "README.md",
-        "LICENSE",
-        "CHANGELOG.md",
-        "Makefile",
-        "docs/index.md",
-        "tests/test_packaging.py",
-    }
-    assert not (sdist / ".editable").exists()
 
 
 @pytest.fixture(scope="module")
@@ -166,19 +147,10 @@ def clean(tmp_path: Path) -> Iterator[dict[str, str]]:
         }
 
 
-def test_nothing_generic_is_installed(installed: Path) -> None:
-    (site,) = installed.parent.glob("lib/python*/site-packages")
-    assert {path.name for path in site.iterdir()} == {
-        "distui", f"distui-{VERSION}.dist-info", "borrowed.pth"
-    }  # fmt: skip
-
-
-def test_the_shim_can_be_executed(installed: Path) -> None:
-    (shim,) = installed.parent.glob("lib/python*/site-packages/distui/runners/inrank/shim/torchrun")
-    assert os.access(shim, os.X_OK)
-
-
-def test_the_installed_command_plans(installed: Path, clean: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.real
+def test_the_installed_command_plans_and_runs(
+    installed: Path, clean: dict[str, str], tmp_path: Path
+) -> None:
     assert run(installed / "distui", "--version", env=clean) == f"distui {VERSION}\n"
     (tmp_path / "x.py").write_text("print('hello')\n")
     words = ("plan", "ddp", "--nproc-per-node", "2", "--json", "--", "x.py", "--lr", "1e-3")
@@ -186,18 +158,15 @@ def test_the_installed_command_plans(installed: Path, clean: dict[str, str], tmp
     assert plan["command"] == ["x.py", "--lr", "1e-3"]
     assert plan["nproc_per_node"] == 2
     assert plan["python"] == str(installed / "python")
-
-
-def test_the_installed_command_runs(installed: Path, clean: dict[str, str], tmp_path: Path) -> None:
     distui = installed / "distui"
     said = ("exec", "--name", "hello", "--detach", "--", "sh", "-c", "echo it ran")
     run(distui, *said, cwd=tmp_path, env=clean)
-    run(distui, "wait", "hello", "--timeout", str(limit(60)), env=clean)
+    run(distui, "wait", "hello", "--timeout", f"{HANG_S:g}", env=clean)
     assert json.loads(run(distui, "status", "hello", "--json", env=clean))["state"] == "succeeded"
     assert "it ran" in run(distui, "logs", "hello", env=clean)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def torchless(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """bin/ of an environment that has the wheel and all that it needs, and no torch."""
     place = tmp_path_factory.mktemp("torchless") / "venv"
@@ -217,18 +186,19 @@ def torchless(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return place / "bin"
 
 
+@pytest.mark.real
 def test_the_demo_works_without_torch(torchless: Path, clean: dict[str, str]) -> None:
     """The first command after an install: it says that nothing is trained, and the exact command that mends it."""
     env = {**clean, "PATH": str(torchless)}
     distui = str(torchless / "distui")
     done = subprocess.run([distui, "demo", "--detach", "--steps", "40"], env=env, capture_output=True, text=True,
-                          timeout=limit(60), check=False)  # fmt: skip
+                          timeout=HANG_S, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "trains nothing" in done.stderr
     assert f"install --python {torchless}/python3 torch" in done.stderr or (
         f"{torchless}/python3 -m pip install torch" in done.stderr
     )
-    run(distui, "wait", "demo", "--timeout", str(limit(60)), env=env)
+    run(distui, "wait", "demo", "--timeout", f"{HANG_S:g}", env=env)
     told = run(distui, "logs", "demo", env=env)
     assert "step 40 loss" in told
     losses = [float(line.split("loss ")[1].split()[0]) for line in told.splitlines() if " loss " in line]
@@ -238,20 +208,21 @@ def test_the_demo_works_without_torch(torchless: Path, clean: dict[str, str]) ->
     assert status["ranks"][0]["step"] is None, "no optimizer, no step"
 
 
+@pytest.mark.long
 def test_what_was_asked_for_is_not_replaced(torchless: Path, clean: dict[str, str]) -> None:
     env = {**clean, "PATH": str(torchless)}
     for words in (("--preset", "fsdp2"), ("--python", str(torchless / "python"))):
         done = subprocess.run([torchless / "distui", "demo", "--detach", *words], env=env, capture_output=True,
-                              text=True, timeout=limit(60), check=False)  # fmt: skip
+                              text=True, timeout=HANG_S, check=False)  # fmt: skip
         assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
         assert "has no torch: install it there (`" in done.stderr
 
 
-@pytest.mark.torch
 @pytest.mark.long
+@pytest.mark.torch
 def test_the_demo_takes_an_interpreter_with_torch(torchless: Path, clean: dict[str, str]) -> None:
     distui = torchless / "distui"
     run(distui, "demo", "--detach", "--steps", "5", "--python", sys.executable, env=clean)
-    run(distui, "wait", "demo", "--timeout", str(limit(100)), env=clean)
+    run(distui, "wait", "demo", "--timeout", f"{HANG_S:g}", env=clean)
     ranks = json.loads(run(distui, "status", "demo", "--json", env=clean))["ranks"]
     assert [(one["state"], one["step"]) for one in ranks] == [("succeeded", 5)] * 2

@@ -56,21 +56,16 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, l
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("kind", ["ddp", "zero1"])
-def test_every_number_is_that_of_bare_ddp(trained: Any, kind: str) -> None:
-    for bare, adopted in zip(trained["bare"][1], trained[kind][1], strict=True):
-        for case, (wanted, seen) in enumerate(zip(bare["cases"], adopted["cases"], strict=True)):
-            assert seen["losses"] == wanted["losses"], case
-            assert {
-                name: torch.equal(value, wanted["weights"][name]) for name, value in seen["weights"].items()
-            } == dict.fromkeys(wanted["weights"], True), case
-
-
-@pytest.mark.real
-def test_a_checkpoint_of_one_rank_alone_is_whole(trained: Any) -> None:
+def test_every_number_and_checkpoint_is_that_of_bare_ddp(trained: Any) -> None:
+    for kind in ("ddp", "zero1"):
+        for bare, adopted in zip(trained["bare"][1], trained[kind][1], strict=True):
+            for case, (wanted, seen) in enumerate(zip(bare["cases"], adopted["cases"], strict=True)):
+                assert seen["losses"] == wanted["losses"], (kind, case)
+                assert same(wanted["weights"], seen["weights"]), (kind, case)
     for case in range(CASES):
         bare, sharded = (torch.load(trained[kind][0] / f"saved-{case}.pt") for kind in ("bare", "zero1"))
         assert same(bare, sharded), case
+    assert trained["bare"][1][0]["described"] == (set(), "")
 
 
 def same(one: Any, other: Any) -> bool:
@@ -92,10 +87,8 @@ def test_zero1_holds_about_half_of_the_states_in_each_rank(trained: Any) -> None
     assert strategies == {"zero1"}
     assert "zero1 applied at adopting.py:" in text
     assert re.search(r"\d+ of \d+ parameters are updated on this rank", text), text
-    assert trained["bare"][1][0]["described"] == (set(), "")
 
 
-@pytest.mark.real
 @pytest.mark.long  # tests/e2e/test_adopt.py has one of a launch
 @pytest.mark.parametrize("start", ["bare", "zero1"])
 def test_a_checkpoint_goes_on_under_the_other(trained: Any, tmp_path: Path, start: str) -> None:
@@ -113,7 +106,7 @@ def test_a_checkpoint_goes_on_under_the_other(trained: Any, tmp_path: Path, star
         assert same(plain, other), case
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_a_training_script_computes_the_same_and_saves_the_same(tmp_path: Path) -> None:
     seen = {}
     for name, env in (
@@ -127,7 +120,7 @@ def test_a_training_script_computes_the_same_and_saves_the_same(tmp_path: Path) 
     assert same(seen["bare"][1], seen["zero1"][1])
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_a_rank_that_ends_waits_until_the_others_have_what_they_need(tmp_path: Path) -> None:
     script = tmp_path / "late.py"
     script.write_text(LATE)
@@ -135,7 +128,7 @@ def test_a_rank_that_ends_waits_until_the_others_have_what_they_need(tmp_path: P
     assert "saved 8" in output
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_a_rank_that_the_others_wait_for_leaves(tmp_path: Path) -> None:
     script = tmp_path / "uneven.py"
     script.write_text(UNEVEN)
@@ -260,18 +253,12 @@ STOPPED = {
 }
 
 
-QUICK = (
-    "a step behind except Exception",
-    "a part of the model",
-    "no call",
-    "another optimizer",
-    "a closure",
-)
-
-
-@pytest.mark.real
 @pytest.mark.parametrize(
-    "case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.long) for case in STOPPED]
+    "case",
+    [
+        pytest.param(case, marks=pytest.mark.real if case == "another optimizer" else pytest.mark.long)
+        for case in STOPPED
+    ],
 )
 def test_what_cannot_be_applied_stops_the_run_with_a_sentence(tmp_path: Path, case: str) -> None:
     strategy, text, words = STOPPED[case]
@@ -284,7 +271,7 @@ def test_what_cannot_be_applied_stops_the_run_with_a_sentence(tmp_path: Path, ca
     assert words in lines[0]
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_a_hook_of_the_scripts_own_beside_the_presets_is_refused(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(f"{BEGIN}model = DDP(net)\nmodel.register_comm_hook(None, lambda _, bucket: None)\n")
@@ -295,7 +282,7 @@ def test_a_hook_of_the_scripts_own_beside_the_presets_is_refused(tmp_path: Path)
         finished(torchrun(script), env, tmp_path)
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_half_precision_computes_in_it_and_returns_fp32(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(f"{BEGIN}model = DDP(net)\nout = model(torch.randn(2, 8))\nexact = net(torch.randn(2, 8))\n"
@@ -371,7 +358,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.real
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "options", "lines"),
     [
@@ -382,7 +369,6 @@ dist.destroy_process_group()
             {"activation_checkpointing": True},
             6,
             id="compiled behind the call",
-            marks=pytest.mark.long,
         ),
     ],
 )

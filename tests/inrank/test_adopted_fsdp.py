@@ -54,26 +54,32 @@ def near(one: Any, other: Any) -> bool:
     return bool(one == pytest.approx(other, **LOSSES) if isinstance(one, float) else one == other)
 
 
-@pytest.mark.real
 @pytest.mark.parametrize(
-    "name", [name if name == "fsdp2" else pytest.param(name, marks=pytest.mark.long) for name in PRESETS]
+    ("name", "cases"),
+    [
+        pytest.param("fsdp2", 6, marks=pytest.mark.real),
+        *(pytest.param(name, CASES, marks=pytest.mark.long) for name in PRESETS),
+    ],
 )
-def test_losses_updates_and_checkpoints_are_those_of_bare_ddp(bare: Any, tmp_path: Path, name: str) -> None:
-    seen = results(tmp_path / name, PRESETS[name])
+def test_losses_updates_and_checkpoints_are_those_of_bare_ddp(
+    bare: Any, tmp_path: Path, name: str, cases: int
+) -> None:
+    seen = results(tmp_path / name, PRESETS[name], cases=cases)
     for wanted, adopted in zip(bare[1], seen, strict=True):
-        for case, (plain, sharded) in enumerate(zip(wanted["cases"], adopted["cases"], strict=True)):
+        for case, (plain, sharded) in enumerate(
+            zip(wanted["cases"][:cases], adopted["cases"], strict=True)
+        ):
             assert sharded["losses"] == pytest.approx(plain["losses"], **LOSSES), case
             assert near(plain["weights"], sharded["weights"]), case
-    for case in range(CASES):
+    for case in range(cases):
         one, other = (torch.load(folder / f"saved-{case}.pt") for folder in (bare[0], tmp_path / name))
         assert near(one, other), case
     if name == "fsdp2":
-        whole = sum(case["held"] for case in bare[1][0]["cases"])
+        whole = sum(case["held"] for case in bare[1][0]["cases"][:cases])
         assert all(sum(case["held"] for case in rank["cases"]) < 0.75 * whole for rank in seen)
         assert "fsdp2 applied at adopting.py:" in seen[0]["described"][1]
 
 
-@pytest.mark.real
 @pytest.mark.long  # tests/e2e/test_adopt.py has one of a launch
 @pytest.mark.parametrize("start", ["bare", "fsdp2"])
 def test_a_checkpoint_goes_on_under_the_other(bare: Any, tmp_path: Path, start: str) -> None:
@@ -89,7 +95,7 @@ def test_a_checkpoint_goes_on_under_the_other(bare: Any, tmp_path: Path, start: 
         assert near(plain, other), case
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_a_training_script_with_an_evaluation_on_rank_0_alone_computes_and_saves_the_same(
     tmp_path: Path,
 ) -> None:
@@ -108,7 +114,8 @@ def test_a_training_script_with_an_evaluation_on_rank_0_alone_computes_and_saves
     assert near(seen["bare"][1], seen["fsdp2"][1])
 
 
-@pytest.mark.parametrize("name", ["fsdp2", pytest.param("fsdp2-zero2", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["fsdp2", "fsdp2-zero2"])
 def test_loops_of_many_kinds_compute_what_they_do_bare(tmp_path: Path, name: str) -> None:
     seen = {}
     for kind, env in (("bare", environment()), ("adopted", PRESETS[name])):
@@ -252,19 +259,8 @@ STOPPED = {
 }  # fmt: skip
 
 
-QUICK = (
-    "a list of old parameters",
-    "a value that one rank reads",
-    "a later pass of one rank",
-    "other data",
-    "an output of its own",
-    "parameters of functional_call",
-)
-
-
-@pytest.mark.parametrize(
-    "case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.long) for case in STOPPED]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("case", STOPPED)
 def test_what_would_hang_or_be_wrong_stops_the_run_with_a_sentence(tmp_path: Path, case: str) -> None:
     text, words = STOPPED[case]
     script = tmp_path / "script.py"

@@ -40,14 +40,11 @@ def bare_loops(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     return results(tmp_path_factory.mktemp("bare") / "loops", "loops.py", environment())
 
 
-QUICK = (("ddp", "activation_checkpointing"), ("fsdp2", "both"))
 ALL = [(kind, option) for kind in ("ddp", "zero1", "fsdp2") for option in (*LAYERS, "both")]
 
 
-@pytest.mark.parametrize(
-    ("kind", "option"),
-    [pytest.param(*each, marks=() if each in QUICK else pytest.mark.long) for each in ALL],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("kind", "option"), ALL)
 def test_loops_with_checkpointed_and_compiled_layers_compute_what_they_do_bare(
     bare_loops: list[Any], tmp_path: Path, kind: str, option: str
 ) -> None:
@@ -61,7 +58,8 @@ def whole_batches(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     return results(tmp_path_factory.mktemp("bare") / "batches", "accumulating.py", environment(), "1")
 
 
-@pytest.mark.parametrize("kind", [pytest.param("ddp", marks=pytest.mark.long), "zero1", "fsdp2"])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["ddp", "zero1", "fsdp2"])
 def test_accumulated_batches_train_as_whole_ones(
     whole_batches: list[Any], tmp_path: Path, kind: str
 ) -> None:
@@ -137,9 +135,8 @@ def stops(tmp_path: Path, text: str, env: dict[str, str], words: str) -> None:
     assert any(words in line for line in lines), str(raised.value)
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=() if "buffer" in case else pytest.mark.long) for case in STOPPED]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("case", STOPPED)
 def test_what_would_compute_something_else_stops_with_a_sentence(tmp_path: Path, case: str) -> None:
     kind, options, text, words = STOPPED[case]
     stops(tmp_path, text, adopting(kind, options), words)

@@ -73,6 +73,7 @@ def trained(folder: Path, name: str, env: dict[str, str], *start: str) -> dict[s
     return result
 
 
+@pytest.mark.long
 def test_every_number_is_that_of_the_script_alone_and_checkpoints_go_on_there(tmp_path: Path) -> None:
     bare, adopted = (
         trained(tmp_path, name, env)
@@ -160,12 +161,8 @@ STOPPED = {
 }  # fmt: skip
 
 
-QUICK = ("ranks that train for themselves", "gradients that differ later")
-
-
-@pytest.mark.parametrize(
-    "case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.long) for case in STOPPED]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("case", STOPPED)
 def test_ranks_that_differ_stop_before_the_step_with_a_sentence(tmp_path: Path, case: str) -> None:
     text, words, steps = STOPPED[case]
     script = tmp_path / "script.py"
@@ -179,7 +176,8 @@ def test_ranks_that_differ_stop_before_the_step_with_a_sentence(tmp_path: Path, 
     assert output.count("stepped 0") == steps, output
 
 
-@for_each(
+@pytest.mark.long
+@pytest.mark.parametrize(
     ("env", "words"),
     [
         (adopting("fsdp2"), "has not called DistributedDataParallel before, where --adopt applies fsdp2"),

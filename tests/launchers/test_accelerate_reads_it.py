@@ -12,7 +12,7 @@ from each import for_each
 from .hf import needs_hf
 from .plans import OF_ACCELERATE, plan
 
-pytestmark = [needs_hf, pytest.mark.filterwarnings("ignore")]
+pytestmark = [needs_hf, pytest.mark.long, pytest.mark.filterwarnings("ignore")]
 
 OURS = ("ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_")
 BY_YAML = "--set=launcher.kind=accelerate".removeprefix("--set=")

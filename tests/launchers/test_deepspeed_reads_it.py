@@ -68,6 +68,7 @@ def asked(code: str, *words: str) -> list[str]:
 
 
 @needs_hf
+@pytest.mark.long
 def test_its_class_reads_the_configuration_of_every_preset(tmp_path: Path) -> None:
     paths = []
     for name in DEEPSPEED:
@@ -89,6 +90,7 @@ def test_its_class_reads_the_configuration_of_every_preset(tmp_path: Path) -> No
 
 
 @needs_hf
+@pytest.mark.long
 def test_its_launcher_reads_command_line_and_hostfile(tmp_path: Path) -> None:
     made = plan("ds-zero2", "launcher.kind=deepspeed", nnodes=2)
     addresses = ["10.0.0.1", "10.0.0.2"]
@@ -105,6 +107,7 @@ def test_its_launcher_reads_command_line_and_hostfile(tmp_path: Path) -> None:
 
 
 @needs_hf
+@pytest.mark.long
 def test_each_node_may_start_its_own(tmp_path: Path) -> None:
     made = plan("ds-zero2", "launcher.kind=deepspeed", 'launcher.args=["--no_ssh"]', nnodes=2)
     assert set(made.files) == {"ds_config.json", "hostfile"}
@@ -115,6 +118,7 @@ def test_each_node_may_start_its_own(tmp_path: Path) -> None:
 
 
 @needs_hf
+@pytest.mark.long
 def test_its_launcher_and_a_shell_give_back_what_the_environment_file_holds(tmp_path: Path) -> None:
     env = {
         "PLAIN": "1",
@@ -136,7 +140,7 @@ def test_its_launcher_and_a_shell_give_back_what_the_environment_file_holds(tmp_
     assert {name: seen[name] for name in env} == env
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_the_shell_reads_the_heads_script(tmp_path: Path) -> None:
     made = plan("ds-zero2", "launcher.kind=deepspeed", nnodes=3)
     text = made.files["deepspeed.sh"]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from e2e.runs import having, until
-from patience import slowness
+from patience import HANG_S
 from ports import free_port
 
 from distui.presets.plan import Plan
@@ -127,7 +127,7 @@ needs_pdsh = pytest.mark.skipif(shutil.which("pdsh") is None, reason="there is n
 @pytest.mark.torch
 def test_the_head_starts_both_and_both_end(nodes: Nodes) -> None:
     nodes.start(whole(nodes), 1, 0)
-    assert [part.wait(120 * slowness()) for part in nodes.parts] == [0, 0], nodes.said()
+    assert [part.wait(HANG_S) for part in nodes.parts] == [0, 0], nodes.said()
     assert sorted(path.name for path in nodes.root.glob("?.json")) == ["0.json", "1.json"]
     assert not having(f"DISTUI_DEEPSPEED_RUN={nodes.root.name}")
 
@@ -148,7 +148,7 @@ def test_a_stop_leaves_no_rank_behind(nodes: Nodes) -> None:
     assert not having(mark)
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_ssh_that_asks_is_said_before_anything_starts(nodes: Nodes) -> None:
     (nodes.root / "user.pub").write_text("")
     nodes.start(whole(nodes), 0)

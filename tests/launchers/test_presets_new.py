@@ -26,7 +26,6 @@ def values(world: World, name: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.real
 def test_from_a_file(world: World) -> None:
     file = world.script("a.yaml", CONFIG)
     done = world.distui("presets", "new", "mine", "--from", file, "--json").fine()
@@ -43,7 +42,6 @@ def test_from_a_file(world: World) -> None:
     assert path.read_text() == before
 
 
-@pytest.mark.real
 def test_what_is_no_configuration_writes_nothing(world: World) -> None:
     world.distui("presets", "new", "mine", "--from", world.script("x.yaml", "a: 1")).refused(
         2, "x.yaml line 1: it holds keys a", "was expected"

@@ -21,7 +21,7 @@ from .plans import PLACE
 from .test_accelerate_reads_it import their_environment
 from .test_deepspeed_reads_it import asked
 
-pytestmark = [needs_hf, pytest.mark.filterwarnings("ignore")]
+pytestmark = [needs_hf, pytest.mark.long, pytest.mark.filterwarnings("ignore")]
 
 COMMON = """
 compute_environment: LOCAL_MACHINE

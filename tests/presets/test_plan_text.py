@@ -15,7 +15,7 @@ import pytest
 from each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from patience import slowness
+from patience import HANG_S
 from ports import free_port
 
 from distui.presets import torchrun
@@ -225,7 +225,7 @@ def test_torch_understands_the_arguments() -> None:
         input=json.dumps(forms),
         capture_output=True,
         text=True,
-        timeout=120 * slowness(),
+        timeout=HANG_S,
         check=False,
     )
     assert asked.returncode == 0, asked.stderr
@@ -257,7 +257,7 @@ def test_a_plan_starts_its_ranks(tmp_path: Path) -> None:
         env={**os.environ, **made.env},
         capture_output=True,
         text=True,
-        timeout=120 * slowness(),
+        timeout=HANG_S,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr

@@ -14,7 +14,7 @@ import yaml
 from each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
-from patience import slowness
+from patience import HANG_S
 
 from distui.presets import skypilot
 from distui.presets.finding import PlanError
@@ -316,11 +316,12 @@ def fits_schema(task: Mapping[str, Any], home: Path) -> None:
     env = {**os.environ, "HOME": str(home), "SKYPILOT_DISABLE_USAGE_COLLECTION": "1"}
     done = subprocess.run(
         [sky_python(), "-c", SCHEMA], input=write_yaml(task), capture_output=True, text=True, env=env,
-        timeout=120 * slowness(), check=False,
+        timeout=HANG_S, check=False,
     )  # fmt: skip
     assert done.stdout.strip().endswith("fits"), done.stderr[-2000:]
 
 
+@pytest.mark.long
 def test_skypilots_own_schema_takes_the_task(tmp_path: Path) -> None:
     wish = Resources(
         infra="slurm/lab/gpu", gpus="H100:8", cpus="4+", memory="16+", network_tier="best", autostop_min=5,

@@ -14,8 +14,6 @@ from launchers.plans import plan
 
 from distui.presets.load import BUILTIN
 
-pytestmark = pytest.mark.real
-
 ASK = {
     "torchrun": """
 from torch.distributed.run import parse_args
@@ -43,7 +41,11 @@ for words in asked:
 
 @pytest.mark.parametrize(
     "launcher",
-    ["torchrun", pytest.param("accelerate", marks=needs_hf), pytest.param("deepspeed", marks=needs_hf)],
+    [
+        pytest.param("torchrun", marks=pytest.mark.real),
+        pytest.param("accelerate", marks=[needs_hf, pytest.mark.long]),
+        pytest.param("deepspeed", marks=[needs_hf, pytest.mark.long]),
+    ],
 )
 def test_its_parser_takes_the_command_line_of_every_preset(tmp_path: Path, launcher: str) -> None:
     asked = []

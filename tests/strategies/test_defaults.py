@@ -16,8 +16,6 @@ from distui.presets.load import BUILTIN, load
 from .cases import CASES, NOT_HERE
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
-QUICK = (("tp", 2),)
-"""Seen in `make test`, too."""
 NOTHING_FITS = "the mesh of this preset needs other ranks"
 
 
@@ -70,13 +68,9 @@ def losses(run: Run) -> dict[int, float]:
 
 def test_every_preset_has_ranks_at_which_it_is_tried() -> None:
     assert {name for name, _ in worlds()} | set(NOT_HERE) == set(BUILTIN), NOTHING_FITS
-    assert set(QUICK) <= set(worlds())
 
 
-@pytest.mark.parametrize(
-    ("preset", "ranks"),
-    [pytest.param(*one, marks=() if one in QUICK else pytest.mark.long) for one in worlds()],
-)
+@pytest.mark.parametrize(("preset", "ranks"), worlds())
 @pytest.mark.long
 def test_to_a_checkpoint_and_back(place: World, preset: str, ranks: int) -> None:
     first = train(place, preset, ranks, "--steps", "3")

@@ -20,7 +20,7 @@ from .cases import CASES, NOT_HERE, TWINS, Case
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
 INSIDE = Path(__file__).with_name("inside.py")
 QUICK = ("context",)
-"""Seen in `make test`, too; the others in the long matrix alone."""
+"""Seen in `make test-real`; the others only in the long matrix."""
 
 
 class Seen:
@@ -69,7 +69,6 @@ def test_the_documentation_has_what_was_seen() -> None:
     assert table.in_document() == table.text()
 
 
-@pytest.mark.real
 @pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
 def test_checkpointed_layers_compute_the_same(seen: Seen, name: str) -> None:
@@ -79,9 +78,9 @@ def test_checkpointed_layers_compute_the_same(seen: Seen, name: str) -> None:
         assert rank["resumed"] == pytest.approx(rank["unbroken"], rel=2e-3)
 
 
-@pytest.mark.real
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for name in CASES]
+    "name",
+    [pytest.param(name, marks=pytest.mark.real if name in QUICK else pytest.mark.long) for name in CASES],
 )
 def test_a_preset_does_what_it_says(seen: Seen, name: str) -> None:
     case, ranks = CASES[name], seen.of(name)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from patience import slowness
+from patience import HANG_S
 
 from distui.presets.lint import config_files, lint_file
 
@@ -66,12 +66,13 @@ def ask(python: str, code: str, given: object = None, **env: str) -> Any:
     """What a program of the other package prints."""
     done = subprocess.run(
         [python, "-c", code], input=json.dumps(given), capture_output=True, text=True, check=False,
-        timeout=120 * slowness(), env={**os.environ, **env},
+        timeout=HANG_S, env={**os.environ, **env},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     find_spec("accelerate") is None, reason="there is no accelerate: pip install --group hf"
 )
@@ -86,6 +87,7 @@ def test_accelerates_keys_and_types() -> None:
     assert set(theirs["fsdp"]) <= set(config_files.FSDP_KEYS)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(find_spec("deepspeed") is None, reason="there is no DeepSpeed: pip install --group hf")
 def test_what_deepspeed_refuses_is_an_error_and_what_it_takes_is_none() -> None:
     answers = ask(sys.executable, DEEPSPEED, [{"train_micro_batch_size_per_gpu": 1, **one} for one in REFUSED + TAKEN],

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from patience import slowness
+from patience import HANG_S
 
 from distui.presets import torchrun as launcher
 from distui.presets.lint import launches
@@ -48,7 +48,6 @@ LINES = [
 ]
 
 
-@pytest.fixture(scope="module")
 def torchrun() -> dict[str, object]:
     """What torch's own parser says."""
     done = subprocess.run(
@@ -56,7 +55,7 @@ def torchrun() -> dict[str, object]:
         input=json.dumps(LINES),
         capture_output=True,
         text=True,
-        timeout=120 * slowness(),
+        timeout=HANG_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -64,18 +63,15 @@ def torchrun() -> dict[str, object]:
     return answer
 
 
-def test_the_same_options_with_and_without_a_value(torchrun: dict[str, object]) -> None:
-    takes = torchrun["takes"]
+def test_options_and_lines_are_read_as_torchrun_reads_them() -> None:
+    said = torchrun()
+    takes, answers = said["takes"], said["answers"]
     assert isinstance(takes, dict)
     long = {name[2:].replace("_", "-"): value for name, value in takes.items() if name.startswith("--")}
     assert {name for name, value in long.items() if value} == launcher.VALUES - launcher.NEWER
     assert {name for name, value in long.items() if not value} == launcher.SWITCHES - launcher.NEWER
     short = {name for name in takes if not name.startswith("--")}
     assert short == {"-h", "-m", *launcher.SHORT}
-
-
-def test_the_same_lines_are_refused_and_read(torchrun: dict[str, object]) -> None:
-    answers = torchrun["answers"]
     assert isinstance(answers, list)
     assert len([one for one in answers if one is None]) >= 4
     for line, answer in zip(LINES, answers, strict=True):

@@ -32,7 +32,7 @@ begun.wait()
 """
 
 
-@pytest.mark.real
+@pytest.mark.long
 @pytest.mark.torch
 def test_a_rank_ends_well_while_gloo_still_holds_what_it_has_sent(place: Path) -> None:
     with rank(place, LATE) as started:

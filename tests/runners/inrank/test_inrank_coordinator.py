@@ -322,7 +322,7 @@ while time.monotonic() < until:
 """
 
 
-@pytest.mark.real
+@pytest.mark.long
 @pytest.mark.torch
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 def test_two_nodes_meet_again_and_again_while_another_user_attacks() -> None:

@@ -98,7 +98,7 @@ async def test_a_level_without_a_limit_lasts_beyond_a_restart(library: Callable[
         await run.wrote("rank-0.nccl", "AllReduce", attempt=2)
 
 
-@pytest.mark.real
+@pytest.mark.long
 @needs_compiler
 async def test_an_old_library_says_so_and_a_restart_does_it(library: Callable[[bool], str]) -> None:
     async with driven(launch(CALLS, library(True))) as run:

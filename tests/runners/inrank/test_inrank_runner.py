@@ -135,7 +135,7 @@ async def test_a_stop_ends_the_waiting_after_a_failure(script: Path) -> None:
         no_traceback(run)
 
 
-@pytest.mark.real
+@pytest.mark.long
 async def test_ranks_that_end_at_once_count_as_failures_of_the_policy(own_directories: Path) -> None:
     program = own_directories / "ends"
     program.write_text("#!/bin/sh\nexit $((3 + LOCAL_RANK))\n")

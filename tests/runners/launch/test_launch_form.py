@@ -153,7 +153,7 @@ def test_hosts_are_not_asked_by_a_preview(here: Path) -> None:
     assert not preview.problems
 
 
-@pytest.mark.real
+@pytest.mark.long
 async def test_candidates_without_skypilot_are_a_sentence(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

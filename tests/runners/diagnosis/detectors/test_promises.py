@@ -301,7 +301,12 @@ def test_variables_that_were_not_read(job: Job, tmp_path: Path) -> None:
 def test_the_same_document_says_the_same_and_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[bytes] = []
     decode = nccl_facts.decode
-    monkeypatch.setattr(nccl_facts, "decode", lambda document: read.append(document) or decode(document))
+
+    def counted(document: bytes) -> nccl_facts.NcclFacts:
+        read.append(document)
+        return decode(document)
+
+    monkeypatch.setattr(nccl_facts, "decode", counted)
     view, expectations = Job(8).view(), Expectations()
     first = list(expectations.find(view))
     documents = len(read)
