@@ -36,6 +36,9 @@ class Child:
     stdout: asyncio.StreamReader
     stderr: asyncio.StreamReader
 
+    _ours: tuple[asyncio.StreamWriter | asyncio.ReadTransport, ...]
+    _its: tuple[asyncio.StreamWriter | asyncio.ReadTransport, ...]
+
     def __init__(self) -> None:
         self.pid = next(_pids)
         self.returncode: int | None = None
@@ -45,24 +48,24 @@ class Child:
     @classmethod
     async def start(cls, program: Program, words: tuple[str, ...]) -> Child:
         child = cls()
-        end, read_in, child.stdin = await _pipe()
-        _, child.stdout, write_out = await _pipe()
-        _, child.stderr, write_err = await _pipe()
-        pipes = Pipes(read_in, write_out, write_err)
-        child._work = asyncio.create_task(child._run(program, words, pipes, end))
+        stdin, read_in, child.stdin = await _pipe()
+        out, child.stdout, write_out = await _pipe()
+        err, child.stderr, write_err = await _pipe()
+        child._ours = (child.stdin, out, err)
+        child._its = (stdin, write_out, write_err)
+        child._work = asyncio.create_task(child._run(program, words, Pipes(read_in, write_out, write_err)))
         return child
 
-    async def _run(
-        self, program: Program, words: tuple[str, ...], pipes: Pipes, stdin: asyncio.ReadTransport
-    ) -> None:
+    async def _run(self, program: Program, words: tuple[str, ...], pipes: Pipes) -> None:
         code = -signal.SIGKILL.value
         try:
             code = await program(words, pipes)
         except asyncio.CancelledError:
-            pass
+            for ours in self._ours:
+                ours.close()
         finally:
-            for pipe in (pipes.stdout, pipes.stderr, stdin):
-                pipe.close()
+            for its in self._its:
+                its.close()
             self.returncode = code
             self._over.set()
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from doubles.fake_runner import FakeRunner, FakeRunners
 from doubles.served import FakeGpus
@@ -17,6 +18,7 @@ from patience import HANG_S
 
 from distui.presets.plan import Place, Plan, Request, command_plan
 from distui.runners.agent.__main__ import Agent
+from distui.runners.agent.runner_process import Runner, ServedRun
 from distui.runners.agent.server import AgentServer
 from distui.runners.hub import routes
 from distui.runners.hub.__main__ import Hub
@@ -78,9 +80,11 @@ class Rehearsed(Whole):
 
     async def begin_agent(self, node: int) -> None:
         """Start the agent of a node, which finds what an earlier one has written."""
-        agent = Agent(
-            self.parts[node], self.part_plans[node], spawn_runner=self.runners[node], gpu_source=FakeGpus
-        )
+
+        def spawn(run: ServedRun, env: Mapping[str, str], cause: str = "") -> Runner:
+            return Context().run(self.runners[node], run, env, cause)  # it outlives the agent
+
+        agent = Agent(self.parts[node], self.part_plans[node], spawn_runner=spawn, gpu_source=FakeGpus)
         self.agents[node] = await Served.start(agent.run, agent.server)
 
     async def begin_hub(self) -> None:
@@ -123,38 +127,51 @@ class Rehearsed(Whole):
         await asyncio.sleep(1.0)  # connections are closed
 
 
+_owner: ContextVar[Served | None] = ContextVar("owner", default=None)
+
+
+def _owned(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+    """A task, which belongs to the agent or hub that has made it."""
+    task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, **options)
+    owner = _owner.get()
+    if owner is not None:
+        owner.tasks.add(task)
+    return task
+
+
 class Served:
     """An agent or a hub that runs in this process."""
 
-    def __init__(self, task: asyncio.Task[None], server: AgentServer) -> None:
-        self.task, self.server = task, server
+    task: asyncio.Task[None]
+
+    def __init__(self, server: AgentServer) -> None:
+        self.server = server
+        self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         self.hub: Hub | None = None
 
     @classmethod
     async def start(cls, serve: Any, server: AgentServer) -> Served:
-        ready = asyncio.Event()
-        task = asyncio.create_task(serve(ready.set))
+        served, ready, context = cls(server), asyncio.Event(), copy_context()
+        asyncio.get_running_loop().set_task_factory(_owned)
+        context.run(_owner.set, served)
+        served.task = asyncio.create_task(serve(ready.set), context=context)
         waiting = asyncio.ensure_future(ready.wait())
         async with asyncio.timeout(HANG_S):
-            await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({served.task, waiting}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
-        if task.done():
-            task.result()
-        return cls(task, server)
+        if served.task.done():
+            served.task.result()
+        return served
 
     async def killed(self) -> None:
-        """Gone as after SIGKILL: connections are cut, and the socket stays where it was."""
-        path = self.server._path
-        bound = path.exists()
+        """Gone as after SIGKILL: connections are cut, nothing is written any more, and the socket stays."""
         for client in list(self.server._clients):
             client.writer.transport.abort()
         if self.server._server is not None:
             self.server._server.close()
-        if self.server._guard is not None:
-            self.server._guard.cancel()
-        others = [*self.hub.links.by_node.values()] if self.hub is not None else []
-        for link in others:
-            await link.close()
-        self.task.cancel()
-        await asyncio.wait({self.task})
-        assert os.path.exists(path) == bound
+        tasks = {self.task, *self.tasks}
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        for link in self.hub.links.by_node.values() if self.hub is not None else ():
+            await link.drop()
