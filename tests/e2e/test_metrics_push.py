@@ -123,7 +123,7 @@ def test_without_the_extra_the_finding_says_what_to_install(world: World, collec
     run = world.execute(JOB)
     assert until(lambda: findings(run) != []), run.describe()
     assert findings(run) == ["metrics are not pushed: OTLP needs an extra: `pip install 'distui[otlp]'`"]
-    done = world.distui("settings")
+    done = world.binary("settings")
     assert (done.code, done.err) == (1, "distui: OTLP needs an extra: `pip install 'distui[otlp]'`\n")
     assert collector.got == []
     (world.work / "go").touch()
