@@ -85,11 +85,18 @@ def utc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+def idle(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pilot waits until all that it made has happened, and Textual's timers follow the loop's clock.
 
     Textual's own wait judges by the processor time of the process, and its timers follow the system's clock.
     """
+
+    async def screen_is_idle(pilot: Pilot[None]) -> bool:
+        await asyncio.sleep(SLEEP_GRANULARITY)  # Textual sends a message to each widget, and awaits them all
+        return True
+
+    if not tiers.is_real(request.node):
+        monkeypatch.setattr(Pilot, "_wait_for_screen", screen_is_idle)
 
     async def wait(min_sleep: float = SLEEP_GRANULARITY, max_sleep: float = 1) -> None:
         await asyncio.sleep(SLEEP_GRANULARITY)  # virtual time moves only if nothing is left to do
