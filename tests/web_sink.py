@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from patience import slowness
+from patience import HANG_S
 
 
 @dataclass
@@ -43,10 +43,10 @@ class Sink:
     def url(self, path: str = "/hook") -> str:
         return f"http://127.0.0.1:{self.port}{path}"
 
-    def wait(self, count: int, seconds: float = 30.0) -> list[Got]:
-        """The requests, once there are so many. Fails after `seconds`."""
+    def wait(self, count: int) -> list[Got]:
+        """The requests, once there are so many."""
         with self.news:
-            assert self.news.wait_for(lambda: len(self.got) >= count, seconds * slowness()), self.got
+            assert self.news.wait_for(lambda: len(self.got) >= count, HANG_S), self.got
             return list(self.got)
 
     def titles(self) -> list[str]:

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from patience import slowness  # type: ignore[import-not-found, unused-ignore]
+from patience import HANG_S  # type: ignore[import-not-found, unused-ignore]
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "rigs"))
@@ -24,7 +24,7 @@ sys.path.insert(0, str(HERE.parent / "e2e"))
 sys.path.insert(0, str(HERE))
 from desk import LIVE, Desk, Status, stepping  # type: ignore[import-not-found, unused-ignore] # noqa: E402
 
-Cluster.patience = lambda _: slowness()
+Cluster.patience_s = HANG_S
 ORDER = ("rig", "srun", "hosts", "launch", "run", "head", "accidents", "leaving", "managed")
 """Files in this order: those that share a run, and what ends its cluster last."""
 NAMED = "DISTUI_RIG_DIR" in os.environ

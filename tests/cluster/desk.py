@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import schemas  # type: ignore[import-not-found, unused-ignore]
-from patience import slowness  # type: ignore[import-not-found, unused-ignore]
+from patience import HANG_S  # type: ignore[import-not-found, unused-ignore]
 from screen import Screen  # type: ignore[import-not-found, unused-ignore]
 from slurm.cluster import Cluster  # type: ignore[import-not-found, unused-ignore]
 
@@ -144,7 +144,7 @@ class Desk:
 
     def until(self, run: str, so: Callable[[Status], bool], timeout: float, bad: str = "failed") -> Status:
         """The status for which it is so; a run that comes to the state `bad` never will be."""
-        end = time.monotonic() + timeout * slowness()
+        end = time.monotonic() + timeout + HANG_S
         while not so(found := self.status(run)):
             assert time.monotonic() < end, told(found)
             assert found["state"] != bad, told(found)

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from desk import typed_ssh
-from patience import slowness
+from patience import HANG_S
 from slurm.cluster import Cluster
 from slurm.owned import guarded, sweep
 from slurm.settings import FREEZER, MARKER, Places, Shape, Trouble
@@ -50,7 +50,7 @@ def rig(*words: str, env: dict[str, str], by: tuple[str, ...] = ()) -> subproces
         env={**os.environ, **env},
         capture_output=True,
         text=True,
-        timeout=60 * slowness(),
+        timeout=HANG_S,
         check=False,
     )
 
@@ -138,7 +138,7 @@ def conversation(whole: Cluster) -> Iterator[subprocess.Popen[bytes]]:
     with whole.popen(alive, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, bufsize=0) as session:
         try:
             say(session, b"hello\n")
-            assert hear(session, 20) == b"hello\n"
+            assert hear(session, HANG_S) == b"hello\n"
             yield session
         finally:
             session.terminate()
@@ -154,7 +154,7 @@ def hear(session: subprocess.Popen[bytes], timeout: float) -> bytes | None:
     assert session.stdout is not None
     return (
         os.read(session.stdout.fileno(), 100)
-        if select.select([session.stdout], [], [], timeout * slowness())[0]
+        if select.select([session.stdout], [], [], timeout)[0]
         else None
     )
 
@@ -164,7 +164,7 @@ def test_a_cable_can_be_pulled_and_put_back(whole: Cluster, conversation: subpro
     say(conversation, b"anybody there?\n")
     assert hear(conversation, 1.5) is None
     whole.plug("c2")
-    assert hear(conversation, 20) == b"anybody there?\n"
+    assert hear(conversation, HANG_S) == b"anybody there?\n"
 
 
 @pytest.mark.timeout(240)
@@ -287,7 +287,7 @@ def left(tmp_path: Path, folder: Path) -> list[object]:
 def test_a_rig_goes_with_its_owner(tmp_path: Path, number: int, when: str) -> None:
     with an_owner(tmp_path, when) as (owner, folder):
         owner.send_signal(number)
-        owner.wait(60 * slowness())
+        owner.wait(HANG_S)
         waited(lambda: not left(tmp_path, folder), "nothing is left")
 
 
@@ -309,8 +309,8 @@ def test_what_owner_and_guard_left_goes_before_the_next_start(
     waited(lambda: not left(tmp_path, living), "that one goes with its owner")
 
 
-def waited(so: Callable[[], bool], what: str, timeout: float = 60) -> None:
-    end = time.monotonic() + timeout * slowness()
+def waited(so: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + HANG_S
     while not so():
         assert time.monotonic() < end, what
         time.sleep(0.1)

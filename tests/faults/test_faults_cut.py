@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from hub.sshd import SSHD
 from hub.two_hosts import BIN
-from patience import slowness
+from patience import HANG_S
 
 from .network import Apart, Lan, lan
 from .rig import SCRIPTS, Wanted, Watching, judge, signed
@@ -64,7 +64,7 @@ def launch(hosts: Apart, interface: str, *script: str) -> None:
 def test_the_network_is_cut(hosts: Apart, net: Lan) -> None:
     launch(hosts, "eth0", "hangs.py", "never")
     with following(hosts, "hangs").going_on() as looking:
-        waited = hosts.distui("wait", "hangs", "--until", "healthy", "--timeout", f"{100 * slowness():g}")
+        waited = hosts.distui("wait", "hangs", "--until", "healthy", "--timeout", f"{HANG_S:g}")
         assert waited.returncode == 0, waited.stderr + looking.dump()
         net.cut("beta")
         wanted = Wanted(ids=("hang-network",), words=("10.79.0.1", "10.79.0.2"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from still_time import played
+from virtual_time import run
 
 from distui.tui.paint import APART_S, CLOCKS_S, GATHER_S, SAMPLES_S, SOON_S, Beat
 
@@ -33,7 +33,7 @@ class Frames:
 
 
 def test_samples_of_one_second_are_one_frame() -> None:
-    played(samples())
+    run(samples())
 
 
 async def samples() -> None:
@@ -51,7 +51,7 @@ async def samples() -> None:
 
 
 def test_what_matters_does_not_wait_for_samples_and_a_flood_of_it_is_held_apart() -> None:
-    played(flood())
+    run(flood())
 
 
 async def flood() -> None:
@@ -70,7 +70,7 @@ async def flood() -> None:
 
 
 def test_clocks_move_without_news_and_nothing_moves_after_the_end() -> None:
-    played(clocks())
+    run(clocks())
 
 
 async def clocks() -> None:
