@@ -63,7 +63,7 @@ async def test_a_run_is_shown_with_its_ranks_and_its_log(rig: Start) -> None:
         assert "[bold]" in run_screen(it.app).log_view.whole_text()
 
 
-async def test_restart_asks_and_enter_cancels(rig: Start) -> None:
+async def test_restart_asks_and_only_y_sends_it_and_only_events_move_the_screen(rig: Start) -> None:
     async with shown(rig(play.running())) as it:
         await it.until(lambda: "RUNNING" in it.screen())
         await it.press("r")
@@ -79,16 +79,16 @@ async def test_restart_asks_and_enter_cancels(rig: Start) -> None:
         await it.press("enter")
         assert isinstance(it.app.screen, RunScreen)
         assert it.link.commands == []
-
-
-async def test_restart_is_sent_by_y(rig: Start) -> None:
-    async with shown(rig(play.running())) as it:
-        await it.until(lambda: "RUNNING" in it.screen())
         await it.press("r", "y")
         await it.until(lambda: it.link.commands)
         (command,) = it.link.commands
         assert isinstance(command, Restart)
         assert command.env == {}
+        assert "RUNNING" in it.screen()
+        it.link.play(
+            AttemptEnded(1, Outcome.RESTARTED), AttemptStarted(2, "restart", 8, play.places(8)), seq=90
+        )
+        await it.until(lambda: "RESTARTING" in it.screen() and "attempt 2" in it.screen())
 
 
 async def test_only_y_stops_a_run(rig: Start) -> None:
@@ -101,18 +101,6 @@ async def test_only_y_stops_a_run(rig: Start) -> None:
         await it.press("x", "y")
         await it.until(lambda: it.link.commands)
         assert [type(command) for command in it.link.commands] == [Stop]
-
-
-async def test_the_screen_moves_only_when_events_say_so(rig: Start) -> None:
-    async with shown(rig(play.running())) as it:
-        await it.until(lambda: "RUNNING" in it.screen())
-        await it.press("r", "y")
-        await it.until(lambda: it.link.commands)
-        assert "RUNNING" in it.screen()
-        it.link.play(
-            AttemptEnded(1, Outcome.RESTARTED), AttemptStarted(2, "restart", 8, play.places(8)), seq=90
-        )
-        await it.until(lambda: "RESTARTING" in it.screen() and "attempt 2" in it.screen())
 
 
 async def test_the_command_line_shows_the_environment_diff(rig: Start) -> None:

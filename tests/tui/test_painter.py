@@ -94,6 +94,7 @@ def news(it: Rig, step: int) -> None:
 
 
 SIZES = ((80, 24), (120, 40), (200, 60))
+KEYS = ("m", "2", "question_mark", "escape", "3", "5", "1", "j", "d", "escape")
 USUAL = {*zip(SIZES, NAMES, strict=True)}
 """Each size and each theme once."""
 
@@ -115,7 +116,7 @@ async def test_the_terminal_shows_what_textual_would(rig: Start, size: tuple[int
                 await it.until(lambda step=step: f"step {step} written" in paper.text)  # type: ignore[misc]
             await paper.settled()
             assert differences(it, paper) == []
-            for key in ("m", "2", "3", "5", "1", "j", "question_mark", "escape", "d", "escape"):
+            for key in KEYS if size == SIZES[0] else KEYS[:4]:
                 await it.press(key)
                 await paper.settled()
                 assert differences(it, paper) == [], key
