@@ -14,7 +14,6 @@ import pytest
 from desk import API_SERVER, Desk, Status, stepping, told, typed_ssh
 from slurm.cluster import Cluster
 
-pytestmark = pytest.mark.timeout(600)
 AHEAD_S = 300
 SKEW = r"""
 #define _GNU_SOURCE

@@ -8,10 +8,8 @@ import subprocess
 from contextlib import suppress
 
 import psutil
-import pytest
 from desk import Desk, Status, as_in_schema, stepping, typed_ssh
 
-pytestmark = pytest.mark.timeout(240)
 COMMAND = "~/.distui/distui"
 """What a launch's notes name."""
 

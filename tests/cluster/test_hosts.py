@@ -9,8 +9,6 @@ import pytest
 from desk import FOR_EVER, Desk, Status, stepping, told
 from slurm.cluster import Cluster
 
-pytestmark = pytest.mark.timeout(420)
-
 
 @pytest.fixture(scope="module")
 def owned(cluster: Cluster) -> Iterator[tuple[Desk, str]]:

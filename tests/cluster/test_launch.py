@@ -9,7 +9,6 @@ import pytest
 from desk import API_SERVER, LIVE, Desk, Status, told
 from slurm.cluster import Cluster
 
-pytestmark = pytest.mark.timeout(420)
 STATIC = """\
 num_nodes: 2
 workdir: .

@@ -9,8 +9,6 @@ import pytest
 from desk import Desk, stepping, told
 from slurm.cluster import Cluster
 
-pytestmark = pytest.mark.timeout(600)
-
 
 def test_down_asks_for_the_name(desk: Desk, training: str) -> None:
     desk.distui("stop", training, "--yes")

@@ -10,8 +10,6 @@ from desk import Desk, told
 from slurm.owned import owned
 from slurm.settings import Shape
 
-pytestmark = pytest.mark.timeout(420)
-
 
 @pytest.fixture(scope="module")
 def keeper() -> Iterator[Desk]:

@@ -110,7 +110,6 @@ def test_slurm_has_two_idle_nodes_with_gpus(cluster: Cluster) -> None:
     assert sorted(ran.stdout.split("\n")) == ["", "c1 0,1", "c2 0,1"], ran.stderr
 
 
-@pytest.mark.timeout(240)
 def test_skypilot_trains_on_both_nodes(skypilot: Cluster) -> None:
     cluster = skypilot
     folder = cluster.scratch / "sum"
@@ -167,7 +166,6 @@ def test_a_cable_can_be_pulled_and_put_back(whole: Cluster, conversation: subpro
     assert hear(conversation, HANG_S) == b"anybody there?\n"
 
 
-@pytest.mark.timeout(240)
 def test_a_crash_is_silent_and_slurm_finds_out(
     whole: Cluster, conversation: subprocess.Popen[bytes]
 ) -> None:

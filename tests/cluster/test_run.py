@@ -11,8 +11,6 @@ from collections.abc import Iterator
 import pytest
 from desk import Desk, Status, read, stepping, told
 
-pytestmark = pytest.mark.timeout(420)
-
 
 @pytest.fixture(scope="module")
 def calm(desk: Desk) -> Iterator[str]:

@@ -14,7 +14,6 @@ from slurm.cluster import Cluster
 
 from distui.runners.node import package
 
-pytestmark = pytest.mark.timeout(300)
 RANKS = """\
 import os, sys, time, torch, torch.distributed as dist
 rank, world = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_STEP_NUM_TASKS"])

@@ -14,7 +14,7 @@ from patience import HANG_S
 
 from .runs import EXAMPLES, Run, World
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.torch
 SCRIPT = str(Path(__file__).parents[1] / "inrank" / "plain_gpt.py")
 SCRIPT_LINES = Path(SCRIPT).read_text().splitlines()
 OWN = """

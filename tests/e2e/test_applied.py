@@ -10,7 +10,7 @@ import pytest
 
 from .runs import EXAMPLES, Run, World
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.torch
 CALLED = """
 import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel

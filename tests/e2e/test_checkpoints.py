@@ -11,7 +11,7 @@ import pytest
 
 from .runs import EXAMPLES, Run, World, kill
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.torch
 
 TRAINS = """
 import os, time, torch, torch.distributed as dist

@@ -17,7 +17,7 @@ from .runs import Run, World, until
 from .screen import Screen
 
 ROOT = Path(__file__).parents[2]
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.torch
 
 
 @contextmanager

@@ -27,7 +27,7 @@ if rank == 1:
 print("here", flush=True)
 step()
 """
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.torch
 
 
 @pytest.fixture

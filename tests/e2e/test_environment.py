@@ -148,7 +148,6 @@ def shown(run: Run, attempt: int, ranks: int = 2) -> list[dict[str, object]]:
 
 @pytest.mark.torch
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_a_change_acts_at_once(world: World) -> None:
     """The README's own example: what a rank computes with, not what its launcher was told."""
     script = world.script("shows.py", SHOWS)
@@ -221,7 +220,6 @@ def test_a_change_that_cannot_start_is_taken_back(world: World) -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.timeout(200)
 @pytest.mark.long
 def test_ranks_that_torch_cannot_start_are_a_failed_attempt(world: World) -> None:
     program = world.work / "prog"

@@ -11,7 +11,7 @@ import pytest
 from .runs import DISTUI, EXAMPLES, Run, World
 from .screen import Screen
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.torch
 
 SHIFT_TAB = "\x1b[Z"
 

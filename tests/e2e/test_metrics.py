@@ -12,8 +12,6 @@ from .runs import DISTUI, World, gone, kill, until
 from .screen import Screen
 from .written import write
 
-pytestmark = pytest.mark.timeout(180)
-
 
 def known(document: dict[str, Any], metric: str, index: int | None) -> dict[int, float]:
     """Unix time → mean of one series, where it has one."""

@@ -28,7 +28,7 @@ if dist.get_rank() == 1:
 print("here", flush=True)
 dist.barrier()
 """
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.torch
 
 
 def here(world: World, text: str, *options: str) -> Run:

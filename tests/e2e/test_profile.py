@@ -58,7 +58,7 @@ for more in ({"ranks": [0, 7]}, {"out": "python"}):
     except RunError as error:
         print(type(error).__name__, str(error).partition(" in ")[0].partition(" already")[0].rpartition("/")[2])
 """
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.torch
 
 
 def launched(world: World, *words: str, ranks: int = 2) -> Run:

@@ -236,7 +236,6 @@ def test_reading_a_run_without_processes_changes_nothing(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("state", LIVE_STATES, ids=lambda state: state.__name__)
 def test_reading_a_live_run_changes_nothing(world: World, state: Callable[[World], Run]) -> None:
     check_reading(state(world), LIVE_STATES[state], may_be_served=state is unserved)

@@ -222,7 +222,6 @@ def test_before_anything_costs(desk: Desk) -> None:
 
 @pytest.mark.torch
 @pytest.mark.long
-@pytest.mark.timeout(600)
 def test_the_first_five_minutes(desk: Desk) -> None:
     launching = desk.start(LAUNCH)
     assert until(lambda: desk.world.distui("ls", "--json").json())

@@ -11,7 +11,7 @@ from patience import HANG_S
 
 from .runs import DISTUI, EXAMPLES, Run, World, until
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.torch
 
 LOOP = """
 import os, signal, sys, time, torch, torch.distributed as dist

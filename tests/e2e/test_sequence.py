@@ -16,7 +16,7 @@ from distui.runners.wire.client import SocketLink, encode
 
 from .runs import World
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.torch
 
 
 @pytest.mark.long

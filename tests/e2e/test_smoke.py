@@ -15,7 +15,7 @@ import pytest
 from .runs import DISTUI, EXAMPLES, Run, World, alive, kill, until
 from .screen import Screen
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.torch
 LAUNCH = ("--nproc-per-node", "2", "--set", "restart.backoff_s=0.2", "--grace", "20", "--")
 
 

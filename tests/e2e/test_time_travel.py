@@ -11,8 +11,6 @@ from patience import HANG_S
 from .runs import DISTUI, World
 from .screen import Screen
 
-pytestmark = pytest.mark.timeout(180)
-
 TWICE = """
 import os, sys, time
 first = not os.path.exists("again")

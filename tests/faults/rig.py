@@ -213,9 +213,7 @@ def judge(name: str, looking: Watching, wanted: Wanted, sign: float) -> Told:
 def see_peace(name: str, run: Run, seconds: float) -> None:
     """A healthy run ends by itself within `seconds`, and no alarm sounds."""
     with watching(run).going_on() as looking:
-        over = looking.ended or looking.first(
-            lambda event: event["type"] == "RunEnded", seconds + HANG_S
-        )
+        over = looking.ended or looking.first(lambda event: event["type"] == "RunEnded", seconds + HANG_S)
         alarms = [str(told) for told in looking.told if told.alarm]
         hints = [told.finding["text"] for told in looking.told if not told.alarm]
         said = ("no alarm; says: " + "; ".join(dict.fromkeys(hints))) if hints else "no alarm"

@@ -17,7 +17,6 @@ from .rig import SCRIPTS, Wanted, Watching, judge, signed
 
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.timeout(200),
     pytest.mark.skipif(SSHD is None, reason="no sshd here: apt-get install openssh-server"),
 ]
 

@@ -13,7 +13,7 @@ from e2e.runs import World
 from . import cgroups
 from .rig import Wanted, see, start
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(150)]
+pytestmark = pytest.mark.torch
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from e2e.runs import World
 
 from .rig import Wanted, see, start
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(150)]
+pytestmark = pytest.mark.torch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,7 +17,7 @@ from .network import NOBODY, Islander, lan
 from .rig import Wanted, execute, see, start
 from .test_faults_ends import mounted
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(150)]
+pytestmark = pytest.mark.torch
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from e2e.runs import World
 
 from .rig import see_peace, start
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.torch
 LIMIT_S = 150.0
 
 SHAPES = {

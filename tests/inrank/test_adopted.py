@@ -24,7 +24,7 @@ with warnings.catch_warnings():
     from distui.runners.inrank.parallelize.settings import Settings
     from distui.runners.inrank.sharded_steps import BY_PARAMETER, by_parameter, shares
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.torch
 HERE = Path(__file__).parent
 CASES = 24
 OPTIONS = {"bucket_cap_mb": 1, "gradient_as_bucket_view": True, "device_mesh": True}

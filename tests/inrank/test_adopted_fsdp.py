@@ -18,7 +18,7 @@ with warnings.catch_warnings():
     from distui.runners.inrank.adopted_fsdp import blocks
     from distui.runners.inrank.parallelize.settings import Settings
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.torch
 LOSSES: dict[str, Any] = {"rel": 1e-4, "abs": 1e-5}
 WEIGHTS = 2e-4
 """How far numbers may be from bare DDP's: the sums are made in another order."""

@@ -20,7 +20,7 @@ with warnings.catch_warnings():
     from distui.runners.inrank.parallelize.settings import Settings
 
 LAYERS = ("activation_checkpointing", "compile")
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.torch
 
 
 def results(folder: Path, script: str, env: dict[str, str], *words: str) -> list[Any]:

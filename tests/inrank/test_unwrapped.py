@@ -18,7 +18,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # torch's own use of torch.jit
     from distui.runners.inrank.checksums import checksum
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.torch
 RANK = "rank = dist.get_rank()\ntorch.manual_seed(1)\n"
 AVERAGED = """
 def averaged(model):

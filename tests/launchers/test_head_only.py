@@ -28,7 +28,7 @@ SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/sbin")
 SCRIPT = HERE / "deepspeed_script.py"
 ADDRESSES = ["127.0.0.1", "127.0.0.2"]
 
-pytestmark = [pytest.mark.skipif(SSHD is None, reason="there is no sshd"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.skipif(SSHD is None, reason="there is no sshd")]
 
 
 class Nodes:

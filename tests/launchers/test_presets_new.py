@@ -52,7 +52,6 @@ def test_what_is_no_configuration_writes_nothing(world: World) -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.timeout(150)
 @pytest.mark.long
 def test_from_a_run(world: World) -> None:
     """Its values, its variables, and what a restart changed; secrets only by name."""

@@ -14,7 +14,7 @@ from each import for_each
 
 from .hf import needs_hf
 
-pytestmark = [pytest.mark.torch, pytest.mark.long, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.torch, pytest.mark.long]
 
 ARMED = """
 import sys

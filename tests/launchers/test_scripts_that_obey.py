@@ -9,7 +9,7 @@ from e2e.runs import World
 
 from .hf import HERE, needs_compiler, needs_hf, trained
 
-pytestmark = [needs_hf, needs_compiler, pytest.mark.torch, pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = [needs_hf, needs_compiler, pytest.mark.torch, pytest.mark.long]
 
 ACCELERATE = str(HERE / "accelerate_script.py")
 DEEPSPEED = str(HERE / "deepspeed_script.py")

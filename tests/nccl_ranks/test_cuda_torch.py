@@ -16,7 +16,7 @@ from e2e.runs import world as world
 from nccl_host.build import VERSIONS, MissingError, built
 from nccl_host.cuda_torch import environment, fitting, interpreter
 
-pytestmark = [pytest.mark.long, pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.torch]
 START_S = 120.0
 """Longest start of two ranks: importing this torch takes some seconds of a processor."""
 HANG_S = 90.0

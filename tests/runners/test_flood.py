@@ -223,7 +223,6 @@ async def test_an_old_library_cannot_be_told() -> None:
 
 @needs_compiler
 @pytest.mark.torch
-@pytest.mark.timeout(120)
 @pytest.mark.usefixtures("low")
 @pytest.mark.long
 async def test_a_level_is_taken_back_on_real_ranks() -> None:
@@ -254,7 +253,6 @@ async def test_a_level_is_taken_back_on_real_ranks() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(120)
 async def test_the_real_library_is_silenced(monkeypatch: pytest.MonkeyPatch) -> None:
     path = real_library()
     if path is None:

@@ -26,7 +26,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tui"))
 import scripted as play
 import several
 
-pytestmark = pytest.mark.timeout(60)
 FEW = 5
 STORIES = {
     "running": play.stamped(play.running()),

@@ -311,7 +311,6 @@ async def test_a_line_of_a_running_rank_is_a_finding_and_the_last_one_counts_too
 
 @pytest.mark.long
 @pytest.mark.torch
-@pytest.mark.timeout(120)
 async def test_a_healthy_gloo_job_raises_nothing() -> None:
     async with driven(launch(PLAIN_DDP)) as run:
         await run.stepping()
@@ -328,7 +327,6 @@ time.sleep(600)
 
 
 @pytest.mark.real
-@pytest.mark.timeout(120)
 async def test_a_new_agent_reads_from_the_start_and_raises_nothing_twice(tmp_path: Path) -> None:
     script = tmp_path / "writes.py"
     script.write_text(WRITES)

@@ -15,7 +15,7 @@ from distui.presets.load import BUILTIN, load
 
 from .cases import CASES, NOT_HERE
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.torch
 NOTHING_FITS = "the mesh of this preset needs other ranks"
 
 

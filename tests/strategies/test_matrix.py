@@ -17,7 +17,7 @@ from distui.presets.load import BUILTIN
 from . import table
 from .cases import CASES, NOT_HERE, TWINS, Case
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.torch
 INSIDE = Path(__file__).with_name("inside.py")
 QUICK = ("context",)
 """Seen in `make test-real`; the others only in the long matrix."""

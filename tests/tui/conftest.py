@@ -92,7 +92,9 @@ def idle(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     """
 
     async def screen_is_idle(pilot: Pilot[None]) -> bool:
-        await asyncio.sleep(SLEEP_GRANULARITY)  # Textual sends a message to each widget, and awaits them all
+        await asyncio.sleep(
+            SLEEP_GRANULARITY
+        )  # Textual sends a message to each widget, and awaits them all
         return True
 
     if not tiers.is_real(request.node):

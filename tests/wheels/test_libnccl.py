@@ -31,7 +31,7 @@ WITHOUT_GPU = {
 }
 """What NCCL says on a machine without a GPU, and does say rightly."""
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.long
 versions = pytest.mark.parametrize("library", VERSIONS, indirect=True, scope="module")
 
 

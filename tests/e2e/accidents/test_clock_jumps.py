@@ -76,7 +76,6 @@ def test_a_viewer_whose_clock_is_late(world: World, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.long
-@pytest.mark.timeout(120)
 def test_the_clock_is_set_back_under_a_live_run(world: World, clock: Path) -> None:
     """By a day: in the first attempt, which ends then; and in the second, whose agent dies, too."""
     run = world.execute(SECONDS, "--restarts", "3", "--grace", "1")

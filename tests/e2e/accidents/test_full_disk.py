@@ -185,7 +185,6 @@ def kept_full(world: World) -> Iterator[None]:
 
 @pytest.mark.long
 @pytest.mark.torch
-@pytest.mark.timeout(200)
 def test_no_command_on_a_full_disk_is_lost(small: World) -> None:
     """The agent is killed twice, once in a restart: what was asked and what came of it is in the journal, once."""
     run = small.ddp("--grace", "2").healthy()

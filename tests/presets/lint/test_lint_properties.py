@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import string
 
-import pytest
 from each import for_each
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -139,7 +138,6 @@ def test_a_launcher_with_nothing_behind_it(word: str) -> None:
         sound(lint_text(f"{word} {option}"))
 
 
-@pytest.mark.timeout(60)
 @for_each(
     ("name", "text"),
     [

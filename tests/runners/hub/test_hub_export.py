@@ -15,7 +15,7 @@ from distui.tui.cli import main
 
 from .site import Site, Whole, until
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.real
 
 
 @pytest.fixture

@@ -22,7 +22,6 @@ from .children import Pipes, Programs
 from .scripted_sky import ScriptedSky
 from .test_sky_process import CLOUDS
 
-pytestmark = pytest.mark.timeout(60)
 ABOUT = {
     "state": "UP", "nodes": 2, "hosts": [], "resources": "2x(H100:8)", "infra": "aws/us-east-1", "since": 1.0,
     "autostop_min": None, "down": False, "ours": True, "user": "me", "event": "", "managed": False,

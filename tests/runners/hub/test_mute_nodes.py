@@ -29,8 +29,6 @@ from distui.runners.wire.client import new_id
 from .rehearsal import Rehearsed
 from .site import Site, Whole, having
 
-pytestmark = pytest.mark.timeout(300)
-
 
 def running(state: RunState) -> bool:
     return state.live and state.phase is RunPhase.RUNNING

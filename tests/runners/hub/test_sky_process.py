@@ -29,8 +29,6 @@ from distui.runners.model import Stage
 
 from .children import Programs
 
-pytestmark = pytest.mark.timeout(60)
-
 LAUNCHED = """\
 \x1b[0m⚙︎ Launching on Slurm distui\x1b[0m (gpu).
 \x1b[2m└── \x1b[0m\x1b[2mInstances are up.\x1b[0m

@@ -16,8 +16,6 @@ from distui.runners.model import RankPhase, RunnerStarted
 
 from .inrank_rig import PLAIN_DDP, Driven, driven, execute
 
-pytestmark = pytest.mark.timeout(600)
-
 TORCHRUN = f"torchrun --nproc-per-node 2 {PLAIN_DDP}"
 
 

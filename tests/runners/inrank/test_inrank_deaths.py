@@ -15,7 +15,6 @@ from distui.runners.model import RankChanged
 
 from .inrank_rig import Driven, driven, execute, launch, rank
 
-pytestmark = pytest.mark.timeout(600)
 QUICK = RestartPolicy(limit=2, backoff_s=0.05, backoff_max_s=0.05)
 RAISES = """\
 import os, time

@@ -82,7 +82,6 @@ while True: signal.pause()
 
 @pytest.mark.long
 @pytest.mark.torch
-@pytest.mark.timeout(600)
 async def test_a_restart_tells_every_rank_and_a_stop_does_not(own_directories: Path) -> None:
     script = own_directories / "script.py"
     script.write_text(MAKES_ROOM)

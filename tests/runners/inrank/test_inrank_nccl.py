@@ -31,7 +31,7 @@ CALLS = RIGS / "calls_nccl.py"
 REAL = RIGS / "real_nccl.py"
 
 needs_compiler = pytest.mark.skipif(compiler() is None, reason="no C compiler to build the fake NCCL")
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.torch
 
 
 @pytest.fixture(scope="module")

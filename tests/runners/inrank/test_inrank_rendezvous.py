@@ -16,7 +16,7 @@ from distui.runners.model import AttemptStarted
 
 from .inrank_rig import driven
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.torch
 
 MEETS = """
 import os, time, torch, torch.distributed as dist

@@ -18,7 +18,7 @@ from distui.runners.state import RunState
 
 from .inrank_rig import Driven, driven, eventually, launch
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.torch
 
 WAITS = "import time\nwhile True: time.sleep(60)\n"
 

@@ -30,7 +30,7 @@ def steps():
         yield
 """
 PLAIN = LOOP + "for _ in steps():\n    train()\nprint('fine', flush=True)\n"
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.torch
 
 
 @contextmanager

@@ -21,8 +21,6 @@ from distui.runners.launch.launch_settings import kind_of
 from distui.runners.launch.prepare import REQUEST_FILE, request_text
 from distui.tui.source import LocalSource, shell_on
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def form(**fields: str) -> LaunchForm:
     return LaunchForm(preset="ddp", script="train.py", **fields)  # type: ignore[arg-type]

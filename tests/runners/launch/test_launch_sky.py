@@ -24,8 +24,6 @@ from distui.runners.launch.sky import OnSky
 from distui.runners.node.job import HUB_FILE, Document
 from distui.tui.cli import main
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(autouse=True)
 def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -32,7 +32,7 @@ from distui.runners.launch.rerun import LaunchChanges, again, read
 from distui.runners.launch.sky import OnSky
 from distui.tui.cli import main
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.torch]
+pytestmark = pytest.mark.torch
 
 
 @pytest.fixture(autouse=True)

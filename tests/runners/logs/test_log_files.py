@@ -125,7 +125,6 @@ def trap(tmp_path: Path) -> Path:
     return run
 
 
-@pytest.mark.timeout(60)
 @for_each(
     ("name", "why"),
     [

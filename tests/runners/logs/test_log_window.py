@@ -156,7 +156,6 @@ def test_a_search_in_a_process_of_its_own_is_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-@pytest.mark.timeout(120)
 async def test_a_pattern_without_end_is_killed_and_the_loop_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

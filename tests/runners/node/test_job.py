@@ -19,7 +19,7 @@ from distui.runners.errors import RunError
 from distui.runners.model import Outcome, RunPhase
 from distui.runners.node import job, package
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.torch
 FINITE = "import os, time\nprint('here', flush=True)\ntime.sleep(0.5)\n"
 
 

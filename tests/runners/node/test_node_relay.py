@@ -25,7 +25,7 @@ from distui.runners.model import (
 )
 from distui.runners.wire.client import LinkError, SocketLink
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.torch
 
 
 @contextmanager

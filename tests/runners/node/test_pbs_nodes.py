@@ -8,7 +8,7 @@ import pytest
 from nodes_rig import Cluster, until
 from patience import HANG_S
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.torch
 
 
 class Pbs(Cluster):

@@ -19,7 +19,7 @@ from distui.runners import journal
 from distui.runners.local_agent import free_port
 from distui.runners.model import AttemptStarted
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.torch
 
 
 class Numbered(Cluster):
