@@ -37,7 +37,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Unix seconds; those of the system when the loop was made, as files have times, too."""
         return self._epoch + self._now
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> Any:
         future = super().run_in_executor(executor, func, *args)
         self._threads_at_work += 1
         future.add_done_callback(self._thread_done)

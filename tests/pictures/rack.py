@@ -54,7 +54,7 @@ class Rack(Hosts):
         words = ("--name", run, "--nproc-per-node", str(GPUS), "--workdir", ".", "--", *script)
         for done in (
             self.launch(*words),
-            self.distui("wait", run, "--until", "healthy", "--timeout", "150", seconds=160),
+            self.distui("wait", run, "--until", "healthy", "--timeout", "150"),
         ):
             if done.returncode:
                 raise RuntimeError(done.stderr)

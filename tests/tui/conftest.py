@@ -135,7 +135,7 @@ _parse_rules = Stylesheet._parse_rules
 def parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parse each style sheet once per process, not once per app."""
 
-    def parse(sheet: Stylesheet, *source: Hashable, **options: Hashable) -> list[RuleSet]:
+    def parse(sheet: Stylesheet, *source: Any, **options: Any) -> list[RuleSet]:
         key = (source, tuple(options.items()), frozenset(sheet._variables.items()))
         if key not in _rules:
             _rules[key] = _parse_rules(sheet, *source, **options)
