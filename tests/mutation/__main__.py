@@ -453,6 +453,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--depth", type=int, metavar="N", help="only the first N lists of tests: a quick overview"
     )
+    parser.add_argument(
+        "--skip", type=int, metavar="N", help="not the first N lists of tests, which survivors passed"
+    )
     parser.add_argument("--commit", help="what to copy (default: that of the tier, else HEAD)")
     parser.add_argument(
         "--copy", type=Path, metavar="FOLDER", help="make the copy there and keep it for the next time"
@@ -504,9 +507,9 @@ def work(copy: Copy, catalogue: Catalogue, asked: argparse.Namespace) -> None:
             continue
         if known is None and asked.survivors:
             continue
-        stages = catalogue.stages(mutant)[: asked.depth]
+        stages = catalogue.stages(mutant)[asked.skip : asked.depth]
         if asked.tests:
-            stages = [Stage(tuple(asked.tests), tier.args)]
+            stages = [Stage(tuple(asked.tests), (*tier.args, "-n", "0"))]
         result = judge(copy, mutant, stages, asked.deselect)
         record(tier, copy.commit, catalogue.mutants, mutant.name, result)
         print(f"{result.outcome:<8} {mutant.name:<34} {result.seconds:>5.0f} s  {result.test}", flush=True)
