@@ -131,4 +131,4 @@ def test_make_help_fits_on_one_screen() -> None:
     lines = done.stdout.splitlines()
     assert len(lines) < 24
     assert max(map(len, lines)) <= 80
-    assert "  make demo         train the shipped example on 2 ranks and look at it" in lines
+    assert any(line.split()[:2] == ["make", "demo"] for line in lines)
