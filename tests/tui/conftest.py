@@ -52,6 +52,7 @@ class Rig:
         end = clock.monotonic() + HANG_S
         while not wanted():
             assert clock.monotonic() < end, "it never happened"
+            assert self.app.is_running, "the app has ended"
             self.app.tick()
             await self.pilot.pause()
 
@@ -93,9 +94,8 @@ def idle(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     """
 
     async def screen_is_idle(pilot: Pilot[None]) -> bool:
-        await asyncio.sleep(
-            SLEEP_GRANULARITY
-        )  # Textual sends a message to each widget, and awaits them all
+        """Textual sends a message to each widget here, and awaits them all."""
+        await asyncio.sleep(SLEEP_GRANULARITY)
         return True
 
     if not tiers.is_real(request.node):
@@ -153,7 +153,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def greps_here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Search logs in this process, unless the test may start processes."""
+    """Search logs in this process, unless the test may start processes; test_log_tail.py compares the two."""
     if not tiers.is_real(request.node):
         monkeypatch.setattr(search, "run_grep", grep.answer)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from each import for_each
 
+from distui.runners.logs import grep, search
 from distui.runners.logs.follow import ask_window
 from distui.runners.logs.log_files import LogFile, parse_file_id
 from distui.runners.wire.client import Window
@@ -119,6 +121,15 @@ async def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert len(tail.lines) == 100
     assert tail.dropped == 150
     assert tail.lines[-1].text == "4-49"
+
+
+@pytest.mark.real
+@for_each("pattern", ["two$", "(?i)TWO", "nothing", "(", "a{3,1}"])
+def test_a_search_of_another_process_answers_as_one_in_this_process(tmp_path: Path, pattern: str) -> None:
+    write(tmp_path, OUT, b"one\ntwo\n\x1b[31mno. two\x1b[0m\nthree")
+    with (tmp_path / OUT).open("rb") as file:
+        words = ["0", "100", str(1 << 20), "60", "60", pattern, "0", "0"]
+        assert search.run_grep(file.fileno(), words) == grep.answer(file.fileno(), words)
 
 
 async def test_a_pattern_is_searched_through_the_whole_file(tmp_path: Path) -> None:
