@@ -69,7 +69,7 @@ def seen(screen: pyte.Screen) -> list[list[object]]:
     ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(_PUT, max_size=12), st.lists(st.integers(1, 200), min_size=1, max_size=6), st.data())
 def test_pieces_of_any_size_show_what_one_piece_would(
     puts: list[tuple[int, int, list[tuple[str, Style | None]]]], budgets: list[int], data: st.DataObject

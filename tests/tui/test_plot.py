@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from each import for_each
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distui.tui.rows.glyphs import Row, plain, row_width
@@ -63,6 +63,7 @@ def test_what_is_unknown_is_never_drawn(values: list[float | None], mode: Mode) 
     assert not "".join(plain(rows)).strip()
 
 
+@settings(max_examples=40)
 @given(
     st.lists(st.one_of(st.none(), st.floats(0, 100)), min_size=90, max_size=120),
     st.lists(st.one_of(st.none(), st.floats(0, 100)), min_size=2, max_size=2),
