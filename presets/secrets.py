@@ -587,7 +587,7 @@ def _forms(value: str) -> set[str]:
 
 
 def secrets_in(env: Mapping[str, str]) -> set[str]:
-    """Values of the variables that hold secrets, and the passwords in others' URLs."""
+    """Values of the variables that hold secrets, and the passwords in URLs."""
     values = {value for name, value in env.items() if is_secret(name) and _tells(value)}
     parts: set[str] = set()
 
@@ -595,7 +595,6 @@ def secrets_in(env: Mapping[str, str]) -> set[str]:
         parts.add(value)
         return MASK
 
-    for name, value in env.items():
-        if not is_secret(name) and holds_secret(name, value):
-            mask_text(value, noted)
+    for value in env.values():
+        mask_text(value, noted)
     return values | {part for whole in parts for part in (whole, whole.partition(":")[2]) if _tells(part)}

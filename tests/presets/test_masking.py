@@ -63,6 +63,16 @@ def test_known_values_go_wherever_they_stand() -> None:
     assert json.loads(masker.text(line)) == {"text": "it is ***"}
 
 
+@for_each("name", ["DATABASE_URL", "REPOSITORY"])
+def test_the_password_of_a_url_goes_also_where_it_stands_alone(name: str) -> None:
+    secrets = secrets_in({name: "postgres://me:geheim1@db/x"})
+    assert Masker(secrets).text(b"logging in with geheim1") == b"logging in with ***"
+
+
+def test_of_secrets_that_begin_alike_the_longest_goes() -> None:
+    assert Masker({"geheim1", "geheim1-and-more"}).text(b"it is geheim1-and-more") == b"it is ***"
+
+
 def test_documents_stay_documents() -> None:
     plan = {
         "env": {"HF_TOKEN": "x1", "MAX_TOKENS": "2048", "KEY": None, "LR": "1"},
