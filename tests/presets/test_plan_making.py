@@ -196,7 +196,7 @@ def test_single_is_one_rank() -> None:
 
 def test_extra_launcher_arguments_may_not_undo_distuis() -> None:
     made = plan("ddp", 'launcher.args=["--virtual-local-rank"]')
-    assert "--virtual-local-rank" in made.argv
+    assert "--virtual-local-rank" in made.argv[: made.argv.index("train.py")]
     for bad in ("--nnodes=3", "--rdzv_backend", "--standalone", "-m", "--log-dir"):
         assert bad.split("=")[0] in refused("ddp", f'launcher.args=["{bad}"]')
 
@@ -222,6 +222,13 @@ def test_variables_of_a_rank_are_not_taken() -> None:
     made = plan(request=replace(TRAIN, env={"NCCL_DEBUG_FILE": "/tmp/x"}))
     assert "NCCL_DEBUG_FILE" not in made.env
     assert "NCCL_DEBUG_FILE is set by the runner for each rank; your value is not used." in made.notes
+
+
+def test_a_wish_wins_over_what_accelerate_is_told() -> None:
+    source = "from accelerate import Accelerator\nAccelerator()\n"
+    name = "ACCELERATE_MIXED_PRECISION"
+    assert plan(script_source=source).env[name] == "no"
+    assert plan(request=replace(TRAIN, env={name: "fp16"}), script_source=source).env[name] == "fp16"
 
 
 def test_a_dangerous_wish_is_told() -> None:

@@ -45,7 +45,7 @@ PASSPHRASE DB_PASSWD JWT CREDENTIAL CREDENTIALS PRIVATE_KEY SECRET ACCESS_KEY DB
 KEY API_KEY_2 AWS_ACCESS_KEY_ID HUGGING_FACE_HUB_TOKEN HF_TOKEN_READ TOKEN hfToken apiKey APIKEY
 HFTOKEN SSHPASS REDIS_URL AZURE_STORAGE_CONNECTION_STRING SECRET_KEY_BASE CLIENT_SECRET
 DISTUI_RELAY_KEY AWS_SESSION_TOKEN COOKIE KAGGLE_KEY GOOGLE_APPLICATION_CREDENTIALS X-Api-Key
-hf-token api_key password PASSWORD MY_PASSWORD COMET_API_KEY GITHUB_TOKEN_PROD
+hf-token api_key password PASSWORD MY_PASSWORD COMET_API_KEY GITHUB_TOKEN_PROD PROD_ENV_API_KEY
 """
 INNOCENT_NAMES = """
 KEYBOARD MONKEY_PATCH TOKENIZER_PATH TOKENIZERS_PARALLELISM PATH AUTHOR COMPATIBLE KEY_FRAMES
@@ -107,7 +107,10 @@ def test_the_line_is_one_that_a_shell_runs() -> None:
 
 
 def test_json_of_a_plan_is_exact_and_masked_only_for_showing() -> None:
-    made = planned(env={"HF_TOKEN": "hunter2"})
+    made = replace(
+        planned(env={"HF_TOKEN": "hunter2"}, args=("--api-key", "hunter2")),
+        files={"x.json": '{"token": "hunter2"}'},
+    )
     assert plan_from_json(json.loads(json.dumps(plan_to_json(made)))) == made
     shown = json.dumps(plan_to_json(made, masked=True))
     assert "hunter2" not in shown
