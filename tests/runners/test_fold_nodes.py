@@ -119,6 +119,13 @@ def test_the_first_cause_is_the_earliest_that_is_no_symptom(order: tuple[int, in
     assert "Connection closed" not in told.text
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_an_attempt_that_failed_on_one_node_failed(order: tuple[int, int]) -> None:
+    outcomes = (Outcome.FAILED, Outcome.SUCCEEDED)
+    state = fold(*part(0), *part(1), *((node, AttemptEnded(1, outcomes[node])) for node in order))
+    assert [attempt["outcome"] for attempt in status_json(state)["attempts"]] == ["failed"]
+
+
 def test_links_and_stages_are_told_with_their_node() -> None:
     state = fold(
         (HUB, StageChanged(Stage.PROVISION, "begun")),

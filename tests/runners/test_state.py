@@ -11,6 +11,7 @@ from distui.runners.model import (
     AttemptEnded,
     AttemptStarted,
     CaughtUp,
+    CommandDone,
     CommandReceived,
     Event,
     FindingCleared,
@@ -77,6 +78,13 @@ def test_a_stop_stays_a_stop_whatever_the_ranks_do_on_the_way() -> None:
     assert state.phase is RunPhase.STOPPING
     state.apply(Stamped(9.0, RunEnded(RunPhase.STOPPED, 1, "stopped"), 9))
     assert (state.phase, state.ended, state.exit_code) == (RunPhase.STOPPED, 9.0, 1)
+
+
+def test_a_command_is_open_until_it_is_answered() -> None:
+    """A new agent answers each open command."""
+    asked = [CommandReceived(name, f"{name} requested", name) for name in ("restart", "save")]
+    state = fold(*began(), *asked, CommandDone("restart", True, "restarted"))
+    assert list(state.open_commands) == ["save"]
 
 
 def test_an_attempt_that_a_launcher_inside_takes_over_stays_one_attempt() -> None:
