@@ -130,6 +130,18 @@ def test_long_steps_and_an_impatient_rank() -> None:
     assert Made().wait([0], call(42, age=9)).add(*busy).hang() == []
 
 
+def test_a_wait_of_a_few_long_steps() -> None:
+    """Steps of 3 s: a wait counts after five of them."""
+
+    def told(age: float) -> bool:
+        steps = tuple(call(seq, age=age + 3.0 * (42 - seq), done=True) for seq in range(37, 42))
+        made = Made().wait([0, 1, 2], call(42, age=age), recent=steps)
+        return bool(made.add(series(3, LOAD, enqueued=41)).hang())
+
+    assert not told(12.0)
+    assert told(16.0)
+
+
 def test_collectives_that_move() -> None:
     made = Made().add(*(series(rank, IN_ALL_REDUCE, looks=3) for rank in range(4)))
     assert made.hang() == []

@@ -144,6 +144,16 @@ def test_one_retransmission_is_no_cut() -> None:
     assert Made(ranks=2).wait([0, 1], stalls=once).hang() == []
 
 
+def test_retransmissions_of_one_sample_are_no_cut() -> None:
+    """Another connection retransmits than in the sample before."""
+    made = Made(ranks=2)
+    for rank in (0, 1):
+        before = waiting(rank, stalls=cut(rank + 2, "10.0.0.1", "10.0.0.2"))
+        now = waiting(rank, stalls=cut(rank, "10.0.0.1", "10.0.0.2"))
+        made.add((*before[:-1], now[-1]))
+    assert made.hang() == []
+
+
 def test_the_network_is_not_blamed_for_a_rank_that_sleeps() -> None:
     made = Made(nodes=2).add(
         *(waiting(rank, stalls=cut(rank, "10.0.0.1", "10.0.0.2")) for rank in (0, 1, 2))
