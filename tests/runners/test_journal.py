@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from distui.runners import file_io, journal
-from distui.runners.journal import NAME, RESERVE_BYTES, Journal
+from distui.runners.journal import NAME, RESERVE_BYTES, Chronicle, Journal
 from distui.runners.model import (
     AttemptEnded,
     AttemptStarted,
     Event,
+    FirstCause,
     Outcome,
     RunEnded,
     RunnerLost,
@@ -42,6 +43,16 @@ def test_what_was_appended_is_read_back_from_any_point(tmp_path: Path) -> None:
     assert [one.seq for one in journal.read(tmp_path)] == [1, 2, 3, 4, 5]
     assert [one.seq for one in journal.read(tmp_path, after=3)] == [4, 5]
     assert list(journal.read(tmp_path / "nowhere")) == []
+
+
+def test_a_password_in_a_long_exception_is_not_written(tmp_path: Path) -> None:
+    text = "a frame of the stack\n" * 2000 + "no answer from https://me:geheim1@db/x"
+    chronicle = Chronicle(tmp_path)
+    chronicle.emit(AttemptEnded(1, Outcome.FAILED, FirstCause(0, 0, 0, text=text)))
+    chronicle.journal.close()
+    written = (tmp_path / NAME).read_text()
+    assert "https://***@db/x" in written
+    assert "geheim1" not in written
 
 
 def test_a_torn_end_does_not_swallow_the_next_line(tmp_path: Path) -> None:
