@@ -29,9 +29,9 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def old(name: str, days: float) -> run_directories.Entry:
-    """A run that began and ended so many days ago."""
-    entry = made(name, days * DAY)
+def old(name: str, days: float, ended: float | None = None) -> run_directories.Entry:
+    """A run that began so many days ago, and ended on the same day unless `ended` has another."""
+    entry = made(name, (days if ended is None else ended) * DAY)
     document = (
         (entry.path / "run.json").read_text().replace(f"{entry.record.created}", f"{NOW - days * DAY}")
     )
@@ -86,6 +86,7 @@ def test_a_mistake_removes_nothing(settings: Path, text: str, says: str) -> None
 def test_it_takes_what_both_say_and_leaves_all_that_is_not_its_own(state_home: Path) -> None:
     for days in (50, 40, 35, 2, 1):
         old(f"d{days}", days)
+    old("long", 55, ended=5)
     precious, live, damaged, moved = (
         old("precious", 60),
         old("live", 61),
@@ -108,7 +109,7 @@ def test_it_takes_what_both_say_and_leaves_all_that_is_not_its_own(state_home: P
     assert "removed 3 runs" in said
     assert (target / "run.json").exists()
     here = {path.name.rpartition("-")[0][16:] for path in run_directories.runs_dir().iterdir()}
-    assert {"precious", "live", "damaged", "moved", "d35", "d2", "d1"} <= here
+    assert {"precious", "live", "damaged", "moved", "long", "d35", "d2", "d1"} <= here
     assert not {"d50", "d45", "d40"} & here
     assert copied.is_dir()
     assert (run_directories.runs_dir() / "my-thesis").is_dir()

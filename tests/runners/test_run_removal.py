@@ -10,13 +10,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
-from distui.runners import journal, run_directories, run_notes, run_removal
+from distui.runners import host_processes, journal, run_directories, run_notes, run_removal
 from distui.runners.errors import RunError
-from distui.runners.model import PlanSummary, RunCreated, RunEnded, RunPhase, Stamped
+from distui.runners.host_processes import Living
+from distui.runners.model import CommandReceived, PlanSummary, RunCreated, RunEnded, RunPhase, Stamped
 from distui.runners.run_directories import Entry
 from distui.runners.run_removal import Removable, pruned
 from distui.tui.cli import main
@@ -32,14 +35,18 @@ def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def made(name: str, ended: float | None = 60.0, phase: RunPhase = RunPhase.SUCCEEDED) -> Entry:
-    """A run that ended so many seconds ago; None: its files do not say that it has ended."""
-    record = run_directories.new_record(name)
+def made(
+    name: str, ended: float | None = 60.0, phase: RunPhase = RunPhase.SUCCEEDED, **fields: Any
+) -> Entry:
+    """A run that ended so many seconds ago; None: its files do not say that it has ended. `fields`: of its record."""
+    record = structs.replace(run_directories.new_record(name), **fields)
     path = run_directories.runs_dir() / record.run
     path.mkdir(parents=True, mode=0o700)
     for folder in (path.parent, path.parent.parent):
         folder.chmod(0o700)
     (path / "run.json").write_bytes(msgspec.json.encode(record))
+    if record.kind == "hub":
+        (path / "nodes.json").write_text("{}")
     (path / "node-0").mkdir()
     (path / "node-0/rank-0.out").write_text("step\n" * 5000)
     plan = {"run": record.run, "launcher": "torchrun", "cwd": "/", "argv": [], "env": {}}
@@ -99,6 +106,39 @@ def test_a_live_run_is_refused_with_what_to_type() -> None:
     finally:
         os.close(lock)
     assert left() == [live.record.run]
+
+
+def test_a_run_that_starts_or_stops_is_refused() -> None:
+    """Also while no process of it is here: the agent comes in a moment, or the ranks are on other nodes."""
+    starting = made("starting", ended=None)
+    with run_directories.start_lock(), pytest.raises(RunError, match=r"is live \(starting\)"):
+        run_removal.remove(starting)
+    stopping = made("stopping", ended=None, kind="hub")
+    stop = Stamped(NOW, CommandReceived("s", "stop requested", "stop"), seq=2)
+    with (stopping.path / journal.NAME).open("ab") as file:
+        file.write(msgspec.json.encode(stop) + b"\n")
+    with pytest.raises(RunError, match=r"is live \(stopping\)"):
+        run_removal.remove(stopping)
+    assert starting.path.is_dir()
+    assert stopping.path.is_dir()
+
+
+def test_a_lost_run_is_refused_while_one_of_its_ranks_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = made("lost", ended=None)
+    living = {lost.path.name: Living(marked=[4_000_000_000])}
+    monkeypatch.setattr(host_processes, "survey", lambda base: living)
+    with pytest.raises(RunError, match="1 process of run lost still live"):
+        run_removal.remove(lost)
+    assert left() == [lost.record.run]
+
+
+def test_the_parts_of_a_run_on_several_nodes_go_with_it() -> None:
+    hub = made("job", kind="hub")
+    run, run8 = hub.record.run, hub.record.run8
+    for node in (0, 1):
+        made("job", run=f"{run}.n{node}", run8=f"{run8}n{node}", kind="node", node=node, whole=run)
+    assert run_removal.remove(hub) >= 60_000
+    assert left() == []
 
 
 def test_what_a_link_points_at_stays(state_home: Path) -> None:
