@@ -68,6 +68,7 @@ class FakeRunner:
         self._ranks = run.plan.nproc_per_node or 1
         self._plan = json.loads((run.run_dir / "plan.json").read_text())
         self._cause = cause or ("failure" if run.state.attempts else "launch")
+        self._cause_of_restart = "restart"
         self._attempt, self._deaths = 0, Deaths()
         self._pending: dict[str, str | None] = {}
         self._shown: dict[str, str | None] = {}
@@ -105,6 +106,11 @@ class FakeRunner:
         with (self._directory(self._attempt) / f"rank-{rank}.{ending}").open("a") as file:
             file.write(text)
 
+    def meets_another_node(self) -> None:
+        """Have a node join: the ranks end, and begin again together with it."""
+        self._is_restarting, self._cause_of_restart = True, "membership"
+        self._wake.set()
+
     def dies(self) -> None:
         """Be killed without a word; the ranks go with it."""
         self._life.cancel()
@@ -141,7 +147,7 @@ class FakeRunner:
             elif not await self._back_off(clock.monotonic() - began):
                 return RunPhase.FAILED, 1, self._deaths.why
             if self._is_restarting:
-                self._is_restarting, self._cause = False, "restart"
+                self._is_restarting, self._cause = False, self._cause_of_restart
         return RunPhase.STOPPED, 1, "stopped"
 
     async def _begin(self) -> None:
@@ -245,7 +251,7 @@ class FakeRunner:
             self._pending |= changes
             self._shown |= request.get("shown") or changes
         if op == "restart":
-            self._is_restarting = True
+            self._is_restarting, self._cause_of_restart = True, "restart"
             self._wake.set()
         elif op == "stop":
             grace_s = request.get("grace_s")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from distui.presets.model import RestartPolicy
@@ -16,6 +17,7 @@ from distui.runners.model import (
     Restart,
     RestartDelayed,
     RunnerLost,
+    RunnerStarted,
     SetNccl,
     Signal,
     Stop,
@@ -91,6 +93,27 @@ async def test_a_restart_and_a_stop_end_the_waiting_after_a_failure() -> None:
         await run.until(lambda state: state.delay)
         assert (await run.send(Stop("s"))).ok
         assert str(run.state.phase) == "stopped"
+
+
+async def test_a_stop_ends_the_waiting_after_the_death_of_a_runner() -> None:
+    patient = RestartPolicy(limit=3, backoff_s=3600.0, backoff_max_s=3600.0, reset_after_s=9e9)
+    async with doubled(restart=patient) as (run, runners):
+        await run.until(is_running(1))
+        runners.newest.dies()
+        await run.until(lambda state: state.delay)
+        assert (await run.send(Stop("s"))).ok
+        assert (str(run.state.phase), run.state.attempt, len(runners.started)) == ("stopped", 1, 1)
+
+
+async def test_an_attempt_that_ends_as_a_node_joins_was_restarted() -> None:
+    async with doubled() as (run, runners):
+        await run.until(is_running(1))
+        runners.newest.meets_another_node()
+        await run.until(is_running(2))
+        assert [(str(each.cause), str(each.outcome)) for each in run.state.attempts] == [
+            ("launch", "restarted"),
+            ("membership", "None"),
+        ]
 
 
 async def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace() -> None:
@@ -190,6 +213,26 @@ async def test_an_old_nccl_is_told_of_a_restart() -> None:
         )
         assert (await run.send(SetNccl("again", "INFO", "", restart=True))).ok
         assert run.state.attempts[-1].env_diff["NCCL_DEBUG"] == "INFO"
+
+
+async def test_a_variable_for_a_launcher_inside_the_command_stays_when_the_command_starts_again() -> None:
+    once = RestartPolicy(limit=1, backoff_s=1.0, backoff_max_s=1.0, reset_after_s=600.0)
+    async with doubled(OldNccl, restart=once) as (run, runners):
+        await run.hooked()
+        runner, nested = runners.newest, f"{run.agent.served.stem}.nested"
+
+        async def agree(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readline()
+            writer.write(b'{"ok": true}\n')
+            writer.close()
+
+        async with await asyncio.start_unix_server(agree, nested):
+            run.agent.served.emit(RunnerStarted(runner.pid, "torchrun", nested))
+            assert "is set for the next start" in (await run.send(SetNccl("n", "INFO", ""))).text
+        assert runner.hooks[0].env["NCCL_DEBUG"] != "INFO"
+        runner.exits(0, 3)
+        await run.until(is_running(2))
+        assert runner.hooks[0].env["NCCL_DEBUG"] == "INFO"
 
 
 async def test_commands_for_ranks_that_are_not_there_are_refused() -> None:
