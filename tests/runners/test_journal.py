@@ -9,16 +9,30 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
+from msgspec import structs
 
 from distui.runners import file_io, journal
-from distui.runners.journal import NAME, RESERVE_BYTES, Chronicle, Journal
+from distui.runners.journal import (
+    END_FILE,
+    NAME,
+    REPORT,
+    RESERVE_BYTES,
+    Chronicle,
+    Journal,
+    RunRecord,
+    read_history,
+)
 from distui.runners.model import (
     AttemptEnded,
     AttemptStarted,
     Event,
     FirstCause,
     Outcome,
+    PlanSummary,
+    RankPlace,
+    RunCreated,
     RunEnded,
     RunnerLost,
     RunPhase,
@@ -94,6 +108,57 @@ def test_a_full_disk_keeps_lines_in_order_until_there_is_room(
     room[0] = 1 << 20
     kept.flush()
     assert (kept.blocked, [one.seq for one in journal.read(tmp_path)]) == (False, [1, 2, 3])
+
+
+RUN = RunRecord("r", "00000000", "run", 0.0, "here")
+CREATED = RunCreated("r", "run", "here", PlanSummary("ddp", "ddp", "torchrun", "train.py"))
+DONE = RunEnded(RunPhase.SUCCEEDED, 0, "every rank ended with exit code 0")
+
+
+def keep(path: Path, *events: Event) -> None:
+    """Write a journal of these events, numbered from 1."""
+    kept = Journal(path)
+    for seq, event in enumerate(events, 1):
+        kept.append(Stamped(float(seq), event, seq))
+    kept.close()
+
+
+def test_an_event_that_two_agents_wrote_counts_once(tmp_path: Path) -> None:
+    keep(tmp_path, CREATED)
+    with (tmp_path / NAME).open("ab") as file:
+        for seq, text in ((2, "first"), (2, "second"), (3, "last")):
+            file.write(msgspec.json.encode(Stamped(float(seq), RunnerLost(seq, text), seq)) + b"\n")
+    history = read_history(tmp_path, RUN)
+    assert [text for _, text in history.state.notices] == ["first", "last"]
+    assert history.problems == [f"{NAME} is out of order"]
+
+
+def test_a_hub_whose_journal_lost_its_beginning_does_not_end_with_its_first_node(tmp_path: Path) -> None:
+    keep(tmp_path, AttemptStarted(1, "launch", 2, (RankPlace(0, 0, 0), RankPlace(1, 0, 1))), DONE)
+    state = read_history(tmp_path, structs.replace(RUN, kind="hub", nnodes=2)).state
+    assert not state.phase.ended
+    assert state.nodes[0].phase is RunPhase.SUCCEEDED
+
+
+def test_only_what_the_agent_has_not_read_of_the_report_is_added(tmp_path: Path) -> None:
+    reported = [AttemptStarted(number, "restart", 1, (RankPlace(0, 0, 0),)) for number in (1, 2, 3)]
+    lines = [msgspec.json.encode(Stamped(1.0, event)) + b"\n" for event in reported]
+    (tmp_path / REPORT).write_bytes(b"".join(lines))
+    kept = Journal(tmp_path)
+    kept.append(Stamped(1.0, CREATED, 1))
+    for number in (1, 2):
+        read = sum(map(len, lines[:number]))
+        kept.append(Stamped(1.0, reported[number - 1], number + 1, source=read))
+    assert [each.number for each in read_history(tmp_path, RUN).state.attempts] == [1, 2, 3]
+
+
+def test_a_run_that_went_on_after_its_end_has_not_ended(tmp_path: Path) -> None:
+    """A power cut brings the file with the earlier end back."""
+    keep(tmp_path, CREATED, DONE, CREATED, AttemptStarted(1, "launch", 1, (RankPlace(0, 0, 0),)))
+    (tmp_path / END_FILE).write_bytes(msgspec.json.encode(Stamped(2.0, DONE, 2)))
+    assert not read_history(tmp_path, RUN).state.phase.ended
+    (tmp_path / END_FILE).write_bytes(msgspec.json.encode(Stamped(5.0, DONE, 5)))
+    assert read_history(tmp_path, RUN).state.phase is RunPhase.SUCCEEDED
 
 
 @pytest.fixture
