@@ -87,6 +87,18 @@ async def test_lines_of_several_ranks_say_who_wrote_them(tmp_path: Path) -> None
     assert merged.last_words([zero, one]) == []
 
 
+async def test_lines_are_in_order_although_one_rank_writes_much_more(tmp_path: Path) -> None:
+    """Windows of one size hold seconds of the one log and the whole of the other."""
+    zero, one = log(0), log(1)
+    for file, seconds in ((zero, range(60)), (one, range(0, 60, 10))):
+        for second in seconds:
+            append(tmp_path, file, f"2026-11-24 10:00:{second:02d},{file.rank}00 step\n".encode())
+    lines = await new(merge(zero, one), tmp_path, most=100)
+    assert len(lines) == 66
+    times = [line.split()[3] for line in lines]
+    assert times == sorted(times)
+
+
 async def test_a_file_that_gets_another_name_is_read_on(tmp_path: Path) -> None:
     zero, other = log(0), log(0, attempt=2)
     append(tmp_path, zero, b"before\nunfin")
