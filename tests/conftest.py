@@ -15,7 +15,8 @@ import pytest
 import tiers
 from hypothesis import HealthCheck, settings
 
-from distui.runners import environment, local_agent
+from distui.runners import environment, foreign_jobs, local_agent
+from distui.runners.node import package
 
 TORCHLESS = [Path(__file__).with_name(name) for name in ("presets", "tui")]
 """Folders whose tests are for anybody, but for those that are marked `torch`."""
@@ -51,6 +52,29 @@ def no_torch_without_its_mark(request: pytest.FixtureRequest, monkeypatch: pytes
     marked = request.node.get_closest_marker("torch") is not None
     if not marked and any(folder in request.path.parents for folder in TORCHLESS):
         monkeypatch.setattr(local_agent, "_torch_version", lambda python: None)
+
+
+@pytest.fixture(scope="session")
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the tests of `make test` share: bundles for nodes are packed once."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def apart_from_the_machine(
+    request: pytest.FixtureRequest, cache_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A test of `make test` sees no job of this machine, asks no package index, and leaves the user's cache alone."""
+    if tiers.is_real(request.node):
+        return
+    all_stats = foreign_jobs.all_stats
+
+    def no_stats_of_the_machine(proc: str = "/proc") -> Iterator[Any]:
+        return iter(()) if proc == "/proc" else all_stats(proc)
+
+    monkeypatch.setattr(foreign_jobs, "all_stats", no_stats_of_the_machine)
+    monkeypatch.setattr(package, "_download", lambda requirements, folder: False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache_folder))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -146,12 +146,6 @@ def parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide the jobs of this machine that distui did not start: a cockpit opens a single one by itself."""
-    monkeypatch.setattr("distui.runners.foreign_jobs.all_stats", lambda proc: [])
-
-
-@pytest.fixture(autouse=True)
 def greps_here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Search logs in this process, unless the test may start processes; test_log_tail.py compares the two."""
     if not tiers.is_real(request.node):

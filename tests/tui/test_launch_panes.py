@@ -142,8 +142,7 @@ async def test_what_cannot_be_estimated_is_one_sentence(here: Here) -> None:
 
 
 @pytest.mark.torch
-async def test_the_task_for_skypilot_has_a_pane(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distui.runners.node.package._download", lambda requirements, folder: False)
+async def test_the_task_for_skypilot_has_a_pane(here: Here) -> None:
     async with shown(here(), 120, 40) as it:
         screen = await opened(it, "f3")
         assert "No SkyPilot task" in it.screen()

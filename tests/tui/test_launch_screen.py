@@ -28,7 +28,6 @@ Here = Callable[[], Rig]
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
     """The cockpit of this machine, in a directory with a script; no run."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "train.py").write_text("print('hello')\n")
 
     def make() -> Rig:
