@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from distui.runners import environment, foreign_jobs, local_agent
 from distui.runners.node import package
+from distui.runners.telemetry.proc import Stat, all_stats
 
 TORCHLESS = [Path(__file__).with_name(name) for name in ("presets", "tui")]
 """Folders whose tests are for anybody, but for those that are marked `torch`."""
@@ -67,9 +68,8 @@ def apart_from_the_machine(
     """A test of `make test` sees no job of this machine, asks no package index, and leaves the user's cache alone."""
     if tiers.is_real(request.node):
         return
-    all_stats = foreign_jobs.all_stats
 
-    def no_stats_of_the_machine(proc: str = "/proc") -> Iterator[Any]:
+    def no_stats_of_the_machine(proc: str = "/proc") -> Iterator[Stat]:
         return iter(()) if proc == "/proc" else all_stats(proc)
 
     monkeypatch.setattr(foreign_jobs, "all_stats", no_stats_of_the_machine)
