@@ -190,7 +190,7 @@ def test_states_of_a_second_optimizer_are_counted(world: World) -> None:
     assert "8 of 16 parameters are updated on this rank, 4.2 MB of states → 2.1 MB" in text, text
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_a_script_without_the_call_stops_before_its_first_step(world: World) -> None:
     run = launched(world, "ddp", world.script("own.py", OWN))
     assert run.wait() == 1

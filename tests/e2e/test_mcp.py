@@ -356,7 +356,7 @@ async def check_mistakes(caller: Caller) -> None:
 # --- with leave ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.real
+@pytest.mark.long
 @pytest.mark.torch
 async def test_a_run_is_launched_steered_and_stopped(world: World) -> None:
     script = world.script(

@@ -64,7 +64,7 @@ def test_ranks_of_torchrun_and_how_the_run_ended(world: World) -> None:
     assert list(folder.iterdir()) == [path]
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_a_directory_that_comes_later_and_an_agent_that_goes(world: World) -> None:
     """A missing directory is a finding until it is there; an agent that goes takes its file along."""
     folder = world.work / "later"

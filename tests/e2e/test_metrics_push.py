@@ -80,7 +80,7 @@ def test_ranks_of_torchrun_and_how_the_run_ended(world: World, collector: Sink) 
     assert SECRET.encode() not in contents(world.state) + bundle.read_bytes()
 
 
-@pytest.mark.real
+@pytest.mark.long
 def test_a_collector_that_is_not_there_is_a_finding_until_it_is(world: World) -> None:
     bound = socket.socket()  # nobody listens there, and nobody else can
     bound.bind(("127.0.0.1", 0))

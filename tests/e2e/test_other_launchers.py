@@ -67,13 +67,6 @@ exit ${code:-0}
 """
 
 
-def of(*launchers: str, long: tuple[str, ...] = ()) -> pytest.MarkDecorator:
-    """The test with each of these launchers; with those of `long` in the long matrices alone."""
-    real = [pytest.param(launcher, marks=pytest.mark.real) for launcher in launchers]
-    marked = [pytest.param(launcher, marks=pytest.mark.long) for launcher in long]
-    return pytest.mark.parametrize("launcher", [*real, *marked])
-
-
 def commands(world: World, *words: str) -> dict[str, list[str]]:
     """By launcher: a command that trains on two ranks."""
     by_variables, spawned = world.script("job.py", BY_VARIABLES), world.script("spawned.py", SPAWNED)
@@ -98,7 +91,7 @@ def own_pids(status: dict[str, Any]) -> set[int]:
     return {rank["pid"] for rank in status["ranks"]}
 
 
-@of("loop", long=("spawn", "torch.distributed.run", "fork"))
+@pytest.mark.parametrize("launcher", ("loop", "spawn", "torch.distributed.run", "fork"))
 def test_ranks_of_other_launchers_have_rows_steps_and_stacks(world: World, launcher: str) -> None:
     run = world.run("exec", "--", *commands(world)[launcher])
     first = run.eventually(train_on_two)
@@ -119,7 +112,7 @@ def test_ranks_of_other_launchers_have_rows_steps_and_stacks(world: World, launc
     assert {rank["state"] for rank in ended["ranks"]} <= {"stopped", "succeeded"}
 
 
-@of(long=("loop", "torch.distributed.run", "spawn", "fork"))
+@pytest.mark.parametrize("launcher", ("loop", "torch.distributed.run", "spawn", "fork"))
 def test_the_rank_that_failed_is_the_first_cause(world: World, launcher: str) -> None:
     run = world.run("exec", "--restarts", "0", "--", *commands(world, "fail")[launcher])
     assert run.wait() == 1
@@ -130,7 +123,7 @@ def test_the_rank_that_failed_is_the_first_cause(world: World, launcher: str) ->
     assert "KeyError" in cause["text"]
 
 
-@of(long=("loop", "spawn"))
+@pytest.mark.parametrize("launcher", ("loop", "spawn"))
 def test_an_exit_code_is_not_lost_where_the_launcher_reaps_first(world: World, launcher: str) -> None:
     run = world.run("exec", "--restarts", "0", "--", *commands(world, "exit")[launcher])
     assert run.wait() == 1
@@ -140,7 +133,7 @@ def test_an_exit_code_is_not_lost_where_the_launcher_reaps_first(world: World, l
     assert status["attempts"][0]["first_cause"]["rank"] == 1, "rank 0 only lost its connection"
 
 
-@of(long=("fork", "torch.distributed.run", "loop"))
+@pytest.mark.parametrize("launcher", ("fork", "torch.distributed.run", "loop"))
 def test_ranks_that_end_have_succeeded(world: World, launcher: str) -> None:
     run = world.run("exec", "--", *commands(world, "short")[launcher])
     assert run.wait() == 0
@@ -149,7 +142,6 @@ def test_ranks_that_end_have_succeeded(world: World, launcher: str) -> None:
     assert {file.name for file in (run.path / "node-0" / "attempt-001").iterdir()} >= {"command.out"}
 
 
-@pytest.mark.long
 def test_a_rank_that_is_killed_is_told_with_its_signal(world: World) -> None:
     run = world.run("exec", "--restarts", "0", "--", *commands(world)["torch.distributed.run"])
     status = run.eventually(train_on_two)
@@ -158,7 +150,6 @@ def test_a_rank_that_is_killed_is_told_with_its_signal(world: World) -> None:
     assert run.status()["attempts"][0]["first_cause"]["rank"] == 1
 
 
-@pytest.mark.long
 def test_a_script_below_one_of_the_shell_is_rank_0(world: World) -> None:
     alone = (
         "import torch, time\nw = torch.nn.Parameter(torch.ones(1))\no = torch.optim.SGD([w], lr=0.1)\n"
@@ -193,8 +184,9 @@ print("up", flush=True)
 time.sleep(600)
 """
 
+pytestmark = pytest.mark.long
 
-@pytest.mark.long
+
 def test_children_of_ranks_are_none(world: World) -> None:
     world.script("ports.py", PORTS)
     script = world.script("job.py", NO_RANKS)
@@ -212,7 +204,6 @@ def _up(run: Run) -> int:
     return path.read_text().count("up\n") if path.exists() else 0
 
 
-@pytest.mark.long
 def test_without_a_hook_nobody_joins(world: World) -> None:
     run = world.run("exec", "--no-hook", "--", *commands(world, "short")["loop"])
     assert run.wait() == 0

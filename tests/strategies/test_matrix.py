@@ -19,8 +19,6 @@ from .cases import CASES, NOT_HERE, TWINS, Case
 
 pytestmark = pytest.mark.torch
 INSIDE = Path(__file__).with_name("inside.py")
-QUICK = ("context",)
-"""Seen in `make test-real`; the others only in the long matrix."""
 
 
 class Seen:
@@ -78,10 +76,8 @@ def test_checkpointed_layers_compute_the_same(seen: Seen, name: str) -> None:
         assert rank["resumed"] == pytest.approx(rank["unbroken"], rel=2e-3)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.real if name in QUICK else pytest.mark.long) for name in CASES],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", CASES)
 def test_a_preset_does_what_it_says(seen: Seen, name: str) -> None:
     case, ranks = CASES[name], seen.of(name)
     twin = seen.of(case.twin)[0]["losses"]

@@ -102,7 +102,7 @@ def test_nothing_fits_and_what_would_help(capsys: pytest.CaptureFixture[str]) ->
     assert out.endswith("Take a smaller model, or GPUs with more memory.\n")
 
 
-@pytest.mark.real
+@pytest.mark.long
 @pytest.mark.torch
 def test_a_script_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
     words = f"--script {EXAMPLE}:CharGPT --model-args layers=3,width=96,length=64 --gpus 2xT4 --python {sys.executable}"
