@@ -91,7 +91,7 @@ def own_pids(status: dict[str, Any]) -> set[int]:
     return {rank["pid"] for rank in status["ranks"]}
 
 
-@pytest.mark.parametrize("launcher", ("loop", "spawn", "torch.distributed.run", "fork"))
+@pytest.mark.parametrize("launcher", ["loop", "spawn", "torch.distributed.run", "fork"])
 def test_ranks_of_other_launchers_have_rows_steps_and_stacks(world: World, launcher: str) -> None:
     run = world.run("exec", "--", *commands(world)[launcher])
     first = run.eventually(train_on_two)
@@ -112,7 +112,7 @@ def test_ranks_of_other_launchers_have_rows_steps_and_stacks(world: World, launc
     assert {rank["state"] for rank in ended["ranks"]} <= {"stopped", "succeeded"}
 
 
-@pytest.mark.parametrize("launcher", ("loop", "torch.distributed.run", "spawn", "fork"))
+@pytest.mark.parametrize("launcher", ["loop", "torch.distributed.run", "spawn", "fork"])
 def test_the_rank_that_failed_is_the_first_cause(world: World, launcher: str) -> None:
     run = world.run("exec", "--restarts", "0", "--", *commands(world, "fail")[launcher])
     assert run.wait() == 1
@@ -123,7 +123,7 @@ def test_the_rank_that_failed_is_the_first_cause(world: World, launcher: str) ->
     assert "KeyError" in cause["text"]
 
 
-@pytest.mark.parametrize("launcher", ("loop", "spawn"))
+@pytest.mark.parametrize("launcher", ["loop", "spawn"])
 def test_an_exit_code_is_not_lost_where_the_launcher_reaps_first(world: World, launcher: str) -> None:
     run = world.run("exec", "--restarts", "0", "--", *commands(world, "exit")[launcher])
     assert run.wait() == 1
@@ -133,7 +133,7 @@ def test_an_exit_code_is_not_lost_where_the_launcher_reaps_first(world: World, l
     assert status["attempts"][0]["first_cause"]["rank"] == 1, "rank 0 only lost its connection"
 
 
-@pytest.mark.parametrize("launcher", ("fork", "torch.distributed.run", "loop"))
+@pytest.mark.parametrize("launcher", ["fork", "torch.distributed.run", "loop"])
 def test_ranks_that_end_have_succeeded(world: World, launcher: str) -> None:
     run = world.run("exec", "--", *commands(world, "short")[launcher])
     assert run.wait() == 0
