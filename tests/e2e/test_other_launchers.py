@@ -14,6 +14,7 @@ import pytest
 
 from .runs import Run, World
 
+pytestmark = pytest.mark.long
 PORTS = Path(ports.__file__).read_text()
 STEPS = """
 import os, sys, time, torch
@@ -183,8 +184,6 @@ subprocess.run([sys.executable, __file__, str(free_port())], check=True)
 print("up", flush=True)
 time.sleep(600)
 """
-
-pytestmark = pytest.mark.long
 
 
 def test_children_of_ranks_are_none(world: World) -> None:
