@@ -15,13 +15,17 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from virtual_time import VirtualLoop
 
+TESTS = Path(__file__).parent
 REAL = ("smoke", "real", "long")
 """Marks of tests that use real processes and real time."""
+REAL_FOLDERS = ("cluster", "faults", "matrix", "nccl_ranks", "wheels")
+"""Folders whose tests all do, without a mark: `make test` does not collect them."""
 LONGEST_SLEEP_S = 0.05
 PROCESS_EVENTS = {
     "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system", "pty.spawn", "subprocess.Popen",
@@ -33,6 +37,8 @@ _guarded = False
 
 def is_real(item: pytest.Item) -> bool:
     """Whether a test may start processes and take real time."""
+    if item.path.relative_to(TESTS).parts[0] in REAL_FOLDERS:
+        return True
     return any(item.get_closest_marker(mark) is not None for mark in REAL)
 
 

@@ -36,6 +36,10 @@ class Text(io.StringIO):
         super().__init__(text)
         self._terminal = terminal
 
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return "utf-8"
+
     def isatty(self) -> bool:
         return self._terminal
 
