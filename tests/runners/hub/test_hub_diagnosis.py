@@ -222,6 +222,12 @@ async def test_an_exception_on_the_second_node_is_told_of_that_node_and_once(sit
     assert run.of_agents() == []
 
 
+def nccl_of_all(state: RunState) -> nccl_facts.NcclFacts:
+    """What NCCL's logs of both nodes say, as far as the nodes have reported it."""
+    documents = [state.nodes[node].nccl for node in (0, 1)]
+    return nccl_facts.merge(nccl_facts.decode(one) for one in documents if one is not None)
+
+
 async def test_what_nccl_says_on_two_nodes_is_compared_by_the_hub_and_told_once(site: Site) -> None:
     for rank, lines in said().items():
         (site.root / f"said-{rank}.log").write_text("".join(f"{line}\n" for line in lines))
@@ -232,8 +238,7 @@ async def test_what_nccl_says_on_two_nodes_is_compared_by_the_hub_and_told_once(
             "version-mismatch": None,
             "expect-same-network": 0,
         }
-        documents = [state.nodes[node].nccl for node in (0, 1)]
-        facts = nccl_facts.merge(nccl_facts.decode(one) for one in documents if one is not None)
+        facts = nccl_of_all(await viewer.until(lambda state: len(nccl_of_all(state).nodes) == 2))
         (whole,) = facts.communicators
         assert (whole.nranks, whole.nnodes) == (2, 2)
         assert whole.hosts == {HOSTS[0]: (0,), HOSTS[1]: (1,)}
