@@ -1,6 +1,6 @@
 """Make mistakes in a copy of distui, one at a time, and record which of them the tests notice.
 
-    python -m tests.mutation --tier test             all mutants of mutants.toml, as far as no result is there yet
+    python -m tests.mutation --tier test             all mutants, as far as this commit has no result yet
     python -m tests.mutation --tier test --again     the same anew
     python -m tests.mutation --tier test --select 'fold-*' --tests tests/runners/test_state.py
     python -m tests.mutation --tier test --report    only print the table
@@ -116,7 +116,7 @@ def keep(copy: Copy, catalogue: Catalogue, mutant: Mutant, result: Result) -> No
 
 def work(copy: Copy, catalogue: Catalogue, asked: argparse.Namespace) -> None:
     """Judge the selected mutants, each recorded as soon as it is known."""
-    known = {} if asked.again else recorded(catalogue.tier)
+    known = {} if asked.again else recorded(catalogue.tier, copy.commit)
     survivors: list[Mutant] = []
     for mutant in catalogue.selected(asked.select):
         result = known.get(mutant.name)

@@ -33,18 +33,23 @@ class Result:
         return self.outcome != "survived"
 
 
-def recorded(tier: Tier) -> dict[str, Result]:
-    """The results of a tier so far."""
-    results = {}
-    for name, row in _read().get(tier.name, {}).get("mutants", {}).items():
+def recorded(tier: Tier, commit: str | None = None) -> dict[str, Result]:
+    """The results of a tier so far; `commit`: none if they are those of another one."""
+    results: dict[str, Result] = {}
+    table = _read().get(tier.name, {"commit": "", "mutants": {}})
+    if commit not in (None, table["commit"]):
+        return results
+    for name, row in table["mutants"].items():
         results[name] = Result(**{**row, "flaky": tuple(row.get("flaky", ()))})
     return results
 
 
 def record(catalogue: Catalogue, commit: str, name: str, result: Result) -> None:
-    """Add one result, in the order of the mutants."""
+    """Add one result, in the order of the mutants. Those of another commit are forgotten."""
     results = _read()
-    table = results.setdefault(catalogue.tier.name, {"mutants": {}})
+    table = results.setdefault(catalogue.tier.name, {"commit": commit, "mutants": {}})
+    if table["commit"] != commit:
+        table["mutants"] = {}
     table |= {"commit": commit, "note": catalogue.tier.note}
     row: dict[str, object] = {"outcome": result.outcome, "seconds": round(result.seconds)}
     row |= {"test": result.test} if result.test else {}
