@@ -11,8 +11,12 @@ from distui.runners.model import (
     AttemptEnded,
     AttemptStarted,
     CaughtUp,
+    Checkpoint,
+    CheckpointSaved,
     CommandDone,
     CommandReceived,
+    EnvironmentChanged,
+    EnvironmentRestored,
     Event,
     FindingCleared,
     FindingRaised,
@@ -94,6 +98,21 @@ def test_an_attempt_that_a_launcher_inside_takes_over_stays_one_attempt() -> Non
     assert len(state.attempts) == 1
     assert state.attempts[0].world_size == 4
     assert len(state.ranks) == 3
+
+
+def test_a_restart_goes_on_from_the_newest_whole_checkpoint() -> None:
+    whole = Checkpoint("step-10", 10.0, "dcp", attempt=1)
+    torn = Checkpoint("step-20", 20.0, "dcp", attempt=1, complete=False)
+    state = fold(*began(), CheckpointSaved(1, whole), CheckpointSaved(1, torn))
+    assert state.checkpoint == whole
+
+
+def test_a_change_that_was_rolled_back_is_no_change() -> None:
+    first, second = EnvironmentChanged({"LR": "1"}), EnvironmentChanged({"LR": "2", "WARMUP": "5"})
+    state = fold(
+        first, *began(), second, EnvironmentRestored(1, ("LR", "WARMUP"), "the ranks kept what they had")
+    )
+    assert (state.changes, state.pending) == ({"LR": "1"}, {})
 
 
 def test_failures_are_those_of_the_policy() -> None:
