@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 from distui.presets.model import RestartPolicy
@@ -78,6 +79,31 @@ async def test_restarts_until_none_are_left_name_the_first_cause() -> None:
         ] == [(1, number, (f"ValueError: loss is {number}",)) for number in (1, 2, 3)]
         assert changes(run, 0)[1] == (1, "stopped", -15)
         assert "gave up: the restart policy allows 2 failures, this was number 3" in run.state.end_text
+
+
+async def test_the_same_failure_at_the_same_step_uses_no_further_restart() -> None:
+    many = RestartPolicy(limit=9, backoff_s=10.0, backoff_max_s=60.0, reset_after_s=600.0)
+    async with doubled(restart=many) as (run, runners):
+        for attempt in (1, 2):
+            await run.until(is_running(attempt))
+            raised = {"type": "ValueError", "text": "no such sample", "where": "train.py:7 load", "step": 5}
+            runners.newest.writes(1, json.dumps(raised), "exc")
+            runners.newest.exits(1, 1)
+        await run.until(lambda state: state.phase.ended)
+        assert run.state.attempt == 2
+        assert "failed in the same way twice, at the same step (5)" in run.state.end_text
+
+
+async def test_a_variable_that_was_set_for_a_restart_is_unset_by_the_next() -> None:
+    async with doubled() as (run, runners):
+        await run.hooked()
+        await run.send(Restart("set", {"LR": "1"}))
+        await run.hooked()
+        assert runners.newest.hooks[0].env["LR"] == "1"
+        await run.send(Restart("unset", {}, ("LR",)))
+        await run.hooked()
+        assert "LR" not in runners.newest.hooks[0].env
+        assert run.state.attempts[-1].env_diff == {"LR": None}
 
 
 async def test_a_restart_and_a_stop_end_the_waiting_after_a_failure() -> None:
