@@ -152,6 +152,14 @@ def test_only_what_the_agent_has_not_read_of_the_report_is_added(tmp_path: Path)
     assert [each.number for each in read_history(tmp_path, RUN).state.attempts] == [1, 2, 3]
 
 
+def test_a_run_that_failed_while_no_agent_lived_was_not_stopped(tmp_path: Path) -> None:
+    keep(tmp_path, CREATED, AttemptStarted(1, "launch", 1, (RankPlace(0, 0, 0),)))
+    failed = RunEnded(RunPhase.FAILED, 1, "rank 0 failed")
+    (tmp_path / REPORT).write_bytes(msgspec.json.encode(Stamped(3.0, failed)) + b"\n")
+    state = read_history(tmp_path, RUN).state
+    assert (state.phase, state.end_text) == (RunPhase.FAILED, "rank 0 failed")
+
+
 def test_a_run_that_went_on_after_its_end_has_not_ended(tmp_path: Path) -> None:
     """A power cut brings the file with the earlier end back."""
     keep(tmp_path, CREATED, DONE, CREATED, AttemptStarted(1, "launch", 1, (RankPlace(0, 0, 0),)))
