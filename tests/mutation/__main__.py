@@ -1,189 +1,168 @@
-"""Make mistakes in a copy of distui, one at a time, and record which of them the tests notice.
+"""Make the mistakes of mutants.toml in a copy of distui, one at a time, and record which of them the tests notice.
 
-    python -m tests.mutation --tier test             all mutants, as far as this commit has no result yet
-    python -m tests.mutation --tier test --again     the same anew
-    python -m tests.mutation --tier test --select 'fold-*' --tests tests/runners/test_state.py
-    python -m tests.mutation --tier test --report    only print the table
+    python -m tests.mutation test             all mutants, by the tests that `make test` runs
+    python -m tests.mutation real 'fold-*'    some of them, by those of `make test-real`
+    python -m tests.mutation                  only print what results.toml has
 
-A tier is a way to run the tests: mutants.toml says which commit and which arguments of pytest. For each mutant the tests
-of its area run first, cheap ones before dear ones; the first failure ends it: the mutant is killed. Mutants that survive
-these are then put into the copy together, and all tests of the tier run once; each mutant alone then has to fail one of
-the tests that failed. A failure counts only if the same test fails again by itself, and passes in the unchanged copy.
-
-The copy is made by `git archive`. It has a virtual environment of its own, so that also what tests start is the copy:
-the packages are those of the environment that runs this module, distui is that of the copy.
+The tests of a mutant's area run first, then the whole tier. A mutant is killed when a test fails that passes without it.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import signal
+import fnmatch
+import json
+import os
+import shutil
+import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
+import tomllib
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
-from .catalogue import Catalogue, Mutant, Stage, changed, load
-from .copies import LONGEST_S, REPOSITORY, Copy, deselected, output_of
-from .results import Result, record, recorded, report
-
-FLAKY = 3
-"""Tests of one mutant that may fail once and pass when they are repeated."""
-LEAST_LIMIT_S, LIMIT_FACTOR = 300.0, 4.0
-"""A run is killed after this many times the time that the unchanged copy took, but never before this many seconds."""
-
-
-def judge(copy: Copy, mutant: Mutant, stages: Sequence[Stage], excluded: Sequence[str]) -> Result:
-    """Run the stages until one kills the mutant."""
-    flaky: list[str] = []
-    began = time.monotonic()
-    for stage in stages:
-        limit_s = max(LEAST_LIMIT_S, LIMIT_FACTOR * copy.check(stage, excluded))
-        while len(flaky) <= FLAKY:
-            with copy.mutated([mutant]):
-                run = copy.pytest(stage, limit_s, "-x", *deselected([*excluded, *flaky]))
-                seconds = time.monotonic() - began
-                if run.passed:
-                    break
-                if run.timed_out:
-                    return Result("timeout", "", seconds, tuple(flaky))
-                if not run.failures:
-                    raise SystemExit(f"{mutant.name}: pytest failed without a test:\n{run.output[-4000:]}")
-                again = copy.pytest(replace(stage, tests=run.failures[:1]), limit_s)
-            if not again.passed:
-                return Result("killed", run.failures[0], seconds, tuple(flaky))
-            flaky.append(run.failures[0])
-    return Result("survived", "", time.monotonic() - began, tuple(flaky))
+HERE = Path(__file__).parent
+REPOSITORY = HERE.parents[1]
+RESULTS = HERE / "results.toml"
+TIERS = {"test": "not real and not long", "real": "real and not long"}
+"""By target of the Makefile, `make test` and `make test-real`: pytest's expression for the marks of its tests."""
+NO_TESTS = 5
+"""Exit code of pytest where a file has no test of the tier."""
 
 
-def suspects(
-    copy: Copy, catalogue: Catalogue, mutants: Sequence[Mutant], excluded: Sequence[str]
-) -> list[str]:
-    """Tests of the whole tier that fail with all these mutants at once, and not in the unchanged copy."""
-    tier = catalogue.tier
-    with copy.mutated(mutants):
-        run = copy.pytest(
-            tier.everything, LONGEST_S, "--continue-on-collection-errors", *deselected(excluded)
-        )
-    if run.timed_out or (not run.passed and not run.failures):
-        raise SystemExit(f"all tests together came to no end:\n{run.output[-4000:]}")
-    print(
-        f"{len(mutants)} mutants at once: {len(run.failures)} tests fail in {run.seconds:.0f} s", flush=True
-    )
-    if not run.failures:
-        return []
-    anyway = copy.pytest(catalogue.some(run.failures), LONGEST_S).failures
-    return [test for test in run.failures if test not in anyway]
+class Mutant(NamedTuple):
+    """One edit of one file. `old` is in it exactly once; `harm` is what a user would suffer."""
+
+    name: str
+    area: str
+    file: str
+    old: str
+    new: str
+    harm: str
 
 
-def apart(copy: Copy, mutants: Sequence[Mutant]) -> tuple[list[Mutant], list[Mutant]]:
-    """Those that can be made at once, and those whose text another one changes."""
-    texts: dict[str, str] = {}
-    fitting: list[Mutant] = []
-    others: list[Mutant] = []
-    for mutant in mutants:
-        text = texts.get(mutant.file) or (copy.folder / mutant.file).read_text()
-        if text.count(mutant.old) == 1:
-            texts[mutant.file] = changed(mutant, text)
-            fitting.append(mutant)
-        else:
-            others.append(mutant)
-    return fitting, others
-
-
-def try_everything(
-    copy: Copy, catalogue: Catalogue, mutants: Sequence[Mutant], excluded: Sequence[str]
-) -> None:
-    """Run all tests of the tier for mutants that the tests of their areas do not kill."""
-    left = list(mutants)
-    while left:
-        at_once, left = apart(copy, left)
-        failing = suspects(copy, catalogue, at_once, excluded)
-        stages = [catalogue.some(failing)] if failing else []
-        for mutant in at_once:
-            result = replace(judge(copy, mutant, stages, excluded), everything=True)
-            keep(copy, catalogue, mutant, result)
-
-
-def keep(copy: Copy, catalogue: Catalogue, mutant: Mutant, result: Result) -> None:
-    """Record a result, and print it."""
-    record(catalogue, copy.commit, mutant.name, result)
-    print(f"{result.outcome:<8} {mutant.name:<34} {result.seconds:>5.0f} s  {result.test}", flush=True)
-
-
-def work(copy: Copy, catalogue: Catalogue, asked: argparse.Namespace) -> None:
-    """Judge the selected mutants, each recorded as soon as it is known."""
-    known = {} if asked.again else recorded(catalogue.tier, copy.commit)
-    survivors: list[Mutant] = []
-    for mutant in catalogue.selected(asked.select):
-        result = known.get(mutant.name)
-        if result is None or (asked.tests and not result.is_killed):
-            stages = (
-                [catalogue.some(asked.tests)] if asked.tests else catalogue.stages(mutant)[: asked.depth]
-            )
-            stages = [stage for stage in map(copy.present, stages) if stage.tests]
-            result = judge(copy, mutant, stages, asked.deselect)
-            keep(copy, catalogue, mutant, result)
-        if not result.is_killed and not result.everything:
-            survivors.append(mutant)
-    if not asked.tests and asked.depth is None:
-        try_everything(copy, catalogue, survivors, asked.deselect)
-
-
-def arguments() -> argparse.Namespace:
-    """The words of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.mutation", description="Which mistakes do the tests notice?"
-    )
-    parser.add_argument("--tier", required=True, help="a tier of mutants.toml")
-    parser.add_argument(
-        "--select", nargs="+", default=[], metavar="PATTERN", help="names of mutants, or areas"
-    )
-    parser.add_argument(
-        "--tests",
-        nargs="+",
-        metavar="PATH",
-        help="run only these tests, also for mutants that survived others",
-    )
-    parser.add_argument(
-        "--depth", type=int, metavar="N", help="only the first N lists of an area, not everything"
-    )
-    parser.add_argument("--commit", help="what to copy (default: that of the tier, else HEAD)")
-    parser.add_argument("--copy", type=Path, metavar="FOLDER", help="keep the copy there for the next time")
-    parser.add_argument("--again", action="store_true", help="also mutants that have a result")
-    parser.add_argument(
-        "--deselect", nargs="+", default=[], metavar="TEST", help="tests that fail in the unchanged copy"
-    )
-    parser.add_argument("--report", action="store_true", help="only print the table of what is recorded")
-    parser.add_argument("--fits", action="store_true", help="only check that each mutant fits the commit")
-    return parser.parse_args()
-
-
-def main() -> int:
+def main(words: Sequence[str]) -> int:
     """Exit code 0 when every selected mutant has a result."""
-    signal.signal(
-        signal.SIGTERM, lambda number, frame: sys.exit(143)
-    )  # takes the mistake out of the copy again
-    asked = arguments()
-    catalogue = load(asked.tier, asked.commit)
-    tier = catalogue.tier
-    if asked.fits:
-        for mutant in catalogue.mutants:
-            changed(mutant, output_of("git", "-C", str(REPOSITORY), "show", f"{tier.commit}:{mutant.file}"))
-        print(f"all {len(catalogue.mutants)} mutants fit {tier.commit}")
-        return 0
-    if not asked.report:
-        with contextlib.ExitStack() as stack:
-            folder = asked.copy
-            if folder is None:
-                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mutation-")))
-            work(Copy(folder.resolve(), tier.commit), catalogue, asked)
-    print(report(catalogue.mutants, recorded(tier)))
+    catalogue = tomllib.loads((HERE / "mutants.toml").read_text())
+    mutants = [Mutant(**each) for each in catalogue["mutant"]]
+    if words:
+        tier, *patterns = words
+        selected = [each for each in mutants if _fits(each, patterns or ["*"])]
+        with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
+            copy = Copy(Path(folder).resolve(), TIERS[tier])
+            for mutant in selected:
+                began = time.monotonic()
+                test = copy.killer(mutant, catalogue["areas"][mutant.area])
+                print(
+                    f"{time.monotonic() - began:4.0f} s  {mutant.name:<34} {test or 'SURVIVED'}", flush=True
+                )
+                _record(tier, mutant.name, test)
+    print(_report(mutants))
     return 0
 
 
+def _fits(mutant: Mutant, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(word, each) for each in patterns for word in (mutant.name, mutant.area))
+
+
+class Copy:
+    """A copy of the commit, in which mistakes are made and tests run."""
+
+    def __init__(self, folder: Path, selected: str) -> None:
+        """`selected`: pytest's expression for the marks of the tier."""
+        self.folder, self._selected = folder, selected
+        archive = subprocess.run(
+            ["git", "archive", "HEAD"], cwd=REPOSITORY, stdout=subprocess.PIPE, check=True
+        )
+        subprocess.run(["tar", "-x", "-C", str(folder)], input=archive.stdout, check=True)
+        self._own_environment()
+
+    def _own_environment(self) -> None:
+        """A virtual environment with the commands and packages of this one, and with distui of the copy."""
+        own = self.folder / ".venv"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(own)], check=True)
+        packages = Path(sysconfig.get_path("purelib"))
+        # A path file in a folder that another path file names is not read: this environment's distui stays outside.
+        (own / packages.relative_to(sys.prefix) / "copy.pth").write_text(
+            f"{self.folder / '.editable'}\n{packages}\n"
+        )
+        for command in Path(sys.prefix, "bin").iterdir():
+            place = own / "bin" / command.name
+            if not place.exists() and (data := command.read_bytes()).startswith(b"#!"):
+                place.write_bytes(data.replace(f"#!{sys.prefix}/".encode(), f"#!{own}/".encode(), 1))
+                shutil.copymode(command, place)
+
+    def killer(self, mutant: Mutant, tests: Sequence[str]) -> str:
+        """The test that fails with the mutant and passes without; "" where none does. Raises SystemExit."""
+        path = self.folder / mutant.file
+        whole = path.read_text()
+        if whole.count(mutant.old) != 1:
+            raise SystemExit(f"{mutant.name}: `old` is not in {mutant.file} once: correct mutants.toml")
+        for stage in (tests, ["tests"]):
+            self._write(path, whole.replace(mutant.old, mutant.new))
+            failed = self._pytest(["-x", *stage])
+            self._write(path, whole)
+            if failed and not self._pytest([failed]):
+                return failed
+        return ""
+
+    def _write(self, path: Path, text: str) -> None:
+        """With a time of change of its own: by that and the size Python knows whether its compiled file is stale."""
+        path.write_text(text)
+        self._changes += 1
+        os.utime(path, (self._changes, self._changes))
+
+    _changes = int(time.time())
+
+    def _pytest(self, chosen: Sequence[str]) -> str:
+        """The first test that fails; "" where all pass."""
+        env = {
+            name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")
+        }
+        pytest = [str(self.folder / ".venv/bin/python"), "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        run = subprocess.run(
+            [*pytest, "-m", self._selected, *chosen],
+            cwd=self.folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        summary = [line.split(" ") for line in run.stdout.splitlines()]
+        failed = [words[1] for words in summary if words[0] in ("FAILED", "ERROR") and len(words) > 1]
+        if not failed and run.returncode not in (0, NO_TESTS):
+            raise SystemExit(
+                f"pytest ended with {run.returncode}:\n{run.stdout[-4000:]}{run.stderr[-4000:]}"
+            )
+        return failed[0] if failed else ""
+
+
+def _record(tier: str, name: str, test: str) -> None:
+    results = _recorded()
+    results.setdefault(tier, {})[name] = test
+    lines = RESULTS.read_text().splitlines()[:2]
+    for each, table in results.items():
+        lines += [
+            "",
+            f"[{each}]",
+            *(f"{key} = {json.dumps(value)}" for key, value in sorted(table.items())),
+        ]
+    RESULTS.write_text("\n".join(lines) + "\n")
+
+
+def _recorded() -> dict[str, dict[str, str]]:
+    return tomllib.loads(RESULTS.read_text())
+
+
+def _report(mutants: Sequence[Mutant]) -> str:
+    """How many mutants each tier kills, and those that no tier of today kills."""
+    results = _recorded()
+    lines = [
+        f"{tier:<5} kills {sum(map(bool, table.values())):>3} of {len(table)} tried, of {len(mutants)}"
+        for tier, table in results.items()
+    ]
+    today = [table for tier, table in results.items() if tier != "old"]
+    alive = [each for each in mutants if not any(table.get(each.name) for table in today)]
+    return "\n".join([*lines, *(f"alive: {each.name}: {each.harm}" for each in alive)])
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
