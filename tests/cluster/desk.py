@@ -107,7 +107,7 @@ class Desk:
     def launch_and_be_cut_off(self, preset: str, name: str, *options: str) -> str:
         """Start a run with its cockpit, which is killed in mid-provisioning; another one finds the launch."""
         with self.terminal(*self.words(preset, "--name", name, *options)) as screen:
-            screen.until(" provision ", 60)
+            screen.until(" provision ")
             assert self.kill("client", ("bin/distui", "launch", preset))
             screen.ended()
         (run,) = [row["run"] for row in json.loads(self.ok("ls", "--json")) if row["name"] == name]
@@ -115,7 +115,7 @@ class Desk:
         assert found["state"] == "starting", told(found)
         assert [stage["state"] for stage in found["stages"]] == ["begun"], told(found)
         with self.terminal("distui", "attach", run) as screen:
-            screen.until(" provision ", 30)
+            screen.until(" provision ")
             screen.press("q")
             assert screen.ended() == 0
         return str(run)

@@ -294,9 +294,7 @@ class Run:
         path = self.path / name
         return path.read_bytes() if path.exists() else b""
 
-    def eventually(
-        self, wanted: Callable[[dict[str, Any]], object], seconds: float = HANG_S
-    ) -> dict[str, Any]:
+    def eventually(self, wanted: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         """The first status of which `wanted` is true. Fails if none comes."""
         found: dict[str, Any] = {}
 
@@ -317,12 +315,12 @@ class Run:
         return f"{said}\n{logs}"
 
 
-def until(wanted: Callable[[], object], seconds: float = HANG_S, every: float = 0.05) -> bool:
-    """Ask again until it is true; False if that never comes. For what other processes do and no event tells.
+def until(wanted: Callable[[], object], every: float = 0.05) -> bool:
+    """Ask again every so many seconds until it is true; False if it is not within HANG_S.
 
-    The limit only ends what hangs; a shorter one is taken for HANG_S.
+    For what other processes do and no event reports.
     """
-    end = time.monotonic() + max(seconds, HANG_S)
+    end = time.monotonic() + HANG_S
     while not wanted():
         if time.monotonic() > end:
             return False
@@ -350,14 +348,14 @@ def alive(pid: int) -> bool:
         return False
 
 
-def gone(pid: int, seconds: float = HANG_S) -> bool:
+def gone(pid: int) -> bool:
     """Wait for any process to end; False if it does not."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return True
     try:
-        return bool(select.select([descriptor], [], [], max(seconds, HANG_S))[0])
+        return bool(select.select([descriptor], [], [], HANG_S)[0])
     finally:
         os.close(descriptor)
 

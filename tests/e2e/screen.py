@@ -70,7 +70,7 @@ class Screen:
         """Whether no frame is half drawn: what a terminal shows then is what the program meant to show."""
         return self.written.rfind(FRAME_BEGINS) <= self.written.rfind(FRAME_ENDS)
 
-    def until(self, wanted: str | Callable[[str], object], seconds: float = HANG_S) -> str:
+    def until(self, wanted: str | Callable[[str], object]) -> str:
         """Read until the screen shows `wanted` (a text, or what a function says); the screen then."""
         began = time.monotonic()
         found = (lambda text: wanted in text) if isinstance(wanted, str) else wanted
@@ -79,7 +79,7 @@ class Screen:
             if self.whole and found(self.text):
                 break
             assert alive, f"hung up before {wanted!r}:\n{self.text}"
-            assert time.monotonic() - began < max(seconds, HANG_S), f"no {wanted!r}:\n{self.text}"
+            assert time.monotonic() - began < HANG_S, f"no {wanted!r}:\n{self.text}"
         return self.text
 
     def _answer(self, data: str) -> None:
@@ -92,10 +92,10 @@ class Screen:
         for key in keys:
             os.write(self._master, KEYS.get(key, key).encode())
 
-    def ended(self, seconds: float = HANG_S) -> int:
+    def ended(self) -> int:
         """Wait for the child's end, reading on; its exit status."""
         began = time.monotonic()
-        while time.monotonic() - began < max(seconds, HANG_S):
+        while time.monotonic() - began < HANG_S:
             self.read(0.05)
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:

@@ -54,13 +54,13 @@ def test_make_demo_shows_restarts_leaves_and_comes_back(world: World) -> None:
     with terminal(world, *make) as screen:
         screen.until("Starting the demo on 2 ranks: the cockpit opens in a moment")
         assert b"\x1b[?1049h" not in screen.written, "before the cockpit is loaded"
-        screen.until("STARTING", 30)
-        screen.until("RUNNING", 60)
+        screen.until("STARTING")
+        screen.until("RUNNING")
         if shutil.which("cc"):
-            screen.until("other GPUs", 30)  # simulated, as all eight
-        first = steps_shown(screen.until(lambda text: steps_shown(text) > 0, 60))
-        screen.until(lambda text: steps_shown(text) > first, 30)
-        screen.until(lambda text: re.search(r"r0 .*step \d+ loss", text), 60)
+            screen.until("other GPUs")  # simulated, as all eight
+        first = steps_shown(screen.until(lambda text: steps_shown(text) > 0))
+        screen.until(lambda text: steps_shown(text) > first)
+        screen.until(lambda text: re.search(r"r0 .*step \d+ loss", text))
 
         screen.press("r")
         asks = ("Restart 2 ranks", "SIGTERM", "y restart", "Enter cancel")
@@ -71,8 +71,8 @@ def test_make_demo_shows_restarts_leaves_and_comes_back(world: World) -> None:
         screen.press("r")
         screen.until(lambda text: all(words in text for words in asks))
         screen.press("y")
-        screen.until("attempt 2", 60)
-        screen.until(lambda text: "RUNNING" in text and steps_shown(text) > 0, 60)
+        screen.until("attempt 2")
+        screen.until(lambda text: "RUNNING" in text and steps_shown(text) > 0)
 
         screen.press("q")
         assert screen.ended() == 0
@@ -83,7 +83,7 @@ def test_make_demo_shows_restarts_leaves_and_comes_back(world: World) -> None:
     # A hook that is busy importing torch answers late: until it has, the step is unknown.
     before = run.eventually(lambda status: status["ranks"][0]["step"] is not None)
     assert before["state"] == "running"
-    assert until(lambda: world.distui("ls", "--json").fine().json()[0]["total"] == 2000, 30, 1.0), (
+    assert until(lambda: world.distui("ls", "--json").fine().json()[0]["total"] == 2000, every=1.0), (
         "the list has how many steps the command asks for"
     )
     typed = ("sh", "-c", f"cd {shlex.quote(str(ROOT))} && {said[1]}")
@@ -92,7 +92,7 @@ def test_make_demo_shows_restarts_leaves_and_comes_back(world: World) -> None:
         screen.hang_up()
     after = run.eventually(lambda status: (status["ranks"][0]["step"] or 0) > before["ranks"][0]["step"])
     assert (after["attempt"], after["state"]) == (2, "running"), "a terminal that closes changes nothing"
-    assert until(lambda: not [line for line in world.processes().values() if " attach " in line], 10)
+    assert until(lambda: not [line for line in world.processes().values() if " attach " in line])
 
 
 @pytest.mark.long
@@ -113,13 +113,13 @@ def test_demo_without_a_terminal_prints_the_same_as_text_until_the_end(world: Wo
 def test_the_hang_of_the_demo_is_found_and_a_restart_goes_on(world: World) -> None:
     world.distui("demo", "--hang", "--detach", "--steps", "100000").fine()
     run = demo_of(world)
-    found = run.eventually(lambda status: [f for f in status["findings"] if f["id"].startswith("hang")], 90)
+    found = run.eventually(lambda status: [f for f in status["findings"] if f["id"].startswith("hang")])
     (hang,) = [finding for finding in found["findings"] if finding["id"].startswith("hang")]
     assert (hang["rank"], hang["severity"]) == (1, "error"), hang
     assert "chargpt.py" in hang["text"]
     run.distui("restart", "--yes").fine()
     run.eventually(
-        lambda status: status["attempt"] == 2 and min(r["step"] or 0 for r in status["ranks"]) > 5, 60
+        lambda status: status["attempt"] == 2 and min(r["step"] or 0 for r in status["ranks"]) > 5
     )
     assert not [finding for finding in run.status()["findings"] if finding["id"].startswith("hang")]
     run.stop().fine()

@@ -47,5 +47,5 @@ def _made(controller: str, v1: dict[str, str], v2: dict[str, str]) -> Iterator[P
     try:
         yield group
     finally:
-        assert until(lambda: not (group / "cgroup.procs").read_text(), 20)
+        assert until(lambda: not (group / "cgroup.procs").read_text())
         group.rmdir()

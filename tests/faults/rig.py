@@ -20,8 +20,6 @@ from patience import HANG_S
 from . import table
 
 SCRIPTS = Path(__file__).with_name("scripts")
-START_S = 60.0
-"""Seconds from the launch to the sign, at most."""
 AFTER_S = 5.0
 """Seconds after the verdict in which a wrong one may still come."""
 
@@ -152,9 +150,9 @@ def sign_of(world: World) -> Path:
     return world.work / "sign"
 
 
-def signed(path: Path, dump: Callable[[], str], seconds: float = START_S) -> float:
+def signed(path: Path, dump: Callable[[], str]) -> float:
     """Unix time of the sign, once it is there."""
-    assert until(path.exists, seconds), f"the fault did not come\n{dump()}"
+    assert until(path.exists), f"the fault did not come\n{dump()}"
     return float(path.read_text().split()[0])
 
 

@@ -74,7 +74,7 @@ def test_the_network_is_cut(hosts: Apart, net: Lan) -> None:
 def test_an_interface_that_leads_nowhere(hosts: Apart) -> None:
     launch(hosts, "lo", "begins.py", "none")
     with following(hosts, "begins").going_on() as looking:
-        sign = signed(hosts.root / "sign", looking.dump, 100)
+        sign = signed(hosts.root / "sign", looking.dump)
         wanted = Wanted(ids=("died-connect-timeout",), words=("127.0.0.1", "GLOO_SOCKET_IFNAME"))
         judge("two nodes, GLOO_SOCKET_IFNAME=lo", looking, wanted, sign)
     hosts.distui("stop", "begins", "--yes")

@@ -59,7 +59,7 @@ class Nodes:
             [str(SSHD), "-D", "-f", str(self.root / "sshd_config")], stderr=subprocess.DEVNULL
         )
         self.parts: list[subprocess.Popen[bytes]] = []
-        assert until(lambda: all(answers(one, port) for one in ADDRESSES), 10)
+        assert until(lambda: all(answers(one, port) for one in ADDRESSES))
 
     def start(self, whole: Plan, *nodes: int) -> None:
         """Each node's part, as its runner starts it."""
@@ -141,7 +141,7 @@ def test_a_stop_leaves_no_rank_behind(nodes: Nodes) -> None:
     made = whole(nodes)
     nodes.start(made, 1, 0)
     mark = f"DISTUI_DEEPSPEED_RUN={made.run}"
-    assert until(lambda: len(having(mark)) >= 4, 60), nodes.said()
+    assert until(lambda: len(having(mark)) >= 4), nodes.said()
     for part in nodes.parts:
         os.killpg(part.pid, signal.SIGTERM)
     assert [part.wait(60) for part in nodes.parts] == [143, 143], nodes.said()

@@ -17,10 +17,6 @@ from nccl_host.build import VERSIONS, MissingError, built
 from nccl_host.cuda_torch import environment, fitting, interpreter
 
 pytestmark = [pytest.mark.long, pytest.mark.torch]
-START_S = 120.0
-"""Longest start of two ranks: importing this torch takes some seconds of a processor."""
-HANG_S = 90.0
-"""Longest time until the verdict, and until RAS has been asked twice: 10 s of waiting, and two questions 10 s apart."""
 LINE = re.compile(r"NCCL INFO AllReduce: opCount .* comm 0x\w+ \[nranks=2\]")
 
 TRAINS = """
@@ -87,7 +83,7 @@ def calls(run: Run) -> Run:
         groups = answer.json()["merged"] if answer.code == 0 else []
         return any(len([part for part in each["parts"] if part["completed"]]) == 2 for each in groups)
 
-    assert until(called, START_S, every=2.0), run.describe()
+    assert until(called, every=2.0), run.describe()
     return run
 
 
@@ -115,18 +111,18 @@ def finding(run: Run, which: str) -> dict[str, Any]:
     def there(status: dict[str, Any]) -> list[dict[str, Any]]:
         return [each for each in status["findings"] if each["id"].startswith(which)]
 
-    return there(run.eventually(there, HANG_S))[0]
+    return there(run.eventually(there))[0]
 
 
 def test_a_live_run_from_nccls_lines_to_a_rank_that_stays_away(ranks: Ranks) -> None:
     run = ranks.launch()
     told = run.distui("nccl", "INFO", "--for", "1").fine().out
     assert "NCCL_DEBUG=INFO live on ranks 0, 1 for 1 s; INIT,BOOTSTRAP,ENV have little to say" in told
-    assert until(lambda: "back at WARN" in run.distui("events").out, 20)
+    assert until(lambda: "back at WARN" in run.distui("events").out)
     told = run.distui("nccl", "INFO", "--subsys", "COLL", "--for", "2").fine().out
     assert told == "NCCL_DEBUG=INFO COLL live on ranks 0, 1 for 2 s\n"
-    assert until(lambda: nccl_lines(run, 0) and nccl_lines(run, 1), 20), run.describe()
-    assert until(lambda: run.distui("events").out.count("back at WARN") == 2, 20)
+    assert until(lambda: nccl_lines(run, 0) and nccl_lines(run, 1)), run.describe()
+    assert until(lambda: run.distui("events").out.count("back at WARN") == 2)
     before = nccl_lines(run, 0), nccl_lines(run, 1)
     flight = run.distui("dump", "flight").fine().out
     assert flight.startswith("Group 0 (default_pg): 2 ranks")
@@ -182,8 +178,8 @@ def test_a_rank_that_stays_away_on_nccl2_which_torch_2_14_only_counts(newest: Ra
     run = newest.start("nccl2")
     told = "NCCL_DEBUG=INFO COLL live on ranks 0, 1 for 60 s\n"
     switch = ("nccl", "INFO", "--subsys", "COLL", "--for", "60")
-    assert until(lambda: run.distui(*switch).out == told, START_S, every=2.0), run.describe()
-    assert until(lambda: nccl_lines(run, 0) and nccl_lines(run, 1), 60), run.describe()
+    assert until(lambda: run.distui(*switch).out == told, every=2.0), run.describe()
+    assert until(lambda: nccl_lines(run, 0) and nccl_lines(run, 1)), run.describe()
     assert "backend gloo planned, NCCL in use" in run.distui("status").fine().out
     flight = run.distui("dump", "flight").fine().out
     assert flight.startswith("Group 0 (default_pg): this torch only counts what its backend nccl2 does")
@@ -206,4 +202,4 @@ def test_where_the_plan_has_gloo_and_the_script_takes_nccl_a_level_can_be_set_by
     assert "backend gloo planned, NCCL in use" in run.distui("status").fine().out
     run.distui("nccl", "INFO", "--subsys", "COLL", "--restart").fine()
     calls(run)
-    assert until(lambda: nccl_lines(run, 0) and nccl_lines(run, 1), 20), run.describe()
+    assert until(lambda: nccl_lines(run, 0) and nccl_lines(run, 1)), run.describe()
