@@ -134,7 +134,6 @@ class World:
         `terminal`: all three streams say that they are one. Where another program is meant, and in other threads,
         it is a process; so it is with `options`, which are those of Popen.
         """
-        options.pop("timeout", None)
         if self.program != DISTUI or options or threading.current_thread() is not threading.main_thread():
             return self.binary(*words, env=env, cwd=cwd or self.work, **options)
         out, err = Text(terminal=terminal), Text(terminal=terminal)

@@ -136,7 +136,7 @@ def test_a_torchrun_in_a_script_of_somebody_elses_that_leaves_at_once_is_none_ei
     assert [rank["step"] for rank in status["ranks"]] == [0]
     assert f"the command ended with exit code 0, but {said}" in run.distui("status").fine().out
     assert run.distui("wait").fine().out == f"example: the command ended with exit code 0, but {said}\n"
-    told = world.distui(*words, env=env, timeout=120).fine().err
+    told = world.distui(*words, env=env).fine().err
     followed = told.partition("\n\n")[0]
     assert followed.count(said) == 1, told
     assert followed.endswith("the command ended with exit code 0"), told

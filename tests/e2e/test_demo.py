@@ -97,7 +97,7 @@ def test_make_demo_shows_restarts_leaves_and_comes_back(world: World) -> None:
 
 @pytest.mark.long
 def test_demo_without_a_terminal_prints_the_same_as_text_until_the_end(world: World) -> None:
-    done = world.distui("demo", "--steps", "30", timeout=120).fine()
+    done = world.distui("demo", "--steps", "30").fine()
     assert "step" in done.out
     assert "succeeded" in done.err
     assert "every rank ended with exit code 0" in done.err

@@ -96,7 +96,7 @@ def tap(site: Site) -> str:
 def restart(site: Site) -> str:
     """All ranks again, in place."""
     run = _job(site, jobs.TRAIN).healthy()
-    said: str = run.distui("restart", "--yes", timeout=120).fine().out.strip()
+    said: str = run.distui("restart", "--yes").fine().out.strip()
     return said
 
 
@@ -167,7 +167,7 @@ def dumps(site: Site) -> str:
 
 def doctor(site: Site) -> str:
     """Facts of the node and, with two GPUs, NCCL between them."""
-    done = site.world.distui("doctor", "--json", timeout=300)
+    done = site.world.distui("doctor", "--json")
     assert done.code in (0, 1), done.err
     found = [one["id"] for one in done.json()["findings"]]
     return f"exit status {done.code}, findings {found or 'none'}"
@@ -244,7 +244,7 @@ def profile(site: Site) -> str:
     """torch.profiler in the ranks of a live run: kernels, NCCL's among them, and what of those is exposed."""
     site.needs_gpu()
     run = _job(site, jobs.TRAIN).healthy()
-    done = run.distui("profile", "--steps", "3", "--json", timeout=150).fine().json()
+    done = run.distui("profile", "--steps", "3", "--json").fine().json()
     assert [rank["rank"] for rank in done["ranks"]] == list(range(site.ranks)), done["missing"]
     assert all(rank["gpu"] and len(rank["steps"]) == 3 for rank in done["ranks"]), done["ranks"]
     assert any("nccl" in each["name"].lower() for each in done["collectives"]), done["collectives"]

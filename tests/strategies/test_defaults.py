@@ -92,7 +92,5 @@ def test_the_next_run_begins_at_its_own_beginning(place: World) -> None:
 @pytest.mark.parametrize("name", ["tp", "fsdp2-tp"])
 @pytest.mark.long
 def test_the_demo_under_tensor_parallelism(place: World, name: str) -> None:
-    done = place.distui(
-        "demo", "--preset", name, "--nproc-per-node", "4", "--steps", "10", timeout=120
-    ).fine()
+    done = place.distui("demo", "--preset", name, "--nproc-per-node", "4", "--steps", "10").fine()
     assert "every rank ended with exit code 0" in done.err
