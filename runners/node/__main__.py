@@ -16,7 +16,7 @@ from ...presets.render import part_id, part_run8
 from .. import clock, file_io
 from ..errors import RunError
 from ..local_agent import gpus_here
-from ..wire.client import socket_dir
+from ..wire.client import stem
 from . import boot, job
 
 START_SECONDS = 60.0
@@ -70,18 +70,18 @@ def start(run: str, node: int) -> int:
                 stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
                 env={**os.environ, **given.env},
             )  # fmt: skip
-        _await(process, str(socket_dir() / f"{part_run8(given.job.run8, node)}.sock"), log)
+        _await(process, part_run8(given.job.run8, node), log)
     except OSError as error:
         raise RunError(str(error)) from None
     return 0
 
 
-def _await(process: subprocess.Popen[bytes], path: str, log: Path) -> None:
+def _await(process: subprocess.Popen[bytes], run8: str, log: Path) -> None:
     """Wait until the agent answers. Raises RunError with the last words of a job that ended instead."""
     deadline = clock.monotonic() + START_SECONDS
     while clock.monotonic() < deadline:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probing:
-            if probing.connect_ex(path) == 0:
+            if probing.connect_ex(f"{stem(run8)}.sock") == 0:
                 return
         if process.poll() is not None:
             last = log.read_text(errors="replace").rstrip().rpartition("\n")[2]

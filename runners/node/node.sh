@@ -29,7 +29,7 @@ from_uv() {
 if [ "$1" = attach ]; then # any Python 3 will do, and every millisecond counts
     shift
     for python in $(candidates 2>/dev/null); do
-        [ -x "$python" ] && exec "$python" -I -S "$here/bridge.py" "$@"
+        [ -x "$python" ] && exec "$python" -E -s -S "$here/bridge.py" "$@"
     done
 fi
 

@@ -1,6 +1,6 @@
 """The bundle that brings distui to a node which has neither distui nor a package index; directories sent to hosts.
 
-    bundle-<hash>/   node.sh  boot.py  bridge.py  distui.zip  wheels/  screens/
+    bundle-<hash>/   node.sh  boot.py  bridge.py  socket_folders.py  distui.zip  wheels/  screens/
 
 `distui.zip` holds this installation's own files (a checkout's or a wheel's), `wheels/` what they need that is
 compiled: for CPython 3.11 to 3.14 on x86_64 and aarch64, as `pip download` finds it. Without an index it is this
@@ -34,7 +34,8 @@ from ..errors import RunError
 from ..wire.ssh import HostError, Way, call
 
 ROOMS = ("presets", "runners", "tui")
-TOP = ("node.sh", "boot.py", "bridge.py")
+TOP = ("node/node.sh", "node/boot.py", "wire/bridge.py", "wire/socket_folders.py")
+"""Files of the runners beside the archive: what a node executes before any package can be imported."""
 NEEDED = ("msgspec", "psutil", "nvidia-ml-py")
 SCREENS = (
     *("textual", "rich", "markdown-it-py", "mdurl", "mdit-py-plugins", "linkify-it-py", "uc-micro-py"),
@@ -136,7 +137,7 @@ def _make(made: Path, files: dict[str, bytes], sections: dict[str, list[Path]]) 
             for wheel in wheels:
                 _link(wheel, fresh / section / wheel.name)
         for name in TOP:
-            (fresh / name).write_bytes(files[f"distui/runners/node/{name}"])
+            (fresh / Path(name).name).write_bytes(files[f"distui/runners/{name}"])
         (fresh / "node.sh").chmod(0o755)
         with zipfile.ZipFile(fresh / "distui.zip", "w", zipfile.ZIP_DEFLATED) as archive:
             for name, data in files.items():

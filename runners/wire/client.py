@@ -41,6 +41,7 @@ from ..model import (
     Via,
     understood,
 )
+from . import socket_folders
 
 BACKOFF_S = (1.0, 2.0, 4.0, 8.0, 15.0)
 """Seconds before each further try to reach an agent; the last one repeats."""
@@ -293,51 +294,37 @@ def _heed_refusal(line: bytes) -> None:
             raise NotRelayed(event.text)
 
 
-# Where the sockets are: /tmp/distui-<uid>/, because a home may be on NFS and a socket path holds 108 bytes.
-
-
 LIMIT = 1 << 16
 """Default limit of a line, bytes."""
 FULL_S = 10.0
 """How long a socket is tried on which too many connections wait to be accepted."""
 
 
-def socket_dir() -> Path:
-    """The directory of this user's sockets; DISTUI_SOCKET_DIR puts it elsewhere."""
-    return Path(os.environ.get("DISTUI_SOCKET_DIR") or f"/tmp/distui-{os.getuid()}")
+def ensure_socket_dir() -> None:
+    """Create the folder for the sockets of new runs. Raises RunError."""
+    folders = socket_folders.candidates()
+    reasons = [f"{folder} {why}" for folder in folders if (why := socket_folders.unfit(folder))]
+    if len(reasons) == len(folders):
+        raise RunError(f"{'; '.join(reasons)}: set DISTUI_SOCKET_DIR to a short path that you own")
+    ensure_private(Path(socket_folders.find("")))
 
 
-def ensure_socket_dir() -> Path:
-    """Create it, or refuse one that somebody else may have planted. Raises RunError."""
-    return ensure_private(socket_dir())
-
-
-def ensure_private(path: Path) -> Path:
+def ensure_private(path: Path) -> None:
     """Create a directory for sockets that is this user's alone, or refuse what is there. Raises RunError."""
     try:
         path.mkdir(mode=0o700, exist_ok=True)
-        info = path.lstat()
-    except FileExistsError:
-        raise RunError(
-            f"{path} is not a directory: remove it, or set DISTUI_SOCKET_DIR to another path"
-        ) from None
     except OSError as error:
-        raise RunError(
-            f"cannot create {path} ({error.strerror}): set DISTUI_SOCKET_DIR to a path you own"
-        ) from None
-    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o077:
-        raise RunError(
-            f"{path} is not a directory of yours alone (owner {info.st_uid}, mode {info.st_mode & 0o777:o}): "
-            "remove it, or set DISTUI_SOCKET_DIR to another path"
-        )
-    if len(str(path)) > 80:
-        raise RunError(f"{path} is too long for a unix socket: set DISTUI_SOCKET_DIR to a shorter path")
-    return path
+        if not isinstance(error, FileExistsError):
+            raise RunError(
+                f"cannot create {path} ({error.strerror}): set DISTUI_SOCKET_DIR to a path you own"
+            ) from None
+    if why := socket_folders.unfit(str(path)):
+        raise RunError(f"{path} {why}: remove it, or set DISTUI_SOCKET_DIR to a short path that you own")
 
 
 def stem(run8: str) -> str:
     """Path prefix of all sockets of one run: `.sock` agent, `.run` runner, `.r<n>` hook of local rank n."""
-    return str(socket_dir() / run8)
+    return f"{socket_folders.find(run8)}/{run8}"
 
 
 def peer_uid(connection: socket.socket) -> int:
@@ -402,7 +389,7 @@ def remove_stale(path: Path) -> None:
 
 def sweep_sockets(run8: str) -> None:
     """Take away what a run that has ended left: launchers and ranks do not tidy up when they are killed."""
-    for path in socket_dir().glob(f"{glob.escape(run8)}.*"):
+    for path in Path(socket_folders.find(run8)).glob(f"{glob.escape(run8)}.*"):
         with contextlib.suppress(OSError):
             if stat.S_ISSOCK(path.lstat().st_mode):
                 path.unlink()

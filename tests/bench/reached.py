@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from distui.runners import node, wire
 from distui.runners.hub.routes import Route
-from distui.runners.node import bridge
 
 from .place import NotReached, Place, a_place
 
@@ -33,8 +33,8 @@ class Reached:
         self.place, self._server = place, server
         self._node = place.root / "node"
         self._node.mkdir()
-        for name in ("node.sh", "bridge.py"):
-            shutil.copy(Path(bridge.__file__).with_name(name), self._node)
+        for part, name in ((node, "node.sh"), (wire, "bridge.py"), (wire, "socket_folders.py")):
+            shutil.copy(Path(str(part.__file__)).with_name(name), self._node)
 
     def run(self, command: Sequence[str], nodes: int, name: str) -> Whole:
         """A run of a command, written down and not started."""

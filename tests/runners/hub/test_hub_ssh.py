@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from patience import HANG_S
 
+from distui.runners import wire
 from distui.runners.doctor.session import NodeSession
 from distui.runners.errors import RunError
 from distui.runners.hub import routes
 from distui.runners.hub.routes import Route
 from distui.runners.model import LinkChanged, LinkState
-from distui.runners.node import bridge as node_bridge
 from distui.runners.state import RunState
 from distui.runners.wire.client import LinkError
 from distui.runners.wire.ssh import HostError, SshLink, Way, argv, call, explain
@@ -54,7 +54,9 @@ def serve(site: Site) -> Iterator[Make]:
 def bridge(site: Site, run: Whole, node: int) -> tuple[str, ...]:
     """Words that join stdio with an agent, as node.sh does: a script without arguments that could need quoting."""
     path = site.root / f"bridge{node}.sh"
-    command = f"exec {sys.executable} -I -S {node_bridge.__file__} {run.record.run8} {node}"
+    command = (
+        f"exec {sys.executable} -E -s -S {Path(wire.__file__).parent}/bridge.py {run.record.run8} {node}"
+    )
     sockets = f"export DISTUI_SOCKET_DIR={site.root / 's'}"
     path.write_text(f"echo welcome to this node\n{sockets}\n{command}\n")
     return ("sh", str(path))

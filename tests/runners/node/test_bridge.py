@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 from patience import HANG_S
 
-from distui.runners.node import bridge
+from distui.runners import wire
 
 pytestmark = pytest.mark.real
 
 RUN8 = "00c0ffee"
+BRIDGE = str(Path(wire.__file__).with_name("bridge.py"))
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def agent(folder: Path) -> Iterator[socket.socket]:
 
 def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", bridge.__file__, *words],
+        [sys.executable, "-E", "-s", "-S", BRIDGE, *words],
         env={"DISTUI_SOCKET_DIR": str(folder)},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip

@@ -18,6 +18,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from . import socket_folders
+else:
+    import socket_folders  # this is a script, and that lies beside it
+
 CHUNK = 1 << 16
 GRACE_S = 2.0
 """How long the agent may still send after stdin has ended."""
@@ -39,12 +43,17 @@ def connect(path: str) -> socket.socket:
     return agent
 
 
-def connect_within(path: str, seconds: float) -> socket.socket:
+def path_of(run8: str) -> str:
+    """The agent's socket, wherever it is by now."""
+    return os.path.join(socket_folders.find(run8), run8 + ".sock")
+
+
+def connect_within(run8: str, seconds: float) -> socket.socket:
     """The same as soon as an agent listens there, which a job that starts just now has yet to do. Raises OSError."""
     deadline = time.monotonic() + seconds
     while True:
         try:
-            return connect(path)
+            return connect(path_of(run8))
         except (FileNotFoundError, ConnectionRefusedError):
             if time.monotonic() > deadline:
                 raise
@@ -92,12 +101,12 @@ def main(argv: list[str]) -> int:
     if len(argv) not in (2, 3) or not (argv[0] + argv[1]).isalnum() or not wait.isdigit():
         sys.stderr.write("usage: node.sh attach RUN8 NODE [SECONDS]\n")
         return 2
-    folder = os.environ.get("DISTUI_SOCKET_DIR") or f"/tmp/distui-{os.getuid()}"
-    path = os.path.join(folder, f"{argv[0]}n{argv[1]}.sock")
+    run8 = argv[0] + "n" + argv[1]
     try:
-        agent = connect_within(path, float(wait))
+        agent = connect_within(run8, float(wait))
     except OSError as error:
         why = error.strerror or error
+        path = path_of(run8)
         sys.stderr.write(f"distui: no agent answers on {path} of {os.uname().nodename} ({why})\n")
         return NO_AGENT
     asked, answered = threading.Event(), threading.Event()
