@@ -112,7 +112,7 @@ class Resources:
     network_tier: str | None = None
     """"best" asks for the fastest network there is between the nodes; "standard"."""
     any_of: tuple[Mapping[str, str], ...] = ()
-    """Alternatives, each with some of infra, gpus, cpus, memory, spot; SkyPilot takes the cheapest that is free."""
+    """Further choices, each with some of infra, gpus, cpus, memory, spot; SkyPilot takes the cheapest that is free."""
     workdir: str | None = None
     """A directory here that becomes the working directory on each node."""
     setup: str | None = None
@@ -236,16 +236,48 @@ def task(name: str, nnodes: int, wish: Resources, cargo: Cargo, env: Mapping[str
 
 def resources(wish: Resources) -> dict[str, Any]:
     """The `resources:` of a task."""
-    infra = wish.infra if wish.region is None else f"{wish.infra or '*'}/{wish.region}"
+    return _merged({}, wish)
+
+
+def _merged(before: Mapping[str, Any], wish: Resources) -> dict[str, Any]:
+    """The `resources:` of a task with the wishes of a launch, which hold for each alternative that the task has.
+
+    SkyPilot takes what stands beside alternatives as their defaults, and not as a choice by itself: it becomes the
+    first of them, unless those of the launch only add to it.
+    """
+    stated = _stated(wish)
+    made = {**before, **stated}
+    listed = "ordered" if before.get("ordered") else "any_of"
+    own = {key: made[key] for key in _ALTERNATIVES.values() if key in made}
+    choices = [
+        {key: value for key, value in choice.items() if key not in stated}
+        for choice in before.get(listed) or ()
+    ]
+    added = [_alternative(choice) for choice in wish.any_of]
+    if not choices and _is_choice(own, added):
+        choices = [own]
+    if choices or added:
+        made[listed] = [*choices, *added]
+    return made
+
+
+def _is_choice(own: Mapping[str, Any], added: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether an alternative replaces any of it, and it does not leave open which GPUs while alternatives name them."""
+    if "accelerators" not in own and any("accelerators" in choice for choice in added):
+        return False
+    return any(own.get(key, value) != value for choice in added for key, value in choice.items())
+
+
+def _stated(wish: Resources) -> dict[str, Any]:
+    """The user's own choice, in SkyPilot's words."""
     pairs = {
-        "infra": infra,
+        "infra": wish.infra if wish.region is None else f"{wish.infra or '*'}/{wish.region}",
         "accelerators": wish.gpus,
         "cpus": wish.cpus,
         "memory": wish.memory,
         "use_spot": wish.spot or None,
         "image_id": wish.image,
         "network_tier": wish.network_tier,
-        "any_of": [_alternative(alternative) for alternative in wish.any_of] or None,
         "autostop": None
         if wish.autostop_min is None
         else {"idle_minutes": wish.autostop_min, "down": True},
@@ -258,6 +290,13 @@ def _alternative(wish: Mapping[str, str]) -> dict[str, Any]:
     if "use_spot" in made:
         made["use_spot"] = str(made["use_spot"]).lower() in ("true", "yes", "1")
     return made
+
+
+def accelerators(wish: Resources) -> list[str]:
+    """What each node may get, by each choice; "" for none."""
+    wanted = resources(wish)
+    default = wanted.get("accelerators", "")
+    return [choice.get("accelerators", default) for choice in wanted.get("any_of") or [{}]]
 
 
 def own_task(documents: Sequence[Any], where: str) -> dict[str, Any]:
@@ -295,9 +334,8 @@ def wrap(
     made = dict(config)
     if nnodes is not None:
         made["num_nodes"] = nnodes
-    wished = resources(wish)
-    if wished:
-        made["resources"] = {**(made.get("resources") or {}), **wished}
+    if wished := _merged(made.get("resources") or {}, wish):
+        made["resources"] = wished
     if wish.workdir is not None:
         made["workdir"] = wish.workdir
     if wish.setup:

@@ -513,7 +513,7 @@ def _nodes(plan: Plan, resources: Resources | None, managed: bool, hosts: int | 
     if resources.gpus:
         yield from config_files.other_makers(resources.gpus.partition(":")[0], "--gpus")
     infra = (resources.infra or "").partition("/")[0].lower()
-    wanted = resources.gpus or any("gpus" in alternative for alternative in resources.any_of)
+    wanted = any(skypilot.accelerators(resources))
     if (
         plan.nnodes > 1
         and wanted
@@ -544,8 +544,9 @@ def _path(plan: Plan, resources: Resources | None, source: str | bytes | None) -
 
 def _plain_gpus(resources: Resources) -> bool:
     """Whether a network tier brings nothing to any accelerator that is asked for."""
-    asked = [resources.gpus, *(choice.get("gpus") for choice in resources.any_of)]
-    return config_files.are_plain({skypilot.gpus(text)[0] for text in asked if text})
+    return config_files.are_plain(
+        {skypilot.gpus(text)[0] for text in skypilot.accelerators(resources) if text}
+    )
 
 
 def _script(plan: Plan, source: str | bytes | None, beside: Mapping[str, str | bytes]) -> Iterator[Finding]:

@@ -209,7 +209,8 @@ def _facts(loaded: Loaded, record: RunRecord, launch: LaunchRequest, resources: 
     """The nodes as far as the request determines them. Raises PlanError."""
     request = launch.request
     asked = request.nproc_per_node or loaded.preset.topology.nproc_per_node
-    gpus, cores = _gpus(resources), int(float((resources.cpus or "0").rstrip("+x")))
+    gpus = _gpus(resources, needed=asked in ("auto", "gpu"))
+    cores = int(float((resources.cpus or "0").rstrip("+x")))
     if not gpus and not cores and asked in ("auto", "cpu"):
         raise PlanError("Cannot tell how many ranks per node: give --gpus, --cpus or --nproc-per-node")
     exists, source = _source(request, resources)
@@ -230,11 +231,19 @@ def _facts(loaded: Loaded, record: RunRecord, launch: LaunchRequest, resources: 
     )
 
 
-def _gpus(resources: Resources) -> int:
-    """GPUs of each node; 0 where there are none, or alternatives differ."""
-    texts = [resources.gpus] if resources.gpus else [choice.get("gpus", "") for choice in resources.any_of]
-    counts = {skypilot.gpus(text)[1] if text else 0 for text in texts}
-    return counts.pop() if len(counts) == 1 else 0
+def _gpus(resources: Resources, needed: bool) -> int:
+    """GPUs of each node; 0 where there are none, or choices differ. Raises PlanError where that one is `needed`."""
+    asked = skypilot.accelerators(resources)
+    counts = {text or "a node without GPUs": skypilot.gpus(text)[1] if text else 0 for text in asked}
+    if len(set(counts.values())) == 1:
+        return next(iter(counts.values()))
+    if needed:
+        ranks = ", ".join(f"{count} on {text}" for text, count in counts.items())
+        raise PlanError(
+            f"The number of ranks per node depends on what SkyPilot takes ({ranks}): "
+            "give --nproc-per-node, or alternatives with as many GPUs each"
+        )
+    return 0
 
 
 def _workdir(resources: Resources, request: Request) -> Resources:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from patience import HANG_S
 
 from distui.presets import skypilot
 from distui.presets.finding import PlanError
+from distui.presets.lint import config_files
 from distui.presets.skypilot import Cargo, Resources
 from distui.presets.text_formats import write_yaml
 
@@ -118,6 +118,28 @@ def test_a_region_without_a_cloud_and_alternatives() -> None:
         "infra": "*/eu-west",
         "any_of": [{"infra": "aws", "accelerators": "A100:8"}, {"infra": "gcp", "use_spot": True}],
     }
+
+
+def test_the_users_own_choice_is_the_first_alternative() -> None:
+    """SkyPilot 0.14 takes what stands beside `any_of` as defaults, not as a choice."""
+    other = {"infra": "gcp", "gpus": "A100:8"}
+    made = skypilot.resources(Resources(infra="aws", gpus="H100:8", any_of=(other,)))
+    assert made["any_of"] == [
+        {"infra": "aws", "accelerators": "H100:8"},
+        {"infra": "gcp", "accelerators": "A100:8"},
+    ]
+    places = ({"infra": "aws"}, {"infra": "gcp"})
+    assert skypilot.resources(Resources(gpus="H100:8", any_of=places))["any_of"] == list(places)
+
+
+def test_options_hold_for_each_alternative_of_a_users_own_task() -> None:
+    listed = [{"accelerators": "A100:8", "infra": "aws"}, {"accelerators": "H100:8"}]
+    for key in ("any_of", "ordered"):
+        task = {"resources": {key: listed}, "run": "true"}
+        made = skypilot.wrap(task, Resources(gpus="L4:8", any_of=({"infra": "gcp"},)), None, CARGO, {})
+        assert made["resources"] == {
+            "accelerators": "L4:8", key: [{"infra": "aws"}, {}, {"infra": "gcp"}],
+        }, key  # fmt: skip
 
 
 @for_each(
@@ -302,38 +324,29 @@ def test_whatever_is_written_pyyaml_reads_back(value: Any) -> None:
 
 
 SCHEMA = """
-import sys, yaml
-from sky.utils import common_utils, schemas
-config = yaml.safe_load(sys.stdin.read())
-common_utils.validate_schema(config, schemas.get_task_schema(), "task: ")
-common_utils.validate_schema(config["resources"], schemas.get_resources_schema(), "resources: ")
-print("fits")
+import json, sys, yaml
+from sky.utils import common_utils, resources_utils, schemas
+for config in yaml.safe_load_all(sys.stdin.read()):
+    common_utils.validate_schema(config, schemas.get_task_schema(), "task: ")
+    common_utils.validate_schema(config["resources"], schemas.get_resources_schema(), "resources: ")
+print(json.dumps({
+    "keys": list(schemas.get_task_schema()["properties"]),
+    "resources": list(schemas.get_resources_schema()["properties"]),
+    "tiers": [one.value for one in resources_utils.NetworkTier],
+}))
 """
 
 
-def fits_schema(task: Mapping[str, Any], home: Path) -> None:
-    """Assert that SkyPilot's own schemas take it."""
-    env = {**os.environ, "HOME": str(home), "SKYPILOT_DISABLE_USAGE_COLLECTION": "1"}
-    done = subprocess.run(
-        [sky_python(), "-c", SCHEMA], input=write_yaml(task), capture_output=True, text=True, env=env,
-        timeout=HANG_S, check=False,
-    )  # fmt: skip
-    assert done.stdout.strip().endswith("fits"), done.stderr[-2000:]
-
-
 @pytest.mark.long
-def test_skypilots_own_schema_takes_the_task(tmp_path: Path) -> None:
+def test_skypilots_own_schema_takes_tasks_and_lint_knows_its_keys(tmp_path: Path) -> None:
+    """One task of a launch, and one of an imported preset."""
     wish = Resources(
         infra="slurm/lab/gpu", gpus="H100:8", cpus="4+", memory="16+", network_tier="best", autostop_min=5,
         any_of=({"gpus": "A100:8"}, {"gpus": "H100:8", "infra": "slurm/lab"}),
         workdir=str(tmp_path), setup="true",
     )  # fmt: skip
     cargo = Cargo(run="r", bundle="bundle-1", source=str(tmp_path), secrets={"A_KEY": "x"})
-    fits_schema(skypilot.task("t-0123abcd", 2, wish, cargo, {"A": "1"}), tmp_path)
-
-
-@pytest.mark.long
-def test_and_the_task_of_an_imported_preset(tmp_path: Path) -> None:
+    task = skypilot.task("t-0123abcd", 2, wish, cargo, {"A": "1"})
     imported = {
         "resources": {"accelerators": {"H100": 8}, "cpus": "32+", "disk_size": 512, "use_spot": True,
                       "any_of": [{"infra": "aws"}, {"infra": "gcp"}], "network_tier": "best"},
@@ -343,4 +356,14 @@ def test_and_the_task_of_an_imported_preset(tmp_path: Path) -> None:
     wish = skypilot.check(skypilot.filled(Resources(), imported))
     made = skypilot.completed(skypilot.task("t-0123abcd", 2, wish, CARGO, {}), imported)
     assert made["resources"]["use_spot"] is True
-    fits_schema(made, tmp_path)
+    env = {**os.environ, "HOME": str(tmp_path), "SKYPILOT_DISABLE_USAGE_COLLECTION": "1"}
+    done = subprocess.run(
+        [sky_python(), "-c", SCHEMA], input=f"{write_yaml(task)}\n---\n{write_yaml(made)}", env=env,
+        capture_output=True, text=True, timeout=HANG_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    theirs = json.loads(done.stdout.splitlines()[-1])
+    assert set(theirs["keys"]) <= set(config_files.SKYPILOT_KEYS)
+    properties = {name for name in theirs["resources"] if not name.startswith("_")}
+    assert properties <= set(config_files.SKYPILOT_RESOURCES)
+    assert set(theirs["tiers"]) == set(config_files.TIERS)
