@@ -82,7 +82,7 @@ def _row(launcher: TaskLauncher) -> str:
         )
     what = "unknown to distui" if launcher.name in OTHERS else "as it is"
     ranks = "" if launcher.ranks is None else f" {launcher.ranks} ranks,"
-    return f"{where}, {what}:{ranks} the screen shows the command on each node, not its ranks"
+    return f"{where}, {what}:{ranks} each process that shows that it is a rank gets a row"
 
 
 def summary(config: Mapping[str, Any], nnodes: int) -> TaskSummary:

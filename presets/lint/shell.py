@@ -223,11 +223,21 @@ class _ShellReader:
 
 Program = Literal["torchrun", "accelerate", "deepspeed"]
 
-WRAPPERS = frozenset({
-    "exec", "nohup", "time", "env", "sudo", "nice", "srun", "mpirun", "mpiexec", "numactl", "stdbuf",
-    "timeout", "uv", "poetry", "conda", "micromamba", "pixi", "oumi", "command", "setsid", "nsys", "script"
-})  # fmt: skip
+SUBCOMMANDS = {
+    "conda": "run", "mamba": "run", "micromamba": "run", "uv": "run", "poetry": "run", "pixi": "run",
+    "oumi": "distributed"
+}  # fmt: skip
+"""Programs of which only one subcommand starts a program: `conda activate deepspeed` starts none."""
+WRAPPERS = SUBCOMMANDS.keys() | {
+    "exec", "nohup", "time", "env", "sudo", "nice", "srun", "mpirun", "mpiexec", "numactl", "stdbuf", "timeout",
+    "setsid", "nsys", "script"
+}  # fmt: skip
 """Programs that start the one that follows, behind options of their own."""
+NAMING = frozenset({
+    "-n", "--name", "-p", "--prefix", "-J", "--job-name", "-e", "--env", "--environment", "--with", "--extra", "--group",
+    "-A", "--account", "--partition", "--container-name", "--container-image"
+})  # fmt: skip
+"""Options of wrappers whose value is a name, be it that of a launcher."""
 EXPORTS = frozenset({"export", "declare", "typeset", "local", "readonly"})
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
 LONGEST = 200
@@ -377,18 +387,29 @@ def _expanded(command: Command, values: Mapping[str, str]) -> Command:
 
 def _launches(command: Command) -> Iterator[LauncherCall]:
     """The launcher that a command starts; none or one."""
-    words = list(command.words)
-    wrapped = False
-    while words and (ASSIGNMENT.match(words[0].text) or words[0].text.rsplit("/", 1)[-1] in WRAPPERS):
-        wrapped = wrapped or not ASSIGNMENT.match(words[0].text)
-        words.pop(0)
-    for at in range(len(words) if wrapped else 1):
-        launcher = _program(words[at:])
+    for at in _starts(command.words):
+        launcher = _program(command.words[at:])
         if launcher is not None:
             program, rest, legacy = launcher
             completed = any(word.text == "oumi" for word in command.words[: -len(rest) or None])
             yield LauncherCall(program, tuple(rest), command, legacy, completed)
             return
+
+
+def _starts(words: Sequence[Word]) -> Iterator[int]:
+    """Where a program may begin: behind assignments, and anywhere behind wrappers but in the value of an option."""
+    at, needed, wrapped = 0, "", False
+    while at < len(words):
+        text, name = words[at].text, words[at].text.rsplit("/", 1)[-1]
+        if name in WRAPPERS:
+            wrapped, needed = True, SUBCOMMANDS.get(name, needed)
+        elif needed and text == needed:
+            needed = ""
+        elif not needed and not ASSIGNMENT.match(text):
+            yield at
+            if not wrapped or _PYTHON.fullmatch(name):
+                return
+        at += 2 if wrapped and text in NAMING else 1
 
 
 def _program(words: Sequence[Word]) -> tuple[Program, Sequence[Word], bool] | None:

@@ -127,6 +127,10 @@ def test_dry_run_prints_plan_and_task(capsys: pytest.CaptureFixture[str]) -> Non
     [
         (["--gpus", "H100:8", "--", "train.py"], "--gpus is for nodes through SkyPilot: add --on sky"),
         (["--on", "sky", "--", "train.py"], "give --gpus, --cpus or --nproc-per-node"),
+        (
+            ["--on", "sky", "--gpus", "H100:8", "--any-of", "gpus=A100:4", "--", "train.py"],
+            "depends on what SkyPilot takes (8 on H100:8, 4 on A100:4): give --nproc-per-node",
+        ),
         (["--on", "sky", "--gpus", "H100:8"], "No script"),
         (["--on", "sky", "--gpus", "H100:8", "--", "no.py"], "There is no script no.py"),
         (
@@ -305,12 +309,19 @@ def test_a_launch_of_a_task_tells_its_errors(
 @for_each(
     ("run", "row"),
     [
-        ("fabric run --accelerator cuda t.py", "fabric (run: line 1), unknown to distui: the screen shows"),
+        (
+            "fabric run --accelerator cuda t.py",
+            "fabric (run: line 1), unknown to distui: each process that",
+        ),
         ("mpirun -np 16 python t.py", "mpirun (run: line 1), unknown to distui"),
         ("cd x\n  torchrun --nproc-per-node gpu t.py", "torchrun (run: line 2): 16 ranks"),
         ("torchrun --nproc-per-node $SKYPILOT_NUM_GPUS_PER_NODE t.py", "torchrun (run: line 1): 16 ranks"),
         ("torchrun --nproc-per-node $N t.py", "torchrun (run: line 1): ranks as it finds them"),
-        ("accelerate launch t.py", "accelerate (run: line 1), as it is: the screen shows"),
+        ("conda activate deepspeed", "none seen in run"),
+        ("uv pip install deepspeed", "none seen in run"),
+        ("srun --job-name deepspeed python t.py", "srun (run: line 1), unknown to distui"),
+        ("conda run -n deepspeed torchrun t.py", "torchrun (run: line 1): "),
+        ("accelerate launch t.py", "accelerate (run: line 1), as it is: each process that"),
         ("bash train.sh", "none seen in run:"),
     ],
 )
