@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import contextlib
+import gc
 import json
 import re
 import tomllib
@@ -19,8 +19,6 @@ MOST_BYTES = 1 << 20
 MOST_NODES = 50_000
 """Values of a document, every use of a YAML alias counted with all that is in it."""
 MOST_DEPTH = 60
-_TRIES = 5
-"""To build Python's syntax tree."""
 
 
 class Unreadable(Exception):
@@ -63,10 +61,11 @@ def syntax_tree(source: str | bytes) -> ast.Module:
     text = source.removeprefix("\ufeff") if isinstance(source, str) else source
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # odd escapes in the user's strings
-        for _ in range(_TRIES):
-            with contextlib.suppress(SystemError):
-                return ast.parse(text)
-    raise MemoryError("Python cannot build the syntax tree")
+        try:
+            return ast.parse(text)
+        except SystemError:
+            gc.collect()  # no finalizer is left that the next try could meet
+            return ast.parse(text)
 
 
 def whole(text: str) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import contextlib
+import gc
 import hashlib
 import os
 import stat
@@ -90,7 +90,10 @@ def imported(source: bytes) -> Iterator[str]:
 
 
 def _syntax_tree(source: bytes) -> ast.Module:
-    """Asked twice: Python 3.11.0 to 3.11.7 fails where a finalizer that runs meanwhile parses, too (gh-106905)."""
-    with contextlib.suppress(SystemError):
+    try:
         return ast.parse(source)
-    return ast.parse(source)
+    except (
+        SystemError
+    ):  # Python 3.11.0 to 3.11.7, where a finalizer that runs meanwhile parses, too (gh-106905)
+        gc.collect()  # no finalizer is left that the next try could meet
+        return ast.parse(source)
