@@ -40,8 +40,15 @@ class Outcome:
 
     seconds: float
     exit_code: int
-    closing_line: str
-    failures: tuple[str, ...]
+    output: str
+
+    @property
+    def closing_line(self) -> str:
+        """That of pytest."""
+        closing = [
+            line for line in self.output.splitlines() if re.search(r"\d+ (passed|failed|error)", line)
+        ]
+        return closing[-1] if closing else ""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,8 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"{number}: {outcome.seconds:.0f} s, exit code {outcome.exit_code}: {outcome.closing_line}",
             flush=True,
         )
-        for failure in outcome.failures:
-            print(f"   {failure}", flush=True)
+        if outcome.exit_code:
+            print(outcome.output, flush=True)
     print(_row(options, outcomes))
     return int(any(outcome.exit_code for outcome in outcomes))
 
@@ -85,10 +92,7 @@ def _run(tier: str, stop: bool) -> Outcome:
     ended.set()
     if stop:
         stopper.join()
-    lines = output.splitlines()
-    closing = [line for line in lines if re.search(r"\d+ (passed|failed|error)", line)]
-    failures = tuple(line for line in lines if line.startswith(("FAILED", "ERROR")))
-    return Outcome(time.monotonic() - began, process.returncode, closing[-1] if closing else "", failures)
+    return Outcome(time.monotonic() - began, process.returncode, output)
 
 
 @contextlib.contextmanager
