@@ -307,8 +307,20 @@ def _check_of(match: re.Match[str]) -> Check:
     return _mixed if _is_key(match) or "=" in match["sep"] or _AT_START.search(before) else _random
 
 
+def _is_prose(match: re.Match[str]) -> bool:
+    """Whether a sentence goes on after a name: "/etc/passwd: Permission denied", "No run 'hf-token': `distui ls`"."""
+    value = match["bare"]
+    if value is None or "=" in match["sep"]:
+        return False
+    if value[0] == "`":
+        return value.count("`") == 1
+    return match.string[match.start() - 1 : match.start()] == "/" and not _mixed(value)
+
+
 def _mask_named(match: re.Match[str], hide: Hide) -> str:
     name, value = match["name"], match["bare"] or match["quoted"] or ""
+    if _is_prose(match):
+        return match[0]
     cut = "]})" if match["bare"] and (_is_key(match) or ":" in match["sep"]) else ""
     core = value.strip("[](){}") if match["bare"] else value
     if not core or _harmless(name, core) or (value[0] in "[{(" and MASK in value):

@@ -23,6 +23,9 @@ TOKEN = "hf_" + "aB3" * 8
         ("clone https://me:pw@git.example/x", "clone https://***@git.example/x"),
         (f"login with {TOKEN}.", "login with ***."),
         ("AKIA" + "A" * 16, "***"),
+        ("/prod/db/password: hunter22", "/prod/db/password: ***"),
+        ('{"/prod/db/password": "hunter"}', '{"/prod/db/password": "***"}'),
+        ("password: `hunter22`", "password: ***"),
         ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\nabc=\n-----END", "***-----END"),
     ],
 )
@@ -43,6 +46,9 @@ def test_secrets_by_name_and_by_looks(text: str, expected: str) -> None:
         "NCCL INFO NCCL_IB_PKEY set by environment to 0.",
         "HF_TOKEN= ",
         "http://host:8080/path and user@host",
+        "No run '/etc/passwd': `distui ls` lists all runs",
+        "No run 'hf-token': `distui ls` lists all runs",
+        "cannot read /etc/passwd: Permission denied",
         "gpu-a:71:71 [0] NCCL INFO comm 0x55d1 rank 0 nranks 2 - Init COMPLETE",
     ],
 )
