@@ -204,13 +204,15 @@ class RankSample(Struct, frozen=True, omit_defaults=True):
     gpu_mem: int | None = None
     step: int | None = None
     step_s: float | None = None
-    """Mean seconds a step over the last sample period."""
+    """Mean seconds per step since the sample before; None once the steps have stopped, see freshness.py."""
+    still_s: float | None = None
+    """Seconds since the newest step, once the steps have stopped."""
     throttled_percent: float | None = None
     """Share of its cgroup's quota periods in which the quota held it back; None without a quota."""
     cpus: str | None = None
     """Cores that it may run on, as in "0-3,8"."""
     wait_percent: float | None = None
-    """Share of the last seconds in which it waited for other ranks in a collective."""
+    """Share of the last minute in which it waited for other ranks in a collective; 100 once it is blocked in one."""
     log_age_s: int | None = None
     """Seconds since it wrote to its standard output or error; None where it has written nothing."""
 
@@ -243,6 +245,8 @@ class TrainingSample(Struct, frozen=True, omit_defaults=True):
     """Field or name of a value → "nan", "inf" or "-inf" where that is its newest value, which JSON cannot carry."""
     not_finite_since: dict[str, int] = {}
     """The same → the first step of which that was reported."""
+    every_s: float | None = None
+    """Usual seconds between two reports of a step; None before the second."""
 
 
 class Checkpoint(Struct, frozen=True, omit_defaults=True):

@@ -1,31 +1,28 @@
 """How far a training is and how well it goes: the training line of `distui status` and of the cockpit's header. Pure.
 
 Every number is what the script reports (`RunState.training`), or is computed from it here, and has its source. Unknown
-is None. After the end the last values stay, without an ETA.
+is None. Rates are None once the steps have stopped. After the end the last values stay, without an ETA.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
-from .formatting import NA, duration_exact, step_text
+from .formatting import NA, duration_exact, elapsed, step_text
+from .freshness import Freshness, freshness
 from .mfu import computed
-from .model import RankPhase, RunPhase, TrainingSample
+from .model import RankPhase, RankSample, RunPhase, TrainingSample
 from .state import RunState
 
 FIELDS = ("step", "total", "epoch", "loss", "lr", "grad_norm", "tokens_s", "samples_s", "step_s", "mfu")
 """Fields of TrainingSample that a script reports."""
-RATES = ("eta_s", "tokens_s", "samples_s", "mfu", "step_s")
-"""What is not true any more when nothing advances, or nothing is heard."""
+RATES = ("tokens_s", "samples_s", "mfu", "step_s")
+"""Fields that say nothing about now once the steps have stopped."""
 STEPS_SOURCE = "hook: optimizer steps"
-QUIET_S, QUIET_STEPS = 60.0, 20
-"""Without an optimizer step for so long, and for so many step times, a training stalls."""
-SILENT_S, SILENT_STEPS = 300.0, 200
-"""The same without a report, where steps are not counted: scripts report every 10th or 100th step."""
 
 
 class Progress(Struct, frozen=True, kw_only=True):
@@ -37,9 +34,9 @@ class Progress(Struct, frozen=True, kw_only=True):
     fraction: float | None = None
     """Of the way from 0 to `total`, 0 to 1; None unless the script itself counts the steps."""
     eta_s: float | None = None
-    """Remaining steps × recent step time; None where one of them is unknown, and while nothing advances."""
+    """Remaining steps × recent step time; None if one of them is unknown, and once the steps have stopped."""
     still_s: float | None = None
-    """Seconds since the training advanced last, while it stalls: the rates are then those of before."""
+    """Seconds since the newest step, once the steps have stopped."""
     epoch: float | None = None
     loss: float | None = None
     lr: float | None = None
@@ -56,6 +53,8 @@ class Progress(Struct, frozen=True, kw_only=True):
     """Field → where it comes from."""
     at: float | None = None
     """Unix time of the newest of the script's reports."""
+    age_s: float | None = None
+    """Seconds since then."""
     earlier: bool = False
     """Whether all this was reported by the attempt before, and nothing yet by this one."""
 
@@ -65,8 +64,8 @@ class Progress(Struct, frozen=True, kw_only=True):
         return bool(self.sources)
 
 
-def progress(state: RunState, now: float) -> Progress:
-    """Of a run; `now`: unix time by the clock of `state`."""
+def progress(state: RunState, now: float, dim: bool = False) -> Progress:
+    """Of a run; `now`: Unix time by the clock of `state`; `dim`: for a viewer that shows old values as such."""
     samples = current(state)
     fields, sources = _reported(samples)
     not_finite = {name: text for sample in reversed(samples) for name, text in sample.not_finite.items()}
@@ -78,22 +77,25 @@ def progress(state: RunState, now: float) -> Progress:
     if "step" not in fields and not earlier:
         fields |= _counted_steps(state, sources)
     if "step_s" not in fields and not earlier:
-        fields |= _counted_pace(state, sources)
+        fields |= _counted_pace(_samples(state, now, dim), sources)
+    advance = advance_of(state, now, dim)
+    if not advance.goes_on or earlier:
+        fields |= dict.fromkeys(RATES)
     fraction = eta = None
     step, total, step_s = (fields.get(name) for name in ("step", "total", "step_s"))
-    still = _still(state, now, at, step_s)
-    if step is not None and total and sources["step"] != STEPS_SOURCE:
+    if step is not None and total and sources["step"] != STEPS_SOURCE and not earlier:
         fraction = min(1.0, step / total)
-        eta = _eta(state, now, at, total - step, step_s) if still is None and not earlier else None
+        eta = _eta(state, now, at, total - step, step_s)
     return Progress(
         **fields,
         fraction=fraction,
         eta_s=eta,
-        still_s=still,
+        still_s=advance.still_s,
         values={name: value for sample in reversed(samples) for name, value in sample.values.items()},
         not_finite=not_finite,
         sources=sources,
         at=at,
+        age_s=elapsed(at, now),
         earlier=earlier,
     )
 
@@ -139,9 +141,8 @@ def _counted_steps(state: RunState, sources: dict[str, str]) -> dict[str, int]:
     return {"step": min(counted)}
 
 
-def _counted_pace(state: RunState, sources: dict[str, str]) -> dict[str, float]:
-    paces = [rank.sample.step_s for rank in state.ranks.values() if rank.sample is not None]
-    counted = [pace for pace in paces if pace is not None]
+def _counted_pace(samples: Iterable[RankSample], sources: dict[str, str]) -> dict[str, float]:
+    counted = [sample.step_s for sample in samples if sample.step_s is not None]
     if not counted:
         return {}
     sources["step_s"] = STEPS_SOURCE
@@ -155,34 +156,60 @@ def _eta(state: RunState, now: float, at: float | None, left: int, step_s: float
     return max(0.0, left * step_s - max(0.0, now - at))
 
 
-def _still(state: RunState, now: float, at: float | None, step_s: float | None) -> float | None:
-    """Seconds since anything advanced, where that is a stall: by the findings, by the optimizer steps of the ranks,
-    else by the newest report, `at`.
-    """
-    if state.phase is not RunPhase.RUNNING:
-        return None
+class Advance(NamedTuple):
+    """Whether a training advances."""
+
+    goes_on: bool
+    """Whether its rates say something about now. After the end they are those of the end."""
+    still_s: float | None = None
+    """Seconds since the newest step, if the steps have stopped. Neither: nobody knows."""
+
+
+def advance_of(state: RunState, now: float, dim: bool = False) -> Advance:
+    """By the steps that the ranks' hooks count; where none does, by the reports of the script. `dim`: see `progress`."""
+    if state.phase.ended:
+        return Advance(True)
     running = [rank for rank in state.ranks.values() if rank.phase is RankPhase.RUNNING]
-    steps = [rank.pulse.last_step for rank in running if rank.pulse is not None and rank.pulse.last_step]
-    newest: float | None = max((*steps, *(() if at is None else (at,))), default=None)
-    if newest is None:
-        return None
+    samples = _samples(state, now, dim)
+    if not running or (not samples and any(rank.sample is not None for rank in running)):
+        return Advance(False)
     if hung(state):
-        return max(0.0, now - newest)
-    if step_s is None:
-        return None
-    enough = patience(step_s) if steps else max(SILENT_S, SILENT_STEPS * step_s)
-    return now - newest if now - newest > enough else None
+        return Advance(False, _since_newest(state, now))
+    if any(sample.step_s is not None for sample in samples):
+        return Advance(True)
+    stills = [sample.still_s for sample in samples if sample.still_s is not None]
+    if stills:
+        return Advance(False, min(stills))
+    newest = max(current(state), key=lambda sample: sample.at, default=None)
+    if newest is None or newest.at < _began(state):
+        return Advance(False)
+    if freshness(newest.at, now, newest.every_s) is Freshness.HOLDS:
+        return Advance(True)
+    return Advance(False, None if newest.every_s is None else elapsed(newest.at, now))
+
+
+def _samples(state: RunState, now: float, dim: bool) -> list[RankSample]:
+    """Of the ranks that run; after the end the last of all."""
+    usable = (Freshness.HOLDS, Freshness.OLD) if dim else (Freshness.HOLDS,)
+    samples = []
+    for rank in state.ranks.values():
+        runs = rank.phase is RankPhase.RUNNING and freshness(rank.sampled, now) in usable
+        if rank.sample is not None and (runs or state.phase.ended):
+            samples.append(rank.sample)
+    return samples
+
+
+def _since_newest(state: RunState, now: float) -> float | None:
+    """Seconds since the newest optimizer step or report."""
+    steps = [rank.pulse.last_step for rank in state.ranks.values() if rank.pulse is not None]
+    reports = [sample.at for sample in current(state)]
+    return elapsed(max(filter(None, (*steps, *reports)), default=None), now)
 
 
 def hung(state: RunState) -> bool:
     """Whether a run goes on and seems to hang: by a finding on which a person has to act."""
     alarms = (finding.id for finding in state.findings.values() if finding.alarm)
     return not state.phase.ended and any(name.startswith("hang-") for name in alarms)
-
-
-def patience(step_s: float) -> float:
-    """Seconds without an optimizer step after which steps of `step_s` seconds are history."""
-    return max(QUIET_S, QUIET_STEPS * step_s)
 
 
 # --- as texts and as JSON ---
@@ -196,13 +223,15 @@ def progress_json(line: Progress) -> dict[str, Any]:
         "not_finite": dict(line.not_finite),
         "sources": dict(line.sources),
         "at": line.at,
+        "age_s": line.age_s,
         "earlier": line.earlier,
     }
 
 
 def parts(line: Progress) -> list[tuple[str, str]]:
-    """(field, words), the most important first: ("step", "step 18,420 / 50,000"), …; only what is known, and no rates
-    while the training stalls. After a restart, until there is more: "before the restart: step 400 / 2,000", ….
+    """(field, words), the most important first: ("step", "step 18,420 / 50,000"), …; only what is known.
+
+    After a restart, until there is more: "before the restart: step 400 / 2,000", ….
     """
     texts = [
         ("step", _step_text(line)),
@@ -219,9 +248,6 @@ def parts(line: Progress) -> list[tuple[str, str]]:
         ("grad_norm", f"grad norm {value_text(line, 'grad_norm')}"),
     ]
     shown = [(name, text) for name, text in texts if text and not text.endswith(NA)]
-    if line.still_s is None and not line.earlier:
-        return shown
-    shown = [part for part in shown if part[0] not in (*RATES, "fraction" if line.earlier else "")]
     if line.earlier and shown:
         shown[0] = shown[0][0], f"before the restart: {shown[0][1]}"
     return shown

@@ -101,6 +101,8 @@ class Node(Struct):
     """Of its GPUs, as an agent saw them when it started."""
     gpu_sampled: float = 0.0
     metrics: Host | None = None
+    sampled: float = 0.0
+    """Time of `metrics`."""
     heard: float = 0.0
     """Time of the newest event or sample from this node."""
     source: int = 0
@@ -473,7 +475,8 @@ def _gpu_tick(state: RunState, at: Stamped, event: GpuTick) -> None:
 
 
 def _host_tick(state: RunState, at: Stamped, event: HostTick) -> None:
-    state.nodes[at.node].metrics = event.host
+    node = state.nodes[at.node]
+    node.metrics, node.sampled = event.host, at.time
 
 
 def _rank_tick(state: RunState, at: Stamped, event: RankTick) -> None:

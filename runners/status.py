@@ -15,12 +15,13 @@ from ..presets.sanitize import clean_text
 from . import clock
 from .diagnosis.first_step import no_step_yet
 from .formatting import elapsed, spans_text
+from .freshness import Freshness, freshness
 from .journal import History
 from .logs.log_files import parse_file_id
-from .model import HUB, LinkState, PlanSummary, RankPhase, RunPhase, Wrapped
+from .model import HUB, Gpu, LinkState, PlanSummary, RankPhase, RunPhase, Wrapped
 from .progress import hung, progress, progress_json
 from .run_directories import Entry
-from .state import Attempt, Node, Rank, RunState, StageProgress
+from .state import LIVING, Attempt, Node, Rank, RunState, StageProgress
 from .telemetry import curves, step_totals
 
 FOREIGN = "watch-"
@@ -57,9 +58,9 @@ def status_json(state: RunState, now: float | None = None) -> dict[str, Any]:
         "training": progress_json(progress(state, now)),
         "no_step_yet": no_step_yet(state, now) or None,
         "checkpoint": _checkpoint(state, now),
-        "nodes": [_node(node, now) for _, node in sorted(state.nodes.items())],
+        "nodes": [_node(node, state.phase.ended, now) for _, node in sorted(state.nodes.items())],
         "ranks": [
-            _rank(number, rank) | {"mesh": coordinates(arranged, number)}
+            _rank(number, rank, state.phase.ended, now) | {"mesh": coordinates(arranged, number)}
             for number, rank in sorted(state.ranks.items())
         ],
         "findings": [finding.of_run() for finding in state.findings.values()],
@@ -94,7 +95,9 @@ def _plan_defaults(plan: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _node(node: Node, now: float) -> dict[str, Any]:
+def _node(node: Node, ended: bool, now: float) -> dict[str, Any]:
+    gpus_hold = ended or freshness(node.gpu_sampled, now) is Freshness.HOLDS
+    host_holds = ended or freshness(node.sampled, now) is Freshness.HOLDS
     return {
         "node": node.node,
         "host": node.host,
@@ -102,9 +105,10 @@ def _node(node: Node, now: float) -> dict[str, Any]:
         "age_s": round(max(0.0, now - node.heard), 3) if node.heard else None,
         "problem": node.link_text or None,
         "outcome": None if node.phase is None else str(node.phase),
-        "gpus": [_whole(gpu) for gpu in node.gpus],
+        "gpus": [_whole(gpu if gpus_hold else unsampled(gpu)) for gpu in node.gpus],
+        "gpus_age_s": elapsed(node.gpu_sampled, now),
         "gpu_problem": node.gpu_problem,
-        "host_metrics": None if node.metrics is None else _whole(node.metrics),
+        "host_metrics": _whole(node.metrics) if node.metrics is not None and host_holds else None,
     }
 
 
@@ -184,8 +188,17 @@ def _advanced(entry: Entry, state: RunState, now: float) -> tuple[int | None, in
     return None if step is None else int(step), total[0] if total and reported else None
 
 
-def _rank(number: int, rank: Rank) -> dict[str, Any]:
-    sample = rank.sample
+def unsampled(gpu: Gpu) -> Gpu:
+    """What is true of a GPU without a sample of now."""
+    return Gpu(gpu.index, gpu.uuid, gpu.name, mem_total=gpu.mem_total, lost=gpu.lost, error=gpu.error)
+
+
+def _rank(number: int, rank: Rank, ended: bool, now: float) -> dict[str, Any]:
+    sample = live = rank.sample
+    if rank.phase not in LIVING:
+        live = None  # what else there was are facts of its end
+    elif not ended and freshness(rank.sampled, now) is not Freshness.HOLDS:
+        sample = live = None
     return {
         "rank": number,
         "local_rank": rank.place.local_rank,
@@ -194,14 +207,17 @@ def _rank(number: int, rank: Rank) -> dict[str, Any]:
         "state": str(rank.phase),
         "exit_code": rank.exit_code,
         "signal": rank.signal,
-        "cpu_percent": sample.cpu_percent if sample else None,
+        "cpu_percent": live.cpu_percent if live else None,
         "rss_bytes": sample.rss_bytes if sample else None,
         "gpu": sample.gpu if sample else None,
         "gpu_source": sample.gpu_source if sample else None,
         "gpu_mem": sample.gpu_mem if sample else None,
-        "step": sample.step if sample else None,
+        "step": rank.sample.step if rank.sample else None,
         "step_s": sample.step_s if sample else None,
-        "log_age_s": sample.log_age_s if sample else None,
+        "still_s": live.still_s if live else None,
+        "wait_percent": live.wait_percent if live else None,
+        "age_s": elapsed(rank.sampled, now),
+        "log_age_s": live.log_age_s if live else None,
         "nccl_debug": rank.nccl_debug,
         "hook": rank.hook,
         "made": None if rank.made is None else _whole(rank.made),

@@ -62,6 +62,7 @@ class Training(Document):
     not_finite: dict[str, str]
     sources: dict[str, str]
     at: float | None
+    age_s: float | None
     earlier: bool
 
 
@@ -78,6 +79,7 @@ class Node(Document):
     problem: str | None
     outcome: str | None
     gpus: list[Gpu]
+    gpus_age_s: float | None
     gpu_problem: str | None
     host_metrics: Host | None
 
@@ -97,6 +99,9 @@ class Rank(Document):
     gpu_mem: int | None
     step: int | None
     step_s: float | None
+    still_s: float | None
+    wait_percent: float | None
+    age_s: float | None
     log_age_s: float | None
     nccl_debug: str | None
     hook: str | None

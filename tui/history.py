@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from msgspec import Struct, field
 
+from ..runners.freshness import holds
 from ..runners.model import MetricsWindow, ReadMetrics, Series
 from ..runners.wire.client import new_id
 from .rows.charts import metric_of
@@ -443,7 +444,7 @@ def _hosts(frame: Frame) -> list[Sampled]:
     return [
         (number, None, node.metrics)
         for number, node in frame.state.nodes.items()
-        if node.metrics is not None and frame.fresh(number, node.heard)
+        if node.metrics is not None and frame.fresh(number, node.sampled)
     ]
 
 
@@ -453,7 +454,7 @@ def _training(frame: Frame) -> list[Sampled]:
     return [
         (ranks[number].place.node if number in ranks else 0, number, sample)
         for number, sample in frame.state.training.items()
-        if now - sample.at <= FRESH_TRAINING_S
+        if holds(now - sample.at)
     ]
 
 
@@ -464,8 +465,6 @@ def _rank_fields(frame: Frame) -> SampleFields:
 def _host_fields(frame: Frame) -> SampleFields:
     return SampleFields(frame.once(_hosts), ("cpu_percent", "net_rx_bps"))
 
-
-FRESH_TRAINING_S = 3.0
 
 _SOURCES = {"gpu": fresh_gpus, "rank": _ranks, "host": _hosts, "train": _training}
 _FIELDS = {"gpu": gpu_fields, "rank": _rank_fields, "host": _host_fields}

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct, structs
 
+from ..runners.freshness import holds, usual_interval
 from ..runners.model import (
     AttemptEnded,
     AttemptStarted,
@@ -29,6 +30,7 @@ from ..runners.model import (
     Stamped,
     TrainingSample,
 )
+from ..runners.progress import RATES
 from ..runners.state import RunState
 from .rows.charts import METRICS
 from .rows.plot import Mark
@@ -179,8 +181,17 @@ def value_at(series: Series, window: MetricsWindow, at: float) -> float | None:
     for place in range(min(number, len(series.mean) - 1 if back else number), number - back - 1, -1):
         value = series.mean[place] if 0 <= place < len(series.mean) else None
         if isinstance(value, int | float) and math.isfinite(value):
-            return float(value)
+            return float(value) if _held(series, place, number, window.seconds) else None
     return None
+
+
+def _held(series: Series, place: int, number: int, seconds: float) -> bool:
+    """Whether what was reported in one bucket holds in another: a rate only while reports come as usual."""
+    if series.metric.removeprefix("train.") not in RATES:
+        return True
+    reports = [at for at, value in enumerate(series.mean[: place + 1]) if value is not None]
+    usual = usual_interval(reports)
+    return holds((number - place) * seconds, None if usual is None else usual * seconds)
 
 
 def put_samples(state: RunState, windows: Iterable[MetricsWindow], at: float, now: RunState) -> None:
@@ -195,7 +206,7 @@ def put_samples(state: RunState, windows: Iterable[MetricsWindow], at: float, no
                 index = -1 if series.index is None else series.index
                 taken.setdefault((kind, series.node, index), {})[name or series.metric] = value
     for node in state.nodes.values():
-        node.heard = node.gpu_sampled = at
+        node.heard = node.gpu_sampled = node.sampled = at
     state.log_sizes = dict(now.log_sizes)
     _put_gpus(state, taken, now)
     _put_ranks(state, taken, now, at)

@@ -148,6 +148,7 @@ class MetricsPush:
         state, name, now = run.state, run.record.run, clock.now()
         return await process.push({
             "url": otlp.url, "host": otlp.host, "headers": headers, "at": now, "began": state.began or now,
+            "attempt_began": state.attempts[-1].began if state.attempts else now,
             "resource": resource_of(facts_of(state, run.node), name, run.node, socket.gethostname()),
             "metrics": metrics_of(samples_of(state, name, run.node, now)),
         })  # fmt: skip

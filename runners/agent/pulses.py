@@ -20,6 +20,7 @@ from msgspec import structs
 from .. import clock
 from ..diagnosis.activity import Kind, place
 from ..diagnosis.rank_dumps import main_frames, threads
+from ..freshness import PULSE_S
 from ..model import Event, OwnLine, Pulse, PulseTick, RankPhase, Site, Stall
 from ..state import RunState
 from ..telemetry.proc import read_io, read_once, read_stat
@@ -272,7 +273,7 @@ def _table(pid: int, proc: str) -> Table:
     return table
 
 
-EVERY_S, ATTENTIVE_S = 5.0, 2.0
+EVERY_S, ATTENTIVE_S = PULSE_S, 2.0
 """Seconds between looks, and while a rank waits, is silent, stands still or does not come to its first step."""
 ANSWER_S = 1.5
 """How long a hook may take."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -15,6 +17,8 @@ from ...presets.finding import Finding
 from .. import clock
 from ..finding_ledger import FindingLedger, report_bug
 from ..formatting import size_text
+from ..freshness import SAMPLE_S as INTERVAL_S
+from ..freshness import holds
 from ..logs.line_times import LineTimes
 from ..logs.log_files import GONE, GrowthWatch, Notifier, silence
 from ..model import (
@@ -31,7 +35,6 @@ from ..model import (
     ReadMetrics,
     TrainingSample,
 )
-from ..progress import patience
 from ..state import Rank
 from ..telemetry import curves
 from ..telemetry.gpus import GpuSource
@@ -172,53 +175,70 @@ class Growing:
             self._notifier, self._listened = None, ()
 
 
-@dataclass(slots=True)
-class _StepCount:
-    pid: int | None
-    count: int
-    last: float
-    """Unix time of that step; 0 before the first."""
+class Steps(NamedTuple):
+    """The steps of one rank, as its sample has them."""
+
+    count: int | None = None
     step_s: float | None = None
+    """Mean seconds per step since the sample before; None once the steps have stopped."""
+    still_s: float | None = None
+    """Seconds since the newest step, once the steps have stopped."""
+
+
+class _Counted:
+    """The steps of one process."""
+
+    def __init__(self, pid: int | None) -> None:
+        self.pid = pid
+        self.count: int | None = None
+        self.last = 0.0
+        """Unix time of the newest step; 0 before the first."""
+        self.paces = deque[float](maxlen=USUAL_OF)
+        """Mean seconds per step of the newest samples that saw steps."""
+
+    def add(self, count: int, last: float) -> None:
+        if self.count is not None and count > self.count and self.last > 0:
+            self.paces.append((last - self.last) / (count - self.count))
+        self.count, self.last = count, last
+
+
+USUAL_OF = 5
+"""Samples with steps whose median is the usual step: one save or evaluation among them changes nothing."""
 
 
 class Paces:
-    """What is known of each rank's steps, from one sample to the next."""
+    """The steps of each rank, from one sample to the next."""
 
     def __init__(self) -> None:
-        self._by_rank: dict[int, _StepCount] = {}
+        self._by_rank: dict[int, _Counted] = {}
 
     def add(
         self, rank: int, pid: int | None, counted: tuple[int | None, float] | None, now: float
-    ) -> tuple[int | None, float | None]:
-        """Steps so far, and mean seconds a step since the last sample that saw one, unless that is long ago (`now`).
+    ) -> Steps:
+        """What a sample at the Unix time `now` has of a rank's steps.
 
-        `counted` is (steps, unix time of the last one); None where the hook did not answer in time, as in a busy
-        interpreter: what was known last still holds, the pace while it is recent. Steps are None while the script has
-        no optimizer. Another pid is another process: nothing is known of it.
+        `counted` is (steps, Unix time of the newest), or None if the hook did not answer in time, as in a busy
+        interpreter: nobody knows then whether the steps have stopped. Steps are None while the script has no
+        optimizer. Another pid is another process.
         """
-        before = self._by_rank.get(rank)
-        if before is not None and before.pid != pid:
-            before = None
-            del self._by_rank[rank]
-        steps, at = counted or (None, 0.0)
-        if steps is None:
-            if before is None:
-                return None, None
-            steps, at = before.count, before.last
-        fresh = _StepCount(pid, steps, at)
-        if before is not None and fresh.count > before.count and before.last > 0:
-            fresh.step_s = (fresh.last - before.last) / (fresh.count - before.count)
-        elif before is not None and fresh.count == before.count:
-            fresh.step_s = before.step_s
-        self._by_rank[rank] = fresh
-        if fresh.step_s is None or now - fresh.last > patience(fresh.step_s):
-            return fresh.count, None
-        return fresh.count, fresh.step_s
+        known = self._by_rank.get(rank)
+        if known is None or known.pid != pid:
+            known = self._by_rank[rank] = _Counted(pid)
+        if counted is not None and counted[0] is not None:
+            known.add(counted[0], counted[1])
+        if not known.paces:
+            return Steps(known.count)
+        still_s = max(0.0, now - known.last)
+        if holds(still_s, median(known.paces)):
+            return Steps(known.count, known.paces[-1])
+        return Steps(known.count, still_s=None if counted is None else still_s)
 
     def last(self, rank: int, pid: int | None) -> float | None:
-        """The newest pace of a process, also of one that answers no more."""
-        before = self._by_rank.get(rank)
-        return None if before is None or before.pid != pid else before.step_s
+        """The newest pace of a process, also after its steps have stopped."""
+        known = self._by_rank.get(rank)
+        if known is None or known.pid != pid or not known.paces:
+            return None
+        return known.paces[-1]
 
 
 class Placing:
@@ -270,11 +290,8 @@ class Placing:
         )
 
 
-INTERVAL_S = 1.0
 LATE_S = 0.3
 """Extra seconds to wait for the GPU sampler, which drives the sampling cadence when present."""
-STALE_S = 2.5
-"""After so long values of GPUs are not kept again."""
 DISK_LOW = 0.05
 """Share of the file system under which a warning is shown."""
 DISK_FULL_BYTES = 1 << 20
@@ -427,7 +444,7 @@ class Sampling:
     def _keep(self, host: Host, ticks: tuple[RankSample, ...]) -> None:
         """Write to disk what belongs there, and say when that cannot be."""
         # A driver that does not answer leaves old values behind, which are none of this second.
-        gpus = self._newest if clock.monotonic() - self._heard < STALE_S else ()
+        gpus = self._newest if holds(clock.monotonic() - self._heard) else ()
         self._metrics.append(clock.now(), gpus, ticks, host, self._run.state.training.values())
         self._run.journal.flush()
         refused = self._metrics.problem is not None or self._run.journal.blocked
@@ -437,10 +454,12 @@ class Sampling:
 
     def _with_steps(self, sample: RankSample, counted: tuple[int | None, float] | None) -> RankSample:
         now, run = clock.now(), self._run
-        step, step_s = self.paces.add(sample.rank, sample.pid, counted, now)
+        steps = self.paces.add(sample.rank, sample.pid, counted, now)
         waits = self._shares.percent(sample.rank, sample.pid, now)
         age = silence(run.run_dir, run.node, run.state.attempt, sample.rank, now)
-        return structs.replace(sample, step=step, step_s=step_s, wait_percent=waits, log_age_s=age)
+        return structs.replace(
+            sample, step=steps.count, step_s=steps.step_s, still_s=steps.still_s, wait_percent=waits, log_age_s=age
+        )  # fmt: skip
 
     # --- findings of the sampler's own -----------------------------------------------------------------------
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ..diagnosis.activity import Kind, place
+from ..freshness import PULSE_S, holds
 from ..model import Pulse
 
 WINDOW_S = 60.0
-"""The share is that of so many seconds."""
+"""Seconds over which the share is taken."""
 LEAST = 3
 """Pulses that are needed before there is a share."""
-STALE_S = 15.0
-"""A share without newer pulses is none any more."""
+BLOCKED_S = 4.0
+"""A rank that called no collective between two pulses this far apart, and waited at both, is blocked in one."""
 
 
 class _Sampled(NamedTuple):
@@ -23,6 +24,8 @@ class _Sampled(NamedTuple):
     seconds: float
     """Since the pulse before."""
     share: float
+    called: int
+    """Collectives so far: while the number stays, a rank that waits is in one and the same collective."""
 
 
 class WaitShares:
@@ -50,19 +53,19 @@ class WaitShares:
             share = waited(pulse, seconds)
             samples = self._samples.setdefault(pulse.rank, deque(maxlen=64))
             if share is not None and seconds > 0:
-                samples.append(_Sampled(pulse.at, seconds, share))
+                called = sum(group.enqueued for group in pulse.groups)
+                samples.append(_Sampled(pulse.at, seconds, share, called))
             while samples and samples[0].at < pulse.at - WINDOW_S:
                 samples.popleft()
 
     def percent(self, rank: int, pid: int | None, now: float) -> float | None:
-        """Percent of the last minute in which it waited; None where that is not known. `now` in unix seconds."""
+        """Percent of the last minute in which it waited, 100 once it is blocked; None if unknown. `now`: Unix time."""
         samples = self._samples.get(rank)
-        if (
-            not samples
-            or len(samples) < LEAST
-            or self._before[rank][0] != pid
-            or now - samples[-1].at > STALE_S
-        ):
+        if not samples or self._before[rank][0] != pid or not holds(now - samples[-1].at, PULSE_S):
+            return None
+        if _is_blocked(samples):
+            return 100.0
+        if len(samples) < LEAST:
             return None
         return round(
             100
@@ -70,6 +73,19 @@ class WaitShares:
             / sum(sample.seconds for sample in samples),
             1,
         )
+
+
+def _is_blocked(samples: Sequence[_Sampled]) -> bool:
+    """Whether the newest samples found the rank in one collective. What it did before says nothing about now then."""
+    newest = samples[-1]
+    if not newest.called:
+        return False  # torch does not say what was called
+    since = newest.at
+    for sample in reversed(samples):
+        if sample.share < 1.0 or sample.called != newest.called:
+            break
+        since = sample.at
+    return newest.at - since >= BLOCKED_S
 
 
 def waited(pulse: Pulse, seconds: float) -> float | None:

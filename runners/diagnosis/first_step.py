@@ -9,6 +9,7 @@ import functools
 from collections.abc import Iterator
 
 from ..formatting import spans_text
+from ..freshness import PULSE_S, holds
 from ..model import Pulse, RankPhase, Site
 from ..progress import current
 from ..state import Rank, RunState
@@ -16,8 +17,6 @@ from .activity import Kind, frame_rule, place
 
 AFTER_S = 5.0
 """Nothing is said of an attempt that is younger: every Python imports."""
-FRESH_S = 15.0
-"""A stack that is older shows nothing of now."""
 
 
 _SIGNS = (
@@ -73,7 +72,9 @@ def no_step_yet(state: RunState, now: float) -> str:
 
 def _each(state: RunState, now: float) -> Iterator[tuple[int, str]]:
     for number, rank in sorted(state.ranks.items()):
-        if rank.phase is RankPhase.RUNNING and rank.pulse is not None and now - rank.pulse.at < FRESH_S:
+        if rank.phase is not RankPhase.RUNNING or rank.pulse is None:
+            continue
+        if holds(now - rank.pulse.at, PULSE_S):
             words = _lock(state.ranks, rank.pulse) or doing_words(rank.pulse.stack)
             if words:
                 yield number, words

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..formatting import duration_exact, plural, spans_text
+from ..freshness import Freshness, freshness
 from ..state import LIVING, RunState
 
 IDLE_PERCENT, BUSY_PERCENT = 3.0, 10.0
 """Below the first a GPU becomes idle, above the second it is no longer."""
-STALE_S = 30.0
-"""An older sample is none of now."""
 
 
 class Idle(NamedTuple):
@@ -63,9 +62,9 @@ def own_gpus(state: RunState) -> dict[tuple[int, int], list[int]]:
 def _used(state: RunState, now: float) -> Iterator[tuple[tuple[int, int], float | None]]:
     """The use of every GPU now; None where that is unknown."""
     for number, node in state.nodes.items():
-        fresh = now - node.gpu_sampled < STALE_S and node.gpu_problem is None
+        usable = freshness(node.gpu_sampled, now) is not Freshness.UNKNOWN and node.gpu_problem is None
         for gpu in node.gpus:
-            yield (number, gpu.index), gpu.util if fresh and not gpu.lost else None
+            yield (number, gpu.index), gpu.util if usable and not gpu.lost else None
 
 
 def _text(state: RunState, now: float, idle: dict[tuple[int, int], float], ranks: tuple[int, ...]) -> str:

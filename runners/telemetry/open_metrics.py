@@ -3,8 +3,8 @@
 Each metric has two spellings: that of Prometheus, with GPUs as DCGM names them, and that of OpenTelemetry's semantic
 conventions, which otlp_values.py uses.
 
-The text is both what node_exporter's textfile collector reads (the Prometheus text format, 0.0.4) and OpenMetrics:
-gauges and counters alone, no timestamps, no types that only one of the two has.
+The text is the Prometheus text format (0.0.4), which node_exporter's textfile collector reads: gauges and counters,
+without timestamps. It is not OpenMetrics, where a counter has another name in its TYPE line.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from ..freshness import Freshness, freshness
 from ..model import Gpu, RankPhase, RankSample, RunPhase, TrainingSample
+from ..progress import RATES, advance_of
 from ..state import Node, Rank, RunState
-
-STALE_S = 15.0
-"""An older sample of a GPU or rank is left out."""
 
 
 class OtelSpelling(NamedTuple):
@@ -34,16 +33,17 @@ class OtelSpelling(NamedTuple):
     """By what a sample's value is multiplied and divided for the unit."""
     attributes: tuple[tuple[str, str], ...] = ()
     """Of all its points."""
+    of_attempt: bool = False
+    """Whether a counter begins anew with each attempt."""
     about: str = ""
     """Where several families are one metric."""
 
 
 class MetricFamily(NamedTuple):
-    """One metric. `name` ends in its unit where it has one, and of a counter lacks `_total`."""
+    """One metric. `name` ends in its unit if it has one, and that of a counter in `_total`."""
 
     name: str
     about: str
-    unit: str = ""
     kind: str = "gauge"
     otel: OtelSpelling | None = None
     """None: its labels are attributes of OpenTelemetry's resource."""
@@ -62,13 +62,13 @@ _UNITS = {"seconds": "s", "bytes": "By", "ratio": "1", "cores": "{cpu}"}
 
 
 def _own(
-    name: str, otel: str, about: str, unit: str = "", *, otel_unit: str = "", otel_kind: str = "gauge"
-) -> MetricFamily:
+    name: str, otel: str, about: str, unit: str = "", *, otel_unit: str = "", otel_kind: str = "gauge",
+    of_attempt: bool = False,
+) -> MetricFamily:  # fmt: skip
     """A metric that no convention has."""
     kind = "counter" if otel_kind == "counter" else "gauge"
-    return MetricFamily(
-        name, about, unit, kind, OtelSpelling(otel, otel_unit or _UNITS.get(unit, ""), otel_kind)
-    )
+    spelling = OtelSpelling(otel, otel_unit or _UNITS.get(unit, ""), otel_kind, of_attempt=of_attempt)
+    return MetricFamily(name, about, kind, spelling)
 
 
 RUN_INFO = MetricFamily("distui_run_info", "1, with the name, preset, launcher and host of the run.")
@@ -80,7 +80,7 @@ START_TIME = _own(
 )
 ATTEMPT = _own("distui_run_attempt", "distui.run.attempt", "Number of the current attempt, from 1 on.")
 FAILURES = _own(
-    "distui_run_failures", "distui.run.failures", "Failures that the restart policy counted.",
+    "distui_run_failures_total", "distui.run.failures", "Failures that the restart policy counted.",
     otel_unit="{failure}", otel_kind="counter",
 )  # fmt: skip
 EXIT_CODE = _own("distui_run_exit_code", "distui.run.exit_code", "Exit code of a run that has ended.")
@@ -97,14 +97,14 @@ RANK_INFO = _own("distui_rank_info", "distui.rank.info", "1, with the local rank
 _OF_RANK: tuple[tuple[MetricFamily, Callable[[RankSample], float | None]], ...] = (
     (
         _own(
-            "distui_rank_steps", "distui.rank.steps", "Optimizer steps since the rank's process began.",
-            otel_unit="{step}",
+            "distui_rank_steps_total", "distui.rank.steps", "Optimizer steps since the rank's process began.",
+            otel_unit="{step}", otel_kind="counter", of_attempt=True,
         ),
         lambda it: it.step,
     ),
     (
         _own(
-            "distui_rank_step_duration_seconds", "distui.rank.step.duration", "Mean time of a step in the last second.",
+            "distui_rank_step_duration_seconds", "distui.rank.step.duration", "Mean time of a step, while steps go on.",
             "seconds",
         ),
         lambda it: it.step_s,
@@ -269,16 +269,17 @@ def samples_of(state: RunState, run: str, node: int, now: float) -> list[MetricS
             MetricSample(RANKS, (*base, ("state", str(each))), count) for each, count in counts.items()
         ]
     began = state.attempts[-1].began if state.attempts else 0.0
+    goes_on = advance_of(state, now).goes_on
     used = set[int]()
     for rank in ranks:
         samples += _of_rank(rank, base, now)
         training = state.training.get(rank.place.rank)
         if rank.phase is RankPhase.RUNNING and training is not None and training.at >= began:
-            samples += _of_training(training, base)
+            samples += _of_training(training, base, goes_on)
         if rank.phase is RankPhase.RUNNING and rank.sample is not None and rank.sample.gpu is not None:
             used.add(rank.sample.gpu)
     seen = state.nodes.get(node)
-    if seen is not None and now - seen.gpu_sampled <= STALE_S:
+    if seen is not None and freshness(seen.gpu_sampled, now) is Freshness.HOLDS:
         for gpu in seen.gpus:
             samples += _of_gpu(gpu, base, seen) if gpu.index in used and not gpu.lost else ()
     return samples
@@ -316,7 +317,9 @@ def _of_rank(rank: Rank, base: tuple[tuple[str, str], ...], now: float) -> Itera
     labels, sample = (*base, ("rank", str(rank.place.rank))), rank.sample
     gpu = () if sample is None or sample.gpu is None else (("gpu", str(sample.gpu)),)
     yield MetricSample(RANK_INFO, (*labels, ("local_rank", str(rank.place.local_rank)), *gpu), 1)
-    if rank.phase is not RankPhase.RUNNING or sample is None or now - rank.sampled > STALE_S:
+    if sample is None or rank.phase is not RankPhase.RUNNING:
+        return
+    if freshness(rank.sampled, now) is not Freshness.HOLDS:
         return
     for family, value_of in _OF_RANK:
         value = value_of(sample)
@@ -324,9 +327,14 @@ def _of_rank(rank: Rank, base: tuple[tuple[str, str], ...], now: float) -> Itera
             yield MetricSample(family, labels, value)
 
 
-def _of_training(training: TrainingSample, base: tuple[tuple[str, str], ...]) -> Iterator[MetricSample]:
+def _of_training(
+    training: TrainingSample, base: tuple[tuple[str, str], ...], goes_on: bool
+) -> Iterator[MetricSample]:
+    """`goes_on`: whether the training advances, without which its rates are none of now."""
     labels = (*base, ("rank", str(training.rank)))
     for field, family in _OF_TRAINING.items():
+        if field in RATES and not goes_on:
+            continue
         text = training.not_finite.get(field)
         value = getattr(training, field) if text is None else float(text)
         if value is not None:
@@ -356,7 +364,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f\ud800-\udfff]")
 
 
 def text_of(samples: Iterable[MetricSample]) -> bytes:
-    """The text of a file; the samples of a family stand together, as both formats want it."""
+    """The text of a file. The samples of a family are together, as the format wants it."""
     by_family: dict[str, list[MetricSample]] = {family.name: [] for family in FAMILIES}
     for sample in samples:
         by_family[sample.family.name].append(sample)
@@ -364,13 +372,11 @@ def text_of(samples: Iterable[MetricSample]) -> bytes:
     for of_family in filter(None, by_family.values()):
         family = of_family[0].family
         lines += [f"# HELP {family.name} {family.about}", f"# TYPE {family.name} {family.kind}"]
-        lines += [f"# UNIT {family.name} {family.unit}"] if family.unit else []
-        suffix = "_total" if family.kind == "counter" else ""
         lines += [
-            f"{family.name}{suffix}{{{_labels(dict(sample.labels))}}} {_number(sample.value)}"
+            f"{family.name}{{{_labels(dict(sample.labels))}}} {_number(sample.value)}"
             for sample in of_family
         ]
-    return "\n".join([*lines, "# EOF", ""]).encode()
+    return "\n".join([*lines, ""]).encode()
 
 
 def _labels(labels: Mapping[str, str]) -> str:

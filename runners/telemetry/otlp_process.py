@@ -80,15 +80,20 @@ class BoundedSession(requests.Session):
 
 def data_of(document: Mapping[str, Any]) -> MetricsData:
     """A push as the SDK has it; not by its instruments, which leave out NaN, as of a loss."""
-    at, began = _nanoseconds(document["at"]), _nanoseconds(document["began"])
+    at = _nanoseconds(document["at"])
     version = _version()
     resource = Resource.create({**document["resource"], "service.version": version})
     metrics = [
-        Metric(each["name"], each["about"], each["unit"], _points(each, began, at))
+        Metric(each["name"], each["about"], each["unit"], _points(each, _began(document, each), at))
         for each in document["metrics"]
     ]
     scope = ScopeMetrics(InstrumentationScope("distui", version), metrics, "")
     return MetricsData([ResourceMetrics(resource, [scope], "")])
+
+
+def _began(document: Mapping[str, Any], metric: Mapping[str, Any]) -> int:
+    """When a sum began to count."""
+    return _nanoseconds(document["attempt_began" if metric["of_attempt"] else "began"])
 
 
 def _points(metric: Mapping[str, Any], began: int, at: int) -> Gauge | Sum:

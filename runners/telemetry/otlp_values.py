@@ -41,7 +41,7 @@ def resource_of(facts: Mapping[str, str], run: str, node: int, host: str) -> dic
 
 
 def metrics_of(samples: Iterable[MetricSample]) -> list[dict[str, Any]]:
-    """One object a metric: name, unit, kind, about, and points of attributes and value, also NaN and Inf."""
+    """One object per metric, with points of attributes and value, also NaN and Inf."""
     metrics: dict[str, dict[str, Any]] = {}
     for family, labels, value in samples:
         spelling = family.otel
@@ -55,7 +55,8 @@ def metrics_of(samples: Iterable[MetricSample]) -> list[dict[str, Any]]:
 def _empty(family: MetricFamily, spelling: OtelSpelling) -> dict[str, Any]:
     about = spelling.about or family.about.rstrip(".")
     return {
-        "name": spelling.name, "unit": spelling.unit, "kind": spelling.kind, "about": about, "points": []
+        "name": spelling.name, "unit": spelling.unit, "kind": spelling.kind, "about": about,
+        "of_attempt": spelling.of_attempt, "points": [],
     }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from itertools import pairwise
 from statistics import median_low
 
 from ...presets.sanitize import clean_text
+from ..freshness import usual_interval
 from ..model import TrainingSample
 from .output_signals import EVALUATED
 from .signal_names import AXIS, Reported, ReportedValue, best, of_trackers
@@ -130,6 +131,7 @@ class RankSignals:
             sources=sources,
             not_finite={name: str(each.value) for name, each in bad.items()},
             not_finite_since={name: step for name, step in since.items() if step is not None},
+            every_s=usual_interval(at for at, _ in self._paced),
         )
 
     def _chosen(self, name: str) -> ReportedValue | None:

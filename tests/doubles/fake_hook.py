@@ -23,6 +23,8 @@ Frame = tuple[str, int, str]
 STEP: tuple[Frame, ...] = (("/train.py", 30, "train"), ("/train.py", 40, "<module>"))
 WAIT: tuple[Frame, ...] = (("/torch/distributed/distributed_c10d.py", 2810, "all_reduce"), *STEP)
 HANG: tuple[Frame, ...] = (("/train.py", 12, "hang"), *STEP)
+EVALUATE: tuple[Frame, ...] = (("/train.py", 20, "evaluate"), ("/train.py", 40, "<module>"))
+SAVE: tuple[Frame, ...] = (("/torch/serialization.py", 900, "save"), ("/train.py", 40, "<module>"))
 
 
 class FakeHook:
@@ -74,6 +76,16 @@ class FakeHook:
     def wait(self) -> None:
         """Wait in the next collective, for a rank that does not come."""
         self._stuck, self._stack = clock.now(), WAIT
+
+    def pause(self, stack: tuple[Frame, ...]) -> None:
+        """Make no step for a while, and work on something else; `go_on` ends that."""
+        self._stuck, self._stack = clock.now(), stack
+
+    def go_on(self) -> None:
+        """Make steps again."""
+        assert self._stuck is not None
+        self._began += clock.now() - self._stuck
+        self._stuck, self._stack = None, STEP
 
     def make(self, wrapped: dict[str, Any]) -> None:
         """The model was wrapped so, as the hook finds out at the first step."""

@@ -101,6 +101,11 @@ class FakeRunner:
             else:
                 hook.wait()
 
+    def stops(self, rank: int) -> None:
+        """SIGSTOP reaches a rank: it answers nothing any more, and the others wait for it."""
+        self.hangs(rank)
+        self.hooks[rank].is_silent = True
+
     def writes(self, rank: int, text: str, ending: str = "out") -> None:
         """Append to a file of a rank: its stdout, "err", or a note of its hook ("exc", "end")."""
         with (self._directory(self._attempt) / f"rank-{rank}.{ending}").open("a") as file:

@@ -183,7 +183,7 @@ def _preset(site: Site, name: str, *options: str) -> str:
     run = site.world.run("launch", name, *options, "--", script, "--steps", "10")
     assert run.wait(timeout=300) == 0, run.describe()
     state, lines = run.status(), run.distui("status").fine().out.splitlines()
-    training = next((line for line in lines if line.startswith("training: ")), "no training line")
+    training = next((line for line in lines if line.startswith("training")), "no training line")
     return f"{state['state']} after {state['ended'] - state['began']:.0f} s; {training}"
 
 

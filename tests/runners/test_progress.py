@@ -34,7 +34,7 @@ OUTPUT = "output: step {step} loss {loss}"
 
 
 def told(at: float = 100.0, rank: int = 0, **fields: object) -> TrainingSample:
-    named = {name: OUTPUT for name in fields if name not in ("values", "not_finite", "sources")}
+    named = {name: OUTPUT for name in fields if name not in ("values", "not_finite", "sources", "every_s")}
     named |= dict.fromkeys(fields.get("not_finite", {}), OUTPUT)  # type: ignore[call-overload]
     return TrainingSample(rank, at, sources=named, **fields)  # type: ignore[arg-type]
 
@@ -65,18 +65,55 @@ def test_step_total_percent_and_eta() -> None:
 
 
 def test_the_eta_counts_down_between_reports_and_ends_with_the_advance() -> None:
-    state = running(told(at=100.0, step=10, total=100, step_s=2.0))
+    state = running(told(at=100.0, step=10, total=100, step_s=2.0, every_s=20.0))
     assert progress(state, 110.0).eta_s == pytest.approx(170.0)
-    assert progress(state, 100.0 + 399.0).eta_s == 0.0
-    line = progress(state, 100.0 + 401.0)  # 200 steps of 2 s without a word
-    assert (line.eta_s, line.still_s) == (None, 401.0)
+    assert progress(state, 160.0).eta_s == pytest.approx(120.0), "reports come every 20 s"
+    line = progress(state, 161.0)
+    assert (line.eta_s, line.still_s) == (None, 61.0)
 
 
-def test_no_eta_while_the_optimizer_does_not_step() -> None:
-    state = running(told(at=100.0, step=10, total=100, step_s=2.0))
-    state.apply(Stamped(11.0, PulseTick((Pulse(0, 100.0, 100, step=10, last_step=100.0),))))
-    assert progress(state, 159.0).eta_s is not None
-    assert progress(state, 161.0).eta_s is None
+def test_one_report_alone_holds_for_half_a_minute() -> None:
+    state = running(told(at=100.0, step=10, total=100, step_s=2.0, tokens_s=5000.0))
+    assert progress(state, 130.0).tokens_s == 5000.0
+    line = progress(state, 131.0)
+    assert (line.tokens_s, line.step_s, line.eta_s, line.step, line.age_s) == (None, None, None, 10, 31.0)
+    assert line.still_s is None, "nobody knows how often it reports"
+
+
+def test_no_rates_while_the_optimizer_does_not_step() -> None:
+    state = running(told(at=100.0, step=10, total=100, step_s=2.0, every_s=20.0))
+    state.apply(Stamped(105.0, RankTick((RankSample(0, 100, step=10, still_s=7.0), RankSample(1, 101)))))
+    line = progress(state, 105.0)
+    assert (line.eta_s, line.step_s, line.still_s) == (None, None, 7.0)
+
+
+def test_rates_hold_between_rare_reports_while_the_optimizer_steps() -> None:
+    state = running(told(at=100.0, step=10, total=1000, tokens_s=5000.0))
+    state.apply(Stamped(900.0, RankTick((RankSample(0, 100, step=90, step_s=10.0), RankSample(1, 101)))))
+    line = progress(state, 901.0)
+    assert (line.tokens_s, line.step_s, line.still_s) == (5000.0, 10.0, None)
+
+
+def test_samples_that_are_old_have_no_rates_and_no_stop_either() -> None:
+    state = running(told(at=100.0, step=10, tokens_s=5000.0, every_s=60.0))
+    state.apply(Stamped(100.0, RankTick((RankSample(0, 100, step=90, step_s=0.5), RankSample(1, 101)))))
+    for now, dim, tokens_s in [
+        (103.0, False, 5000.0),
+        (104.0, False, None),
+        (104.0, True, 5000.0),
+        (131.0, True, None),
+    ]:
+        line = progress(state, now, dim)
+        assert (line.tokens_s, line.still_s) == (tokens_s, None), (now, dim)
+
+
+def test_ranks_that_have_ended_have_no_rates_until_the_run_has() -> None:
+    state = running(told(at=100.0, step=10, tokens_s=5000.0))
+    for rank in (0, 1):
+        state.apply(Stamped(101.0, RankChanged(1, rank, RankPhase.FAILED, rank, 100 + rank, 1), 8 + rank))
+    assert progress(state, 101.0).tokens_s is None
+    state.apply(Stamped(102.0, RunEnded(RunPhase.FAILED, 1, ""), 10))
+    assert progress(state, 5000.0).tokens_s == 5000.0, "the last values are facts"
 
 
 def test_no_eta_in_a_hang_and_without_a_step_time() -> None:
@@ -106,7 +143,7 @@ def test_optimizer_steps_stand_in_without_a_percentage() -> None:
     state = running(told(total=100))
     ticks = RankTick((RankSample(0, 100, step=7, step_s=0.5), RankSample(1, 101, step=6, step_s=0.5)))
     state.apply(Stamped(12.0, ticks))
-    line = progress(state, 100.0)
+    line = progress(state, 12.0)
     assert (line.step, line.step_s, line.fraction, line.eta_s) == (6, 0.5, None, None)
     assert line.sources["step"] == "hook: optimizer steps"
 
@@ -148,6 +185,7 @@ def test_a_new_attempt_has_no_rates_of_the_one_before() -> None:
     state.apply(Stamped(65.0, counted))
     assert parts(progress(state, 66.0)) == parts(line)
     state.apply(Stamped(70.0, TrainingTick((told(at=70.0, step=80, total=100, step_s=1.0),))))
+    state.apply(Stamped(70.0, counted))
     assert [name for name, _ in parts(progress(state, 70.0))] == ["step", "fraction", "eta_s", "step_s"]
 
 

@@ -10,6 +10,8 @@ from operator import attrgetter
 from msgspec import Struct
 
 from ...runners.formatting import NA, duration_short, size_short, step_short
+from ...runners.freshness import TIMES, holds, usual_interval
+from ...runners.progress import RATES
 from ...runners.state import RunState
 from .glyphs import Row, clip, row_width, wrap
 from .plot import (
@@ -249,14 +251,20 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def at_cursor(curve: Line, view: ChartView, sparse: bool = False) -> float | None:
-    """The value at the hairline, else the newest one, where it is not older than two buckets."""
+def at_cursor(curve: Line, view: ChartView, metric: ChartMetric) -> float | None:
+    """The value at the hairline, else the newest one, if it holds. What is reported and is no rate stays."""
     values = curve.mean
     if view.cursor is not None:
         back = int((view.span.end - view.cursor) / view.bucket) if view.bucket else 0
         return values[-1 - back] if 0 <= back < len(values) else None
-    newest = values if sparse else values[-3:]
-    return next((value for value in reversed(newest) if value is not None), None)
+    known = [at for at, value in enumerate(values) if value is not None]
+    if not known:
+        return None
+    age_s, usual_s = (len(values) - 1 - known[-1]) * view.bucket, view.bucket
+    if metric.sparse:
+        usual_s = (usual_interval(known) or 1.0) * view.bucket
+    stays = metric.sparse and metric.field not in RATES
+    return values[known[-1]] if stays or holds(age_s, usual_s) else None
 
 
 def title_row(panel: Panel, view: ChartView, width: int) -> Row:
@@ -266,7 +274,7 @@ def title_row(panel: Panel, view: ChartView, width: int) -> Row:
     if panel.empty:
         return clip((*head, (f"  {NA}", "stale")), width)
     main = panel.curves[0]
-    row: Row = (*head, (f" {metric.text(at_cursor(main, view, metric.sparse))}", "accent"))
+    row: Row = (*head, (f" {metric.text(at_cursor(main, view, metric))}", "accent"))
     parts: list[Row] = []
     tops = finite(main.high) or finite(main.mean)
     parts.append(
@@ -274,7 +282,7 @@ def title_row(panel: Panel, view: ChartView, width: int) -> Row:
     )  # fmt: skip
     for curve in panel.curves[1:]:
         if curve.letter:
-            parts.append(((f" {curve.letter} {metric.text(at_cursor(curve, view))}", curve.style),))
+            parts.append(((f" {curve.letter} {metric.text(at_cursor(curve, view, metric))}", curve.style),))
     if view.window:
         parts.append(((f" · {view.window}", "dim"),))
     for part in parts:
@@ -312,17 +320,12 @@ def held(values: Values) -> list[float | None]:
     Where that comes much later than usual, after a hang or a restart, the value holds as long as one usually does.
     """
     reports = [at for at, value in enumerate(values) if value is not None]
-    distances = sorted(after - at for at, after in pairwise(reports))
-    usual = distances[len(distances) // 2] if len(distances) > 1 else len(values)
+    usual = int(usual_interval(reports) or 0) if len(reports) > 2 else len(values)
     kept: list[float | None] = list(values)
     for at, after in pairwise(reports):
-        end = after if after - at <= LATE * usual else at + usual
+        end = after if after - at <= TIMES * usual else at + usual
         kept[at:end] = [values[at]] * (end - at)
     return kept
-
-
-LATE = 4
-"""Of the usual time between two reports: so late a report is one after a gap."""
 
 
 # --- several charts ---

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from ...runners.formatting import duration_exact, elapsed, plural, time_of_day
+from ...runners.freshness import Freshness, freshness, holds
 from ...runners.model import Gpu, LinkState
 from ...runners.state import Node, Rank, RunState
 from . import glyphs
@@ -44,12 +45,6 @@ class LinkStatus(Struct, frozen=True):
     text: str = ""
     """Why it broke, one sentence."""
 
-
-STALE_S = 3.0
-"""Seconds without a sample after which values are shown as old: three times the sampling interval."""
-
-DIM_S = 30.0
-"""Seconds without a sample up to which the last values are shown dim; older ones are dots."""
 
 METRICS = ("util", "mem", "power", "temp", "step-time")
 """What the heat map can show, in the order of the key."""
@@ -141,7 +136,7 @@ class Frame:
         """Whether no sample arrives although a node samples: a hub emits none of its own each second."""
         nodes = self.state.nodes.values()
         sampled = not self.state.merged or any(node.link is LinkState.UP for node in nodes)
-        return sampled and self.silence > STALE_S and not self.state.phase.ended
+        return sampled and not holds(self.silence) and not self.state.phase.ended
 
     @property
     def lost(self) -> bool:
@@ -164,22 +159,27 @@ class Frame:
 
     def fresh(self, node: int, sampled: float) -> bool:
         """Whether a sample may be shown as true now."""
-        fresh: bool | None = self._derived.get((node, sampled))
-        if fresh is None:
-            old = self.age(node, sampled)
-            fresh = old is not None and (self.state.phase.ended or (old <= STALE_S and self.answers(node)))
-            self._derived[node, sampled] = fresh
-        return fresh
+        return self._freshness(node, sampled) is Freshness.HOLDS and self.answers(node)
 
     def usable(self, node: int, sampled: float) -> bool:
         """Whether a sample may be shown, dim where it is not fresh."""
-        old = self.age(node, sampled)
-        return old is not None and (self.state.phase.ended or old <= DIM_S)
+        return self._freshness(node, sampled) is not Freshness.UNKNOWN
+
+    def _freshness(self, node: int, sampled: float) -> Freshness:
+        """Of a sample of a node. The last ones of a run that has ended are facts."""
+        found: Freshness | None = self._derived.get((node, sampled))
+        if found is None:
+            found = freshness(sampled, self.node_now(node))
+            if self.state.phase.ended and self.age(node, sampled) is not None:
+                found = Freshness.HOLDS
+            self._derived[node, sampled] = found
+        return found
 
     def answers(self, node: int) -> bool:
         """Whether a node is heard, by the state of the hub's link to it."""
         entry = self.state.nodes.get(node)
-        return entry is None or entry.link not in (LinkState.CONNECTING, LinkState.LOST)
+        silent = entry is not None and entry.link in (LinkState.CONNECTING, LinkState.LOST)
+        return self.state.phase.ended or not silent
 
     def gpus(self, node: Node) -> tuple[Gpu, ...]:
         """The node's GPUs if their values are fresh, else ()."""

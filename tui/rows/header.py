@@ -20,11 +20,11 @@ from ...runners.formatting import (
 )
 from ...runners.model import Cluster, LinkState, RankPhase, RunPhase
 from ...runners.nccl_reach import instead_of_gloo, uses_gloo
-from ...runners.progress import RATES, STEPS_SOURCE, Progress, parts, progress
+from ...runners.progress import STEPS_SOURCE, Progress, hung, parts, progress
 from ...runners.state import RunState
 from ...runners.status import HUNG, applied, world_size
 from . import glyphs
-from .frame import DIM_S, Frame, gpu_fields, gpu_places
+from .frame import Frame, gpu_fields, gpu_places
 from .glyphs import Cells, Row, kept, percent, row_width
 from .run_status import cost, recovered
 
@@ -50,7 +50,7 @@ _ENDS = ("died-", "oom-cuda", "oom-host", "oom-cgroup")
 
 def header_rows(frame: Frame, width: int, trends: Mapping[str, str] | None = None) -> list[Row]:
     """Both lines in `width` columns; `trends` are sparklines by field of `Progress`."""
-    line = progress(frame.state, frame.node_now(0))
+    line = progress(frame.state, frame.node_now(0), dim=True)
     return [what_row(frame, width), how_row(frame, line, width, trends or {})]
 
 
@@ -311,14 +311,13 @@ def _how(frame: Frame, line: Progress, load: Cells, trends: Mapping[str, str], s
     """`short`: with the checkpoint's age alone, which then goes before what the tables have as well."""
     cells: Cells = []
     after: Cells = []
-    old = not frame.state.phase.ended and frame.silence > DIM_S
     for name, text in parts(line):
         if name == "step" and line.step == 0 and line.sources.get("step") == STEPS_SOURCE:
             continue  # no optimizer step was seen: unknown, for a script that has no optimizer
-        if old and name in RATES:
-            continue
         style = "stale" if frame.quiet or frame.lost or line.earlier else "text"
-        if name in line.not_finite or name == "still_s":
+        if name == "still_s":
+            style = "bad" if hung(frame.state) else "warn"
+        if name in line.not_finite:
             style = "bad"
         cell: Row = ((text, style),)
         if trends.get(name):

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from ...presets.sanitize import clean_text
 from ...runners import clock
-from ...runners.formatting import duration_exact, elapsed, plural, step_short
+from ...runners.formatting import duration_exact, elapsed, plural
 from ...runners.model import HUB, Cluster, LinkState, Stage
 from ...runners.state import Node, RunState, StageProgress
 from . import glyphs
@@ -94,22 +94,6 @@ def cost(cluster: Cluster, now: float | None = None) -> str:
         return price
     until = cluster.until or (clock.now() if now is None else now)
     return f"{price}, ${cluster.price_per_hour * max(0.0, until - cluster.since) / 3600:.2f} so far"
-
-
-def steps(frame: Frame) -> list[tuple[int, Row]]:
-    """How far the slowest rank is and how fast, as parts of the status line."""
-    samples = [
-        rank.sample
-        for rank in frame.state.ranks.values()
-        if rank.sample is not None and frame.fresh(rank.place.node, rank.sampled)
-    ]
-    reached = [sample.step for sample in samples if sample.step is not None]
-    times = [sample.step_s for sample in samples if sample.step_s is not None]
-    running = not frame.state.phase.ended
-    return [
-        (4, ((f"step {min(reached)}", "text"),) if reached else ()),
-        (11, ((f"{step_short(max(times))}/step", "text"),) if times and running else ()),
-    ]
 
 
 _LABEL = 12

@@ -222,8 +222,10 @@ def _blamed(state: RunState) -> set[int]:
 class _Ranks:
     """Makes lines; what all of them need is found once."""
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, frame: Frame, dim: bool = True) -> None:
+        """`dim`: whether old values are shown, as such."""
         self._frame = frame
+        self._shown = frame.usable if dim else frame.fresh
         self._names = names(frame.state)
         self._arranged = status.sizes(frame.state)
 
@@ -231,11 +233,11 @@ class _Ranks:
         frame = self._frame
         node = frame.state.nodes.get(rank.place.node)
         gpu = gpu_of(rank, node)
-        sampled = node is not None and frame.usable(node.node, node.gpu_sampled)
+        sampled = node is not None and self._shown(node.node, node.gpu_sampled)
         return RankRow(
             rank=rank,
             node=node,
-            sample=rank.sample if frame.usable(rank.place.node, rank.sampled) else None,
+            sample=rank.sample if self._shown(rank.place.node, rank.sampled) else None,
             gpu=gpu if sampled else None,
             fresh=frame.fresh(rank.place.node, rank.sampled),
             gpu_index=gpu.index if gpu else None,
@@ -285,16 +287,16 @@ def next_sort(frame: Frame, table: str = "ranks") -> str:
     return ids[(ids.index(now) + 1) % len(ids)] if now in ids else ids[0]
 
 
-def rank_lines(frame: Frame) -> list[RankRow]:
-    """Every rank in the order of the table."""
-    make = _Ranks(frame)
+def rank_lines(frame: Frame, dim: bool = True) -> list[RankRow]:
+    """Every rank in the order of the table; `dim`: with old values."""
+    make = _Ranks(frame, dim)
     return [make.line(frame.state.ranks[number]) for number in rank_order(frame)]
 
 
 def plain_table(frame: Frame) -> list[str]:
     """The whole table as text, its columns as wide as they need; of a run that goes on with what ended of it."""
     chosen = [column for column in rank_columns(frame) if not column.asked]
-    rows = rank_lines(dataclasses.replace(frame, view=replace(frame.view, sort="rank")))
+    rows = rank_lines(dataclasses.replace(frame, view=replace(frame.view, sort="rank")), dim=False)
     if EXIT not in chosen and any(row.rank.signal or row.rank.exit_code is not None for row in rows):
         chosen.insert(chosen.index(STATE) + 1, EXIT)
     texts = [tuple(column.text(row) for column in chosen) for row in rows]

@@ -15,7 +15,7 @@ from ...runners.agentless import DiskLink, FilesLink, damage
 from ...runners.checkpoints import checkpoint_line
 from ...runners.diagnosis.first_step import no_step_yet
 from ...runners.foreign_jobs import WatchedJob, find_job, scan
-from ...runners.formatting import NA, duration_text, plural, size_text
+from ...runners.formatting import NA, duration_text, plural, size_text, step_short
 from ...runners.local_agent import folded_events, snapshot, with_link
 from ...runners.model import Host, LinkState, RunPhase, Stamped
 from ...runners.nccl_reach import instead_of_gloo
@@ -29,7 +29,7 @@ from ..rows.frame import Frame, LinkPhase, LinkStatus
 from ..rows.glyphs import plain
 from ..rows.log import large
 from ..rows.ranks import plain_gpus
-from ..rows.run_status import cost, recovered, stage_rows, steps
+from ..rows.run_status import cost, recovered, stage_rows
 from ..rows.tables import plain_table
 from ..source import WATCH, first_pid, job_name
 from ..terminal import SecondScreen, interactive, typeable
@@ -54,11 +54,20 @@ def headline(state: RunState, now: float | None = None) -> str:
         state.name,
         state_words(state),
         *([f"attempt {NA}", f"{NA} ranks"] if unseen else begun),
-        *([f"no step yet: {words}"] if words else plain(row for _, row in steps(frame) if row)),
+        *([f"no step yet: {words}"] if words else steps(state, frame.now)),
     ]
     if state.phase is not RunPhase.LOST:  # nobody saw for how long
         parts.append(duration_text(state.lasted(frame.now)))
     return "  ".join(parts)
+
+
+def steps(state: RunState, now: float) -> list[str]:
+    """How far the training is and how fast, as in its own line."""
+    line = progress(state, now)
+    texts = [] if line.step is None or line.earlier else [f"step {line.step}"]
+    if line.step_s is not None and not state.phase.ended:
+        texts.append(f"{step_short(line.step_s)}/step")
+    return texts
 
 
 def _frame(state: RunState, now: float | None) -> Frame:
@@ -110,7 +119,7 @@ def describe(state: RunState, now: float | None = None, marks: RunNotes | None =
     if state.stages and not state.ranks:
         lines += ["", *plain(stage_rows(frame, WIDTH))]
     else:
-        lines += [_node(node) for node in state.nodes.values()]
+        lines += [_node(frame, node) for node in state.nodes.values()]
     if state.ranks:
         lines += ["", *plain_table(frame)]
     for node in state.nodes.values():
@@ -140,11 +149,12 @@ def _marked(marks: RunNotes | None) -> list[str]:
 
 def training(state: RunState, now: float) -> list[str]:
     """How far the script says it is, and where each number comes from; [] where it reports nothing."""
+    title = "training, last values" if state.phase.ended else "training"
     line = progress(state, now)
     if not state.training:
         return []
     values = [f"{name} {value:.4g}" for name, value in list(line.values.items())[:MOST_VALUES]]
-    lines = ["training: " + "  ".join(text for _, text in parts(line)), f"  {source_text(line)}"]
+    lines = [f"{title}: " + "  ".join(text for _, text in parts(line)), f"  {source_text(line)}"]
     return [*lines, *(["  " + "  ".join(values)] if values else [])]
 
 
@@ -162,12 +172,12 @@ def cluster(state: RunState, now: float) -> list[str]:
     return ["  ".join(part for part in parts if part)]
 
 
-def _node(node: Node) -> str:
+def _node(frame: Frame, node: Node) -> str:
     parts = [f"node {node.node}", node.host]
     if node.link is not None and node.link is not LinkState.UP:
         parts.append(f"link {node.link}: {node.link_text}" if node.link_text else f"link {node.link}")
     metrics: Host | None = node.metrics
-    if metrics is not None:
+    if metrics is not None and frame.fresh(node.node, node.sampled):
         cpu = NA if metrics.cpu_percent is None else f"{metrics.cpu_percent:.0f} %"
         parts.append(f"cpu {cpu} of {metrics.cores} cores")
         parts.append(f"memory {size_text(metrics.mem_used)} of {size_text(metrics.mem_total)}")

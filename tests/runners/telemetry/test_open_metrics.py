@@ -1,4 +1,4 @@
-"""The text that Prometheus reads of a run: in both of its formats, with what is known and nothing else."""
+"""The text that Prometheus reads of a run: in its text format, with what is known and nothing else."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import os
 import re
 from pathlib import Path
 
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
-from prometheus_client.parser import text_string_to_metric_families as prometheus
+from prometheus_client.parser import text_string_to_metric_families
 
 from distui.presets.finding import Finding
 from distui.runners.agent.metrics_writer import KEPT_S, sweep, write
 from distui.runners.model import Gpu, RankPhase, RankPlace, RankSample, RunPhase, TrainingSample
 from distui.runners.state import Attempt, Node, Rank, RunState
 from distui.runners.telemetry import export_settings
-from distui.runners.telemetry.open_metrics import FAMILIES, STALE_S, samples_of, text_of
+from distui.runners.telemetry.open_metrics import FAMILIES, samples_of, text_of
 
 NOW = 1_700_000_000.0
 HOSTILE = 'ev"il\\\n{}#\x1b[31m\ud800,é'
@@ -44,20 +43,16 @@ def state(**gpu: float) -> RunState:
 
 
 def values(text: bytes) -> Values:
-    """What the strict parser reads, which the other reads, too."""
+    """What a parser of the text format reads."""
     read: Values = {}
-    other = {
-        (sample.name, tuple(sorted(sample.labels.items())))
-        for family in prometheus(text.decode())
-        for sample in family.samples
-    }
-    for family in open_metrics(text.decode()):  # type: ignore[no-untyped-call]
+    for family in text_string_to_metric_families(text.decode()):
+        assert family.type in ("gauge", "counter"), f"{family.name} is {family.type}"
+        assert family.samples, f"{family.name} has a type and no value"
         for sample in family.samples:
             assert sample.timestamp is None
             key = (sample.name, tuple(sorted(sample.labels.items())))
             assert key not in read, "a series twice makes Prometheus refuse the whole scrape"
             read[key] = sample.value
-    assert other == read.keys()
     return read
 
 
@@ -74,7 +69,7 @@ def test_what_is_known_is_there_and_what_is_unknown_is_not() -> None:
     assert of(read, "distui_run_failures_total") == [1]
     assert of(read, "distui_ranks", state="running") == [2]
     assert of(read, "distui_ranks", state="failed") == [1]
-    assert of(read, "distui_rank_steps") == [5, 6]  # not that of the rank that failed
+    assert of(read, "distui_rank_steps_total") == [5, 6]  # not that of the rank that failed
     assert of(read, "distui_rank_step_duration_seconds", rank="1") == [0.25]
     assert of(read, "distui_rank_cpu_cores", rank="1") == [1.5]
     assert of(read, "distui_rank_memory_usage_bytes") == []
@@ -94,10 +89,36 @@ def test_a_name_with_anything_in_it_is_one_label() -> None:
 
 
 def test_old_samples_are_left_out() -> None:
-    late = values(text_of(samples_of(state(util=98.0), "r1", 0, NOW + STALE_S + 2)))
-    assert of(late, "DCGM_FI_DEV_GPU_UTIL") == []
-    assert of(late, "distui_rank_steps") == []
-    assert of(late, "distui_ranks", state="running") == [2]
+    for seconds, there in [(2.0, True), (3.0, False)]:
+        read = values(text_of(samples_of(state(util=98.0), "r1", 0, NOW + seconds)))
+        assert bool(of(read, "DCGM_FI_DEV_GPU_UTIL")) is there
+        assert bool(of(read, "distui_rank_steps_total")) is there
+        assert bool(of(read, "distui_training_mfu_ratio")) is there
+        assert of(read, "distui_training_step") == [40], "how far it is remains true"
+        assert of(read, "distui_ranks", state="running") == [2]
+
+
+def test_counters_are_counters() -> None:
+    text = text_of(samples_of(state(), "r1", 0, NOW)).decode()
+    kinds = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE))
+    assert {name for name, kind in kinds.items() if kind == "counter"} == {
+        "distui_run_failures_total", "distui_rank_steps_total",
+    }  # fmt: skip
+    for name in kinds:
+        assert re.search(rf"^{name}{{", text, re.MULTILINE), f"{name} has a type and no value"
+
+
+def test_rates_go_when_the_steps_have_stopped() -> None:
+    stopped = state(util=98.0)
+    for rank in stopped.ranks.values():
+        rank.sample = RankSample(rank.place.rank, 10, step=5, still_s=46.0, wait_percent=100.0, gpu=0)
+    stopped.training[0] = TrainingSample(0, NOW - 2, step=40, tokens_s=900.0, mfu=41.5, loss=1.5)
+    read = values(text_of(samples_of(stopped, "r1", 0, NOW)))
+    for gone in ("rank_step_duration_seconds", "training_tokens_per_second", "training_mfu_ratio"):
+        assert of(read, f"distui_{gone}") == []
+    assert of(read, "distui_rank_collective_wait_ratio") == [1.0, 1.0]
+    assert of(read, "distui_training_loss") == [1.5]
+    assert of(read, "DCGM_FI_DEV_GPU_UTIL") == [98], "the driver was asked a second ago"
 
 
 def test_of_an_ended_run_only_what_stays_true() -> None:
@@ -124,7 +145,7 @@ def test_a_run_of_which_nothing_is_known_yet() -> None:
 def test_every_name_is_in_the_documentation_and_no_other() -> None:
     page = (Path(__file__).parents[3] / "docs/metrics.md").read_text()
     rows = re.findall(r"^\| `(\w+)`", page, re.MULTILINE)
-    assert rows == [f"{each.name}_total" if each.kind == "counter" else each.name for each in FAMILIES]
+    assert rows == [each.name for each in FAMILIES]
 
 
 def test_a_file_is_replaced_whole_and_everybody_reads_it(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from distui.runners.settings_file import SecretError
 from distui.runners.state import RunState
 from distui.runners.telemetry.export_settings import OtlpExport, headers_of, of_table
 from distui.runners.telemetry.open_metrics import FAMILIES, RUN_INFO, MetricFamily, facts_of, samples_of
-from distui.runners.telemetry.otlp_process import MetricsPusher
+from distui.runners.telemetry.otlp_process import MetricsPusher, data_of
 from distui.runners.telemetry.otlp_values import metrics_of, resource_of
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -46,7 +46,8 @@ def document(run: RunState, collector: Sink, **headers: str) -> dict[str, Any]:
     """A push as it reaches the process with the SDK."""
     whole = {
         "url": collector.url(f"{PATH}/v1/metrics"), "host": f"127.0.0.1:{collector.port}", "headers": headers,
-        "at": NOW, "began": NOW - 60, "resource": resource_of(facts_of(run, 0), "r1", 0, "fallback"),
+        "at": NOW, "began": NOW - 60, "attempt_began": NOW - 50,
+        "resource": resource_of(facts_of(run, 0), "r1", 0, "fallback"),
         "metrics": metrics_of(samples_of(run, "r1", 0, NOW)),
     }  # fmt: skip
     read: dict[str, Any] = json.loads(json.dumps(whole))
@@ -104,8 +105,19 @@ def test_names_units_and_values_are_those_of_the_conventions(collector: Sink) ->
         "hw.gpu.utilization": ("1", "gauge"), "hw.gpu.memory.usage": ("By", "sum"), "hw.power": ("W", "gauge"),
         "hw.temperature": ("Cel", "gauge"), "distui.run.failures": ("{failure}", "counter"),
         "distui.rank.step.duration": ("s", "gauge"), "distui.gpu.pcie.throughput": ("By/s", "gauge"),
+        "distui.rank.steps": ("{step}", "counter"),
     }  # fmt: skip
     assert {name: (it.units[name], it.kinds[name]) for name in wanted} == wanted
+
+
+def test_a_counter_of_ranks_begins_with_their_attempt(collector: Sink) -> None:
+    (resource,) = data_of(document(state(), collector)).resource_metrics
+    began = {
+        metric.name: metric.data.data_points[0].start_time_unix_nano
+        for metric in resource.scope_metrics[0].metrics
+    }
+    assert began["distui.rank.steps"] == int((NOW - 50) * 1e9)
+    assert began["distui.run.failures"] == int((NOW - 60) * 1e9)
 
 
 def test_what_is_unknown_is_not_there(collector: Sink) -> None:
@@ -142,7 +154,7 @@ def prometheus(family: MetricFamily) -> str:
         "{token}/s": "per_second",
         "{sample}/s": "per_second",
     }
-    ending = suffix.get(unit, "")
+    ending = "total" if family.otel.kind == "counter" else suffix.get(unit, "")
     return name if not ending or name.endswith(ending) else f"{name}_{ending}"
 
 
@@ -160,7 +172,7 @@ def test_the_documentation_has_every_name_and_unit() -> None:
     rows = re.findall(
         r"^\| `(\w+)` \| (.+) \| (.*) \|$", (ROOT / "docs/metrics.md").read_text(), re.MULTILINE
     )
-    listed = {name.removesuffix("_total"): (about, otel) for name, about, otel in rows}
+    listed = {name: (about, otel) for name, about, otel in rows}
     for family in FAMILIES:
         spelling = "attributes of the resource"
         if family.otel is not None:

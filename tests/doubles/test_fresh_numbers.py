@@ -1,0 +1,247 @@
+"""A number is fresh or it is not shown: the same on every screen, verb and export, whatever stops the steps."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+from distui.runners import clock, local_agent
+from distui.runners.model import Gpu, GpuTick, ReadMetrics, Stamped
+from distui.runners.state import RunState
+from distui.runners.status import status_json
+from distui.runners.telemetry.open_metrics import samples_of, text_of
+from distui.runners.telemetry.otlp_values import metrics_of
+from distui.runners.wire.client import SocketLink
+from distui.tui.rows.frame import Frame, LinkPhase, LinkStatus
+from distui.tui.rows.glyphs import plain
+from distui.tui.rows.header import header_rows
+from distui.tui.rows.tables import rank_table
+from distui.tui.verbs.status import describe, headline
+
+from .fake_hook import EVALUATE, SAVE
+from .fake_runner import FakeRunner, FakeRunners
+from .served import Served, doubled
+
+STEP_TIME = re.compile(r"\b[\d.]+ ?m?s/step\b")
+
+
+class SlowSteps(FakeRunner):
+    """Each step takes a minute."""
+
+    step_s = 60.0
+
+
+def reporting(runners: FakeRunners) -> None:
+    """Have every rank's script report a loss and its throughput once."""
+    for hook in runners.newest.hooks.values():
+        values = {"loss": [2.5, hook.steps, clock.now()], "tokens_per_second": [5000.0, None, clock.now()]}
+        tracker = {"values": values, "bad": {}, "reached": hook.steps, "total": 1000, "epoch": None}
+        hook.signals = {"version": 1, "trackers": {"wandb": tracker}}
+
+
+async def seen(run: Served) -> RunState:
+    """What a viewer has that comes now."""
+    link = await SocketLink.connect(Path(f"{run.agent.served.stem}.sock"))
+    try:
+        return await local_agent.snapshot(link)
+    finally:
+        await link.close()
+
+
+async def step_times(run: Served) -> dict[str, bool]:
+    """Outlet → whether it shows the time of a step."""
+    state, now = await seen(run), clock.now()
+    frame = Frame(state, LinkStatus(LinkPhase.FOLLOWING, now), now, now)
+    document = status_json(state, now)
+    table = rank_table(frame, 200)
+    (title, end), *_ = [(at, end) for at, end, name in table.areas if name == "pace"]
+    cells = [plain([row])[0][title:end].strip() for row in table.rows]
+    samples = samples_of(state, "r", 0, now)
+    window = await run.link.read_metrics(ReadMetrics("m", now - 2.0, now, metrics=("rank.step_s",)))
+    return {
+        "header": bool(STEP_TIME.search(" ".join(plain(header_rows(frame, 200))))),
+        "row": any(cell not in ("n/a", "·") for cell in cells),
+        "headline": bool(STEP_TIME.search(headline(state, now))),
+        "status": bool(STEP_TIME.search(describe(state, now))),
+        "status --json": document["training"]["step_s"] is not None,
+        "status --json, ranks": any(rank["step_s"] is not None for rank in document["ranks"]),
+        "metrics": any(value is not None for series in window.series for value in series.mean),
+        "prometheus": b"distui_rank_step_duration_seconds{" in text_of(samples),
+        "otlp": any(metric["name"] == "distui.rank.step.duration" for metric in metrics_of(samples)),
+    }
+
+
+async def rates(run: Served) -> dict[str, bool]:
+    """Outlet → whether it shows tokens per second."""
+    state, now = await seen(run), clock.now()
+    frame = Frame(state, LinkStatus(LinkPhase.FOLLOWING, now), now, now)
+    samples = samples_of(state, "r", 0, now)
+    return {
+        "header": "tok/s" in " ".join(plain(header_rows(frame, 200))),
+        "status": "tok/s" in describe(state, now),
+        "status --json": status_json(state, now)["training"]["tokens_s"] is not None,
+        "prometheus": b"distui_training_tokens_per_second{" in text_of(samples),
+        "otlp": any(
+            metric["name"] == "distui.training.tokens_per_second" for metric in metrics_of(samples)
+        ),
+    }
+
+
+def all_of(shown: dict[str, bool], value: bool) -> dict[str, bool]:
+    return dict.fromkeys(shown, value)
+
+
+async def test_the_step_time_of_a_hung_run_goes_everywhere_within_seconds() -> None:
+    async with doubled() as (run, runners):
+        await run.hooked()
+        await asyncio.sleep(10.0)
+        reporting(runners)
+        await asyncio.sleep(3.0)
+        shown, told = await step_times(run), await rates(run)
+        assert (shown, told) == (all_of(shown, True), all_of(told, True))
+        runners.newest.hangs(1)
+        await asyncio.sleep(7.0)
+        shown, told = await step_times(run), await rates(run)
+        assert (shown, told) == (all_of(shown, False), all_of(told, False))
+        await asyncio.sleep(39.0)
+        state = await seen(run)
+        document = status_json(state, clock.now())
+        assert "no step for 46 s" in describe(state, clock.now())
+        assert [round(rank["still_s"]) for rank in document["ranks"]] == [46, 46]
+        assert document["training"]["step"] is not None, "how far it came remains true"
+        assert document["training"]["loss"] == 2.5
+        assert round(document["training"]["age_s"]) in (49, 50)
+
+
+async def test_a_rank_that_was_stopped_is_unknown_and_the_others_have_stopped() -> None:
+    async with doubled() as (run, runners):
+        await run.hooked()
+        await asyncio.sleep(10.0)
+        runners.newest.stops(0)
+        await asyncio.sleep(8.0)
+        assert not any((await step_times(run)).values())
+        stopped, other = status_json(await seen(run), clock.now())["ranks"]
+        assert (stopped["step_s"], stopped["still_s"]) == (None, None), (
+            "it does not say whether it makes steps"
+        )
+        assert (other["step_s"], round(other["still_s"])) == (None, 8)
+
+
+async def test_a_rank_that_is_blocked_waits_all_of_its_time_within_15_s() -> None:
+    async with doubled() as (run, runners):
+        await run.hooked()
+        await asyncio.sleep(60.0)
+        assert run.state.ranks[0].sample is not None
+        assert run.state.ranks[0].sample.wait_percent == 0.0
+        runners.newest.hangs(1)
+        await asyncio.sleep(15.0)
+        document = status_json(await seen(run), clock.now())
+        assert [rank["wait_percent"] for rank in document["ranks"]] == [100.0, 0.0]
+
+
+async def test_the_wait_share_goes_with_the_pulses() -> None:
+    async with doubled() as (run, runners):
+        await run.hooked()
+        await asyncio.sleep(60.0)
+        runners.newest.stops(0)
+        await asyncio.sleep(25.0)
+        document = status_json(await seen(run), clock.now())
+        assert [rank["wait_percent"] for rank in document["ranks"]] == [None, 100.0]
+
+
+async def test_before_the_first_step_there_is_no_step_time() -> None:
+    async with doubled(SlowSteps) as (run, _):
+        await run.hooked()
+        await asyncio.sleep(50.0)
+        shown = await step_times(run)
+        assert shown == all_of(shown, False)
+        document = status_json(await seen(run), clock.now())
+        assert [(rank["step"], rank["still_s"]) for rank in document["ranks"]] == [(0, None), (0, None)]
+        assert "no step for" not in describe(await seen(run), clock.now())
+
+
+async def test_a_slow_job_has_a_step_time_between_its_steps() -> None:
+    async with doubled(SlowSteps) as (run, runners):
+        await run.hooked()
+        await asyncio.sleep(240.0)
+        for _ in range(7):
+            await asyncio.sleep(17.0)
+            shown = await step_times(run)
+            assert shown == all_of(shown, True)
+        runners.newest.hangs(1)
+        await asyncio.sleep(241.0)
+        shown = await step_times(run)
+        assert shown == all_of(shown, False)
+
+
+async def test_an_evaluation_and_a_save_are_pauses_of_the_rates_and_no_alarm() -> None:
+    async with doubled() as (run, runners):
+        await run.hooked()
+        await asyncio.sleep(20.0)
+        reporting(runners)
+        for stack in (EVALUATE, SAVE):
+            for hook in runners.newest.hooks.values():
+                hook.pause(stack)
+            await asyncio.sleep(8.0)
+            shown, told = await step_times(run), await rates(run)
+            assert (shown, told) == (all_of(shown, False), all_of(told, False)), stack
+            assert "no step for 8 s" in describe(await seen(run), clock.now())
+            assert not [finding for finding in run.state.findings.values() if finding.alarm]
+            for hook in runners.newest.hooks.values():
+                hook.go_on()
+            await asyncio.sleep(5.0)
+            shown, told = await step_times(run), await rates(run)
+            assert (shown, told) == (all_of(shown, True), all_of(told, True)), stack
+
+
+async def test_the_last_values_of_an_ended_run_are_facts_of_its_end() -> None:
+    async with doubled() as (run, runners):
+        await run.hooked()
+        await asyncio.sleep(10.0)
+        reporting(runners)
+        await asyncio.sleep(2.0)
+        runners.newest.finishes()
+        await run.until(lambda state: state.phase.ended)
+        document = status_json(run.state, clock.now() + 3600.0)
+        assert document["training"]["tokens_s"] == 5000.0
+        assert [rank["step_s"] for rank in document["ranks"]] == [0.5, 0.5]
+        assert [rank["wait_percent"] for rank in document["ranks"]] == [None, None]
+        text = describe(run.state, clock.now() + 3600.0)
+        assert "training, last values: step" in text
+        assert "500ms" not in text.splitlines()[0], "nobody makes steps"
+        read = text_of(samples_of(run.state, "r", 0, clock.now())).decode()
+        assert "duration" not in read
+        assert "per_second" not in read
+
+
+async def test_samples_that_stop_coming_are_not_shown_as_of_now() -> None:
+    """The agent is stopped, or the line is cut: what was sampled last is of then."""
+    async with doubled() as (run, runners):
+        await run.hooked()
+        await asyncio.sleep(10.0)
+        reporting(runners)
+        await asyncio.sleep(2.0)
+        state, heard = await seen(run), clock.now()
+        for later, known in [(2.0, True), (5.0, False)]:
+            document = status_json(state, heard + later)
+            rank, node, line = document["ranks"][0], document["nodes"][0], document["training"]
+            values = (rank["step_s"], line["step_s"], line["tokens_s"], node["host_metrics"])
+            assert [value is not None for value in values] == [known] * 4, later
+            assert rank["step"], "how far it came remains true"
+            assert later <= rank["age_s"] <= later + 1.5
+        quiet = Frame(state, LinkStatus(LinkPhase.FOLLOWING, heard), heard + 10.0, heard)
+        assert STEP_TIME.search(" ".join(plain(header_rows(quiet, 200)))), "dim, beside its age"
+        lost = Frame(state, LinkStatus(LinkPhase.FOLLOWING, heard), heard + 40.0, heard)
+        words = " ".join(plain(header_rows(lost, 200)))
+        assert not STEP_TIME.search(words)
+        assert "no step for" not in words, "nobody knows"
+
+
+def test_a_gpu_that_is_not_sampled_any_more_has_no_values() -> None:
+    state, gpu = RunState(), Gpu(0, "GPU-0", "NVIDIA H100", util=98.0, mem_total=80 << 30)
+    state.apply(Stamped(100.0, GpuTick((gpu,), 0.0)))
+    for now, util in [(102.0, 98.0), (104.0, None)]:
+        (shown,) = status_json(state, now)["nodes"][0]["gpus"]
+        assert (shown["util"], shown["mem_total"], shown["uuid"]) == (util, 80 << 30, "GPU-0")
+        assert status_json(state, now)["nodes"][0]["gpus_age_s"] == now - 100.0
