@@ -40,6 +40,7 @@ from ..model import (
     Wrapped,
 )
 from ..state import Rank
+from ..telemetry.signal_names import Reported
 from . import pulses
 from .checkpoint_watch import CheckpointWatch
 from .commands import Restarts
@@ -84,6 +85,8 @@ class _Noted(Struct, frozen=True):
     optimizer: bool = False
     alone: bool = False
     """It imported torch and never had a process group."""
+    signals: Reported | None = None
+    """What its script had reported to trackers by then; None for nothing."""
 
     @property
     def trained_nothing(self) -> bool:
@@ -192,6 +195,17 @@ def _steps(error_log: Path, ending: str) -> int | None:
 
 def _noted(error_log: Path, ending: str) -> _Noted:
     return file_io.document_or_none(error_log.with_suffix(f".{ending}"), _Noted) or _Noted()
+
+
+def last_reported(
+    run_dir: Path, node: int, attempt: int, ranks: Iterable[int]
+) -> Iterator[tuple[int, Reported]]:
+    """What the scripts of ranks had reported to trackers when they ended, by rank."""
+    for number in sorted(ranks):
+        log = run_dir / file_id(node, attempt, number, "err")
+        signals = _noted(log, "end").signals or _noted(log, "exc").signals
+        if signals is not None:
+            yield number, signals
 
 
 def unseen(run_dir: Path, node: int, attempt: int, ranks: Mapping[int, Rank]) -> Iterator[HookChanged]:
@@ -546,6 +560,9 @@ class Supervision:
         self._checkpoints.close(event.attempt)
         number, began = self._began
         lasted_s = clock.monotonic() - began if number == event.attempt else None
+        if event.attempt == run.state.attempt:
+            for rank, reported in last_reported(*about):
+                self._sampling.training.take(rank, reported)
         training = self._sampling.collect_last()
         event = structs.replace(
             event,

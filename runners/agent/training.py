@@ -15,7 +15,7 @@ from ..mfu import computed
 from ..model import TrainingSample, TrainingTick
 from ..telemetry import output_signals, step_totals
 from ..telemetry.rank_signals import RankSignals
-from ..telemetry.signal_names import ReportedValue
+from ..telemetry.signal_names import Reported, ReportedValue
 from .hook_clients import Hooks
 from .pattern_process import SignalPatterns
 from .runner_process import ServedRun
@@ -79,6 +79,12 @@ class Training:
         signals = source.read(tail, now)
         if signals:
             self._of(who).output(signals, now)
+
+    def take(self, rank: int, reported: Reported) -> None:
+        """What the script of a rank that has ended had reported to trackers, in place of what its hook said before."""
+        if rank in self._hooks.by_rank:
+            self._hooks.by_rank[rank].reported = reported
+        self._of(rank).trackers(reported)
 
     def collect(self) -> None:
         """Once a second: emit what is new."""

@@ -229,7 +229,7 @@ class Hook:
             self._quiet = _Quiet()
             self.steps.begin()
             self._profiles.begin()
-            EndNotes(self.steps).arm()
+            EndNotes(self.steps, self.signals).arm()
         self._server = listen(os.environ["DISTUI_HOOK"])
         self._listen()
 
@@ -408,11 +408,11 @@ class EndNotes:
     """Writes down how a rank ends: exits alone do not separate the culprit from its victims.
 
     When and where an uncaught exception came; that a script reached its end, as the interpreter may still crash while
-    it shuts down.
+    it shuts down. Also the last steps and training signals, which no agent asks for any more.
     """
 
-    def __init__(self, steps: Steps) -> None:
-        self._steps, self._pid, self._code = steps, os.getpid(), 0
+    def __init__(self, steps: Steps, signals: TrainingSignals) -> None:
+        self._steps, self._signals, self._pid, self._code = steps, signals, os.getpid(), 0
         self._chained, self._leave = sys.excepthook, sys.exit
         self._over = threading.Event()
 
@@ -438,7 +438,8 @@ class EndNotes:
         if os.getpid() == self._pid:
             self._over.set()
             with contextlib.suppress(*MISTAKES):
-                _note("exc", dict(tracebacks.note_of(kind, value, trace), **self._steps.note()))
+                noted = dict(tracebacks.note_of(kind, value, trace), **self._steps.note())
+                _note("exc", dict(noted, signals=self._signals.since(0)))
 
     def _exit(self, code: str | int | None = None) -> NoReturn:
         """What sys.exit is asked for, which nothing else has when exit functions run."""
@@ -455,6 +456,8 @@ class EndNotes:
             made: dict[str, Any] = {"step": self._steps.count}
             with contextlib.suppress(*MISTAKES):
                 made = self._steps.at_end()
+            with contextlib.suppress(*MISTAKES):
+                made["signals"] = self._signals.since(0)
             _note("end", dict(made, code=self._code))
 
     def _child_ended(self) -> None:
@@ -512,7 +515,7 @@ def attach() -> None:
     signals.arm()
     threads = Threads()
     threads.arm()
-    EndNotes(steps).arm()
+    EndNotes(steps, signals).arm()
     saves = checkpoint_saves.Saves(files + ".saves", lambda: steps.count)
     saves.arm()
     stacks_by_signal()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from pathlib import Path
 
@@ -213,6 +214,27 @@ async def test_the_last_values_of_an_ended_run_are_facts_of_its_end() -> None:
         read = text_of(samples_of(run.state, "r", 0, clock.now())).decode()
         assert "duration" not in read
         assert "per_second" not in read
+
+
+async def test_what_a_script_reports_in_its_last_second_is_its_last_value() -> None:
+    async with doubled() as (run, runners):
+        await run.hooked()
+        await asyncio.sleep(10.0)
+        reporting(runners)
+        await asyncio.sleep(2.0)
+        before = status_json(run.state, clock.now())["training"]
+        for rank, hook in runners.newest.hooks.items():
+            assert hook.signals is not None
+            tracker = hook.signals["trackers"]["wandb"]
+            last = {**tracker, "values": {"loss": [1.25, 1000, clock.now()]}, "reached": 1000}
+            signals = {"version": 2, "trackers": {"wandb": last}}
+            runners.newest.writes(rank, json.dumps({"time": 1.0, "step": 1000, "signals": signals}), "end")
+        runners.newest.finishes()
+        await run.until(lambda state: state.phase.ended)
+        after = status_json(run.state, clock.now())["training"]
+        assert (before["loss"], before["fraction"] < 0.1) == (2.5, True)
+        assert (after["step"], after["total"], after["fraction"], after["loss"]) == (1000, 1000, 1.0, 1.25)
+        assert "step 1,000 / 1,000" in describe(run.state, clock.now())
 
 
 async def test_samples_that_stop_coming_are_not_shown_as_of_now() -> None:
