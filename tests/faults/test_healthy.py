@@ -26,13 +26,9 @@ SHAPES = {
     "accumulation": "gradient accumulation of 12 s a step",
 }
 """By the argument of healthy.py."""
-LONG = ("validation", "first-trace", "first-compile", "preparation", "accumulation")
-"""Only in `make test-long`."""
 
 
-@pytest.mark.parametrize(
-    "shape", [pytest.param(shape, marks=pytest.mark.long) if shape in LONG else shape for shape in SHAPES]
-)
+@pytest.mark.parametrize("shape", SHAPES)
 def test_no_alarm(world: World, shape: str) -> None:
     if shape == "first-compile" and shutil.which("c++") is None:
         pytest.skip("torch.compile needs a C++ compiler")
