@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import tarfile
 from collections.abc import Iterator
@@ -128,64 +127,13 @@ def test_a_killed_agent_says_nothing_twice_and_the_next_one_goes_on(world: World
     assert len(server.got) == 2
 
 
-@pytest.mark.long
-def test_nothing_is_sent_unless_somebody_wants_it(world: World, server: Sink) -> None:
-    settings(world, server)
-    run = world.execute("print('step 1 loss 1', flush=True)")
-    assert run.wait() == 0
-    assert not run.file("notices.jsonl")
-    settings(world, server, 'send = ["team"]')
-    run = world.execute("print('step 1 loss 1', flush=True)", "--notify", "off")
-    assert run.wait() == 0
-    assert world.left() == {}
-    assert server.got == []
-    assert world.distui("notify", "log", run.id).fine().out == "run job has sent no notices\n"
-
-
-@pytest.mark.long
-def test_a_server_that_never_answers_holds_nothing_up(world: World, server: Sink) -> None:
-    settings(world, server, 'send = ["team"]')
-    server.answers = ["hang"] * 5
-    done = world.distui("exec", "--name", "quick", "--", sys.executable, "-c", "print('step 1 loss 1')")
-    assert done.code == 0
-    assert server.answers, "there are requests of which nobody has waited for an answer"
-    assert world.distui("exec", "--name", "quick", "--", "true").code == 0
-    for pid in world.processes():  # agents that wait for their last notices
-        with contextlib.suppress(ProcessLookupError):
-            kill(pid)
-
-
-@pytest.mark.long
-def test_a_way_that_fails_is_a_finding_of_the_run(world: World, server: Sink) -> None:
-    settings(world, server, 'send = ["team"]')
-    server.answers = ["404"]
-    run = world.execute(CRASHES)
-    status = run.eventually(lambda now: [each for each in now["findings"] if each["id"] == "notify-failed"])
-    (finding,) = [each for each in status["findings"] if each["id"] == "notify-failed"]
-    assert finding["text"] == "notices are not sent on the way team: 127.0.0.1 answers 404"
-    assert "distui notify test team" in finding["remedy"]
-    run.stop().fine()
-
-
-@pytest.mark.long
-def test_trying_the_ways(world: World, server: Sink) -> None:
+def test_a_mistake_is_named_and_starts_nothing(world: World) -> None:
     world.distui("notify", "test").refused(2, "No way is configured", "settings.toml")
-    settings(world, server)
-    done = world.distui("notify", "test", "--json").fine()
-    assert [(row["way"], row["ok"]) for row in done.json()["ways"]] == [("team", True), ("phone", True)]
-    server.answers = ["500"]
-    failed = world.distui("notify", "test", "team")
-    assert (failed.code, failed.out) == (1, "team: not sent: 127.0.0.1 answers 500\n")
+    settings(world, Sink(9))
     world.distui("notify", "test", "teem").refused(2, "did you mean team?")
-    no_terminal = world.binary("notify", "test", "terminal", start_new_session=True)
-    assert (no_terminal.code, no_terminal.out) == (1, "terminal: not sent: there is no terminal here\n")
     listed = world.distui("notify", "list").fine().out
     assert "127.0.0.1" in listed
     assert SECRET not in listed
-
-
-def test_a_launch_with_a_mistake_starts_nothing(world: World) -> None:
-    settings(world, Sink(9))
     for words, part in (
         (("--notify", "teem"), "did you mean team?"),
         (("--notify", "team:hangs"), "did you mean hang?"),
@@ -201,15 +149,3 @@ def test_settings_that_cannot_be_read_are_named_at_the_launch(world: World) -> N
     (world.config / "distui" / "settings.toml").write_text("[notify\n")
     done = world.distui("exec", "--dry-run", "--", "true").fine()
     assert "is not TOML" in done.out + done.err
-
-
-@pytest.mark.long
-def test_a_relaunch_calls_as_the_run_did(world: World, server: Sink) -> None:
-    settings(world, server)
-    run = world.execute("print('step 1 loss 1')", "--notify", "team:succeeded")
-    assert run.wait() == 0
-    server.wait(1)
-    again = world.distui("relaunch", run.id, "--detach", "--json").fine().json()
-    assert [got.json()["rule"] for got in server.wait(2)] == ["succeeded", "succeeded"]
-    plan = json.loads((Path(again["path"]) / "plan.json").read_text())
-    assert plan["notify"] == ["team:succeeded"]
