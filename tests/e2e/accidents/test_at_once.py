@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
+from doubles.served import doubled
 from patience import HANG_S
 
-from ..runs import World, alive, kill, until
+from distui.runners.model import Restart, RunPhase, Stop
+
+from ..runs import World, kill, until
 from ..written import Attempt, write
 
 LEAVES_LATE = """
@@ -21,24 +26,24 @@ time.sleep(600)
 UP = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
 
 
-@pytest.mark.long
-@pytest.mark.torch
-def test_two_restarts_at_once(world: World) -> None:
-    """One after the other, each with its own environment in the ledger; nobody is left over."""
-    run = world.ddp("--grace", "2").healthy()
-    first = run.pids()
-    asked = [world.start("restart", run.id, "--yes", "--env", f"WHO={who}") for who in ("anna", "bert")]
-    for one in asked:
-        out, err = one.communicate(timeout=HANG_S)
-        assert one.returncode == 0, err
-        assert b"restarted" in out
-    status = run.status()
-    assert (status["state"], status["attempt"]) == ("running", 3)
-    assert [attempt["cause"] for attempt in status["attempts"]] == ["launch", "restart", "restart"]
-    assert {attempt["env_diff"].get("WHO") for attempt in status["attempts"][1:]} == {"anna", "bert"}
-    assert not any(alive(pid) for pid in first)
-    assert all(alive(pid) for pid in run.pids())
-    run.healthy()
+async def test_two_restarts_at_once() -> None:
+    """One after the other, each with its own environment in the ledger."""
+    async with doubled() as (run, _):
+        await run.hooked()
+        asked = [run.send(Restart(who, {"WHO": who})) for who in ("anna", "bert")]
+        assert all(done.ok for done in await asyncio.gather(*asked))
+        assert [attempt.cause for attempt in run.state.attempts] == ["launch", "restart", "restart"]
+        assert [attempt.env_diff["WHO"] for attempt in run.state.attempts[1:]] == ["anna", "bert"]
+
+
+async def test_stop_and_restart_at_once() -> None:
+    """Whatever comes first, the run ends, and both are answered."""
+    async with doubled() as (run, _):
+        await run.hooked()
+        asked = (run.send(Restart("restart")), run.send(Stop("stop", grace_s=2.0)))
+        _, stopped = await asyncio.gather(*asked)
+        assert stopped.ok
+        assert run.state.phase is RunPhase.STOPPED
 
 
 @pytest.mark.real
@@ -70,20 +75,6 @@ def test_stop_twice_at_once(world: World) -> None:
     assert 0 in codes
     assert run.status()["state"] == "stopped"
     assert len(run.of("RunEnded")) == 1
-
-
-@pytest.mark.long
-def test_stop_and_restart_at_once(world: World) -> None:
-    """Whatever comes first, the run ends and says so to both."""
-    run = world.execute(UP, "--grace", "2")
-    assert run.wait("running") == 0
-    restart, stop = world.start("restart", run.id, "--yes"), world.start("stop", run.id, "--yes")
-    for one in (restart, stop):
-        _, err = one.communicate(timeout=HANG_S)
-        assert b"Traceback" not in err, err
-    assert stop.returncode == 0
-    assert run.status()["state"] == "stopped"
-    assert not run.marked()
 
 
 @pytest.mark.real
