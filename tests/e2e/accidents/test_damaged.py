@@ -219,28 +219,6 @@ def live(world: World) -> Run:
     return run
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("file", ["plan.json", "run.json", "agent.json", "runner.json", "journal.jsonl"])
-@pytest.mark.parametrize("damage", ["missing", "deep", "folder"])
-@pytest.mark.parametrize("served", [True, False], ids=["agent", "no-agent"])
-def test_a_live_run_is_seen_and_stopped(world: World, file: str, damage: str, served: bool) -> None:
-    run = live(world)
-    pids = run.marked()
-    agent = run.agent_pid()
-    if not served:
-        kill(agent)
-    DAMAGES[damage](run.path / file)
-    (listed,) = world.distui("ls", "--json").fine().json()
-    assert (listed["name"], listed["state"]) == ("live", "running"), listed
-    status = run.status()
-    assert status["state"] == "running", status
-    assert run.distui("logs").fine().out
-    assert set(run.marked()) == set(pids)
-    done = run.stop()
-    assert "no process of the run is left" in done.out, done.err
-    assert not run.marked()
-
-
 @pytest.mark.real
 def test_a_folder_that_is_gone_while_the_run_lives(world: World) -> None:
     run = live(world)
@@ -253,27 +231,24 @@ def test_a_folder_that_is_gone_while_the_run_lives(world: World) -> None:
     assert not run.marked()
 
 
-@pytest.mark.long
-def test_without_plan_and_agent(world: World) -> None:
-    """The reason is said; the runner that lives is not hurt by a look."""
+@pytest.mark.real
+def test_a_live_run_whose_files_are_damaged(world: World) -> None:
+    """What is damaged is named. The run is read and stopped all the same; what nobody knows is not 0."""
     run = live(world)
+    processes = set(run.marked()) - {run.agent_pid()}
+    (run.path / "plan.json").write_bytes(b"null")
+    assert "plan.json is damaged" in run.distui("status").fine().out
+    assert "plan.json is damaged" in run.distui("export", "served.tgz").fine().out
     kill(run.agent_pid())
     (run.path / "plan.json").write_bytes(DEEP)
     (finding,) = [one for one in run.status()["findings"] if one["id"] == "no-agent"]
     assert "plan.json" in finding["text"]
-    assert run.distui("wait", "--timeout", "5").refused(4, "plan.json")
+    run.distui("wait", "--timeout", "5").refused(4, "plan.json")
     run.distui("restart", "--yes").refused(1, "plan.json")
-    assert len(run.marked()) == 2
-    assert "no process of the run is left" in run.stop().fine().out
+    assert run.distui("logs").fine().out
+    assert set(run.marked()) == processes
 
-
-@pytest.mark.long
-def test_files_are_gone_and_nothing_is_known(world: World) -> None:
-    """`status` says of a living run what `ls` says, and what nobody knows is no 0."""
-    run = live(world)
-    kill(run.agent_pid())  # else it may write another event into the journal that was emptied
-    for file in ("run.json", "plan.json"):
-        (run.path / file).write_bytes(b"\xff" * 300)
+    (run.path / "run.json").write_bytes(b"\xff" * 300)
     for file in ("journal.jsonl", "runner.jsonl", "runner.json"):
         (run.path / file).write_bytes(b"")
     (run.path / "agent.json").unlink()
@@ -289,16 +264,9 @@ def test_files_are_gone_and_nothing_is_known(world: World) -> None:
     said = world.distui("status", "q.tgz").fine().out.splitlines()
     assert "attempt n/a  n/a ranks" in said[0]
     assert said[-1].startswith("it was running when it was exported")
-    run.stop().fine()
-
-
-@pytest.mark.long
-def test_a_served_run_names_its_damaged_plan(world: World) -> None:
-    run = live(world)
-    (run.path / "plan.json").write_bytes(b"null")
-    assert "plan.json is damaged" in run.distui("status").fine().out
-    assert "plan.json is damaged" in run.distui("export", "q.tgz").fine().out
-    run.stop().fine()
+    assert set(run.marked()) == processes
+    assert "no process of the run is left" in run.stop().fine().out
+    assert not run.marked()
 
 
 def test_a_bundle_of_a_damaged_run_opens(world: World, two: tuple[Run, Run]) -> None:
