@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from each import for_each
 from patience import HANG_S
 
-from ..runs import EXAMPLES, Run, World, kill, until
+from distui.runners.agent import checkpoint_disk
+
+from ..runs import EXAMPLES, World, kill, until
+from ..written import Attempt, write
 
 SIZE = 6 << 20
 
@@ -133,36 +137,6 @@ def test_a_start_on_a_full_disk(small: World) -> None:
 COUNT = "import time\nfor n in range(100000):\n    time.sleep(0.05)\n"
 
 
-@pytest.mark.long
-def test_the_agent_dies_while_the_disk_is_full(small: World) -> None:
-    """The next one serves all the same; what was told is not lost, and with room the finding clears."""
-    run = small.execute(COUNT)
-    assert run.wait("running") == 0
-    pids = run.pids()
-    fill(small)
-    run.eventually(full)
-    run.distui("signal", "CONT").fine()
-    agent = run.agent_pid()
-    kill(agent)
-    status = run.status()
-    assert (status["state"], [rank["pid"] for rank in status["ranks"]]) == ("running", pids)
-    assert status["agent_pid"] != agent
-    assert small.distui("ls").fine().out
-    assert run.distui("signal", "CONT").fine()
-    (small.state / "ballast").unlink()
-    run.eventually(lambda now: not full(now))
-    assert until(lambda: run.agent_pid() == status["agent_pid"]), "agent.json is written with room"
-    run.stop().fine()
-    told = run.events()
-    assert [one["seq"] for one in told] == list(range(1, len(told) + 1))
-    asked, done = (
-        [one["event"]["id"] for one in told if one["event"]["type"] == kind]
-        for kind in ("CommandReceived", "CommandDone")
-    )
-    assert len(asked) == 3
-    assert sorted(asked) == sorted(done)
-
-
 @contextlib.contextmanager
 def kept_full(world: World) -> Iterator[None]:
     """Other programs take every byte that becomes free, as chatty ranks do; then all of it is given back."""
@@ -223,42 +197,20 @@ def test_no_command_on_a_full_disk_is_lost(small: World) -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("agent", ["dead", pytest.param("stopped", marks=pytest.mark.long)])
-def test_stop_on_a_full_disk_without_an_agent(small: World, agent: str) -> None:
+def test_stop_on_a_full_disk_without_an_agent(small: World) -> None:
     run = small.execute(COUNT)
     assert run.wait("running") == 0
     fill(small)
-    if agent == "dead":
-        kill(run.agent_pid())
-    else:
-        os.kill(run.agent_pid(), signal.SIGSTOP)
+    kill(run.agent_pid())
     assert run.stop("--grace", "2").code == 0
     assert not run.marked()
     (small.state / "ballast").unlink()
     assert run.status()["state"] == "stopped"
 
 
-@pytest.mark.long
-def test_no_inode_is_left(small: World) -> None:
-    """Looks and stop work, though no agent is there."""
-    run = small.execute(COUNT)
-    assert run.wait("running") == 0
-    kill(run.agent_pid())
-    inodes(small)
-    assert run.status()["state"] == "running"
-    assert run.name in small.distui("ls").fine().out
-    assert run.stop("--grace", "2").code == 0
-    assert not run.marked()
-
-
-@pytest.mark.long
+@pytest.mark.real
 def test_a_lost_run_on_a_read_only_file_system(small: World) -> None:
-    """The kernel refuses the remount while somebody writes, so everything of the run is gone before."""
-    run = small.execute(COUNT)
-    assert run.wait("running") == 0
-    (rank,) = run.pids()
-    for pid in (run.agent_pid(), run.runner_pid(), rank):
-        kill(pid)
+    run = write(small, "exec", "--name", "night", "--", "true", attempts=[Attempt(outcome=None)])
     mount(small, "remount,ro")
     assert run.status()["state"] == "lost"
     assert run.name in small.distui("ls").fine().out
@@ -272,59 +224,34 @@ def mount(world: World, options: str) -> None:
     subprocess.run(["mount", "-o", options, str(world.state)], check=True, capture_output=True)
 
 
-def inodes(world: World) -> None:
-    """Use up every inode."""
-    subprocess.run(
-        ["mount", "-o", "remount,nr_inodes=300", str(world.state)], check=True, capture_output=True
-    )
-    with contextlib.suppress(OSError):
-        for number in range(400):
-            (world.state / f"i{number}").touch()
+MIB = 1 << 20
 
 
-SAVES = """
-import os, time
-open("ckpt/step-10.pt", "wb").write(b"x" * (3 << 20))
-print("step 1 loss 2.0", flush=True)
-while not os.path.exists("stop"):
-    time.sleep(0.05)
-"""
-
-
-def rooms(run: Run) -> dict[str, str]:
-    """What is said of the disk of the checkpoints: id and text."""
-    findings = run.status()["findings"]
-    return {each["id"]: each["text"] for each in findings if each["id"].startswith("disk-checkpoints")}
-
-
-@pytest.mark.long
-def test_the_disk_of_the_checkpoints_is_watched_where_it_is_another(world: World) -> None:
-    """Room for a checkpoint of 3 MiB, then less, then none, then all again; the run directory has enough."""
-    disk = world.work / "ckpt"
-    disk.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={16 << 20}", "tmpfs", str(disk)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        pytest.skip(f"mounting is not permitted here: {done.stderr.strip()}")
-    try:
-        words = (sys.executable, world.script("saves.py", SAVES), "--save-dir", "ckpt")
-        run = world.run("exec", "--name", "night", "--", *words)
-        assert run.wait("running") == 0
-        saved = disk / "step-10.pt"
-        assert until(lambda: saved.exists() and saved.stat().st_size == 3 << 20)
-        (disk / "ballast").write_bytes(b"x" * (11 << 20))
-        assert until(lambda: "disk-checkpoints-low" in rooms(run)), run.describe()
-        text = rooms(run)["disk-checkpoints-low"]
-        assert text == "only 2.0 MiB are free where the checkpoints go, and the newest takes 3.0 MiB"
-        with contextlib.suppress(OSError):
-            (disk / "ballast").write_bytes(b"x" * (99 << 20))
-        assert until(lambda: [*rooms(run)] == ["disk-checkpoints-full"]), run.describe()
-        (disk / "ballast").unlink()
-        assert until(lambda: not rooms(run)), run.describe()
-        (world.work / "stop").touch()
-        run.wait("done")
-    finally:
-        world.stop_all()
-        subprocess.run(["umount", "-l", str(disk)], check=True)
+@for_each(
+    "free, size, wanted",
+    [
+        (
+            2 * MIB,
+            3 * MIB,
+            ("low", "only 2.0 MiB are free where the checkpoints go, and the newest takes 3.0 MiB"),
+        ),
+        (0, 3 * MIB, ("full", "the disk of the checkpoints is full")),
+        (1000 * MIB, 3 * MIB, None),
+        (1000 * MIB, None, None),
+    ],
+)
+def test_the_disk_of_the_checkpoints(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    free: int,
+    size: int | None,
+    wanted: tuple[str, str] | None,
+) -> None:
+    """It is watched where it is another than that of the run directory."""
+    disk = checkpoint_disk.place_of("ckpt/step-10", str(tmp_path))
+    assert disk == tmp_path, "what is there of it"
+    about = SimpleNamespace(f_bavail=free, f_frsize=1, f_blocks=2000 * MIB)
+    monkeypatch.setattr(os, "statvfs", lambda _: about)
+    assert checkpoint_disk.finding_of(disk, tmp_path, 0, size) is None, "the sampler watches that one"
+    found = checkpoint_disk.finding_of(disk, Path("/proc"), 0, size)
+    assert (found and (found.id.removeprefix("disk-checkpoints-"), found.text)) == wanted
