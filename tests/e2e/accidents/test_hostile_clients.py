@@ -8,10 +8,9 @@ import json
 import os
 import random
 import resource
-import signal
 import socket
 import struct
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -19,30 +18,13 @@ from doubles.served import Served, doubled
 from patience import HANG_S
 
 from distui.runners import journal
-from distui.runners.agent.processes import state_of
-from distui.runners.model import AgentHello, CaughtUp, Restart, RunPhase, Signal
+from distui.runners.model import PROTOCOL, AgentHello, CaughtUp, Restart, RunPhase, Signal
 from distui.runners.wire.client import MAGIC, LinkError, SocketLink, encode
 
-from ..runs import Run, World, rss_bytes, until
+from ..runs import World, rss_bytes
 
 MORE = 24 << 20
 """Bytes that an agent may grow by while it is attacked."""
-
-STEADY = "import time\nfor n in range(1000000):\n    print(n, flush=True)\n    time.sleep(0.02)\n"
-
-
-@pytest.fixture
-def served(world: World) -> Run:
-    run = world.execute(STEADY)
-    assert run.wait("running") == 0
-    return run
-
-
-def connect(run: Run) -> socket.socket:
-    peer = socket.socket(socket.AF_UNIX)
-    peer.settimeout(HANG_S)
-    peer.connect(str(next(run.world.sockets.glob("*.sock"))))
-    return peer
 
 
 @contextlib.asynccontextmanager
@@ -151,107 +133,82 @@ async def test_many_commands_at_once() -> None:
         assert numbers == list(range(1, len(numbers) + 1))
 
 
-@pytest.mark.long
-def test_a_reader_that_never_reads(served: Run) -> None:
+async def test_a_reader_that_never_reads() -> None:
     """It asks for everything and reads nothing: what it is owed must not pile up in the agent."""
-    agent = served.agent_pid()
-    log = served.path / "node-0/attempt-001/rank-0.out"
-    with (served.path / "node-0/attempt-001/rank-5.out").open("wb") as big:
-        big.truncate(64 << 20)
-    assert until(lambda: log.stat().st_size > 1000)
-    before = rss_bytes(agent)
-    peers = [connect(served) for _ in range(3)]
-    for peer in peers:
-        peer.settimeout(0.5)
-        with contextlib.suppress(OSError):
-            peer.sendall(b'{"type":"Hello"}\n')
-            for number in range(3000):
-                ask = {"type": "ReadLog", "id": str(number), "file": "node-0/attempt-001/rank-5.out",
-                       "offset": number << 10, "limit": 1 << 20}  # fmt: skip
-                peer.sendall(json.dumps(ask).encode() + b"\n")
-    worst = 0
-    for _ in range(5):
-        assert served.status()["state"] == "running", "everybody else is served meanwhile"
-        worst = max(worst, rss_bytes(agent))
-    assert worst < before + MORE, f"{(worst - before) >> 20} MiB more"
-    for peer in peers:
-        peer.close()
-    assert served.status()["agent_pid"] == agent
+    file = "node-0/attempt-001/rank-5.out"
+    asked = b'{"type":"Hello"}\n' + b"".join(
+        b'{"type":"ReadLog","id":"%d","file":"%s","offset":%d,"limit":%d}\n'
+        % (number, file.encode(), number << 10, 1 << 20)
+        for number in range(3000)
+    )
+    async with doubled() as (run, _), contextlib.AsyncExitStack() as held:
+        await run.hooked()
+        with (run.path / file).open("wb") as big:
+            big.truncate(64 << 20)
+        before = rss_bytes(os.getpid())
+        for _ in range(3):
+            _, writer = await held.enter_async_context(connected(run))
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(asked)
+        await asyncio.sleep(10.0)
+        more = rss_bytes(os.getpid()) - before
+        assert more < MORE, f"{more >> 20} MiB more"
+        assert (await run.send(Signal("s", "CONT", (99,)))).id == "s", "others are served"
 
 
-def connects(run: Run) -> socket.socket | None:
+async def test_connections_that_say_nothing_make_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They get half of the files that the agent may open; the oldest goes first."""
+    async with doubled() as (run, _), contextlib.AsyncExitStack() as held:
+        await run.hooked()
+        assert (await run.send(Signal("r", "CONT", (99,)))).id == "r", "it is not one of them"
+        monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
+        (first, _), *_ = [await held.enter_async_context(connected(run)) for _ in range(60)]
+        assert await shown_the_door(first)
+        assert (await run.send(Signal("s", "CONT", (99,)))).id == "s", "others are served"
+        assert run.agent.server.viewers < 40
+        assert run.state.phase is RunPhase.RUNNING
+
+
+def connects(path: Path) -> socket.socket | None:
     """A connection that never waits; None where too many wait already (EAGAIN)."""
     peer = socket.socket(socket.AF_UNIX)
     peer.setblocking(False)
     try:
-        peer.connect(str(next(run.world.sockets.glob("*.sock"))))
+        peer.connect(str(path))
     except BlockingIOError:
         peer.close()
         return None
     return peer
 
 
-@pytest.fixture
-def files() -> Iterator[int]:
-    """How many files this process may open, as many as it can be given."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
-    yield before[1] if before[1] >= 0 else 1 << 30
-    resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-@pytest.mark.long
-@pytest.mark.torch
-def test_a_thousand_connections_to_an_agent_that_may_open_few_files(world: World, files: int) -> None:
-    """1024, as is usual: who says nothing makes room for others, and the ranks never notice."""
-    if files < 1100:
-        pytest.skip(f"only {files} files may be open here")
-    run = world.ddp().healthy()
-    agent = run.agent_pid()
-    resource.prlimit(agent, resource.RLIMIT_NOFILE, (1024, 1024))
-    with contextlib.ExitStack() as held:
-        peers: list[socket.socket] = []
-        while len(peers) < 1000:
-            if peer := connects(run):
-                peers.append(held.enter_context(peer))
-        before = [rank["step"] for rank in run.status()["ranks"]]
-        assert len(before) == 2
-        run.eventually(lambda now: all(
-            rank["step"] > then + 20 for rank, then in zip(now["ranks"], before, strict=True)
-        ))  # fmt: skip
-        assert len(os.listdir(f"/proc/{agent}/fd")) < 700
-    assert run.status()["agent_pid"] == agent
-    assert run.status()["state"] == "running"
-    assert len(run.file("agent.log")) < 100_000, run.file("agent.log")[:2000]
-    run.stop("--grace", "2").fine()
-
-
-@pytest.mark.long
-async def test_a_connection_for_which_the_queue_is_full_waits(
-    served: Run, files: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The kernel refuses it with EAGAIN; it is tried again, and nobody else is blamed."""
-    # Thousands are greeted before it.
-    monkeypatch.setattr(SocketLink.greet, "__defaults__", (HANG_S,))
-    most = int(Path("/proc/sys/net/core/somaxconn").read_text())
-    if files < min(most, socket.SOMAXCONN) + 100:
-        pytest.skip(f"only {files} files may be open here")
-    agent = served.agent_pid()
-    path = next(served.world.sockets.glob("*.sock"))
-    with contextlib.ExitStack() as held:
-        os.kill(agent, signal.SIGSTOP)
-        assert until(lambda: state_of(agent) == "T"), "it accepts no more"
-        try:
-            while peer := connects(served):
+async def test_a_connection_for_which_the_queue_is_full_waits(tmp_path: Path) -> None:
+    """The kernel refuses it with EAGAIN: it is tried again, for a while."""
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen(1)
+        with contextlib.ExitStack() as held:
+            while peer := connects(path):
                 held.enter_context(peer)
-            done = await asyncio.to_thread(served.distui, "status")
-            assert f"the agent (pid {agent}) does not answer: stopped (state T)" in done.refused(4)
+            with pytest.raises(LinkError, match="too many connections wait there"):
+                await SocketLink.connect(path)
             waiting = asyncio.create_task(SocketLink.connect(path))
             assert not (await asyncio.wait({waiting}, timeout=0.5))[0], waiting
-        finally:
-            os.kill(agent, signal.SIGCONT)
-        await (await asyncio.wait_for(waiting, HANG_S)).close()
-    assert served.status()["agent_pid"] == agent
+        async with await asyncio.start_unix_server(greeting(PROTOCOL), sock=listener):
+            await (await waiting).close()
+
+
+def greeting(
+    proto: tuple[int, int],
+) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+    """An agent that speaks these protocols, as far as its hello."""
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(MAGIC + encode(AgentHello(proto, "9.9", "r", 0)))
+        await reader.read()
+        writer.close()
+
+    return greet
 
 
 LARGE = "x" * (1 << 20)
@@ -305,22 +262,26 @@ async def test_a_restart_that_no_rank_can_be_started_with() -> None:
 
 
 @pytest.mark.real
-def test_another_user(served: Run) -> None:
+def test_another_user(world: World) -> None:
     """Even where the socket's mode lets somebody in, the agent asks the kernel who it is."""
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
-    path = next(served.world.sockets.glob("*.sock"))
+    run = world.execute("import time\ntime.sleep(600)\n")
+    assert run.wait("running") == 0
+    path = next(world.sockets.glob("*.sock"))
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
-    for opened in (path, path.parent, served.world.root):
-        Path(opened).chmod(0o777)
+    for opened in (path, path.parent, world.root):
+        opened.chmod(0o777)
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             os.setgid(65534)
             os.setuid(65534)
-            with connect(served) as peer:
+            with socket.socket(socket.AF_UNIX) as peer:
+                peer.settimeout(HANG_S)
+                peer.connect(str(path))
                 os.write(write, b"got %d bytes" % len(peer.recv(1000)))
         finally:
             os._exit(0)
@@ -329,7 +290,7 @@ def test_another_user(served: Run) -> None:
     with os.fdopen(read, "rb") as said:
         assert said.read() == b"got 0 bytes"
     path.parent.chmod(0o700)
-    assert served.status()["state"] == "running"
+    assert run.status()["state"] == "running"
 
 
 async def test_a_viewer_of_another_protocol() -> None:
@@ -345,13 +306,8 @@ async def test_a_viewer_of_another_protocol() -> None:
 
 async def test_an_agent_of_another_protocol(tmp_path: Path) -> None:
     async def connected(proto: tuple[int, int]) -> str:
-        async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write(MAGIC + encode(AgentHello(proto, "9.9", "r", 0)))
-            await reader.read()
-            writer.close()
-
         (tmp_path / "s").unlink(missing_ok=True)
-        async with await asyncio.start_unix_server(greet, tmp_path / "s"):
+        async with await asyncio.start_unix_server(greeting(proto), tmp_path / "s"):
             try:
                 link = await SocketLink.connect(tmp_path / "s")
             except LinkError as error:
