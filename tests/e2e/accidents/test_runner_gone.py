@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from doubles.served import doubled
+
+from distui.runners.model import RunPhase
 
 from ..runs import World, alive, gone, kill, until
 
@@ -29,21 +34,6 @@ def test_within_the_limit(world: World) -> None:
     assert (run.path / "node-0" / "attempt-002").is_dir()
 
 
-@pytest.mark.long
-def test_over_the_limit(world: World) -> None:
-    run = world.execute(COUNT, "--grace", "1")  # a command is restarted only if asked
-    assert run.wait("running") == 0
-    (pid,), runner = run.pids(), run.runner_pid()
-    kill(runner)
-    assert run.wait() == 1
-    assert not alive(pid)
-    status = run.status()
-    assert status["state"] == "failed"
-    assert str(runner) in status["text"]
-    assert "allowed" in status["text"]
-    assert not run.marked()
-
-
 @pytest.mark.real
 def test_runner_and_agent_together(world: World) -> None:
     """As the out-of-memory killer may do it: the orphans are named, and a restart that is asked for ends them."""
@@ -51,6 +41,9 @@ def test_runner_and_agent_together(world: World) -> None:
     assert run.wait("running") == 0
     (pid,) = run.pids()
     kill(run.agent_pid())
+    plan = json.loads(run.file("plan.json"))
+    plan["restart"] |= {"backoff_s": 600.0, "backoff_max_s": 600.0}
+    (run.path / "plan.json").write_text(json.dumps(plan))
     kill(run.runner_pid())
     status = run.status()
     assert status["state"] == "lost"
@@ -60,45 +53,26 @@ def test_runner_and_agent_together(world: World) -> None:
     assert "attempt 2" in run.distui("restart", "--yes").fine().out
     run.eventually(lambda now: now["state"] == "running" and now["attempt"] == 2)
     assert not alive(pid)
-    told = run.events()
-    assert [one["seq"] for one in told] == list(range(1, len(told) + 1))
+    assert run.of("RestartDelayed") == []
 
-
-@pytest.mark.long
-@pytest.mark.torch
-def test_under_torchrun(world: World) -> None:
-    run = world.ddp("--grace", "2", "--restarts", "1", "--set", "restart.backoff_s=0.1").healthy()
-    pids = run.pids()
-    kill(run.runner_pid())
-    assert all(gone(pid) for pid in pids)
-    run.eventually(lambda now: now["attempt"] == 2)
-    run.healthy()
-    kill(run.runner_pid())
-    assert run.wait() == 1
-    assert run.status()["state"] == "failed"
-    assert not run.marked()
-
-
-@pytest.mark.long
-@pytest.mark.torch
-def test_the_agent_dies_while_it_waits_to_replace_the_runner(world: World) -> None:
-    """It is lost then; an accident that was counted is not counted again by the restart that is asked for."""
-    words = (
-        "--restarts",
-        "1",
-        "--grace",
-        "1",
-        "--set",
-        "restart.backoff_s=600",
-        "--set",
-        "restart.backoff_max_s=600",
-    )
-    run = world.run("launch", "ddp", "--nproc-per-node", "1", *words, "--", world.script("count.py", COUNT))
-    assert run.wait("running") == 0
+    # The same after the agent has counted the accident: the restart that is asked for does not count it again.
     kill(run.runner_pid())
     assert until(lambda: run.file("journal.jsonl").count(b'"RestartDelayed"'))
     kill(run.agent_pid())
     assert run.status()["state"] == "lost"
     run.distui("restart", "--yes").fine()
-    run.eventually(lambda now: now["state"] == "running" and now["attempt"] == 2)
+    run.eventually(lambda now: now["state"] == "running" and now["attempt"] == 3)
     assert [one["failures"] for one in run.of("RestartDelayed")] == [1]
+    told = run.events()
+    assert [one["seq"] for one in told] == list(range(1, len(told) + 1))
+
+
+async def test_over_the_limit() -> None:
+    async with doubled(restart_limit=0) as (run, runners):
+        await run.hooked()
+        runner = runners.newest
+        runner.dies()
+        await run.until(lambda state: state.phase.ended)
+        assert run.state.phase is RunPhase.FAILED
+        assert run.state.end_text == f"the runner (pid {runner.pid}) died: failure 1 of 0 allowed"
+        assert len(runners.started) == 1
