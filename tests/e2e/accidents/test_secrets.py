@@ -55,27 +55,3 @@ def test_secrets_stay_where_they_belong(world: World) -> None:
         assert not [text for text in said if secret in text]
         assert secret.encode() not in contents(world.root)
     assert "***" in planned.out + status
-
-
-@pytest.mark.long
-def test_a_runner_started_anew_still_knows_them(world: World) -> None:
-    """plan.json hides the values, so the agent's own environment is what hands them on."""
-    from ..runs import kill
-
-    script = world.script("reveal.py", REVEALS)
-    run = world.run(
-        "exec",
-        "--env",
-        f"MY_SECRET={SECRET}",
-        "--restarts",
-        "2",
-        "--grace",
-        "1",
-        "--",
-        sys.executable,
-        script,
-    )
-    assert run.wait("running") == 0
-    kill(run.runner_pid())
-    run.eventually(lambda now: now["attempt"] == 2 and run.file("node-0/attempt-002/rank-0.out"))
-    assert run.file("node-0/attempt-002/rank-0.out").decode().strip() == digest(SECRET, "", "", "")
