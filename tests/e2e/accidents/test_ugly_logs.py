@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from doubles.served import doubled
-from patience import HANG_S
 
 from distui.runners.model import Outcome
 from distui.runners.wire.client import SocketLink
@@ -59,7 +58,7 @@ def test_logs_are_cleaned_always(world: World) -> None:
     assert b"\x1b]52" in run.file("node-0/attempt-001/rank-0.out"), "the file keeps what was written"
 
 
-@pytest.mark.long
+@pytest.mark.real
 def test_the_log_pane_is_clean(world: World) -> None:
     """What the cockpit writes to its terminal of the same lines, shown and searched."""
     run = ugly(world)
@@ -171,38 +170,6 @@ def test_a_bad_pattern(world: World) -> None:
     run = write(world, "exec", "--", "true")
     for pattern in ("(", "[", "*a", "(?P<x", "a" * 5000 + "("):
         run.distui("logs", "--grep", pattern).refused(2, "--grep", "regular expression")
-
-
-@pytest.mark.long
-def test_a_flood_of_lines(world: World) -> None:
-    """A rank that prints as fast as it can, with `logs -f` behind it: the agent neither grows nor stops."""
-    run = world.execute(
-        "import time\nfor n in range(30000):\n    print('y' * 999, flush=True)\ntime.sleep(600)\n"
-    )
-    assert run.wait("running") == 0
-    agent, before = run.agent_pid(), rss_bytes(run.agent_pid())
-    follow = world.start("logs", run.id, "-f")
-    out = run.path / "node-0/attempt-001/rank-0.out"
-    assert until(lambda: out.stat().st_size > 20 << 20)
-    assert run.status()["agent_pid"] == agent
-    assert rss_bytes(agent) < before + (32 << 20)
-    follow.kill()
-    follow.communicate()
-    assert run.status()["state"] == "running"
-
-
-@pytest.mark.long
-def test_output_into_a_closed_pipe(world: World) -> None:
-    """`distui logs | head -1`: no traceback."""
-    run = world.execute("for n in range(200000):\n    print('line', n)\n")
-    assert run.wait() == 0
-    with world.start("logs", run.id) as reading:
-        assert reading.stdout is not None
-        assert reading.stderr is not None
-        assert reading.stdout.readline() == b"[rank 0 out] line 0\n"
-        reading.stdout.close()
-        assert reading.wait(HANG_S) != 0
-        assert b"Traceback" not in reading.stderr.read()
 
 
 async def test_last_words_are_printable() -> None:
