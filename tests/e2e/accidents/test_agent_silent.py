@@ -13,6 +13,12 @@ from ..screen import Screen
 COUNT = "import time\nfor n in range(100000):\n    print(n, flush=True)\n    time.sleep(0.05)\n"
 
 
+def live(world: World) -> Run:
+    run = world.execute(COUNT)
+    assert run.wait("running") == 0
+    return run
+
+
 def stopped(run: Run) -> None:
     """It is recorded as stopped, and nothing of it is left."""
     assert not run.marked()
@@ -24,83 +30,44 @@ def stopped(run: Run) -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize(
-    "which", ["both", *(pytest.param(one, marks=pytest.mark.long) for one in ("agent", "runner"))]
-)
-def test_stop_with_stopped_processes(world: World, which: str) -> None:
-    run = world.execute(COUNT)
-    assert run.wait("running") == 0
-    if which != "agent":
-        os.kill(run.runner_pid(), signal.SIGSTOP)
-    if which != "runner":
-        os.kill(run.agent_pid(), signal.SIGSTOP)
-    done = run.stop("--grace", "3")
-    assert done.code == 0, (done, run.describe())
-    if which != "runner":
-        assert f"pid {run.agent_pid()}" in done.err, done.err
-        assert "without the agent" in done.err, done.err
-    stopped(run)
-
-
-@pytest.mark.long
-def test_stop_where_the_agent_is_gone_and_the_rank_stopped(world: World) -> None:
-    run = world.execute(COUNT)
-    assert run.wait("running") == 0
-    (rank,) = run.pids()
-    os.kill(rank, signal.SIGSTOP)
-    kill(run.agent_pid())
-    assert run.stop("--grace", "2").code == 0
-    stopped(run)
-
-
-@pytest.mark.real
-@pytest.mark.parametrize(
-    "verb", ["status", *(pytest.param(one, marks=pytest.mark.long) for one in ("restart", "logs"))]
-)
-def test_a_stopped_agent_is_named(world: World, verb: str) -> None:
-    """Also the state, and both remedies; `ls` needs no agent."""
-    run = world.execute(COUNT)
-    assert run.wait("running") == 0
-    agent = run.agent_pid()
+def test_stop_with_stopped_processes(world: World) -> None:
+    """A stopped agent is named with its state and both remedies; `ls` needs none, and `stop` no runner either."""
+    run = live(world)
+    agent, pids = run.agent_pid(), run.pids()
     os.kill(agent, signal.SIGSTOP)
-    words = ("--yes",) if verb == "restart" else ()
-    said = run.distui(verb, *words).refused(4, f"pid {agent}", "state T", f"kill -CONT {agent}")
+    said = run.distui("status").refused(4, f"pid {agent}", "state T", f"kill -CONT {agent}")
     assert f"kill -KILL {agent}" in said
     assert run.name in world.distui("ls").fine().out
     os.kill(agent, signal.SIGCONT)
     assert run.status()["state"] == "running"
-    pids = run.pids()
     os.kill(agent, signal.SIGSTOP)
     kill(agent)
     assert run.pids() == pids, "the next command starts another agent"
-    run.stop().fine()
+    for pid in (run.runner_pid(), run.agent_pid()):
+        os.kill(pid, signal.SIGSTOP)
+    done = run.stop("--grace", "3")
+    assert done.code == 0, (done, run.describe())
+    assert f"pid {run.agent_pid()}" in done.err, done.err
+    assert "without the agent" in done.err, done.err
+    stopped(run)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
-def test_the_cockpit_stops_a_run_whose_agent_does_not_answer(world: World, number: signal.Signals) -> None:
-    """Also where the agent was stopped after the cockpit had connected, as it always is here."""
-    run = world.execute(COUNT)
-    assert run.wait("running") == 0
-    screen = Screen([DISTUI, "attach", run.id], world.env, world.work)
-    try:
-        screen.until("RUNNING")
-        kill(run.agent_pid(), number)
-        screen.press("x")
-        screen.until("Stop job?")
-        screen.press("y")
-        assert until(lambda: not screen.read(0.05) or not run.marked()), screen.text
-        screen.until("STOPPED")
-    finally:
-        screen.close()
+@pytest.mark.real
+def test_a_stopped_runner_is_asked_for_no_restart_and_obeys_a_stop(world: World) -> None:
+    run = live(world)
+    runner, pids = run.runner_pid(), run.pids()
+    os.kill(runner, signal.SIGSTOP)
+    said = run.distui("restart", "--yes").refused(1, f"pid {runner}", f"kill -CONT {runner}")
+    assert "nothing was asked" in said
+    assert (run.status()["attempt"], run.pids()) == (1, pids)
+    assert run.stop("--grace", "3").code == 0
     stopped(run)
 
 
 @pytest.mark.long
-def test_the_cockpit_names_an_agent_that_was_stopped(world: World) -> None:
-    """Of a command that only the agent can do."""
-    run = world.execute(COUNT)
-    assert run.wait("running") == 0
+def test_the_cockpit_names_a_stopped_agent_and_stops_its_run(world: World) -> None:
+    """It had connected before; a restart only the agent can do, a stop goes without it."""
+    run = live(world)
     agent = run.agent_pid()
     screen = Screen([DISTUI, "attach", run.id], world.env, world.work)
     try:
@@ -110,7 +77,11 @@ def test_the_cockpit_names_an_agent_that_was_stopped(world: World) -> None:
         screen.until("Restart 1 rank of job?")
         screen.press("y")
         screen.until(lambda text: f"(pid {agent})" in text and "CONT" in text)
+        screen.press("x")
+        screen.until("Stop job?")
+        screen.press("y")
+        assert until(lambda: not screen.read(0.05) or not run.marked()), screen.text
+        screen.until("STOPPED")
     finally:
-        os.kill(agent, signal.SIGCONT)
         screen.close()
-    run.stop().fine()
+    stopped(run)
