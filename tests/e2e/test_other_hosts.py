@@ -27,8 +27,6 @@ from distui.tui import source
 from distui.tui.rows.runs import RunEntry
 from distui.tui.source import HOST, LocalSource, OtherHosts, entry_elsewhere, whole_of
 
-from .screen import Screen
-
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
 pytestmark = pytest.mark.skipif(SSHD is None or shutil.which("ssh") is None, reason="needs sshd and ssh")
@@ -140,32 +138,6 @@ async def test_hosts_that_answer_and_hosts_that_do_not(near: Near, monkeypatch: 
     assert problems == []
     assert runs[0]["finding"] == run.finding
     await check_comparison(near)
-
-
-@pytest.mark.long
-def test_the_list_opens_a_run_of_another_host(near: Near, tmp_path: Path) -> None:
-    """In a real terminal: its cockpit through ssh, and back to the list with q."""
-    near.run("exec", "--name", "faraway", "--", "true")
-    settings = tmp_path / "config" / "distui" / "settings.toml"
-    settings.parent.mkdir(parents=True, mode=0o700)
-    settings.write_text('hosts = ["near", "locked"]\n')
-    screen = Screen([sys.executable, "-m", "distui.tui"], dict(os.environ), tmp_path)
-    try:
-        if "Overview" in screen.until(lambda text: "faraway" in text or "Overview" in text):
-            screen.press("R")  # somebody has one job on this machine: the cockpit opens that
-        screen.until(lambda text: "faraway" in text and "does not accept your key" in text)
-        screen.press("/", *"host:near", "enter")
-        screen.until("1 of ")
-        screen.press("r")
-        screen.until("The run is kept on near")
-        screen.press("enter")
-        screen.until("what happened")
-        screen.press("q")
-        screen.until("1 of ")
-        screen.press("q")
-        assert screen.ended() == 0
-    finally:
-        screen.close()
 
 
 async def test_no_host_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
