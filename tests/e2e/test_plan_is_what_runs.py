@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -86,25 +85,14 @@ def shell(world: World) -> dict[str, str]:
     return dict(world.env)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        pytest.param("--nproc-per-node 2 --env GIVEN=1 --set env.SET=2", marks=pytest.mark.real),
-        pytest.param(
-            "--nproc-per-node 1 --no-hook --set launcher.rendezvous=static", marks=pytest.mark.long
-        ),
-        pytest.param(
-            '--nproc-per-node 2 --set \'launcher.args=["--role=r", "--signals-to-handle", "SIGTERM"]\'',
-            marks=pytest.mark.long,
-        ),
-        pytest.param("--nproc-per-node 1 --set launcher.kind=torchrun -m", marks=pytest.mark.long),
-    ],
-)
-def test_of_a_launch(world: World, shell: dict[str, str], words: str) -> None:
-    preset, script = ("ds-zero2", "t") if "-m" in words else ("mine", "t.py")
-    rest = ("--", script, "--lr", "1e-3")
-    plan = world.distui("plan", preset, *shlex.split(words), "--json", *rest).fine().json()
-    run = world.run("launch", preset, *shlex.split(words), *rest)
+@pytest.mark.real
+def test_of_a_launch(world: World, shell: dict[str, str]) -> None:
+    words, rest = (
+        ("--nproc-per-node", "2", "--env", "GIVEN=1", "--set", "env.SET=2"),
+        ("--", "t.py", "--lr", "1e-3"),
+    )
+    plan = world.distui("plan", "mine", *words, "--json", *rest).fine().json()
+    run = world.run("launch", "mine", *words, *rest)
     status = run.eventually(known)
     assert len(status["ranks"]) == plan["nproc_per_node"]
     for one in status["ranks"]:
@@ -116,7 +104,7 @@ def test_of_a_launch(world: World, shell: dict[str, str], words: str) -> None:
     assert not written(plan, run.path)
 
 
-@pytest.mark.long
+@pytest.mark.real
 def test_of_a_command(world: World, shell: dict[str, str]) -> None:
     rest = ("--", sys.executable, "-u", "t.py")
     plan = world.distui("exec", "--dry-run", "--env", "GIVEN=1", "--json", *rest).fine().json()
