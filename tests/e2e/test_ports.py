@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from patience import HANG_S
-from ports import free_port
 
 from .runs import Run, World, until
 
@@ -80,39 +79,27 @@ def own(servers: list[str]) -> None:
     assert {one.rpartition(":")[0] for one in servers} <= {"127.0.0.1", "::1"}, servers
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param(("--standalone",), marks=pytest.mark.long),
-        pytest.param(("--rdzv-backend", "c10d", "--rdzv-endpoint", "0.0.0.0:0"), marks=pytest.mark.long),
-        pytest.param(("--master-addr", "0.0.0.0", "--master-port", "FREE"), marks=pytest.mark.long),
-    ],
-)
-def test_nor_does_a_torchrun_in_a_command(world: World, options: tuple[str, ...]) -> None:
-    script = world.script("meets.py", MEETS)
-    torchrun = str(Path(sys.executable).with_name("torchrun"))
-    path = {"PATH": f"{Path(torchrun).parent}:{os.environ['PATH']}"}
-    run = world.run(
-        "exec",
-        "--name",
-        "own",
-        "--grace",
-        "3",
-        "--",
-        "torchrun",
-        *(str(free_port()) if word == "FREE" else word for word in options),
-        "--nproc-per-node",
-        "2",
-        script,
-        env=path,
-    )
+@pytest.mark.real
+def test_nor_does_a_torchrun_in_a_command_which_is_steered_like_a_launch(world: World) -> None:
+    world.script("meets.py", MEETS)
+    options = "--rdzv-backend c10d --rdzv-endpoint 0.0.0.0:0 --nproc-per-node 2"
+    script = world.script("train.sh", f"torchrun {options} meets.py\n")
+    path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    run = world.run("exec", "--name", "own", "--grace", "3", "--", "bash", script, env=path)
     met(run, 1)
+    assert [one["kind"] for one in run.of("RunnerStarted")] == ["command", "torchrun"]
     servers = listening(set(world.processes()))
+    before = run.status()
     ranks = run.pids()
     outside = {pid: found for pid, found in servers.items() if found and pid not in ranks}
     assert outside == {}, run.describe()
     store = [one for one in servers[ranks[0]] if one.startswith(("0.0.0.0", ":::"))]
     assert store == [], servers
+    run.distui("restart", "--env", "OMP_NUM_THREADS=3", "--yes").fine()
+    met(run, 2)
+    after = run.status()
+    assert after["runner_pid"] == before["runner_pid"]
+    assert b"OMP_NUM_THREADS=3" in Path(f"/proc/{run.pids()[1]}/environ").read_bytes().split(b"\0")
 
 
 ATTACK = """
