@@ -13,6 +13,7 @@ from conftest import Start, shown
 from msgspec import structs
 
 from distui.runners import profiling
+from distui.runners.daemon import CommandRefused
 from distui.runners.model import Clause, CommandDone, Profile
 from distui.runners.profile_report import report, slowest, values
 from distui.runners.profiling import Fetched, RankTrace
@@ -78,6 +79,18 @@ def test_what_ranks_answer_is_read_and_the_rest_named() -> None:
     lines = plain(answer_rows(done, answered, Fetched("", ((0, "the disk is full"),))))
     assert "Rank 0: its trace was not fetched: the disk is full." in lines
     assert lines[-1] == "Not all have a trace: profile of rank 0; rank 1: ended"
+
+
+def test_one_profile_at_a_time() -> None:
+    turn = profiling.Turn()
+    with (
+        turn.taken(),
+        pytest.raises(CommandRefused, match="a profile of this run is under way"),
+        turn.taken(),
+    ):
+        pytest.fail("two at once")
+    with turn.taken():
+        pass
 
 
 def typed(line: str, marked: frozenset[int] = frozenset()) -> object:
