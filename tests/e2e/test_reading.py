@@ -18,8 +18,7 @@ from distui.runners.model import Outcome
 from distui.tui import arguments
 from distui.tui.cli import parser
 
-from .runs import DISTUI, Run, World, gone, kill, until
-from .screen import Screen
+from .runs import Run, World, gone, kill, until
 from .written import Attempt, write
 
 TEXT = "import time\nfor n in range(100000):\n    print(n, flush=True)\n    time.sleep(0.05)\n"
@@ -80,12 +79,6 @@ def killed(world: World) -> Run:
     return run
 
 
-def orphaned(world: World) -> Run:
-    run = live(world)
-    without_supervisors(run)
-    return run
-
-
 def emptied(world: World) -> Run:
     run = written(world)
     (run.path / "journal.jsonl").write_bytes(b"")
@@ -107,15 +100,6 @@ def zeroed(world: World) -> Run:
     return run
 
 
-def unwritten(world: World) -> Run:
-    run = live(world)
-    run.stop().fine()
-    assert gone(run.agent_pid())
-    for name in ("journal.jsonl", "runner.jsonl"):
-        (run.path / name).unlink()
-    return run
-
-
 def begun_nowhere(world: World) -> Run:
     """Its journal has lost the lines that say which run it is and that it began."""
     run = written(world)
@@ -130,12 +114,6 @@ def planless(world: World) -> Run:
     return run
 
 
-def unserved(world: World) -> Run:
-    run = live(world)
-    kill(run.agent_pid())
-    return run
-
-
 STATES: dict[Callable[[World], Run], str] = {
     lost: "lost",
     rebooted: "lost",
@@ -145,12 +123,6 @@ STATES: dict[Callable[[World], Run], str] = {
     begun_nowhere: "succeeded",
     planless: "lost",
 }
-LIVE_STATES: dict[Callable[[World], Run], str] = {
-    orphaned: "lost",
-    unwritten: "stopped",
-    unserved: "running",
-}
-"""Those that need processes."""
 
 
 def snapshot(run: Run) -> tuple[set[int], dict[str, tuple[int, int]]]:
@@ -189,19 +161,6 @@ def commands(run: Run) -> dict[str, list[list[str]]]:
     }
 
 
-def call(world: World, words: list[str]) -> None:
-    """To its end, or on a terminal until something is on the screen."""
-    if not {"attach", "replay"} & set(words) or not world.processes():
-        done = world.distui(*words)
-        assert "Traceback" not in done.err, done.err
-        return
-    screen = Screen([DISTUI, *words], world.env, world.work)
-    with contextlib.suppress(AssertionError):  # `replay` refuses what lives
-        screen.until(lambda text: "job" in text or "lost" in text)
-    os.kill(screen.pid, signal.SIGKILL)
-    os.waitpid(screen.pid, 0)
-
-
 def test_every_verb_is_of_one_kind() -> None:
     (verbs,) = [action for action in parser()._actions if isinstance(action, argparse._SubParsersAction)]
     kinds = (arguments.READS, arguments.CHANGES, arguments.STARTS, arguments.APART)
@@ -210,18 +169,16 @@ def test_every_verb_is_of_one_kind() -> None:
     assert sum(map(len, kinds)) == len(verbs.choices)
 
 
-def check_reading(run: Run, state: str, may_be_served: bool = False) -> None:
+def check_reading(run: Run, state: str) -> None:
     """Each verb that reads, in turn: no process of the run comes or goes, and no file changes but an agent's own."""
     before = snapshot(run)
     calls = commands(run)
     assert set(calls) == arguments.READS
     for verb in sorted(calls):
         for words in calls[verb]:
-            call(run.world, words)
-            after = snapshot(run)
-            assert after[0] == before[0], words
-            if not may_be_served:  # there an agent takes the run up, and its rank writes on
-                assert after[1] == before[1], words
+            done = run.world.distui(*words)
+            assert "Traceback" not in done.err, done.err
+            assert snapshot(run) == before, words
     assert run.status()["state"] == state
     (listed,) = run.world.distui("ls", "--json").fine().json()
     assert listed["state"] == state
@@ -233,12 +190,6 @@ def test_reading_a_run_without_processes_changes_nothing(
     world: World, state: Callable[[World], Run]
 ) -> None:
     check_reading(state(world), STATES[state])
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("state", LIVE_STATES, ids=lambda state: state.__name__)
-def test_reading_a_live_run_changes_nothing(world: World, state: Callable[[World], Run]) -> None:
-    check_reading(state(world), LIVE_STATES[state], may_be_served=state is unserved)
 
 
 def beheaded(run: Path) -> None:
@@ -328,9 +279,11 @@ def test_a_lost_run_says_so_and_is_restarted_once_with_the_changes(world: World)
 
 
 @pytest.mark.real
-def test_orphans_are_named_and_stopped(world: World) -> None:
-    run = orphaned(world)
+def test_orphans_are_read_named_and_stopped(world: World) -> None:
+    run = live(world)
+    without_supervisors(run)
     (pid,) = run.marked()
+    check_reading(run, "lost")
     (listed,) = world.distui("ls", "--json").fine().json()
     assert listed["orphans"] == [pid]
     assert f"pid {pid}" in world.distui("ls").fine().out
