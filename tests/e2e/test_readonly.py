@@ -1,0 +1,27 @@
+"""A viewer that asked to look only cannot change the run, whatever it sends: the agent is the lock."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from doubles.served import doubled
+
+from distui.runners.model import CommandReceived, Hello, Stop
+from distui.runners.wire.client import SocketLink, encode
+
+
+async def test_readonly_is_a_lock_in_the_agent_too() -> None:
+    async with doubled() as (run, _):
+        await run.hooked()
+        path = Path(f"{run.agent.served.stem}.sock")
+        link = await SocketLink.connect(path, readonly=True)
+        assert [stamped async for stamped in link.events(follow=False)]
+        await link.close()
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(encode(Hello(readonly=True, telemetry=False)) + encode(Stop("s1")))
+        while b"read-only" not in (line := await reader.readline()):
+            assert line, "the agent hung up"
+        writer.close()
+        assert str(run.state.phase) == "running"
+        assert not run.all_of(CommandReceived)
