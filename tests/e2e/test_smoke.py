@@ -36,20 +36,6 @@ def test_a_training_is_launched_attached_to_restarted_adopted_diagnosed_and_stop
     check_journal(run, ["restarted", "stopped"])
 
 
-@pytest.mark.long
-def test_the_shipped_example_resumes_after_a_restart_and_a_killed_rank(world: World) -> None:
-    saving = ("--checkpoint-dir", str(world.work / "saved"), "--checkpoint-every", "5", "--steps", "100000")
-    script = (str(EXAMPLES / "chargpt.py"), *saving, "--step-delay", "0.02")
-    run = world.run("launch", "ddp", *LAUNCH, *script).healthy()
-    switch_nccl_logs(run)
-    restart(run, run.status())
-    assert "resumed from step" in run.file("node-0/attempt-002/rank-0.out").decode()
-    recover(run)
-    adopt(run)
-    stop(run)
-    check_journal(run, ["restarted", "failed", "stopped"])
-
-
 @pytest.mark.smoke
 @pytest.mark.xdist_group("smoke")
 def test_a_command_runs_in_the_foreground(world: World) -> None:
@@ -102,21 +88,6 @@ def restart(run: Run, before: dict[str, Any]) -> None:
     assert after["attempts"][1]["env_diff"]["MARK"] == "two"
     assert after["attempts"][1]["env_diff"]["MY_TOKEN"] == "***"
     assert run.file("node-0/attempt-001/rank-0.out").startswith(kept)
-
-
-def recover(run: Run) -> None:
-    """After kill -9 of a rank the policy restarts the group, and the ledger names the culprit."""
-    victim = run.pids()[1]
-    kill(victim, signal.SIGKILL)
-    after = run.eventually(lambda status: status["attempt"] == 3 and is_stepping(status))
-    failed = after["attempts"][1]
-    assert failed["outcome"] == "failed"
-    cause = failed["first_cause"]
-    assert (cause["rank"], cause["signal"], cause["pid"]) == (1, "SIGKILL", victim)
-    assert after["attempts"][2]["cause"] == "failure"
-    assert environment(after["ranks"][0]["pid"])["MARK"] == "two", (
-        "a restart by policy keeps the environment"
-    )
 
 
 def adopt(run: Run) -> None:
