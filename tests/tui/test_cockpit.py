@@ -15,13 +15,17 @@ from distui.runners.model import (
     AgentStarted,
     AttemptEnded,
     AttemptStarted,
+    CaughtUp,
     CommandDone,
     Dump,
+    Event,
     LogGrew,
     Outcome,
     RankChanged,
     RankPhase,
     Restart,
+    RunEnded,
+    RunPhase,
     SetNccl,
     Signal,
     Stop,
@@ -202,6 +206,24 @@ async def test_readonly_takes_away_every_key_that_changes_a_run(rig: Start, how:
         await it.press("colon", *"stop", "enter")
         assert isinstance(it.app.screen, RunScreen)
         assert it.link.commands == []
+
+
+async def test_a_watched_job_whose_processes_are_gone_has_ended(rig: Start) -> None:
+    text = "the job has ended: its processes are gone"
+    over: list[tuple[float, Event]] = [
+        (125.0, RankChanged(1, rank, RankPhase.ENDED, rank, 4711 + rank)) for rank in range(8)
+    ]
+    ended = [
+        *play.running()[:-1],
+        *over,
+        (126.0, CaughtUp(30)),
+        (126.1, RunEnded(RunPhase.ENDED, None, text)),
+    ]
+    async with shown(rig(ended), 120, 40) as it:
+        await it.until(lambda: "ENDED" in it.screen().splitlines()[0])
+        assert text in it.screen()
+        assert "● running" not in it.screen()
+        assert "lost" not in it.screen().lower()
 
 
 async def test_an_ended_run_offers_no_restart(rig: Start) -> None:
