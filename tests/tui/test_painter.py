@@ -95,17 +95,9 @@ def news(it: Rig, step: int) -> None:
 
 SIZES = ((80, 24), (120, 40), (200, 60))
 KEYS = ("m", "2", "question_mark", "escape", "3", "5", "1", "j", "d", "escape")
-USUAL = {*zip(SIZES, NAMES, strict=True)}
-"""Each size and each theme once."""
 
 
-@pytest.mark.parametrize(
-    ("size", "theme"),
-    [
-        pytest.param(*both, marks=() if both in USUAL else pytest.mark.long)
-        for both in product(SIZES, NAMES)
-    ],
-)
+@pytest.mark.parametrize(("size", "theme"), zip(SIZES, NAMES, strict=True))
 async def test_the_terminal_shows_what_textual_would(rig: Start, size: tuple[int, int], theme: str) -> None:
     async with shown(rig(play.running()), *size) as it:
         await it.until(lambda: "step 29" in it.screen())
