@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
 from each import for_each
 
 from distui.presets.load import load
+from distui.presets.workload import Counted
 from distui.tui.cli import main
+from distui.tui.verbs import advise
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "presets/examples/chargpt.py"
 
@@ -102,22 +103,23 @@ def test_nothing_fits_and_what_would_help(capsys: pytest.CaptureFixture[str]) ->
     assert out.endswith("Take a smaller model, or GPUs with more memory.\n")
 
 
-@pytest.mark.long
-@pytest.mark.torch
-def test_a_script_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    words = f"--script {EXAMPLE}:CharGPT --model-args layers=3,width=96,length=64 --gpus 2xT4 --python {sys.executable}"
+def test_a_script_is_counted(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Counted(
+        name="CharGPT", parameters=366_560, trainable=366_560, layers=3, hidden=96, vocab=128, largest=36_864,
+        largest_layer=111_840, embedding=18_432, blocks=335_520, head=12_608,
+    )  # fmt: skip
+    asked: list[tuple[object, ...]] = []
+    monkeypatch.setattr(advise, "count", lambda *words: asked.append(words) or found)
+    words = f"--script {EXAMPLE}:CharGPT --model-args layers=3,width=96 --gpus 2xT4 --python /p"
     code, out, _ = run(words, capsys)
-    assert code == 0
+    assert (code, asked) == (0, [("/p", str(EXAMPLE), "CharGPT", {"layers": 3, "width": 96})])
     lines = out.splitlines()
-    assert lines[0] == (
-        "CharGPT: 366,560 parameters: embedding 18,432, 3 layers 335,520 (the largest 111,840), rest 12,608"
-    )
-    assert lines[1] == "3 layers of 96, on 2 × T4 (16 GB)"
+    assert lines[:2] == [found.text, "3 layers of 96, on 2 × T4 (16 GB)"]
     assert f"    distui launch ddp --nproc-per-node 2 -- {EXAMPLE}" in lines
     code, out, _ = run(f"{words} --json", capsys)
-    found = json.loads(out)
-    assert (found["parameters"], found["layers"], found["hidden"], found["vocab"]) == (366_560, 3, 96, 128)
-    assert found["counted"]["embedding"] == 18_432
+    document = json.loads(out)
+    assert (document["parameters"], document["layers"], document["vocab"]) == (366_560, 3, 128)
+    assert document["counted"]["embedding"] == 18_432
 
 
 @for_each(
