@@ -20,6 +20,9 @@ from pathlib import Path
 import pytest
 from patience import HANG_S
 
+from distui.runners import local_agent
+from distui.tui.cli import main
+
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("presets", "runners", "tui")
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
@@ -208,21 +211,12 @@ def test_the_demo_works_without_torch(torchless: Path, clean: dict[str, str]) ->
     assert status["ranks"][0]["step"] is None, "no optimizer, no step"
 
 
-@pytest.mark.long
-def test_what_was_asked_for_is_not_replaced(torchless: Path, clean: dict[str, str]) -> None:
-    env = {**clean, "PATH": str(torchless)}
-    for words in (("--preset", "fsdp2"), ("--python", str(torchless / "python"))):
-        done = subprocess.run([torchless / "distui", "demo", "--detach", *words], env=env, capture_output=True,
-                              text=True, timeout=HANG_S, check=False)  # fmt: skip
-        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
-        assert "has no torch: install it there (`" in done.stderr
-
-
-@pytest.mark.long
-@pytest.mark.torch
-def test_the_demo_takes_an_interpreter_with_torch(torchless: Path, clean: dict[str, str]) -> None:
-    distui = torchless / "distui"
-    run(distui, "demo", "--detach", "--steps", "5", "--python", sys.executable, env=clean)
-    run(distui, "wait", "demo", "--timeout", f"{HANG_S:g}", env=clean)
-    ranks = json.loads(run(distui, "status", "demo", "--json", env=clean))["ranks"]
-    assert [(one["state"], one["step"]) for one in ranks] == [("succeeded", 5)] * 2
+def test_without_torch_a_named_preset_or_python_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(local_agent, "_torch_version", lambda python: None)
+    for words in (("--preset", "fsdp2"), ("--python", sys.executable)):
+        assert main(["demo", "--detach", *words]) == 2
+        (sentence,) = capsys.readouterr().err.splitlines()
+        assert "has no torch: install it there (`" in sentence
