@@ -49,7 +49,7 @@ def series(path: Path, name: str) -> list[tuple[dict[str, str], float]]:
     """The samples of that name in a file; [] before it is there."""
     if not path.exists():
         return []
-    families = text_string_to_metric_families(path.read_text())  # type: ignore[no-untyped-call]
+    families = text_string_to_metric_families(path.read_text())
     samples = [sample for family in families for sample in family.samples]
     return [(sample.labels, sample.value) for sample in samples if sample.name == name]
 
@@ -72,7 +72,10 @@ async def test_a_file_follows_the_run_to_its_end_once_its_directory_is_there() -
             await run.until(lambda _: not texts_of(run, "metrics-export"))
             path = folder / f"distui-{run.state.run}.prom"
             await run.until(lambda _: len(series(path, "distui_rank_step_duration_seconds")) == 2)
-            assert [labels["rank"] for labels, _ in series(path, "distui_rank_step_duration_seconds")] == ["0", "1"]
+            assert [labels["rank"] for labels, _ in series(path, "distui_rank_step_duration_seconds")] == [
+                "0",
+                "1",
+            ]
             assert state_of(path) == "running"
             assert path.stat().st_mode & 0o777 == 0o644
             ((labels, value),) = series(path, "distui_run_info")

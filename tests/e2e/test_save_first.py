@@ -31,7 +31,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def saved_then_restarted(run: Served, seconds: float = 2.0) -> CommandDone:
-    return await saving.saved_then(Restart("r"), seconds, run.send)
+    return await saving.saved_then(Restart("r"), seconds, run.link.send)
 
 
 async def test_a_new_checkpoint_is_waited_for_and_an_old_one_is_no_answer() -> None:

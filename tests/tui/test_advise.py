@@ -109,7 +109,12 @@ def test_a_script_is_counted(capsys: pytest.CaptureFixture[str], monkeypatch: py
         largest_layer=111_840, embedding=18_432, blocks=335_520, head=12_608,
     )  # fmt: skip
     asked: list[tuple[object, ...]] = []
-    monkeypatch.setattr(advise, "count", lambda *words: asked.append(words) or found)
+
+    def count(*words: object) -> Counted:
+        asked.append(words)
+        return found
+
+    monkeypatch.setattr(advise, "count", count)
     words = f"--script {EXAMPLE}:CharGPT --model-args layers=3,width=96 --gpus 2xT4 --python /p"
     code, out, _ = run(words, capsys)
     assert (code, asked) == (0, [("/p", str(EXAMPLE), "CharGPT", {"layers": 3, "width": 96})])
