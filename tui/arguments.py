@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import json
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 from ..runners.launch.options import ABOUT, HOSTS, NODES, RUN, LaunchOption, option
@@ -595,6 +596,18 @@ def _mcp(verbs: Verbs) -> None:
 def names_hosts(options: argparse.Namespace) -> bool:
     """Whether the user named hosts."""
     return options.hosts is not None or options.hostfile is not None
+
+
+HANDED_OVER = "DISTUI_HANDED_OVER"
+"""Values of --env as JSON: an argument every user of the host could read, a variable of its own name would act on distui
+and on all that it starts."""
+
+
+def take_over(options: argparse.Namespace, environ: MutableMapping[str, str]) -> None:
+    """Add to --env what HANDED_OVER holds, and remove it from the environment."""
+    values: dict[str, str] = json.loads(environ.pop(HANDED_OVER, "{}"))
+    if values:
+        options.env += [f"{name}={value}" for name, value in values.items()]
 
 
 def cloud_words(options: argparse.Namespace) -> list[str]:

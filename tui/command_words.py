@@ -70,7 +70,7 @@ def understood(
     own, behind = list(words), None if rest is None else list(rest)
     if own and own[0] in (*PLANS, "exec"):
         own, behind = _with_script(own, behind, is_file, presumed)
-    own = [_dashed(word) for word in own]
+    own = [dashed(word) for word in own]
     if own[:1] == ["tag"]:
         own = [_tag_gone(word) for word in own]
     first = [word for word in GLOBAL if word in own]
@@ -83,8 +83,8 @@ def understood(
     return CommandWords(own, behind)
 
 
-def _dashed(word: str) -> str:
-    """torchrun takes --nproc_per_node as well as --nproc-per-node; no option of ours has an underscore."""
+def dashed(word: str) -> str:
+    """An option with dashes in its name: torchrun takes --nproc_per_node, too, and no option of ours has underscores."""
     name, equals, value = word.partition("=")
     return f"{name.replace('_', '-')}{equals}{value}" if re.fullmatch(r"--[a-z]\w*", name) else word
 
@@ -124,7 +124,7 @@ def _with_script(
         raise WrongUsage(
             f"{quoted(command[0])} is no script that is there: `distui {corrected}` if it is one"
         )
-    own = [word for word in command[1:] if _dashed(word).partition("=")[0] in switches.keys() | set(GLOBAL)]
+    own = [word for word in command[1:] if dashed(word).partition("=")[0] in switches.keys() | set(GLOBAL)]
     if own:
         corrected = shlex.join([*words[:at], "--", *command])
         raise WrongUsage(
@@ -149,7 +149,7 @@ def _positions(words: Sequence[str], switches: Mapping[str, bool], enough: int) 
     at = 1
     while at < len(words):
         word = words[at]
-        name, equals, _ = _dashed(word).partition("=")
+        name, equals, _ = dashed(word).partition("=")
         if word.startswith("-") and word != "-":
             full = [name] if name in switches else [flag for flag in switches if flag.startswith(name)]
             if not full and len(places) < enough:

@@ -21,7 +21,7 @@ from patience import HANG_S
 
 from distui.runners.logs import grep, search
 from distui.tui.mcp import tool_server, tools
-from distui.tui.mcp.verb_calls import Take, VerbEnd
+from distui.tui.mcp.verb_calls import CallError, Take, VerbEnd
 
 from .runs import DISTUI, EXAMPLES, Text, World, contents, gone, until
 from .written import Attempt, without_agent, write
@@ -95,7 +95,7 @@ def serve(world: World, check: Callable[[Caller], Awaitable[None]], *, control: 
         cwd: str = "",
     ) -> VerbEnd:
         if "\0" in "".join(words) or (cwd and not Path(cwd).is_dir()):
-            raise tool_server.CallError(f"cannot be started in {cwd}, or with a null byte")
+            raise CallError(f"cannot be started in {cwd}, or with a null byte")
         done = world.distui(*words, env=env, cwd=Path(cwd) if cwd else None)
         enough = not take(done.out.encode())
         lines = [line.removeprefix("distui: ") for line in done.err.splitlines() if line.strip()]
@@ -317,7 +317,7 @@ async def check_mistakes(caller: Caller) -> None:
         ("plan", {"preset": "ddp", "script": "no.py"}, 2, "no.py"),
         ("plan", {"preset": "ddp", "script": DDP, "cwd": "/nowhere"}, 2, "/nowhere"),
         ("lint", {}, 2, "Nothing to check"),
-        ("plan", {"preset": "ddp", "script": DDP, "options": ["--help"]}, 2, "no JSON"),
+        ("plan", {"preset": "ddp", "script": DDP, "options": ["--help"]}, 2, "no option '--help'"),
         ("presets", {"action": "show", "name": "dpd"}, 2, "dpd"),
         ("advise", {"gpus": "8xFOO", "params": "7B"}, 2, "FOO"),
         ("diagnose", {"files": ["/nowhere.log"]}, 3, "nowhere"), ("obey", {}, 2, "obey"),
@@ -337,8 +337,11 @@ def test_notes_tags_and_the_same_launch_again(somebody: World) -> None:
         assert (await caller.data("tag", run="train", add=["good", "bad"]))["tags"] == ["bad", "good"]
         assert (await caller.data("tag", run="train", remove=["bad"]))["tags"] == ["good"]
         assert "begins with a dash" in (await caller.refusal("tag", run="train", add=["-good"]))[0]
-        begun = await caller.data("rerun", run="train", name="again", env={"COLOUR": "red"})
+        env = {"A_TOKEN": SECRET, "COLOUR": "red"}
+        begun = await caller.data("rerun", run="train", name="again", env=env)
         assert begun["name"] == "again"
+        planned = json.loads((Path(begun["path"]) / "plan.json").read_text())["env"]
+        assert (planned["A_TOKEN"], planned["COLOUR"]) == ("***", "red")
 
     with without_agent():
         serve(somebody, check, control=True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import anyio
+import anyio.to_thread
 from pydantic import Field
 
-from ...presets.secrets import holds_secret
+from .launch_words import OptionError, option_words
 from .tool_server import Refused, ToolServer, Verbs, serve, skill
 
 Answer = dict[str, Any]
@@ -39,7 +42,10 @@ Types = Annotated[
     Texts, Field(description="Only these types, as in RankChanged, FindingRaised, AttemptBegan")
 ]
 After = Annotated[int, Field(ge=0, description="Only events with a larger `seq`")]
-Metrics = Annotated[Texts, Field(description="As in gpu.util, rank.step_s, train; left out: all")]
+Metrics = Annotated[
+    Texts,
+    Field(description="As in gpu.util or train.loss; gpu, rank, host, train: all of one; left out: all"),
+]
 Last = Annotated[str, Field(description="Only this long, as in 10m or 2h")]
 Moment = Annotated[str, Field(description="10m (ago), 12:40, an ISO date or unix seconds")]
 Gpus = Annotated[Numbers, Field(description="Only these GPUs")]
@@ -62,7 +68,10 @@ Words = Annotated[Texts, Field(description="Words of the script, as in ['--lr', 
 Hosts = Annotated[Texts, Field(description="Hosts, by ssh; of a launch one node each, the head first")]
 Settings = Annotated[Texts, Field(description="Fields of the preset, each FIELD=VALUE")]
 Options = Annotated[
-    Texts, Field(description="Further options word by word, as `distui launch --help` has them")
+    Texts,
+    Field(
+        description="Further options word by word, in full, as `distui launch --help` has them: --nnodes 2"
+    ),
 ]
 Processes = Annotated[str | int, Field(description="Ranks on each node: a number, gpu, cpu or auto")]
 Python = Annotated[str, Field(description="Interpreter of the training environment")]
@@ -114,35 +123,39 @@ def _plain(words: Sequence[str], what: str) -> list[str]:
     return list(words)
 
 
-def _launched(script: str, args: Sequence[str], options: Sequence[str]) -> list[str]:
+async def _files(words: Sequence[str], cwd: str = "") -> list[str]:
+    """Files and folders that are read to their end. Raises Refused for a pipe or a device, which may have none."""
+    for word in words:
+        try:
+            about = await anyio.to_thread.run_sync(os.stat, os.path.join(cwd, word))
+        except (OSError, ValueError):
+            continue  # the verb says what is wrong with it
+        if not (stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode)):
+            raise Refused(f"{word!r} is a pipe or a device, which may never end: name a file")
+    return list(words)
+
+
+async def _launched(
+    verbs: Verbs, verb: str, script: str, args: Sequence[str], options: Sequence[str], cwd: str
+) -> list[str]:
     """The end of a command line of launch, plan and lint. Raises Refused."""
-    if "--" in options:
-        raise Refused("-- is no option: `script` and `args` are what stands behind it")
-    return [*options, "--", script, *args]
+    try:
+        written = option_words(verb, options, control=verbs.control)
+    except OptionError as error:
+        raise Refused(str(error)) from None
+    return [*written, "--", *await _files([script], cwd), *args]
 
 
-def _checked(verbs: Verbs, options: Sequence[str], python: str = "", script: str = "") -> None:
-    """What a verb that starts no run would execute nevertheless. Raises Refused."""
-    for word in options:
-        name = word.partition("=")[0]
-        for option in ("--python", "--ssh-config"):
-            if len(name) > 2 and option.startswith(name):
-                verbs.executes(f"what {option} names")
-    if python:
-        verbs.executes("the interpreter that `python` names")
-    if script:
-        verbs.executes("the file that `script` names")
-
-
-def _variables(
-    env: Mapping[str, str] | None, nccl: Mapping[str, str] | None
-) -> tuple[list[str], dict[str, str]]:
-    """Options for variables, and those that stand in the verb's environment: every user can read its arguments."""
-    given = env or {}
-    hidden = {name: value for name, value in given.items() if holds_secret(name, value)}
-    shown = [f"{name}={value}" for name, value in given.items() if name not in hidden]
-    of_nccl = [f"{name}={value}" for name, value in (nccl or {}).items()]
-    return [*_repeat("--env", shown), *_repeat("--nccl", of_nccl)], hidden
+def _placed(
+    nproc_per_node: str | int,
+    hosts: Sequence[str],
+    settings: Sequence[str],
+    nccl: Mapping[str, str] | None = None,
+) -> list[str]:
+    """What launch, plan and lint take beside the options word by word; variables have their own way, see HANDED_OVER."""
+    words = [*_option("--nproc-per-node", nproc_per_node), *_option("--hosts", ",".join(hosts))]
+    words += [*_repeat("--set", settings)]
+    return words + _repeat("--nccl", [f"{name}={value}" for name, value in (nccl or {}).items()])
 
 
 class ReadingTools:
@@ -170,7 +183,7 @@ class ReadingTools:
         exit_code 1: a cause is an error, or the run is lost.
         """
         if files:
-            words = ["diagnose", *_plain(files, "file"), "--json"]
+            words = ["diagnose", *_plain(await _files(files), "file"), "--json"]
             return await self._verbs.document(words, None, at, offset, limit_s=300.0)
         return await self._verbs.document(["diagnose", "--json"], run, at, offset, limit_s=300.0)
 
@@ -307,17 +320,10 @@ class CheckingTools:
         offset: Offset = 0,
     ) -> Answer:
         """What `launch` would do, and starts nothing: commands of the ranks, environment with its origins, findings."""
-        _checked(self._verbs, options)
-        variables, hidden = _variables(env, nccl)
-        words = [
-            "plan",
-            *_plain([preset], "preset"),
-            "--json",
-            *_option("--nproc-per-node", nproc_per_node),
-        ]
-        words += [*_option("--hosts", ",".join(hosts)), *_repeat("--set", settings), *variables]
-        words += _launched(script, args, options)
-        return await self._verbs.document(words, None, at, offset, cwd=cwd, env=hidden)
+        words = ["plan", *_plain([preset], "preset"), "--json"]
+        words += _placed(nproc_per_node, hosts, settings, nccl)
+        words += await _launched(self._verbs, "plan", script, args, options, cwd)
+        return await self._verbs.document(words, None, at, offset, cwd=cwd, env=env)
 
     async def lint(
         self,
@@ -337,14 +343,13 @@ class CheckingTools:
 
         It executes nothing. exit_code 1: an error is among the findings.
         """
-        _checked(self._verbs, options)
         if files:
-            words = ["lint", *_plain(files, "file"), "--json"]
+            words = ["lint", *_plain(await _files(files, cwd), "file"), "--json"]
         elif command or not preset:
             words = ["lint", "--json", "--", *command]
         else:
-            words = ["lint", *_plain([preset], "preset"), "--json", *_repeat("--set", settings)]
-            words += [*_option("--nproc-per-node", nproc_per_node), *_launched(script, args, options)]
+            words = ["lint", *_plain([preset], "preset"), "--json", *_placed(nproc_per_node, (), settings)]
+            words += await _launched(self._verbs, "lint", script, args, options, cwd)
         return await self._verbs.document(words, None, at, offset, cwd=cwd)
 
     async def doctor(
@@ -360,7 +365,8 @@ class CheckingTools:
 
         exit_code 1: an error is among the findings.
         """
-        _checked(self._verbs, (), python)
+        if python:
+            self._verbs.executes("the interpreter that `python` names")
         words = ["doctor", *_plain([run] if run else [], "run"), "--json", *_option("--python", python)]
         words += [*_option("--hosts", ",".join(hosts)), *([] if pairs else ["--no-pairs"])]
         return await self._verbs.document(words, None, at, offset, limit_s=600.0)
@@ -400,7 +406,8 @@ class CheckingTools:
 
         exit_code 1: none fits.
         """
-        _checked(self._verbs, (), script=script)
+        if script:
+            self._verbs.executes("the file that `script` names")
         words = [
             "advise",
             f"--gpus={gpus}",
@@ -439,11 +446,10 @@ class ControlTools:
         cwd: Cwd = "",
     ) -> Answer:
         """Start a script under a preset, and return at once: `run`, `name`, `path`. `plan` shows before what it does."""
-        variables, hidden = _variables(env, nccl)
         words = ["launch", *_plain([preset], "preset"), "--json", "--detach", *_option("--name", name)]
-        words += [*_option("--nproc-per-node", nproc_per_node), *_option("--hosts", ",".join(hosts))]
-        words += [*_repeat("--set", settings), *variables, *_launched(script, args, options)]
-        return await self._verbs.command(words, None, cwd=cwd, env=hidden)
+        words += _placed(nproc_per_node, hosts, settings, nccl)
+        words += await _launched(self._verbs, "launch", script, args, options, cwd)
+        return await self._verbs.command(words, None, cwd=cwd, env=env)
 
     async def restart(
         self,
@@ -454,10 +460,9 @@ class ControlTools:
         reachable: Reachable = False,
     ) -> Answer:
         """Restart every rank in place, with a changed environment if one is given. Work since a checkpoint is lost."""
-        variables, hidden = _variables(env, None)
-        words = ["restart", "--yes", "--json", *variables, *_repeat("--env-from-shell", list(hidden))]
-        words += [*_repeat("--unset", unset), *_option("--save-first", save_first)]
-        return await self._verbs.command([*words, *_option("--reachable", reachable)], run, env=hidden)
+        words = ["restart", "--yes", "--json", *_repeat("--unset", unset)]
+        words += [*_option("--save-first", save_first), *_option("--reachable", reachable)]
+        return await self._verbs.command(words, run, env=env)
 
     async def nccl(
         self,
@@ -487,14 +492,8 @@ class ControlTools:
         name: Name = "",
     ) -> Answer:
         """Repeat a launch as a new run, with changes, and return at once. A run that is live needs another `name`."""
-        variables, hidden = _variables(env, None)
-        if hidden:
-            raise Refused(
-                f"rerun takes no secrets: have {', '.join(hidden)} in the environment of this server"
-            )
-        words = ["rerun", "--json", "--detach", *_repeat("--set", settings), *variables]
-        words += [*_repeat("--unset", unset), *_option("--name", name)]
-        return await self._verbs.command(words, run)
+        words = ["rerun", "--json", "--detach", *_repeat("--set", settings), *_repeat("--unset", unset)]
+        return await self._verbs.command([*words, *_option("--name", name)], run, env=env)
 
     async def profile(
         self, run: str, ranks: Ranks = (), steps: ProfiledSteps = 3, timeout: GiveUp = None

@@ -22,6 +22,12 @@ MOST_SENTENCES = 64 << 10
 END_SECONDS = 5.0
 """How long a verb may take to leave in order."""
 
+SEARCHED = (
+    "PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX",
+)  # fmt: skip
+"""Variables with folders of programs, libraries and modules. An empty or relative entry (the rest of
+`LD_LIBRARY_PATH=/x:$LD_LIBRARY_PATH`, for one) means the working directory, which a model chooses by `cwd`."""
+
 _running: set[Process] = set()
 
 Take = Callable[[bytes], bool]
@@ -57,6 +63,16 @@ class Printed:
         return self.whole
 
 
+def anchored(env: Mapping[str, str], folder: str) -> dict[str, str]:
+    """The environment with each entry of SEARCHED as it is seen from `folder`, whatever the working directory is."""
+    anchors = {
+        name: os.pathsep.join(os.path.join(folder, entry) for entry in env[name].split(os.pathsep))
+        for name in SEARCHED
+        if env.get(name)
+    }
+    return {**env, **anchors}
+
+
 async def run_verb(
     words: Sequence[str], take: Take, *, limit_s: float, env: Mapping[str, str] | None = None, cwd: str = ""
 ) -> VerbEnd:
@@ -65,11 +81,15 @@ async def run_verb(
     command = [sys.executable, "-P", "-m", __package__.rpartition(".")[0], *words]
     try:
         process = await anyio.open_process(
-            command, stdin=subprocess.DEVNULL, cwd=cwd or None, env={**os.environ, **(env or {})}
+            command,
+            stdin=subprocess.DEVNULL,
+            cwd=cwd or None,
+            env=anchored({**os.environ, **(env or {})}, os.getcwd()),
         )
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        raise CallError(f"`distui {verb}` cannot be started in {cwd or os.getcwd()}: {why}") from None
+        where = f" in {cwd}" if cwd else ""
+        raise CallError(f"`distui {verb}` cannot be started{where}: {why}") from None
     _running.add(process)
     try:
         with anyio.fail_after(limit_s):

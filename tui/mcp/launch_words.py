@@ -1,0 +1,53 @@
+"""Options that a model writes for `plan`, `lint` and `launch`, as words that the verb can read in one way only. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...presets.finding import did_you_mean
+from ...runners.launch.options import options as launch_options
+from ..command_words import dashed
+
+READING = frozenset((
+    "--nnodes", "--num-nodes", "--nproc-per-node", "--on", "--set", "--adopt", "--port", "-m", "--module",
+    "--no-python", "--name", "--env", "--nccl", "--nccl-preset", "--env-on", "--no-hook", "--signal", "--grace",
+    "--save-on", "--notify", "--log-cap", "--restarts", "--hosts", "--head-addr", "--gpus", "--cpus",
+    "--memory", "--spot", "--region", "--image", "--network-tier", "--any-of", "--cluster", "--workdir",
+    "--setup", "--mount", "--autostop", "--managed", "--retry-until-up",
+))  # fmt: skip
+"""Options of `plan` and `lint` on a server that only reads: they execute nothing, and open no file that they name."""
+
+
+class OptionError(Exception):
+    """The options cannot be used; the text is a sentence."""
+
+
+def option_words(verb: str, words: Sequence[str], *, control: bool) -> list[str]:
+    """Each option in full, with its value in the same word. Raises OptionError.
+
+    `control`: all options of the verb may be used, else those of READING.
+    """
+    table = {flag: option for option in launch_options(verb) for flag in option.flags}
+    left, written = list(words), list[str]()
+    while left:
+        flag, equals, value = dashed(left.pop(0)).partition("=")
+        if flag not in table:
+            near = did_you_mean(flag, table)
+            hint = f"{near} " if near else ""
+            raise OptionError(f"{verb} has no option {flag!r}: {hint}write options in full, as --nnodes 2")
+        if not control and flag not in READING:
+            raise OptionError(
+                f"{flag} can execute a program or open a file, and this server only reads: "
+                "start it with `distui mcp --allow-control`"
+            )
+        if not table[flag].takes:
+            if equals:
+                raise OptionError(f"{flag} takes no value: leave out ={value}")
+            written.append(flag)
+            continue
+        if not equals:
+            if not left:
+                raise OptionError(f"{flag} needs a value: {flag} {table[flag].takes}")
+            value = left.pop(0)
+        written.append(f"{flag}={value}")
+    return written
