@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
+from ...presets.finding import sentence
 from .. import clock, profiling, run_directories, saving
 from ..agentless import forced_stop
 from ..daemon import (
@@ -115,10 +116,8 @@ def beside(answers: Sequence[Answer]) -> str:
 
 def needs_all(silent: Sequence[str]) -> str:
     """Why nothing was restarted."""
-    return (
-        f"a restart needs every node, and nothing was restarted: {'; '.join(silent)}. "
-        "Wait for it, or go on without it with --reachable"
-    )
+    why = sentence(f"a restart needs every node, and nothing was restarted: {'; '.join(silent)}")
+    return f"{why} Wait for it, or go on without it with --reachable"
 
 
 def not_running(attempt: int, missing: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distui.runners.hub.commands import Answer, route, together
+from distui.runners.hub.commands import Answer, needs_all, route, together
 from distui.runners.hub.merged_run import GIVE_UP_S, NodeEnding, Whole, ending
 from distui.runners.model import Clause, CommandDone, FirstCause, LinkState, RunEnded, RunPhase, sentence
 
@@ -23,6 +23,13 @@ def test_a_command_goes_where_its_ranks_are() -> None:
     assert route((), NODES) == {0: (), 1: ()}
     assert route((3, 0, 2), NODES) == {1: (3, 2), 0: (0,)}
     assert route((7,), NODES) == "there is no running rank 7"
+
+
+def test_a_question_in_a_reason_is_no_end_and_a_period() -> None:
+    assert needs_all(["node 1 (h1): is its sshd up, and the port right?"]) == (
+        "a restart needs every node, and nothing was restarted: node 1 (h1): is its sshd up, and the port right? "
+        "Wait for it, or go on without it with --reachable"
+    )
 
 
 def test_what_all_say_of_their_ranks_is_said_once() -> None:
