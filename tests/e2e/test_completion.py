@@ -42,6 +42,7 @@ AT_TAB = {
     "distui ls ag": ["age\\<", "age\\>"],
     "distui ls -w state:failed pres": ["preset:"],
     "distui ls state:fai": ["state:failed"],
+    "distui ls state:hu": ["state:hung"],
     "distui ls preset:min": ["preset:mine"],
     "distui ls tag:": ["tag:good", "tag:v2"],
     "distui tag night +": ["+good", "+v2"],
@@ -160,6 +161,12 @@ def check_shell(somebody: World, argv: list[str], begin: str) -> None:
         screen.ended()
     finally:
         screen.close()
+
+
+def test_bash_offers_no_files_where_no_run_fits(somebody: World) -> None:
+    """Its own completion would, as for `distui stop` where no run is live."""
+    script = somebody.distui("completion", "bash").fine().out
+    assert "complete -o nospace -F " in script
 
 
 def test_a_shell_is_taken_from_the_environment_or_asked_for(somebody: World) -> None:

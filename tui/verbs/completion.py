@@ -41,7 +41,9 @@ def script(options: argparse.Namespace) -> int:
     shell = options.shell or os.path.basename(os.environ.get("SHELL", ""))
     if shell not in SHELLS:
         raise RunError(f"which shell? `distui completion {SHELLS[0]}`, {SHELLS[1]} or {SHELLS[2]}")
-    sys.stdout.write(shellcode(["distui"], shell=shell).lstrip("\n"))
+    # Without bash's own completion, which offers files where no run fits.
+    text = shellcode(["distui"], shell=shell, complete_arguments=["-o", "nospace"])
+    sys.stdout.write(text.lstrip("\n"))
     return 0
 
 
@@ -151,8 +153,8 @@ def _filters(prefix: str, **asked: Any) -> Words:
         ways = ((name, ":" if about.kind == "text" else "<>") for name, about in FIELDS.items())
         return [f"{contrary}{name}{sign}" for name, signs in ways for sign in signs]
     values: Mapping[str, Callable[[], Words]] = {
-        "state": lambda: STATES, "preset": presets, "tag": _tags, "host": lambda: hosts(**asked),
-        "name": lambda: runs("ls"),
+        "state": lambda: [state.rstrip("?") for state in STATES], "preset": presets, "tag": _tags,
+        "host": lambda: hosts(**asked), "name": lambda: runs("ls"),
     }  # fmt: skip
     return [f"{contrary}{field}:{value}" for value in values.get(field, _nothing)()]
 
