@@ -40,6 +40,22 @@ def test_a_row_a_series() -> None:
     assert lines(shown[:1], 1.0, utf8=True)[1].endswith("▁▁▁▁▁▁▁▁▅▅▅▅▅▅▅▅████████")
 
 
+@for_each(
+    ("word", "hint"),
+    [
+        ("loss", "did you mean train.loss? `"), ("step_s", "did you mean rank.step_s or train.step_s? `"),
+        ("gpu.utl", "did you mean gpu.util? `"), ("zzz", "there is no metric 'zzz': `"),
+    ],
+)  # fmt: skip
+def test_a_metric_that_is_not_there_is_one_that_is_meant(
+    word: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["metrics", "night", word]) == 2
+    told = capsys.readouterr().err
+    assert hint.lower() in told.lower()
+    assert told.endswith("`distui metrics --list` lists all\n")
+
+
 def test_a_word_that_a_run_is_called_by_means_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str | None] = []
 

@@ -67,6 +67,15 @@ def test_every_key_has_a_guide_whose_example_it_takes() -> None:
         assert not guide.about.endswith(".")
 
 
+def test_a_preset_that_nobody_has_made_is_named(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text('[launch]\npreset = "dpd"\n')
+    assert main(["settings"]) == 1
+    told = capsys.readouterr().err
+    assert told.endswith("launch.preset: there is no preset dpd here; did you mean ddp?\n")
+    file.write_text('[launch]\npreset = "ddp"\n')
+    assert main(["settings"]) == 0
+
+
 def test_the_example_changes_nothing_until_a_comment_is_taken_away(file: Path) -> None:
     file.write_text(example())
     assert load(file) == (UserSettings(), [])

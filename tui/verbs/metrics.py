@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from ...presets.finding import nearest_names
 from ...runners import clock, run_directories
 from ...runners.errors import RunError
 from ...runners.formatting import NA, plural, size_text
@@ -40,7 +41,9 @@ def metrics(options: argparse.Namespace) -> int:
         names.insert(0, options.run)  # RUN was left out
         options.run = None
     if strange := unknown(names):
-        raise RunError(f"there is no metric {strange[0]!r}: `distui metrics --list` lists all")
+        raise RunError(
+            f"there is no metric {strange[0]!r}: {_meant(strange[0])}`distui metrics --list` lists all"
+        )
     if options.list and options.run is None:
         return _print_names(list(METRICS), options.json)
 
@@ -68,6 +71,12 @@ def metrics(options: argparse.Namespace) -> int:
     utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8" and not options.ascii
     sys.stdout.write("\n".join(lines(shown, window.seconds, utf8)) + "\n")
     return 0
+
+
+def _meant(word: str) -> str:
+    """A question with the metrics that a word may mean: `loss` is train.loss; "" without any."""
+    near = [name for name in METRICS if name.endswith(f".{word}")] or nearest_names(word, METRICS, 0.6, 1)
+    return f"did you mean {' or '.join(near)}? " if near else ""
 
 
 def _is_run(name: str) -> bool:

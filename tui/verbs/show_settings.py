@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ...presets.sanitize import LONGEST, clean_text
+from ...presets.finding import PresetError, nearest_or_all
+from ...presets.load import library
+from ...presets.sanitize import LONGEST, clean_text, quoted
 from ...presets.secrets import mask_text
 from ...runners import retention
 from ...runners.launch import launch_settings
@@ -50,7 +52,7 @@ def settings(options: argparse.Namespace) -> int:
     export = export_settings.load()
     if export.otlp is not None and not export_settings.is_installed():
         problems.append(export_settings.MISSING)
-    problems += _unreadable_secrets(path, export)
+    problems += [*_unknown_preset(path), *_unreadable_secrets(path, export)]
     whole = document(chosen, _of_runs(export), str(path), problems)
     if options.json:
         sys.stdout.write(json.dumps(whole) + "\n")
@@ -63,6 +65,21 @@ def settings(options: argparse.Namespace) -> int:
     for problem in problems:
         complain(problem)
     return 1 if problems else 0
+
+
+def _unknown_preset(path: Path) -> Iterator[str]:
+    """The preset of a launch, if it cannot be used from this directory."""
+    name = launch_settings.load().preset
+    try:
+        presets = library()
+    except PresetError as error:
+        yield str(error)
+        return
+    if name in presets.problems:
+        yield presets.problems[name]
+    elif name and name not in presets.names:
+        hint = nearest_or_all(name, presets.names) or "; `distui presets` lists them"
+        yield f"{path}: {PRESET}: there is no preset {quoted(name)} here{hint}"
 
 
 def _unreadable_secrets(path: Path, export: MetricsExport) -> Iterator[str]:
