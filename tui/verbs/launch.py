@@ -281,10 +281,12 @@ def _warn(plan: Plan, options: argparse.Namespace) -> None:
 
 def outcome(entry: run_directories.Entry) -> int:
     """The training's own outcome, said on a line, where it has one already; else 0."""
+    from .runs import ended_line  # `begin` has loaded it
+
     state = entry.state()
     if not state.phase.ended:
         return 0
-    sys.stdout.write(f"{state.name} {state.phase}: {clean_text(state.end_text)}\n")
+    sys.stdout.write(f"{ended_line(state)}\n")
     return 0 if state.phase is RunPhase.SUCCEEDED else 1
 
 
@@ -409,7 +411,7 @@ def _anything(options: argparse.Namespace, name: str, error: NoTorchError) -> Pr
         "`distui exec` does any command: no ranks, no restarts in place, no step of an optimizer."
     )
     remedy = (
-        f"To see a training on {options.nproc_per_node} ranks: {error.install}, or "
+        f"To see ranks train: {error.install}, or "
         "`distui demo --python PATH` with a Python that has torch."
     )
     notes = (nothing, remedy)

@@ -166,6 +166,14 @@ def wait(options: argparse.Namespace) -> int:
     return status
 
 
+def ended_line(state: RunState) -> str:
+    """Name and outcome of a run that has ended, with the reason if there is one."""
+    why = clean_text(state.end_text)
+    return (
+        f"{state.name} {state.phase}" if why == str(state.phase) else f"{state.name} {state.phase}: {why}"
+    )
+
+
 async def _wait(link: Link, until: str, state: RunState, as_json: bool) -> int:
     await follow_until(link, until, state)
     if until != "done" and reached(state, until):
@@ -177,9 +185,11 @@ async def _wait(link: Link, until: str, state: RunState, as_json: bool) -> int:
         raise UnreachableError(
             next((item.text for item in state.findings.values() if item.id == "no-agent"), "no agent")
         )
-    if state.phase is RunPhase.SUCCEEDED and state.attempts and state.attempts[-1].idle and not as_json:
-        sys.stdout.write(clean_text(f"{state.name}: {state.end_text}") + "\n")
-    return 0 if state.phase is RunPhase.SUCCEEDED else 1
+    succeeded = state.phase is RunPhase.SUCCEEDED
+    idle = bool(state.attempts and state.attempts[-1].idle)
+    if not as_json and (idle or not succeeded):
+        sys.stdout.write(f"{ended_line(state)}\n")
+    return 0 if succeeded else 1
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,20 @@
+"""`distui wait` on runs that have ended: the exit code, and the sentence that says why."""
+
+from __future__ import annotations
+
+from distui.runners.model import Outcome
+
+from .runs import World
+from .written import Attempt, write
+
+
+def test_a_wait_says_how_a_run_ended_that_did_not_succeed(world: World) -> None:
+    words = ("exec", "--name", "night", "--", "true")
+    write(world, *words, attempts=[Attempt(outcome=Outcome.FAILED, text="CUDA out of memory")])
+    done = world.distui("wait", "night")
+    assert (done.code, done.err) == (1, "")
+    assert done.out.startswith("night failed: ")
+    assert done.out.count("\n") == 1
+    assert world.distui("wait", "night", "--json").json()["state"] == "failed"
+    write(world, "exec", "--name", "good", "--", "true")
+    assert (world.distui("wait", "good").fine().out, world.distui("wait", "good").code) == ("", 0)
