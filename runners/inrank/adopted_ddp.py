@@ -33,6 +33,7 @@ from .accumulated_steps import AccumulatedSteps
 from .adopted import AdoptionError, adopted, gives_closure, initialising, where
 from .adopted_fsdp import AdoptedFSDP, prepared
 from .agreement import Agreement
+from .averaged_passes import AveragedPasses
 from .parallelize import data
 from .parallelize.settings import LAYERS, ParallelizeError, Settings, current, name_of
 from .peer_service import PeerService, ScriptEnd
@@ -408,6 +409,8 @@ class Adoption:
                 f"to {kind.__module__}.{kind.__name__}, which steps at {where()}: it shards what {', '.join(BY_ELEMENT)}"
                 " of torch update, element by element"
             )
+        elif model.is_local:
+            why = f"at {where()}: the last pass was in no_sync(), and its gradients were not averaged"
         elif closure:
             why = (
                 f"at {where()}: the script gives step() a closure, which computes gradients during the step"
@@ -453,7 +456,7 @@ def _without_hooks(theirs: Call) -> Call:
             state[name] = OrderedDict(
                 (number, hook)
                 for number, hook in hooks
-                if not isinstance(getattr(hook, "__self__", None), ShardedSteps)
+                if not isinstance(getattr(hook, "__self__", None), (ShardedSteps, AveragedPasses))
             )
         return state
 

@@ -158,6 +158,8 @@ class AdoptedFSDP(DistributedDataParallel):  # type: ignore[misc]
         self._trained = {name: p.requires_grad for name, p in self.shards.items()}
         self._passes, self.alone = 0, False
         """The second: whether this pass is one of this rank alone, for which the others send their parts unawares."""
+        self.is_local = False
+        """Whether the gradients of the last training pass stay on this rank, as those in no_sync() do."""
         self.static = bool(given.get("static_graph"))
         self._casts, self._begun = config.param != torch.float32, False
         """Whether outputs are converted; whether the whole has made a pass."""
@@ -282,6 +284,8 @@ class AdoptedFSDP(DistributedDataParallel):  # type: ignore[misc]
         else:
             self._backwards.expect(self._number, output)
             self._copies_next = torch.is_grad_enabled() and self._gradients_travel
+            if self._trains():
+                self.is_local = not self._gradients_travel
         return output
 
     @property

@@ -21,6 +21,7 @@ from torch.optim.optimizer import Optimizer
 
 from .adopted import AdoptionError, gives_closure, where
 from .agreement import Agreement
+from .averaged_passes import AveragedPasses
 from .checksums import short, values_of
 from .peer_service import PeerService
 from .sharded_backward import BACKWARD, tensors
@@ -124,6 +125,7 @@ class ShardedSteps:
         """Whether gradients are compared at each step, and not at a few."""
         self._owners: dict[int, tuple[Any, int]] = {}
         """Id of a parameter → a weak reference to it, and its rank."""
+        self._passes: list[AveragedPasses] = []
         self._optimizers: weakref.WeakKeyDictionary[Optimizer, _Optimizer] = weakref.WeakKeyDictionary()
         self._numbers = itertools.count()
         self._steps = 0
@@ -138,7 +140,9 @@ class ShardedSteps:
     def take(self, ddp: Any) -> None:
         """Divide the parameters that this model trains."""
         ignored = set(getattr(ddp, "parameters_to_ignore", ()))
-        self.divide(each for name, each in ddp.module.named_parameters() if name not in ignored)
+        parameters = [each for name, each in ddp.module.named_parameters() if name not in ignored]
+        self.divide(parameters)
+        self._passes.append(AveragedPasses(ddp, [each for each in parameters if each.requires_grad]))
         ddp.register_forward_pre_hook(self._count)
         ddp.register_forward_hook(self._expect)
 
@@ -182,7 +186,14 @@ class ShardedSteps:
                 f"zero1 cannot be applied at {where()}: the script gives step() a closure, which computes gradients "
                 f"during the step; {self._otherwise}"
             )
-        self._agree(mine, [each for each, _ in parameters])
+        trained = [each for each, _ in parameters]
+        if any(passes.is_local and passes.trains(trained) for passes in self._passes):
+            raise AdoptionError(
+                f"zero1 cannot be applied at {where()}: gradients differ between the ranks, as the last backward pass "
+                "was in no_sync(), through model.module, or a second one behind a forward pass, which "
+                f"DistributedDataParallel does not average; {self._otherwise}"
+            )
+        self._agree(mine, trained)
         self._service.settle()  # a rank that still saves what was there before this step asks for it
         if mine.whole:
             self._drop(optimizer)
