@@ -203,14 +203,7 @@ for name in "$DISTUI_PYTHON" python3.13 python3.12 python3.11 python3.14 python3
             say agent "$name" && break ;;
     esac
 done
-if [ -n "$work" ]; then
-    case "$work" in "~"*) work="$HOME${work#?}" ;; esac
-    if cd "$work" 2>/dev/null; then say work yes; else say work no; fi
-fi
-if [ -n "$script" ]; then
-    case "$script" in "~"*) script="$HOME${script#?}" ;; esac
-    if [ -f "$script" ]; then say script yes; else say script no; fi
-fi
+# Before cd: an empty entry of a search path means the folder, and nothing in it is to be loaded.
 for name in "$python" ${python:-python python3}; do
     [ -n "$name" ] && command -v "$name" >/dev/null 2>&1 || continue
     found=$("$name" -c 'import sys
@@ -221,6 +214,14 @@ except m.PackageNotFoundError: print("none", sys.executable)' 2>/dev/null) || co
     say torch "$found"
     case "$found" in none*) ;; *) break ;; esac
 done
+if [ -n "$work" ]; then
+    case "$work" in "~"*) work="$HOME${work#?}" ;; esac
+    if cd "$work" 2>/dev/null; then say work yes; else say work no; fi
+fi
+if [ -n "$script" ]; then
+    case "$script" in "~"*) script="$HOME${script#?}" ;; esac
+    if [ -f "$script" ]; then say script yes; else say script no; fi
+fi
 echo end
 """
 

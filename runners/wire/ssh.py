@@ -22,6 +22,8 @@ OPTIONS = (
     "-oServerAliveCountMax=3",
     "-oConnectTimeout=10",
     "-oClearAllForwardings=yes",
+    "-oForwardAgent=no",  # the clearing leaves these two
+    "-oForwardX11=no",
     "-oRemoteCommand=none",
     "-oControlMaster=no",  # a master would live and die with this one node's link; one that is there already serves
     "-oCompression=yes",
@@ -46,7 +48,7 @@ _FAILURES = (
     (r"Host key verification failed|REMOTE HOST IDENTIFICATION HAS CHANGED|host key is known for",
      "the host key of {host} is not the known one: run `ssh {host}` once by hand and check it"),
     (r"Could not resolve hostname|Name or service not known|nodename nor servname",
-     "{host} is no host that is known here: check its name, or add it to ~/.ssh/config"),
+     "{host} is no host that is known here: check its name, or add it to your ssh configuration"),
     (r"Connection refused", "{host} refuses ssh connections: is its sshd up, and the port right?"),
     (r"timed out|Timeout, server|No route to host|Network is unreachable",
      "{host} does not answer: is it up, and the network between?"),
