@@ -17,7 +17,6 @@ import secrets
 import shutil
 import tarfile
 import tempfile
-import time
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -36,7 +35,7 @@ from .agent.processes import environ_of
 from .diagnosis.first_cause import document, judge
 from .diagnosis.reading import logs_of_run, read_run
 from .errors import RunError
-from .formatting import plural, size_text, spans_text
+from .formatting import plural, size_text, spans_text, time_of_day
 from .logs import line_times
 from .logs.log_files import parse_file_id
 from .model import HUB, Event, RankSample, RankTick, RunEnded, RunPhase, Stamped
@@ -306,6 +305,9 @@ def _check_sizes(path: Path) -> None:
                     raise EOFError("it ends too early")
                 left -= len(data)
                 _check_ratio(path, packed.tell(), file.tell())
+        rest = packed.read(tarfile.RECORDSIZE + 1)  # no more than fills the last record
+        if len(rest) > tarfile.RECORDSIZE or rest.strip(b"\0"):
+            raise RunError(_no_bundle(path, "something follows its end"))
     if len({name.partition("/")[0] for name in names}) > 1:
         raise RunError(_no_bundle(path, "it holds several runs"))
     if not names or next(reversed(names)).rpartition("/")[2] != MANIFEST:
@@ -460,11 +462,9 @@ def _closing(status: _Status, manifest: Manifest) -> list[Event]:
     for phase in RunPhase:
         if phase.ended and phase == manifest.state:
             return [*samples, RunEnded(phase, status.exit_code, status.text)]
-    clock = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(manifest.created))
-    return [
-        *samples,
-        RunEnded(RunPhase.EXPORTED, None, f"it was {manifest.state} when it was exported, {clock}"),
-    ]
+    when = time_of_day(manifest.created, utc=True, date=True)
+    text = f"it was {manifest.state} when it was exported, {when}"
+    return [*samples, RunEnded(RunPhase.EXPORTED, None, text)]
 
 
 # --- gathering ---------------------------------------------------------------------------------------------------

@@ -71,9 +71,13 @@ def agreeing(subjects: Sized, singular: str, several: str) -> str:
 # --- sizes in binary units ---
 
 
+MOST_SIZE = 2.0**70
+"""Bytes that anything can have: a larger number in a file or from a script is no size."""
+
+
 def size_text(size: float | None) -> str:
     """Bytes: "512 B", "310.0 MiB", "63.1 GiB"."""
-    if size is None:
+    if size is None or not abs(size) < MOST_SIZE:
         return NA
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1024:
@@ -84,7 +88,7 @@ def size_text(size: float | None) -> str:
 
 def size_short(size: float | None) -> str:
     """Bytes in four to six columns: "9K", "512M", "71.2G"."""
-    if size is None:
+    if size is None or not abs(size) < MOST_SIZE:
         return NA
     for unit in ("B", "K", "M", "G"):
         if size < 1000:
@@ -95,7 +99,7 @@ def size_short(size: float | None) -> str:
 
 def usage_short(used: float | None, total: float | None) -> str:
     """Bytes used of all: "63.1/80G", in MiB below 1 GiB."""
-    if used is None or total is None:
+    if used is None or total is None or not max(used, total) < MOST_SIZE:
         return NA
     if total < 2**30:
         return f"{used / 2**20:.0f}/{total / 2**20:.0f}M"
@@ -105,10 +109,13 @@ def usage_short(used: float | None, total: float | None) -> str:
 
 # --- durations ---
 
+LONGEST_S = 1e11
+"""Seconds that anything can last: between two clock readings are fewer, unless one of them is no time."""
+
 
 def duration_text(seconds: float | None) -> str:
     """A duration in one unit: "12 s", "3 min", "2.5 h", "4 d"."""
-    if seconds is None or seconds < 0:
+    if seconds is None or not 0 <= seconds < LONGEST_S:
         return NA
     if seconds < 120:
         return f"{seconds:.0f} s"
@@ -119,7 +126,7 @@ def duration_text(seconds: float | None) -> str:
 
 def duration_exact(seconds: float | None) -> str:
     """A duration that is watched, in two units: "41 s", "12 min 3 s", "3 h 20 min"."""
-    if seconds is None:
+    if seconds is None or not seconds < LONGEST_S:
         return NA
     whole = round(max(seconds, 0))
     if whole < 60:
@@ -131,7 +138,7 @@ def duration_exact(seconds: float | None) -> str:
 
 def duration_short(seconds: float | None) -> str:
     """A duration in two to four columns: "4s", "12m", "3h", "2d"."""
-    if seconds is None:
+    if seconds is None or not seconds < LONGEST_S:
         return NA
     for limit, length, unit in ((100, 1, "s"), (6000, 60, "m"), (48 * 3600, 3600, "h")):
         if seconds < limit:
@@ -141,12 +148,14 @@ def duration_short(seconds: float | None) -> str:
 
 def step_text(seconds: float) -> str:
     """The time of a step: "41 ms", "1.2 s"."""
+    if not seconds < LONGEST_S:
+        return NA
     return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def step_short(seconds: float | None) -> str:
     """The time of a step in four to five columns: "41ms", "1.24s", "12.4s", "240s"."""
-    if seconds is None:
+    if seconds is None or not seconds < LONGEST_S:
         return NA
     if seconds < 1:
         return f"{seconds * 1000:.0f}ms"
@@ -160,21 +169,24 @@ DISAGREE_S = 2.0
 
 
 def elapsed(began: float | None, until: float | None) -> float | None:
-    """Seconds from `began` to `until`; None where one of them is unknown, or a clock was set back between them."""
+    """Seconds from `began` to `until`; None where one of them is unknown or no time, or a clock was set back between
+    them."""
     if not began or until is None:
         return None
     seconds = until - began
-    return max(0.0, seconds) if seconds >= -DISAGREE_S else None
+    return max(0.0, seconds) if -DISAGREE_S <= seconds < LONGEST_S else None
 
 
-def time_of_day(at: float, *, utc: bool = False) -> str:
-    """A unix time in this machine's time zone, "20:41:07", or "20:41:07 UTC"; n/a for what no clock can show."""
+def time_of_day(at: float, *, utc: bool = False, date: bool = False) -> str:
+    """A unix time in this machine's time zone, "20:41:07", or "20:41:07 UTC"; n/a for what no clock can show.
+
+    `date`: with the day before it, "2026-01-31 20:41:07".
+    """
+    shape = "%Y-%m-%d %H:%M:%S" if date else "%H:%M:%S"
     try:
-        return (
-            time.strftime("%H:%M:%S UTC", time.gmtime(at))
-            if utc
-            else time.strftime("%H:%M:%S", time.localtime(at))
-        )
+        if utc:
+            return time.strftime(f"{shape} UTC", time.gmtime(at))
+        return time.strftime(shape, time.localtime(at))
     except (OverflowError, OSError, ValueError):  # a damaged journal: any number may stand there
         return NA
 

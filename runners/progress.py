@@ -278,6 +278,8 @@ def value_text(line: Progress, name: str) -> str:
 
 def rate_text(rate: float) -> str:
     """ "8,782", "91.2k", "1.25M"."""
+    if not rate < 1e15:
+        return f"{rate:.3g}"
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if rate >= limit:
             size = 1e3 if unit == "k" else limit

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from rich.cells import cell_len
 
-from ...runners.formatting import spans_text
+from ...runners.formatting import spans_text, time_of_day
 from ...runners.logs.dating import Key
 from ...runners.logs.follow import Level
 from ...runners.logs.log_files import STREAMS, LogFile, command_id, file_id, parse_file_id
@@ -183,7 +183,7 @@ class TimeColumn(Struct, frozen=True):
             return " " * self.width
         sign = " " if line.own else "~"
         if self.mode == "clock":
-            return sign + time.strftime("%H:%M:%S", time.localtime(line.at))
+            return fit(sign + time_of_day(line.at), self.width)
         if self.mode == "start":
             since = None if self.began is None else line.at - self.began
         else:

@@ -17,7 +17,7 @@ from textual.message import Message
 from textual.signal import Signal
 
 from ...runners import clock
-from ...runners.formatting import plural, size_short
+from ...runners.formatting import plural, size_short, time_of_day
 from ...runners.logs.follow import ALARMS, Level, level_of
 from ...runners.state import RunState
 from ...runners.wire.client import LinkError
@@ -334,7 +334,7 @@ class LogView(LogRows):
         if self.follow:
             return "FOLLOW"
         line = self._current()
-        clock = time.strftime(" %H:%M:%S", time.localtime(line.at)) if line is not None and line.at else ""
+        clock = f" {time_of_day(line.at)}" if line is not None and line.at else ""
         return f"AT{clock or ' line'}, f follows"
 
     # --- hits, marks, text

@@ -7,7 +7,6 @@ import asyncio
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from ...runners.diagnosis.reading import Reading, logs_of_run, read_all, read_ru
 from ...runners.errors import NoSuchRunError, RunError
 from ...runners.export import BundleWriter, Gathering, Manifest, is_bundle, opened
 from ...runners.foreign_jobs import pids_of, scan
-from ...runners.formatting import plural, size_text, spans_text
+from ...runners.formatting import plural, size_text, spans_text, time_of_day
 from ...runners.local_agent import check_ranks, history, snapshot, with_link
 from ...runners.model import CommandDone, Dump, RankPhase, RunEnded, RunPhase, Stamped
 from ...runners.state import RunState
@@ -149,7 +148,7 @@ def against(name: str, state: RunState, missing: Sequence[str]) -> list[str]:
             f"  {finding.severity} {finding.role} {finding.id}{f' ({where})' if where else ''}: {finding.text}"
         )
         if finding.since is not None:
-            lines.append(f"      since {time.strftime('%H:%M:%S', time.gmtime(finding.since))} UTC")
+            lines.append(f"      since {time_of_day(finding.since, utc=True)}")
         lines += [f"      {line}" for line in finding.evidence]
         lines += [f"      Do: {finding.remedy}"] if finding.remedy else []
     return lines + [f"  Missing: {sentence}." for sentence in missing]

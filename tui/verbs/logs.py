@@ -172,9 +172,13 @@ class Printer:
 
 def stamp(line: Dated) -> str:
     """`2026-11-24T10:06:29.123 `, with a `~` where the line itself has no time; as wide where none is known. Pure."""
+    unknown = f"{'-':<25}"
     if line.at is None:
-        return f"{'-':<25}"
-    text = datetime.fromtimestamp(line.at).isoformat(timespec="milliseconds")
+        return unknown
+    try:
+        text = datetime.fromtimestamp(line.at).isoformat(timespec="milliseconds")
+    except (OverflowError, OSError, ValueError):
+        return unknown  # a damaged record of times
     return f"{text}{' ' if line.own else '~'} "
 
 

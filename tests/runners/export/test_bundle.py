@@ -192,6 +192,18 @@ def test_what_was_cut_off_is_refused(tmp_path: Path, cut: int) -> None:
         unpack(path, tmp_path / "out")
 
 
+@for_each(
+    "more",
+    [gzip.compress(b"more"), gzip.compress(b"\0" * 20_000), b"more", gzip.compress(b"\0" * 9000) * 2],
+)
+def test_what_follows_the_end_is_refused(tmp_path: Path, more: bytes) -> None:
+    path = written(tmp_path / "a.tar.gz", force=True)
+    with path.open("ab") as file:
+        file.write(more)
+    with pytest.raises(RunError, match=r"something follows its end|cannot be read"):
+        unpack(path, tmp_path / "out")
+
+
 def test_what_is_a_bundle(tmp_path: Path) -> None:
     (tmp_path / "log.gz").write_bytes(gzip.compress(b"step 20 loss 2.1\n" * 100))
     (tmp_path / "log").write_bytes(b"step 20 loss 2.1\n")
