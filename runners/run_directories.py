@@ -72,7 +72,7 @@ class Entry(Struct, frozen=True):
         who = file_io.read(self.path / AGENT_FILE)
         if who is None or file_io.elsewhere(who):
             return who
-        return host_processes.named(self.path, AGENT_FILE, "agent")
+        return who if file_io.alive(who) and host_processes.serves(who.pid, self.path, "agent") else None
 
 
 def runs_dir() -> Path:
@@ -173,7 +173,8 @@ def entries() -> list[Entry]:
 
     The parts of a run on several nodes are left out where a hub keeps the run; else one of them stands for it.
     """
-    return wholes(sorted(_entries(), key=lambda entry: entry.record.created, reverse=True))
+    found = [entry for path in directories() if (entry := served(path)) is not None]
+    return wholes(sorted(found, key=lambda entry: entry.record.created, reverse=True))
 
 
 def wholes(listed: list[Entry]) -> list[Entry]:
@@ -196,31 +197,46 @@ def _nearness(entry: Entry) -> tuple[bool, int]:
 
 def parts(whole: str) -> list[Entry]:
     """The parts of a run on several nodes that have directories here, by node."""
-    parts = [entry for entry in _entries() if entry.record.kind == "node" and entry.record.whole == whole]
+    found = [served(path) for path in directories() if path.name.startswith(f"{whole}.n")]
+    parts = [entry for entry in found if entry is not None and entry.record.whole == whole]
     return sorted(parts, key=lambda entry: entry.record.node)
 
 
-def _entries() -> Iterator[Entry]:
+def directories() -> list[Path]:
+    """All that is in the directory of the runs, but for what is being removed. Raises RunError."""
     file_io.check_owner(runs_dir().parent)
     file_io.check_owner(runs_dir())
     try:
-        paths = list(runs_dir().iterdir())
+        return [path for path in runs_dir().iterdir() if not path.name.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):
-        return
+        return []
     except OSError as error:
         raise RunError(
             f"cannot read {runs_dir()} ({error.strerror}): set XDG_STATE_HOME to a directory you can read"
         ) from None
-    for path in paths:
-        entry = None if path.name.startswith(".") else served(path)  # a dot: it is being removed
-        if entry is not None:
-            yield entry
 
 
 def at(path: Path) -> Entry | None:
-    """The run in a directory; None when there is none whose run.json can be read, or that is another run's."""
+    """The run in a directory; None when there is none whose run.json can be read and is that of this directory."""
     record = file_io.document_or_none(path / RUN_FILE, RunRecord)
-    return None if record is None or record.run != path.name else Entry(path, record)
+    return None if record is None or _contradiction(path, record) else Entry(path, record)
+
+
+def _contradiction(path: Path, record: RunRecord) -> str:
+    """What a record says that the name and the files of its directory do not; "" for nothing.
+
+    run.json may be another user's text. So whose sockets, parts and files a run has is decided by its directory.
+    """
+    own = _by_name(path)
+    if own is None or record.run != path.name:
+        return f"{RUN_FILE} is that of {record.run}, of which this may be a copy"
+    if record.kind == "local":  # also a part, out of a bundle
+        own = structs.replace(own, kind="local", node=record.node, whole="")
+    for field in ("run8", "name", "kind", "node", "whole"):
+        said, is_ = getattr(record, field), getattr(own, field)
+        if said != is_:
+            return f"{RUN_FILE} has {field} {said!r}, and its directory {is_!r}"
+    return ""
 
 
 def _kind(path: Path) -> str:
@@ -232,39 +248,46 @@ def _kind(path: Path) -> str:
 
 def served(path: Path) -> Entry | None:
     """The same for its server: also where run.json is damaged and the directory's name identifies the run."""
-    entry = at(path)
-    if entry is not None and (entry.record.kind == "local" or entry.record.kind == _kind(path)):
-        return entry
-    return _guessed(path) or _copied(path)
+    return at(path) or _guessed(path) or _copied(path)
 
 
 def _copied(path: Path) -> Entry | None:
-    """A copy of a run's directory: its files can be read, and its name is not that of the run's processes."""
+    """A copy of a run's directory: its files can be read, and its name is not that of the run's processes.
+
+    It is a run of its own, with no other's sockets and parts.
+    """
     record = file_io.document_or_none(path / RUN_FILE, RunRecord)
     if record is None:
         return None
     run8 = hashlib.sha256(os.fsencode(path.name)).hexdigest()[:8]
-    return Entry(path, structs.replace(record, run=path.name, run8=run8, name=path.name), _problem(path))
+    kind = "hub" if _kind(path) == "hub" else "local"
+    own = structs.replace(record, run=path.name, run8=run8, name=path.name, kind=kind, whole="")
+    return Entry(path, own, "" if record.run == path.name else _contradiction(path, record))
 
 
 def _guessed(path: Path) -> Entry | None:
     """A run whose run.json is missing or damaged, by its directory's name; None for what is no run directory."""
-    named = _RUN_DIR.fullmatch(path.name)
-    if named is None or (os.path.lexists(path) and not path.is_dir()):
+    own = _by_name(path)
+    if own is None or (os.path.lexists(path) and not path.is_dir()):
         return None
-    stamp, name, run8, node = named.groups()
     try:
-        created = time.mktime(time.strptime(stamp, "%Y%m%d-%H%M%S"))
+        created = time.mktime(time.strptime(path.name[:15], "%Y%m%d-%H%M%S"))
     except (ValueError, OverflowError):
         return None
-    problem = _problem(path)
+    return Entry(path, structs.replace(own, created=created), _problem(path))
+
+
+def _by_name(path: Path) -> RunRecord | None:
+    """The record of the run that a directory is named after, without its time; None for any other name."""
+    named = _RUN_DIR.fullmatch(path.name)
+    if named is None:
+        return None
+    _, name, run8, node = named.groups()
+    own = RunRecord(path.name, run8, name, 0.0, platform.node(), _kind(path))
     if node is None:
-        return Entry(path, RunRecord(path.name, run8, name, created, platform.node(), _kind(path)), problem)
-    whole = path.name.rpartition(".n")[0]
-    record = RunRecord(
-        path.name, f"{run8}n{node}", name, created, platform.node(), "node", int(node), int(node) + 1, whole
-    )
-    return Entry(path, record, problem)
+        return own
+    whole, number = path.name.rpartition(".n")[0], int(node)
+    return structs.replace(own, run8=f"{run8}n{node}", node=number, nnodes=number + 1, whole=whole)
 
 
 class _Planned(Struct):
@@ -291,14 +314,7 @@ def _problem(path: Path) -> str:
         record = file_io.document(path / RUN_FILE, RunRecord)
     except file_io.FileError as error:
         return f"{error.name} {error.why}" if path.is_dir() else "its directory is gone"
-    if record.run != path.name:
-        return f"{RUN_FILE} is that of {record.run}, of which this may be a copy"
-    kind = _kind(path)
-    return (
-        ""
-        if record.kind == kind
-        else f"{RUN_FILE} calls it {record.kind!r}, and its files are those of {kind!r}"
-    )
+    return _contradiction(path, record)
 
 
 def strays() -> list[Entry]:
