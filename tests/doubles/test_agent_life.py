@@ -81,19 +81,6 @@ async def test_restarts_until_none_are_left_name_the_first_cause() -> None:
         assert "gave up: the restart policy allows 2 failures, this was number 3" in run.state.end_text
 
 
-async def test_the_same_failure_at_the_same_step_uses_no_further_restart() -> None:
-    many = RestartPolicy(limit=9, backoff_s=10.0, backoff_max_s=60.0, reset_after_s=600.0)
-    async with doubled(restart=many) as (run, runners):
-        for attempt in (1, 2):
-            await run.until(is_running(attempt))
-            raised = {"type": "ValueError", "text": "no such sample", "where": "train.py:7 load", "step": 5}
-            runners.newest.writes(1, json.dumps(raised), "exc")
-            runners.newest.exits(1, 1)
-        await run.until(lambda state: state.phase.ended)
-        assert run.state.attempt == 2
-        assert "failed in the same way twice, at the same step (5)" in run.state.end_text
-
-
 async def test_a_variable_that_was_set_for_a_restart_is_unset_by_the_next() -> None:
     async with doubled() as (run, runners):
         await run.hooked()
@@ -104,6 +91,30 @@ async def test_a_variable_that_was_set_for_a_restart_is_unset_by_the_next() -> N
         await run.hooked()
         assert "LR" not in runners.newest.hooks[0].env
         assert run.state.attempts[-1].env_diff == {"LR": None}
+
+
+async def test_a_failure_that_would_come_again_is_restarted_only_if_the_policy_says_always() -> None:
+    """By the exception that the hook notes, and the steps before it."""
+    missing = {"type": "ModuleNotFoundError", "text": "No module named 'flash_attn_9'", "step": 0}
+    raised = {"type": "ValueError", "text": "bad sample", "where": "train.py:7"}
+    for always, notes, words in (
+        (False, [missing], "a restart cannot help: rank 1 finds no module named flash_attn_9"),
+        (True, [missing] * 3, "gave up: the restart policy allows 2 failures, this was number 3"),
+        (
+            False,
+            [{**raised, "step": step} for step in (3, 4, 4)],
+            "failed in the same way twice, at the same step (4): rank 1 raised ValueError",
+        ),
+    ):
+        policy = RestartPolicy(limit=2, backoff_s=10.0, backoff_max_s=60.0, always=always)
+        async with doubled(restart=policy) as (run, runners):
+            for attempt, note in enumerate(notes, 1):
+                await run.until(is_running(attempt))
+                runners.newest.writes(1, json.dumps(note), "exc")
+                runners.newest.exits(1, 1)
+            await run.until(lambda state: state.phase.ended)
+            assert words in run.state.end_text
+            assert len(run.state.attempts) == len(notes)
 
 
 async def test_a_restart_and_a_stop_end_the_waiting_after_a_failure() -> None:
@@ -129,17 +140,6 @@ async def test_a_stop_ends_the_waiting_after_the_death_of_a_runner() -> None:
         await run.until(lambda state: state.delay)
         assert (await run.send(Stop("s"))).ok
         assert (str(run.state.phase), run.state.attempt, len(runners.started)) == ("stopped", 1, 1)
-
-
-async def test_an_attempt_that_ends_as_a_node_joins_was_restarted() -> None:
-    async with doubled() as (run, runners):
-        await run.until(is_running(1))
-        runners.newest.meets_another_node()
-        await run.until(is_running(2))
-        assert [(str(each.cause), str(each.outcome)) for each in run.state.attempts] == [
-            ("launch", "restarted"),
-            ("membership", "None"),
-        ]
 
 
 async def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace() -> None:
@@ -226,19 +226,6 @@ async def test_a_limited_nccl_level_goes_back_by_itself() -> None:
         assert [event.text for event in run.all_of(NcclChanged)][-1] == "NCCL_DEBUG is back at WARN"
         assert runners.newest.hooks[1].env["NCCL_DEBUG"] == "WARN"
         assert {e.nccl_live for e in run.all_of(HookChanged) if e.state == "armed"} == {True}
-
-
-async def test_an_old_nccl_is_told_of_a_restart() -> None:
-    async with doubled(OldNccl) as (run, _):
-        await run.hooked()
-        done = await run.send(SetNccl("n", "INFO", ""))
-        assert not done.ok
-        assert done.text == (
-            "NCCL 2.21.5 cannot change NCCL_DEBUG live (2.24 or newer can): INFO is set for the next start; "
-            "add --restart to restart now"
-        )
-        assert (await run.send(SetNccl("again", "INFO", "", restart=True))).ok
-        assert run.state.attempts[-1].env_diff["NCCL_DEBUG"] == "INFO"
 
 
 async def test_a_variable_for_a_launcher_inside_the_command_stays_when_the_command_starts_again() -> None:

@@ -170,6 +170,8 @@ LINES = [
     (2, ["no words"], "exit-silent", "maybe", "rank 0 ended with exit code 2"),
     (127, ["train.sh: line 3: trainer: command not found"], "not-executable", "no",
      "rank 0 could not execute a command (exit code 127): train.sh: line 3: trainer: command not found"),
+    (1, ["distui: torchrun refused the arguments: argument --nnodes: x"], "launcher-refused", "no",
+     "rank 0 torchrun refused the arguments: argument --nnodes: x"),
     (1, ["/usr/bin/python: No module named trainer"], "import-missing", "no", "rank 0 finds no module named trainer"),
     (1, ["out of luck"], "exit-silent", "maybe", "rank 0 ended with exit code 1"),
     (137, [], "killed", "yes", "rank 0 was killed by SIGKILL from outside"),

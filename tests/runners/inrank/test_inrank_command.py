@@ -7,11 +7,13 @@ import os
 import shlex
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from each import for_each
 
+from distui.presets.model import RestartPolicy
 from distui.runners.model import RankPhase, RunnerStarted
 
 from .inrank_rig import PLAIN_DDP, Driven, driven, execute
@@ -49,79 +51,47 @@ async def test_a_plain_command_restarts_by_stop_and_start() -> None:
         )
         assert [state for attempt, state, _ in run.changes(0) if attempt == 1] == ["running", "stopped"]
         assert kinds(run) == ["command"]
-
-
-@pytest.mark.real
-@for_each(
-    ("text", "phase", "words"),
-    [
-        ("exit 0", "succeeded", "the command ended with exit code 0"),
-        ("exit 3", "failed", "the command ended with exit code 3"),
-        ("kill -KILL $$", "failed", "the command was killed by SIGKILL"),
-    ],
-)
-async def test_the_end_of_a_command_is_the_end_of_the_run(text: str, phase: str, words: str) -> None:
-    async with driven(execute("bash", "-c", text)) as run:
-        await run.until(lambda s: s.phase.ended)
-        assert run.state.phase == phase
-        assert words in run.state.end_text
-
-
-@pytest.mark.long
-async def test_a_command_that_cannot_start_is_one_sentence() -> None:
-    async with driven(execute("/no/such/program")) as run:
-        await run.until(lambda s: s.phase.ended)
-        assert (run.state.phase, run.state.exit_code) == ("failed", 127)
-        said = "cannot start /no/such/program: No such file or directory"
-        assert run.state.end_text == said
-        attempt = run.state.attempts[-1]
-        assert attempt.first_cause is not None
-        assert (attempt.outcome, attempt.first_cause.kind) == ("failed", "not-executable")
-        assert said in attempt.text
-        assert run.changes(0) == [(1, "failed", 127)]
-        (finding,) = run.state.findings.values()
-        assert said in finding.text
-
-
-@pytest.mark.long
-async def test_a_torchrun_that_refuses_its_arguments_is_the_cause(with_torchrun: None) -> None:
-    refused = "torchrun --nproc-per-node 1.5 --no-python true"
-    async with driven(execute("bash", "-c", f"{refused}; exit 1")) as run:
-        await run.until(lambda s: s.phase.ended)
-        cause = run.state.attempts[-1].first_cause
-        assert cause is not None
-        assert cause.kind == "launcher-refused"
-        assert "1.5" in cause.text
-        assert [state for _, state, _ in run.changes(0)] == ["running", "failed"]
-        assert any("torchrun refused the arguments" in one.text for one in run.state.findings.values())
-
-
-@pytest.mark.long
-async def test_after_a_refused_torchrun_another_takes_the_attempt(with_torchrun: None) -> None:
-    refused = "torchrun --nproc-per-node 1.5 --no-python true"
-    async with driven(execute("bash", "-c", f"{refused}; {TORCHRUN}")) as run:
-        await run.until(lambda s: len(s.ranks) == 2)
-        assert run.state.attempt == 1
-        await run.hooked()
-        assert "refused" in run.log("command.err")
-
-
-@pytest.mark.long
-async def test_a_signal_to_the_runner_stops_the_command() -> None:
-    async with driven(execute("sleep", "600")) as run:
-        await run.until(lambda s: str(s.phase) == "running")
         os.kill(json.loads((run.path / "runner.json").read_text())["pid"], signal.SIGTERM)
         await run.until(lambda s: s.phase.ended)
         assert (run.state.phase, run.state.end_text) == ("stopped", "stopped by SIGTERM")
         assert run.changes(0)[-1][1] == "stopped"
 
 
-@pytest.mark.long
-async def test_a_failure_is_restarted_as_often_as_asked_for() -> None:
-    async with driven(execute("bash", "-c", "exit 3", restart_limit=1)) as run:
+@pytest.mark.real
+@for_each(
+    ("text", "attempts", "phase", "words"),
+    [
+        ("exit 0", 1, "succeeded", "the command ended with exit code 0"),
+        ("exit 3", 2, "failed", "the command ended with exit code 3"),
+        ("kill -KILL $$", 2, "failed", "the command was killed by SIGKILL"),
+        ("exec python3 -c 'import flash_attn_9'", 1, "failed", "exit code 1; a restart cannot help: "),
+    ],
+)
+async def test_the_end_of_a_command_is_the_end_of_the_run(
+    text: str, attempts: int, phase: str, words: str
+) -> None:
+    """A failure is restarted once, unless what the command wrote says that it would come again."""
+    plan, record = execute("bash", "-c", text)
+    once = RestartPolicy(limit=1, backoff_s=0.05, backoff_max_s=0.05)
+    async with driven((replace(plan, restart=once), record)) as run:
         await run.until(lambda s: s.phase.ended)
-        assert [attempt.cause for attempt in run.state.attempts] == ["launch", "failure"]
-        assert run.state.phase == "failed"
+        assert run.state.phase == phase
+        assert words in run.state.end_text
+        assert [each.cause for each in run.state.attempts] == ["launch", "failure"][:attempts]
+
+
+@pytest.mark.real
+async def test_a_command_that_cannot_start_is_one_sentence() -> None:
+    async with driven(execute("/no/such/program")) as run:
+        await run.until(lambda s: s.phase.ended)
+        said = "cannot start /no/such/program: No such file or directory"
+        assert (run.state.phase, run.state.exit_code, run.state.end_text) == ("failed", 127, said)
+        cause = run.state.attempts[-1].first_cause
+        assert cause is not None
+        assert cause.kind == "not-executable"
+        assert run.changes(0) == [(1, "failed", 127)]
+        (finding,) = run.state.findings.values()
+        assert said in finding.text
 
 
 @pytest.mark.torch
@@ -129,16 +99,17 @@ async def test_a_failure_is_restarted_as_often_as_asked_for() -> None:
 async def test_a_torchrun_in_a_command_restarts_in_place(with_torchrun: None) -> None:
     # As tasks do that activate an environment of their own.
     activated = f"PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"
-    async with driven(
-        execute("bash", "-c", f"echo before; export {activated}; {TORCHRUN}; echo after $?; exec sleep 600")
-    ) as run:
+    refused = "torchrun --nproc-per-node 1.5 --no-python true"  # of which another takes the attempt
+    task = f"echo before; {refused}; export {activated}; {TORCHRUN}; echo after $?; exec sleep 600"
+    async with driven(execute("bash", "-c", task)) as run:
         await run.until(lambda s: str(s.phase) == "running")
         shell = run.state.ranks[0].pid
         await run.stepping()
-        assert kinds(run) == ["command", "torchrun"]
+        assert kinds(run) == ["command", "torchrun", "command", "torchrun"]
         assert run.state.runner_socket.endswith(".sub")
         assert [attempt.world_size for attempt in run.state.attempts] == [2]
         assert run.log("command.out") == "before\n"
+        assert "refused" in run.log("command.err")
         assert "rank 0 of 2" in run.log("rank-0.out")
 
         done = await run.restart(WORD="in place")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -15,8 +16,9 @@ from typing import Any
 
 import pytest
 from each import for_each
+from patience import HANG_S
 
-from distui.runners.inrank.control import Control
+from distui.runners.inrank.control import MOST_LINE, MOST_PEERS, Control
 
 from .inrank_rig import Asking
 
@@ -83,6 +85,30 @@ def test_nonsense_is_shown_the_door_and_the_next_is_served(desk: Desk, line: byt
     again = Asking(desk.path)
     assert again.ask("ping")["ok"]
     again.close()
+
+
+def test_a_line_without_end_is_not_read_to_its_end(desk: Desk) -> None:
+    asking = Asking(desk.path)
+    with contextlib.suppress(ConnectionError):
+        asking.send(b"x" * (MOST_LINE + 2))
+        assert asking.hear() == {}
+    asking.close()
+    assert desk.left.wait(HANG_S)
+    assert not desk.asked
+
+
+def test_of_too_many_connections_one_that_never_asked_is_closed(desk: Desk) -> None:
+    asking = Asking(desk.path)
+    asking.ask("ping")
+    silent = [socket.socket(socket.AF_UNIX) for _ in range(MOST_PEERS)]
+    for one in silent:
+        one.connect(str(desk.path))
+    silent[0].settimeout(HANG_S)
+    assert silent[0].recv(1) == b""
+    assert asking.ask("ping")["ok"]
+    for one in silent:
+        one.close()
+    asking.close()
 
 
 def test_a_poke_reaches_every_connection_and_is_not_answered(desk: Desk) -> None:

@@ -96,6 +96,11 @@ def test_it_listens_on_the_address_of_the_job_alone(port: int) -> None:
             socket.create_connection((address, port), 2)
 
 
+def test_a_port_that_is_taken_is_one_sentence(port: int) -> None:
+    with pytest.raises(ValueError, match=rf"^rendezvous port {port} on {HOST} is not free \(.*--port"):
+        coordinator.start(HOST, port, KEY, (2, 2, 1.0))
+
+
 def test_the_wrong_key_is_refused_by_both(port: int) -> None:
     with pytest.raises(Broken, match="does not have the key"):
         dial(HOST, port, secrets.token_bytes(32))
@@ -248,7 +253,7 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.long
+@pytest.mark.real
 def test_a_flood_on_few_descriptors_costs_no_line_of_its_log() -> None:
     command = [sys.executable, "-c", FEW, HOST, KEY.hex()]
     pipe = subprocess.PIPE

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from each import for_each
 
-from distui.runners.model import RankPhase
-from distui.runners.state import RunState
-
-from .inrank_rig import Asking, driven, eventually, launch, rank
+from .inrank_rig import Asking, eventually, rank
 from .test_inrank_hook import interpreters, place
 
 __all__ = ["place"]
@@ -63,48 +59,3 @@ def ends(place: Path, python: str, told: bool) -> None:
         )
         assert (place / "log.txt").read_text() == "what was not flushed"
         assert started.read("err") == ""
-
-
-MAKES_ROOM = """
-import signal, sys
-class Lost:
-    def __init__(self): self.me = self
-    def __del__(self): sys.__stdout__.write("collected\\n")
-lost = Lost()
-def leave(*_):
-    print("left", flush=True)
-    sys.exit(3)
-signal.signal(signal.SIGTERM, leave)
-print("ready", flush=True)
-while True: signal.pause()
-"""
-
-
-@pytest.mark.long
-@pytest.mark.torch
-async def test_a_restart_tells_every_rank_and_a_stop_does_not(own_directories: Path) -> None:
-    script = own_directories / "script.py"
-    script.write_text(MAKES_ROOM)
-
-    def ready(attempt: int) -> None:
-        eventually(lambda: all(run.log(f"rank-{r}.out", attempt) == "ready\n" for r in (0, 1)))
-
-    def stopped(state: RunState) -> bool:
-        return {rank.phase for rank in state.ranks.values()} == {RankPhase.STOPPED}
-
-    async with driven(launch(script)) as run:
-        await run.hooked()
-        ready(1)
-        assert (await run.restart()).ok
-        await run.hooked()
-        ready(2)
-        for one in (0, 1):
-            assert run.log(f"rank-{one}.out", 1) == "ready\nleft\n"
-            assert run.changes(one)[:2] == [(1, "running", None), (1, "stopped", 3)]
-        runner = json.loads((run.path / "runner.json").read_text())
-        asking = Asking(Path(runner["socket"]))
-        assert asking.ask("stop")["ok"]
-        asking.close()
-        await run.until(stopped)
-        for one in (0, 1):
-            assert run.log(f"rank-{one}.out", 2) == "ready\nleft\ncollected\n"

@@ -45,7 +45,7 @@ def test_it_answers_what_the_agent_asks(place: Path) -> None:
 
 
 def answers(place: Path, python: str) -> None:
-    with rank(place, WAITS, python=python) as started:
+    with rank(place, WAITS, python=python, WORLD_SIZE="2") as started:
         asking = Asking(started.socket)
         hello = asking.hear()
         assert (hello["pid"], hello["rank"], hello["armed"]) == (started.process.pid, "0", False)
@@ -54,6 +54,14 @@ def answers(place: Path, python: str) -> None:
         steps = asking.ask("steps")
         assert (steps["count"], steps["last"], steps["faulthandler"]) == (None, 0.0, True)
         eventually(lambda: "script.py" in asking.ask("stacks")["text"])
+        eventually(lambda: asking.ask("pulse")["stack"][0][2] == "<module>")
+        taken = asking.ask("pulse", samples=2, whole=True, sites=True)
+        assert [site[2] for site in taken["stack"]] == ["<module>"]
+        assert (taken["sites"], taken["samples"], taken["torch"], taken["step"]) == (1, 2, False, 0)
+        assert (taken["last_step"], taken["world_size"], taken["master"]) == (None, "2", None)
+        assert 0 < taken["cpu_s"] <= taken["process_s"]
+        assert "recorder" not in taken
+        assert "error" in asking.ask("pulse", samples="many")
         assert "max_rss_bytes" in asking.ask("memory")["text"]
         assert asking.ask("flight")["error"] == "this torch has no flight recorder, or is not imported yet"
         assert asking.ask("dance")["error"] == "unknown request 'dance'"
@@ -87,19 +95,6 @@ def test_a_process_ends_well_while_an_answer_comes_from_torch(place: Path) -> No
         asking.close()
 
 
-@pytest.mark.long
-def test_without_nccl_a_limited_level_goes_back_to_what_was(place: Path) -> None:
-    with rank(place, WAITS, NCCL_DEBUG="VERSION") as started:
-        asking = Asking(started.socket)
-        asking.ask("nccl", env={"NCCL_DEBUG": "INFO"}, lasting=False)
-        asking.ask("nccl", env={"NCCL_DEBUG": "TRACE"}, lasting=False)
-        assert asking.ask("back")["debug"] == "VERSION"
-        asking.ask("nccl", env={"NCCL_DEBUG": "WARN"})
-        asking.ask("nccl", env={"NCCL_DEBUG": "INFO"}, lasting=False)
-        assert asking.ask("back")["debug"] == "WARN"
-        asking.close()
-
-
 @dataclass(frozen=True)
 class Script:
     """A script, and what it prints with the hook as without."""
@@ -129,6 +124,12 @@ SCRIPTS = {
     "an exception in a fork": Script(
         "import os, sys\nif os.fork() == 0: raise ValueError('of the child')\nos.wait()\n" + WAITS,
         err="of the child",
+    ),
+    "a log that has reached a limit of size": Script(
+        "import resource, sys\n_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))\nprint('x' * 20_000)\nsys.stdout.flush()\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))\n" + WAITS,
+        out="x" * 1000 + "begun\n",
     ),
     "a stdout of its own": Script(
         "import io, sys\nsys.stdout = io.StringIO(); print('kept'); sys.stdout = sys.__stdout__\n" + WAITS
@@ -193,16 +194,6 @@ os._exit(3)
         other.close()
 
 
-@pytest.mark.long
-def test_an_uncaught_exception_is_noted_with_its_time(place: Path) -> None:
-    with rank(place, "import sys; sys.stdin.read(); raise ValueError('loss is nan')") as started:
-        assert started.ends() == 1
-        noted = started.read("exc")
-        assert '"type": "ValueError"' in noted
-        assert '"text": "loss is nan"' in noted
-        assert "Traceback" in started.read("err")
-
-
 @pytest.mark.real
 def test_stacks_come_by_signal_while_the_interpreter_is_held(place: Path) -> None:
     script = """
@@ -227,35 +218,6 @@ held_in_c()
         started.process.send_signal(signal.SIGUSR2)
         eventually(lambda: "held_in_c" in started.read("stacks"))
         asking.close()
-
-
-@pytest.mark.long
-def test_a_script_that_takes_the_signal_is_known_to_have_it(place: Path) -> None:
-    script = "import signal; signal.signal(signal.SIGUSR2, lambda *_: print('mine', flush=True))\n" + WAITS
-    with rank(place, script) as started:
-        eventually(lambda: started.read("out"))
-        asking = Asking(started.socket)
-        assert asking.ask("steps")["faulthandler"] is False
-        asking.close()
-
-
-@pytest.mark.long
-@for_each("flag", ["-u", "-B"])
-def test_prints_beyond_a_limit_of_size_are_dropped_and_the_rank_goes_on(place: Path, flag: str) -> None:
-    script = """
-import resource, sys
-_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
-for number in range(200): print("x" * 100)
-sys.stdout.flush()
-resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-print("still here", flush=True)
-"""
-    with rank(place, script, flag) as started:
-        assert started.ends() == 0
-        assert started.read("err") == ""
-        assert started.read("out").endswith("still here\n")
-        assert len(started.read("out")) < 1100
 
 
 @pytest.mark.real
@@ -291,8 +253,10 @@ sys.stdin.read()
         assert started.ends() == 0
 
 
-@pytest.mark.long
-def test_the_signal_for_stacks_does_not_end_a_rank_that_shuts_down(place: Path) -> None:
+@pytest.mark.real
+def test_the_signal_for_stacks_ends_no_rank_that_shuts_down_and_is_left_to_a_script_that_takes_it(
+    place: Path,
+) -> None:
     """What C runs at the end is where torch spends seconds; here it waits there for a signal that ends it."""
     script = """
 import ctypes, signal, sys
@@ -312,3 +276,10 @@ getattr(libc, "__cxa_atexit")(ctypes.cast(libc.pause, ctypes.c_void_p), None, No
         os.kill(pid, signal.SIGUSR2)
         os.kill(pid, signal.SIGTERM)
         assert started.process.wait(LIMIT_S) == -signal.SIGTERM
+
+    taken = "import signal; signal.signal(signal.SIGUSR2, lambda *_: print('mine', flush=True))\n" + WAITS
+    with rank(place, taken) as started:
+        eventually(lambda: started.read("out"))
+        asking = Asking(started.socket)
+        assert asking.ask("steps")["faulthandler"] is False
+        asking.close()

@@ -13,15 +13,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from doubles.fake_hook import FakeHook
+from doubles.fake_runner import LiveNccl, OldNccl
+from doubles.served import doubled
 from each import for_each
 
 from distui.presets.nccl import DEFAULT_SUBSYS
 from distui.runners.agent.nccl_switch import unused
-from distui.runners.model import NcclChanged
-from distui.runners.nccl_reach import standing, uses_gloo
+from distui.runners.model import NcclChanged, Restart, SetNccl
+from distui.runners.nccl_reach import standing
 from distui.runners.state import Attempt
 
-from .inrank_rig import PLAIN_DDP, driven, launch
+from .inrank_rig import driven, launch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "rigs" / "nccl"))
 from build_nccl import build_nccl, compiler
@@ -31,7 +34,6 @@ CALLS = RIGS / "calls_nccl.py"
 REAL = RIGS / "real_nccl.py"
 
 needs_compiler = pytest.mark.skipif(compiler() is None, reason="no C compiler to build the fake NCCL")
-pytestmark = pytest.mark.torch
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +48,7 @@ def library() -> Callable[[bool], str]:
 
 
 @pytest.mark.real
+@pytest.mark.torch
 @needs_compiler
 async def test_a_level_is_raised_on_running_ranks_and_goes_back_by_itself(
     library: Callable[[bool], str],
@@ -87,58 +90,9 @@ async def test_a_level_is_raised_on_running_ranks_and_goes_back_by_itself(
         assert {rank.nccl_debug for rank in run.state.ranks.values()} == {"WARN"}
 
 
-@pytest.mark.long
+@pytest.mark.real
 @needs_compiler
-async def test_a_level_without_a_limit_lasts_beyond_a_restart(library: Callable[[bool], str]) -> None:
-    async with driven(launch(CALLS, library(False))) as run:
-        await run.hooked()
-        assert (await run.nccl("INFO", "COLL")).ok
-        assert (await run.restart()).ok
-        assert run.state.attempts[-1].env_diff == {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "COLL"}
-        await run.wrote("rank-0.nccl", "AllReduce", attempt=2)
-
-
-@pytest.mark.long
-@needs_compiler
-async def test_an_old_library_says_so_and_a_restart_does_it(library: Callable[[bool], str]) -> None:
-    async with driven(launch(CALLS, library(True))) as run:
-        await run.hooked()
-        done = await run.nccl("INFO", "COLL", seconds=5.0)
-        assert (done.ok, done.text) == (
-            False,
-            "NCCL 2.21.5 cannot change NCCL_DEBUG live (2.24 or newer can): add --restart to restart now",
-        )
-        assert run.state.nccl is None
-        await run.until(lambda s: [rank.nccl_live for rank in s.ranks.values()] == [False, False])
-        done = await run.nccl("INFO", "COLL", restart=True)
-        assert done.ok
-        assert done.text.startswith("restarted: attempt 2, 2 ranks running")
-        assert run.state.attempts[-1].env_diff == {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "COLL"}
-        for rank in (0, 1):
-            await run.wrote(f"rank-{rank}.nccl", "AllReduce", attempt=2)
-
-
-@pytest.mark.long
-@needs_compiler
-async def test_a_restart_for_a_time_goes_back_on_the_running_ranks(library: Callable[[bool], str]) -> None:
-    async with driven(launch(CALLS, library(False))) as run:
-        await run.hooked()
-        for attempt in (2, 3, 4):  # a rank that is kept waiting as it starts may log nothing in 4 s
-            assert (await run.nccl("INFO", "COLL", seconds=4.0, restart=True)).ok
-            await run.until(lambda s: s.nccl and s.nccl.text == "NCCL_DEBUG is back at WARN")
-            if "AllReduce" in run.log("rank-0.nccl", attempt):
-                break
-        assert "AllReduce" in run.log("rank-0.nccl", attempt)
-        assert (await run.restart()).ok
-        assert run.state.attempts[-1].env_diff == {
-            "NCCL_DEBUG": "WARN",
-            "NCCL_DEBUG_SUBSYS": DEFAULT_SUBSYS,
-        }
-
-
-@pytest.mark.long
-@needs_compiler
-@pytest.mark.parametrize("preloaded_is_old", [False, True])
+@for_each("preloaded_is_old", [False, True])
 def test_of_two_libraries_the_preloaded_one_counts(
     library: Callable[[bool], str], preloaded_is_old: bool
 ) -> None:
@@ -153,64 +107,86 @@ def test_of_two_libraries_the_preloaded_one_counts(
     assert done.stdout.split() == (["2.21.5", "False"] if preloaded_is_old else ["2.28.9", "True"])
 
 
-@pytest.mark.long
-async def test_without_nccl_the_logging_of_c10d_is_raised_instead() -> None:
-    async with driven(launch(PLAIN_DDP)) as run:
-        await run.stepping()
-        done = await run.nccl("INFO", "COLL")
-        assert done.ok
-        assert done.text == (
-            "NCCL is not in use (gloo): NCCL_DEBUG=INFO is set for the next start; "
-            "live: TORCH_DISTRIBUTED_DEBUG=INFO, c10d logging INFO"
+async def test_an_old_library_says_so_and_a_restart_does_it() -> None:
+    async with doubled(OldNccl) as (run, _):
+        await run.hooked()
+        done = await run.send(SetNccl("limited", "INFO", "COLL", seconds=5.0))
+        assert (done.ok, done.text) == (
+            False,
+            "NCCL 2.21.5 cannot change NCCL_DEBUG live (2.24 or newer can): add --restart to restart now",
         )
-        done = await run.nccl("INFO", "COLL", seconds=0.2)
-        assert done.text.endswith("live: TORCH_DISTRIBUTED_DEBUG=INFO, c10d logging INFO for 0.2 s")
-        await run.until(lambda s: s.nccl and s.nccl.until is None and "back" in s.nccl.text)
-        assert [rank.phase for rank in run.state.ranks.values()] == ["running", "running"]
-        assert "deprecated" not in run.log("rank-0.err"), "no rank warns of the flight recorder's old name"
-        # Though torch for CUDA brings an NCCL that obeys: what counts is the backend that the ranks use.
-        *asked, _ = [e.event for e in run.events if isinstance(e.event, NcclChanged)]
-        assert [change.live for change in asked] == [False, False]
-        await run.until(uses_gloo)
+        assert run.state.nccl is None
+        assert [rank.nccl_live for rank in run.state.ranks.values()] == [False, False]
+        done = await run.send(SetNccl("n", "INFO", ""))
+        assert not done.ok
+        assert done.text == (
+            "NCCL 2.21.5 cannot change NCCL_DEBUG live (2.24 or newer can): INFO is set for the next start; "
+            "add --restart to restart now"
+        )
+        assert (await run.send(SetNccl("again", "INFO", "COLL", restart=True))).ok
+        assert run.state.attempts[-1].env_diff == {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "COLL"}
 
 
-@pytest.mark.long
-@needs_compiler
-async def test_what_nccl_does_not_know_is_refused_in_one_sentence(library: Callable[[bool], str]) -> None:
-    async with driven(launch(CALLS, library(False), nproc_per_node=1)) as run:
-        await run.hooked(1)
-        for done, words in (
-            (await run.nccl("LOUD"), "'LOUD' is not a level of NCCL_DEBUG"),
-            (await run.nccl("INFO", "CPU"), "CPU"),
-            (await run.nccl("INFO", ranks=(7,)), "there is no running rank 7"),
+async def test_a_level_lasts_beyond_a_restart_unless_it_is_limited() -> None:
+    async with doubled(LiveNccl) as (run, _):
+        await run.hooked()
+        assert (await run.send(SetNccl("n", "INFO", "COLL"))).ok
+        assert (await run.send(Restart("r"))).ok
+        assert run.state.attempts[-1].env_diff == {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "COLL"}
+    async with doubled(LiveNccl) as (run, _):
+        await run.hooked()
+        assert (await run.send(SetNccl("n", "INFO", "COLL", seconds=4.0, restart=True))).ok
+        await run.until(lambda s: s.nccl and s.nccl.text == "NCCL_DEBUG is back at WARN")
+        assert (await run.send(Restart("r"))).ok
+        assert run.state.attempts[-1].env_diff == {
+            "NCCL_DEBUG": "WARN",
+            "NCCL_DEBUG_SUBSYS": DEFAULT_SUBSYS,
+        }
+
+
+async def test_what_nccl_does_not_know_is_refused_in_one_sentence() -> None:
+    async with doubled(LiveNccl) as (run, runners):
+        await run.hooked()
+        for command, words in (
+            (SetNccl("1", "LOUD", ""), "'LOUD' is not a level of NCCL_DEBUG"),
+            (SetNccl("2", "INFO", "CPU"), "CPU"),
+            (SetNccl("3", "INFO", "", ranks=(7,)), "there is no running rank 7"),
         ):
+            done = await run.send(command)
             assert not done.ok
             assert words in done.text
-        assert run.log("rank-0.1.nccl") == ""
+        assert not [asked for asked in runners.newest.hooks[0].asked if asked["op"] == "nccl"]
 
 
-@pytest.mark.long
-async def test_a_rank_without_a_hook_is_told_apart() -> None:
-    async with driven(launch(PLAIN_DDP, hook=False, nproc_per_node=1)) as run:
+async def test_a_rank_that_is_only_starting_is_waited_for_and_one_without_a_hook_is_told_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begin, starting = FakeHook.start, list[asyncio.Task[None]]()
+
+    async def late(hook: FakeHook) -> None:
+        await asyncio.sleep(2.0)
+        await begin(hook)
+
+    async def start_later(hook: FakeHook) -> None:
+        starting.append(asyncio.create_task(late(hook)))
+
+    async def never(hook: FakeHook) -> None:
+        pass
+
+    monkeypatch.setattr(FakeHook, "start", start_later)
+    async with doubled(LiveNccl) as (run, _):
         await run.until(lambda s: str(s.phase) == "running")
-        done = await run.nccl("INFO")
+        done = await run.send(SetNccl("n", "INFO", "COLL"))
+        assert (done.ok, done.text) == (True, "NCCL_DEBUG=INFO COLL live on ranks 0, 1")
+    monkeypatch.setattr(FakeHook, "start", never)
+    async with doubled(hook=False) as (run, _):
+        await run.until(lambda s: str(s.phase) == "running")
+        done = await run.send(SetNccl("n", "INFO", ""))
         assert not done.ok
         assert done.text == (
             "rank 0 has no hook (a launcher itself, with --no-hook or python -I, or without torch); "
             "--restart sets the level through the environment instead"
         )
-
-
-@pytest.mark.long
-async def test_a_rank_that_is_only_starting_is_waited_for(tmp_path: Path) -> None:
-    """Its interpreter comes up two seconds after its process."""
-    slow = tmp_path / "python"
-    slow.write_text(f'#!/bin/sh\n[ -z "$RANK" ] || sleep 2\nexec "{sys.executable}" "$@"\n')
-    slow.chmod(0o755)
-    async with driven(launch(PLAIN_DDP, nproc_per_node=1, python=str(slow))) as run:
-        await run.until(lambda s: str(s.phase) == "running")
-        done = await run.nccl("INFO")
-        assert done.ok, done.text
 
 
 def test_what_stands_is_the_plan_and_then_each_attempts_changes() -> None:
@@ -240,6 +216,7 @@ def real_library() -> str | None:
 
 
 @pytest.mark.long
+@pytest.mark.torch
 async def test_the_real_library_follows_on_a_running_rank() -> None:
     path = real_library()
     if path is None:

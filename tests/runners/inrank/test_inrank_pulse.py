@@ -3,85 +3,66 @@
 from __future__ import annotations
 
 import os
-import signal
-import socket
-import subprocess
-import sys
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from distui.runners.inrank.rank_pulse import jumps_back, stack_of
 from distui.runners.model import Dump, Pulse
 from distui.runners.state import RunState
 
 from .inrank_rig import Asking, Driven, driven, eventually, launch, rank
-from .test_inrank_hook import interpreters
-
-GLOO = """
-import time, torch
-import torch.distributed as dist
-
-def load():
-    time.sleep(600)
-
-dist.init_process_group("gloo")
-tensor = torch.ones(4)
-for _ in range(20):
-    dist.all_reduce(tensor)
-if dist.get_rank() == 1:
-    load()
-dist.all_reduce(tensor)
-"""
-HELD = """
-import ctypes, os, time
-
-def held_in_c():
-    ctypes.PyDLL(None).sleep(60)  # keeps the lock of the interpreter
-
-time.sleep(2)
-while os.environ["RANK"] == "1":
-    held_in_c()
-time.sleep(600)
-"""
 
 
-LOOPS = """
-import threading, time
-from distui.runners.inrank.rank_pulse import jumps_back
-
-def spin(until, flag=[False]):
-    while not flag[0]:
-        pass
-
-def product(until):
-    while time.monotonic() < until:
-        sum(range(3_000_000))
-
-main = threading.main_thread().ident
-for work in (spin, product):
-    seen = []
-    def look(stop=spin.__defaults__[0]):
-        for _ in range(40):
-            time.sleep(0.01)
-            seen.append(jumps_back(main))
-        stop[0] = True
-    looking = threading.Thread(target=look)
-    looking.start()
-    work(time.monotonic() + 1.0)
-    looking.join()
-    print(sum(seen) / len(seen))
-"""
+@contextmanager
+def beside(work: Callable[[list[bool]], None]) -> Iterator[int]:
+    """A thread that works while the list holds something, which is until the end of the block; its ident."""
+    going = [True]
+    thread = threading.Thread(target=work, args=(going,))
+    thread.start()
+    try:
+        assert thread.ident is not None
+        yield thread.ident
+    finally:
+        going.clear()
+        thread.join()
 
 
-@pytest.mark.long
 def test_a_loop_that_calls_nothing_is_told_from_long_calls() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LOOPS], capture_output=True, text=True, timeout=60, check=True
-    )
-    spins, calls = map(float, done.stdout.split())
-    assert spins > 0.9
-    assert calls < 0.2
+    def spin(going: list[bool]) -> None:
+        while going:
+            pass
+
+    def calculate(going: list[bool]) -> None:
+        while going:
+            sum(range(1_000_000))
+
+    shares = []
+    for work in (spin, calculate):
+        with beside(work) as thread:
+            eventually(lambda thread=thread, work=work: stack_of(thread)[0][2] == work.__name__)  # type: ignore[misc]
+            seen = 0
+            for _ in range(10):
+                time.sleep(0.01)
+                seen += jumps_back(thread)
+            shares.append(seen / 10)
+    assert shares[0] > 0.8
+    assert shares[1] < 0.4
+
+
+def test_of_a_deep_stack_the_innermost_frames_are_told() -> None:
+    def down(going: list[bool], left: int = 600) -> None:
+        if left:
+            down(going, left - 1)
+        while going:
+            pass
+
+    with beside(down) as thread:
+        eventually(lambda: [site[2] for site in stack_of(thread)] == ["down"] * 24)
 
 
 def pulse(state: RunState, rank: int) -> Pulse | None:
@@ -100,87 +81,6 @@ async def pulsed(run: Driven, rank: int, wanted: Callable[[Pulse], object]) -> P
     taken = pulse(run.state, rank)
     assert taken is not None
     return taken
-
-
-@pytest.mark.long
-@pytest.mark.torch
-async def test_who_waits_and_who_is_missing_is_seen_with_file_and_line(own_directories: Path) -> None:
-    script = own_directories / "train.py"
-    script.write_text(GLOO)
-    async with driven(launch(script)) as run:
-        waits = await pulsed(run, 0, lambda taken: taken.active and taken.active[0].sites)
-        missing = await pulsed(run, 1, lambda taken: taken.recent and taken.samples == 10)
-        one = waits.active[0]
-        assert (one.group, one.seq, one.op, one.what, one.done) == (
-            "0",
-            21,
-            "all_reduce",
-            "Float[4]",
-            False,
-        )
-        assert (one.started, one.p2p) == (None, False)
-        assert [(site.file, site.line) for site in one.sites] == [(str(script), len(GLOO.splitlines()))]
-        assert [(group.name, group.ranks, group.enqueued, group.completed) for group in waits.groups] == [
-            ("0", (), 21, 20)
-        ]
-        assert [each.seq for each in waits.recent] == list(range(1, 21))
-        assert [bool(each.sites) for each in waits.recent] == [False] * 12 + [True] * 8
-        assert (waits.hook, waits.recorder, waits.torch, waits.world_size) == (True, True, True, "2")
-        assert (missing.active, missing.groups[0].enqueued) == ((), 20)
-        assert names(missing)[0] == "load"
-        assert "sleep(600)" in GLOO.splitlines()[missing.stack[0].line - 1]
-        assert (missing.sites, missing.samples) == (1, 10)
-        assert missing.cpu_s is not None
-        assert missing.process_s is not None
-        assert missing.process_s >= missing.cpu_s > 0
-        assert missing.read_bytes is not None
-        assert missing.master is not None
-        assert missing.pid is not None
-        os.kill(missing.pid, signal.SIGSTOP)
-        stopped = await pulsed(run, 1, lambda taken: taken.state == "T")
-        assert not stopped.hook
-        os.kill(missing.pid, signal.SIGCONT)
-        await pulsed(run, 1, lambda taken: taken.hook)
-
-
-@pytest.mark.long
-async def test_who_holds_the_interpreter_in_c_is_silent_and_shows_its_stack_by_signal(
-    own_directories: Path,
-) -> None:
-    script = own_directories / "train.py"
-    script.write_text(HELD)
-    async with driven(launch(script)) as run:
-        silent = await pulsed(run, 1, lambda taken: not taken.hook and taken.stack)
-        assert names(silent)[0] == "held_in_c"
-        assert "PyDLL" in HELD.splitlines()[silent.stack[0].line - 1]
-        assert silent.state == "S"
-        answers = await pulsed(run, 0, lambda taken: taken.hook)
-        assert answers.torch is False
-        assert answers.recorder is None
-
-
-@pytest.mark.long
-async def test_without_hooks_the_kernel_tells_what_it_knows(own_directories: Path) -> None:
-    script = own_directories / "train.py"
-    script.write_text(
-        "import os, socket; socket.create_connection(('127.0.0.1', int(os.environ['TO'])), 600)"
-    )
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen(0)
-        port = server.getsockname()[1]
-        # The queue of the server is full from now on: the kernel drops whoever else knocks.
-        with socket.create_connection(server.getsockname()):
-            async with driven(launch(script, hook=False, env={"TO": str(port)})) as run:
-                told = await pulsed(run, 0, lambda taken: taken.state == "S")
-                assert (told.hook, told.stack, told.torch, told.world_size) == (False, (), None, "2")
-                assert told.master is not None
-                assert told.process_s is not None
-                assert told.stalls == ()  # it has only begun
-                told = await pulsed(run, 0, lambda taken: taken.stalls)
-                (stall,) = told.stalls
-                assert (stall.remote, stall.state) == (f"127.0.0.1:{port}", "SYN_SENT")
-                assert stall.retransmits > 0
 
 
 ALONE = """
@@ -214,45 +114,6 @@ def place(own_directories: Path) -> Path:
     path = own_directories / "rank"
     path.mkdir()
     return path
-
-
-@pytest.mark.long
-def test_a_rank_without_torch_tells_its_stack(place: Path) -> None:
-    for python in interpreters():
-        tells_its_stack(place, python)
-
-
-def tells_its_stack(place: Path, python: str) -> None:
-    script = "import sys\ndef wait():\n    sys.stdin.read()\nwait()\n"
-    with rank(place, script, python=python, WORLD_SIZE="2") as started:
-        asking = Asking(started.socket)
-        eventually(lambda: asking.ask("pulse")["stack"][0][1:] == [3, "wait"])
-        taken = asking.ask("pulse", samples=2, whole=True, sites=True)
-        assert [site[2] for site in taken["stack"]] == ["wait", "<module>"]
-        assert (taken["sites"], taken["samples"], taken["torch"], taken["step"]) == (1, 2, False, 0)
-        assert (taken["last_step"], taken["world_size"], taken["master"]) == (None, "2", None)
-        assert 0 < taken["cpu_s"] <= taken["process_s"]
-        assert "recorder" not in taken
-        assert "error" in asking.ask("pulse", samples="many")
-        asking.close()
-        assert started.ends() == 0
-
-
-DEEP = """
-import sys
-def down(left):
-    sys.stdin.read() if not left else down(left - 1)
-down(600)
-"""
-
-
-@pytest.mark.long
-def test_of_a_deep_stack_the_innermost_frames_are_told(place: Path) -> None:
-    with rank(place, DEEP) as started:
-        asking = Asking(started.socket)
-        eventually(lambda: [site[2] for site in asking.ask("pulse")["stack"]] == ["down"] * 24)
-        asking.close()
-        assert started.ends() == 0
 
 
 @pytest.mark.real

@@ -95,22 +95,6 @@ def test_ranks_that_end_before_anybody_can_look_are_told_in_order(group: WorkerG
     assert [rank.wait(10) for rank in ranks] == [3, 4]
 
 
-@pytest.mark.long
-def test_ranks_are_known_by_their_environment(group: WorkerGroup) -> None:
-    group.next_attempt()
-    group.watch(places(2), worker_group.children())
-    env = {**os.environ, "DISTUI_RUNNER_PID": str(os.getpid())}
-    started = {
-        local: subprocess.Popen(["sleep", "60"], env={**env, "LOCAL_RANK": str(local)}) for local in (1, 0)
-    }
-    found = {event["local_rank"]: event["pid"] for event in told(group, 2)}
-    assert found == {local: process.pid for local, process in started.items()}
-    for process in started.values():
-        process.kill()
-        process.wait(10)
-    assert {e["state"] for e in told(group, 4)[2:]} <= {"killed", "stopped"}
-
-
 def test_an_attempt_never_gets_a_directory_twice(group: WorkerGroup, own_directories: Path) -> None:
     (own_directories / "node-0" / "attempt-001").mkdir(parents=True)
     assert group.next_attempt().endswith("attempt-002")
@@ -141,6 +125,23 @@ def test_a_restart_is_refused_while_the_run_is_stopped(
     answer = group.answer({"op": "restart"}, nobody)
     nobody.close()
     assert answer == {"ok": False, "text": "the run is being stopped"}
+
+
+def test_a_restart_is_announced_to_every_rank_and_a_stop_is_not(
+    group: WorkerGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announced: list[str] = []
+    monkeypatch.setattr(worker_group, "announce", announced.extend)
+    monkeypatch.setattr(group, "_kill_after_grace", lambda grace_s: None)
+    monkeypatch.setattr(group, "on_stop", lambda: None)
+    group.pids = {0: 1, 1: 2}
+    nobody = socket.socket()
+    group.answer({"op": "restart"}, nobody)
+    assert announced == [f"{os.environ['DISTUI_SOCKETS']}.r{local}" for local in (0, 1)]
+    announced.clear()
+    group.answer({"op": "stop"}, nobody)
+    nobody.close()
+    assert announced == []
 
 
 def test_a_back_off_ends_at_once_when_a_restart_is_asked_for(group: WorkerGroup) -> None:

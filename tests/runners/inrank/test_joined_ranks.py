@@ -81,7 +81,7 @@ def test_torchrun_prints_the_exit_codes_that_it_was_quicker_to_take(tmp_path: Pa
     assert joined._newest[3]["state"] == "lost", "nobody wrote how that one ended"
 
 
-@pytest.mark.long
+@pytest.mark.real
 @pytest.mark.skipif(
     tuple(map(int, platform.release().split("-")[0].split(".")[:2])) < (6, 15),
     reason="the kernel keeps no exit code of a process that was reaped",

@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import filelock
 import pytest
 
 from distui.runners.agent import pulses
+from distui.runners.inrank.thread_waits import Threads, main_wait
 
 WAITING = """
 import json, sys, threading, time
@@ -37,9 +39,9 @@ threading.Thread(target=look, name="distui-look", daemon=True).start()
 """
 
 
-def seen(script: str, *arguments: str, extra: str = "") -> Any:
+def seen(script: str, *arguments: str) -> Any:
     """What a process that waits in `script` tells of itself."""
-    command = [sys.executable, "-c", WAITING + extra + script, *arguments]
+    command = [sys.executable, "-c", WAITING + script, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -64,120 +66,84 @@ def test_a_file_lock_with_its_path_and_holder(tmp_path: Path) -> None:
         assert (told["call"], told["on"], told["holder"]) == ("lock", str(path), os.getpid())
 
 
-@pytest.mark.long
-def test_a_lock_that_is_asked_for_again_and_again_with_its_path_and_holder(tmp_path: Path) -> None:
-    path = tmp_path / "op.lock"
-    script = "import filelock; there.set(); filelock.FileLock(sys.argv[1]).acquire()"
-    with filelock.FileLock(path):
-        told = seen(script, str(path))
-        assert (told["call"], told["on"], told["holder"]) == ("lock", str(path), os.getpid())
-    assert pulses.FileLocks().holder(os.getpid(), str(path)) is None
-    assert pulses.FileLocks().holder(os.getpid(), str(tmp_path / "gone")) is None
-
-
 def test_who_waits_for_no_lock_has_no_holder() -> None:
     assert pulses.FileLocks().holder(os.getpid(), "") is None
     assert pulses.FileLocks(proc="/nowhere").holder(os.getpid(), "") is None
 
 
 @pytest.mark.long
-def test_a_fifo_that_nobody_writes_to(tmp_path: Path) -> None:
-    fifo = tmp_path / "p{0}pe"
+def test_whatever_it_waits_for_is_named(tmp_path: Path) -> None:
+    def waits(script: str, *arguments: object) -> tuple[str, str]:
+        told = seen(script, *map(str, arguments))
+        return told["call"], told["on"]
+
+    fifo, reads = tmp_path / "p{0}pe", "there.set(); open(sys.argv[1]).read()"
     os.mkfifo(fifo)
-    told = seen("there.set(); open(sys.argv[1]).read()", str(fifo))
-    assert (told["call"], told["on"]) == ("open", f"FIFO {fifo}")
+    assert waits(reads, fifo) == ("open", f"FIFO {fifo}")
     keep = os.open(fifo, os.O_RDWR)
-    try:
-        told = seen("there.set(); open(sys.argv[1]).read()", str(fifo))
-    finally:
-        os.close(keep)
-    assert (told["call"], told["on"]) == ("read", f"FIFO {fifo}")
-
-
-@pytest.mark.long
-def test_a_pipe_a_child_and_a_sleep() -> None:
-    assert seen("import os; there.set(); os.read(os.pipe()[0], 1)")["on"] == "a pipe"
-    told = seen("import subprocess; child = subprocess.Popen(['sleep', '60']); there.set(); child.wait()")
-    assert told["call"] == "wait"
-    os.kill(int(told["on"]), 15)
-    assert seen("there.set(); time.sleep(60)")["call"] == "sleep"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
-def test_another_host_that_does_not_answer(family: socket.AddressFamily, host: str) -> None:
-    with socket.socket(family) as server:
+    assert waits(reads, fifo) == ("read", f"FIFO {fifo}")
+    os.close(keep)
+    assert waits("import os; there.set(); os.read(os.pipe()[0], 1)") == ("read", "a pipe")
+    assert waits("import queue; there.set(); queue.Queue().get()")[0] == "futex"
+    assert waits("there.set(); time.sleep(60)")[0] == "sleep"
+    starts = "import subprocess; child = subprocess.Popen(['sleep', '60']); there.set(); child.wait()"
+    call, child = waits(starts)
+    os.kill(int(child), 15)
+    assert call == "wait"
+    connects = "import socket; at = socket.create_connection((sys.argv[1], int(sys.argv[2]))); there.set(); at.recv(1)"
+    for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
         try:
-            server.bind((host, 0))
+            server = socket.create_server((host, 0), family=family)
         except OSError:
-            pytest.skip(f"no {host} here")
-        server.listen()
-        port = server.getsockname()[1]
-        told = seen(
-            "import socket; at = socket.create_connection((sys.argv[1], int(sys.argv[2]))); there.set(); at.recv(1)",
-            host,
-            str(port),
-        )
-    assert (told["call"], told["on"]) == ("read", f"{host}:{port}")
+            continue  # there is no IPv6 here
+        with server:
+            port = server.getsockname()[1]
+            assert waits(connects, host, port) == ("read", f"{host}:{port}")
+    path = tmp_path / "op.lock"
+    with filelock.FileLock(path):
+        told = seen("import filelock; there.set(); filelock.FileLock(sys.argv[1]).acquire()", str(path))
+        assert (told["call"], told["on"], told["holder"]) == ("lock", str(path), os.getpid())
+    assert pulses.FileLocks().holder(os.getpid(), str(path)) is None
 
 
-@pytest.mark.long
-def test_threads_are_told_with_where_they_are_and_what_they_died_of() -> None:
-    script = """
-import queue
-gate, box = threading.Event(), queue.Queue()
+def test_threads_are_told_with_where_they_are_and_what_they_died_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The script's own hook for threads is called as before."""
+    own, gate, threads = list[str](), threading.Event(), Threads()
 
-def watch():
-    gate.wait()
+    class UnspeakableError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
 
-def produce():
-    raise KeyError("one line\\nand another")
+    def watch() -> None:
+        gate.wait()
 
-threading.Thread(target=watch, name="watcher", daemon=True).start()
-dead = threading.Thread(target=produce, name="maker")
-dead.start()
-dead.join()
-there.set()
-box.get()
-"""
-    told = seen(script)
-    assert told["call"] == "futex"
-    maker, watcher = told["threads"]
-    assert maker[0] == "maker"
-    assert maker[1][0][2] == "produce"
-    assert maker[2].startswith("KeyError: 'one line")
-    assert watcher[0] == "watcher"
-    assert "watch" in [frame[2] for frame in watcher[1]]
-    assert watcher[2] == ""
+    def produce(error: Exception) -> None:
+        raise error
 
+    def note(ended: threading.ExceptHookArgs) -> None:
+        own.append(ended.exc_type.__name__)
 
-@pytest.mark.long
-def test_the_scripts_own_hook_for_threads_is_called_as_before() -> None:
-    script = """
-import threading
-from distui.runners.inrank.thread_waits import Threads
-threading.excepthook = lambda ended: print("the script's own:", ended.exc_type.__name__)
-Threads().arm()
-
-class Unspeakable(Exception):
-    def __str__(self):
-        raise RuntimeError("no text")
-
-def fail():
-    raise Unspeakable
-
-thread = threading.Thread(target=fail)
-thread.start()
-thread.join()
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout == "the script's own: Unspeakable\n"
-    assert done.stderr == ""
+    monkeypatch.setattr(threading, "excepthook", note)
+    threads.arm()
+    watcher = threading.Thread(target=watch, name="watcher")
+    watcher.start()
+    for error in (KeyError("one line\nand another"), UnspeakableError()):
+        dead = threading.Thread(target=produce, args=(error,), name="maker")
+        dead.start()
+        dead.join()
+    told = {name: (frames, error) for name, frames, error in threads.sample()}
+    gate.set()
+    watcher.join()
+    assert own == ["KeyError", "UnspeakableError"]
+    frames, said = told["maker"]
+    assert frames[0][2] == "produce"
+    assert said.startswith("KeyError: 'one line")
+    frames, said = told["watcher"]
+    assert "watch" in [frame[2] for frame in frames]
+    assert said == ""
 
 
 def test_a_running_main_thread_waits_for_nothing() -> None:
-    from distui.runners.inrank.thread_waits import main_wait
-
     assert main_wait() == {}
