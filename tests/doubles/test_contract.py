@@ -35,6 +35,7 @@ from distui.runners.model import (
     Stamped,
     Stop,
 )
+from distui.runners.state import RunState
 
 from .fake_runner import FakeRunners
 from .served import Served, own_directories, planned, served
@@ -91,17 +92,25 @@ class Part:
         """All ranks come to the end of the script."""
         self._order("end", 0, lambda fake: fake.newest.finishes())
 
+    def joined(self) -> None:
+        """Another node joins that of the double."""
+        assert self._runners is not None
+        self._runners.newest.meets_another_node()
+
     def _order(self, word: str, rank: int, double: Callable[[FakeRunners], object]) -> None:
         if self._runners is not None:
             double(self._runners)
         else:
             (self._orders / f"{word}-{rank}").touch()
 
-    def reported(self, *left_out: type) -> list[Any]:
-        """The events of runner.jsonl in the order of their writing."""
-        lines = (self.run.path / REPORT).read_bytes().splitlines()
-        decoded = [msgspec.json.decode(line, type=Stamped).event for line in lines]
-        return [event for event in decoded if not isinstance(event, left_out)]
+    def reported(self) -> list[Any]:
+        return reports(self.run.path)
+
+
+def reports(run_dir: Path) -> list[Any]:
+    """The events of runner.jsonl in the order of their writing."""
+    lines = (run_dir / REPORT).read_bytes().splitlines()
+    return [msgspec.json.decode(line, type=Stamped).event for line in lines]
 
 
 @asynccontextmanager
@@ -241,6 +250,7 @@ async def check_the_life_of_two_ranks(kind: str) -> None:
         limited = await rank.ask("nccl", env={"NCCL_DEBUG": "INFO"}, lasting=False)
         assert set(limited) == {"loaded", "live", "version", "debug", "backend", "changed"}
         assert (limited["debug"], limited["backend"], limited["live"]) == ("INFO", "gloo", None)
+        await rank.ask("nccl", env={"NCCL_DEBUG": "TRACE"}, lasting=False)
         assert (await rank.ask("back"))["debug"] == "WARN"
         assert (await rank.ask("back"))["changed"] is False
         c10d = await rank.ask("c10d", level="INFO")
@@ -366,6 +376,33 @@ async def check_a_rank_that_fails(kind: str) -> None:
         first = run.state.attempts[0].first_cause
         assert first is not None
         assert (first.rank, first.exit_code, first.victims) == (1, 3, ())
+
+
+async def test_a_fake_node_that_is_joined() -> None:
+    async with part("double", nproc_per_node=1) as its:
+        await its.run.hooked()
+        its.joined()
+        await its.run.until(lambda state: state.attempt == 2 and str(state.phase) == "running")
+        check_a_membership(its.reported(), its.run.state, 1)
+
+
+def check_a_membership(reported: list[Any], state: RunState, attempt: int) -> None:
+    """Another node joins that of rank 0: its attempt ends, and both begin the next one.
+
+    tests/runners/node/test_node_relay.py calls it for two nodes of torch's.
+    """
+    words = list(map(_word, reported))
+    assert words[words.index(f"{attempt}.0 running") :] == [
+        f"{attempt}.0 running", f"{attempt}.0 stopped -15",
+        f"AttemptStarted {attempt + 1} membership 0", f"{attempt + 1}.0 running",
+    ]  # fmt: skip
+    before, begun, after = reported[-3:]
+    assert (before.signal, begun.env_diff, [place.rank for place in begun.ranks]) == ("SIGTERM", {}, [0])
+    assert before.pid != after.pid
+    ended, now = state.attempts[-2:]
+    assert (str(ended.outcome), ended.first_cause) == ("restarted", None)
+    assert (now.number, str(now.cause), now.outcome) == (attempt + 1, "membership", None)
+    assert str(state.phase) == "running"
 
 
 def _word(event: Any) -> str:

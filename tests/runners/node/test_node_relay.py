@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 import pytest
+from doubles.test_contract import check_a_membership, reports
 from nodes_rig import Cluster, ledger, until
 from patience import HANG_S
 
@@ -107,6 +108,11 @@ async def test_two_nodes_step_and_restart_as_one(cluster: Cluster) -> None:
     cluster.steps(before + 1)
     for node in (0, 1):
         assert ledger(cluster, node)[-1] == (before + 1, "restart", 2)
+    (answer,) = await cluster.restart(1)
+    assert answer.ok, answer
+    cluster.steps(before + 2)
+    assert ledger(cluster, 1)[-1] == (before + 2, "restart", 2)
+    check_a_membership(reports(cluster.path(0)), cluster.now(0), before + 1)
 
 
 async def history(link: SocketLink) -> None:
@@ -134,28 +140,25 @@ async def read_a_log(cluster: Cluster, link: SocketLink) -> None:
 
 
 @pytest.mark.long
-async def test_the_heads_runner_is_killed(cluster: Cluster) -> None:
-    """It takes the store along. Links end with a sentence; both nodes meet at the runner that follows."""
-    before = cluster.now(1).attempt
-    async with across(cluster) as link:
-        watching = asyncio.create_task(told(link, Exception))
-        await asyncio.sleep(0.5)
-        os.kill(cluster.pid(0, "runner"), signal.SIGKILL)
-        with pytest.raises(
-            LinkError, match=r"the relay to node 1 ended: .* store is gone|the runner of this node"
-        ):
-            await watching
-    cluster.steps(before + 1)
-    assert not cluster.now(1).phase.ended
-    log = (cluster.path(1) / "runner.log").read_text(errors="replace")
-    assert "distui_inrank.relay" not in log, log[-3000:]
-    assert "distui-relay" not in log, log[-3000:]
+async def test_the_heads_runner_is_killed_and_the_end_is_heard_through_the_next_one() -> None:
+    """It takes the store along. Links end with a sentence; both nodes meet at the runner that follows.
 
-
-@pytest.mark.long
-async def test_the_end_is_heard_through_the_relay() -> None:
-    """The runner carries it, so it goes after that; nobody waits for the other."""
+    The runner carries the relay, so it goes after the end was heard; nobody waits for the other.
+    """
     with keyed() as made:
+        async with across(made) as link:
+            watching = asyncio.create_task(told(link, Exception))
+            await asyncio.sleep(0.5)
+            os.kill(made.pid(0, "runner"), signal.SIGKILL)
+            with pytest.raises(
+                LinkError, match=r"the relay to node 1 ended: .* store is gone|the runner of this node"
+            ):
+                await watching
+        made.steps(2)
+        assert not made.now(1).phase.ended
+        log = (made.path(1) / "runner.log").read_text(errors="replace")
+        assert "distui_inrank.relay" not in log, log[-3000:]
+        assert "distui-relay" not in log, log[-3000:]
         async with across(made) as link:
             ending = asyncio.create_task(told(link, RunEnded))
             here = await SocketLink.connect(made.socket(0))
