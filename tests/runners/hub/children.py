@@ -106,6 +106,7 @@ class Programs:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._by_name: dict[str, Program] = {}
+        self._children: list[tuple[str, Child]] = []
         self.started: list[tuple[str, ...]] = []
         monkeypatch.setattr(asyncio, "create_subprocess_exec", self._start)
 
@@ -118,7 +119,16 @@ class Programs:
         if argv[0] not in self._by_name:
             raise FileNotFoundError(2, "No such file or directory")
         self.started.append(argv)
-        return await Child.start(self._by_name[argv[0]], argv)
+        child = await Child.start(self._by_name[argv[0]], argv)
+        self._children.append((argv[0], child))
+        return child
+
+    def kill(self, name: str) -> None:
+        """SIGKILL to those that run."""
+        for its, child in self._children:
+            if its == name:
+                with contextlib.suppress(ProcessLookupError):
+                    child.kill()
 
 
 async def copied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

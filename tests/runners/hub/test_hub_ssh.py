@@ -1,14 +1,15 @@
-"""Links through ssh: what it prints before it fails, one in mid-stream, and names that mean harm; and a real sshd."""
+"""Links through ssh: what it prints before it fails, and names that mean harm; a double of ssh, and a real sshd."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from distui.runners import wire
 from distui.runners.doctor.session import NodeSession
 from distui.runners.errors import RunError
 from distui.runners.hub import routes
+from distui.runners.hub.links import STEADY_S
 from distui.runners.hub.routes import Route
 from distui.runners.model import LinkChanged, LinkState
 from distui.runners.state import RunState
@@ -68,41 +70,6 @@ def ways(site: Site, run: Whole, config: str) -> list[Route]:
     ]
 
 
-COUNTING = """
-import os, time
-number = 0
-while True:
-    number += 1
-    print(number, "x" * 200, flush=number % 20 == 0)
-    if number % 20 == 0:
-        time.sleep(0.02)
-"""
-
-
-@pytest.mark.long
-@needs_sshd
-async def test_ssh_killed_in_mid_stream_ten_times_loses_no_byte(site: Site, serve: Make) -> None:
-    server = serve("Banner none")
-    run = Whole(site, site.script(COUNTING))
-    run.start(ways(site, run, server.config()))
-    file, got = OUT.format(1, 1), b""
-    async with run.viewer() as viewer:
-        await viewer.until(running)
-        for turn in range(10):
-            reading = asyncio.create_task(read_on(viewer.link, file, len(got), (turn + 1) * 50_000))
-            await asyncio.sleep(0.6)  # a link that breaks sooner is not tried again at once
-            kill_all(children(run.hub_pid(), "ssh"))
-            got += await reading
-            await viewer.until(lambda _, times=2 * turn + 2: lost(viewer) >= times)  # type: ignore[misc]
-            await viewer.until(up)
-        assert await viewer.stop() == "stopped: no process of the run is left"
-        got += await read_on(viewer.link, file, len(got), None)
-    whole = (run.parts[1].path / file).read_bytes()
-    assert len(whole) > 500_000
-    assert got == whole
-    assert [told_twice_or_not_at_all(run, node) for node in (0, 1)] == ["", ""]
-
-
 def lost(viewer: Viewer) -> int:
     """How often links were lost so far."""
     changes = [told.event for told in viewer.stamped if isinstance(told.event, LinkChanged)]
@@ -113,61 +80,6 @@ def up(state: RunState) -> bool:
     return all(node.link is LinkState.UP for node in state.nodes.values())
 
 
-async def read_on(link: object, file: str, at: int, until: int | None) -> bytes:
-    """A log from `at` on, at least up to `until`, or to its end where it grows no more; errors are waited out."""
-    got, same = b"", 0
-    async with asyncio.timeout(HANG_S):
-        while same < 20 if until is None else at + len(got) < until:
-            window = await link.read_log(file, at + len(got), 65536)  # type: ignore[attr-defined]
-            fresh = window.data[at + len(got) - window.offset :] if window.offset <= at + len(got) else b""
-            got += fresh
-            same = 0 if fresh else same + 1
-            if not fresh:
-                await asyncio.sleep(0.1)
-    return got
-
-
-def children(pid: int, name: str) -> list[int]:
-    """Pids of a process's children with this name."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            head, _, tail = path.read_text().rpartition(")")
-        except OSError:
-            continue
-        if int(tail.split()[1]) == pid and head.partition("(")[2] == name:
-            found.append(int(path.parent.name))
-    return found
-
-
-def kill_all(pids: list[int]) -> None:
-    assert pids
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-
-
-@pytest.mark.real
-@needs_sshd
-async def test_a_banner_one_session_and_no_forwarding_are_enough(site: Site, serve: Make) -> None:
-    """Also where the user's own configuration asks for more."""
-    banner = site.root / "banner"
-    banner.write_text("AUTHORISED USERS ONLY\n" * 40)
-    server = serve(
-        f"Banner {banner}", "MaxSessions 1", "AllowTcpForwarding no", "AllowStreamLocalForwarding no",
-        "X11Forwarding no",
-    )  # fmt: skip
-    run = Whole(site, site.script())
-    more = ("LocalForward 127.0.0.1:1 127.0.0.1:2", "RemoteCommand date", "RequestTTY force", "ControlMaster auto",
-            f"ControlPath {site.root}/cm-%C")  # fmt: skip
-    run.start(ways(site, run, server.config(*more)))
-    async with run.viewer() as viewer:
-        state = await viewer.until(running)
-        assert up(state)
-        assert {node.host for node in state.nodes.values()} == {"box0", "box1"}
-        assert not list(site.root.glob("cm-*"))
-        assert await viewer.stop() == "stopped: no process of the run is left"
-
-
 class FakeSsh:
     """An ssh whose first `closing` connections end before the login, as those through SkyPilot's API server do.
 
@@ -176,7 +88,12 @@ class FakeSsh:
 
     def __init__(self, programs: Programs, closing: int) -> None:
         self.closing, self.connections = closing, 0
+        self._programs = programs
         programs.put("ssh", self._run)
+
+    async def kill(self, run: Whole) -> None:
+        """SIGKILL to all of them."""
+        self._programs.kill("ssh")
 
     async def _run(self, words: tuple[str, ...], pipes: Pipes) -> int:
         self.connections += 1
@@ -188,12 +105,17 @@ class FakeSsh:
         pipes.stdout.write(b"welcome to this node\n")
         reader, writer = await asyncio.open_unix_connection(words[-1])
         down = asyncio.create_task(copied(reader, pipes.stdout))
-        await copied(pipes.stdin, writer)
-        await down
+        try:
+            await copied(pipes.stdin, writer)
+            await down
+        finally:  # also where it is killed: what it runs on the node ends with its stdin
+            down.cancel()
+            writer.close()
         return 0
 
 
 PROXY_SAID = b"websockets.exceptions.ConnectionClosedOK: received 1000 (OK); then sent 1000 (OK)\n"
+BROKEN = "the agent closed the connection"
 CLOSED = "SkyPilot's API server ended the connection to box before the login"
 
 
@@ -202,20 +124,6 @@ def through_ssh(run: Rehearsed) -> list[Route]:
         Route(node, f"box{node}", "ssh", "box", (), ("attach", str(run.site.root / "s" / run.socket(node))))
         for node in (0, 1)
     ]
-
-
-async def test_links_closed_before_the_login_are_tried_again(
-    run: Rehearsed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ssh = FakeSsh(Programs(monkeypatch), 3)
-    await run.begin(through_ssh(run))
-    async with run.viewer() as viewer:
-        assert up(await viewer.until(running))
-        changes = [told.event for told in viewer.stamped if isinstance(told.event, LinkChanged)]
-        assert {change.state for change in changes} == {LinkState.CONNECTING, LinkState.UP}
-        assert CLOSED in {change.text for change in changes}
-        assert ssh.connections == 5
-        assert await viewer.stop() == "stopped: no process of the run is left"
 
 
 async def test_a_link_is_lost_once_it_was_closed_before_the_login_often_enough(
@@ -253,16 +161,80 @@ while data := peer.recv(65536):
 """SkyPilot's websocket_proxy.py where the first connections end before sshd's first word."""
 
 
-def closing(site: Site, server: Sshd, times: int) -> str:
-    """A configuration with a way to the server that closes so many connections before the login."""
-    (site.root / "proxy.py").write_text(PROXY)
-    words = (sys.executable, site.root / "proxy.py", site.root / "asked", times, server.port)
-    return server.config(f"ProxyCommand {' '.join(map(str, words))}")
+class RealSsh:
+    """The system's, with a way to the server that closes the first `closing` connections before the login."""
+
+    def __init__(self, site: Site, server: Sshd, closing: int, *options: str) -> None:
+        self._asked = site.root / "asked"
+        (site.root / "proxy.py").write_text(PROXY)
+        words = (sys.executable, site.root / "proxy.py", self._asked, closing, server.port)
+        self.config = server.config(f"ProxyCommand {' '.join(map(str, words))}", *options)
+
+    @property
+    def connections(self) -> int:
+        return len(self._asked.read_text())
+
+    async def kill(self, run: Whole) -> None:
+        """SIGKILL to all that the hub of a run has started."""
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                head, _, tail = path.read_text().rpartition(")")
+                if int(tail.split()[1]) == run.hub_pid() and head.endswith("(ssh"):
+                    os.kill(int(path.parent.name), signal.SIGKILL)
 
 
-def connections(site: Site) -> int:
-    """How many connections were made."""
-    return len((site.root / "asked").read_text())
+async def test_links_of_the_double_are_tried_again_and_lose_nothing(
+    run: Rehearsed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await check_links(run, through_ssh(run), FakeSsh(Programs(monkeypatch), 3))
+
+
+@pytest.mark.real
+@needs_sshd
+async def test_links_of_a_real_ssh_are_tried_again_and_lose_nothing(site: Site, serve: Make) -> None:
+    """A banner, one session and no forwarding are enough, also where the user's own configuration asks for more."""
+    banner = site.root / "banner"
+    banner.write_text("AUTHORISED USERS ONLY\n" * 40)
+    server = serve(
+        f"Banner {banner}", "MaxSessions 1", "AllowTcpForwarding no", "AllowStreamLocalForwarding no",
+        "X11Forwarding no",
+    )  # fmt: skip
+    ssh = RealSsh(
+        site, server, 3, "LocalForward 127.0.0.1:1 127.0.0.1:2", "RemoteCommand date", "RequestTTY force",
+        "ControlMaster auto", f"ControlPath {site.root}/cm-%C",
+    )  # fmt: skip
+    run = Whole(site, site.script())
+    await check_links(run, ways(site, run, ssh.config), ssh)
+    assert not list(site.root.glob("cm-*"))
+
+
+async def check_links(run: Whole, ways: Sequence[Route], ssh: FakeSsh | RealSsh) -> None:
+    """The contract of the double: three connections are closed before the login; later every ssh is killed."""
+    await run.begin(ways)
+    async with run.viewer() as viewer:
+        state = await viewer.until(running)
+        assert up(state)
+        assert {node.host for node in state.nodes.values()} == {"box0", "box1"}
+        changes = [told.event for told in viewer.stamped if isinstance(told.event, LinkChanged)]
+        assert {change.state for change in changes} == {LinkState.CONNECTING, LinkState.UP}
+        assert CLOSED in {change.text for change in changes}
+        assert ssh.connections == 5
+        file = OUT.format(1, 1)
+        await viewer.until(lambda state: state.log_sizes.get(file, 0) > 20)
+        before = await viewer.link.read_log(file, 0)
+        assert before.data.startswith(b"node 1 begins\ntick ")
+
+        await asyncio.sleep(STEADY_S)  # a link that breaks sooner is not tried again at once
+        await ssh.kill(run)
+        await viewer.until(lambda _: lost(viewer) == 2)
+        await viewer.until(up)
+        assert ssh.connections == 7
+        changes = [told.event for told in viewer.stamped if isinstance(told.event, LinkChanged)]
+        assert [change.text for change in changes if change.state is LinkState.LOST] == [BROKEN] * 2
+        after = await viewer.link.read_log(file, 0)
+        assert after.data.startswith(before.data)
+        assert await viewer.stop() == "stopped: no process of the run is left"
+    assert [told_twice_or_not_at_all(run, node) for node in (0, 1)] == ["", ""]
 
 
 @pytest.mark.real
@@ -272,14 +244,15 @@ async def test_a_command_is_executed_once_however_often_the_login_is_cut_off(
 ) -> None:
     server, out = serve(), site.root / "out"
     ran = ("sh", "-c", f"'cat >> {out}; echo done'")
-    way = Way("box", ("-F", closing(site, server, 2)))
+    ssh = RealSsh(site, server, 2)
+    way = Way("box", ("-F", ssh.config))
     assert await call(way, ran, b"once\n", HANG_S) == b"done\n"
     assert out.read_text() == "once\n"
     assert capsys.readouterr().err.splitlines() == [
         f"distui: {CLOSED}; trying again in 0.5 s",
         f"distui: {CLOSED}; trying again in 1 s",
     ]
-    assert connections(site) == 3
+    assert ssh.connections == 3
 
 
 async def test_a_command_or_session_is_given_up_after_four_connections(
