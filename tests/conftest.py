@@ -16,7 +16,6 @@ import tiers
 from hypothesis import HealthCheck, settings
 
 from distui.runners import environment, foreign_jobs, local_agent
-from distui.runners.node import package
 from distui.runners.telemetry.proc import Stat, all_stats
 
 TORCHLESS = [Path(__file__).with_name(name) for name in ("presets", "tui")]
@@ -57,7 +56,7 @@ def no_torch_without_its_mark(request: pytest.FixtureRequest, monkeypatch: pytes
 
 @pytest.fixture(scope="session")
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the tests of `make test` share: bundles for nodes are packed once."""
+    """What the tests of `make test` share."""
     return tmp_path_factory.mktemp("cache")
 
 
@@ -65,7 +64,7 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def apart_from_the_machine(
     request: pytest.FixtureRequest, cache_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A test of `make test` sees no job of this machine, asks no package index, and leaves the user's cache alone."""
+    """A test of `make test` sees no job of this machine, and leaves the user's cache alone."""
     if tiers.is_real(request.node):
         return
 
@@ -73,7 +72,6 @@ def apart_from_the_machine(
         return iter(()) if proc == "/proc" else all_stats(proc)
 
     monkeypatch.setattr(foreign_jobs, "all_stats", no_stats_of_the_machine)
-    monkeypatch.setattr(package, "_download", lambda requirements, folder: False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache_folder))
 
 

@@ -194,7 +194,7 @@ def _notes(place: OnSky, order: SkyRequest, hidden: list[str]) -> list[str]:
 def _cargo(record: RunRecord, hidden: Mapping[str, str]) -> Cargo:
     return Cargo(
         run=record.run,
-        bundle=package.build().name,
+        bundle=package.name(),
         source=str(run_directories.runs_dir() / record.run / launch_order.CARGO),
         secrets=hidden,
     )

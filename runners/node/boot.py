@@ -93,12 +93,28 @@ def unpack(here: str, section: str, lib: str) -> None:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
-def has_wheels(here: str) -> bool:
-    """Whether the bundle has what needs compiling for this interpreter."""
-    names = os.listdir(os.path.join(here, "wheels"))
-    return all(
-        any(name.startswith(prefix) and fits(name) for name in names) for prefix in ("msgspec-", "psutil-")
+def lacking(here: str) -> list[str]:
+    """What the bundle does not have for this interpreter, of what needs compiling."""
+    names = [name for name in os.listdir(os.path.join(here, "wheels")) if fits(name)]
+    return [
+        needed
+        for needed in ("msgspec", "psutil")
+        if not any(name.startswith(needed + "-") for name in names)
+    ]
+
+
+def lacks(here: str) -> int:
+    """Print which wheels are missing for this interpreter; 1 where that is not what stands in its way."""
+    missing = lacking(here) if supported() else []
+    if not missing:
+        return 1
+    machine, python = tags()
+    wheels = " and ".join(f"{name}-*-{python}-*_{machine}.whl" for name in missing)
+    sys.stdout.write(
+        f"distui: {os.uname().nodename} has {sys.executable}, and the bundle has no {wheels} for it: launch again where "
+        "`pip download` reaches a package index, or set DISTUI_PYTHON to another Python\n"
     )
+    return 0
 
 
 def remember() -> None:
@@ -114,10 +130,12 @@ def main(argv: list[str]) -> int:
     """`fits`: print this interpreter's path, if it will do; else execute the verb."""
     here = os.path.dirname(os.path.abspath(__file__))
     if argv[:1] == ["fits"]:
-        if not supported() or not has_wheels(here):
+        if not supported() or lacking(here):
             return 1
         print(sys.executable)
         return 0
+    if argv[:1] == ["lacks"]:
+        return lacks(here)
     if not argv or argv[0] not in VERBS:
         sys.stderr.write(USAGE)
         return 2

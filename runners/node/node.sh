@@ -39,5 +39,8 @@ done
 for python in $(from_uv); do
     found=$("$python" -I -S "$here/boot.py" fits 2>/dev/null) && exec "$found" -I "$here/boot.py" "$@"
 done
+for python in $(candidates 2>/dev/null); do
+    missing=$("$python" -I -S "$here/boot.py" lacks 2>/dev/null) && { echo "$missing" >&2; exit 2; }
+done
 echo "distui: $(uname -n) has no Python 3.11 to 3.14 for distui's agent: install one or uv there, or set DISTUI_PYTHON to its path" >&2
 exit 2

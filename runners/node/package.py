@@ -11,45 +11,29 @@ beside that, for whoever logs in on a node: pure Python, packed as it is install
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import io
 import os
-import re
 import shlex
 import shutil
 import subprocess
-import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
 from ...presets import trusted_files
 from ...presets.trusted_files import private_folder
-from .. import clock
 from ..errors import RunError
 from ..wire.ssh import HostError, Way, call
+from . import wheels
 
 ROOMS = ("presets", "runners", "tui")
 TOP = ("node/node.sh", "node/boot.py", "wire/bridge.py", "wire/socket_folders.py")
 """Files of the runners beside the archive: what a node executes before any package can be imported."""
-NEEDED = ("msgspec", "psutil", "nvidia-ml-py")
-SCREENS = (
-    *("textual", "rich", "markdown-it-py", "mdurl", "mdit-py-plugins", "linkify-it-py", "uc-micro-py"),
-    *("pygments", "platformdirs", "typing-extensions", "pyyaml"),
-)
-"""Textual and what it needs, as far as it is installed; and PyYAML, which works without its compiled part."""
-PYTHONS = ("3.11", "3.12", "3.13", "3.14")
-MACHINES = ("x86_64", "aarch64")
-PLATFORMS = ("manylinux2014", "manylinux_2_17", "manylinux_2_28")
-DOWNLOAD_SECONDS = 60.0
-RETRY_SECONDS = 6 * 3600.0
-"""After so long an index that did not have everything is asked again."""
-DONE = "complete"
-TRIED = "tried"
 
 
 def cache_dir() -> Path:
@@ -57,18 +41,28 @@ def cache_dir() -> Path:
     return trusted_files.base("XDG_CACHE_HOME", os.environ) / "distui" / "bundles"
 
 
-def build(cache: Path | None = None) -> Path:
-    """The directory of a bundle of exactly this distui, made when there is none yet. Raises RunError."""
+def name() -> str:
+    """Of the bundle of exactly this distui, which need not be there yet. Raises OSError."""
+    return _name(dict(_files()))
+
+
+def build(cache: Path | None = None, report: wheels.Report = wheels.unreported) -> Path:
+    """The directory of a bundle of exactly this distui, made when there is none yet. Raises RunError.
+
+    `report` is told how far the downloads are.
+    """
     home = cache or cache_dir()
     try:
         private_folder(home)
         for folder in (home.parent, home):
             _check_ours(folder)
         files = dict(_files())
-        sections = {"wheels": _wheels(home), "screens": _screens(home)}
-        made = home / f"bundle-{_hash(files, [wheel for wheels in sections.values() for wheel in wheels])}"
+        sections = {"wheels": wheels.gather(home, report), "screens": wheels.screens(home)}
+        made = home / _name(files)
         if not made.is_dir():
-            _make(made, files, sections)
+            _make(made, files)
+        for section, found in sections.items():
+            _fill(made / section, found)
     except OSError as error:
         raise RunError(
             f"the bundle for the nodes cannot be written to {home} ({error.strerror}): "
@@ -119,29 +113,23 @@ def _files() -> Iterator[tuple[str, bytes]]:
     yield f"distui-{version}.dist-info/METADATA", about.encode()
 
 
-def _hash(files: dict[str, bytes], wheels: list[Path]) -> str:
-    digest = hashlib.sha256()
-    for name, data in files.items():
-        digest.update(f"{name}\0{len(data)}\0".encode() + data)
-    for wheel in wheels:
-        digest.update(wheel.name.encode() + b"\0")
-    return digest.hexdigest()[:12]
+def _name(files: dict[str, bytes]) -> str:
+    digest = hashlib.sha256("\0".join(wheels.requirements()).encode())
+    for path, data in files.items():
+        digest.update(f"{path}\0{len(data)}\0".encode() + data)
+    return f"bundle-{digest.hexdigest()[:12]}"
 
 
-def _make(made: Path, files: dict[str, bytes], sections: dict[str, list[Path]]) -> None:
-    """Whole or not at all. Raises OSError."""
+def _make(made: Path, files: dict[str, bytes]) -> None:
+    """Whole or not at all, without wheels. Raises OSError."""
     fresh = Path(tempfile.mkdtemp(prefix=".bundle-", dir=made.parent))
     try:
-        for section, wheels in sections.items():
-            (fresh / section).mkdir()
-            for wheel in wheels:
-                _link(wheel, fresh / section / wheel.name)
-        for name in TOP:
-            (fresh / Path(name).name).write_bytes(files[f"distui/runners/{name}"])
+        for path in TOP:
+            (fresh / Path(path).name).write_bytes(files[f"distui/runners/{path}"])
         (fresh / "node.sh").chmod(0o755)
         with zipfile.ZipFile(fresh / "distui.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-            for name, data in files.items():
-                entry = zipfile.ZipInfo(name)
+            for path, data in files.items():
+                entry = zipfile.ZipInfo(path)
                 entry.external_attr = (0o755 if data.startswith(b"#!") else 0o644) << 16
                 archive.writestr(entry, data, zipfile.ZIP_DEFLATED)
         fresh.chmod(0o755)
@@ -153,120 +141,23 @@ def _make(made: Path, files: dict[str, bytes], sections: dict[str, list[Path]]) 
         shutil.rmtree(fresh, ignore_errors=True)
 
 
+def _fill(section: Path, found: Sequence[Path]) -> None:
+    """Have these wheels and no others: an index that was not reached the last time may have been, now."""
+    section.mkdir(exist_ok=True)
+    there = {path.name for path in section.iterdir()}
+    for name in there - {wheel.name for wheel in found}:
+        (section / name).unlink(missing_ok=True)
+    for wheel in found:
+        if wheel.name not in there:
+            with contextlib.suppress(FileExistsError):  # somebody else was quicker
+                _link(wheel, section / wheel.name)
+
+
 def _link(source: str | Path, target: str | Path) -> None:
     try:
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Wheels.
-
-
-def requirements() -> list[str]:
-    """What distui needs on a node, with the versions that it asks for."""
-    wanted = {_normal(name) for name in NEEDED}
-    asked = [line.partition(";")[0].strip() for line in metadata.requires("distui") or []]
-    return sorted(line for line in asked if _normal(re.split(r"[<>=!~ \[]", line)[0]) in wanted)
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def _wheels(home: Path) -> list[Path]:
-    """Wheels for every Python and machine that there are some for. Raises OSError and RunError."""
-    asked = requirements()
-    key = hashlib.sha256("\n".join([*asked, *PYTHONS, *MACHINES]).encode()).hexdigest()[:12]
-    folder = home / f"wheels-{key}"
-    folder.mkdir(exist_ok=True)
-    tried = folder / TRIED
-    if not (folder / DONE).exists() and not (
-        tried.exists() and clock.now() - tried.stat().st_mtime < RETRY_SECONDS
-    ):
-        if _download(asked, folder):
-            (folder / DONE).touch()
-        else:
-            for name in NEEDED:
-                _pack_installed(name, folder)
-        tried.touch()
-    return sorted(folder.glob("*.whl"))
-
-
-def _screens(home: Path) -> list[Path]:
-    """Wheels of SCREENS as they are installed here, packed once each. Raises OSError and RunError."""
-    folder = home / "screens"
-    folder.mkdir(exist_ok=True)
-    wheels = []
-    for name in SCREENS:
-        try:
-            version = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-        target = folder / f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
-        if not target.exists():
-            _pack_installed(name, folder, compiled=False)
-        wheels.append(target)
-    return sorted(wheels)
-
-
-def _download(asked: list[str], folder: Path) -> bool:
-    """Get them from the package index; False when some are missing afterwards."""
-    first, *jobs = [(python, machine) for python in PYTHONS for machine in MACHINES]
-    if not _download_for(asked, folder, *first):
-        return False  # no index, most likely: it is not asked seven times more
-    with ThreadPoolExecutor(4) as pool:
-        return all(list(pool.map(lambda job: _download_for(asked, folder, *job), jobs)))
-
-
-def _download_for(asked: list[str], folder: Path, python: str, machine: str) -> bool:
-    words = [
-        sys.executable,
-        "-P",  # what lies in the user's directory is no pip
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--no-input",
-    ]
-    words += ["--only-binary=:all:", "--no-deps", "--implementation", "cp", "--python-version", python]
-    words += [word for platform in PLATFORMS for word in ("--platform", f"{platform}_{machine}")]
-    with tempfile.TemporaryDirectory(prefix=".get-", dir=folder) as fresh:
-        try:
-            done = subprocess.run(
-                [*words, "--dest", fresh, *asked],
-                stdin=subprocess.DEVNULL, capture_output=True, timeout=DOWNLOAD_SECONDS, check=False,
-            )  # fmt: skip
-        except (OSError, subprocess.TimeoutExpired):
-            return False
-        for wheel in Path(fresh).glob("*.whl"):
-            wheel.replace(folder / wheel.name)
-    return done.returncode == 0
-
-
-def _pack_installed(name: str, folder: Path, compiled: bool = True) -> None:
-    """This environment's own copy of a package as a wheel. Raises OSError and RunError.
-
-    `compiled`: with its compiled parts, for its Python and machine; else for any.
-    """
-    try:
-        package = metadata.distribution(name)
-    except metadata.PackageNotFoundError:
-        raise RunError(f"{name} is not installed beside distui: install distui again") from None
-    files = [file for file in package.files or [] if ".." not in file.parts and file.suffix != ".pyc"]
-    if not compiled:
-        files = [file for file in files if file.suffix != ".so"]
-    pure = not any(file.suffix == ".so" for file in files)
-    python = f"cp{sys.version_info[0]}{sys.version_info[1]}"
-    tags = "py3-none-any" if pure else f"{python}-{python}-linux_{os.uname().machine}"
-    target = folder / f"{name.replace('-', '_')}-{package.version}-{tags}.whl"
-    temporary = target.with_suffix(f".{os.getpid()}.tmp")
-    with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in files:
-            archive.write(Path(str(package.locate_file(file))), str(file))
-    temporary.replace(target)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -290,7 +181,7 @@ if [ "$2" = replace ] && [ -d "$1" ]; then mv "$1" "$fresh.old"; fi
 mv "$fresh/${1##*/}" "$(dirname "$1")/" 2>/dev/null || [ -d "$1" ] || exit 2
 END
 mv receive.sh.$$ receive.sh
-if [ -f "$name/node.sh" ]; then echo DISTUI-THERE; else echo DISTUI-MISSING; fi
+if [ "$(ls "$name/wheels" 2>/dev/null | wc -l)" -ge "$wheels" ]; then echo DISTUI-THERE; else echo DISTUI-MISSING; fi
 """
 
 
@@ -326,7 +217,8 @@ def code(root: Path) -> Iterator[Path]:
 
 async def send_bundle(way: Way, bundle: Path, data: bytes) -> None:
     """Put a bundle to ~/.distui/, unless it is there. Raises HostError."""
-    script = f"name={shlex.quote(bundle.name)}\n{RECEIVE}"
+    wheels_here = len(list((bundle / "wheels").iterdir()))
+    script = f"name={shlex.quote(bundle.name)}\nwheels={wheels_here}\n{RECEIVE}"
     answer = await call(way, ("sh",), script.encode(), SEND_SECONDS)
     if b"DISTUI-THERE" in answer:
         return
@@ -334,7 +226,7 @@ async def send_bundle(way: Way, bundle: Path, data: bytes) -> None:
         raise HostError(
             f"host {way.destination} gives no shell to a command: `ssh {way.destination} sh` has to work"
         )
-    await call(way, ("sh", "~/.distui/receive.sh", bundle.name), data, SEND_SECONDS)
+    await call(way, ("sh", "~/.distui/receive.sh", bundle.name, "replace"), data, SEND_SECONDS)
 
 
 async def send_work(way: Way, name: str, data: bytes) -> None:

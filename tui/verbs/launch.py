@@ -39,6 +39,7 @@ from ...runners.launch.sky import OnSky
 from ...runners.launch.syntax_check import syntax_problem
 from ...runners.local_agent import with_link
 from ...runners.model import Cluster, Down, RunPhase, SetAutostop
+from ...runners.node import package, wheels
 from ...runners.wire.client import new_id
 from ..arguments import cloud_words, names_hosts
 from ..rows import confirm
@@ -244,6 +245,9 @@ def show(prepared: Prepared, options: argparse.Namespace, findings: Sequence[Fin
         sys.stdout.write(json.dumps(document) + "\n")
         return 0
     sys.stdout.write(prepared.text())
+    if prepared.order is not None and (missing := wheels.unserved(package.cache_dir())):
+        packages = ", ".join(wheels.NEEDED)
+        sys.stdout.write(f"\nThe launch first downloads {packages} for {len(missing)} kinds of nodes, some 3 MB.\n")
     if findings:
         lines = [f"  {line}" for finding in findings for line in finding.as_lines()]
         sys.stdout.write(clean_whole("\n".join(["", "lint", *lines, ""])))
@@ -255,6 +259,8 @@ def show(prepared: Prepared, options: argparse.Namespace, findings: Sequence[Fin
 def begin(prepared: Prepared, options: argparse.Namespace) -> int:
     """Start it, and stay with it as far as the user wants and the terminal can."""
     _warn(prepared.plan, options)
+    if prepared.order is not None:
+        _make_bundle()
     entry = prepared.start()
     if gone := retention.retire(retention.load(), entry.record.run):
         complain(gone)
@@ -269,6 +275,23 @@ def begin(prepared: Prepared, options: argparse.Namespace) -> int:
         quiet = getattr(options, "quiet", False)
         return asyncio.run(foreground.stay(entry, prepared.plan, as_json=options.json, quiet=quiet))
     return runs.show(entry.record.run, options.readonly, options.ascii) or outcome(entry)
+
+
+def _make_bundle() -> None:
+    """What other nodes get of distui. Raises RunError."""
+    package.build(report=_show_downloads)
+    if why := wheels.why_unserved(package.cache_dir()):
+        complain(why)
+
+
+def _show_downloads(done: int, of: int) -> None:
+    bar = "#" * (20 * done // of)
+    line = f"distui: downloads of {', '.join(wheels.NEEDED)} for other nodes  [{bar:<20}] {done}/{of}"
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r{line}" + ("\n" if done == of else ""))
+    elif done in (0, of):
+        sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
 
 
 def _warn(plan: Plan, options: argparse.Namespace) -> None:
@@ -411,8 +434,7 @@ def _anything(options: argparse.Namespace, name: str, error: NoTorchError) -> Pr
         "`distui exec` does any command: no ranks, no restarts in place, no step of an optimizer."
     )
     remedy = (
-        f"To see ranks train: {error.install}, or "
-        "`distui demo --python PATH` with a Python that has torch."
+        f"To see ranks train: {error.install}, or `distui demo --python PATH` with a Python that has torch."
     )
     notes = (nothing, remedy)
     if options.detach or sys.stdin.isatty():  # else they are told as those of every plan are

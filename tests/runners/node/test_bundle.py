@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -15,7 +16,7 @@ import pytest
 from patience import HANG_S
 
 from distui.runners.errors import RunError
-from distui.runners.node import boot, package
+from distui.runners.node import boot, package, wheels
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +74,8 @@ def holds(made: Path) -> None:
     assert {"distui/presets/nccl.toml", "distui/runners/node/job.py"} <= names
     assert f"distui-{metadata.version('distui')}.dist-info/METADATA" in names
     assert not [name for name in names if "__pycache__" in name or name.startswith("tests/")]
-    wheels = {path.name.partition("-")[0] for path in (made / "wheels").iterdir()}
-    assert wheels == {"msgspec", "psutil", "nvidia_ml_py"}
+    there = {path.name.partition("-")[0] for path in (made / "wheels").iterdir()}
+    assert there == {"msgspec", "psutil", "nvidia_ml_py"}
 
 
 def changed(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,6 +168,54 @@ def test_no_python_that_will_do_and_wrong_words(made: Path, tmp_path: Path) -> N
     assert "has no Python 3.11 to 3.14 for distui's agent" in done.stderr
 
 
+@pytest.mark.real
+def test_downloads_are_kept_and_those_that_failed_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index without the wheels of one kind of node; pip is the one that Python brings."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    here = wheels.Node(f"{sys.version_info[0]}.{sys.version_info[1]}", os.uname().machine)
+    other = wheels.Node("3.14", "sparc")
+    monkeypatch.setattr(wheels, "NODES", [here, other])
+    index, cache = tmp_path / "index", tmp_path / "cache"
+    index.mkdir()
+    for name in wheels.NEEDED:
+        wheels.pack_installed(name, index)
+    for wheel in index.glob("*-linux_*"):
+        wheel.rename(index / wheel.name.replace("-linux_", "-manylinux2014_"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+    told: list[tuple[int, int]] = []
+    made = package.build(cache, lambda done, of: told.append((done, of)))
+    assert told == [(0, 2), (2, 2)]
+    assert wheels.unserved(cache) == [other]
+    assert (
+        "could be downloaded for Python 3.14 on sparc (ERROR: No matching distribution"
+        in wheels.why_unserved(cache)
+    )
+    assert sorted(wheel.name for wheel in (made / "wheels").iterdir()) == sorted(
+        wheel.name for wheel in index.iterdir()
+    )
+
+
+def test_a_plan_names_a_bundle_that_nobody_has_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert package.name().startswith("bundle-")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.real
+def test_a_node_names_the_wheels_that_its_python_misses(made: Path, tmp_path: Path) -> None:
+    for wheel in (made / "wheels").glob("msgspec-*"):
+        wheel.unlink()
+    done = node(made, tmp_path / "home", "probe", DISTUI_PYTHON=sys.executable)
+    machine, python = boot.tags()
+    assert done.returncode == 2
+    assert f"the bundle has no msgspec-*-{python}-*_{machine}.whl for it: launch again" in done.stderr
+
+
 def test_a_cache_of_bundles_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(
@@ -186,7 +235,7 @@ def test_what_fits_this_interpreter() -> None:
 
 
 def test_the_words_of_the_requirements_are_those_of_the_package() -> None:
-    assert [word.partition("<")[0].partition(">")[0] for word in package.requirements()] == [
+    assert [word.partition("<")[0].partition(">")[0] for word in wheels.requirements()] == [
         "msgspec",
         "nvidia-ml-py",
         "psutil",

@@ -1,0 +1,207 @@
+"""Wheels of what distui needs on a node: for each Python and machine that a node may have.
+
+They come from the package index by `pip download`, once: what is there stays, whatever interrupts the rest. Without an
+index it is this environment's own packages, good for nodes with the same Python and machine.
+"""
+
+from __future__ import annotations
+
+import ensurepip
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+from .. import clock
+from ..errors import RunError
+
+NEEDED = ("msgspec", "psutil", "nvidia-ml-py")
+SCREENS = (
+    *("textual", "rich", "markdown-it-py", "mdurl", "mdit-py-plugins", "linkify-it-py", "uc-micro-py"),
+    *("pygments", "platformdirs", "typing-extensions", "pyyaml"),
+)
+"""Textual and what it needs, as far as it is installed; and PyYAML, which works without its compiled part."""
+PLATFORMS = ("manylinux2014", "manylinux_2_17", "manylinux_2_28")
+DOWNLOAD_SECONDS = 60.0
+RETRY_SECONDS = 6 * 3600.0
+"""After so long an index that did not have everything is asked again."""
+TRIED = "tried"
+"""File beside the wheels: why some are not there, as of the last attempt."""
+Report = Callable[[int, int], None]
+"""Called with how many downloads are done, and how many there are."""
+
+
+class Node(NamedTuple):
+    """A kind of node."""
+
+    python: str
+    machine: str
+
+    def __str__(self) -> str:
+        return f"Python {self.python} on {self.machine}"
+
+
+NODES = [
+    Node(python, machine)
+    for python in ("3.11", "3.12", "3.13", "3.14")
+    for machine in ("x86_64", "aarch64")
+]
+
+
+def unreported(done: int, of: int) -> None:
+    """Where nobody looks."""
+
+
+def requirements() -> list[str]:
+    """What distui needs on a node, with the versions that it asks for."""
+    wanted = {_normal(name) for name in NEEDED}
+    asked = [line.partition(";")[0].strip() for line in metadata.requires("distui") or []]
+    return sorted(line for line in asked if _normal(re.split(r"[<>=!~ \[]", line)[0]) in wanted)
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _folder(home: Path) -> Path:
+    return home / f"wheels-{hashlib.sha256(' '.join(requirements()).encode()).hexdigest()[:12]}"
+
+
+def unserved(home: Path) -> list[Node]:
+    """Kinds of nodes whose wheels are not there."""
+    return [node for node in NODES if not (_folder(home) / f"has-{node.python}-{node.machine}").exists()]
+
+
+def why_unserved(home: Path) -> str:
+    """A sentence about them and what to do; "" where every node can be served."""
+    nodes, tried = unserved(home), _folder(home) / TRIED
+    if not nodes or not tried.exists():
+        return ""
+    return (
+        f"no wheels of {', '.join(NEEDED)} could be downloaded for {', '.join(map(str, nodes))} ({tried.read_text()}): "
+        f"nodes of these kinds need distui installed, or the wheels in {tried.parent}"
+    )
+
+
+def gather(home: Path, report: Report) -> list[Path]:
+    """All wheels that can be had. Raises OSError and RunError."""
+    folder, tried = _folder(home), _folder(home) / TRIED
+    folder.mkdir(exist_ok=True)
+    nodes = unserved(home)
+    if nodes and not (tried.exists() and clock.now() - tried.stat().st_mtime < RETRY_SECONDS):
+        why = next(filter(None, _downloads(folder, nodes, report)), "")
+        tried.write_text(why)
+    here = Node(f"{sys.version_info[0]}.{sys.version_info[1]}", os.uname().machine)
+    own = folder / "own"
+    if here in NODES and here not in unserved(home):
+        return sorted(folder.glob("*.whl"))
+    own.mkdir(exist_ok=True)
+    for name in NEEDED:
+        pack_installed(name, own)
+    return sorted([*folder.glob("*.whl"), *own.glob("*.whl")])
+
+
+def _downloads(folder: Path, nodes: list[Node], report: Report) -> Iterator[str]:
+    """Why each did not succeed; "" where it did."""
+    report(0, len(nodes))
+    first = _download(folder, nodes[0])
+    yield first
+    if first:
+        return  # no index, most likely: it is not asked seven times more
+    with ThreadPoolExecutor(4) as pool:
+        for done, why in enumerate(pool.map(lambda node: _download(folder, node), nodes[1:]), 2):
+            report(done, len(nodes))
+            yield why
+
+
+def _download(folder: Path, node: Node) -> str:
+    words = [
+        "download",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-input",
+        "--only-binary=:all:",
+        "--no-deps",
+    ]
+    words += ["--implementation", "cp", "--python-version", node.python]
+    words += [word for platform in PLATFORMS for word in ("--platform", f"{platform}_{node.machine}")]
+    with tempfile.TemporaryDirectory(prefix=".get-", dir=folder) as fresh:
+        try:
+            done = subprocess.run(
+                [*_pip(), *words, "--dest", fresh, *requirements()],
+                stdin=subprocess.DEVNULL, capture_output=True, timeout=DOWNLOAD_SECONDS, check=False, text=True,
+            )  # fmt: skip
+        except OSError as error:
+            return str(error.strerror)
+        except subprocess.TimeoutExpired:
+            return f"pip did not end in {DOWNLOAD_SECONDS:.0f} s"
+        for wheel in Path(fresh).glob("*.whl"):
+            wheel.replace(folder / wheel.name)
+    if done.returncode:
+        return (done.stderr.strip().splitlines() or [f"pip ended with {done.returncode}"])[-1]
+    (folder / f"has-{node.python}-{node.machine}").touch()
+    return ""
+
+
+def _pip() -> list[str]:
+    """How pip is started: this environment's, else the one that Python brings for new environments, else uv's."""
+    if importlib.util.find_spec("pip") is not None:
+        return [sys.executable, "-P", "-m", "pip"]  # -P: what lies in the user's directory is no pip
+    places = (Path(ensurepip.__file__).parent / "_bundled", sysconfig.get_config_var("WHEEL_PKG_DIR") or "")
+    for wheel in (wheel for place in places for wheel in Path(place).glob("pip-*.whl")):
+        return [sys.executable, "-P", f"{wheel}/pip"]
+    uv = shutil.which("uv")
+    if uv is None:
+        raise FileNotFoundError(2, "this environment has no pip, and there is no uv")
+    return [uv, "tool", "run", "pip"]
+
+
+def screens(home: Path) -> list[Path]:
+    """Wheels of SCREENS as they are installed here, packed once each. Raises OSError and RunError."""
+    folder = home / "screens"
+    folder.mkdir(exist_ok=True)
+    wheels = []
+    for name in SCREENS:
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+        target = folder / f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
+        if not target.exists():
+            pack_installed(name, folder, compiled=False)
+        wheels.append(target)
+    return sorted(wheels)
+
+
+def pack_installed(name: str, folder: Path, compiled: bool = True) -> None:
+    """This environment's own copy of a package as a wheel. Raises OSError and RunError.
+
+    `compiled`: with its compiled parts, for its Python and machine; else for any.
+    """
+    try:
+        package = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        raise RunError(f"{name} is not installed beside distui: install distui again") from None
+    files = [file for file in package.files or [] if ".." not in file.parts and file.suffix != ".pyc"]
+    if not compiled:
+        files = [file for file in files if file.suffix != ".so"]
+    pure = not any(file.suffix == ".so" for file in files)
+    python = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    tags = "py3-none-any" if pure else f"{python}-{python}-linux_{os.uname().machine}"
+    target = folder / f"{name.replace('-', '_')}-{package.version}-{tags}.whl"
+    temporary = target.with_suffix(f".{os.getpid()}.tmp")
+    with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in files:
+            archive.write(Path(str(package.locate_file(file))), str(file))
+    temporary.replace(target)
