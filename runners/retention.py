@@ -1,22 +1,23 @@
 """Which ended runs go by themselves: `[retention]` of settings.toml, off unless the user writes it.
 
 It acts after a launch from the shell or the cockpit, never on a read, and for a moment alone: what is left over goes
-after the next launch. What went is a line in `removed.log` beside the runs.
+after the next launch. What went is a line in `removed.log` beside the runs. A lost run, which may be restarted, and a
+damaged one never go by themselves.
 """
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from . import clock, file_io, run_directories, run_notes, run_removal
+from . import clock, file_io, run_directories, run_removal
 from .errors import RunError
-from .formatting import duration_text, plural, seconds_of, size_short
+from .formatting import duration_text, plural, seconds_of, size_short, time_of_day
+from .model import RunPhase
 from .run_directories import Entry
 from .settings_file import loaded, no_section, strangers
 
@@ -93,48 +94,43 @@ def retire(rule: Retention, launched: str, now: float | None = None) -> str:
             if clock.monotonic() > until:
                 break
             try:
-                size = run_removal.remove(entry, wait_s=0.0)
+                removed = run_removal.remove(entry, wait_s=0.0)
             except RunError:
                 continue  # it lives, or something holds it: it goes another time
-            _note(entry, size, now)
+            _note(removed, now)
             gone.append(entry.record.name)
-            freed += size
+            freed += removed.size
     except RunError:
+        pass
+    if not gone:
         return ""
-    return (
-        f"retention removed {plural(len(gone), 'run')}, {size_short(freed)} freed: {LOG} has them"
-        if gone
-        else ""
-    )
+    what = f"{plural(len(gone), 'run')} ({', '.join(gone)})"
+    return f"retention removed {what}, {size_short(freed)} freed: {LOG} has them"
 
 
 def due(rule: Retention, launched: str, now: float) -> Iterator[Entry]:
     """The runs that the rule names, the oldest first; each is looked at as it is taken. Raises RunError."""
     listed = run_directories.entries()
-    for entry in reversed(listed[rule.keep or 0 :]):
-        if entry.record.run == launched or entry.path.is_symlink() or entry.problem:
-            continue
-        old = rule.older_than_s
-        if old is not None and now - entry.record.created < old:
-            continue
-        if run_notes.read(entry.path).keeps:
-            continue
-        history = entry.history()
-        if history.problems or not run_directories.phase(entry, history).ended:
-            continue
-        ended = history.state.ended
-        if old is None or now - (entry.record.created if ended is None else ended) >= old:
-            yield entry
+    begun = [
+        entry
+        for entry in reversed(listed[rule.keep or 0 :])
+        if entry.record.run != launched and now - entry.record.created >= (rule.older_than_s or 0.0)
+    ]
+    for removal in run_removal.candidates(begun, wait_s=0.0):
+        is_certain = removal.phase is not RunPhase.LOST and not removal.damaged
+        if is_certain and run_removal.pruned([removal], now, older_than_s=rule.older_than_s):
+            yield removal.entry
 
 
-def _note(entry: Entry, size: int, now: float) -> None:
-    """Write down that a run went; where that cannot be written, it is not."""
+def _note(removed: run_removal.Removed, now: float) -> None:
+    """Write down which directories went; where that cannot be written, it is not."""
     path = run_directories.runs_dir().parent / LOG
-    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
+    stamp = time_of_day(now, date=True)
+    names = " ".join(folder.name for folder in removed.folders)
     try:
         if path.exists() and path.lstat().st_size > MOST_LOG:
             path.unlink()
         with file_io.appending(path) as file:
-            file.write(f"{stamp}  {entry.record.run}  {size} bytes\n".encode())
+            file.write(f"{stamp}  {names}  {removed.size} bytes\n".encode())
     except OSError:
         return

@@ -1,7 +1,8 @@
-"""The end of a run's files: how large they are, which runs may be removed, and their removal.
+"""The end of a run's files: what would be removed of a run, why, and its removal. `rm`, `prune` and retention share it.
 
-Only directories below the runs' own are removed, and the checkpoints of the demo; only those of this user, and only
-where nothing of the run lives. No link is followed.
+What is unknown is kept: an age that no clock can tell is not old, a plan that cannot be read may use a checkpoint, and
+what another process may hold is held. Only directories of this user below the runs' own are removed, and the
+checkpoints of a demo.
 """
 
 from __future__ import annotations
@@ -9,29 +10,35 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
+import json
 import os
 import secrets
-import shutil
+import socket
 import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import clock, file_io, host_processes, journal, run_directories, run_notes
+from msgspec import Struct
+
+from . import clock, directory_trees, file_io, host_processes, journal, run_directories, run_notes
 from .checkpoints import folder_option
 from .errors import RunError
-from .formatting import plural
+from .formatting import duration_short, elapsed, plural
 from .model import RunPhase
 from .run_directories import AGENT_LOCK, RUNNER_LOCK, Entry
-from .wire.client import stem
+from .wire.client import stem, sweep_sockets
 
 TRASH = ".removed-"
 """How the name of a directory begins while it is being removed: no list shows it."""
 
 LEAVING_S = 5.0
-"""How long the agent of an ended run may take to leave."""
+"""How long the agents of ended runs may take to leave."""
+
+CLOCKS_SET = 1_577_836_800.0
+"""Unix time of 2020-01-01. A reading before it is that of a clock that was not set yet."""
 
 UNLOCKABLE = (
     errno.ENOSPC,
@@ -51,41 +58,104 @@ class GoneError(RunError):
     """Somebody else has removed it meanwhile."""
 
 
-def size_of(path: Path) -> int:
-    """Bytes on disk of a directory and all in it; what cannot be read counts nothing."""
-    total, folders = 0, [] if path.is_symlink() else [path]
-    while folders:
-        folder = folders.pop()
-        with contextlib.suppress(OSError):
-            total += folder.lstat().st_blocks * 512
-            with os.scandir(folder) as items:
-                for item in items:
-                    if item.is_dir(follow_symlinks=False):
-                        folders.append(Path(item.path))
-                    else:
-                        total += item.stat(follow_symlinks=False).st_blocks * 512
-    return total
+# --- what would be removed, and why ---
 
 
-def refusal(entry: Entry, wait_s: float | None = None) -> str:
-    """Why a run cannot be removed now, in a sentence; "" where it can. `wait_s`: for its agent (default: LEAVING_S)."""
+class Removal(Struct, frozen=True, dict=True):
+    """What the removal of a run takes away, and how old that is."""
+
+    entry: Entry
+    parts: tuple[Entry, ...]
+    """Of a run on several nodes: its parts that are here."""
+    phase: RunPhase
+    damaged: bool
+    """Whether a file of the run cannot be read."""
+    ended: float | None
+    """Unix time of its end, as `ls` has it; None where that is unknown."""
+    heard: float
+    """Unix time of the newest event."""
+    checkpoints: Path | None
+    """The folder of a demo's checkpoints. It goes with the last run whose plan names it."""
+    refusal: str
+    """Why it cannot be removed now, in a sentence; "" where it can."""
+
+    @property
+    def folders(self) -> list[Path]:
+        """The directories of the run and its parts."""
+        return [self.entry.path, *(part.path for part in self.parts)]
+
+    @functools.cached_property
+    def last(self) -> float | None:
+        """Unix time of its end; where that is unknown or doubtful of its newest event or file, if all can be read."""
+        if self.ended is not None and not self.damaged:
+            return self.ended
+        last = self.heard
+        try:
+            for path in self.folders:
+                with directory_trees.opened(path) as folder:
+                    last = max(last, directory_trees.measure(folder).changed)
+        except OSError:
+            return None
+        return last
+
+    def age(self, now: float) -> float | None:
+        """Seconds since its end or its last sign of life; None where unknown."""
+        return None if self.last is None or self.last < CLOCKS_SET else elapsed(self.last, now)
+
+    def why(self, now: float) -> str:
+        """ "ended 40d ago"; where nobody saw its end, its last sign of life."""
+        age = self.age(now)
+        if age is None:
+            return "age unknown"
+        verb = "ended" if self.last == self.ended else "last written"
+        return f"{verb} {duration_short(age)} ago"
+
+
+def examine(entry: Entry, wait_s: float | None = None) -> Removal:
+    """What would be removed with a run. `wait_s`: for its agents to leave (default: LEAVING_S). Raises RunError."""
+    until = clock.monotonic() + (LEAVING_S if wait_s is None else wait_s)
+    history = entry.history()
+    phase = run_directories.phase(entry, history)
+    parts = _parts(entry)
+    refusal = _refusal(entry, phase, until)
+    for part in parts:
+        refusal = refusal or _refusal(part, run_directories.phase(part), until)
+    return Removal(
+        entry,
+        parts,
+        phase,
+        bool(history.problems),
+        history.state.end(entry.record.created),
+        max((node.heard for node in history.state.nodes.values()), default=0.0),
+        _checkpoint_folder(entry),
+        refusal,
+    )
+
+
+def _parts(entry: Entry) -> tuple[Entry, ...]:
+    """Those of its parts that have directories of their own here. A copy of a part is no part, and has none."""
+    if entry.record.kind == "local":
+        return ()
+    whole = entry.record.whole or entry.record.run
+    return tuple(part for part in run_directories.parts(whole) if part.path != entry.path)
+
+
+def _refusal(entry: Entry, phase: RunPhase, until: float) -> str:
     name = entry.record.name
-    phase = run_directories.phase(entry)
     if not phase.ended:
         return f"run {name} is live ({phase}): `distui stop {name}` ends it, and only an ended run can be removed"
     if elsewhere := run_directories.elsewhere(entry):
-        return f"{elsewhere}, and remove it there"
+        return f"{elsewhere}, and remove it there; a copy goes with `rm -r {entry.path}`"
     if left := run_directories.orphans(entry):
         pids = ", ".join(map(str, left[:8]))
         return f"{plural(len(left), 'process')} of run {name} still live (pid {pids}): `distui stop {name}` ends them"
-    if not _released(entry, LEAVING_S if wait_s is None else wait_s):
+    if not _released(entry, until):
         return f"a process still serves run {name}: close the cockpits on it, and try again in some seconds"
     return ""
 
 
-def _released(entry: Entry, wait_s: float) -> bool:
-    """Whether no process holds the run any more; the agent of one that has just ended gets a moment."""
-    until = clock.monotonic() + wait_s
+def _released(entry: Entry, until: float) -> bool:
+    """Whether no process holds the run any more; the agent of one that has just ended gets until then."""
     while any(host_processes.locked(entry.path / lock) for lock in (AGENT_LOCK, RUNNER_LOCK)):
         if clock.monotonic() > until:
             return False
@@ -93,180 +163,239 @@ def _released(entry: Entry, wait_s: float) -> bool:
     return True
 
 
-def remove(entry: Entry, wait_s: float | None = None) -> int:
-    """Remove a run's directory, those of its parts here, and its sockets; bytes that were freed. Raises RunError."""
-    if why := refusal(entry, wait_s):
-        raise RunError(why)
-    whole = entry.record.whole or entry.record.run
-    parts = [part for part in run_directories.parts(whole) if part.path != entry.path]
-    for part in parts:
-        if why := refusal(part, wait_s):
-            raise RunError(why)
-    freed = _remove_checkpoints(entry)
-    for each in (*parts, entry):
-        freed += _remove(run_directories.runs_dir(), each.path.name, (AGENT_LOCK, RUNNER_LOCK))
-        for socket in Path(stem(each.record.run8)).parent.glob(f"{each.record.run8}.*"):
-            with contextlib.suppress(OSError):
-                if socket.is_socket():
-                    socket.unlink()
-    return freed
-
-
-@contextlib.contextmanager
-def _held(folder: int, name: str, locks: Iterable[str]) -> Iterator[None]:
-    """Hold the locks of agent and runner: whoever would bring the run to life now finds them taken. Raises RunError.
-
-    `folder`: the directory that holds the run's, which is no link.
-    """
-    with contextlib.ExitStack() as kept:
-        run = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-        kept.callback(os.close, run)
-        for each in locks:
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-            try:
-                lock = os.open(each, flags, 0o600, dir_fd=run)
-                kept.callback(os.close, lock)
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise RunError(f"run {name} comes to life at this moment: it was not removed") from None
-            except OSError as error:
-                if error.errno not in UNLOCKABLE:
-                    raise
-        yield
-
-
-def _mounts_below(path: Path) -> list[str]:
-    """Where another file system, or a folder from elsewhere, is mounted in a directory."""
-    base = os.path.realpath(path)
-    try:
-        lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    except OSError:
-        return []
-    points = [line.split()[4].encode().decode("unicode_escape") for line in lines]
-    return [point for point in points if point == base or point.startswith(f"{base}/")]
-
-
-def _remove_checkpoints(entry: Entry) -> int:
-    """Those of a demo, whose folder distui chose, unless another run goes on from them; bytes. Raises RunError."""
-    base = run_directories.checkpoints_dir()
-    named = _checkpoint_folder(entry)
-    others = (other for other in run_directories.entries() if other.path != entry.path)
-    if named is None or named.parent != base or not named.exists():
-        return 0
-    return 0 if any(_checkpoint_folder(other) == named for other in others) else _remove(base, named.name)
-
-
 def _checkpoint_folder(entry: Entry) -> Path | None:
-    """The folder that the command of its plan names."""
+    """The folder that distui chose for the checkpoints of a demo, by its plan; None of any other run, and of a copy."""
+    base = run_directories.checkpoints_dir()
+    if _is_copy(entry) or not base.is_dir():
+        return None
     try:
         words = file_io.document(entry.path / run_directories.PLAN_FILE, dict[str, Any]).get("command")
     except file_io.FileError:
         return None
-    folder = folder_option(map(str, words)) if isinstance(words, list) else None
-    return None if folder is None else Path(folder)
+    named = folder_option(map(str, words)) if isinstance(words, list) else None
+    folder = base / Path(named or "").name
+    is_chosen = named == str(folder) and folder.name != ".."
+    return folder if is_chosen and folder.is_dir() and not folder.is_symlink() else None
 
 
-def _remove(base: Path, name: str, locks: Iterable[str] = ()) -> int:
-    """A directory: first renamed, with `locks` in it held, so that nobody meets half; its bytes. Raises RunError."""
-    file_io.check_owner(base)
-    size = size_of(base / name)
-    try:
-        folder = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise RunError(f"cannot open {base} ({error.strerror})") from None
-    try:
-        _check(folder, base, name)
-        gone = f"{TRASH}{name}-{secrets.token_hex(4)}"
-        with _held(folder, name, locks):
-            os.rename(name, gone, src_dir_fd=folder, dst_dir_fd=folder)
-        with contextlib.suppress(FileNotFoundError):  # another removal sweeps it, too
-            shutil.rmtree(gone, dir_fd=folder)
-    except FileNotFoundError:
-        raise GoneError(f"{base / name} is gone already: somebody else removed it") from None
-    except OSError as error:
-        raise RunError(f"cannot remove {base / name} ({error.strerror or error})") from None
-    finally:
-        os.close(folder)
-    return size
+def _is_used(checkpoints: Path, leaving: Sequence[Path]) -> bool:
+    """Whether another run than those may go on from them: its plan names them, or cannot be read."""
+    if run_directories.strays():
+        return True
+    for path in run_directories.directories():
+        if path in leaving:
+            continue
+        try:
+            plan = file_io.document(path / run_directories.PLAN_FILE, dict[str, Any])
+        except file_io.FileError:
+            if run_directories.served(path) is not None:
+                return True
+        else:
+            if checkpoints.name in json.dumps(plan):
+                return True
+    return False
 
 
-def _check(folder: int, base: Path, name: str) -> None:
-    """Whether `name` is a directory of this user in the runs' own. Raises RunError and OSError."""
-    if not name or "/" in name or name in (".", ".."):
-        raise RunError(f"{name!r} is no directory in {base}")
-    info = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    if stat.S_ISLNK(info.st_mode):
-        raise RunError(f"{base / name} is a link: distui removes only directories; remove the link by hand")
-    if not stat.S_ISDIR(info.st_mode):
-        raise RunError(f"{base / name} is no directory: remove it by hand")
-    if info.st_uid != os.geteuid():
-        raise RunError(f"{base / name} belongs to another user (uid {info.st_uid})")
-    if mounts := _mounts_below(base / name):
-        raise RunError(f"{mounts[0]} is mounted there, and would be emptied: `umount` it first")
+# --- which of many ---
 
 
-def sweep() -> None:
-    """Finish removals that were cut off."""
-    for base in (run_directories.runs_dir(), run_directories.checkpoints_dir()):
-        with contextlib.suppress(OSError):
-            for path in base.iterdir():
-                if path.name.startswith(TRASH) and not path.is_symlink():
-                    shutil.rmtree(path, ignore_errors=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Removable:
-    """A run as pruning sees it."""
-
-    entry: Entry
-    phase: RunPhase
-    ended: float
-    """Unix time of its end; of a run whose end is not known, of its beginning."""
-    size: int
-    """Bytes on disk."""
-
-
-def removable(entries: Iterable[Entry]) -> list[Removable]:
-    """The runs that have ended, the newest first, but for what cannot be removed, is foreign or has the tag `keep`."""
-    runs = []
+def candidates(entries: Iterable[Entry], wait_s: float | None = None) -> Iterator[Removal]:
+    """What may be removed though nobody named it, one run after the other: nothing that is foreign, a copy, or has the
+    tag `keep`. `wait_s`: for the agents of all of them to leave. Raises RunError."""
+    until = clock.monotonic() + (LEAVING_S if wait_s is None else wait_s)
     for entry in entries:
-        if entry.path.is_symlink() or _is_foreign(entry):  # somebody's: no list of what goes has it
+        if entry.path.is_symlink() or _is_foreign(entry) or run_notes.read(entry.path).keeps:
             continue
-        history = entry.history()
-        phase = run_directories.phase(entry, history)
-        if not phase.ended or run_notes.read(entry.path).keeps or refusal(entry):
-            continue
-        state = history.state
-        ended = state.ended if state.ended is not None else entry.record.created
-        runs.append(Removable(entry, phase, ended, size_of(entry.path)))
-    return sorted(runs, key=lambda run: -run.ended)
+        removal = examine(entry, max(0.0, until - clock.monotonic()))
+        if not removal.refusal:
+            yield removal
 
 
 def _is_foreign(entry: Entry) -> bool:
     """Whether a directory is a run by its name alone, or is a copy of one: who names it may remove it."""
     files = (run_directories.RUN_FILE, run_directories.PLAN_FILE, journal.NAME)
-    copied = run_directories.at(entry.path) is None and entry.record.name == entry.path.name
-    return copied or not any(os.path.lexists(entry.path / name) for name in files)
+    return _is_copy(entry) or not any(os.path.lexists(entry.path / name) for name in files)
+
+
+def _is_copy(entry: Entry) -> bool:
+    """Whether a directory has a name that no launch gives, or the run.json of another one."""
+    if entry.record.name == entry.path.name:
+        return True
+    return (
+        bool(entry.problem)
+        and file_io.document_or_none(entry.path / run_directories.RUN_FILE, journal.RunRecord) is not None
+    )
 
 
 def pruned(
-    runs: Sequence[Removable],
+    runs: Iterable[Removal],
     now: float,
     *,
     older_than_s: float | None = None,
     keep: int | None = None,
     failed: bool = False,
-) -> list[Removable]:
-    """Which of these to remove: all that every given condition names. Pure.
+) -> list[Removal]:
+    """Which of these to remove: all that every given condition names, the newest first. Pure.
 
     `older_than_s`: ended so long ago; `keep`: not among the newest so many ended runs, of whatever outcome;
-    `failed`: failed or lost.
+    `failed`: failed or lost. A run without a known age is not old.
     """
-    ordered = sorted(runs, key=lambda run: -run.ended)
-    rest = ordered if keep is None else ordered[keep:]
-    if older_than_s is not None:
-        rest = [run for run in rest if now - run.ended >= older_than_s]
+    ages = [(run.age(now), run) for run in runs]
+    unknown = [run for age, run in ages if age is None]
+    aged = sorted([(age, run) for age, run in ages if age is not None], key=lambda pair: pair[0])
+    rest = [run for age, run in aged[keep or 0 :] if age >= (older_than_s or 0.0)]
+    if not keep and older_than_s is None:
+        rest = unknown + rest
     return [run for run in rest if not failed or run.phase in FAILED]
+
+
+# --- removing ---
+
+
+class Removed(Struct, frozen=True):
+    """What went."""
+
+    folders: list[Path]
+    size: int
+    """Bytes."""
+
+
+def remove(entry: Entry, wait_s: float | None = None) -> Removed:
+    """Remove a run's directory, those of its parts here, its sockets, and its checkpoints; it is examined anew.
+
+    `wait_s`: see `examine`. Raises RunError.
+    """
+    removal = examine(entry, wait_s)
+    if removal.refusal:
+        raise RunError(removal.refusal)
+    folders = [*removal.folders[1:], entry.path]  # a run whose parts cannot go stays, and says so
+    if removal.checkpoints is not None and not _is_used(removal.checkpoints, folders):
+        folders.append(removal.checkpoints)
+    sizes = dict[Path, int]()
+    for path in folders:
+        with contextlib.suppress(GoneError):
+            sizes[path] = _checked(path)
+    gone = list[Path]()
+    for path in sizes:
+        try:
+            _remove(path, () if path == removal.checkpoints else (AGENT_LOCK, RUNNER_LOCK))
+            gone.append(path)
+        except GoneError:
+            continue
+        except RunError as error:
+            raise RunError("; ".join([str(error), *(f"{each} was removed" for each in gone)])) from None
+    if not gone:
+        raise GoneError(f"{entry.path} is gone already: somebody else removed it")
+    for each in (entry, *removal.parts):
+        _remove_sockets(each.record.run8)
+    return Removed(gone, sum(sizes[path] for path in gone))
+
+
+def _checked(path: Path) -> int:
+    """Bytes of a directory that may be removed. Raises RunError."""
+    with _parent_of(path) as folder:
+        info = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISLNK(info.st_mode):
+            raise RunError(f"{path} is a link: distui removes only directories; remove the link by hand")
+        if not stat.S_ISDIR(info.st_mode):
+            raise RunError(f"{path} is no directory: remove it by hand")
+        if info.st_uid != os.geteuid():
+            raise RunError(f"{path} belongs to another user (uid {info.st_uid})")
+        with directory_trees.entered(path.name, folder) as tree:
+            return directory_trees.measure(tree).size
+
+
+def _remove(path: Path, locks: Iterable[str]) -> None:
+    """A directory: first renamed, with `locks` in it held, so that nobody meets half of it. Raises RunError."""
+    gone = path.with_name(f"{TRASH}{path.name}-{secrets.token_hex(4)}")
+    with _parent_of(path) as folder, _alone(path, folder) as run:
+        with _held(run, path.name, locks):
+            os.rename(path.name, gone.name, src_dir_fd=folder, dst_dir_fd=folder)
+        with _parent_of(gone):
+            directory_trees.remove(gone.name, folder)
+
+
+@contextlib.contextmanager
+def _parent_of(path: Path) -> Iterator[int]:
+    """The directory that a path is in, open; what fails within is a RunError about the path."""
+    file_io.check_owner(path.parent)
+    try:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield folder
+        finally:
+            os.close(folder)
+    except FileNotFoundError:
+        raise GoneError(f"{path} is gone already: somebody else removed it") from None
+    except directory_trees.MountedError as error:
+        raise RunError(str(error.strerror)) from None
+    except OSError as error:
+        raise RunError(f"cannot remove {path} ({error.strerror or error})") from None
+
+
+@contextlib.contextmanager
+def _alone(path: Path, folder: int) -> Iterator[int]:
+    """A directory within `folder`, open and locked: no other process removes it. Raises GoneError and OSError."""
+    with directory_trees.opened(path.name, folder) as directory:
+        if not _lock(directory):
+            raise GoneError(f"{path} is being removed by another process")
+        yield directory
+
+
+@contextlib.contextmanager
+def _held(run: int, name: str, locks: Iterable[str]) -> Iterator[None]:
+    """Hold the locks of agent and runner: whoever would bring the run to life now finds them taken. Raises RunError."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    with contextlib.ExitStack() as kept:
+        for each in locks:
+            try:
+                lock = os.open(each, flags, 0o600, dir_fd=run)
+            except OSError as error:
+                if error.errno not in UNLOCKABLE:
+                    raise
+                continue
+            kept.callback(os.close, lock)
+            if not _lock(lock):
+                raise RunError(f"run {name} comes to life at this moment: it was not removed")
+        yield
+
+
+def _lock(descriptor: int) -> bool:
+    """Lock an open file, unless another process holds it. Raises OSError."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in UNLOCKABLE:
+            raise
+    return True
+
+
+def _remove_sockets(run8: str) -> None:
+    """Those that a run has left; none while one answers: a run of the same id in another state directory lives."""
+    for path in Path(stem(run8)).parent.glob(f"{run8}.*"):
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.setblocking(False)
+            if probe.connect_ex(str(path)) != errno.ECONNREFUSED:
+                return
+    sweep_sockets(run8)
+
+
+def sweep() -> list[str]:
+    """Finish removals that were cut off; a sentence for each."""
+    said = list[str]()
+    for base in (run_directories.runs_dir(), run_directories.checkpoints_dir()):
+        for path in sorted(base.glob(f"{TRASH}*")):
+            try:
+                with _parent_of(path) as folder, _alone(path, folder):
+                    directory_trees.remove(path.name, folder)
+                said.append(f"finished a removal that was cut off: {path}")
+            except GoneError:
+                continue
+            except RunError as error:
+                said.append(str(error))
+    return said
 
 
 def entry_of(run: str) -> Entry:
@@ -275,8 +404,3 @@ def entry_of(run: str) -> Entry:
     if entry is None or not entry.path.is_dir():
         raise RunError(f"no run {run!r} is here any more")
     return entry
-
-
-def age(run: Removable, now: float | None = None) -> float:
-    """Seconds since its end."""
-    return max(0.0, (clock.now() if now is None else now) - run.ended)

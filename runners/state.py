@@ -647,6 +647,14 @@ class RunState:
         """The ranks of one node, by rank; the list is not to be changed."""
         return self.once(_by_node).get(node, [])
 
+    def end(self, created: float = 0.0) -> float | None:
+        """When the run ended, if that is known: nobody saw the end of a lost run, and a clock that was set back since
+        the run was `created`, or began, makes the time of its end unknown."""
+        if self.phase is RunPhase.LOST or not self.phase.ended:
+            return None
+        began = max(self.began, created)
+        return None if began and elapsed(began, self.ended) is None else self.ended
+
     def lasted(self, now: float) -> float | None:
         """Seconds from its beginning to its end, else to now; None where unknown, as for a lost run."""
         if self.phase is RunPhase.LOST:

@@ -48,7 +48,7 @@ def status_json(state: RunState, now: float | None = None) -> dict[str, Any]:
         "hung": hung(state),
         "attempt": None if hidden(state) else state.attempt,
         "began": state.began or None,
-        "ended": None if state.phase is RunPhase.LOST else state.ended,
+        "ended": state.end(),
         "exit_code": state.exit_code,
         "text": state.end_text,
         "plan": None
@@ -124,9 +124,14 @@ def _stage(progress: StageProgress) -> dict[str, Any]:
         "node": None if progress.node == HUB else progress.node,
         "state": state,
         "began": progress.began,
-        "ended": progress.ended,
+        "ended": _end(progress.began, progress.ended),
         "text": progress.text,
     }
+
+
+def _end(began: float, ended: float | None) -> float | None:
+    """An end; None where it is unknown, as it is after a clock was set back."""
+    return None if elapsed(began, ended) is None else ended
 
 
 def worst(state: RunState) -> str:
@@ -152,6 +157,8 @@ class RunFigures(Struct, frozen=True):
     """The worst of them, or how the run ended."""
     lasted_s: float | None
     hung: bool = False
+    ended: float | None = None
+    """Unix time."""
 
 
 def figures(entry: Entry, history: History, phase: RunPhase, now: float) -> RunFigures:
@@ -169,6 +176,7 @@ def figures(entry: Entry, history: History, phase: RunPhase, now: float) -> RunF
         finding=worst(state),
         lasted_s=None if phase is RunPhase.LOST or not state.began else state.lasted(now),
         hung=not phase.ended and hung(state),
+        ended=state.end(entry.record.created),
     )
 
 
@@ -228,7 +236,7 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
     return {
         "number": attempt.number,
         "began": attempt.began,
-        "ended": None if attempt.unseen else attempt.ended,
+        "ended": None if attempt.unseen else _end(attempt.began, attempt.ended),
         "lasted_s": attempt.lasted(),
         "cause": attempt.cause,
         "env_diff": attempt.env_diff,

@@ -242,6 +242,7 @@ class ListedRun(Document):
     finding: str
     lasted_s: float | None
     hung: bool
+    ended: float | None
     tags: list[str]
     note: str | None
     size: int | None
@@ -348,6 +349,8 @@ class RemovedRun(Document):
     run: str
     name: str
     path: str
+    why: str
+    folders: list[str]
     bytes: int
 
 

@@ -20,9 +20,9 @@ from ..presets.sanitize import clean_text
 from ..runners import clock, file_io, run_directories, run_notes
 from ..runners.agentless import stop_run
 from ..runners.diagnosis.nccl_facts import NcclFacts, merge
+from ..runners.directory_trees import size_of
 from ..runners.errors import LaunchError, NoSuchRunError, RunError
 from ..runners.foreign_jobs import WatchedJob, find_job, name_of, scan
-from ..runners.formatting import elapsed
 from ..runners.launch import launch_settings
 from ..runners.local_agent import folded_batches, open_link
 from ..runners.model import (
@@ -173,15 +173,15 @@ class OtherHosts:
 
     def __init__(self) -> None:
         self._ways: dict[str, Way] = {}
-        self._entries: dict[str, list[tuple[RunEntry, float | None]]] = {}
-        """By host; with when each run began."""
+        self._entries: dict[str, list[RunEntry]] = {}
+        """By host."""
 
     def entries(self, here: Collection[str], now: float) -> list[RunEntry]:
         """What is to be listed; not what is listed as a run of this machine (`here`) already."""
         return [
-            replace(entry, age_s=elapsed(began, now))
+            entry.as_of(now)
             for entries in self._entries.values()
-            for entry, began in entries
+            for entry in entries
             if whole_of(entry.id.removeprefix(f"{HOST}{entry.host}:")) not in here
         ]
 
@@ -195,11 +195,11 @@ class OtherHosts:
         try:
             ways = await asyncio.to_thread(_ways, named)
         except RunError as error:
-            self._entries = {"": [(host_entry("", "not asked", str(error)), None)]}
+            self._entries = {"": [host_entry("", "not asked", str(error))]}
             return
         self._ways = {way.destination: way for way in ways}
         self._entries = {
-            host: self._entries.get(host) or [(host_entry(host, "asking", ""), None)] for host in self._ways
+            host: self._entries.get(host) or [host_entry(host, "asking", "")] for host in self._ways
         }
         gate = asyncio.Semaphore(AT_ONCE)
         await asyncio.gather(*(self._ask(way, gate) for way in ways))
@@ -217,7 +217,7 @@ def _ways(named: Sequence[str]) -> list[Way]:
     return ways
 
 
-async def _runs_on(way: Way) -> list[tuple[RunEntry, float | None]]:
+async def _runs_on(way: Way) -> list[RunEntry]:
     """What one host lists, or why it does not."""
     host = way.destination
     runs: list[dict[str, Any]]
@@ -228,19 +228,19 @@ async def _runs_on(way: Way) -> list[tuple[RunEntry, float | None]]:
     except TimeoutError:
         runs, problems = [], [f"{host} has not answered within {ANSWER_S:.0f} s: `ssh {host}` shows why"]
     listed = [entry for run in runs if (entry := entry_elsewhere(host, run)) is not None]
-    return listed or [(host_entry(host, "no answer", text), None) for text in problems]
+    return listed or [host_entry(host, "no answer", text) for text in problems]
 
 
 def host_entry(host: str, phase: str, text: str) -> RunEntry:
     """The line of a host whose runs are not known."""
     return RunEntry(
-        id=f"{HOST}{host}:", name="-", phase=phase, age_s=None, live=False, readonly=True, preset="",
+        id=f"{HOST}{host}:", name="-", phase=phase, live=False, readonly=True, preset="",
         problem=clean_text(text), host=host, instead=clean_text(text) or f"{host}: its runs are asked for",
     )  # fmt: skip
 
 
-def entry_elsewhere(host: str, run: Mapping[str, Any]) -> tuple[RunEntry, float | None] | None:
-    """A line of `ls --json` of another machine, which may be anything, and when the run began; None for no run."""
+def entry_elsewhere(host: str, run: Mapping[str, Any]) -> RunEntry | None:
+    """A line of `ls --json` of another machine, which may be anything, without its ages; None for no run."""
 
     def text(name: str) -> str:
         value = run.get(name)
@@ -262,15 +262,14 @@ def entry_elsewhere(host: str, run: Mapping[str, Any]) -> tuple[RunEntry, float 
     problems = run.get("problems")
     damaged = isinstance(problems, list) and problems
     live = text("state") in {str(phase) for phase in RunPhase if not phase.ended}
-    entry = RunEntry(
+    return RunEntry(
         id=f"{HOST}{host}:{text('run')}", name=text("name") or text("run"), phase=text("state") or "unknown",
-        age_s=None, live=live, readonly=True, preset=text("preset"), host=host, nodes=count("nodes"),
-        ranks=count("ranks"), step=count("step"), total=count("total"), exit_code=count("exit_code"),
-        lasted_s=number("lasted_s"), tags=tuple(marks), note=text("note"), attempt=count("attempt"),
-        size=count("size"), finding=text("finding"), hung=run.get("hung") is True,
+        began=number("created"), ended=number("ended"), live=live, readonly=True, preset=text("preset"), host=host,
+        nodes=count("nodes"), ranks=count("ranks"), step=count("step"), total=count("total"),
+        exit_code=count("exit_code"), lasted_s=number("lasted_s"), tags=tuple(marks), note=text("note"),
+        attempt=count("attempt"), size=count("size"), finding=text("finding"), hung=run.get("hung") is True,
         problem=clean_text(f"damaged: {problems[0]}") if damaged and isinstance(problems, list) else "",
     )  # fmt: skip
-    return entry, number("created")
 
 
 def whole_of(run: str) -> str:
@@ -285,8 +284,8 @@ class LocalSource:
     def __init__(self, readonly: bool = False) -> None:
         self._readonly = readonly
         self._library: PresetLibrary | None = None
-        self._ended: dict[str, tuple[RunEntry, float]] = {}
-        """Runs that have ended do not change any more: their journals are read once. With when they began."""
+        self._ended: dict[str, RunEntry] = {}
+        """Runs that have ended do not change any more: their journals are read once."""
         self._sizes: dict[str, tuple[float, int]] = {}
         """Id → when its directory was measured, and its bytes."""
         self.elsewhere = OtherHosts()
@@ -327,31 +326,28 @@ class LocalSource:
     def _entry(self, entry: run_directories.Entry, now: float) -> RunEntry:
         kept = self._ended.get(entry.record.run)
         if kept is not None:
-            listed, began = kept
             marks = run_notes.read(entry.path)
             size = self._size(entry.record.run)
-            return replace(listed, age_s=elapsed(began, now), size=size, tags=marks.tags, note=marks.note)
+            return replace(kept, size=size, tags=marks.tags, note=marks.note).as_of(now)
         history = entry.history()
         phase, state = run_directories.phase(entry, history), history.state
         its, marks = figures(entry, history, phase, now), run_notes.read(entry.path)
         listed = RunEntry(
-            id=entry.record.run, name=entry.record.name, phase=str(phase), age_s=elapsed(entry.record.created, now),
+            id=entry.record.run, name=entry.record.name, phase=str(phase), began=entry.record.created,
             live=not phase.ended, readonly=phase.ended, preset=state.plan.preset if state.plan else "",
             problem=clean_text(f"damaged: {history.problems[0]}") if history.problems else "",
             size=self._size(entry.record.run), path=str(entry.path), tags=marks.tags, note=marks.note,
             attempt=None if hidden(state, bool(history.problems)) else state.attempt, **asdict(its),
         )  # fmt: skip
         if state.phase.ended:  # a lost run may be restarted
-            self._ended[entry.record.run] = listed, entry.record.created
-        return listed
+            self._ended[entry.record.run] = listed
+        return listed.as_of(now)
 
     def _size(self, run: str) -> int | None:
         return self._sizes[run][1] if run in self._sizes else None
 
     def measured_runs(self) -> list[RunEntry]:
         """The same with sizes, as far as they can be measured in a moment; called in a thread."""
-        from ..runners.run_removal import size_of
-
         began = clock.monotonic()
         for listed in self.runs():
             when, _ = self._sizes.get(listed.id, (0.0, 0))
@@ -374,18 +370,30 @@ class LocalSource:
             return str(error)
         return ""
 
-    def remove(self, runs: Sequence[str]) -> tuple[int, list[str]]:
-        """Remove runs that have ended, by their ids; bytes that were freed, and a sentence for each that stays."""
+    def remove(self, runs: Sequence[str]) -> tuple[list[str], int, list[str]]:
+        """Remove runs that have ended, by their ids; the names of those that went, bytes that were freed, and a
+        sentence for each that stays."""
         from ..runners import run_removal
 
-        freed, problems = 0, list[str]()
+        names, freed, problems = list[str](), 0, list[str]()
         for run in runs:
             try:
-                freed += run_removal.remove(run_removal.entry_of(run))
-                self._ended.pop(run, None)
+                entry = run_removal.entry_of(run)
+                freed += run_removal.remove(entry).size
             except RunError as error:
                 problems.append(str(error))
-        return freed, problems
+            else:
+                names.append(entry.record.name)
+                self._ended.pop(run, None)
+        return names, freed, problems
+
+    def prunable(self, older_than_s: float, keep: int) -> set[str]:
+        """Ids of the runs that `distui prune` would remove with these options. Called in a thread. Raises RunError."""
+        from ..runners import run_removal
+
+        runs = run_removal.candidates(run_directories.entries())
+        chosen = run_removal.pruned(runs, clock.now(), older_than_s=older_than_s, keep=keep)
+        return {run.entry.record.run for run in chosen}
 
     def places(self, run_id: str) -> dict[str, str]:
         """Folders of a run that are known here: "directory" it runs in, "records" that it writes; {} where none is."""

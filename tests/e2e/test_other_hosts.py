@@ -158,12 +158,11 @@ def test_what_another_machine_says_may_be_anything() -> None:
     assert entry_elsewhere("a", {"run": 3}) is None
     strange = {
         "run": "r\x1b[31m", "name": ["x"], "state": {}, "created": "yesterday", "ranks": -1, "nodes": True,
-        "step": float("nan"), "total": 1e300, "problems": [{}], "finding": "a\nb\x07", "exit_code": None,
+        "ended": 1e300, "step": float("nan"), "total": 1e300, "problems": [{}], "finding": "a\nb\x07", "exit_code": None,
     }  # fmt: skip
-    parsed = entry_elsewhere("a", strange)
-    assert parsed is not None
-    entry, began = parsed
-    assert began is None
+    entry = entry_elsewhere("a", strange)
+    assert entry is not None
+    assert (entry.began, entry.ended) == (None, None)
     assert (entry.ranks, entry.nodes, entry.step, entry.total) == (None, None, None, None)
     assert "\x1b" not in entry.id + entry.name
     assert "\n" not in entry.finding
@@ -175,9 +174,9 @@ def test_parts_of_a_run_that_is_listed_here_are_no_runs_of_their_own() -> None:
     assert whole_of("20260101-000000-llama.new-aaaaaaaa") == "20260101-000000-llama.new-aaaaaaaa"
     others = OtherHosts()
     part = RunEntry(
-        id=f"{HOST}a:run.n0", name="x", phase="running", age_s=None, live=True, readonly=True, preset="", host="a"
-    )  # fmt: skip
-    others._entries = {"a": [(part, None)]}
+        id=f"{HOST}a:run.n0", name="x", phase="running", live=True, readonly=True, preset="", host="a"
+    )
+    others._entries = {"a": [part]}
     assert others.entries({"run"}, 0.0) == []
     assert len(others.entries(set(), 0.0)) == 1
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import msgspec
 import pytest
 
 from distui.presets.render import plan_from_json
@@ -82,11 +83,15 @@ def write(
 
 
 def record(run: Run, events: Sequence[Event], begin: float = BEGAN_S) -> None:
-    """Add events to the journal, a second after each other."""
+    """Add events to the journal, a second after each other; a run that they create was launched then."""
+    now = time.time()
+    if any(isinstance(event, RunCreated) for event in events):
+        about = file_io.document(run.path / "run.json", dict)
+        (run.path / "run.json").write_bytes(msgspec.json.encode({**about, "created": now - begin}))
     chronicle = Chronicle(run.path)
     chronicle.replay()
     for number, event in enumerate(events):
-        chronicle.emit(event, at=time.time() - begin + number)
+        chronicle.emit(event, at=now - begin + number)
     chronicle.journal.close()
 
 

@@ -123,7 +123,7 @@ def test_the_cockpit_has_what_went_in_a_sentence(settings: Path) -> None:
     assert source.retire("") == ""
     settings.write_text("[retention]\nkeep = 1\n")
     newer = old("newer", 800)
-    assert source.retire(newer.record.run).startswith("retention removed 1 run, ")
+    assert source.retire(newer.record.run).startswith("retention removed 1 run (ancient), ")
     assert names() == ["newer"]
     settings.write_text("[retention]\nkeep = 0\n")
     assert "from 1 on" in source.retire("")

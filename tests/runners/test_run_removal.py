@@ -17,11 +17,11 @@ import pytest
 from msgspec import structs
 
 from distui.runners import host_processes, journal, run_directories, run_notes, run_removal
+from distui.runners.directory_trees import size_of
 from distui.runners.errors import RunError
 from distui.runners.host_processes import Living
 from distui.runners.model import CommandReceived, PlanSummary, RunCreated, RunEnded, RunPhase, Stamped
 from distui.runners.run_directories import Entry
-from distui.runners.run_removal import Removable, pruned
 from distui.tui.cli import main
 
 NOW = time.time()
@@ -36,10 +36,18 @@ def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def made(
-    name: str, ended: float | None = 60.0, phase: RunPhase = RunPhase.SUCCEEDED, **fields: Any
+    name: str,
+    ended: float | None = 60.0,
+    phase: RunPhase = RunPhase.SUCCEEDED,
+    began: float | None = None,
+    **fields: Any,
 ) -> Entry:
-    """A run that ended so many seconds ago; None: its files do not say that it has ended. `fields`: of its record."""
-    record = structs.replace(run_directories.new_record(name), **fields)
+    """A run that began and ended so many seconds ago; None: its files do not say that it has ended.
+
+    `fields`: of its record.
+    """
+    began = (ended or 0.0) + 1000.0 if began is None else began
+    record = structs.replace(run_directories.new_record(name), created=NOW - began, **fields)
     path = run_directories.runs_dir() / record.run
     path.mkdir(parents=True, mode=0o700)
     for folder in (path.parent, path.parent.parent):
@@ -52,12 +60,19 @@ def made(
     plan = {"run": record.run, "launcher": "torchrun", "cwd": "/", "argv": [], "env": {}}
     (path / "plan.json").write_text(json.dumps(plan))
     created = RunCreated(record.run, name, record.host, PlanSummary("ddp", "ddp", "torchrun", "train.py"))
-    events = [Stamped(time=NOW - 1000, event=created, seq=1)]
+    events = [Stamped(time=NOW - began, event=created, seq=1)]
     if ended is not None:
         events.append(Stamped(time=NOW - ended, event=RunEnded(phase, 0, str(phase)), seq=2))
     (path / journal.NAME).write_bytes(b"".join(msgspec.json.encode(event) + b"\n" for event in events))
     entry = run_directories.at(path)
     assert entry is not None
+    return entry
+
+
+def untouched(entry: Entry, seconds: float) -> Entry:
+    """The run as if no file of it had changed for so long."""
+    for path in (*entry.path.rglob("*"), entry.path):
+        os.utime(path, (NOW - seconds, NOW - seconds))
     return entry
 
 
@@ -79,7 +94,7 @@ def test_the_checkpoints_of_a_demo_go_with_its_last_run(state_home: Path) -> Non
         (entry.path / "plan.json").write_text(json.dumps(plan))
     run_removal.remove(first)
     assert demo.is_dir(), "another run goes on from them"
-    assert run_removal.remove(again) > 100_000
+    assert run_removal.remove(again).size > 100_000
     assert not demo.exists()
     run_removal.remove(other)
     assert (theirs / "step-00000100.pt").exists()
@@ -91,7 +106,7 @@ def test_an_ended_run_is_removed_whole(state_home: Path) -> None:
     socket = state_home / "sockets" / f"{gone.record.run8}.sock"
     socket.parent.mkdir(mode=0o700)
     socket.write_text("no socket: it stays")
-    assert run_removal.remove(gone) >= 20_000
+    assert run_removal.remove(gone).size >= 20_000
     assert left() == [stays.record.run]
     assert socket.exists()
 
@@ -137,7 +152,7 @@ def test_the_parts_of_a_run_on_several_nodes_go_with_it() -> None:
     run, run8 = hub.record.run, hub.record.run8
     for node in (0, 1):
         made("job", run=f"{run}.n{node}", run8=f"{run8}n{node}", kind="node", node=node, whole=run)
-    assert run_removal.remove(hub) >= 60_000
+    assert run_removal.remove(hub).size >= 60_000
     assert left() == []
 
 
@@ -164,7 +179,7 @@ def test_a_size_counts_no_link(state_home: Path) -> None:
     entry = made("small")
     (entry.path / "link").symlink_to(big)
     (entry.path / "loop").symlink_to(entry.path)
-    assert run_removal.size_of(entry.path) < 500_000
+    assert size_of(entry.path) < 500_000
 
 
 def test_a_removal_that_was_cut_off_is_no_run_and_is_finished() -> None:
@@ -172,30 +187,31 @@ def test_a_removal_that_was_cut_off_is_no_run_and_is_finished() -> None:
     (run_directories.runs_dir() / f".removed-{entry.path.name}-1").mkdir()
     entry.path.rename(run_directories.runs_dir() / f".removed-{entry.path.name}")
     assert run_directories.entries() == []
-    run_removal.sweep()
+    assert [line.partition(": ")[0] for line in run_removal.sweep()] == [
+        "finished a removal that was cut off"
+    ] * 2
     assert left() == []
 
 
-def test_pruning_takes_what_every_condition_names() -> None:
+def test_pruning_takes_what_every_condition_names(capsys: pytest.CaptureFixture[str]) -> None:
     day = 86400.0
-    entry = made("any")
-    runs = [
-        Removable(entry, phase, NOW - age * day, 1)
-        for age, phase in (
-            (1, RunPhase.FAILED), (5, RunPhase.SUCCEEDED), (40, RunPhase.FAILED), (50, RunPhase.LOST),
-            (60, RunPhase.STOPPED),
-        )
-    ]  # fmt: skip
+    made("d1", day, RunPhase.FAILED)
+    made("d5", 5 * day)
+    made("d40", 40 * day, RunPhase.FAILED)
+    untouched(made("d50", ended=None, began=60 * day), 50 * day)
+    made("d60", 60 * day, RunPhase.STOPPED)
 
-    def ages(**conditions: object) -> list[int]:
-        return [round((NOW - run.ended) / day) for run in pruned(runs, NOW, **conditions)]  # type: ignore[arg-type]
+    def names(*conditions: str) -> list[str]:
+        capsys.readouterr()
+        assert main(["prune", "--dry-run", "--json", *conditions]) == 0
+        return [run["name"] for run in json.loads(capsys.readouterr().out)["would_remove"]]
 
-    assert ages(older_than_s=30 * day) == [40, 50, 60]
-    assert ages(keep=3) == [50, 60]
-    assert ages(failed=True) == [1, 40, 50]
-    assert ages(older_than_s=30 * day, keep=3, failed=True) == [50]
-    assert ages(keep=0) == [1, 5, 40, 50, 60]
-    assert ages(keep=99) == []
+    assert names("--older-than", "30d") == ["d40", "d50", "d60"]
+    assert names("--keep", "3") == ["d50", "d60"]
+    assert names("--failed") == ["d1", "d40", "d50"]
+    assert names("--older-than", "30d", "--keep", "3", "--failed") == ["d50"]
+    assert names("--keep", "0") == ["d1", "d5", "d40", "d50", "d60"]
+    assert names("--keep", "99") == []
 
 
 def test_rm_and_prune_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -247,7 +263,9 @@ def test_pruning_passes_over_links_and_what_is_tagged_keep(
     state_home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     precious, moved, gone, copied = made("precious"), made("moved"), made("gone"), made("copied")
-    shutil.copytree(copied.path, run_directories.runs_dir() / "backup-of-copied")
+    renamed = run_directories.runs_dir() / "20260102-030405-other-0123abcd"
+    for target in (run_directories.runs_dir() / "backup-of-copied", renamed):
+        shutil.copytree(copied.path, target)
     named = run_directories.runs_dir() / "20260102-030405-thesis-0123abcd"
     named.mkdir()
     (named / "thesis.tex").write_text("x")
@@ -260,10 +278,17 @@ def test_pruning_passes_over_links_and_what_is_tagged_keep(
     (run_directories.runs_dir() / "a-folder-of-mine/thesis.tex").write_text("x")
     assert main(["prune", "--keep", "0", "--yes", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert ([run["name"] for run in document["removed"]], document["failed"]) == (["copied", "gone"], [])
+    assert ({run["name"] for run in document["removed"]}, document["failed"]) == ({"copied", "gone"}, [])
     assert sorted(os.listdir(elsewhere)) == before, "a lock was made in the target of a link"
     assert left() == sorted(
-        [precious.record.run, moved.record.run, "a-folder-of-mine", "backup-of-copied", named.name]
+        [
+            precious.record.run,
+            moved.record.run,
+            "a-folder-of-mine",
+            "backup-of-copied",
+            named.name,
+            renamed.name,
+        ]
     )
     assert gone.record.run not in left()
     assert main(["rm", "precious", "--yes"]) == 0, "who names a run means it"
@@ -272,21 +297,21 @@ def test_pruning_passes_over_links_and_what_is_tagged_keep(
 def test_a_run_that_comes_to_life_meanwhile_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent takes its lock between the last look and the removal."""
     entry = made("lazarus")
-    check, held = run_removal._check, list[int]()
+    check, held = run_removal._checked, list[int]()
 
-    def late(folder: int, base: Path, name: str) -> None:
-        check(folder, base, name)
+    def late(path: Path) -> int:
         held.append(os.open(entry.path / "agent.lock", os.O_RDWR | os.O_CREAT))
         fcntl.flock(held[-1], fcntl.LOCK_EX)
+        return check(path)
 
-    monkeypatch.setattr(run_removal, "_check", late)
+    monkeypatch.setattr(run_removal, "_checked", late)
     with pytest.raises(RunError, match="comes to life"):
         run_removal.remove(entry)
     assert left() == [entry.record.run]
     os.close(held[0])
 
 
-@pytest.mark.long
+@pytest.mark.real
 def test_two_prunes_at_once_remove_each_run_once() -> None:
     for number in range(12):
         made(f"run{number}")

@@ -26,11 +26,11 @@ def several_runs() -> list[RunEntry]:
         entry(id="20260101-000000-llama-aaaaaaaa", name="llama", preset="fsdp2", ranks=16, nodes=2, step=18_420,
               total=50_000, age_s=4000.0, lasted_s=4000.0, path="/runs/llama"),
         entry(id="20260101-000000-train0-bbbbbbbb", name="train0", phase="failed", live=False, preset="ddp", ranks=2,
-              nodes=1, age_s=90_000.0, lasted_s=61.0, exit_code=1, finding="rank 1 ran out of GPU memory",
-              size=36 << 20, path="/runs/train0"),
+              nodes=1, age_s=90_000.0, lasted_s=61.0, ended_s=89_939.0, exit_code=1, size=36 << 20,
+              finding="rank 1 ran out of GPU memory", path="/runs/train0"),
         entry(id="20260101-000000-train3-cccccccc", name="train3", phase="succeeded", live=False, preset="ddp",
-              ranks=2, nodes=1, step=2000, total=2000, age_s=1000.0, lasted_s=600.0, exit_code=0, size=1 << 20,
-              path="/runs/train3"),
+              ranks=2, nodes=1, step=2000, total=2000, age_s=1000.0, lasted_s=600.0, ended_s=400.0, exit_code=0,
+              size=1 << 20, path="/runs/train3"),
         entry(id="watch:4711", name="train.py", phase="watched", readonly=True, preset="torchrun", ranks=2),
     ]  # fmt: skip
 
@@ -165,9 +165,9 @@ async def test_only_ended_runs_are_removed_and_the_question_has_size_and_path(ri
     it = rig(play.running(), runs=several_runs())
     removed: list[str] = []
 
-    def remove(runs: list[str]) -> tuple[int, list[str]]:
+    def remove(runs: list[str]) -> tuple[list[str], int, list[str]]:
         removed.extend(runs)
-        return 37 << 20, []
+        return ["train0", "train3"], 37 << 20, []
 
     it.source.remove = remove  # type: ignore[method-assign, assignment]
     async with shown(it, 120, 30):
@@ -182,7 +182,7 @@ async def test_only_ended_runs_are_removed_and_the_question_has_size_and_path(ri
         await it.press("enter")
         assert removed == []
         await it.press("X", "y")
-        await it.until(lambda: removed)
+        await it.until(lambda: "removed 2 runs, 37.0M freed: train0, train3" in it.told())
         assert len(removed) == 2
 
 

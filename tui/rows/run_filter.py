@@ -19,7 +19,7 @@ from ...presets.sanitize import quoted
 from ...runners.formatting import NA, bytes_of, seconds_of
 from ...runners.model import RunPhase
 from ...runners.status import HUNG
-from .runs import RunEntry, ended_ago, share_done, words_of_state
+from .runs import RunEntry, share_done, words_of_state
 
 Value = str | float | None
 STATES = tuple(dict.fromkeys((*map(str, RunPhase), "watched", HUNG, "live", "ended")))
@@ -67,7 +67,7 @@ FIELDS: dict[str, RunField] = {
     "done": RunField("percent", _percent, "done<50"),
     "age": RunField("time", lambda run: (run.age_s,), "age<2d"),
     "took": RunField("time", lambda run: (run.lasted_s,), "took>1h"),
-    "ended": RunField("time", lambda run: (ended_ago(run),), "ended>30d"),
+    "ended": RunField("time", lambda run: (run.ended_s,), "ended>30d"),
     "size": RunField("size", lambda run: (run.size,), "size>1GB"),
 }
 """By name. `age` is since a run began, `ended` since it ended."""

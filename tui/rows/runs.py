@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from ...runners.formatting import NA, duration_short, plural, size_short
+from ...runners.formatting import NA, duration_short, elapsed, plural, size_short
 from ...runners.status import HUNG
 from . import glyphs
 from .glyphs import Cell, Row, fit
@@ -19,8 +19,6 @@ class RunEntry(Struct, frozen=True, kw_only=True):
     name: str
     phase: str
     """A RunPhase value, or a word of the source's own ("watched")."""
-    age_s: float | None
-    """Seconds since the run began, also of one that has ended; None when unknown."""
     live: bool
     readonly: bool
     preset: str
@@ -49,8 +47,18 @@ class RunEntry(Struct, frozen=True, kw_only=True):
     attempt: int | None = None
     began: float | None = None
     """When it was launched, unix seconds."""
+    ended: float | None = None
+    """Unix seconds; None of one that is live, and where it is unknown."""
+    age_s: float | None = None
+    """Seconds since `began`; see `as_of`."""
+    ended_s: float | None = None
+    """Seconds since `ended`."""
     instead: str = ""
     """What stands in place of the columns: of a host whose runs are not known."""
+
+    def as_of(self, now: float) -> RunEntry:
+        """The line with its ages at a unix time."""
+        return structs.replace(self, age_s=elapsed(self.began, now), ended_s=elapsed(self.ended, now))
 
 
 EMPTY: tuple[Row, ...] = (
@@ -219,13 +227,6 @@ def _style(column: str, entry: RunEntry) -> str:
     if column == "finding":
         return "warn" if entry.problem else "text"
     return "dim" if column in ("id", "age", "host") else "text"
-
-
-def ended_ago(entry: RunEntry) -> float | None:
-    """Seconds since its end; None of one that is live, and where it is unknown."""
-    if entry.live or entry.age_s is None or entry.lasted_s is None:
-        return None
-    return max(0.0, entry.age_s - entry.lasted_s)
 
 
 def ordered(runs: Sequence[RunEntry], sort: str, reverse: bool = False) -> list[RunEntry]:

@@ -11,7 +11,7 @@ from ...presets.sanitize import quoted
 from ...runners.formatting import NA, duration_short, duration_text, size_short
 from ...runners.status import HUNG
 from .glyphs import table
-from .runs import RunEntry, ended_ago, share_done
+from .runs import RunEntry, share_done
 
 
 class PrintedColumn(Struct, frozen=True):
@@ -53,7 +53,7 @@ COLUMNS: dict[str, PrintedColumn] = {
     "took": PrintedColumn(
         lambda run: duration_short(run.lasted_s), lambda run: run.lasted_s, True, True
     ),
-    "ended": PrintedColumn(lambda run: duration_short(ended_ago(run)), ended_ago, True),
+    "ended": PrintedColumn(lambda run: duration_short(run.ended_s), lambda run: run.ended_s, True),
     "exit": PrintedColumn(lambda run: _count(run.exit_code), lambda run: run.exit_code, True, True),
     "size": PrintedColumn(lambda run: size_short(run.size), lambda run: run.size, True, True),
     "tags": PrintedColumn(lambda run: " ".join(run.tags), lambda run: " ".join(run.tags) or None),

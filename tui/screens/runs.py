@@ -13,18 +13,16 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from ...presets.sanitize import clean_text
+from ...runners.errors import RunError
 from ...runners.formatting import plural, size_short
-from ...runners.run_notes import KEEP
 from ..cockpit_commands import CommandingApp
 from ..keys import bindings
-from ..rows.glyphs import fit
 from ..rows.run_filter import fitting, mistake
 from ..rows.runs import (
     EMPTY,
     PlacedColumn,
     RunEntry,
     at_column,
-    ended_ago,
     head_row,
     next_sort,
     ordered,
@@ -268,9 +266,14 @@ class RunsScreen(Screen[None]):
 
     def action_prune(self) -> None:
         """Mark what `distui prune --older-than 30d --keep 20` would remove."""
-        old = [run for run in self.list.all if not run.live and run.path]
-        keep = sorted(old, key=_ended)[20:]
-        self.list.marked = {run.id for run in keep if _ended(run) >= 30 * 86400.0 and KEEP not in run.tags}
+        self.run_worker(self._mark_old(), group="remove")
+
+    async def _mark_old(self) -> None:
+        try:
+            self.list.marked = await asyncio.to_thread(self.app.source.prunable, 30 * 86400.0, 20)
+        except RunError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
         self.list.searched()
         count = len(self.list.marked)
         text = f"{plural(count, 'run')} marked: ended 30 days ago or more, and not among the newest 20; X removes them"
@@ -292,17 +295,11 @@ class RunsScreen(Screen[None]):
             self.run_worker(self._remove(runs), group="remove")
 
     async def _remove(self, runs: list[str]) -> None:
-        freed, problems = await asyncio.to_thread(self.app.source.remove, runs)
-        done = len(runs) - len(problems)
-        if done:
-            self.notify(f"removed {plural(done, 'run')}, {fit(size_short(freed), 6).strip()} freed")
+        names, freed, problems = await asyncio.to_thread(self.app.source.remove, runs)
+        if names:
+            text = f"removed {plural(len(names), 'run')}, {size_short(freed)} freed: {', '.join(names)}"
+            self.notify(clean_text(text), markup=False)
         for problem in problems:
             self.notify(problem, severity="error", markup=False)
         self.list.marked.clear()
         self.list.show(await asyncio.to_thread(self.app.source.measured_runs))
-
-
-def _ended(run: RunEntry) -> float:
-    """Seconds since its end, by what the list knows; of a run whose end nobody saw since its launch."""
-    ago = ended_ago(run)
-    return (run.age_s or 0.0) if ago is None else ago

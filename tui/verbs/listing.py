@@ -14,11 +14,11 @@ from msgspec import Struct, structs
 
 from ...presets.sanitize import clean_text
 from ...runners import clock, run_directories, run_notes
+from ...runners.directory_trees import size_of
 from ...runners.errors import RunError, UnreachableError
-from ...runners.formatting import elapsed, time_of_day
+from ...runners.formatting import time_of_day
 from ...runners.journal import History
 from ...runners.model import RunPhase
-from ...runners.run_removal import size_of
 from ...runners.status import RunFigures, figures, hidden
 from ...runners.wire.ssh import Way
 from ..rows.run_filter import FilterError, RunFilter, understood
@@ -165,9 +165,7 @@ class LocalLister:
         before = self._ended.get(entry.record.run)
         if before is not None:
             now, marks = clock.now(), run_notes.read(entry.path)
-            row = structs.replace(
-                before.row, age_s=elapsed(entry.record.created, now), tags=marks.tags, note=marks.note
-            )
+            row = structs.replace(before.row, tags=marks.tags, note=marks.note).as_of(now)
             document = {**before.document, "tags": list(marks.tags), "note": marks.note or None}
             return structs.replace(before, row=row, document=document)
         listed = self._read(entry)
@@ -181,10 +179,10 @@ class LocalLister:
         phase = run_directories.phase(entry, history)
         orphans = run_directories.orphans(entry) if phase is RunPhase.LOST else []
         its = figures(entry, history, phase, now)
-        row = structs.replace(
-            row_of(entry, history, phase, its, now), size=size_of(entry.path) if self._measured else None
-        )
         marks = run_notes.read(entry.path)
+        row = row_of(entry, history, phase, its, marks).as_of(now)
+        if self._measured:
+            row = structs.replace(row, size=size_of(entry.path))
         problems = [*history.problems, *([marks.problem] if marks.problem else [])]
         notes = [f"damaged: {problem}" for problem in problems]
         notes += [run_directories.why_lost(entry, orphans)] if orphans else []
@@ -205,13 +203,17 @@ def row_preset(history: History) -> str | None:
 
 
 def row_of(
-    entry: run_directories.Entry, history: History, phase: RunPhase, its: RunFigures, now: float
+    entry: run_directories.Entry,
+    history: History,
+    phase: RunPhase,
+    its: RunFigures,
+    marks: run_notes.RunNotes,
 ) -> RunEntry:
-    """A run of this machine as a line of `ls`."""
-    state, marks = history.state, run_notes.read(entry.path)
+    """A run of this machine as a line of `ls`, without its ages."""
+    state = history.state
     return RunEntry(
         id=entry.record.run, name=entry.record.name, phase=str(phase),
-        age_s=elapsed(entry.record.created, now), live=not phase.ended, readonly=phase.ended,
+        live=not phase.ended, readonly=phase.ended,
         preset=state.plan.preset or state.plan.launcher if state.plan else "",
         problem=clean_text(f"damaged: {history.problems[0]}") if history.problems else "",
         attempt=None if hidden(state, bool(history.problems)) else state.attempt,
@@ -240,9 +242,6 @@ class HostsLister:
         for run in runs:
             entry = entry_elsewhere(str(run.get("on", "")), run)
             if entry is not None:
-                row, began = entry
-                row = structs.replace(
-                    row, id=row.id.rpartition(":")[2], age_s=elapsed(began, now), began=began
-                )
+                row = structs.replace(entry.as_of(now), id=entry.id.rpartition(":")[2])
                 rows.append(ListedRun(row, run))
         return sorted(rows, key=lambda run: run.row.began or 0.0, reverse=True), problems

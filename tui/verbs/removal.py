@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ...presets.sanitize import clean_text
 from ...runners import clock, run_directories, run_removal
+from ...runners.directory_trees import size_of
 from ...runners.errors import RunError
-from ...runners.formatting import duration_short, plural, size_short
-from ...runners.run_directories import Entry
-from ...runners.run_removal import Removable
+from ...runners.formatting import plural, size_short
+from ...runners.run_removal import Removal
 from ..rows.glyphs import table
 from ..terminal import complain
 
@@ -21,103 +22,117 @@ from ..terminal import complain
 def rm(options: argparse.Namespace) -> int:
     """Remove runs by their names; refuses where one of them is live, before any is removed."""
     entries = {entry.path: entry for entry in map(run_directories.resolve, options.runs)}
-    for entry in entries.values():
-        if why := run_removal.refusal(entry):
-            raise RunError(why)
-    sized = [(entry, run_removal.size_of(entry.path)) for entry in entries.values()]
-    lines = [f"{entry.record.name}  {size_short(size)}  {entry.path}" for entry, size in sized]
-    if not _sure(options, f"Remove {plural(len(sized), 'run')}?", lines):
-        return 1
-    return _remove(options, entries.values())
+    chosen = [run_removal.examine(entry) for entry in entries.values()]
+    for removal in chosen:
+        if removal.refusal:
+            raise RunError(removal.refusal)
+    return _remove(options, chosen)
 
 
 def prune(options: argparse.Namespace) -> int:
     """Remove ended runs by age, number and outcome."""
     if options.older_than is None and options.keep is None and not options.failed:
         raise RunError("which runs? add --older-than 30d, --keep 20 or --failed")
-    now = clock.now()
-    run_removal.sweep()
     chosen = run_removal.pruned(
-        run_removal.removable(run_directories.entries()),
-        now,
+        run_removal.candidates(run_directories.entries()),
+        clock.now(),
         older_than_s=options.older_than,
         keep=options.keep,
         failed=options.failed,
     )
-    if options.dry_run:
-        return _show(options, chosen, now)
-    if not chosen:
-        if options.json:
-            sys.stdout.write('{"removed": [], "freed_bytes": 0, "failed": []}\n')
-        else:
-            sys.stdout.write("nothing to remove\n")
-        return 0
-    total = size_short(sum(run.size for run in chosen))
-    if not _sure(options, f"Remove {plural(len(chosen), 'run')}, {total}?", _lines(chosen, now)):
-        return 1
-    return _remove(options, (run.entry for run in chosen))
+    return _show(options, chosen) if options.dry_run else _remove(options, chosen)
 
 
-def _lines(chosen: list[Removable], now: float) -> list[str]:
-    rows = [("name", "state", "ended", "size", "id")]
-    rows += [
-        (
-            run.entry.record.name,
-            str(run.phase),
-            f"{duration_short(run_removal.age(run, now))} ago",
-            size_short(run.size),
-            run.entry.record.run,
-        )
-        for run in chosen
-    ]
+def _sizes(chosen: Sequence[Removal]) -> dict[Path, int]:
+    """Bytes of each directory."""
+    return {folder: size_of(folder) for removal in chosen for folder in removal.folders}
+
+
+def _lines(chosen: Sequence[Removal], sizes: Mapping[Path, int]) -> list[str]:
+    """The runs as a table, each with all directories that go with it."""
+    now = clock.now()
+    rows = [("name", "state", "age", "size", "directory")]
+    for removal in chosen:
+        about = removal.entry.record.name, str(removal.phase), removal.why(now)
+        for folder in removal.folders:
+            rows.append((*about, size_short(sizes[folder]), str(folder)))
+            about = "", "", ""
+        if removal.checkpoints is not None:
+            size = size_short(size_of(removal.checkpoints))
+            rows.append(("", "", "unless another run uses it", size, str(removal.checkpoints)))
     return table(rows, frozenset({3}))
 
 
-def _show(options: argparse.Namespace, chosen: list[Removable], now: float) -> int:
+def _total(chosen: Sequence[Removal], sizes: Mapping[Path, int]) -> str:
+    return f"{plural(len(chosen), 'run')}, {size_short(sum(sizes.values()))}"
+
+
+def _show(options: argparse.Namespace, chosen: Sequence[Removal]) -> int:
+    sizes = _sizes(chosen)
     if options.json:
-        documents = [_document(run.entry, run.size) for run in chosen]
+        documents = [
+            _document(removal, removal.folders, sum(sizes[folder] for folder in removal.folders))
+            for removal in chosen
+        ]
         sys.stdout.write(json.dumps({"would_remove": documents}) + "\n")
     elif chosen:
-        total = size_short(sum(run.size for run in chosen))
-        sys.stdout.write(
-            "\n".join([*_lines(chosen, now), f"would remove {plural(len(chosen), 'run')}, {total}"]) + "\n"
-        )
+        lines = [*_lines(chosen, sizes), f"would remove {_total(chosen, sizes)}"]
+        sys.stdout.write("\n".join(lines) + "\n")
     else:
         sys.stdout.write("nothing to remove\n")
     return 0
 
 
-def _document(entry: Entry, size: int) -> dict[str, Any]:
-    return {"run": entry.record.run, "name": entry.record.name, "path": str(entry.path), "bytes": size}
+def _document(removal: Removal, folders: Sequence[Path], size: int) -> dict[str, Any]:
+    record = removal.entry.record
+    return {
+        "run": record.run,
+        "name": record.name,
+        "path": str(removal.entry.path),
+        "why": f"{removal.phase}, {removal.why(clock.now())}",
+        "folders": [str(folder) for folder in folders],
+        "bytes": size,
+    }
 
 
-def _remove(options: argparse.Namespace, entries: Iterable[Entry]) -> int:
+def _remove(options: argparse.Namespace, chosen: Sequence[Removal]) -> int:
+    if chosen and not _sure(options, chosen):
+        return 1
     removed, failed = list[dict[str, Any]](), list[str]()
-    for entry in entries:
+    for removal in chosen:
         try:
-            removed.append(_document(entry, run_removal.remove(entry)))
+            gone = run_removal.remove(removal.entry)
+            removed.append(_document(removal, gone.folders, gone.size))
         except run_removal.GoneError:
             continue  # what was wanted
         except RunError as error:
             failed.append(str(error))
+    said = run_removal.sweep()
     freed = sum(each["bytes"] for each in removed)
     if options.json:
         sys.stdout.write(json.dumps({"removed": removed, "freed_bytes": freed, "failed": failed}) + "\n")
+    elif chosen:
+        lines = [
+            f"{each['name']}  {size_short(each['bytes'])}  {', '.join(each['folders'])}" for each in removed
+        ]
+        lines.append(f"removed {plural(len(removed), 'run')}, {size_short(freed)} freed")
+        sys.stdout.write("".join(f"{clean_text(line)}\n" for line in lines))
     else:
-        sys.stdout.write(f"removed {plural(len(removed), 'run')}, {size_short(freed)} freed\n")
-    for text in failed:
+        sys.stdout.write("nothing to remove\n")
+    for text in (*said, *failed):
         complain(text)
     return 1 if failed else 0
 
 
-def _sure(options: argparse.Namespace, question: str, lines: list[str]) -> bool:
+def _sure(options: argparse.Namespace, chosen: Sequence[Removal]) -> bool:
     """Ask on the terminal; without one only --yes is an answer. Raises RunError."""
     if options.yes:
         return True
     if not sys.stdin.isatty():
         raise RunError("there is no terminal to ask on: add --yes, or --dry-run with prune")
-    write: Callable[[str], Any] = sys.stderr.write
-    write("".join(f"{clean_text(line)}\n" for line in (question, *lines)) + "Really? [y/N] ")
+    sizes = _sizes(chosen)
+    lines = [f"Remove {_total(chosen, sizes)}?", *_lines(chosen, sizes), "Really? [y/N] "]
+    sys.stderr.write("\n".join(lines))
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() in ("y", "yes"):
         return True
