@@ -27,3 +27,16 @@ def now() -> float:
         return time.time()
     wall_time = getattr(loop, "wall_time", time.time)
     return float(wall_time())
+
+
+async def wait_set(event: asyncio.Event, seconds: float | None) -> bool:
+    """Wait until an event is set; False after `seconds`.
+
+    Unlike `asyncio.wait_for` of Python 3.11 it never swallows a cancellation that comes at the same moment.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

@@ -7,8 +7,9 @@ import fcntl
 import os
 import signal
 import sys
+import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -18,9 +19,11 @@ from msgspec import structs
 from ..presets.finding import PlanError
 from . import file_io, run_directories
 from .errors import RunError
+from .finding_ledger import FindingLedger
 from .host_processes import StartMode
 from .journal import Chronicle
-from .model import Action, Clause, CommandDone, CommandReceived, Event, RunPhase, sentence
+from .model import HUB, Action, Clause, CommandDone, CommandReceived, Event, RunPhase, sentence
+from .parts import Parts, failure
 from .wire.client import ensure_socket_dir
 
 if TYPE_CHECKING:
@@ -127,17 +130,26 @@ class DaemonRun:
             self.chronicle.journal,
             self.chronicle.until,
         )
-        self._jobs: set[asyncio.Task[object]] = set()
+        self.findings = FindingLedger(self.emit, self.state.findings)
+        self.parts = Parts(self._part_failed)
+        self._printed: dict[str, str] = {}
+        """The newest traceback of each part in agent.log."""
 
     def emit(self, event: Event, *, source: int = 0, at: float | None = None) -> None:
         """See Chronicle.emit."""
         self.chronicle.emit(event, node=self.node, source=source, at=at)
 
-    def spawn(self, job: Coroutine[object, object, object]) -> None:
-        """Have a task do it, which is kept alive until it is done."""
-        task = asyncio.create_task(job)
-        self._jobs.add(task)
-        task.add_done_callback(self._jobs.discard)
+    def _part_failed(self, name: str, error: BaseException, follows: str) -> None:
+        """Print the traceback into agent.log unless it was the last one there, and raise a finding."""
+        printed = "".join(traceback.format_exception(error))
+        if self._printed.get(name) != printed:
+            self._printed[name] = printed
+            sys.stderr.write(f"distui: internal error in {name}: {follows}\n{printed}")
+        if self.state.phase.ended:
+            return  # the end of a run is its last word
+        node = None if self.node == HUB else self.node
+        remedy = "the traceback is in agent.log; please report it"
+        self.findings.raise_finding(failure(name, error, follows, node, remedy))
 
     def stopping(self) -> bool:
         """Whether a stop was requested and has not come to its end."""
@@ -149,7 +161,7 @@ class DaemonRun:
         try:
             file_io.write(path, who)
         except OSError:
-            self.spawn(file_io.keep(path, who))
+            self.parts.once("identity", file_io.keep(path, who))
 
     async def until_running(self, before: int, seconds: float) -> bool:
         """Wait until every rank of an attempt after `before` runs; False after `seconds`. Raises CommandRefused."""

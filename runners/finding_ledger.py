@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterable, Mapping
 
 from ..presets.finding import Finding
@@ -66,12 +65,3 @@ class FindingLedger:
             self.clear(*at)
         for finding in current.values():
             self.raise_finding(finding)
-
-
-def report_bug(error: BaseException, name: str, what: str, node: int | None = None) -> Finding:
-    """The finding `name` about it, a sentence that begins with `what`; the traceback goes into the process's log."""
-    traceback.print_exception(error)
-    text = f"{what}: {type(error).__name__}: {error}"
-    return Finding(
-        name, "warning", text, node=node, remedy="the traceback stands in agent.log; please report it"
-    )

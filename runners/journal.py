@@ -301,7 +301,7 @@ def withheld(event: Event) -> Event:
 
 
 class Chronicle:
-    """What a daemon knows of its run; `publish` is called with each event after it was folded."""
+    """What a daemon knows of its run; `listeners` are called with each event after it was folded."""
 
     def __init__(self, run_dir: Path) -> None:
         self.state = RunState()
@@ -315,7 +315,7 @@ class Chronicle:
         """The newest event, and the state, that a viewer got in place of the history."""
         self._snapped = 0
         """The newest event in it."""
-        self.publish: Callable[[Stamped], None] = lambda stamped: None
+        self.listeners: list[Callable[[Stamped], None]] = []
         self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
 
     def replay(self, heard: Callable[[Stamped], None] = lambda stamped: None) -> bool:
@@ -365,7 +365,8 @@ class Chronicle:
             self.kept.apply(stamped)
             self._snap()
         self.state.apply(stamped)
-        self.publish(stamped)
+        for listener in self.listeners:
+            listener(stamped)
         for wanted, future in self._waiting:
             if not future.done() and wanted():
                 future.set_result(None)

@@ -573,8 +573,7 @@ async def _patience(state: RunState, settled: asyncio.Event) -> None:
     """Until what has come is good enough."""
     while not state.live:
         await asyncio.sleep(0.05)
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(settled.wait(), LINKS_SECONDS)
+    await clock.wait_set(settled, LINKS_SECONDS)
     await asyncio.sleep(TELEMETRY_SECONDS)
 
 

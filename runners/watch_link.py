@@ -53,6 +53,7 @@ from .model import (
     Via,
     sentence,
 )
+from .parts import Parts, failure
 from .status import FOREIGN
 from .telemetry.gpus import GpuSource
 from .telemetry.host import HostSampler
@@ -349,6 +350,7 @@ class WatchLink:
         self._inbox: list[Event] = []
         self._newest: tuple[Gpu, ...] = ()
         self._gpus = GpuSource(interval, self._heard, node=0) if gpus else None
+        self._parts = Parts(self._part_failed)
         self._closed = asyncio.Event()
         self._spy = PySpy()
         self._paths: dict[str, str] = {}
@@ -368,18 +370,16 @@ class WatchLink:
         yield Stamped(time=clock.now(), event=CaughtUp(seq=len(self._journal)))
         self._sizes.clear()
         if self._gpus is not None:
-            await self._gpus.start()
+            self._parts.start("gpus", self._gpus.run)
         try:
             while not self._closed.is_set():
                 for stamped in await self._step():
                     yield stamped
                 if self._watched.over:
                     return
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._closed.wait(), self._interval)
+                await clock.wait_set(self._closed, self._interval)
         finally:
-            if self._gpus is not None:
-                await self._gpus.stop()
+            await self._parts.stop("gpus")
 
     async def send(self, command: Command) -> CommandDone:
         """Stacks, by py-spy, are all that is answered: it reads a process and leaves it as it is."""
@@ -430,7 +430,6 @@ class WatchLink:
     async def close(self) -> None:
         """Stop watching; the job goes on."""
         self._closed.set()
-        await self._spy.close()
 
     async def _step(self) -> list[Stamped]:
         """One scan, off the event loop: what changed, then samples."""
@@ -452,6 +451,9 @@ class WatchLink:
             self._newest = event.gpus
             self._inbox = [queued for queued in self._inbox if not isinstance(queued, GpuTick)]
         self._inbox.append(event)
+
+    def _part_failed(self, name: str, error: BaseException, follows: str) -> None:
+        self._inbox.append(FindingRaised(failure(name, error, follows, 0, "please report it")))
 
     def _keep(self, events: list[Stamped]) -> list[Stamped]:
         """Number what is history, so that a viewer that comes back gets it again."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...presets.plan import Plan
 from .. import daemon, file_io, run_directories
@@ -17,6 +19,7 @@ from ..journal import summarise
 from ..logs.follow import ask_window
 from ..model import RunCreated
 from ..notify.notifier import RunNotices
+from ..parts import first_of
 from ..run_directories import AGENT_FILE, Entry
 from ..telemetry.gpus import GpuSource
 from ..wire import client
@@ -35,7 +38,7 @@ from .reclaim_watch import ReclaimWatch
 from .relay_client import AgentRelay, read_key
 from .runner_process import Runner, ServedRun, SpawnRunner
 from .sampling import Sampling
-from .server import AgentServer
+from .server import AgentServer, no_way
 from .supervision import Supervision
 
 if TYPE_CHECKING:
@@ -44,6 +47,11 @@ if TYPE_CHECKING:
 HUB_SECONDS = 20.0
 """How long the agent of a part that has ended waits for its hub, whose link may be down just now and which tries again
 within 15 s: nobody else can tell it how the part ended. The node's job waits longer."""
+
+
+def no_relay() -> bool:
+    """A run without a relay carries no streams."""
+    return False
 
 
 class Agent:
@@ -62,17 +70,18 @@ class Agent:
         self._mode = mode
         self.served = run = ServedRun(entry, plan)
         self._socket = Path(run.stem + ".sock")
-        hooks = Hooks(run.run_dir, run.stem, run.emit, run.node)
+        hooks = Hooks(run.run_dir, run.stem, run.emit, run.parts, run.node)
         launched = self.launched = Environment(run, hooks)
         restarts = Restarts(run, launched)
         self.relay = self._make_relay()
+        relaying = self.relay.busy if self.relay is not None else no_relay
         self.pulses = Pulses(
             run.state, hooks, run.emit, RankLines(run.run_dir, run.node, self._flush_times)
         )
-        self.sampling = Sampling(run, hooks, lambda: self.server.viewers, self.pulses.shares, gpu_source)
+        self.sampling = Sampling(run, hooks, self.pulses.shares, gpu_source)
         self.nccl = NcclSwitch(run, hooks, restarts)
         self.nccl_logs = NcclLogs(run, lower=self.nccl.lower, heard=self.sampling.training.heard)
-        self.commands = AgentCommands(run, hooks, self.pulses.spy, restarts, self.nccl.switch)
+        self.commands = AgentCommands(run, hooks, self.pulses.spy, restarts, self.nccl.switch, relaying)
         self.checkpoints = CheckpointWatch(run)
         self.supervision = Supervision(
             run,
@@ -82,6 +91,7 @@ class Agent:
             self.nccl_logs,
             self.checkpoints,
             self._judge,
+            relaying,
             spawn_runner,
         )
         self.notifier = RunNotices(run, launched.value) if entry.record.kind != "node" else None
@@ -91,17 +101,14 @@ class Agent:
         self.server = AgentServer(
             self._socket,
             entry.record,
-            run.journal,
+            run.chronicle,
+            run.parts,
             self.commands.execute,
             self._window,
             self.sampling.attend,
             curves=self.sampling.curves,
-            fold=run.chronicle.folded,
+            pass_on=self.relay.pass_on if self.relay is not None else no_way,
         )
-        run.chronicle.publish = self.server.publish
-        if self.relay is not None:
-            run.relaying = self.relay.busy
-            self.server.pass_on = self.relay.pass_on
 
     async def _window(
         self, file: str, offset: int, limit: int, grep: str, *, line: int = 0, at: float = 0.0
@@ -134,23 +141,32 @@ class Agent:
 
     async def _judge(self) -> None:
         if self.judging is not None:
-            await self.judging.guarded()
+            await self.served.parts.guard("diagnosis", self.judging.judge_now())
 
-    def _watchers(self) -> list[asyncio.Task[None]]:
-        """Start the pulse, NCCL-log, RAS and detector tasks."""
-        jobs = [
-            self.pulses.run(),
-            self.nccl_logs.run(),
-            self.checkpoints.run(),
-            ReclaimWatch(self.served).run(),
-            MetricsWriter(self.served).run(),
-            MetricsPush(self.served, self.launched.value).run(),
-        ]
-        jobs += [RasWatch(self.served).run()] if self.served.node == 0 else []
-        cap = self.served.plan.log_cap
-        jobs += [LogCaps(self.served, cap).run()] if cap else []
-        jobs += [self.judging.run()] if self.judging is not None else []
-        return [asyncio.create_task(job) for job in jobs]
+    def _watchers(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """The parts that run until the run has ended, by name."""
+        run = self.served
+        watchers = {
+            "sampling": self.sampling.run,
+            "gpus": self.sampling.gpus.run,
+            "pulses": self.pulses.run,
+            "py-spy": self.pulses.spy.run,
+            "logs": self.nccl_logs.run,
+            "log-flood": self.nccl_logs.guard.run,
+            "checkpoints": self.checkpoints.run,
+            "spot-notice": ReclaimWatch(run).run,
+            "metrics-export": MetricsWriter(run).run,
+            "metrics-push": MetricsPush(run, self.launched.value).run,
+        }
+        if run.node == 0:
+            watchers["nccl-ras"] = RasWatch(run).run
+        if run.plan.signals:
+            watchers["signal-patterns"] = self.sampling.training.patterns.run
+        if run.plan.log_cap:
+            watchers["log-cap"] = LogCaps(run, run.plan.log_cap).run
+        if self.judging is not None:
+            watchers["diagnosis"] = self.judging.run
+        return watchers
 
     # --- life ------------------------------------------------------------------------------------------------
 
@@ -175,15 +191,14 @@ class Agent:
             self.judging.resume()
         if self.notifier is not None:
             self.notifier.begin()
-        sampling = asyncio.create_task(self.sampling.run())
         watchers = self._watchers()
+        for name, watch in watchers.items():
+            run.parts.start(name, watch)
         if self.relay is not None:
-            run.spawn(self.relay.run(self._runner_socket))
-        await self.supervision.run()
-        for watcher in watchers:
-            watcher.cancel()
-        await asyncio.wait(watchers)
-        await self.sampling.stop(sampling)
+            run.parts.start("relay", partial(self.relay.run, self._runner_socket))
+        await run.parts.start("supervision", self.supervision.run)
+        await run.parts.stop(*watchers)
+        self.sampling.close()
         if self.notifier is not None:
             await self.notifier.finish()
         await self.server.outstay(HUB_SECONDS if record.kind == "node" else 0.0)
@@ -209,11 +224,8 @@ async def bridge(run_dir: Path) -> int:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
     transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, sys.stdout)
     stdout = asyncio.StreamWriter(transport, protocol, None, loop)
-    up = asyncio.create_task(_copy(stdin, writer))
-    down = asyncio.create_task(_copy(reader, stdout))
-    await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
-    for task in (up, down):
-        task.cancel()
+    with contextlib.suppress(OSError):
+        await first_of(_copy(stdin, writer), _copy(reader, stdout))
     writer.close()
     return 0
 
@@ -230,6 +242,7 @@ async def serve(entry: run_directories.Entry, plan: Plan, ready: Ready, mode: St
         ready("lost")  # its runner went since the viewer looked: there is nothing to serve or to write
         return
     agent = Agent(entry, plan, mode)
+    agent.served.parts.watch_loop(asyncio.get_running_loop())
     try:
         await agent.run(ready)
     except asyncio.CancelledError:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -101,7 +101,8 @@ class Restarts:
         fields = self._diff(dict(command.env), command.unset)
         self._run.emit(CommandReceived(command.id, shortened(command.requested()), command.verb))
         self.environment.note(fields["env"], fields["shown"])
-        self._run.spawn(self._revived(command.id, fields["env"], self._run.state.attempt))
+        work = self._revived(command.id, fields["env"], self._run.state.attempt)
+        self._run.parts.once("revival", work)
 
     async def _revived(self, asked: str, changes: dict[str, str | None], before: int) -> None:
         try:
@@ -189,12 +190,18 @@ class AgentCommands(CommandExecutor):
     failures = (HookError, OSError, TimeoutError)
 
     def __init__(
-        self, run: ServedRun, hooks: Hooks, spy: PySpy, restarts: Restarts, switch: Handler
+        self,
+        run: ServedRun,
+        hooks: Hooks,
+        spy: PySpy,
+        restarts: Restarts,
+        switch: Handler,
+        relaying: Callable[[], bool],
     ) -> None:
-        """`switch` changes NCCL's level."""
+        """`switch` changes NCCL's level; `relaying`: whether the runner carries a viewer's stream."""
         super().__init__(run)
         self._run, self._hooks, self._spy = run, hooks, spy
-        self._restarts = restarts
+        self._restarts, self._relaying = restarts, relaying
         self._handlers: Mapping[type[RunCommand], Handler] = {
             Restart: self._restart,
             Stop: self._stop,
@@ -210,9 +217,13 @@ class AgentCommands(CommandExecutor):
         if self._run.stopping() and not any(
             asked.verb == Stop.verb for asked, _ in self._run.state.open_commands.values()
         ):
-            self._run.spawn(self._stop(Stop("")))
+            self._run.parts.once("stop", self._go_on_stopping())
         for asked, attempt in list(self._run.state.open_commands.values()):
-            self._run.spawn(self._close(asked, attempt))
+            self._run.parts.once("open-command", self._close(asked, attempt))
+
+    async def _go_on_stopping(self) -> None:
+        with contextlib.suppress(CommandRefused):  # the finding "unkillable" names what is left
+            await self._stop(Stop(""))
 
     async def _close(self, asked: CommandReceived, attempt: int) -> None:
         """Answer in the journal what an earlier agent did not live to answer."""
@@ -258,7 +269,7 @@ class AgentCommands(CommandExecutor):
             if runner is not None:
                 send_signal(runner.who.pid, signal.SIGKILL)
             await run.until(lambda: run.state.phase.ended, 10.0)
-        keep = [runner.who.pid] if runner is not None and run.relaying() else []
+        keep = [runner.who.pid] if runner is not None and self._relaying() else []
         left = await sweep(run.record.run, keep=keep, also=also, grace_s=1.0)
         if left:
             raise CommandRefused(f"stopped, but these processes would not end: {', '.join(left)}")

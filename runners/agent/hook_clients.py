@@ -34,6 +34,7 @@ from ..model import (
     Wrapped,
     sentence,
 )
+from ..parts import Parts
 from ..telemetry.signal_names import Reported
 from ..wire import client
 from .processes import catches, environ_of, marked, send_to_thread, state_of
@@ -118,8 +119,7 @@ class HookClient:
 
     async def heard(self) -> None:
         """Wait until the hook has sent its hello, the rank is gone, or YOUNG_S have passed: then it has no hook."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._heard.wait(), max(0.0, self._young_until - clock.monotonic()))
+        await clock.wait_set(self._heard, max(0.0, self._young_until - clock.monotonic()))
 
     async def run(self) -> None:
         """Connect as soon as the hook listens, then read until the rank is gone; cancel to stop."""
@@ -309,9 +309,15 @@ class Hooks:
     """The hooks of the current attempt."""
 
     def __init__(
-        self, run_dir: Path, socket_stem: str, changed: Callable[[HookChanged], None], node: int = 0
+        self,
+        run_dir: Path,
+        socket_stem: str,
+        changed: Callable[[HookChanged], None],
+        parts: Parts,
+        node: int = 0,
     ) -> None:
         self._run_dir, self._stem, self._changed, self._node = run_dir, socket_stem, changed, node
+        self._parts = parts
         self.by_rank: dict[int, HookClient] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._all_counted = asyncio.Event()
@@ -324,7 +330,7 @@ class Hooks:
             self._run_dir / attempt_dir(self._node, change.attempt) / f"rank-{change.rank}.stacks"
         )
         self.by_rank[change.rank] = hook
-        self._tasks[change.rank] = asyncio.create_task(hook.run())
+        self._tasks[change.rank] = self._parts.start(f"hook-{change.rank}", hook.run)
 
     def keep(self, ranks: Collection[int]) -> None:
         """Forget all others: an attempt began, or was taken over by a launcher in its command."""

@@ -156,7 +156,7 @@ class MetricsPush:
     async def _finish(self, otlp: OtlpExport, process: PushProcess) -> None:
         """The last values of a run that has ended, after what is on its way."""
         if self._run.state.phase.ended:
-            last = asyncio.create_task(self._last(otlp, process))
+            last = self._run.parts.once(FAILED, self._last(otlp, process))
             await asyncio.wait({last}, timeout=END_S)
             last.cancel()
         await process.close()

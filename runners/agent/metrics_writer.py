@@ -58,9 +58,9 @@ class MetricsWriter:
         if self._writing is not None and not self._writing.done():  # else it would come after the last
             await asyncio.wait({self._writing}, timeout=END_S)
         if self._run.state.phase.ended:
-            last = asyncio.create_task(self._write(directory))
+            last = self._run.parts.once(FAILED, self._write(directory))
         else:
-            last = asyncio.create_task(asyncio.to_thread(remove, directory / self._name))
+            last = self._run.parts.once(FAILED, asyncio.to_thread(remove, directory / self._name))
         await asyncio.wait({last}, timeout=END_S)
 
     def _report(self, why: str) -> None:

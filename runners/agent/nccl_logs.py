@@ -22,7 +22,6 @@ from ..diagnosis.log_text import LONGEST, decoded
 from ..diagnosis.nccl_facts import NcclFacts
 from ..diagnosis.reading import Reading
 from ..diagnosis.rules import book
-from ..finding_ledger import report_bug
 from ..formatting import size_text
 from ..logs import gaps
 from ..logs.log_files import LogError, LogFile, attempt_dir, opened, parse_file_id
@@ -494,7 +493,7 @@ class NcclLogs:
     def __init__(self, run: ServedRun, lower: Lower, heard: Heard = lambda file, tail: None) -> None:
         """`heard`: gets the end of what each rank has written since it was called last."""
         self._run, self._heard = run, heard
-        self._guard = Guard(run, lower)
+        self.guard = Guard(run, lower)
         self._tails: Tails | None = None
         self._findings = RaisedFindings(run.node)
         self._turns = asyncio.Lock()
@@ -506,35 +505,22 @@ class NcclLogs:
 
     async def run(self) -> None:
         """Tell an NcclTick when there is news; cancelled, it reads what is left."""
-        guarding = asyncio.create_task(self._guard.run())
+        self._tails = None  # after a failure the logs are read again
         try:
             while True:
                 async with self._turns:
-                    (pause,) = await asyncio.gather(self._turn(), return_exceptions=True)
-                if isinstance(pause, BaseException):
-                    self._failed(pause)
-                    return
+                    pause = await self._turn()
                 await asyncio.sleep(pause)
         except asyncio.CancelledError:
             await self.finish()
             raise
-        finally:
-            guarding.cancel()
 
     async def finish(self) -> None:
         """Read what is left, before the end of the run is emitted."""
         if self._tails is not None:
             self._tails.hurry()
         async with self._turns:
-            (failed,) = await asyncio.gather(self._end(), return_exceptions=True)
-        if failed is not None:
-            self._failed(failed)
-
-    def _failed(self, error: BaseException) -> None:
-        """A bug in reading must not end the agent, and must be seen."""
-        self._tails = None
-        finding = report_bug(error, "logs-unread", "the logs are read no further", self._run.node)
-        self._run.emit(FindingRaised(finding))
+            await self._end()
 
     # ---- turns
 

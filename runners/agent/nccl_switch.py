@@ -180,7 +180,7 @@ class NcclSwitch:
             self._back.cancel()
             self._back = None
         if seconds is not None:
-            self._back = asyncio.create_task(self._go_back(seconds, ranks, env))
+            self._back = self._run.parts.once("nccl-level", self._go_back(seconds, ranks, env))
 
     async def _go_back(self, seconds: float, ranks: tuple[int, ...], env: dict[str, str] | None) -> None:
         """Each rank knows what it goes back to; `env` where its own start was the limited level's."""

@@ -36,7 +36,7 @@ class SignalPatterns:
         """`failed`: called once, when a pattern took too long and none is matched any more."""
         self._patterns, self._matched, self._failed = patterns, matched, failed
         self._waiting: dict[int, tuple[list[str], float]] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._came = asyncio.Event()
         self._process: asyncio.subprocess.Process | None = None
         self._ended = not patterns
         self._forgotten = 0
@@ -47,31 +47,31 @@ class SignalPatterns:
         if self._ended:
             return
         self._waiting[rank] = lines, at
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run())
+        self._came.set()
 
     def forget(self) -> None:
         """Answer for no lines that were put so far: their attempt has ended."""
         self._waiting.clear()
         self._forgotten += 1
 
-    async def close(self) -> None:
-        """End the process."""
-        self._ended = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
-        self._kill()
+    async def run(self) -> None:
+        """Match until a pattern takes too long; cancel to stop."""
+        try:
+            while not self._ended:
+                await self._came.wait()
+                self._came.clear()
+                await self._match()
+        finally:
+            self._kill()
 
-    async def _run(self) -> None:
-        while self._waiting and not self._ended:
+    async def _match(self) -> None:
+        while self._waiting:
             rank = next(iter(self._waiting))
             (lines, at), forgotten = self._waiting.pop(rank), self._forgotten
             try:
                 matches = await self._ask(lines)
             except (TimeoutError, OSError, ValueError):
                 self._ended = True
-                self._kill()
                 self._failed()
                 return
             if forgotten == self._forgotten:

@@ -335,20 +335,17 @@ class Pulses:
 
     async def run(self) -> None:
         """Tell a PulseTick every few seconds; cancel to stop."""
-        try:
-            while True:
-                await self._rest()
-                ranks = {
-                    number: rank.pid
-                    for number, rank in self._state.ranks.items()
-                    if rank.phase is RankPhase.RUNNING and rank.pid is not None
-                }
-                pulses = await self.take(ranks)
-                self.shares.take(pulses)
-                if pulses:
-                    self._emit(PulseTick(pulses))
-        finally:
-            await self.spy.close()
+        while True:
+            await self._rest()
+            ranks = {
+                number: rank.pid
+                for number, rank in self._state.ranks.items()
+                if rank.phase is RankPhase.RUNNING and rank.pid is not None
+            }
+            pulses = await self.take(ranks)
+            self.shares.take(pulses)
+            if pulses:
+                self._emit(PulseTick(pulses))
 
     async def _rest(self) -> None:
         """Until the clock shows a multiple of the pace: all nodes look at about the same moment."""

@@ -164,7 +164,7 @@ class PySpy:
         self._wanted: set[int] = set()
         self._since: dict[int, float] = {}
         """Monotonic seconds since which its stack is wanted without a break."""
-        self._task: asyncio.Task[None] | None = None
+        self._asked = asyncio.Event()
 
     async def dump(self, pid: int) -> StackDump:
         """The stacks now, or those of the last EVERY_S. Raises PySpyError."""
@@ -192,14 +192,17 @@ class PySpy:
         fresh = newest is not None and now - newest.at < EVERY_S
         if not fresh and (failed is None or now - failed > AGAIN_S):
             self._wanted.add(pid)
-            if self._task is None or self._task.done():
-                self._task = asyncio.create_task(self._work())
+            self._asked.set()
         return newest.sites() if newest is not None and newest.at >= since else ()
 
-    async def _work(self) -> None:
-        while self._wanted:
-            with contextlib.suppress(PySpyError):
-                await self.dump(self._wanted.pop())
+    async def run(self) -> None:
+        """Dump what `sites` is asked for; cancel to stop."""
+        while True:
+            await self._asked.wait()
+            self._asked.clear()
+            while self._wanted:
+                with contextlib.suppress(PySpyError):
+                    await self.dump(self._wanted.pop())
 
     def may_see(self, pid: int) -> bool:
         """Whether a dump may still come: the program is there, and has not failed of late."""
@@ -213,13 +216,6 @@ class PySpy:
         for by_pid in (self._seen, self._failed, self._since):
             for pid in by_pid.keys() - alive:
                 del by_pid[pid]
-
-    async def close(self) -> None:
-        """End what is under way."""
-        self._wanted.clear()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
 
 
 async def stacks(hook: HookClient, spy: PySpy, old: dict[int, float]) -> str:

@@ -18,6 +18,7 @@ from ...presets.finding import Finding
 from .. import clock, file_io
 from ..inrank.relay import CONTROL, HEAD
 from ..inrank.secure_channel import KEY_FILE, hide
+from ..parts import first_of
 from ..wire import client
 
 # Frames that may lie where anybody writes: sealed with the run's relay key, so that only its agents can make them.
@@ -245,15 +246,10 @@ class Stream:
 
 async def splice(stream: Stream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Copy both ways until either side ends; the stream is ended then."""
-    up = asyncio.create_task(_up(reader, stream))
-    down = asyncio.create_task(_down(stream, writer))
     try:
-        await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
+        await first_of(_up(reader, stream), _down(stream, writer))
     finally:
         stream.end()
-        for task in (up, down):
-            task.cancel()
-        await asyncio.gather(up, down, return_exceptions=True)
 
 
 async def _up(reader: asyncio.StreamReader, stream: Stream) -> None:
@@ -303,9 +299,10 @@ class Rejections:
             self._say()
 
     def close(self) -> None:
-        """Tell no more."""
+        """Report no more until the next frame is rejected."""
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
 
     def _say(self) -> None:
         self._timer = None
@@ -369,7 +366,7 @@ class AgentRelay:
         self._cut: dict[bytes, int] = {}
         """Streams that ended because the store was gone, and the node at their other side, which does not know."""
         self._ended: dict[bytes, float] = {}
-        self._bridges: set[asyncio.Task[None]] = set()
+        self._group = asyncio.TaskGroup()
         self.rejections = Rejections(node, report)
 
     @property
@@ -385,17 +382,19 @@ class AgentRelay:
 
     async def run(self, runner: Callable[[], str | None]) -> None:
         """Carry frames through the runner whose socket `runner()` names, and the next one; cancel to stop."""
-        beating = asyncio.create_task(self._beat())
         try:
-            while True:
-                path = runner()
-                if path is not None:
-                    with contextlib.suppress(OSError, asyncio.IncompleteReadError, msgspec.MsgspecError):
-                        await self._carry(path)
-                    self._lost("the runner of this node has ended")
-                await asyncio.sleep(AGAIN_SECONDS)
+            async with asyncio.TaskGroup() as self._group:
+                self._group.create_task(self._beat())
+                while True:
+                    path = runner()
+                    if path is not None:
+                        with contextlib.suppress(
+                            OSError, asyncio.IncompleteReadError, msgspec.MsgspecError
+                        ):
+                            await self._carry(path)
+                        self._lost("the runner of this node has ended")
+                    await asyncio.sleep(AGAIN_SECONDS)
         finally:
-            beating.cancel()
             self._lost("the agent that relays has ended")
             self.rejections.close()
 
@@ -524,9 +523,7 @@ class AgentRelay:
             return
         stream.take(frame)
         if self._unconfirmed.pop(name, None) is not None and name in self._streams:
-            bridge = asyncio.create_task(self._bridge(stream))
-            self._bridges.add(bridge)
-            bridge.add_done_callback(self._bridges.discard)
+            self._group.create_task(self._bridge(stream))
 
     def _greeted(self, peer: int, kind: FrameKind, name: bytes, payload: bytes) -> None:
         if kind is FrameKind.OPEN:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +14,9 @@ import msgspec
 
 from .. import clock, file_io, rpc, run_directories
 from ..daemon import DaemonRun
-from ..finding_ledger import FindingLedger
 from ..journal import REPORT
 from ..model import Stamped
+from ..parts import in_background
 from ..run_directories import RUNNER_FILE, Entry
 from ..wire import client
 from .processes import gone, state_of
@@ -36,11 +36,8 @@ class ServedRun(DaemonRun):
     def __init__(self, entry: Entry, plan: Plan) -> None:
         super().__init__(entry, plan, entry.record.node)
         self.stem = client.stem(entry.record.run8)
-        self.findings = FindingLedger(self.emit, self.state.findings)
         self.runner: Runner | None = None
         """The living runner, by Supervision; None while there is none."""
-        self.relaying: Callable[[], bool] = lambda: False
-        """Whether the relay carries a viewer's stream through the runner."""
 
 
 class Runner:
@@ -198,20 +195,25 @@ class ReportTail:
 
 async def reports(runner: Runner, tail: ReportTail) -> AsyncGenerator[tuple[int, Stamped], None]:
     """Everything a runner reports, until it has ended and all of it was read."""
-    listening = asyncio.create_task(runner.listen())
-    ended = asyncio.create_task(runner.ended())
-    try:
+
+    async def then_poke(work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        finally:
+            runner.poked.set()
+
+    async with (
+        in_background(then_poke(runner.listen())) as listening,
+        in_background(then_poke(runner.ended())) as ended,
+    ):
         while True:
+            has_ended = ended.done()
             for item in tail.read():
                 yield item
-            if ended.done():
-                for item in tail.read():
-                    yield item
+            if has_ended:
+                ended.result()
                 return
-            poked = asyncio.create_task(runner.poked.wait())
-            await asyncio.wait({poked, ended}, return_when=asyncio.FIRST_COMPLETED)
-            poked.cancel()
+            if listening.done():
+                listening.result()
+            await runner.poked.wait()
             runner.poked.clear()
-    finally:
-        listening.cancel()
-        ended.cancel()

@@ -15,7 +15,7 @@ from msgspec import structs
 
 from ...presets.finding import Finding
 from .. import clock
-from ..finding_ledger import FindingLedger, report_bug
+from ..finding_ledger import FindingLedger
 from ..formatting import size_text
 from ..freshness import SAMPLE_S as INTERVAL_S
 from ..freshness import holds
@@ -304,19 +304,19 @@ class Sampling:
         self,
         run: ServedRun,
         hooks: Hooks,
-        viewers: Callable[[], int],
         shares: WaitShares | None = None,
         gpu_source: type[GpuSource] = GpuSource,
     ) -> None:
-        """`viewers`: how many are connected now; `shares`: how much the ranks wait."""
-        self._run, self._hooks, self._viewers = run, hooks, viewers
+        """`shares`: how much the ranks wait."""
+        self._run, self._hooks = run, hooks
+        self._is_watched = False
         self._shares = shares or WaitShares()
         self._host = HostSampler(run.run_dir)
         self._ranks = RankSampler()
         self._growing = Growing(run.run_dir, lambda sizes: run.emit(LogGrew(sizes)))
         self._limits = FileLimits(run)
         self._metrics = MetricsStore(run.run_dir / FOLDER)
-        self._gpus = gpu_source(INTERVAL_S, self._gpu_event, node=run.node)
+        self.gpus = gpu_source(INTERVAL_S, self._gpu_event, node=run.node)
         self._placing = Placing(run.node)
         self._newest: tuple[Gpu, ...] = ()
         self._heard = float("-inf")
@@ -332,41 +332,29 @@ class Sampling:
 
     async def run(self) -> None:
         """Sample when the GPU sampler has, else at a pace of its own; a late sample is not made up for."""
-        await self._gpus.start()
         self._growing.begin()
         while True:
             self._began = clock.monotonic()
             self._due.clear()
-            self._growing.attend(self._viewers() > 0)
-            await self._guarded()
-            self._emit_gpus()  # also after a sample that failed
+            self._growing.attend(self._is_watched)
+            await self._sample()
             await self._rest()
 
     async def _rest(self) -> None:
-        late = INTERVAL_S + (LATE_S if self._gpus.sampling else 0.0)
+        late = INTERVAL_S + (LATE_S if self.gpus.sampling else 0.0)
         left = self._began + late - clock.monotonic()
         alarm = asyncio.get_running_loop().call_later(max(0.0, left), self._due.set)
         await self._due.wait()
         alarm.cancel()
 
-    def attend(self) -> None:
-        """A viewer has come: it gets the logs as they are, and their growth at once from now on."""
-        if not self._ended:
+    def attend(self, is_watched: bool) -> None:
+        """A viewer has connected: report growth at once from now on. The last one has left: report it with samples."""
+        self._is_watched = is_watched
+        if is_watched and not self._ended:
             self._growing.welcome()
 
-    async def _guarded(self) -> None:
-        """One of the two borders with a broad except: a sampler's bug must not end the agent, and must be seen."""
-        try:
-            await self._sample()
-        except Exception as error:  # noqa: BLE001
-            finding = report_bug(error, "sampler-failed", "a sample failed")
-            self._raise(finding.id, finding.severity, finding.text, finding.remedy)
-
-    async def stop(self, task: asyncio.Task[None]) -> None:
-        task.cancel()
-        await asyncio.wait({task})
-        await self._gpus.stop()
-        await self.training.close()
+    def close(self) -> None:
+        """Report the last lines, and write the last metrics; after `run` was cancelled."""
         self._ended = True
         self.grown()
         self._growing.end()

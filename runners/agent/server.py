@@ -19,7 +19,7 @@ import msgspec
 from .. import clock
 from ..daemon import DaemonRun
 from ..errors import RunError
-from ..journal import Journal, RunRecord
+from ..journal import Chronicle, RunRecord
 from ..model import (
     HUB,
     PROTOCOL,
@@ -29,7 +29,6 @@ from ..model import (
     AgentStarted,
     CaughtUp,
     CommandDone,
-    Folded,
     Hello,
     LogGrew,
     LogWindow,
@@ -41,6 +40,7 @@ from ..model import (
     Via,
     understood,
 )
+from ..parts import Parts
 from ..wire.client import (
     MAGIC,
     MAX_LINE,
@@ -78,6 +78,7 @@ AT_ONCE = 16
 GATHER_S, GROWTH_S = 0.25, 0.1
 """Samples, and news of logs, wait so long for others: each write wakes the viewer up, which costs it more than what it
 reads."""
+BROKEN = "an internal error came in between, see agent.log"
 Execute = Callable[[Action], Awaitable[CommandDone]]
 PassOn = Callable[[int, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[str]]
 """Carry a viewer's bytes to another node and back until the end; a sentence where that went wrong, else ""."""
@@ -89,14 +90,6 @@ ReadCurves = Callable[[ReadMetrics], Awaitable[MetricsWindow]]
 async def no_curves(ask: ReadMetrics) -> MetricsWindow:
     """Where no metrics are kept."""
     return MetricsWindow(ask.id, error="no metrics of this run are kept here")
-
-
-Fold = Callable[[Hello], Folded | None]
-"""The state in place of the history; see Chronicle.folded."""
-
-
-def no_fold(hello: Hello) -> None:
-    """The history itself."""
 
 
 def hardware(root: str = "/") -> tuple[str, tuple[str, ...]]:
@@ -122,7 +115,7 @@ def keep_newest(newest: Newest, stamped: Stamped) -> None:
     newest[key] = stamped
 
 
-async def _no_way(node: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
+async def no_way(node: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
     """Where there is no relay."""
     return f"nothing can be relayed to node {node} from here: the run has one node, or it was given no relay key"
 
@@ -146,16 +139,11 @@ class Client:
     """One viewer: where it is in the journal, and the newest telemetry it has not seen."""
 
     def __init__(
-        self,
-        writer: asyncio.StreamWriter,
-        journal: Journal,
-        windows: int,
-        ours: bool = False,
-        fold: Fold = no_fold,
+        self, writer: asyncio.StreamWriter, chronicle: Chronicle, windows: int, ours: bool = False
     ) -> None:
         """`ours`: it is the process that started this agent, the job of a node."""
-        self.writer, self.ours, self._fold = writer, ours, fold
-        self._journal = journal
+        self.writer, self.ours = writer, ours
+        self._journal, self._fold = chronicle.journal, chronicle.folded
         self._next = 0
         """Index into the journal's lines."""
         self._telemetry: Newest = {}
@@ -241,35 +229,35 @@ class Client:
 class AgentServer:
     """Listens on `path`; `execute` runs a command to its answer, `window` reads a piece of a log, `curves` of metrics.
 
-    `joined` hears of each viewer that asks for events; `windows`: how many one viewer gets read at once.
+    `watched` is called with True for each viewer that asks for events, and with False when the last viewer has left.
+    `windows`: the number of windows that are read for one viewer at once.
     """
 
     def __init__(
         self,
         path: Path,
         record: RunRecord,
-        journal: Journal,
+        chronicle: Chronicle,
+        parts: Parts,
         execute: Execute,
         window: ReadWindow,
-        joined: Callable[[], None] = lambda: None,
+        watched: Callable[[bool], None] = lambda watched: None,
         windows: int = 1,
         curves: ReadCurves = no_curves,
-        fold: Fold = no_fold,
+        pass_on: PassOn = no_way,
     ) -> None:
-        self._joined, self._windows = joined, windows
-        self._path, self._record, self._journal = path, record, journal
+        self._watched, self._windows = watched, windows
+        self._path, self._record, self._chronicle, self._parts = path, record, chronicle, parts
         self._execute, self._read_window, self._version = execute, window, ""
-        self._read_curves, self._fold = curves, fold
+        self._read_curves, self._pass_on = curves, pass_on
+        chronicle.listeners.append(self._publish)
         self._clients: set[Client] = set()
         self._silent: dict[Client, None] = {}
         """Who has asked nothing yet, the oldest first; they have half of the files that may be open."""
         self._newest: Newest = {}
         self._server: asyncio.Server | None = None
-        self._guard: asyncio.Task[None] | None = None
         self.missed = asyncio.Event()
         """Set by who did not find the socket."""
-        self._tasks: set[asyncio.Task[None]] = set()
-        self.pass_on: PassOn = _no_way
         self.idle = asyncio.Event()
         self.idle.set()
         self._starter = os.getppid()
@@ -291,7 +279,7 @@ class AgentServer:
         """Bind, for this user only; `version` is for the hello. Raises RunError or OSError."""
         self._version = version
         await self._bind()
-        self._guard = asyncio.create_task(self._keep_bound())
+        self._parts.start("socket", self._keep_bound)
 
     async def _bind(self) -> None:
         remove_stale(self._path)
@@ -313,9 +301,7 @@ class AgentServer:
         """Bind again when somebody has removed the socket, or the folder it was in; viewers that are here stay."""
         problem = ""
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RESTORE_S):
-                    await self.missed.wait()
+            await clock.wait_set(self.missed, RESTORE_S)
             self.missed.clear()
             if os.path.lexists(self._path):
                 continue
@@ -335,14 +321,12 @@ class AgentServer:
         """Stay for those who look, a moment for those who are about to, and `seconds` for one to hear of the end."""
         await asyncio.sleep(1.0)
         await self.idle.wait()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._visited.wait(), seconds)
+        await clock.wait_set(self._visited, seconds)
         await self.idle.wait()
 
     async def close(self) -> None:
         """Say goodbye and take the socket away."""
-        if self._guard is not None:
-            self._guard.cancel()
+        await self._parts.stop("socket")
         if self._server is not None:
             self._server.close()
         for client in list(self._clients):
@@ -350,18 +334,13 @@ class AgentServer:
         with contextlib.suppress(FileNotFoundError):
             self._path.unlink()
 
-    def publish(self, stamped: Stamped) -> None:
-        """An event that is in the journal, or telemetry."""
+    def _publish(self, stamped: Stamped) -> None:
         if isinstance(stamped.event, TELEMETRY):
             keep_newest(self._newest, stamped)
         elif isinstance(stamped.event, RunEnded) and all(client.ours for client in self._clients):
             self._visited.clear()
         for client in self._clients:
             client.offer(stamped)
-
-    @property
-    def viewers(self) -> int:
-        return len(self._clients)
 
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve a viewer until it leaves, or the agent ends: asyncio before Python 3.13 reports a cancelled handler
@@ -374,7 +353,7 @@ class AgentServer:
         if peer_uid(peer) not in (os.getuid(), 0):
             writer.close()
             return
-        client = Client(writer, self._journal, self._windows, peer_pid(peer) == self._starter, self._fold)
+        client = Client(writer, self._chronicle, self._windows, peer_pid(peer) == self._starter)
         for stamped in self._newest.values():
             client.offer(stamped)
         self._clients.add(client)
@@ -387,25 +366,36 @@ class AgentServer:
         if not client.ours:
             self._visited.set()
         client.reply(MAGIC + encode(self._hello()))
-        both = {asyncio.create_task(client.write()), asyncio.create_task(self._listen(client, reader))}
+        both = [
+            self._parts.once("viewer", work) for work in (self._tell(client), self._hear(client, reader))
+        ]
         try:
-            done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            if any(isinstance(task.exception(), FrameError) for task in done):
-                writer.transport.abort()  # a peer that speaks no frames is dropped
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in both | client.windows:
-                task.cancel()
-            await asyncio.gather(*both, return_exceptions=True)
+            await self._parts.stop(*both, *client.windows)
             writer.close()
             self._clients.discard(client)
             self._silent.pop(client, None)
             if not self._clients:
                 self.idle.set()
+                self._watched(False)
+
+    async def _tell(self, client: Client) -> None:
+        with contextlib.suppress(OSError):
+            await client.write()
+
+    async def _hear(self, client: Client, reader: asyncio.StreamReader) -> None:
+        try:
+            await self._listen(client, reader)
+        except FrameError:
+            client.writer.transport.abort()  # a peer that speaks no frames is dropped
+        except OSError:
+            return  # the viewer is gone
 
     def _hello(self) -> AgentHello:
         record = self._record
         node = HUB if record.kind == "hub" else record.node
-        seq = self._journal.seq
+        seq = self._chronicle.journal.seq
         return AgentHello(PROTOCOL, self._version, record.run, seq, CAPS, node=node, now=clock.now())
 
     async def _listen(self, client: Client, reader: asyncio.StreamReader) -> None:
@@ -432,44 +422,43 @@ class AgentServer:
     async def _hand_over(self, client: Client, node: int, reader: asyncio.StreamReader) -> None:
         """From now on this viewer is one of another node's agent; the last line may say why not."""
         await client.taken()
-        why = await self.pass_on(node, reader, client.writer)
+        why = await self._pass_on(node, reader, client.writer)
         if why:
             client.reply(encode(Stamped(clock.now(), CommandDone(VIA_ID, False, why))))
             await client.taken()
 
     def _take(self, client: Client, command: Hello | ReadLog | ReadMetrics | Action) -> None:
         if isinstance(command, Hello):
-            self._joined()
+            self._watched(True)
             client.begin(command)
             client.slots.release()
             return
-        tasks = self._tasks
         if isinstance(command, ReadLog):
-            asked, tasks = self._show(client, command), client.windows
+            asked = self._show(client, command)
         elif isinstance(command, ReadMetrics):
-            asked, tasks = self._plot(client, command), client.windows
+            asked = self._plot(client, command)
         else:
             asked = self._answer(client, command)
-        task = asyncio.create_task(asked)
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-        task.add_done_callback(lambda _: client.slots.release())
-        task.add_done_callback(partial(self._failed, client, command))
+        task = self._parts.once(f"request-{type(command).__name__}", asked)
+        task.add_done_callback(partial(self._answered, client, command))
+        if isinstance(command, ReadLog | ReadMetrics):  # commands go on when their viewer has left
+            client.windows.add(task)
+            task.add_done_callback(client.windows.discard)
 
-    def _failed(
+    def _answered(
         self, client: Client, command: ReadLog | ReadMetrics | Action, task: asyncio.Task[None]
     ) -> None:
-        """An error of ours is an answer, too: nobody waits for one that never comes; the traceback goes into the log."""
-        error = None if task.cancelled() else task.exception()
-        if error is None:
+        """Answer a request that raised, too: its viewer waits."""
+        client.slots.release()
+        if task.cancelled() or task.exception() is None:
             return
-        asyncio.get_running_loop().call_exception_handler(
-            {"message": "a request failed", "exception": error}
-        )
-        if isinstance(command, ReadLog | ReadMetrics):
-            return
-        text = "not known whether that was done: an internal error came in between, see agent.log"
-        client.reply(encode(Stamped(clock.now(), CommandDone(command.id, False, text))))
+        if isinstance(command, ReadLog):
+            client.reply(encode(LogWindow(command.id, command.file, 0, 0, 0, 0, error=BROKEN)))
+        elif isinstance(command, ReadMetrics):
+            client.reply(encode(MetricsWindow(command.id, error=BROKEN)))
+        else:
+            text = f"not known whether that was done: {BROKEN}"
+            client.reply(encode(Stamped(clock.now(), CommandDone(command.id, False, text))))
 
     async def _show(self, client: Client, ask: ReadLog) -> None:
         async with client.turn:

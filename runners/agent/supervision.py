@@ -364,10 +364,11 @@ class Supervision:
         nccl_logs: NcclLogs,
         checkpoints: CheckpointWatch,
         judge: Callable[[], Awaitable[None]],
+        relaying: Callable[[], bool],
         spawn_runner: SpawnRunner = Runner.start,
     ) -> None:
-        """`judge` runs all detectors once more."""
-        self._spawn_runner = spawn_runner
+        """`judge` runs all detectors once more; `relaying`: whether the runner carries a viewer's stream."""
+        self._spawn_runner, self._relaying = spawn_runner, relaying
         self._run, self._hooks, self._restarts = run, hooks, restarts
         self._sampling, self._nccl_logs, self._judge = sampling, nccl_logs, judge
         self._checkpoints = checkpoints
@@ -439,7 +440,7 @@ class Supervision:
                     async for offset, stamped in events:
                         await self._environment.noted()
                         self._hear(offset, stamped)
-                        if self._last_word is not None and self._run.relaying():
+                        if self._last_word is not None and self._relaying():
                             break  # viewers behind the relay get the end while the runner still carries it
             await self._finish()
             if self._waits_for_runner():
@@ -454,7 +455,7 @@ class Supervision:
 
     async def _finish(self) -> None:
         """The runner has reported the end of the run: end what it left behind, then emit it."""
-        last_word, self._last_word = self._last_word, None
+        last_word = self._last_word
         if last_word is None:
             return
         runner = self._run.runner
@@ -468,8 +469,13 @@ class Supervision:
         offset, stamped = last_word
         assert isinstance(stamped.event, RunEnded)
         event = stamped.event
-        await self._nccl_logs.finish()
+        await self._read_logs()
         await self._end(event.phase, event.exit_code, event.text, source=offset, at=stamped.time)
+        self._last_word = None
+
+    async def _read_logs(self) -> None:
+        """Read the rest of the logs before the end is reported."""
+        await self._run.parts.guard("logs", self._nccl_logs.finish())
 
     async def dismiss(self) -> None:
         """A runner that stayed for the relay after its last word goes, too."""
@@ -514,7 +520,7 @@ class Supervision:
                 "DISTUI_RUNNER_PID" in env and _before(env.get("DISTUI_ATTEMPT"), event.attempt)
             ),
         )
-        self._run.spawn(job)
+        self._run.parts.once("sweep", job)
 
     def _rank_changed(self, event: RankChanged) -> RankChanged:
         if event.state is not RankPhase.RUNNING:
@@ -625,7 +631,7 @@ class Supervision:
             text = f"the runner (pid {pid}) died: its ranks are ended, their files are kept"
             run.emit(RunnerLost(pid, text))
         left = await sweep(run.record.run, grace_s=run.plan.grace_s)
-        await self._nccl_logs.finish()
+        await self._read_logs()
         for change in list(self._changes.values()):
             if change.state is RankPhase.RUNNING:
                 self._changes[change.rank] = structs.replace(change, state=RankPhase.STOPPED)

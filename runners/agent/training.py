@@ -46,11 +46,7 @@ class Training:
         self._ranks: dict[int, RankSignals] = {}
         self._emitted: dict[int, TrainingSample] = {}
         self._sources: dict[str, _Output] = {}
-        self._patterns = SignalPatterns(run.plan.signals, self._matched, self._too_slow)
-
-    async def close(self) -> None:
-        """No more lines come."""
-        await self._patterns.close()
+        self.patterns = SignalPatterns(run.plan.signals, self._matched, self._too_slow)
 
     def _matched(self, rank: int, signals: list[ReportedValue], at: float) -> None:
         if signals:
@@ -73,7 +69,7 @@ class Training:
         source = self._sources.setdefault(file.id, _Output(now))
         who = self._lead() if file.rank is None else file.rank
         if self._run.plan.signals:
-            self._patterns.put(
+            self.patterns.put(
                 who, [line.decode("utf-8", "replace") for line in last_lines(tail, PATTERN_LINES)], now
             )
         signals = source.read(tail, now)
@@ -123,7 +119,7 @@ class Training:
         if self._run.state.attempt != self._attempt:
             self._attempt = self._run.state.attempt
             self._ranks, self._emitted, self._sources = {}, {}, {}
-            self._patterns.forget()
+            self.patterns.forget()
 
     def _of(self, rank: int) -> RankSignals:
         there = self._ranks.get(rank)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from ...presets.finding import Finding
 from ...presets.plan import Plan
 from .. import clock
-from ..finding_ledger import FindingLedger, Key, by_key, report_bug
-from ..model import Event, FindingRaised, Pulse, RankPhase, RunPhase
+from ..finding_ledger import FindingLedger, Key, by_key
+from ..model import Event, Pulse, RankPhase, RunPhase
 from ..state import LIVING, RunState
 from . import died, expectations, hang, out_of_memory, starting, straggler, training_health
 from .out_of_memory import memory_limit
@@ -104,7 +104,6 @@ DETECTORS: tuple[Detector, ...] = (
     expectations.find_not_applied,
 )
 EVERY_S = 2.0
-FAILED = "detectors-failed"
 AT_ONCE = 450
 """Pulses whose collectives are compared in one pass; those of more ranks follow in the next passes."""
 _OWN = re.compile(
@@ -131,7 +130,7 @@ class Judging:
     """Runs all detectors and keeps what they need of earlier pulses."""
 
     def __init__(self, state: RunState, plan: Plan | None, emit: Callable[[Event], None]) -> None:
-        self._state, self._plan, self._emit = state, plan, emit
+        self._state, self._plan = state, plan
         self._kept: dict[int, _Kept] = {}
         self._arrivals = Arrivals()
         self._fresh: deque[Pulse] = deque()
@@ -156,19 +155,11 @@ class Judging:
         """Judge every EVERY_S seconds; cancel to stop."""
         while True:
             await asyncio.sleep(EVERY_S)
-            await self.guarded()
+            await self.judge_now()
 
-    async def guarded(self) -> None:
-        """Judge once; an exception in a detector becomes a finding and ends neither the process nor the run."""
-
-        async def once() -> None:
-            self.judge()
-
-        (failed,) = await asyncio.gather(once(), return_exceptions=True)
-        if failed is None or (FAILED, None, None) in self._state.findings:
-            return
-        what = "internal error in the detectors; the diagnosis is incomplete (traceback in agent.log)"
-        self._emit(FindingRaised(report_bug(failed, FAILED, what)))
+    async def judge_now(self) -> None:
+        """Judge once."""
+        self.judge()
 
     def judge(self, now: float | None = None) -> None:
         """Judge once. `now`: Unix time, by default this moment."""

@@ -32,6 +32,7 @@ from ..model import (
     Stop,
 )
 from ..notify.notifier import RunNotices
+from ..parts import first_of, in_background
 from ..run_directories import Entry
 from ..wire.client import Link, new_id, stem, sweep_sockets
 from . import routes as routes_file
@@ -40,13 +41,13 @@ from .kept_curves import NodeCurves
 from .links import Links
 from .merged_run import (
     AT_ONCE,
+    CANCEL,
     CANCEL_SECONDS,
     LAUNCH_FILE,
     MergedRun,
     NodeLogs,
     Whole,
     ending,
-    in_background,
 )
 from .routes import Route
 
@@ -54,6 +55,10 @@ OWN_LOGS = ("agent.log", "launch.log")
 CHECK_S = 1.0
 HEAD_GONE_S = 10.0
 """How long nodes may take to find out that the first one, with the rendezvous, has failed."""
+
+
+async def _set(event: asyncio.Event) -> None:
+    await event.wait()
 
 
 class Hub:
@@ -74,14 +79,13 @@ class Hub:
         self._server = AgentServer(
             Path(stem(entry.record.run8) + ".sock"),
             entry.record,
-            self.run.journal,
+            self.run.chronicle,
+            self.run.parts,
             self._commands.execute,
             partial(self.logs.read, self.links.up),
             windows=AT_ONCE,
             curves=NodeCurves(self.run, self._reached).read,
-            fold=self.run.chronicle.folded,
         )
-        self.run.chronicle.publish = self._server.publish
 
     def _reached(self, node: int) -> tuple[Link, float] | None:
         """The link to a node that answers, and the seconds to add to its times."""
@@ -96,7 +100,7 @@ class Hub:
     def _connected(self, node: int) -> None:
         """A node answers: it hears of a stop that it missed."""
         if self.run.stop_asked.is_set() and not self.run.nodes.ended(node):
-            self.run.spawn(self._commands.stopping.late(node))
+            self.run.parts.once("late-stop", self._commands.stopping.late(node))
 
     async def serve(self, ready: Callable[[], None]) -> None:
         """Until the run has ended and nobody looks any more; `ready` once the socket answers."""
@@ -117,30 +121,28 @@ class Hub:
         for node, grown in self.logs.kept_sizes().items():
             run.emit(grown, node=node)
         self._notifier.begin()
-        tasks = [
-            asyncio.create_task(self._watch_logs()),
-            asyncio.create_task(self._judging.run()),
-            *self._begin_cloud(),
-        ]
-        await self._judge()
-        await self._leave(tasks)
+        run.parts.start("own-logs", self._watch_logs)
+        run.parts.start("diagnosis", self._judging.run)
+        self._begin_cloud()
+        await run.parts.start("verdict", self._judge)
+        await self._leave()
 
-    def _begin_cloud(self) -> list[asyncio.Task[None]]:
+    def _begin_cloud(self) -> None:
         """Launch what is not launched yet, and watch where it lives."""
         run = self.run
         if not (run.run_dir / LAUNCH_FILE).exists():
-            return []
+            return
         from .cluster_launch import cloud_of, launch, submitted  # only those that launch need it
 
         run.cloud = cloud_of(run)
-        tasks = [asyncio.create_task(run.cloud.watch())] if run.cloud is not None else []
+        if run.cloud is not None:
+            run.parts.start("cloud", run.cloud.watch)
         started = run.state.stages.get((Stage.START, HUB))
         if started is None or started.ended is None or started.failed:
             read_only = self._mode is StartMode.READ and not submitted(run.run_dir)
             run.launching = not read_only
             begin = partial(launch, run, self._set_routes)
-            tasks.append(asyncio.create_task(self._resume(begin) if read_only else self._launch(begin())))
-        return tasks
+            run.parts.once("launch", self._resume(begin) if read_only else self._launch(begin()))
 
     async def _resume(self, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Go on with a launch that was cut off when somebody asks for it; also to give it up in order."""
@@ -149,29 +151,22 @@ class Hub:
         remedy = f"`distui restart {name}` goes on with it, `distui stop {name}` gives it up"
         run.interrupted = True
         run.emit(FindingRaised(Finding("launch-cut-off", "error", text, remedy=remedy)))
-        async with in_background(run.go_on.wait()) as go_on, in_background(run.stop_asked.wait()) as stop:
-            await asyncio.wait({go_on, stop}, return_when=asyncio.FIRST_COMPLETED)
+        await first_of(_set(run.go_on), _set(run.stop_asked))
         run.interrupted, run.launching = False, True
         run.emit(FindingCleared("launch-cut-off"))
         await self._launch(begin())
 
     async def _launch(self, doing: Coroutine[Any, Any, None]) -> None:
         """Until it is done, or has given up because the run was stopped."""
-        task = asyncio.create_task(doing)
-        stop = asyncio.create_task(self.run.stop_asked.wait())
         try:
-            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
-                await asyncio.wait({task}, timeout=CANCEL_SECONDS)
-            if not task.done():
-                task.cancel()
-                await asyncio.wait({task})
-            if not task.cancelled() and (error := task.exception()) is not None:
-                self.run.fail(f"the launch failed: {error}")
-                raise error
+            async with in_background(doing) as task, in_background(self.run.stop_asked.wait()) as stop:
+                await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+                if not task.done():
+                    await asyncio.wait({task}, timeout=CANCEL_SECONDS)
+                if task.done() and (error := task.exception()) is not None:
+                    self.run.fail(f"the launch failed: {error}")
+                    raise error
         finally:
-            task.cancel()
-            stop.cancel()
             self.run.launching = False
             self.run.turn.set()
 
@@ -195,13 +190,12 @@ class Hub:
             end = self._verdict()
             if end is None and self._head_failed() and not self._dismissing:
                 self._dismissing = True
-                run.spawn(self._dismiss())
+                run.parts.once("dismissal", self._dismiss())
             if end is not None and not run.held:
-                await self._judging.guarded()
+                await run.parts.guard("diagnosis", self._judging.judge_now())
                 run.emit(end)
                 return
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(run.turn.wait(), CHECK_S)
+            await clock.wait_set(run.turn, CHECK_S)
 
     def _head_failed(self) -> bool:
         """Whether the rendezvous has gone with the first node's part, and others are left that wait for it."""
@@ -235,14 +229,12 @@ class Hub:
         )
         return ending(whole, [run.nodes.part(node, now, run.stop_since) for node in numbers])
 
-    async def _leave(self, tasks: list[asyncio.Task[None]]) -> None:
+    async def _leave(self) -> None:
         """The run has ended: stay for those who look, and a moment for those who are about to."""
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+        await self.run.parts.stop("own-logs", "diagnosis", "cloud", "launch")
         await self.links.close()
         await self._notifier.finish()
-        await self.run.finish(CANCEL_SECONDS)  # a cancel that SkyPilot works at
+        await self.run.parts.wait(CANCEL, CANCEL_SECONDS)
         await self._server.outstay(0.0)
         await self._server.close()
         sweep_sockets(self.run.record.run8)
@@ -252,6 +244,7 @@ class Hub:
 async def serve(entry: run_directories.Entry, plan: Plan, ready: daemon.Ready, mode: StartMode) -> None:
     """Serve one run until it has ended and nobody looks."""
     hub = Hub(entry, plan, mode)
+    hub.run.parts.watch_loop(asyncio.get_running_loop())
     try:
         await hub.serve(ready)
     except asyncio.CancelledError:

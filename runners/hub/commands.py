@@ -44,7 +44,7 @@ from ..model import (
 from ..wire.client import Link, LinkError, SilentError, SocketLink, new_id, stem
 from ..wire.ssh import HostError
 from .links import Links, sub_id
-from .merged_run import CANCEL_SECONDS, Cloud, CloudError, MergedRun, patience
+from .merged_run import CANCEL, CANCEL_SECONDS, Cloud, CloudError, MergedRun, patience
 from .on_hosts import Hosts
 
 
@@ -418,7 +418,7 @@ class Stopping:
         linked = [node for node in run.nodes.alive() if node not in silent]
         asked = [asyncio.ensure_future(self._ask(command, node)) for node in linked]
         if silent and run.cloud is not None:
-            run.spawn(self._cancel(run.cloud))
+            run.parts.once(CANCEL, self._cancel(run.cloud))
         if not asked:
             return []
         done, late = await asyncio.wait(asked, timeout=max(0.0, limit - clock.monotonic()))
@@ -474,20 +474,17 @@ class Stopping:
                 doing.append(hosts.stop(node, grace_s))
         await asyncio.gather(*map(self._report_failure, doing))
         if hosts is None and run.cloud is not None and any(node not in here for node in nodes):
-            run.spawn(self._cancel(run.cloud))
+            run.parts.once(CANCEL, self._cancel(run.cloud))
 
     async def _report_failure(self, doing: Awaitable[object]) -> None:
         try:
             await doing
-        except (HostError, RunError, OSError) as error:
+        except (CloudError, HostError, RunError, OSError) as error:
             _log(str(error))
 
     async def _cancel(self, cloud: Cloud) -> None:
         """Have the cloud stop the nodes that cannot be asked."""
-        try:
-            await cloud.cancel()
-        except CloudError as error:
-            _log(str(error))
+        await self._report_failure(cloud.cancel())
 
     async def _until(self, wanted: Callable[[], bool], deadline: float) -> None:
         run = self._run

@@ -217,7 +217,7 @@ class NodeLink(LinkFollower):
         self._findings = FindingLedger(partial(run.emit, node=route.node), run.state.findings)
         self._since = math.inf
         """When the link that is up came up, by the monotonic clock."""
-        self.task = asyncio.create_task(self.run())
+        self._task = run.parts.start(f"link-{route.node}", self.run)
 
     @property
     def node(self) -> int:
@@ -234,8 +234,7 @@ class NodeLink(LinkFollower):
         super().hurry()
 
     async def close(self) -> None:
-        self.task.cancel()
-        await asyncio.wait({self.task})
+        await self._run.parts.stop(self._task)
         await self.drop()
 
     async def _settle(self, problem: str) -> float | None:
@@ -278,7 +277,8 @@ class NodeLink(LinkFollower):
             if merged is not None:
                 self._run.emit(merged.event, node=self.node, source=merged.source, at=merged.time)
             if isinstance(stamped.event, AttemptEnded):
-                self._run.spawn(self._logs.keep_tails(self.node, link, stamped.event.attempt))
+                tails = self._logs.keep_tails(self.node, link, stamped.event.attempt)
+                self._run.parts.once("log-tails", tails)
             if isinstance(stamped.event, CaughtUp) and self._ended():
                 return  # the end itself was heard before
 
@@ -308,8 +308,7 @@ class NodeLink(LinkFollower):
     async def _finish(self) -> None:
         """The part has ended: the ends of its logs are read while its agent still waits for us."""
         if self.link is not None:
-            with contextlib.suppress(LinkError, OSError, TimeoutError):
-                await self._logs.keep_tails(self.node, self.link)
+            await self._logs.keep_tails(self.node, self.link)
             with contextlib.suppress(LinkError, OSError, TimeoutError):
                 await self._curves.keep(self.node, self.link, self._shift)
         await self.drop()
@@ -336,7 +335,6 @@ class Links:
         self._curves = KeptCurves(run)
         self._gate = asyncio.Semaphore(AT_ONCE)
         self.by_node: dict[int, NodeLink] = {}
-        self._closing: set[asyncio.Task[None]] = set()
 
     def use(self, routes: list[Route]) -> None:
         """Connect by these routes and no others; one that has not changed is tried at once, if it waits."""
@@ -359,9 +357,7 @@ class Links:
                 )
 
     def _close(self, link: NodeLink) -> None:
-        task = asyncio.create_task(link.close())
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        self._run.parts.once("link-close", link.close())
 
     def up(self, node: int) -> Link | None:
         """The link to a node that answers."""

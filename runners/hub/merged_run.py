@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import os
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar
 
 from msgspec.structs import replace
 
@@ -52,6 +52,8 @@ LAUNCH_FILE = "launch.json"
 """In the hub's run directory: how to launch, in the words of its launch alone."""
 LOG_FILE = "launch.log"
 """What SkyPilot printed meanwhile."""
+CANCEL = "cancel-job"
+"""The part in which SkyPilot is asked to cancel a run's job."""
 CANCEL_SECONDS = 60.0
 """How long a launch has to give up."""
 
@@ -62,7 +64,6 @@ class CloudError(RunError):
     code = 1
 
 
-T = TypeVar("T")
 SetRoutes = Callable[[list[Route]], None]
 """Write nodes.json and connect by these and no others; routes that changed are connected anew.
 
@@ -95,17 +96,6 @@ class Cloud:
     async def set_autostop(self, minutes: int | None) -> str:
         """Minutes without a job until the cluster goes; None: never. A sentence. Raises CloudError."""
         raise CloudError(self.not_ours)
-
-
-@contextlib.asynccontextmanager
-async def in_background(work: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[T]]:
-    """A task that goes on meanwhile; at the end it is cancelled and waited for, whatever it came to."""
-    task = asyncio.create_task(work)
-    try:
-        yield task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 GIVE_UP_S = 60.0
@@ -379,20 +369,6 @@ class MergedRun(DaemonRun):
             self._holds -= 1
             self.turn.set()
 
-    def spawn(self, job: Coroutine[object, object, object]) -> None:
-        """Have a task do it, which may fail with its link, and is kept alive until it is done."""
-
-        async def guarded() -> None:
-            with contextlib.suppress(LinkError, OSError, TimeoutError):
-                await job
-
-        super().spawn(guarded())
-
-    async def finish(self, seconds: float) -> None:
-        """Wait so long for what was spawned."""
-        if self._jobs:
-            await asyncio.wait(self._jobs, timeout=seconds)
-
 
 TAIL_BYTES = 65536
 """Of each log, kept when a part or an attempt ends."""
@@ -476,7 +452,7 @@ class NodeLogs:
         return any((place := part_of(name)) is not None and place[0] == node for name in sizes)
 
     async def keep_tails(self, node: int, link: Link, attempt: int | None = None) -> None:
-        """Keep the ends of a node's logs: of all that are known, or of one attempt. Raises LinkError, TimeoutError."""
+        """Keep the ends of a node's logs: of all that are known, or of one attempt, as far as its link carries them."""
 
         async def keep(file: str, name: str) -> None:
             async with self._reading[node]:
@@ -488,8 +464,9 @@ class NodeLogs:
                         return
                     at = window.next if window.next < window.size else None
 
-        async with asyncio.timeout(TAIL_SECONDS):
-            await asyncio.gather(*(keep(file, name) for file, name in self._files(node, attempt)))
+        with contextlib.suppress(LinkError, OSError, TimeoutError):
+            async with asyncio.timeout(TAIL_SECONDS):
+                await asyncio.gather(*(keep(file, name) for file, name in self._files(node, attempt)))
 
     def _files(self, node: int, attempt: int | None) -> list[tuple[str, str]]:
         """Ids here and there of a node's logs, the newest attempt's first."""

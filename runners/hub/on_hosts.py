@@ -24,9 +24,10 @@ from ..model import Cluster, ClusterChanged, LinkChanged, LinkState, Stage, Stag
 from ..node import package as bundles
 from ..node.job import HUB_FILE, RELAY_KEY, Document, Start
 from ..node.package import pack, send_bundle, send_work
+from ..parts import in_background
 from ..wire.client import LinkError, new_id
 from ..wire.ssh import HostError, SshLink, Way, call, each
-from .merged_run import LAUNCH_FILE, Cloud, CloudError, MergedRun, SetRoutes, in_background
+from .merged_run import LAUNCH_FILE, Cloud, CloudError, MergedRun, SetRoutes
 from .routes import Route, check
 
 KIND = "hosts"

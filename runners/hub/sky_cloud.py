@@ -32,9 +32,10 @@ from ..model import (
     StageChanged,
     Stamped,
 )
+from ..parts import in_background
 from . import launch_order
 from .launch_order import LaunchProgress, SkyRequest
-from .merged_run import CANCEL_SECONDS, LOG_FILE, Cloud, CloudError, MergedRun, in_background
+from .merged_run import CANCEL, CANCEL_SECONDS, LOG_FILE, Cloud, CloudError, MergedRun
 from .sky_process import Sky, SkyError
 
 POLL_SECONDS = 10.0
@@ -127,7 +128,7 @@ class SkyCloud(Cloud):
             while True:
                 await asyncio.sleep(0.5)
                 if self._stopped() and not self._going:
-                    self._closing = asyncio.create_task(self._close_job())
+                    self._closing = self._run.parts.once(CANCEL, self._close_job())
                     await asyncio.wait({self._closing})
                     return
                 every = POLL_SECONDS if self._worried() else SLOW_SECONDS
@@ -139,7 +140,7 @@ class SkyCloud(Cloud):
                         await self._sky.close()
         finally:
             if self._closing is None and self._stopped():
-                self._closing = asyncio.create_task(self._close_job())
+                self._closing = self._run.parts.once(CANCEL, self._close_job())
             last = self._closing or self._cancelling
             if last is not None:
                 await asyncio.wait({last}, timeout=CANCELLING_SECONDS)
@@ -360,9 +361,7 @@ class ManagedJob:
                     if about["state"] in ENDS:
                         await asyncio.wait({tail}, timeout=LAST_WORDS_SECONDS)
                         return self._end(about)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._poll_s):
-                        await self._poll_now.wait()
+                await clock.wait_set(self._poll_now, self._poll_s)
                 self._poll_now.clear()
 
     async def _submit(self) -> int:

@@ -236,9 +236,12 @@ class Sky:
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
-        while line := await process.stdout.readline():
-            message = json.loads(line)
-            self._requests.part(message.get("id"), message)
+        try:
+            while line := await process.stdout.readline():
+                message = json.loads(line)
+                self._requests.part(message.get("id"), message)
+        except ValueError:
+            process.kill()  # it writes something else than answers
         code = await process.wait()
         text = f"the process that asks SkyPilot ended with exit status {code}: ask again"
         self._requests.fail(SkyGoneError(text))

@@ -37,6 +37,7 @@ from ..journal import RunRecord
 from ..local_agent import check_python, start_agent
 from ..logs.log_files import LogError, LogFile, opened, parse_file_id
 from ..model import LogGrew, RunEnded, RunPhase, Stop
+from ..parts import Parts
 from ..state import RunState
 from ..wire.client import LinkError, SocketLink, new_id
 
@@ -293,6 +294,9 @@ class NodeJob:
         self._state = RunState()
         self._echo = Echo(entry.path, to_stdout)
         self._stop = asyncio.Event()
+        self._parts = Parts(
+            lambda name, error, follows: say(f"internal error in {name} ({follows}): {error!r}")
+        )
         self._followed = False
         """Whether an agent answered this job at least once."""
 
@@ -303,12 +307,12 @@ class NodeJob:
             loop.add_signal_handler(number, self._stop.set)
         loop.add_signal_handler(signal.SIGHUP, lambda: None)
         self._continue()
-        echoing = asyncio.create_task(self._echo.run())
+        self._parts.start("output", self._echo.run)
         try:
             while not self._state.phase.ended:
                 await self._follow()
         finally:
-            echoing.cancel()
+            await self._parts.stop("output")
         await self._echo.rest(5.0)
         await self._leave()
         await self._await_cancel()
@@ -330,7 +334,7 @@ class NodeJob:
             say(f"{error}: trying again in {RETRY_SECONDS:g} s")
             await asyncio.sleep(RETRY_SECONDS)
             return
-        stopping = asyncio.create_task(self._pass_on_stop(link))
+        stopping = self._parts.once("stop", self._pass_on_stop(link))
         try:
             async for stamped in link.events(self._state.seq):
                 self._state.apply(stamped)
@@ -373,8 +377,7 @@ class NodeJob:
     async def _await_cancel(self) -> None:
         """Whoever stopped the run has SkyPilot cancel its job next; one that is gone by then is listed as failed."""
         if self._state.phase is RunPhase.STOPPED and "SKYPILOT_TASK_ID" in os.environ:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), CANCEL_SECONDS)
+            await clock.wait_set(self._stop, CANCEL_SECONDS)
 
 
 def exit_code(phase: RunPhase) -> int:

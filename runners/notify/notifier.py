@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from ...presets.finding import Finding
 from .. import clock
-from ..finding_ledger import FindingLedger, report_bug
 from ..settings_file import Lookup
 from . import ways
 from .delivery import Delivery
@@ -23,7 +22,9 @@ if TYPE_CHECKING:
 EVERY_S = 2.0
 AT_END_S = 120.0
 """How long an agent stays for notices after the end of its run."""
-FAILED, BROKEN = "notify-failed", "notify-broken"
+FAILED = "notify-failed"
+RULES = "notify-rules"
+"""The part that judges the rules."""
 
 
 class RunNotices:
@@ -36,17 +37,14 @@ class RunNotices:
         self._ways = [each for each in chosen(run.plan.notify) if each.way != "terminal"]
         self._rules = Rules(wanted_of(each.rules for each in self._ways))
         self._delivery = Delivery(run.run_dir, self._ways, self._send, self._report)
-        self._ledger = FindingLedger(run.emit, run.state.findings)
         self._failing: dict[str, str] = {}
-        self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
         """Begin, after the journal was replayed; nothing happens where no way was chosen."""
         if not self._ways:
             return
         self._rules.resume(self._delivery.resume())
-        self._task = asyncio.create_task(self._judge_often())
-        self._task.add_done_callback(self._ended)
+        self._run.parts.start(RULES, self._judge_often)
 
     async def _judge_often(self) -> None:
         while True:
@@ -57,22 +55,12 @@ class RunNotices:
         now = clock.now()
         self._delivery.offer(self._rules.judge(self._run.state, now), now)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """Only a mistake of ours ends it; the run goes on."""
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            what = "internal error in the rules of notices: no more are sent (traceback in agent.log)"
-            self._raise(report_bug(error, BROKEN, what))
-
     async def finish(self) -> None:
         """The run has ended, or is served no more: send what is left to say."""
-        if self._task is None:
+        if not self._ways:
             return
-        if not self._task.done():
-            self._task.cancel()
-            last = asyncio.create_task(self._judge_once())
-            last.add_done_callback(self._ended)
-            await asyncio.wait([last])
+        await self._run.parts.stop(RULES)
+        await self._run.parts.guard(RULES, self._judge_once())
         await self._delivery.finish(AT_END_S if self._run.state.phase.ended else 0.0)
 
     async def _send(
@@ -88,6 +76,8 @@ class RunNotices:
         return text, await send(configured.ways[way], text, self._lookup, configured.path.parent)
 
     def _report(self, way: str, why: str) -> None:
+        if self._run.state.phase.ended:
+            return  # its end is its last word
         if why:
             self._failing[way] = why
         else:
@@ -96,10 +86,6 @@ class RunNotices:
         if texts:
             remedy = f"`distui notify test {next(iter(self._failing))}` tries it"
             text = f"notices are not sent {'; '.join(texts)}"
-            self._raise(Finding(FAILED, "warning", text, role="fact", remedy=remedy))
-        elif self._ledger.holds(FAILED) and not self._run.state.phase.ended:
-            self._ledger.clear(FAILED)
-
-    def _raise(self, finding: Finding) -> None:
-        if not self._run.state.phase.ended:  # whose end is its last word
-            self._ledger.raise_finding(finding)
+            self._run.findings.raise_finding(Finding(FAILED, "warning", text, role="fact", remedy=remedy))
+        else:
+            self._run.findings.clear(FAILED)

@@ -11,7 +11,7 @@ import enum
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 
 import msgspec
 from msgspec import Struct
@@ -147,7 +147,8 @@ class GpuSource:
         self._decode = msgspec.json.Decoder(Event).decode
         self._child: Process | None = None
         self._killed: list[Process] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._group = asyncio.TaskGroup()
+        """Of the tasks that read the children's pipes."""
         self._gpus: tuple[Gpu, ...] = ()
         self._ledger = FindingLedger(on_event)
         self._problem: str | None = None
@@ -166,19 +167,20 @@ class GpuSource:
         """The sampler child's pid; None when there is none."""
         return None if self._child is None else self._child.pid
 
-    async def start(self) -> None:
-        """Spawn the sampler and begin to watch it. Returns at once."""
+    async def run(self) -> None:
+        """Keep a sampler running until this is cancelled, or until a sampler finds no driver."""
         now = clock.monotonic()
         self._watch = Watch(State.WAITING, now, now)
-        await self._spawn()
-        self._begin(self._run())
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                await self._spawn()
+                await self._keep_sampling()
+        finally:
+            await self._end_sampler()
 
-    async def stop(self) -> None:
-        """End the sampler: by closing its stdin, after a second by SIGKILL, and never waiting longer."""
+    async def _end_sampler(self) -> None:
+        """Close its stdin, after a second send SIGKILL, and never wait longer."""
         child, self._child = self._child, None
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         if child is None or child.returncode is not None:
             return
         if child.stdin is not None:
@@ -187,7 +189,7 @@ class GpuSource:
             _kill(child)
             await _ended(child)
 
-    async def _run(self) -> None:
+    async def _keep_sampling(self) -> None:
         while self._watch.state is not State.ABSENT:
             before, pause = clock.monotonic(), self._pause()
             await self._sleep(pause)
@@ -231,12 +233,7 @@ class GpuSource:
             self._fail(f"the GPU sampler could not be started: {error.strerror}")
             return
         self._child, self._problem = child, None
-        self._begin(self._follow(child))
-
-    def _begin(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._group.create_task(self._follow(child))
 
     def _give_up(self) -> None:
         """The child hangs in the driver. It may not even die: nobody waits for it."""
@@ -265,7 +262,7 @@ class GpuSource:
         assert child.stdout is not None
         assert child.stderr is not None
         tail = bytearray()
-        self._begin(_keep_tail(child.stderr, tail))
+        self._group.create_task(_keep_tail(child.stderr, tail))
         while line := await _line(child.stdout):
             try:
                 event = self._decode(line)

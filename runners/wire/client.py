@@ -145,8 +145,7 @@ class LinkFollower(ABC):
             delay = await self._settle(problem)
             if delay is None:
                 return
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), delay)
+            await clock.wait_set(self._hurry, delay)
 
     def hurry(self) -> None:
         """Do not wait for the back-off to pass."""
@@ -599,6 +598,9 @@ class SocketLink:
             self._fail("the agent closed the connection")
         except (FrameError, OSError, asyncio.IncompleteReadError) as error:
             self._fail(f"the link broke: {error}")
+        finally:
+            if not self._broken:
+                self._fail("the link broke: an internal error in this process")
 
     def _take_event(self, stamped: Stamped) -> None:
         if isinstance(stamped.event, CommandDone):
