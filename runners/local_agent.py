@@ -17,7 +17,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -546,15 +546,18 @@ async def history(link: Link) -> RunState:
 
 
 async def snapshot(link: Link) -> RunState:
-    """The state now: the whole history, and one sample of telemetry where one comes soon."""
+    """The state now: the whole history, and one sample of every node where one comes soon."""
     state = RunState()
     wanted: set[type] = {HostTick, RankTick}
+    sampled = set[int]()
     settled = asyncio.Event()
 
     async def read() -> None:
         async for stamped in folded_events(link, state):
             wanted.discard(type(stamped.event))
-            if state.live and not _reaching(state):
+            if isinstance(stamped.event, HostTick):
+                sampled.add(stamped.node)
+            if state.live and not _reaching(state, sampled):
                 settled.set()
                 if not wanted or state.phase.ended:
                     return
@@ -577,12 +580,17 @@ async def _patience(state: RunState, settled: asyncio.Event) -> None:
     await asyncio.sleep(TELEMETRY_SECONDS)
 
 
-def _reaching(state: RunState) -> bool:
-    """Whether a hub reconnects to nodes after their launch."""
+def _reaching(state: RunState, sampled: Collection[int]) -> bool:
+    """Whether a hub reconnects to nodes after their launch, or has not read what one of them has to say."""
     started = state.stages.get((Stage.START, HUB))
     launching = bool(state.stages) and (started is None or started.ended is None)
-    connecting = any(node.link is LinkState.CONNECTING for node in state.nodes.values())
-    return state.merged and not launching and not state.phase.ended and connecting
+    if launching or not state.merged or state.phase.ended:
+        return False
+    for number, node in state.nodes.items():
+        unread = node.link is LinkState.UP and node.phase is None and number not in sampled
+        if unread or node.link is LinkState.CONNECTING:
+            return True
+    return False
 
 
 def reached(state: RunState, until: str) -> bool:

@@ -338,6 +338,7 @@ def _hook_changed(state: RunState, at: Stamped, event: HookChanged) -> None:
     rank.nccl_version = event.nccl_version or rank.nccl_version
     rank.made = event.made or rank.made
 
+    state.refresh_phase()
 
 MOST_CHECKPOINTS = 500
 """That a state remembers, the newest."""
@@ -706,10 +707,14 @@ class RunState:
         del self.notices[:-200]
 
     def refresh_phase(self) -> None:
-        """A group runs as soon as every rank of every node has a process, and not before."""
+        """A group runs as soon as every rank of every node has a process, and not before.
+
+        A rank that has made a step shows that the ranks of a node that was not heard yet run, too.
+        """
         if self.phase in (RunPhase.STARTING, RunPhase.RESTARTING) and self.ranks:
             expected = self.attempts[-1].world_size if self.merged and self.attempts else 0
             newest_first = reversed(self.ranks.values())  # they begin in order: the last is decided last
-            if len(self.ranks) >= expected and all(rank.phase in _BEGUN for rank in newest_first):
+            complete = len(self.ranks) >= expected or any(rank.made for rank in self.ranks.values())
+            if complete and all(rank.phase in _BEGUN for rank in newest_first):
                 self.phase = RunPhase.RUNNING
                 self.settled = dict(self.changes)
