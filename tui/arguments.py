@@ -603,11 +603,10 @@ HANDED_OVER = "DISTUI_HANDED_OVER"
 and on all that it starts."""
 
 
-def take_over(options: argparse.Namespace, environ: MutableMapping[str, str]) -> None:
-    """Add to --env what HANDED_OVER holds, and remove it from the environment."""
+def handed_over(environ: MutableMapping[str, str]) -> list[str]:
+    """The options that HANDED_OVER holds, which is removed from the environment."""
     values: dict[str, str] = json.loads(environ.pop(HANDED_OVER, "{}"))
-    if values:
-        options.env += [f"{name}={value}" for name, value in values.items()]
+    return [f"--env={name}={value}" for name, value in values.items()]
 
 
 def cloud_words(options: argparse.Namespace) -> list[str]:

@@ -16,7 +16,7 @@ from ..presets.sanitize import quoted
 from ..presets.trusted_files import ignored
 from ..runners.errors import RunError
 from . import command_words, terminal, verb_guide
-from .arguments import CHANGES, add_verbs, take_over
+from .arguments import CHANGES, add_verbs, handed_over
 
 EPILOG = """\
 RUN is a run's name, id or unique prefix. Default: the only live run, else the newest run.
@@ -184,12 +184,12 @@ def _presumed_preset() -> str:
 
 def _run(words: list[str], rest: list[str] | None) -> int:
     try:
+        words = [*words, *handed_over(os.environ)]
         if refusal := refused(words, rest or []):
             raise RunError(refusal)
         words, rest = command_words.understood(words, rest, os.path.isfile, _presumed_preset)
         options = parsed(words)
         options.rest = rest
-        take_over(options, os.environ)
         if rest is not None and not getattr(options, "takes_rest", False):
             raise RunError(f"`{' '.join(('distui', *words[:1]))}` takes nothing behind --")
         module, _, function = options.verb.partition(":")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from distui.runners.model import Outcome
 
 from .runs import World
+from .test_mcp import Caller, serve
 from .written import Attempt, write
 
 
@@ -18,3 +19,14 @@ def test_a_wait_says_how_a_run_ended_that_did_not_succeed(world: World) -> None:
     assert world.distui("wait", "night", "--json").json()["state"] == "failed"
     write(world, "exec", "--name", "good", "--", "true")
     assert (world.distui("wait", "good").fine().out, world.distui("wait", "good").code) == ("", 0)
+
+
+def test_a_model_gets_the_same_sentence(world: World) -> None:
+    write(world, "exec", "--name", "night", "--", "true", attempts=[Attempt(outcome=Outcome.FAILED)])
+
+    async def check(caller: Caller) -> None:
+        answer = await caller.answer("wait", run="night")
+        assert answer["data"] == {"reached": False, "timed_out": False, "lost": False}
+        assert answer["notes"][0].startswith("night failed: ")
+
+    serve(world, check)

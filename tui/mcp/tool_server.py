@@ -190,9 +190,11 @@ class Verbs:
     async def wait(self, words: Sequence[str], run: str, limit_s: float) -> dict[str, Any]:
         """What came of a wait. Raises Refused."""
         entry = await self.entry(run)
-        ended = await self._run(_of_run(words, entry), Printed().take, limit_s)
+        printed = Printed()
+        ended = await self._run(_of_run(words, entry), printed.take, limit_s)
         if ended.code not in (0, 1, LOST, TIMED_OUT):
             raise _failed(ended, words[0])
+        ended.sentences.extend(printed.data.decode("utf-8", "replace").splitlines())
         data = {
             "reached": ended.code == 0,
             "timed_out": ended.code == TIMED_OUT,
