@@ -41,6 +41,7 @@ from distui.runners.model import (
     RunCreated,
     RunnerStarted,
 )
+from distui.runners.parts import Parts
 from distui.runners.wire.client import stem
 
 EACH = 8
@@ -54,10 +55,9 @@ def served(entry: run_directories.Entry) -> tuple[Chronicle, AgentServer]:
     """The chronicle of a run or of a node's part, and the server that tells it."""
     chronicle = Chronicle(entry.path)
     server = AgentServer(
-        Path(stem(entry.record.run8) + ".sock"), entry.record, chronicle.journal, refuse,
+        Path(stem(entry.record.run8) + ".sock"), entry.record, chronicle, Parts(print), refuse,
         partial(ask_window, entry.path),
     )  # fmt: skip
-    chronicle.publish = server.publish
     return chronicle, server
 
 

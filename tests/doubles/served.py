@@ -38,14 +38,10 @@ class FakeGpus(GpuSource):
 
     gpus: tuple[Gpu, ...] = ()
 
-    async def start(self) -> None:
-        if self.gpus:
-            self._begin(self._tick())
-        else:
+    async def run(self) -> None:
+        if not self.gpus:
             self._on_event(GpuTick((), 0.0, "no NVIDIA driver"))
-
-    async def _tick(self) -> None:
-        while True:
+        while self.gpus:
             self._on_event(GpuTick(self.gpus, 0.0))
             await asyncio.sleep(self._interval)
 
@@ -58,11 +54,7 @@ class Served:
         self.told: list[Stamped] = []
         """What the agent has published, telemetry included."""
         self.link: SocketLink
-        self._publish, agent.served.chronicle.publish = agent.served.chronicle.publish, self._note
-
-    def _note(self, stamped: Stamped) -> None:
-        self.told.append(stamped)
-        self._publish(stamped)
+        agent.served.chronicle.listeners.append(self.told.append)
 
     @property
     def state(self) -> RunState:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from owner import owner
 
 from distui.runners import local_agent, snapshot
 from distui.runners.agent.server import AgentServer
@@ -56,9 +57,8 @@ async def serving(story: list[Stamped]) -> AsyncIterator[tuple[Chronicle, Path]]
         raise AssertionError
 
     server = AgentServer(
-        folder / "s", record, chronicle.journal, execute, window, fold=chronicle.folded  # type: ignore[arg-type]
+        folder / "s", record, chronicle, owner(), execute, window  # type: ignore[arg-type]
     )  # fmt: skip
-    chronicle.publish = server.publish
     emit(chronicle, story)
     await server.start("0")
     try:

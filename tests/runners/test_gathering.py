@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from msgspec import json
+from owner import owner
 
 from distui.runners import clock
 from distui.runners.agent.server import GATHER_S, GROWTH_S, AgentServer
@@ -72,8 +73,7 @@ async def serving(tmp_path: Path, hello: Hello) -> AsyncIterator[tuple[Chronicle
     async def window(*asked: object) -> object:
         raise AssertionError
 
-    server = AgentServer(tmp_path / "s", record, chronicle.journal, execute, window)  # type: ignore[arg-type]
-    chronicle.publish = server.publish
+    server = AgentServer(tmp_path / "s", record, chronicle, owner(), execute, window)  # type: ignore[arg-type]
     await server.start("0")
     reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"), limit=1 << 22)
     try:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from owner import owner
 
 from distui.runners import clock
 from distui.runners.agent import hook_clients
@@ -54,7 +55,7 @@ async def ranks(tmp_path: Path, number: int) -> AsyncIterator[tuple[Hooks, list[
         if all(hook.up for hook in hooks.by_rank.values()):
             armed.set()
 
-    hooks = Hooks(tmp_path, str(tmp_path / "h"), changed)
+    hooks = Hooks(tmp_path, str(tmp_path / "h"), changed, owner())
     found = [Rank() for _ in range(number)]
     servers = [
         await asyncio.start_unix_server(rank.serve, tmp_path / f"h.r{one}")
@@ -125,7 +126,7 @@ async def test_a_rank_that_ends_owes_nothing(tmp_path: Path) -> None:
 
 
 async def test_without_ranks_nothing_is_waited_for(tmp_path: Path) -> None:
-    hooks = Hooks(tmp_path, str(tmp_path / "h"), lambda event: None)
+    hooks = Hooks(tmp_path, str(tmp_path / "h"), lambda event: None, owner())
     began = clock.monotonic()
     hooks.ask_steps()
     assert await hooks.steps() == {}

@@ -18,6 +18,7 @@ from typing import Any
 
 import patience
 import pytest
+from owner import owner
 
 from distui.runners.agent import pulses, pyspy
 from distui.runners.agent.hook_clients import HookError, Hooks
@@ -214,7 +215,7 @@ async def looked(directory: Path, *ranks: Rank) -> AsyncIterator[tuple[Pulses, d
         if all(hook.up for hook in hooks.by_rank.values()):
             up.set()
 
-    hooks = Hooks(directory, str(directory / "h"), changed)
+    hooks = Hooks(directory, str(directory / "h"), changed, owner())
     servers = []
     for number, rank in enumerate(ranks):
         servers.append(await asyncio.start_unix_server(rank.serve, directory / f"h.r{number}"))

@@ -10,7 +10,6 @@ from each import for_each
 
 from distui.presets.finding import Finding
 from distui.runners.diagnosis import detectors as inheritance
-from distui.runners.diagnosis import detectors as judging_module
 from distui.runners.diagnosis.detectors import Judging, owns
 from distui.runners.diagnosis.view import KEPT, View
 from distui.runners.model import (
@@ -246,24 +245,3 @@ def test_a_look_without_a_time_is_of_now(told: list[Event]) -> None:
     assert isinstance(raised, FindingRaised)
     assert raised.finding.since is not None
     assert before <= raised.finding.since <= time.time()
-
-
-async def test_a_bug_of_a_detector_is_told_once_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(view: View) -> list[Finding]:
-        raise LookupError("no such group")
-
-    monkeypatch.setattr(judging_module, "DETECTORS", (broken,))
-    state = RunState()
-    told: list[Event] = []
-
-    def emit(event: Event) -> None:
-        told.append(event)
-        state.apply(Stamped(100.0, event))
-
-    judging = Judging(state, None, emit)
-    await judging.guarded()
-    await judging.guarded()
-    (raised,) = told
-    assert isinstance(raised, FindingRaised)
-    assert (raised.finding.id, raised.finding.severity) == ("detectors-failed", "warning")
-    assert "LookupError: no such group" in raised.finding.text

@@ -11,9 +11,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from owner import owner
 
-from distui.runners.agent.server import AgentServer
-from distui.runners.journal import Journal, RunRecord
+from distui.runners.agent.server import AgentServer, PassOn, no_way
+from distui.runners.journal import Chronicle, RunRecord
 from distui.runners.model import Action, CommandDone, Hello, Via
 from distui.runners.wire.client import LinkError, SocketLink, Window, encode
 
@@ -27,18 +28,18 @@ async def no_window(file: str, offset: int, limit: int, grep: str) -> Window:
 
 
 @asynccontextmanager
-async def served() -> AsyncIterator[tuple[AgentServer, Path]]:
+async def served(pass_on: PassOn = no_way) -> AsyncIterator[tuple[AgentServer, Path]]:
     """An agent's server on a socket, and its path."""
     directory = Path(tempfile.mkdtemp(prefix="dt-"))
-    journal = Journal(directory)
+    chronicle = Chronicle(directory)
     record = RunRecord("r.n0", "12345678n0", "r", 0.0, "here", "node", 0, 2, "r")
-    server = AgentServer(directory / "a", record, journal, nothing, no_window)
+    server = AgentServer(directory / "a", record, chronicle, owner(), nothing, no_window, pass_on=pass_on)
     await server.start("0")
     try:
         yield server, directory / "a"
     finally:
         await server.close()
-        journal.close()
+        chronicle.journal.close()
         shutil.rmtree(directory)
 
 
@@ -52,18 +53,16 @@ async def test_where_there_is_no_relay_a_sentence_says_so() -> None:
 
 
 async def test_the_bytes_of_the_other_node_follow_the_own_hello() -> None:
-    async with served() as (server, path):
+    async def other(node: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
+        there_reader, there_writer = await asyncio.open_unix_connection(str(path))
+        await there_reader.readline()
+        hello = (await there_reader.readline()).replace(b'"node":0', b'"node":%d' % node)
+        writer.write(b"DISTUI/1\n" + hello)
+        there_writer.close()
+        await reader.read()
+        return ""
 
-        async def other(node: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
-            there_reader, there_writer = await asyncio.open_unix_connection(str(path))
-            await there_reader.readline()
-            hello = (await there_reader.readline()).replace(b'"node":0', b'"node":%d' % node)
-            writer.write(b"DISTUI/1\n" + hello)
-            there_writer.close()
-            await reader.read()
-            return ""
-
-        server.pass_on = other
+    async with served(other) as (_, path):
         link = await SocketLink.connect(path, via=1)
         assert link.hello is not None
         assert link.hello.node == 1

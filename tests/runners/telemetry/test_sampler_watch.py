@@ -19,6 +19,7 @@ from virtual_time import VirtualLoop
 from distui.presets.finding import Finding
 from distui.runners import clock
 from distui.runners.model import Event, FindingCleared, FindingRaised, Gpu, GpuTick
+from distui.runners.parts import in_background
 from distui.runners.telemetry.gpus import (
     Act,
     GpuSource,
@@ -172,11 +173,8 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
 async def running(limits: SamplerLimits = LIMITS) -> AsyncIterator[tuple[GpuSource, Seen]]:
     seen = Seen()
     source = GpuSource(0.1, seen.take, node=2, limits=limits)
-    await source.start()
-    try:
+    async with in_background(source.run()):
         yield source, seen
-    finally:
-        await source.stop()
 
 
 async def test_a_call_that_hangs_is_given_up_and_the_values_stay(driver: Driver) -> None:

@@ -12,6 +12,7 @@ from distui.runners.agent.pattern_process import SignalPatterns
 from distui.runners.agent.training import Training
 from distui.runners.logs.log_files import LogFile, parse_file_id
 from distui.runners.model import AttemptStarted, RankPlace, Stamped, TrainingSample, TrainingTick
+from distui.runners.parts import in_background
 from distui.runners.state import RunState
 
 
@@ -90,11 +91,11 @@ async def test_a_users_pattern_answers_for_no_lines_of_the_attempt_before(
 
     monkeypatch.setattr(SignalPatterns, "_ask", ask)
     script = Script(r"at (?P<step>\d+)", command="train.py")
-    script.prints(1, "at 280\n", 79.0)
-    await asyncio.sleep(0)  # it is asked for
-    script.attempt(2, 80.0)
-    script.prints(2, "at 1\n", 90.0)
-    await asyncio.sleep(5.0)
+    async with in_background(script.training.patterns.run()):
+        script.prints(1, "at 280\n", 79.0)
+        await asyncio.sleep(0.1)  # it is asked for
+        script.attempt(2, 80.0)
+        script.prints(2, "at 1\n", 90.0)
+        await asyncio.sleep(5.0)
     script.training.collect()
-    await script.training.close()
     assert [sample.step for sample in script.samples] == [1]
