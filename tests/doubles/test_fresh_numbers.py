@@ -8,7 +8,25 @@ import re
 from pathlib import Path
 
 from distui.runners import clock, local_agent
-from distui.runners.model import Gpu, GpuTick, ReadMetrics, Stamped
+from distui.runners.model import (
+    AttemptEnded,
+    AttemptStarted,
+    Gpu,
+    GpuTick,
+    Outcome,
+    PlanSummary,
+    RankChanged,
+    RankPhase,
+    RankPlace,
+    RankSample,
+    RankTick,
+    ReadMetrics,
+    RunCreated,
+    RunEnded,
+    RunPhase,
+    Stamped,
+    TrainingSample,
+)
 from distui.runners.state import RunState
 from distui.runners.status import status_json
 from distui.runners.telemetry.open_metrics import samples_of, text_of
@@ -235,6 +253,24 @@ async def test_what_a_script_reports_in_its_last_second_is_its_last_value() -> N
         assert (before["loss"], before["fraction"] < 0.1) == (2.5, True)
         assert (after["step"], after["total"], after["fraction"], after["loss"]) == (1000, 1000, 1.0, 1.25)
         assert "step 1,000 / 1,000" in describe(run.state, clock.now())
+
+
+def test_the_first_line_and_the_training_line_have_one_number_of_steps() -> None:
+    """A rank that a signal ends says nothing more: its hook was asked a second before, its output is read to the end."""
+    state = RunState(name="r")
+    places = (RankPlace(0, 0),)
+    state.apply(Stamped(10.0, RunCreated("r", "r", "box", PlanSummary("", "", "torchrun", "t.py")), 1))
+    state.apply(Stamped(10.0, AttemptStarted(1, "launch", 1, places), 2))
+    state.apply(Stamped(10.0, RankChanged(1, 0, RankPhase.RUNNING, 0, 7), 3))
+    state.apply(Stamped(14.0, RankTick((RankSample(0, 7, step=2, step_s=0.5),))))
+    last = TrainingSample(0, 15.0, step=10, sources={"step": "output: step {step}"})
+    samples = (RankSample(0, 7, step=2, step_s=0.5),)
+    state.apply(Stamped(15.0, RankChanged(1, 0, RankPhase.KILLED, 0, 7, None, "SIGSEGV"), 4))
+    state.apply(Stamped(15.0, AttemptEnded(1, Outcome.FAILED, last=samples, training=(last,)), 5))
+    state.apply(Stamped(15.0, RunEnded(RunPhase.FAILED, 1, "rank 0 died of SIGSEGV"), 6))
+    text = describe(state, 20.0)
+    assert "  step 10  " in text.splitlines()[0]
+    assert "training, last values: step 10" in text
 
 
 async def test_samples_that_stop_coming_are_not_shown_as_of_now() -> None:

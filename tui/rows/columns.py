@@ -237,7 +237,7 @@ STEP = _sampled("step", "steps", "optimizer steps since the process began, not t
                 lambda sample: sample.step, or_na, "")  # fmt: skip
 PACE = _sampled("pace", "s/step", "mean time of a step", 6, 5, lambda sample: sample.step_s, step_short, "")
 RSS = _sampled("rss", "RSS", "resident memory", 5, 9, lambda sample: sample.rss_bytes, size_short, "")
-WAIT = _sampled("wait", "wait", "share of time that it waits for other ranks in collectives, %", 4, 7,
+WAIT = _sampled("wait", "wait", "share of the last minute that it waited for other ranks in collectives, %", 4, 7,
                 lambda sample: sample.wait_percent, percent)  # fmt: skip
 LOG = _sampled("log", "log", "how long ago it wrote its last line to its log", 4, 19,
                lambda sample: sample.log_age_s, duration_short)  # fmt: skip
