@@ -165,7 +165,6 @@ async def test_connections_that_say_nothing_make_room_for_others(monkeypatch: py
         (first, _), *_ = [await held.enter_async_context(connected(run)) for _ in range(60)]
         assert await shown_the_door(first)
         assert (await run.send(Signal("s", "CONT", (99,)))).id == "s", "others are served"
-        assert run.agent.server.viewers < 40
         assert run.state.phase is RunPhase.RUNNING
 
 
