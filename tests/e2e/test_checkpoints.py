@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from doubles.fake_runner import FakeRunners
+from doubles.served import doubled, own_directories, planned, served
 
-from .runs import EXAMPLES, Run, World, kill
+from distui.runners import clock
+from distui.runners.agent.checkpoint_watch import CheckpointWatch
+from distui.runners.model import CheckpointSaved
+
+from .runs import Run, World
 
 pytestmark = pytest.mark.torch
 
@@ -55,24 +62,9 @@ if rank == 0:
 dist.barrier()
 """
 
-DIES = f"""{TRAINS}
-step()
-class Bomb(torch.nn.Module):
-    def __reduce__(self):
-        os.kill(os.getpid(), 9)
-if rank == 0:
-    torch.save({{"model": model.state_dict(), "bomb": Bomb()}}, "step-1.pt")
-dist.barrier()
-"""
-
 
 def checkpoints(run: Run) -> list[dict[str, Any]]:
     return [event["checkpoint"] for event in run.of("CheckpointSaved")]
-
-
-def launched(world: World, text: str, ranks: int) -> Run:
-    script = world.script("train.py", text)
-    return world.run("launch", "ddp", "--nproc-per-node", str(ranks), "--restarts", "0", "--", script)
 
 
 def by_name(saved: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -81,7 +73,8 @@ def by_name(saved: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.real
 def test_saves_are_reported_with_step_and_size(world: World) -> None:
-    run = launched(world, SAVES, 2)
+    script = world.script("train.py", SAVES)
+    run = world.run("launch", "ddp", "--nproc-per-node", "2", "--restarts", "0", "--", script)
     assert run.wait() == 0, run.describe() + run.distui("logs").out
     saved = by_name(checkpoints(run))
     assert saved.pop("step-1.pt")["complete"] is False, "nothing was written"
@@ -110,53 +103,53 @@ def test_saves_are_reported_with_step_and_size(world: World) -> None:
     assert f"by torch.save, {world.work}" in run.distui("status").out
 
 
-@pytest.mark.long
-def test_a_save_that_its_rank_did_not_survive_is_torn(world: World) -> None:
-    run = launched(world, DIES, 1)
-    assert run.wait() != 0
-    (torn,) = checkpoints(run)
-    assert torn["complete"] is False
-    assert (Path(torn["path"]).name, torn["step"], torn["rank"]) == ("step-1.pt", 1, 0)
-    found = {finding["id"]: finding for finding in run.status()["findings"]}
-    assert found["checkpoint-torn"]["rank"] == 0
-    assert "step-1.pt is incomplete" in found["checkpoint-torn"]["text"]
+def report(path: Path, **more: object) -> str:
+    """A line that the hook of a rank writes about a save."""
+    return json.dumps({"path": str(path), "source": "torch.save", "begin": clock.now(), **more}) + "\n"
 
 
-@pytest.mark.long
-def test_an_agent_that_comes_later_reports_each_once(world: World) -> None:
-    args = ("--steps", "100000", "--step-delay", "0.05", "--checkpoint-every", "10")
-    words = ("launch", "ddp", "--nproc-per-node", "1", "--", str(EXAMPLES / "chargpt.py"), *args)
-    run = world.run(*words)
-    run.eventually(lambda status: status["checkpoint"] and status["checkpoint"]["saved"] >= 2)
-    kill(run.agent_pid())
-    before = len(checkpoints(run))
-    run.eventually(lambda status: status["checkpoint"]["saved"] > before + 1)
-    run.stop().fine()
-    saved = checkpoints(run)
-    steps = [each["step"] for each in saved]
-    assert steps == sorted(set(steps)), steps
-    assert all(step % 10 == 0 for step in steps[:-1])  # the last one is saved on SIGTERM
-    assert {each["count"] for each in saved} == set(steps)
+async def test_a_save_that_its_rank_did_not_survive_is_torn(tmp_path: Path) -> None:
+    async with doubled(nproc_per_node=1, restart_limit=0) as (run, runners):
+        await run.hooked()
+        path = tmp_path / "step-1.pt"
+        path.write_bytes(b"half")
+        runners.newest.writes(0, report(path, state="began", count=1, step=1), "saves")
+        runners.newest.exits(0, -9)
+        await run.until(lambda state: state.phase.ended)
+        (torn,) = [event.checkpoint for event in run.all_of(CheckpointSaved)]
+        assert (torn.path, torn.complete, torn.step, torn.rank) == (str(path), False, 1, 0)
 
 
-@pytest.mark.long
-def test_a_folder_is_watched_where_no_hook_reports(world: World) -> None:
-    text = """
-import pathlib, sys, time
-folder = pathlib.Path(sys.argv[sys.argv.index("--save_dir") + 1])
-(folder / "checkpoint-5").mkdir(parents=True)
-(folder / "checkpoint-5" / "model.safetensors").write_bytes(bytes(1000))
-(folder / "notes.txt").write_text("x")
-(folder / "step-6.pt.tmp").write_bytes(bytes(10))
-time.sleep(10000)
-"""
-    script = world.script("saves.py", text)
-    old = world.work / "out" / "checkpoint-1"
-    old.mkdir(parents=True)
-    os.utime(old, (1, 1))  # of an earlier run
-    run = world.run("exec", "--", sys.executable, "-u", script, "--save_dir", "out")
-    run.eventually(lambda status: status["checkpoint"])
-    (saved,) = checkpoints(run)
-    assert saved["path"] == str(world.work / "out" / "checkpoint-5")
-    assert (saved["step"], saved["size"], saved["source"]) == (5, 1000, "folder")
-    run.stop().fine()
+async def test_an_agent_that_comes_later_reports_no_save_again(tmp_path: Path) -> None:
+    async with doubled(nproc_per_node=1) as (run, runners):
+        await run.hooked()
+        for step in (10, 20):
+            path = tmp_path / f"step-{step}.pt"
+            path.write_bytes(b"whole")
+            about = path.stat()
+            file = (about.st_dev, about.st_ino, about.st_size)
+            done = report(path, state="done", end=clock.now(), count=step, step=step, file=file)
+            runners.newest.writes(0, done, "saves")
+            await asyncio.sleep(30.0)
+        later = asyncio.create_task(CheckpointWatch(run.agent.served).run())
+        await asyncio.sleep(30.0)
+        later.cancel()
+        assert [event.checkpoint.step for event in run.all_of(CheckpointSaved)] == [10, 20]
+
+
+async def test_a_folder_is_watched_where_no_hook_reports() -> None:
+    with own_directories() as base:
+        script, old, new = base / "train.py", base / "out/checkpoint-1", base / "out/checkpoint-5"
+        script.write_text("import torch\n")
+        old.mkdir(parents=True)
+        os.utime(old, (1, 1))  # of an earlier run
+        async with served(*planned(script, "--save_dir", str(base / "out")), FakeRunners()) as run:
+            await run.hooked()
+            new.mkdir()
+            for path, size in ((new / "model.safetensors", 1000), (base / "out/step-6.pt.tmp", 10)):
+                path.write_bytes(bytes(size))
+                os.utime(path, (clock.now(), clock.now()))
+            os.utime(new, (clock.now(), clock.now()))
+            await run.until(lambda state: state.checkpoints)
+            (saved,) = [event.checkpoint for event in run.all_of(CheckpointSaved)]
+            assert (saved.path, saved.step, saved.size, saved.source) == (str(new), 5, 1000, "folder")
