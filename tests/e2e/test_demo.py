@@ -96,20 +96,6 @@ def test_make_demo_shows_restarts_leaves_and_comes_back(world: World) -> None:
 
 
 @pytest.mark.long
-def test_demo_without_a_terminal_prints_the_same_as_text_until_the_end(world: World) -> None:
-    done = world.distui("demo", "--steps", "30").fine()
-    assert "step" in done.out
-    assert "succeeded" in done.err
-    assert "every rank ended with exit code 0" in done.err
-    assert "2 ranks" in done.err
-    run = demo_of(world)
-    assert [(rank["state"], rank["step"]) for rank in run.status()["ranks"]] == [("succeeded", 30)] * 2
-    said = run.distui("status").fine().out
-    assert "step 30" in said.splitlines()[0], "the last step stays"
-    assert "ms/step n/a" not in said
-
-
-@pytest.mark.long
 def test_the_hang_of_the_demo_is_found_and_a_restart_goes_on(world: World) -> None:
     world.distui("demo", "--hang", "--detach", "--steps", "100000").fine()
     run = demo_of(world)
