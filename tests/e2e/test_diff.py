@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import json
@@ -12,10 +13,12 @@ from typing import Any
 
 import pytest
 from archives import unpack
+from doubles.served import doubled
+from each import for_each
 
-from distui.runners.model import Outcome
+from distui.runners.model import AttemptEnded, Outcome
 
-from .runs import DISTUI, Run, World, gone, until
+from .runs import DISTUI, Run, World, until
 from .screen import Screen
 from .written import Attempt, write
 
@@ -282,38 +285,16 @@ def test_a_record_that_is_hurt_costs_what_was_in_it(written: Run, tmp_path: Path
         shutil.copytree(tmp_path / "whole", written.path)
 
 
-def screen_of(world: World, *words: str, columns: int = 120, rows: int = 40) -> Screen:
-    return Screen((DISTUI, *words), world.env, world.work, columns, rows)
-
-
 @pytest.mark.long
 def test_curves_over_each_other(runs: Runs) -> None:
-    for columns, rows, more in ((80, 24, ()), (200, 60, ()), (100, 30, ("--ascii",))):
-        screen = screen_of(
-            runs.world, "attach", "night", "--compare", "second", *more, columns=columns, rows=rows
-        )
-        with contextlib.closing(screen):
-            parts = ("since the start", "step time  A", "night and second")
-            text = screen.until(lambda text: all(part in text for part in parts))  # noqa: B023
-            assert text.isascii() or not more
-            screen.press("x")
-            screen.until(lambda text: "step 0" in text and "since the start" not in text)
-            screen.press("c")
-            screen.until("numbers")
-            screen.press("a")
-            screen.press("G")
-            screen.until("node 0 ranks")
-            screen.press("escape")
-            screen.until(lambda text: "night and second" not in text)
-            screen.press("q")
-            assert screen.ended() == 0
-
-
-@pytest.mark.long
-def test_an_attempt_over_its_run_and_what_is_no_run(runs: Runs) -> None:
-    screen = screen_of(runs.world, "attach", "night")
-    try:
-        screen.until("what happened")
+    words = (DISTUI, "attach", "night", "--compare", "second")
+    with contextlib.closing(Screen(words, runs.world.env, runs.world.work, 80, 24)) as screen:
+        parts = ("since the start", "step time  A", "night and second")
+        screen.until(lambda text: all(part in text for part in parts))
+        screen.press("x")
+        screen.until(lambda text: "step 0" in text and "since the start" not in text)
+        screen.press("escape")
+        screen.until(lambda text: "night and second" not in text)
         screen.press(":", *"compare @1", "enter")
         screen.until(lambda text: "night@1" in text and "night@2" in text and "since the start" in text)
         screen.press("escape")
@@ -324,30 +305,20 @@ def test_an_attempt_over_its_run_and_what_is_no_run(runs: Runs) -> None:
         screen.until(lambda text: "no run 'nope'" not in text.lower())
         screen.press("q")
         assert screen.ended() == 0
-    finally:
-        screen.close()
 
 
-@pytest.mark.long
-def test_the_last_values_are_those_of_the_last_line(world: World) -> None:
-    """Also where no second comes that would keep them, and where the loss is no number: no metric has that."""
-    ends = "import time\nfor step in range(3):\n    print(f'step {step} loss 0.5', flush=True)\n    time.sleep(1.2)\n"
-    losses = {"sound": "0.25", "broken": "nan"}
-    runs = [
-        world.execute(f"{ends}print('step 77 loss {loss}')\n", name=name) for name, loss in losses.items()
-    ]
-    for run in runs:
-        assert run.wait() == 0
-        assert gone(run.agent_pid())
-    document = world.distui("diff", "sound", "broken", "--json").fine().json()
-    (numbers,) = [part for part in document["sections"] if part["name"] == "numbers"]
-    rows = {row["name"]: row for row in numbers["rows"]}
-    assert rows["training step, last"]["values"] == [77, 77]
-    loss = rows["loss, last"]
-    assert (loss["a"], loss["b"], loss["values"], loss["ratio"]) == ("0.25", "NaN", [0.25, None], None)
-    assert "loss, last" in world.distui("diff", "broken").fine().out
-    kept = {
-        each["metric"]: each
-        for each in world.distui("metrics", "sound", "train", "--json").fine().json()["series"]
-    }
-    assert (kept["train.step"]["last"], kept["train.loss"]["last"]) == (77, 0.25)
+@for_each("loss, value, not_finite", [("0.25", 0.25, {}), ("nan", None, {"loss": "nan"})])
+async def test_the_last_values_are_those_of_the_last_line(
+    loss: str, value: float | None, not_finite: dict[str, str]
+) -> None:
+    """Also where no second comes that would keep them, and where the loss is no number."""
+    async with doubled(nproc_per_node=1) as (run, runners):
+        await run.hooked()
+        for step in range(3):
+            runners.newest.writes(0, f"step {step} loss 0.5\n")
+            await asyncio.sleep(1.2)
+        runners.newest.writes(0, f"step 77 loss {loss}\n")
+        runners.newest.finishes()
+        await run.until(lambda state: state.phase.ended)
+        (last,) = run.all_of(AttemptEnded)[0].training
+        assert (last.step, last.loss, last.not_finite) == (77, value, not_finite)
