@@ -219,43 +219,6 @@ def test_a_change_that_cannot_start_is_taken_back(world: World) -> None:
     assert (found["A"], found["MY_TOKEN"], found.get("B")) == ("1", "old", None)
 
 
-@pytest.mark.torch
-@pytest.mark.long
-def test_ranks_that_torch_cannot_start_are_a_failed_attempt(world: World) -> None:
-    program = world.work / "prog"
-    program.write_text("#!/bin/sh\nwhile :; do sleep 0.1; done\n")
-    program.chmod(0o755)
-    run = world.run(
-        "launch",
-        "ddp",
-        "--nproc-per-node",
-        "2",
-        "--no-python",
-        "--grace",
-        "1",
-        "--",
-        str(program),
-        "--token",
-        "ARGSEC",
-    )
-    assert run.wait("running") == 0
-    runner = run.runner_pid()
-    program.chmod(0o644)
-    restarting = world.start("restart", run.id, "--yes", "--env", "A=2")
-    assert until(lambda: b"EnvironmentRestored" in run.file("runner.jsonl"))
-    program.chmod(0o755)
-    _, err = restarting.communicate(timeout=HANG_S)
-    assert b"the change of A is taken back" in err, err
-    status = run.eventually(lambda now: now["state"] == "running")
-    assert (status["attempts"][1]["outcome"], run.runner_pid()) == ("failed", runner)
-    assert "Permission denied" in status["attempts"][1]["text"]
-    for one in status["ranks"]:
-        assert "A" not in environ(one["pid"])
-        assert b"ARGSEC" in Path(f"/proc/{one['pid']}/cmdline").read_bytes(), (
-            "what plan.json hides is handed on"
-        )
-
-
 def test_too_few_files_are_said_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (24, 24))
     with without_agent():
