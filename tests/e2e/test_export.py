@@ -234,29 +234,6 @@ def test_replay_of_what_is_no_bundle_is_a_sentence(world: World, monkeypatch: py
         assert os.listdir(folder) == [], kind
 
 
-@pytest.mark.long
-def test_a_bundle_of_another_name_is_replayed(world: World, elsewhere: World) -> None:
-    run = noisy(world)
-    run.distui("export", "run.tgz").fine()
-    replayed(elsewhere, world.work / "run.tgz")
-    replayed(elsewhere, (world.work / "run.tgz").rename(world.work / "notes.txt"))
-
-
-def replayed(world: World, file: Path) -> None:
-    """Open a bundle of `noisy` in the cockpit, look at its log, and leave."""
-    screen = Screen((DISTUI, "replay", str(file)), world.env, world.work, 120, 40)
-    try:
-        screen.until("FAILED")
-        screen.press("3")
-        screen.until("line 9 ")
-        screen.press("q")
-        assert screen.ended() == 0
-    finally:
-        screen.close()
-    assert b"Traceback" not in screen.written
-    assert not list(world.runs.glob("*")), "nothing is left of a replay"
-
-
 def forged(source: Path, target: Path, change: Callable[[str, bytes], bytes]) -> Path:
     """A bundle whose files are changed, with a manifest that knows of it."""
     files = {name: change(name, data) for name, data in contents(source).items()}
@@ -297,31 +274,6 @@ def test_a_bundle_of_lines_too_deep(world: World, elsewhere: World) -> None:
     assert "line 9 " in elsewhere.distui("logs", str(file)).fine().out
     diagnosed = elsewhere.distui("diagnose", str(file))
     assert (diagnosed.code, "Traceback" in diagnosed.out + diagnosed.err) == (1, False), diagnosed.err
-
-
-@pytest.mark.long
-def test_a_bundle_of_two_hundred_thousand_findings(world: World, elsewhere: World) -> None:
-    """Of findings some are kept."""
-    run = noisy(world)
-    run.distui("export", "out.tar.gz").fine()
-
-    def flood(name: str, data: bytes) -> bytes:
-        if name != "journal.jsonl":
-            return data
-        head, last = data.rstrip(b"\n").rsplit(b"\n", 1)
-        stamped = json.loads(last)
-        lines = (
-            json.dumps({**stamped, "seq": stamped["seq"] + at, "event": {"type": "FindingRaised", "finding": {
-                "id": f"f{at}", "severity": "error", "text": f"finding {at} " + "x" * 150}}}).encode()
-            for at in range(200_000)
-        )  # fmt: skip
-        return b"\n".join((head, *lines, b""))
-
-    file = forged(world.work / "out.tar.gz", world.work / "flood", flood)
-    for verb in ("status", "diagnose"):
-        done = elsewhere.distui(verb, str(file))
-        assert "Traceback" not in done.err
-    assert len(elsewhere.distui("status", str(file), "--json").json()["findings"]) <= 2000
 
 
 @pytest.mark.parametrize("name", ["run.json", "journal.jsonl"])
