@@ -21,27 +21,9 @@ fcntl.flock(lock, fcntl.LOCK_EX)
 """
 
 
-ASKS = """
-import os, time, filelock
-
-if os.environ["RANK"] == "1":
-    while not os.path.exists("held"):
-        time.sleep(0.01)
-with filelock.FileLock("build.lock"):
-    open("held", "w").close()
-    time.sleep(600)
-"""
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        pytest.param(WAITS, id="flock", marks=pytest.mark.real),
-        pytest.param(ASKS, id="filelock", marks=pytest.mark.long),
-    ],
-)
-def test_who_waits_for_a_lock_is_told_with_its_holder(world: World, script: str) -> None:
-    script = world.script("job.py", script)
+@pytest.mark.real
+def test_who_waits_for_a_lock_is_told_with_its_holder(world: World) -> None:
+    script = world.script("job.py", WAITS)
     run = world.run("launch", "ddp", "--nproc-per-node", "2", "--detach", "--", script)
     words = "waiting for the lock on build.lock, which rank 0 holds (rank 1)"
     run.eventually(lambda now: now["no_step_yet"] == words)
