@@ -1,4 +1,4 @@
-"""`--log-cap` with ranks that really write too much: the file is held, and every reader names what is left out."""
+"""`--log-cap` with a command that really writes too much."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .runs import Run, World, until
+from .runs import World, until
 
 CAP = 16 << 20
 CHATTY = """\
@@ -31,30 +31,6 @@ def held(path: Path) -> bool:
     return path.exists() and path.stat().st_size > 600_000 * 96 and path.stat().st_blocks * 512 <= CAP
 
 
-def checked(world: World, run: Run) -> None:
-    """What every reader says of the log of a rank that was capped, and that the rank writes on."""
-    path = run.path / "node-0/attempt-001/rank-0.out"
-    assert until(lambda: held(path)), (os.stat(path), run.describe())
-    gap = json.loads(path.with_name("rank-0.out.gap").read_bytes())
-    (world.work / "go").touch()
-    assert run.wait() == 0
-    tail = world.distui("logs", run.id, "-n", "2", "--stream", "out").fine().out
-    assert "the last line of all" in tail
-    assert "after the cap" in tail
-    text = world.distui("logs", run.id, "--stream", "out").fine().out
-    lines = text.splitlines()
-    assert "\0" not in text
-    assert sum("left out: not kept" in line for line in lines) == 1
-    numbers = [int(line.split("line ")[1].split()[0]) for line in lines if "line 0" in line]
-    assert numbers == sorted({*range(1, gap["begin"] // 96 + 1), *range(gap["end"] // 96 + 1, 600_001)})
-    dropped = gap["begin"] // 96 + 7
-    assert world.distui("logs", run.id, "--grep", f"line {dropped:08d}").out == ""
-    assert "line 00599999" in world.distui("logs", run.id, "--grep", "line 00599999").fine().out
-    bundle = world.work / "bundle.tar.gz"
-    world.distui("export", run.id, str(bundle), "--logs", "64").fine()
-    assert "after the cap" in world.distui("logs", str(bundle), "-n", "1", "--stream", "out").fine().out
-
-
 def settings(world: World, text: str) -> Path:
     path = world.config / "distui/settings.toml"
     path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -64,15 +40,29 @@ def settings(world: World, text: str) -> Path:
 
 @pytest.mark.long
 def test_a_command_that_writes_58_megabytes_under_the_cap_of_the_settings(world: World) -> None:
+    """Every reader names what is left out, and the command writes on."""
     settings(world, '[logs]\ncap = "16MiB"\n')
-    checked(world, world.execute(CHATTY, name="chatty"))
-
-
-@pytest.mark.torch
-@pytest.mark.long
-def test_a_rank_of_torchrun_that_does(world: World) -> None:
-    script = world.script("chatty.py", CHATTY)
-    checked(world, world.run("launch", "ddp", "--nproc-per-node", "1", "--log-cap", "16MiB", "--", script))
+    run = world.execute(CHATTY, name="chatty")
+    path = run.path / "node-0/attempt-001/rank-0.out"
+    assert until(lambda: held(path)), (os.stat(path), run.describe())
+    gap = json.loads(path.with_name("rank-0.out.gap").read_bytes())
+    (world.work / "go").touch()
+    assert run.wait() == 0
+    tail = run.distui("logs", "-n", "2", "--stream", "out").fine().out
+    assert "the last line of all" in tail
+    assert "after the cap" in tail
+    text = run.distui("logs", "--stream", "out").fine().out
+    lines = text.splitlines()
+    assert "\0" not in text
+    assert sum("left out: not kept" in line for line in lines) == 1
+    numbers = [int(line.split("line ")[1].split()[0]) for line in lines if "line 0" in line]
+    assert numbers == sorted({*range(1, gap["begin"] // 96 + 1), *range(gap["end"] // 96 + 1, 600_001)})
+    dropped = gap["begin"] // 96 + 7
+    assert run.distui("logs", "--grep", f"line {dropped:08d}").out == ""
+    assert "line 00599999" in run.distui("logs", "--grep", "line 00599999").fine().out
+    bundle = world.work / "bundle.tar.gz"
+    run.distui("export", str(bundle), "--logs", "64").fine()
+    assert "after the cap" in world.distui("logs", str(bundle), "-n", "1", "--stream", "out").fine().out
 
 
 def test_a_cap_is_a_size_of_sixteen_megabytes_or_more(world: World) -> None:
