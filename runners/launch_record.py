@@ -59,11 +59,11 @@ class GitState(Struct, frozen=True, omit_defaults=True):
 def git_state(folder: str, seconds: float = GIT_SECONDS) -> GitState | None:
     """Of the repository around a folder; None without one, without git, or where git refuses."""
     deadline = clock.monotonic() + seconds
-    head = _git(folder, ("rev-parse", "HEAD"), deadline)
+    head = git_output(folder, ("rev-parse", "HEAD"), deadline)
     if head is None:
         return None
     commit = head.decode("ascii", "replace").strip()
-    branch = _git(folder, ("symbolic-ref", "--quiet", "--short", "HEAD"), deadline) or b""
+    branch = git_output(folder, ("symbolic-ref", "--quiet", "--short", "HEAD"), deadline) or b""
     words = (
         "diff",
         "--no-ext-diff",
@@ -73,15 +73,15 @@ def git_state(folder: str, seconds: float = GIT_SECONDS) -> GitState | None:
         "HEAD",
         "--",
     )
-    changes = _git(folder, words, deadline, top=True)
+    changes = git_output(folder, words, deadline, top=True)
     name = branch.decode("utf-8", "replace").strip()
     if changes is None:
         return GitState(commit, name)
-    digest = hashlib.sha256(changes).hexdigest()[:DIGITS] if changes else ""
+    digest = hashlib.sha256(changes[:MOST_DIFF]).hexdigest()[:DIGITS] if changes else ""
     return GitState(commit, name, bool(changes), digest)
 
 
-def _git(folder: str, words: Sequence[str], deadline: float, top: bool = False) -> bytes | None:
+def git_output(folder: str, words: Sequence[str], deadline: float, top: bool = False) -> bytes | None:
     """What git prints; None where it fails or is too slow. `top`: of the whole repository, not of the folder."""
     env = {name: value for name, value in os.environ.items() if name not in _PLACED} | _QUIET
     try:
@@ -99,7 +99,7 @@ def _git(folder: str, words: Sequence[str], deadline: float, top: bool = False) 
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         return None
-    return None if process.returncode else out[:MOST_DIFF]
+    return None if process.returncode else out
 
 
 # --- fingerprints: whether two secrets differ, without either of them ---

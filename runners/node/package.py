@@ -17,7 +17,6 @@ import io
 import os
 import shlex
 import shutil
-import subprocess
 import tarfile
 import tempfile
 import zipfile
@@ -27,7 +26,9 @@ from pathlib import Path
 
 from ...presets import trusted_files
 from ...presets.trusted_files import private_folder
+from .. import clock
 from ..errors import RunError
+from ..launch_record import git_output
 from ..wire.ssh import HostError, Way, call
 from . import wheels
 
@@ -203,11 +204,10 @@ def everything(root: Path) -> Iterator[Path]:
 def code(root: Path) -> Iterator[Path]:
     """A working directory's files: of a git checkout what git would keep, else all but LEFT_OUT."""
     yield root
-    listed = subprocess.run(
-        ["git", "-C", str(root), "ls-files", "-coz", "--exclude-standard"], capture_output=True, check=False
-    )
-    if listed.returncode == 0:
-        names = [name for name in listed.stdout.decode("utf-8", "surrogateescape").split("\0") if name]
+    words = ("ls-files", "-coz", "--exclude-standard")
+    listed = git_output(str(root), words, clock.monotonic() + SEND_SECONDS)
+    if listed is not None:
+        names = [name for name in listed.decode("utf-8", "surrogateescape").split("\0") if name]
         yield from (path for name in names if (path := root / name).exists() or path.is_symlink())
         return
     for path in sorted(root.rglob("*")):
