@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import functools
 import os
 import platform
 import stat
@@ -220,6 +221,7 @@ def start_ticks(pid: int) -> int | None:
     return None if stat is None or stat.state in ("Z", "X") else stat.started
 
 
+@functools.cache
 def boot_id() -> str:
     """Of this machine since it was booted; "" on a system that has none, on which no run can be. Raises OSError."""
     try:

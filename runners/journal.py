@@ -328,9 +328,11 @@ class Chronicle:
         return self.state.seq > 0
 
     def _snap(self) -> None:
-        """Write the fold beside the journal where that has grown by much; on a full disk the old one stays."""
+        """Write the fold beside the journal where that has grown by much, or the run has ended: lists read it then, and
+        no journal. On a full disk the old one stays."""
         kept = self.kept
-        if kept.seq - self._snapped < snapshot.EVERY or not self.journal.sound or not snapshot.fold_id():
+        is_early = kept.seq - self._snapped < snapshot.EVERY and not kept.phase.ended
+        if is_early or not self.journal.sound or not snapshot.fold_id():
             return
         summed = self.journal.sum(self._summed)
         if summed is None or kept.seq != self.journal.seq or not kept.run:

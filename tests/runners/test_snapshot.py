@@ -92,6 +92,24 @@ def test_what_is_read_with_it_is_what_is_read_without_it(tmp_path: Path) -> None
     assert len(short.events) == len(events(20))
 
 
+def test_of_a_run_that_has_ended_no_event_is_folded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However few there are; and a run that goes on after its end is read to its new end."""
+    monkeypatch.setattr(snapshot, "EVERY", 2000)
+    chronicle = Chronicle(tmp_path)
+    for at, event in enumerate((*events(2), RunEnded(RunPhase.FAILED, 1, "failed"))):
+        chronicle.emit(event, at=float(at))
+    whole = read_history(tmp_path, RUN, whole=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(RunState, "apply", lambda *_: pytest.fail("an event is folded"))
+        assert read_history(tmp_path, RUN).state == whole.state
+    chronicle.emit(RunCreated(RUN.run, "minigpt", "here", PlanSummary("ddp", "ddp", "torchrun", "t.py")))
+    chronicle.emit(RunnerLost(1, "lost"))
+    chronicle.journal.close()
+    assert read_history(tmp_path, RUN).state.phase is RunPhase.STARTING
+
+
 def test_reading_writes_nothing(tmp_path: Path) -> None:
     written(tmp_path)
     (tmp_path / snapshot.NAME).unlink()
