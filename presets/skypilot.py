@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from types import MappingProxyType, NoneType
 from typing import Any
 
 from . import model
@@ -79,6 +79,7 @@ CLOUDS = (
 )  # fmt: skip
 """With what an infra of release 0.14 begins (`sky.clouds`)."""
 
+KINDS = {str: "a text", int: "a number"}
 _COUNT = re.compile(r"\d+(?:\.\d+)?(?:\+|x)?")
 _ACCELERATOR = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*(?::\d+)?")
 _INFRA = re.compile(r"[A-Za-z0-9*][A-Za-z0-9_.@:*-]*(?:/[A-Za-z0-9_.@:*-]+){0,3}")
@@ -317,6 +318,9 @@ def own_task(documents: Sequence[Any], where: str) -> dict[str, Any]:
         raise PlanError(f"{where} has no run: there is nothing that distui could watch")
     if isinstance(config.get("secrets"), list):  # names of secrets that SkyPilot keeps, without values
         config["secrets"] = dict.fromkeys(config["secrets"])
+    for key, kind in (("name", str), ("num_nodes", int), ("setup", str)):
+        if not isinstance(config.get(key), (kind, NoneType)):
+            raise PlanError(f"{where}: {key} is {model.show(config[key])}, and has to be {KINDS[kind]}")
     for key in ("resources", "file_mounts", "envs", "secrets"):
         if config.get(key) is not None and not isinstance(config[key], Mapping):
             raise PlanError(f"{where}: {key} is no mapping, and distui has to add to it")
@@ -341,9 +345,17 @@ def wrap(
     if wish.setup:
         made["setup"] = wish.setup
     made["file_mounts"] = {**(made.get("file_mounts") or {}), **wish.mounts, **cargo.mounts}
-    if env:
-        plain = {key: value for key, value in env.items() if not holds_secret(key, value)}
-        made["envs"] = {**(made.get("envs") or {}), **plain}
+    plain = {key: value for key, value in env.items() if not holds_secret(key, value)}
+    envs = {**(made.get("envs") or {}), **plain}
+    unset = [name for name, value in envs.items() if value is None]
+    for name in unset:
+        if name not in env.keys() | cargo.secrets:
+            raise PlanError(
+                f"envs.{name} has no value, and SkyPilot refuses such a task: add --env {name}=VALUE"
+            )
+        del envs[name]  # it goes as a secret
+    if envs or "envs" in made:
+        made["envs"] = envs
     if cargo.secrets:
         made["secrets"] = {**(made.get("secrets") or {}), **cargo.secrets}
     made["run"] = cargo.command

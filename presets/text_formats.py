@@ -334,6 +334,10 @@ def _build(events: Iterable[Event], scalar: Callable[[Event], object]) -> list[M
     return builder.documents
 
 
+_CORE = "tag:yaml.org,2002:"
+"""What `!!` stands for in YAML."""
+
+
 def read_yaml(text: str) -> list[MarkupNode]:
     """The documents of a YAML text. Raises Unreadable, and PresetError where there is no parser."""
     try:
@@ -353,8 +357,18 @@ def read_yaml(text: str) -> list[MarkupNode]:
             return event.value
         return event.value if _is_large(value) else value
 
+    def plain_events() -> Iterator[Any]:
+        for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+            tag = getattr(event, "tag", None)
+            if tag not in (None, "!") and tag not in yaml.SafeLoader.yaml_constructors:
+                raise Unreadable(
+                    event.start_mark.line + 1,
+                    f"has the tag {tag.replace(_CORE, '!!')}, which programs refuse to read",
+                )
+            yield event
+
     try:
-        return _build(yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)), scalar)
+        return _build(plain_events(), scalar)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise Unreadable(line, f"is not valid YAML: {error.reason}") from None
@@ -456,7 +470,7 @@ def decode_toml(data: bytes, where: str) -> dict[str, Any]:
     return parse_toml(text, where)
 
 
-_TEXT = "tag:yaml.org,2002:str"
+_TEXT = f"{_CORE}str"
 _BREAKS = re.compile("[\\r\\x85\\u2028\\u2029]")
 
 

@@ -41,6 +41,7 @@ from .prepare import (
 )
 
 MOST_BYTES = 1 << 20
+MOST_NODES = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,6 +292,10 @@ def _number(asked: int | str | None, otherwise: Any) -> int:
     text = str(otherwise if asked is None else asked)
     if not text.isdecimal() or not int(text):
         raise PlanError(f"--nnodes {text}: a SkyPilot task of your own takes a number of nodes")
+    if int(text) > MOST_NODES:
+        raise PlanError(
+            f"num_nodes {text}: at most {MOST_NODES}; YAML reads 1:30 as 90, so write it without a colon"
+        )
     return int(text)
 
 

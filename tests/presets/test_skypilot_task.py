@@ -132,6 +132,13 @@ def test_the_users_own_choice_is_the_first_alternative() -> None:
     assert skypilot.resources(Resources(gpus="H100:8", any_of=places))["any_of"] == list(places)
 
 
+def test_a_variable_without_a_value_is_named_with_the_option() -> None:
+    task = {"envs": {"DATASET": None}, "run": "true"}
+    with pytest.raises(PlanError, match=r"envs\.DATASET has no value, .*: add --env DATASET=VALUE"):
+        skypilot.wrap(task, Resources(), None, CARGO, {})
+    assert skypilot.wrap(task, Resources(), None, CARGO, {"DATASET": "x"})["envs"] == {"DATASET": "x"}
+
+
 def test_options_hold_for_each_alternative_of_a_users_own_task() -> None:
     listed = [{"accelerators": "A100:8", "infra": "aws"}, {"accelerators": "H100:8"}]
     for key in ("any_of", "ordered"):
@@ -209,6 +216,8 @@ def test_options_win_over_a_users_own_task() -> None:
         ([{"name": "x"}], "has no run"),
         ([{"run": "a", "service": {}}], "has service"),
         ([{"run": "a", "envs": ["A=1"]}], "envs is no mapping"),
+        ([{"run": "a", "name": ["x"]}], "name is a list, and has to be a text"),
+        ([{"run": "a", "num_nodes": "two"}], 'num_nodes is "two", and has to be a number'),
     ],
 )
 def test_a_file_that_is_no_task(documents: list[Any], sentence: str) -> None:

@@ -258,6 +258,7 @@ def test_yaml_that_repeats_itself_without_end() -> None:
         (b"#" * (MOST_BYTES + 1), "is larger than 1 MiB"),
         (b"a: [\n", "is not valid YAML: "),
         (b"a: \x07\n", "is not valid YAML: "),
+        (b"a: !!python/object/apply:os.system [x]\n", "has the tag !!python/object/apply:os.system"),
         (b"a: 'x\n", "is not valid YAML: "),
         (b"\t- a\n", "is not valid YAML: "),
     ],
