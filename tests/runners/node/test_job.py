@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Iterator
@@ -36,12 +37,12 @@ def two() -> Iterator[Cluster]:
 
 
 @pytest.mark.long
-async def test_the_life_of_two_nodes(two: Cluster) -> None:
+def test_the_life_of_two_nodes(two: Cluster) -> None:
     """A change of the environment acts on both and lasts; both outlive an agent, a runner and a rank."""
     for node in (0, 1):
         two.job(node, DATASET=f"/data/{node}", HF_TOKEN=f"hf_{node}")
     two.steps(1)
-    answers = await two.restart(0, 1, OMP_NUM_THREADS="4")
+    answers = asyncio.run(two.restart(0, 1, OMP_NUM_THREADS="4"))
     assert [answer.ok for answer in answers] == [True, True], answers
     two.steps(2)
 
