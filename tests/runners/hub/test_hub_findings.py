@@ -1,4 +1,4 @@
-"""What a hub says of ranks on two nodes: once, whatever becomes of the hub. test_hub_diagnosis.py has it with torch."""
+"""What a hub says of ranks on two nodes: once, whatever becomes of the hub."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from distui.presets.finding import Finding
+from distui.runners.diagnosis import nccl_facts
 from distui.runners.model import FindingCleared, FindingRaised, Restart, RunPhase, Stamped
 from distui.runners.state import RunState
 from distui.runners.wire.client import new_id
@@ -80,4 +81,30 @@ async def test_an_exception_on_the_second_node_is_told_of_that_node_and_once(tra
     assert (found.id, found.rank, found.node) == ("died-exception", 1, 1)
     assert "host1" in state.end_text
     assert "label 1007" in state.end_text
+    assert [raised(trained.part_journal(node)) for node in (0, 1)] == [[], []]
+
+
+async def test_what_nccl_says_on_two_nodes_is_compared_by_the_hub_and_told_once(trained: Rehearsed) -> None:
+    async with trained.viewer() as viewer:
+        await viewer.until(stepping)
+        for node, version in ((0, "2.24.3+cuda12.8"), (1, "2.27.5+cuda12.9")):
+            head, comm = (
+                f"box{node}:7:7 [0] NCCL INFO",
+                f"comm 0x1 rank {node} nranks 2 cudaDev 0 nvmlDev 0",
+            )
+            text = f"{head} NCCL version {version}\n{head} ncclCommInitRank {comm} busId 1000 commId 0x7 - "
+            trained.runner(node).writes(0, f"{text}Init COMPLETE\n", "nccl")
+        state = await viewer.until(lambda state: state.findings)
+        (found,) = state.findings.values()
+        assert (found.id, found.node) == ("version-mismatch", None)
+        facts = nccl_facts.merge(
+            nccl_facts.decode(node.nccl) for node in state.nodes.values() if node.nccl is not None
+        )
+        (whole,) = facts.communicators
+        assert (whole.nranks, whole.hosts) == (2, {"box0": (0,), "box1": (1,)})
+        await trained.kill_hub()
+    async with trained.viewer() as viewer:
+        await asyncio.sleep(20.0)
+        await viewer.stop()
+    assert [one.id for one in raised(trained.journal())] == ["version-mismatch"]
     assert [raised(trained.part_journal(node)) for node in (0, 1)] == [[], []]

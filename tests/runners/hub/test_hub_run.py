@@ -30,7 +30,7 @@ from distui.runners.state import RunState
 from distui.runners.wire.client import new_id
 
 from .rehearsal import Rehearsed
-from .site import Site, Viewer, Whole, having, kill, until
+from .site import Site, Viewer, Whole, having, until
 
 OUT = "node-{0}/attempt-{1:03d}/rank-{0}.out"
 
@@ -139,14 +139,13 @@ async def restart(run: Whole, site: Site) -> None:
         await stopped(viewer, site)
 
 
-@pytest.mark.long
-async def test_a_node_agent_that_is_killed_is_back(site: Site) -> None:
-    run = Whole(site, site.script())
-    run.start()
+async def test_a_node_agent_that_is_killed_is_back(run: Rehearsed, site: Site) -> None:
+    await run.begin()
     async with run.viewer() as viewer:
         pids = {number: rank.pid for number, rank in (await viewer.until(running)).ranks.items()}
-        await kill(run.agent_pid(1))
+        await run.agents[1].killed()
         await viewer.until(lambda state: state.nodes[1].link is LinkState.LOST)
+        await run.begin_agent(1)
         state = await viewer.until(lambda state: state.nodes[1].link is LinkState.UP)
         assert {number: rank.pid for number, rank in state.ranks.items()} == pids
         assert "host1: the link is back" in [text for _, text in state.notices]
