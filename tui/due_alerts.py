@@ -46,7 +46,7 @@ class TerminalAlerts:
             return []
         self._judged = state.version, at
         host = platform.node()
-        notices = self._rules.judge(state, now)[:MOST]
+        notices = self._rules.judge(state, now, at)[:MOST]
         texts = [text_of(notice, state.name, host) for notice in notices]
         return [alert_bytes(text, os.environ, self._sequence) for text in texts]
 
@@ -63,7 +63,7 @@ class TerminalAlerts:
             self._sequence = configured.ways["terminal"].sequence
             self._rules = Rules(wanted_of([rules]))
             if not self._fresh:
-                self._rules.prime(state, now)
+                self._rules.prime(state, now, clock.monotonic())
 
 
 def ring(data: str) -> bool:

@@ -18,6 +18,7 @@ from ..host_processes import StartMode
 from ..journal import summarise
 from ..logs.follow import ask_window
 from ..model import RunCreated
+from ..notify import courier
 from ..notify.notifier import RunNotices
 from ..parts import first_of
 from ..run_directories import AGENT_FILE, Entry
@@ -191,6 +192,8 @@ class Agent:
             self.judging.resume()
         if self.notifier is not None:
             self.notifier.begin()
+            if self._mode is StartMode.START:
+                run.parts.once("notify-others", courier.start_for_others(self.launched.value))
         watchers = self._watchers()
         for name, watch in watchers.items():
             run.parts.start(name, watch)

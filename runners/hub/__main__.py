@@ -31,6 +31,7 @@ from ..model import (
     Stage,
     Stop,
 )
+from ..notify import courier
 from ..notify.notifier import RunNotices
 from ..parts import first_of, in_background
 from ..run_directories import Entry
@@ -121,6 +122,8 @@ class Hub:
         for node, grown in self.logs.kept_sizes().items():
             run.emit(grown, node=node)
         self._notifier.begin()
+        if self._mode is StartMode.START:
+            run.parts.once("notify-others", courier.start_for_others(os.environ.get))
         run.parts.start("own-logs", self._watch_logs)
         run.parts.start("diagnosis", self._judging.run)
         self._begin_cloud()

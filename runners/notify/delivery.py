@@ -1,13 +1,15 @@
 """Notices on their way: tried again with patience, held back where they are too many, and written down.
 
-`notices.jsonl` in the run directory has what became of each, so that no later agent sends it again. A notice whose try
-was under way when its agent died is not tried again: it may have arrived. None of this ever holds a run up.
+`notices.jsonl` in the run directory has what became of each, so that no later process sends it again. A notice whose
+try was under way when its process died is not tried again, as it may have arrived; one about the end of the run is. No
+limit but the number of tries holds for the end of a run. None of this ever holds a run up.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -33,9 +35,12 @@ MOST, WINDOW_S = 6, 600.0
 MOST_WAITING = 20
 """Notices of one way that wait for each other."""
 MOST_LINES = 5000
-"""Of the file; after those nothing is sent any more."""
-OPEN = ("due", "later")
-"""States in which a notice is tried again by the next agent."""
+"""Lines of the file after which only the end of the run is sent."""
+CAPPED = f"{FILE} has {MOST_LINES} lines: only the end of the run is sent from now on"
+MOST_READ = 4 * MOST_LINES
+"""Lines of a file, the newest ones, that are read: a damaged run may have any file."""
+GIVE_UP_S = 86400.0
+"""Age at which the end of a run is given up that no process has delivered."""
 
 
 class NoticeRecord(Struct, frozen=True, omit_defaults=True):
@@ -58,21 +63,49 @@ _records = msgspec.json.Decoder(NoticeRecord)
 
 def records(run_dir: Path) -> list[NoticeRecord]:
     """What became of the notices of a run, oldest first; lines that nobody understands are passed over."""
-    kept: list[NoticeRecord] = []
+    kept: deque[NoticeRecord] = deque(maxlen=MOST_READ)
     with contextlib.suppress(file_io.FileError):
         for _, line in file_io.lines(run_dir / FILE):
             record = file_io.decoded(_records, line)
             if record is not None:
                 kept.append(record)
-            if len(kept) >= MOST_LINES:
-                break
-    return kept
+    return list(kept)
+
+
+@dataclass(slots=True)
+class NoticeSummary:
+    """What became of one notice on one way."""
+
+    first: NoticeRecord
+    newest: NoticeRecord
+    tries: int = 0
+    failures: int = 0
+    notice: Notice | None = None
+
+    def is_open(self, now: float) -> bool:
+        """Whether it is still to be sent."""
+        age = now - self.newest.at
+        if self.newest.rule in LAST:
+            return self.newest.state in ("due", "later", "trying") and age < GIVE_UP_S
+        return self.newest.state in ("due", "later") and age < LATE_S
+
+
+def summaries(kept: Iterable[NoticeRecord]) -> list[NoticeSummary]:
+    """The notices on each way, in the order in which they were taken on."""
+    found: dict[tuple[str, str], NoticeSummary] = {}
+    for record in kept:
+        each = found.setdefault((record.way, record.key), NoticeSummary(record, record))
+        each.newest = record
+        each.tries += record.state == "trying"
+        each.failures += record.state in ("later", "failed")
+        each.notice = record.notice or each.notice
+    return list(found.values())
 
 
 Send = Callable[[str, Notice, Mapping[str, int]], Awaitable[tuple[Text, SendOutcome]]]
 """Tries a notice once on the way of that name; with what was left out, rule → count."""
 Report = Callable[[str, str], None]
-"""A way failed for good ("" once it works again): its name, and why."""
+"""A way does not work, also when it was tried again ("" once it works): its name, and why."""
 
 
 @dataclass(slots=True, eq=False)
@@ -80,8 +113,7 @@ class _Waiting:
     """A notice on its way."""
 
     notice: Notice
-    tries: int = 0
-    """That failed."""
+    failures: int = 0
     due: float = 0.0
     """When the next one is, by the monotonic clock."""
 
@@ -98,30 +130,27 @@ class Delivery:
         self._left_out: dict[str, Counter[str]] = {way: Counter() for way in self._ways}
         self._settled: set[tuple[str, str]] = set()
         """(way, key) of all that was taken on."""
-        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._lines = 0
+        self._patience_s: float | None = None
+        """See `leave`."""
 
-    def resume(self) -> set[str]:
-        """What an earlier agent has done: the keys of all notices; those that are still due go on their way."""
-        newest: dict[tuple[str, str], NoticeRecord] = {}
-        due: dict[tuple[str, str], Notice] = {}
-        for record in records(self._path.parent):
-            self._lines += 1
-            newest[record.way, record.key] = record
-            if record.notice is not None:
-                due[record.way, record.key] = record.notice
-        self._settled = set(newest)
-        for (way, key), record in newest.items():
-            if (
-                record.state in OPEN
-                and way in self._ways
-                and clock.now() - record.at < LATE_S
-                and (way, key) in due
-            ):
-                self._put(way, due[way, key])
-        return {key for _, key in newest}
+    @property
+    def is_open(self) -> bool:
+        """Whether a notice is still to be sent."""
+        return any(self._queues.values())
 
-    def offer(self, notices: Iterable[Notice], now: float) -> None:
+    def resume(self, take_open: bool = True) -> set[str]:
+        """Read what an earlier process has done; the keys of all notices. `take_open`: send what is still to be sent."""
+        kept, now = records(self._path.parent), clock.now()
+        self._lines, found = len(kept), summaries(kept)
+        for each in found:
+            way, key = each.newest.way, each.newest.key
+            self._settled.add((way, key))
+            if take_open and way in self._ways and each.notice is not None and each.is_open(now):
+                self._put(way, each.notice, each.failures)
+        return {each.newest.key for each in found}
+
+    def offer(self, notices: Iterable[Notice]) -> None:
         """Send these on every way whose rules have them on."""
         for notice in notices:
             for way, each in self._ways.items():
@@ -130,49 +159,68 @@ class Delivery:
                 if notice.minutes is not None and each.rules[notice.rule] != notice.minutes:
                     continue
                 self._settled.add((way, notice.key))
-                self._take(way, notice, now)
+                if notice.rule in LAST or self._may_send(way, notice):
+                    self._recent[way].append(clock.monotonic())
+                    self._write(way, notice, "due", notice=notice)
+                    self._put(way, notice)
 
-    def _take(self, way: str, notice: Notice, now: float) -> None:
-        recent = self._recent[way]
-        late = now - notice.at > LATE_S
-        last = notice.rule in LAST
-        many = len(recent) == MOST and now - recent[0] < WINDOW_S
-        waiting = len(self._queues[way]) >= MOST_WAITING
-        if late or ((many or waiting) and not last):
-            self._left_out[way][notice.rule] += not late
-            self._write(way, notice, "late" if late else "left-out")
-            return
-        recent.append(now)
-        self._write(way, notice, "due", notice=notice)
-        self._put(way, notice)
+    def _may_send(self, way: str, notice: Notice) -> bool:
+        """Whether no limit keeps it from being sent; else count it, and write down the first one of several."""
+        recent, left_out = self._recent[way], self._left_out[way]
+        if self._lines >= MOST_LINES:
+            self._report(way, CAPPED)
+            return False
+        if clock.now() - notice.at > LATE_S:
+            self._write(way, notice, "late")
+            return False
+        many = len(recent) == MOST and clock.monotonic() - recent[0] < WINDOW_S
+        if many or len(self._queues[way]) >= MOST_WAITING:
+            if not left_out:
+                self._write(way, notice, "left-out")
+            left_out[notice.rule] += 1
+            return False
+        return True
 
-    def _put(self, way: str, notice: Notice) -> None:
-        self._queues[way].append(_Waiting(notice))
+    def _put(self, way: str, notice: Notice, failures: int = 0) -> None:
+        self._queues[way].append(_Waiting(notice, failures))
         self._news[way].set()
-        task = self._tasks.get(way)
-        if task is None or task.done():
-            self._tasks[way] = asyncio.create_task(self._deliver(way))
+
+    async def run(self) -> None:
+        """Deliver on all ways. A try that is cancelled may have arrived: see `leave`."""
+        async with asyncio.TaskGroup() as group:
+            for way in self._ways:
+                group.create_task(self._deliver(way))
+
+    def leave(self, patience_s: float = math.inf) -> None:
+        """Have `run` return as soon as the next try of each way is further away than `patience_s`, or all is done."""
+        self._patience_s = patience_s
+        for news in self._news.values():
+            news.set()
 
     async def _deliver(self, way: str) -> None:
         """One try after the other, of the notice that is due; what has to wait holds no other one up."""
         queue, news = self._queues[way], self._news[way]
-        while queue:
+        while True:
             news.clear()
             now = clock.monotonic()
             each = min(
-                queue, key=lambda waiting: (waiting.due > now, waiting.notice.rule not in LAST, waiting.due)
+                queue,
+                key=lambda waiting: (waiting.due > now, waiting.notice.rule not in LAST, waiting.due),
+                default=None,
             )
-            if each.due > now:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(news.wait(), each.due - now)
-            elif await self._is_settled(way, each):
-                queue.remove(each)
+            pause_s = math.inf if each is None else each.due - now
+            if each is not None and pause_s <= 0:
+                if await self._is_settled(way, each):
+                    queue.remove(each)
+            elif self._patience_s is not None and (each is None or pause_s > self._patience_s):
+                return
+            else:
+                await clock.wait_set(news, None if each is None else pause_s)
 
     async def _is_settled(self, way: str, waiting: _Waiting) -> bool:
         """Try it: whether it has arrived, or nothing more is to be tried."""
         notice = waiting.notice
-        if not self._write(way, notice, "trying"):
-            return True
+        self._write(way, notice, "trying")
         left_out = dict(self._left_out[way])
         text, outcome = await self._send(way, notice, left_out)
         if outcome.ok:
@@ -180,31 +228,20 @@ class Delivery:
             self._write(way, notice, "sent", title=text.title)
             self._report(way, "")
             return True
-        if outcome.again and waiting.tries < len(WAITS_S):
+        if outcome.again and waiting.failures < len(WAITS_S):
             self._write(way, notice, "later", why=outcome.why)
-            wait_s = min(max(WAITS_S[waiting.tries], outcome.after_s or 0.0), MOST_WAIT_S)
-            waiting.tries, waiting.due = waiting.tries + 1, clock.monotonic() + wait_s
+            if waiting.failures:
+                self._report(way, outcome.why)
+            wait_s = min(max(WAITS_S[waiting.failures], outcome.after_s or 0.0), MOST_WAIT_S)
+            waiting.failures, waiting.due = waiting.failures + 1, clock.monotonic() + wait_s
             return False
         self._write(way, notice, "failed", why=outcome.why)
         self._report(way, outcome.why)
         return True
 
-    def _write(self, way: str, about: Notice, state: str, **more: Any) -> bool:
-        """A line of the file; where it cannot be written, memory has it. False: there were too many."""
+    def _write(self, way: str, about: Notice, state: str, **more: Any) -> None:
+        """Append a line to the file; if it cannot be written, memory has it."""
         self._lines += 1
-        if self._lines > MOST_LINES:
-            return False
         record = NoticeRecord(clock.now(), way, about.key, state, about.rule, **more)
         with contextlib.suppress(OSError), file_io.appending(self._path) as file:
             file.write(msgspec.json.encode(record) + b"\n")
-        return True
-
-    async def finish(self, seconds: float) -> None:
-        """Wait so long for what is on its way; what then is not there is left."""
-        tasks = [task for task in self._tasks.values() if not task.done()]
-        if tasks:
-            await asyncio.wait(tasks, timeout=seconds)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)

@@ -26,10 +26,10 @@ class IdleGpus:
 
     def __init__(self) -> None:
         self._since: dict[tuple[int, int], float] = {}
-        """(node, index) → unix time."""
+        """(node, index) → seconds on the clock of `ticks`."""
 
-    def of(self, state: RunState, now: float, seconds: float) -> Idle | None:
-        """Those that have been idle for so long; None where there are none."""
+    def of(self, state: RunState, now: float, ticks: float, seconds: float) -> Idle | None:
+        """Those that have been idle for so long; None if there are none. `now`, `ticks`: see Rules.judge."""
         users = own_gpus(state)
         for gpu in list(self._since):
             if gpu not in users:
@@ -40,14 +40,14 @@ class IdleGpus:
             if util is None or util > BUSY_PERCENT:
                 self._since.pop((node, index), None)
             elif util < IDLE_PERCENT:
-                self._since.setdefault((node, index), now)
-        idle = {gpu: since for gpu, since in self._since.items() if now - since >= seconds}
+                self._since.setdefault((node, index), ticks)
+        idle = {gpu: since for gpu, since in self._since.items() if ticks - since >= seconds}
         if not idle:
             return None
         ranks = tuple(sorted({rank for gpu in idle for rank in users[gpu]}))
-        for_s = now - max(idle.values())
+        for_s = ticks - max(idle.values())
         what = f"{len(idle)} of {plural(len(users), 'GPU')} idle for {duration_exact(for_s)}"
-        return Idle(what, _text(state, now, idle, ranks), ranks)
+        return Idle(what, _text(state, ticks, idle, ranks), ranks)
 
 
 def own_gpus(state: RunState) -> dict[tuple[int, int], list[int]]:
@@ -67,19 +67,19 @@ def _used(state: RunState, now: float) -> Iterator[tuple[tuple[int, int], float 
             yield (number, gpu.index), gpu.util if usable and not gpu.lost else None
 
 
-def _text(state: RunState, now: float, idle: dict[tuple[int, int], float], ranks: tuple[int, ...]) -> str:
+def _text(state: RunState, ticks: float, idle: dict[tuple[int, int], float], ranks: tuple[int, ...]) -> str:
     text = f"those of {spans_text('rank', ranks)}"
-    cost = cost_of(state, idle, now)
+    cost = cost_of(state, idle, ticks)
     if cost is not None:
         assert state.cluster is not None
         text += f"; that has cost about ${cost:,.2f} (${state.cluster.price_per_hour:,.2f} an hour for all nodes)"
     return text
 
 
-def cost_of(state: RunState, idle: dict[tuple[int, int], float], now: float) -> float | None:
+def cost_of(state: RunState, idle: dict[tuple[int, int], float], ticks: float) -> float | None:
     """US dollars of these GPUs since each became idle, as their share of all nodes; None where no price is known."""
     price = None if state.cluster is None or state.cluster.down else state.cluster.price_per_hour
     there = sum(len(node.gpus) for node in state.nodes.values())
     if price is None or not there:
         return None
-    return price * sum(now - since for since in idle.values()) / 3600 / there
+    return price * sum(ticks - since for since in idle.values()) / 3600 / there

@@ -11,12 +11,14 @@ from msgspec import Struct
 
 from ...presets.sanitize import clean_text
 from ...presets.secrets import MASK, Masker, mask_text
-from ..formatting import plural
-from .notice_rules import Notice
+from ..formatting import duration_text, plural
+from .notice_rules import LATE_S, Notice
 from .ways import NoticeWay, WayTarget
 
 MOST_TITLE, MOST_TEXT = 160, 1200
 """Characters."""
+OLDEST_S = 30 * 86400.0
+"""An older one is dated by a clock that was set."""
 MOST_ALERT = 220
 """Characters of a terminal's notice: GNU screen passes no more than 256 bytes on."""
 _MARKS = {"error": "✖", "warning": "▲", "note": "●"}
@@ -53,14 +55,22 @@ class Text(Struct, frozen=True):
         return "\n".join(self.lines)
 
 
-def text_of(notice: Notice, run: str, host: str, left_out: Mapping[str, int] | None = None) -> Text:
-    """What is said of a notice; `left_out`: rule → how many notices the rate limit has held back."""
+def text_of(
+    notice: Notice, run: str, host: str, left_out: Mapping[str, int] | None = None, now: float = 0.0
+) -> Text:
+    """What is said of a notice; `left_out`: rule → how many notices the rate limit has held back.
+
+    `now`: unix time, for the age of one that comes late.
+    """
+    run, host = clean_text(run), clean_text(host)
     attach = f"distui attach {run}"
     lines = [
         cut(f"{notice.text[:1].upper()}{notice.text[1:]}") if notice.text else "",
         cut(f"Remedy: {notice.remedy}") if notice.remedy else "",
         f"On {host}: {attach}",
     ]
+    if LATE_S < now - notice.at < OLDEST_S:
+        lines.append(f"This was {duration_text(now - notice.at)} ago")
     if left_out:
         counts = ", ".join(
             f"{plural(count, 'notice')} of {rule}" for rule, count in sorted(left_out.items())

@@ -98,17 +98,17 @@ class Rules:
                 kept = self._conditions.setdefault(base, _Condition(0.0))
                 kept.number, kept.open = max(kept.number, int(number)), True
 
-    def prime(self, state: RunState, now: float) -> None:
-        """What is the case already is no news."""
-        for notice in (*self._happened(state, now), *self._holding(state, now)):
+    def prime(self, state: RunState, now: float, ticks: float) -> None:
+        """What is the case already is no news. See `judge`."""
+        for notice in (*self._happened(state, now), *self._holding(state, now, ticks)):
             self._keys.add(notice.key)
             if notice.rule in HOLD_S or notice.rule in CALM_S or notice.rule in _SELDOM:
-                self._conditions[notice.key] = _Condition(now, number=1, open=True)
+                self._conditions[notice.key] = _Condition(ticks, number=1, open=True)
 
-    def judge(self, state: RunState, now: float) -> list[Notice]:
-        """The notices of now. `now`: unix time, by the clock of `state`."""
+    def judge(self, state: RunState, now: float, ticks: float) -> list[Notice]:
+        """The notices of now. `now`: unix time, by the clock of `state`; `ticks`: monotonic seconds."""
         fresh = [notice for notice in self._happened(state, now) if notice.key not in self._keys]
-        fresh += self._lasting(list(self._holding(state, now)), now)
+        fresh += self._lasting(list(self._holding(state, now, ticks)), ticks)
         self._keys |= {notice.key for notice in fresh}
         rules = {rule for rule, _ in self.wanted}
         return [notice for notice in fresh if notice.rule in rules]
@@ -120,10 +120,7 @@ class Rules:
         for attempt in state.attempts:
             if _failed_and_goes_on(state, attempt):
                 yield _restarted(state, attempt, now)
-        if state.phase in (RunPhase.FAILED, RunPhase.LOST):
-            yield _gave_up(state, now)
-        elif state.phase is RunPhase.SUCCEEDED:
-            yield _succeeded(state, now)
+        yield from ends(state, now)
         if state.cluster is not None and state.cluster.recoveries:
             times = plural(state.cluster.recoveries, "time")
             yield Notice(
@@ -149,7 +146,7 @@ class Rules:
 
     # --- what lasts ---
 
-    def _holding(self, state: RunState, now: float) -> Iterator[Notice]:
+    def _holding(self, state: RunState, now: float, ticks: float) -> Iterator[Notice]:
         """What is the case now, with the key of the condition."""
         if state.phase.ended:
             return
@@ -158,37 +155,44 @@ class Rules:
             if rule == "checkpoint-overdue":
                 yield from _overdue(state, now, minutes)
             elif rule == "gpus-idle" and minutes is not None:
-                yield from self._idle_gpus(state, now, minutes)
+                yield from self._idle_gpus(state, now, ticks, minutes)
 
-    def _idle_gpus(self, state: RunState, now: float, minutes: float) -> Iterator[Notice]:
-        idle = self._idle.of(state, now, 60 * minutes)
+    def _idle_gpus(self, state: RunState, now: float, ticks: float, minutes: float) -> Iterator[Notice]:
+        idle = self._idle.of(state, now, ticks, 60 * minutes)
         if idle is not None:
             yield Notice(
                 "gpus-idle", f"gpus-idle:{state.attempt}:{minutes:g}", idle.what, now, idle.text,
                 "find out what they wait for (`distui status`), or stop the run", "warning", idle.ranks, minutes=minutes,
             )  # fmt: skip
 
-    def _lasting(self, holding: list[Notice], now: float) -> list[Notice]:
+    def _lasting(self, holding: list[Notice], ticks: float) -> list[Notice]:
         fresh = []
         for notice in holding:
-            condition = self._conditions.setdefault(notice.key, _Condition(now))
-            condition.gone, condition.since = None, condition.since or now
-            if not condition.open and now - condition.since >= HOLD_S.get(notice.rule, 0.0):
+            condition = self._conditions.setdefault(notice.key, _Condition(ticks))
+            condition.gone, condition.since = None, condition.since or ticks
+            if not condition.open and ticks - condition.since >= HOLD_S.get(notice.rule, 0.0):
                 condition.open, condition.number = True, condition.number + 1
                 fresh.append(structs.replace(notice, key=f"{notice.key}#{condition.number}"))
         there = {notice.key for notice in holding}
         for key, condition in list(self._conditions.items()):
             if key in there:
                 continue
-            condition.gone = now if condition.gone is None else condition.gone
+            condition.gone = ticks if condition.gone is None else condition.gone
             if not condition.open:
                 condition.since = 0.0
-            elif now - condition.gone >= CALM_S.get(key.partition(":")[0], USUAL_CALM_S):
+            elif ticks - condition.gone >= CALM_S.get(key.partition(":")[0], USUAL_CALM_S):
                 condition.open, condition.since = False, 0.0
         return fresh
 
 
 # --- steps and ends ---
+
+
+def ends(state: RunState, now: float) -> list[Notice]:
+    """The notice about the end of a run; none while it goes on, or if the user has stopped it."""
+    if state.phase in (RunPhase.FAILED, RunPhase.LOST):
+        return [_gave_up(state, now)]
+    return [_succeeded(state, now)] if state.phase is RunPhase.SUCCEEDED else []
 
 
 def stepped(state: RunState) -> bool:

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ...presets.finding import Finding
 from .. import clock
 from ..settings_file import Lookup
-from . import ways
+from . import courier
+from .courier import FAILED
 from .delivery import Delivery
-from .messages import Text, text_of
-from .notice_rules import Notice, Rules, wanted_of
+from .notice_rules import Rules, ends, wanted_of
 from .rule_words import chosen
-from .sending import SendOutcome, send
+from .sending import NoticeSender
 
 if TYPE_CHECKING:
     from ..daemon import DaemonRun
 
 EVERY_S = 2.0
 AT_END_S = 120.0
-"""How long an agent stays for notices after the end of its run."""
-FAILED = "notify-failed"
-RULES = "notify-rules"
-"""The part that judges the rules."""
+"""How long the tries may take that are under way or due at the end of a run."""
+RULES, DELIVERY = "notify-rules", "notify-delivery"
+"""The parts that judge the rules and that send notices."""
 
 
 class RunNotices:
@@ -36,7 +34,8 @@ class RunNotices:
         # The cockpit rings the terminal: it knows whether somebody sits there.
         self._ways = [each for each in chosen(run.plan.notify) if each.way != "terminal"]
         self._rules = Rules(wanted_of(each.rules for each in self._ways))
-        self._delivery = Delivery(run.run_dir, self._ways, self._send, self._report)
+        sender = NoticeSender(run.record.name, run.record.host, lookup)
+        self._delivery = Delivery(run.run_dir, self._ways, sender.send, self._report)
         self._failing: dict[str, str] = {}
 
     def begin(self) -> None:
@@ -45,6 +44,7 @@ class RunNotices:
             return
         self._rules.resume(self._delivery.resume())
         self._run.parts.start(RULES, self._judge_often)
+        self._run.parts.start(DELIVERY, self._delivery.run)
 
     async def _judge_often(self) -> None:
         while True:
@@ -52,32 +52,28 @@ class RunNotices:
             await asyncio.sleep(EVERY_S)
 
     async def _judge_once(self) -> None:
-        now = clock.now()
-        self._delivery.offer(self._rules.judge(self._run.state, now), now)
+        self._delivery.offer(self._rules.judge(self._run.state, clock.now(), clock.monotonic()))
+
+    async def _report_end(self) -> None:
+        self._delivery.offer(ends(self._run.state, clock.now()))
 
     async def finish(self) -> None:
-        """The run has ended, or is served no more: send what is left to say."""
+        """The run has ended, or is served no more: send what is due, and have a courier deliver the rest."""
         if not self._ways:
             return
-        await self._run.parts.stop(RULES)
-        await self._run.parts.guard(RULES, self._judge_once())
-        await self._delivery.finish(AT_END_S if self._run.state.phase.ended else 0.0)
-
-    async def _send(
-        self, way: str, notice: Notice, left_out: Mapping[str, int]
-    ) -> tuple[Text, SendOutcome]:
-        text = text_of(notice, self._run.record.name, self._run.record.host, left_out)
-        configured = await asyncio.to_thread(ways.load)  # as the settings are by now
-        if way not in configured.ways:
-            why = next(
-                (each for each in configured.problems if way in each), "there is no such way any more"
-            )
-            return text, SendOutcome(False, why)
-        return text, await send(configured.ways[way], text, self._lookup, configured.path.parent)
+        parts = self._run.parts
+        await parts.stop(RULES)
+        await parts.guard(RULES, self._report_end())
+        await parts.guard(RULES, self._judge_once())
+        self._delivery.leave(0.0)
+        await parts.wait(DELIVERY, AT_END_S)
+        await parts.stop(DELIVERY)
+        if self._delivery.is_open and self._run.state.phase.ended:
+            courier.start([self._run.run_dir], self._lookup)
 
     def _report(self, way: str, why: str) -> None:
         if self._run.state.phase.ended:
-            return  # its end is its last word
+            return  # its end is its last word: `status` reads the rest from the file
         if why:
             self._failing[way] = why
         else:

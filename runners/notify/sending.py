@@ -15,8 +15,11 @@ from typing import Any
 
 from msgspec import Struct
 
+from .. import clock
 from ..settings_file import Lookup
-from .messages import Text, desktop_words, generic, posting, variables, without
+from . import ways
+from .messages import Text, desktop_words, generic, posting, text_of, variables, without
+from .notice_rules import Notice
 from .ways import POSTED, NoticeWay, WayError, target
 
 ANSWER_S = 10.0
@@ -29,7 +32,8 @@ NETWORK = (
     "SSL_CERT_FILE", "SSL_CERT_DIR",
 )  # fmt: skip
 """Variables of the launch that requests obey."""
-_DESKTOP = ("DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR")
+DESKTOP = ("DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR")
+"""Variables of the launch by which notify-send finds the desktop."""
 _LATER = (408, 425, 429)
 """Statuses below 500 after which a further try may succeed."""
 
@@ -44,6 +48,25 @@ class SendOutcome(Struct, frozen=True):
     """Whether a further try may succeed."""
     after_s: float | None = None
     """When the server wants the next one."""
+
+
+class NoticeSender:
+    """Sends the notices of one run on the ways of the settings, as these are when each is sent."""
+
+    def __init__(self, run: str, host: str, lookup: Lookup) -> None:
+        """`run`: its name; `lookup`: variables of the launch."""
+        self._run, self._host, self._lookup = run, host, lookup
+
+    async def send(self, way: str, notice: Notice, left_out: Mapping[str, int]) -> tuple[Text, SendOutcome]:
+        """Try a notice once; see `delivery.Send`."""
+        text = text_of(notice, self._run, self._host, left_out, clock.now())
+        configured = await asyncio.to_thread(ways.load)
+        if way not in configured.ways:
+            why = next(
+                (each for each in configured.problems if way in each), "there is no such way any more"
+            )
+            return text, SendOutcome(False, why)
+        return text, await send(configured.ways[way], text, self._lookup, configured.path.parent)
 
 
 async def send(way: NoticeWay, text: Text, lookup: Lookup, folder: Path) -> SendOutcome:
@@ -75,7 +98,7 @@ def _given(names: Sequence[str], lookup: Lookup) -> dict[str, str]:
 
 def _bus(lookup: Lookup) -> dict[str, str]:
     """Where the desktop of this user is, also for a process that was started without one."""
-    bus = {name: value for name in _DESKTOP if (value := lookup(name))}
+    bus = {name: value for name in DESKTOP if (value := lookup(name))}
     runtime = bus.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
     if "DBUS_SESSION_BUS_ADDRESS" not in bus and os.path.exists(f"{runtime}/bus"):
         bus["DBUS_SESSION_BUS_ADDRESS"] = f"unix:path={runtime}/bus"

@@ -14,7 +14,7 @@ from ...presets.sanitize import clean_text
 from ...runners import clock, run_directories
 from ...runners.errors import RunError
 from ...runners.formatting import time_of_day
-from ...runners.notify import delivery, ways
+from ...runners.notify import courier, delivery, ways
 from ...runners.notify.messages import trial_text
 from ...runners.notify.rule_words import RULES, rules_word
 from ...runners.notify.sending import SendOutcome, send
@@ -117,12 +117,6 @@ def _test(options: argparse.Namespace, configured: Configured) -> int:
     return 0 if all(row["ok"] for row in rows) and not (configured.problems and options.name is None) else 1
 
 
-def _line(row: dict[str, Any]) -> str:
-    return f"{row['way']}: " + (
-        f"sent in {row['seconds']:.1f} s" if row["ok"] else f"not sent: {row['why']}"
-    )
-
-
 async def _try_all(chosen: list[NoticeWay], configured: Configured) -> list[dict[str, Any]]:
     return list(await asyncio.gather(*(_try(way, configured) for way in chosen)))
 
@@ -163,26 +157,20 @@ class SentRow(NamedTuple):
 def _log(options: argparse.Namespace) -> int:
     """What became of the notices of a run: the newest state of each."""
     entry = run_directories.resolve(options.name)
-    newest: dict[tuple[str, str], delivery.NoticeRecord] = {}
-    first: dict[tuple[str, str], float] = {}
-    tries: dict[tuple[str, str], int] = {}
-    for record in delivery.records(entry.path):
-        at = record.way, record.key
-        newest[at] = record
-        first.setdefault(at, record.at)
-        tries[at] = tries.get(at, 0) + (record.state == "trying")
-    rows = [
-        SentRow(
-            record.way,
-            record.rule,
-            record.state,
-            first[at],
-            tries[at],
-            record.title or None,
-            record.why or None,
+    rows = []
+    for each in delivery.summaries(delivery.records(entry.path)):
+        last = each.newest
+        rows.append(
+            SentRow(
+                last.way,
+                last.rule,
+                last.state,
+                each.first.at,
+                each.tries,
+                last.title or None,
+                last.why or None,
+            )
         )
-        for at, record in newest.items()
-    ]
     if options.json:
         document = {"run": entry.record.run, "notices": [row._asdict() for row in rows]}
         sys.stdout.write(json.dumps(document) + "\n")
@@ -194,5 +182,7 @@ def _log(options: argparse.Namespace) -> int:
         "  ".join((time_of_day(row.at), row.way, row.rule, row.state, row.title or row.why or "")).rstrip()
         for row in rows
     ]
+    if entry.state().phase.ended:
+        lines += [finding.text for finding in courier.unreported(entry.path)]
     sys.stdout.write(clean_lines(lines))
     return 0

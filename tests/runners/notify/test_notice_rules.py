@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from each import for_each
 
 from distui.presets.finding import Finding
 from distui.runners.errors import RunError
@@ -52,7 +53,7 @@ class Played:
     """A run whose clock the test sets."""
 
     def __init__(self, *minutes: tuple[str, float]) -> None:
-        self.state, self.now = RunState(), BEGAN
+        self.state, self.now, self.set_by = RunState(), BEGAN, 0.0
         on = {**every_rule(), **dict(minutes)}
         self.rules = Rules(wanted_of([on]))
         plan = PlanSummary("ddp", "ddp", "torchrun", "train.py", restart_limit=3)
@@ -73,7 +74,15 @@ class Played:
 
     def after(self, seconds: float) -> list[Notice]:
         self.now += seconds
-        return self.rules.judge(self.state, self.now)
+        return self.rules.judge(self.state, self.now, self.ticks)
+
+    @property
+    def ticks(self) -> float:
+        """Seconds on the clock that nobody sets."""
+        return self.now - self.set_by
+
+    def sets_clock(self, seconds: float) -> None:
+        self.now, self.set_by = self.now + seconds, self.set_by + seconds
 
     def hears(self, seconds: float = 2.0) -> list[str]:
         return [notice.rule for notice in self.after(seconds)]
@@ -265,7 +274,7 @@ def test_another_process_says_nothing_twice(run: Played) -> None:
 def test_a_viewer_that_comes_late_is_told_what_happens_from_then_on(run: Played) -> None:
     run.steps(1)
     run.play(FindingRaised(HANG))
-    run.rules.prime(run.state, run.now)
+    run.rules.prime(run.state, run.now, run.ticks)
     assert run.lasting(600) == []
     run.play(RunEnded(RunPhase.FAILED, 1, "gave up"))
     assert run.hears() == ["gave-up"]
@@ -361,7 +370,7 @@ def idling(run: Played, seconds: float, *percent: float | None) -> list[Notice]:
     for _ in range(int(seconds / 10)):
         run.now += 10
         use(run, *percent)
-        heard += run.rules.judge(run.state, run.now)
+        heard += run.rules.judge(run.state, run.now, run.ticks)
     return heard
 
 
@@ -440,3 +449,24 @@ def test_words_come_back_as_a_plan_keeps_them(words: str, shown: str) -> None:
 def test_words_that_mean_nothing_are_refused_in_a_sentence(words: str, part: str) -> None:
     with pytest.raises(RunError, match=part.replace("?", r"\?")):
         rules_of(words.split(","), "--notify team")
+
+
+@for_each("seconds", [86400.0, -86400.0])
+def test_a_clock_that_is_set_makes_no_condition_longer_or_shorter(seconds: float) -> None:
+    run = Played()
+    run.steps(1)
+    run.hears()
+    run.play(FindingRaised(SLOW))
+    assert run.hears() == []
+    run.sets_clock(seconds)
+    assert run.hears() == [], "it has to hold for 30 seconds"
+    assert run.hears(30.0) == ["straggler"]
+    run.play(FindingCleared(SLOW.id, SLOW.rank))
+    run.hears()
+    run.sets_clock(seconds)
+    run.play(FindingRaised(SLOW))
+    assert [notice.rule for notice in run.lasting(60)] == [], "it was gone for seconds only"
+    assert idling(run, 600, 0.0, 0.0) == []
+    run.sets_clock(seconds)
+    assert idling(run, 600, 0.0, 0.0) == []
+    assert "gpus-idle" in [notice.rule for notice in idling(run, 700, 0.0, 0.0)]

@@ -7,9 +7,10 @@ import json
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from virtual_time import VirtualLoop
 from web_sink import Sink, sink
 
 from distui.runners import clock
@@ -21,6 +22,7 @@ from distui.runners.notify.notice_rules import LATE_S, Notice
 from distui.runners.notify.rule_words import ChosenWay, every_rule, rules_of
 from distui.runners.notify.sending import SendOutcome, send
 from distui.runners.notify.ways import NoticeWay
+from distui.runners.parts import in_background
 
 SECRET = "sEcReTpArT"
 
@@ -173,13 +175,15 @@ class Scripted:
     def __init__(self, *outcomes: SendOutcome) -> None:
         self.outcomes = list(outcomes)
         self.tried: list[tuple[str, Mapping[str, int]]] = []
+        self.texts: list[Text] = []
         self.reports: list[str] = []
 
     async def send(self, way: str, about: Notice, left_out: Mapping[str, int]) -> tuple[Text, SendOutcome]:
         self.tried.append((about.key, left_out))
         await asyncio.sleep(0)
         outcome = self.outcomes.pop(0) if self.outcomes else SendOutcome(True)
-        return text_of(about, "night", "gpu1", left_out), outcome
+        self.texts.append(text_of(about, "night", "gpu1", left_out, clock.now()))
+        return self.texts[-1], outcome
 
     def delivery(self, folder: Path, rules: str = "all") -> Delivery:
         ways = [ChosenWay("team", rules_of(rules.split(","), ""))]
@@ -187,6 +191,12 @@ class Scripted:
 
 
 AGAIN = SendOutcome(False, "answers 500", again=True)
+
+
+async def finished(delivery: Delivery) -> None:
+    """Deliver until each notice has arrived or is given up."""
+    delivery.leave()
+    await delivery.run()
 
 
 def states(folder: Path) -> list[str]:
@@ -202,11 +212,11 @@ async def noted(folder: Path, state: str) -> None:
 async def test_it_is_tried_again_until_it_arrives(tmp_path: Path) -> None:
     way = Scripted(AGAIN, AGAIN)
     delivery = way.delivery(tmp_path)
-    delivery.offer([notice()], clock.now())
-    await delivery.finish(3600)
+    delivery.offer([notice()])
+    await finished(delivery)
     assert len(way.tried) == 3
     assert states(tmp_path) == ["due", "trying", "later", "trying", "later", "trying", "sent"]
-    assert way.reports == [""]
+    assert way.reports == ["answers 500", ""]
 
 
 async def test_the_end_of_a_run_waits_for_no_earlier_notice(
@@ -215,12 +225,12 @@ async def test_the_end_of_a_run_waits_for_no_earlier_notice(
     monkeypatch.setattr(delivering, "WAITS_S", (600.0,))
     way = Scripted(AGAIN)
     delivery = way.delivery(tmp_path)
-    delivery.offer([notice("hang")], clock.now())
-    await noted(tmp_path, "later")
-    delivery.offer([notice("gave-up")], clock.now())
-    await noted(tmp_path, "sent")
+    async with in_background(delivery.run()):
+        delivery.offer([notice("hang")])
+        await noted(tmp_path, "later")
+        delivery.offer([notice("gave-up")])
+        await noted(tmp_path, "sent")
     assert [key for key, _ in way.tried] == ["hang:1#1", "gave-up:1#1"]
-    await delivery.finish(0)
 
 
 @pytest.mark.parametrize(
@@ -229,106 +239,176 @@ async def test_the_end_of_a_run_waits_for_no_earlier_notice(
 async def test_it_is_given_up_and_reported(tmp_path: Path, outcome: SendOutcome, tries: int) -> None:
     way = Scripted(*[outcome] * 10)
     delivery = way.delivery(tmp_path)
-    delivery.offer([notice()], clock.now())
-    await delivery.finish(3600)
+    delivery.offer([notice()])
+    await finished(delivery)
     assert len(way.tried) == tries
     assert states(tmp_path)[-1] == "failed"
-    assert way.reports == [outcome.why]
+    assert set(way.reports) == {outcome.why}
 
 
 async def test_too_many_are_left_out_and_the_next_says_so(tmp_path: Path) -> None:
-    way, now = Scripted(), clock.now()
+    way = Scripted()
     delivery = way.delivery(tmp_path)
     for at in range(MOST + 4):
-        delivery.offer([notice("hang", f"hang:{at}")], now)
-        await delivery.finish(3600)
+        delivery.offer([notice("hang", f"hang:{at}")])
+        await finished(delivery)
     assert len(way.tried) == MOST
-    delivery.offer([notice("gave-up")], now)  # of the end of a run in any case
-    await delivery.finish(3600)
+    delivery.offer([notice("gave-up")])  # of the end of a run in any case
+    await finished(delivery)
     assert way.tried[-1] == ("gave-up:1#1", {"hang": 4})
-    delivery.offer([notice("straggler")], now + 601)
-    await delivery.finish(3600)
+    await asyncio.sleep(601)
+    delivery.offer([notice("straggler")])
+    await finished(delivery)
     assert way.tried[-1] == ("straggler:1#1", {})
 
 
 async def test_what_was_left_out_is_told_once_something_arrives(tmp_path: Path) -> None:
-    way, now = Scripted(*[SendOutcome(True)] * MOST, SendOutcome(False, "no")), clock.now()
+    way = Scripted(*[SendOutcome(True)] * MOST, SendOutcome(False, "no"))
     delivery = way.delivery(tmp_path)
-    delivery.offer([notice("hang", f"hang:{at}") for at in range(MOST)], now)
-    await delivery.finish(3600)
-    delivery.offer([notice("hang", f"hang:{at}") for at in range(MOST, MOST + 2)], now)
-    delivery.offer([notice("gave-up", "gave-up:1"), notice("gave-up", "gave-up:2")], now)
-    await delivery.finish(3600)
+    delivery.offer([notice("hang", f"hang:{at}") for at in range(MOST)])
+    await finished(delivery)
+    delivery.offer([notice("hang", f"hang:{at}") for at in range(MOST, MOST + 2)])
+    delivery.offer([notice("gave-up", "gave-up:1"), notice("gave-up", "gave-up:2")])
+    await finished(delivery)
     assert [left_out for _, left_out in way.tried[-2:]] == [{"hang": 2}, {"hang": 2}]
 
 
 async def test_rules_that_are_off_are_off_and_what_is_late_is_history(tmp_path: Path) -> None:
-    way, now = Scripted(), clock.now()
-    delivery = way.delivery(tmp_path, "gave-up")
-    delivery.offer([notice("hang"), notice("gave-up", at=now - LATE_S - 1)], now)
-    await delivery.finish(3600)
-    assert way.tried == []
-    assert states(tmp_path) == ["late"]
+    way, then = Scripted(), clock.now() - LATE_S - 1
+    delivery = way.delivery(tmp_path, "restarted,gave-up")
+    delivery.offer([notice("hang"), notice("restarted", at=then), notice("gave-up", at=then)])
+    await finished(delivery)
+    assert [key for key, _ in way.tried] == ["gave-up:1#1"], "the end of a run is never too late"
+    assert way.texts[-1].lines[-1] == "This was 15 min ago"
+    assert states(tmp_path) == ["late", "due", "trying", "sent"]
 
 
 async def test_minutes_of_another_way_are_none_of_this_one(tmp_path: Path) -> None:
     way = Scripted()
     delivery = way.delivery(tmp_path, "gpus-idle=5")
     idle = Notice("gpus-idle", "gpus-idle:1:30#1", "idle", clock.now(), minutes=30.0)
-    delivery.offer([idle], clock.now())
-    await delivery.finish(3600)
+    delivery.offer([idle])
+    await finished(delivery)
     assert way.tried == []
 
 
 async def test_a_later_agent_sends_what_is_due_and_nothing_again(tmp_path: Path) -> None:
     first = Scripted(SendOutcome(True), AGAIN)
     delivery = first.delivery(tmp_path)
-    delivery.offer([notice("hang")], clock.now())
-    await delivery.finish(3600)
-    delivery.offer([notice("gave-up")], clock.now())
-    await noted(tmp_path, "later")
-    await delivery.finish(0)  # killed while the second one waits for its next try
+    delivery.offer([notice("hang")])
+    await finished(delivery)
+    async with in_background(delivery.run()):
+        delivery.offer([notice("gave-up")])
+        await noted(tmp_path, "later")  # killed while it waits for its next try
     second = Scripted()
     delivery = second.delivery(tmp_path)
     assert delivery.resume() == {"hang:1#1", "gave-up:1#1"}
-    delivery.offer([notice("hang"), notice("gave-up")], clock.now())
-    await delivery.finish(3600)
+    delivery.offer([notice("hang"), notice("gave-up")])
+    await finished(delivery)
     assert [key for key, _ in second.tried] == ["gave-up:1#1"]
 
 
-async def test_a_try_that_was_under_way_is_not_made_again(tmp_path: Path) -> None:
-    never = asyncio.Event()
-
+async def test_a_try_that_was_under_way_is_made_again_for_the_end_of_the_run(tmp_path: Path) -> None:
     async def hangs(way: str, about: Notice, left_out: Mapping[str, int]) -> tuple[Text, SendOutcome]:
-        await never.wait()
+        await asyncio.Event().wait()
         raise AssertionError
 
-    delivery = Delivery(tmp_path, [ChosenWay("team", every_rule())], hangs, lambda way, why: None)
-    delivery.offer([notice()], clock.now())
-    await noted(tmp_path, "trying")
-    await delivery.finish(0)
+    notices = [notice("gave-up"), notice("hang")]
+    for each in notices:
+        delivery = Delivery(tmp_path, [ChosenWay("team", every_rule())], hangs, lambda way, why: None)
+        async with in_background(delivery.run()):
+            delivery.offer([each])
+            await noted(tmp_path, "trying")
     later = Scripted()
     delivery = later.delivery(tmp_path)
     delivery.resume()
-    delivery.offer([notice()], clock.now())
-    await delivery.finish(3600)
-    assert later.tried == []
+    delivery.offer(notices)
+    await finished(delivery)
+    assert [key for key, _ in later.tried] == ["gave-up:1#1"], "what may have arrived is not sent again"
+
+
+async def test_a_later_process_goes_on_with_the_number_of_tries(tmp_path: Path) -> None:
+    first = Scripted(*[AGAIN] * 20)
+    delivery = first.delivery(tmp_path)
+    delivery.offer([notice("gave-up")])
+    delivery.leave(10.0)
+    await delivery.run()
+    assert (len(first.tried), delivery.is_open) == (3, True)
+    second = Scripted(*[AGAIN] * 20)
+    delivery = second.delivery(tmp_path)
+    delivery.resume()
+    await finished(delivery)
+    assert len(first.tried) + len(second.tried) == len(delivering.WAITS_S) + 1
+    assert (states(tmp_path)[-1], delivery.is_open) == ("failed", False)
+
+
+async def test_a_way_that_fails_is_reported_after_the_first_retry(tmp_path: Path) -> None:
+    way, began = Scripted(AGAIN, AGAIN, AGAIN), clock.monotonic()
+    delivery = way.delivery(tmp_path)
+    async with in_background(delivery.run()):
+        delivery.offer([notice()])
+        while not way.reports:
+            await asyncio.sleep(0.1)
+        assert (way.reports, len(way.tried)) == (["answers 500"], 2)
+        assert clock.monotonic() - began < 3.0
+        await noted(tmp_path, "sent")
+    assert way.reports[-1] == "", "it works again"
+
+
+async def test_a_week_of_a_condition_that_comes_and_goes_does_not_silence_the_end(tmp_path: Path) -> None:
+    way = Scripted()
+    delivery = way.delivery(tmp_path)
+    async with in_background(delivery.run()):
+        for number in range(7 * 24 * 10 + 20):
+            delivery.offer([notice("straggler", f"straggler:1:3#{number}")])
+            await asyncio.sleep(360.0)
+        assert len(way.tried) > 1600
+        assert way.reports[-1] == delivering.CAPPED
+        delivery.offer([notice("gave-up")])
+        await noted(tmp_path, "sent")
+    assert way.tried[-1][0] == "gave-up:1#1"
+    assert Scripted().delivery(tmp_path).resume() >= {"straggler:1:3#0", "gave-up:1#1"}
+
+
+async def test_a_burst_is_one_line_of_the_file_and_does_not_silence_the_end(tmp_path: Path) -> None:
+    way = Scripted()
+    delivery = way.delivery(tmp_path)
+    delivery.offer([notice("hang", f"hang:{number}") for number in range(5000)])
+    delivery.offer([notice("gave-up")])
+    await finished(delivery)
+    assert len(way.tried) == MOST + 1
+    assert ("gave-up:1#1", {"hang": 4994}) in way.tried
+    assert states(tmp_path).count("left-out") == 1
+
+
+async def test_the_limit_of_notices_does_not_follow_a_clock_that_is_set(tmp_path: Path) -> None:
+    way, loop = Scripted(), cast(VirtualLoop, asyncio.get_running_loop())
+    delivery = way.delivery(tmp_path)
+    delivery.offer([notice("hang", f"hang:{at}") for at in range(MOST)])
+    await finished(delivery)
+    for jump in (86400.0, -2 * 86400.0):
+        loop._epoch += jump
+        delivery.offer([notice("hang", f"hang:{jump}")])
+    await asyncio.sleep(601)
+    delivery.offer([notice("hang", "hang:later")])
+    await finished(delivery)
+    assert [key for key, _ in way.tried[MOST:]] == ["hang:later"]
 
 
 async def test_a_disk_that_takes_nothing_stops_no_notice(tmp_path: Path) -> None:
     way = Scripted()
     delivery = way.delivery(tmp_path / "gone")
-    delivery.offer([notice()], clock.now())
-    delivery.offer([notice()], clock.now())
-    await delivery.finish(3600)
+    delivery.offer([notice()])
+    delivery.offer([notice()])
+    await finished(delivery)
     assert len(way.tried) == 1
 
 
 async def test_a_damaged_file_costs_its_damaged_lines(tmp_path: Path) -> None:
     way = Scripted()
     delivery = way.delivery(tmp_path)
-    delivery.offer([notice()], clock.now())
-    await delivery.finish(3600)
+    delivery.offer([notice()])
+    await finished(delivery)
     file = tmp_path / delivering.FILE
     file.write_bytes(b"\xff\xfe\n{}\n[1]\n" + file.read_bytes() + b'{"at": 1')
     assert Scripted().delivery(tmp_path).resume() == {"hang:1#1"}

@@ -1,0 +1,175 @@
+"""The end of a run is always reported: by its agent, by a courier after it, or by the next launch."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from distui.runners import clock, run_directories
+from distui.runners.notify import courier, sending
+from distui.runners.notify.delivery import FILE, NoticeRecord, records, summaries
+from distui.runners.notify.messages import Text
+from distui.runners.notify.notice_rules import Notice, Rules
+from distui.runners.notify.sending import SendOutcome
+
+from .fake_runner import FakeRunners
+from .served import FakeGpus, Served, own_directories, planned, served
+
+REFUSED = SendOutcome(False, "127.0.0.1: Connection refused", again=True)
+
+
+class Network:
+    """What notices are sent over, and what has arrived."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.outcome = REFUSED
+        self.sent: list[Text] = []
+        self.couriers: list[list[Path]] = []
+        patch.setattr(sending, "send", self._send)
+        patch.setattr(courier, "start", lambda dirs, lookup: self.couriers.append(list(dirs)))
+
+    async def _send(self, way: object, text: Text, *_: object) -> SendOutcome:
+        await asyncio.sleep(0.1)
+        if self.outcome.ok:
+            self.sent.append(text)
+        return self.outcome
+
+
+@pytest.fixture
+def network(monkeypatch: pytest.MonkeyPatch) -> Network:
+    return Network(monkeypatch)
+
+
+@asynccontextmanager
+async def calling(base: Path, rules: str = "all") -> AsyncIterator[tuple[Served, FakeRunners]]:
+    """A run that calls on the way `team`."""
+    settings = base / "config" / "distui" / "settings.toml"
+    settings.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
+    settings.touch(mode=0o600)
+    settings.write_text('[notify.ways.team]\ntype = "webhook"\nurl = "http://127.0.0.1:9/x"\n')
+    (base / "train.py").write_text("import torch\n")
+    plan, record = planned(base / "train.py")
+    runners = FakeRunners()
+    async with served(
+        dataclasses.replace(plan, notify=(f"team:{rules}",)), record, runners, FakeGpus
+    ) as run:
+        await run.hooked()
+        yield run, runners
+
+
+async def ends(run: Served, runners: FakeRunners) -> float:
+    """Have the run succeed; seconds until its agent has left."""
+    began = clock.monotonic()
+    runners.newest.finishes()
+    await run.until(lambda state: state.phase.ended)
+    await run.link.close()
+    await run.agent.served.parts.wait("socket", 600.0)
+    return clock.monotonic() - began
+
+
+async def test_a_network_that_is_away_when_the_run_ends_delays_its_report_and_nothing_else(
+    network: Network,
+) -> None:
+    with own_directories() as base:
+        async with calling(base, "succeeded") as (run, runners):
+            assert await ends(run, runners) < 5.0, "the agent has left"
+            assert network.couriers == [[run.path]]
+        assert courier.undelivered() == [run.path]
+        (finding,) = courier.unreported(run.path)
+        assert (finding.id, finding.severity) == ("notify-failed", "warning")
+        assert finding.text == (
+            "the end of the run is not reported on the way team: 127.0.0.1: Connection refused; "
+            "the next launch tries it again"
+        )
+        delivering = asyncio.create_task(courier.deliver(run.path, lambda name: None))
+        await asyncio.sleep(600.0)
+        assert courier.unreported(run.path)[0].text.endswith("; it is tried again")
+        await courier.deliver(run.path, lambda name: None)  # a second courier leaves it to the first
+        network.outcome = SendOutcome(True)
+        await delivering
+        assert [text.title for text in network.sent] == ["t: it has succeeded"]
+        assert courier.unreported(run.path) == courier.undelivered() == []
+
+
+async def test_an_end_that_cannot_be_reported_is_given_up_and_said(network: Network) -> None:
+    with own_directories() as base:
+        async with calling(base, "succeeded") as (run, runners):
+            await ends(run, runners)
+        began = clock.monotonic()
+        await courier.deliver(run.path, lambda name: None)
+        assert clock.monotonic() - began > 1600.0
+        assert [record.state for record in records(run.path)][-1] == "failed"
+        (finding,) = courier.unreported(run.path)
+        assert finding.text.endswith("127.0.0.1: Connection refused; it is given up after 9 failures")
+
+
+async def test_the_end_is_reported_though_the_rules_fail(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> list[Notice]:
+        raise LookupError
+
+    network.outcome = SendOutcome(True)
+    with own_directories() as base:
+        async with calling(base) as (run, runners):
+            monkeypatch.setattr(Rules, "judge", broken)
+            await ends(run, runners)
+    assert "t: it has succeeded" in [text.title for text in network.sent]
+
+
+async def test_a_way_that_fails_is_a_finding_of_a_live_run_within_seconds_and_is_cleared(
+    network: Network,
+) -> None:
+    with own_directories() as base:
+        async with calling(base, "first-step") as (run, _):
+            began = clock.monotonic()
+            await run.until(lambda state: ("notify-failed", None, None) in state.findings)
+            assert clock.monotonic() - began < 10.0
+            finding = run.state.findings["notify-failed", None, None]
+            assert finding.text == "notices are not sent on the way team: 127.0.0.1: Connection refused"
+            network.outcome = SendOutcome(True)
+            await run.until(lambda state: not state.findings)
+
+
+def left_behind(base: Path, write: Callable[[float, Any], list[NoticeRecord]]) -> Path:
+    """A run of yesterday whose agent died before it had reported the end."""
+    record = run_directories.new_record("yesterday")
+    path = run_directories.create(record, b"{}", {})
+    notice = Notice("gave-up", "gave-up:1", "it failed, and nothing restarts it", clock.now())
+    lines = [msgspec.json.encode(each) + b"\n" for each in write(clock.now(), notice)]
+    (path / FILE).write_bytes(b"".join(lines))
+    return path
+
+
+async def test_the_next_launch_has_a_courier_deliver_what_others_have_left(network: Network) -> None:
+    network.outcome = SendOutcome(True)
+    states: dict[str, Sequence[tuple[str, str, float]]] = {
+        "due": [("gave-up", "due", 3600.0)],
+        "cut off": [("gave-up", "due", 3600.0), ("gave-up", "trying", 3600.0)],
+        "sent": [("gave-up", "due", 60.0), ("gave-up", "sent", 60.0)],
+        "too old": [("gave-up", "due", 90000.0)],
+        "no end": [("hang", "later", 3600.0)],
+    }
+    with own_directories() as base:
+        paths = {
+            name: left_behind(
+                base,
+                lambda now, notice, rows=rows: [  # type: ignore[misc]
+                    NoticeRecord(now - age, "team", "gave-up:1", state, rule, notice=notice)
+                    for rule, state, age in rows
+                ],
+            )
+            for name, rows in states.items()
+        }
+        async with calling(base):
+            await asyncio.sleep(1.0)
+        (found,) = network.couriers
+        assert set(found) == {paths["due"], paths["cut off"]}
+        assert [each.is_open(clock.now()) for each in summaries(records(paths["too old"]))] == [False]
