@@ -89,7 +89,8 @@ async def forced_stop(
     with _alone(run_dir):
         left = await _end_processes(run_dir, grace_s)
         written = await asyncio.to_thread(_record, run_dir, node, command, left)
-    sweep_sockets(run_dir.name.rpartition("-")[2])
+    if entry is not None:
+        sweep_sockets(entry.record.run8)
     if left:
         return CommandDone(command, False, f"stopped, but these processes would not end: {', '.join(left)}")
     text = f"stopped without its agent: no process of the run is left{written and f'; {written}'}"
