@@ -15,6 +15,8 @@ from distui.runners.model import (
     RunCreated,
     RunEnded,
     RunPhase,
+    Stage,
+    StageChanged,
     Stamped,
 )
 from distui.runners.state import RunState
@@ -72,6 +74,28 @@ def test_nothing_negative_is_shown() -> None:
     assert NA in shown
     assert ago(10 * DAY, 9 * DAY) == duration_text(-86400.0) == NA
     assert ago(10 * DAY, 10 * DAY + 61) == "61 s ago"
+
+
+def test_an_end_before_the_beginning_is_unknown() -> None:
+    """Of the run, of its attempts and of the stages of its launch."""
+    state = RunState().apply_all(
+        [
+            Stamped(10 * DAY, RunCreated("r", "r", "h", PLAN), 1),
+            Stamped(10 * DAY, StageChanged(Stage.SETUP, "begun"), 2),
+            Stamped(9 * DAY, StageChanged(Stage.SETUP, "done"), 3),
+            Stamped(10 * DAY, AttemptStarted(1, "launch", 0, (), {}, 0), 4),
+            Stamped(9 * DAY, AttemptEnded(1, Outcome.SUCCEEDED, None, "attempt 1 succeeded"), 5),
+            Stamped(9 * DAY, RunEnded(RunPhase.SUCCEEDED, 0, "succeeded"), 6),
+        ]
+    )
+    document = status_json(state)
+    for each in (document, document["attempts"][0], document["stages"][0]):
+        assert (each["began"], each["ended"]) == (10 * DAY, None)
+    assert state.end() is None
+    assert (
+        jumped(70.0).apply_all([Stamped(10 * DAY + 5, RunEnded(RunPhase.STOPPED, 0, "stopped"), 5)]).end()
+        == 10 * DAY + 5
+    )
 
 
 def test_an_end_that_nobody_saw_has_no_time() -> None:

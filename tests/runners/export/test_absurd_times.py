@@ -26,6 +26,7 @@ from distui.runners.formatting import (
 )
 from distui.runners.model import (
     AttemptStarted,
+    Event,
     FindingRaised,
     PlanSummary,
     RankPlace,
@@ -46,7 +47,7 @@ def bundle(path: Path, created: float, ended: float | None, state: str, at: floa
     """A bundle of a run whose journal has no end. `at`: of its events."""
     record = {"run": TOP, "run8": "0a1b2c3d", "name": "job", "created": at, "host": "there"}
     sample = TrainingSample(0, at, step=7, loss=1e300, tokens_s=1e300, step_s=1e300, values={"own": 1e300})
-    events = [
+    events: list[Event] = [
         RunCreated(TOP, "job", "there", PlanSummary("ddp", "ddp", "torchrun", "train.py")),
         AttemptStarted(1, "launch", 1, (RankPlace(0, 0, 0, None),), {}),
         FindingRaised(Finding("x", "warning", "odd", since=at)),
