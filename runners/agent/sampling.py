@@ -178,11 +178,15 @@ class Growing:
 class Steps(NamedTuple):
     """The steps of one rank, as its sample has them."""
 
-    count: int | None = None
+    so_far: int | None = None
     step_s: float | None = None
     """Mean seconds per step since the sample before; None once the steps have stopped."""
     still_s: float | None = None
     """Seconds since the newest step, once the steps have stopped."""
+
+
+USUAL_OF = 5
+"""Samples with steps whose median is the usual step: one save or evaluation among them changes nothing."""
 
 
 class _Counted:
@@ -200,10 +204,6 @@ class _Counted:
         if self.count is not None and count > self.count and self.last > 0:
             self.paces.append((last - self.last) / (count - self.count))
         self.count, self.last = count, last
-
-
-USUAL_OF = 5
-"""Samples with steps whose median is the usual step: one save or evaluation among them changes nothing."""
 
 
 class Paces:
@@ -446,7 +446,7 @@ class Sampling:
         waits = self._shares.percent(sample.rank, sample.pid, now)
         age = silence(run.run_dir, run.node, run.state.attempt, sample.rank, now)
         return structs.replace(
-            sample, step=steps.count, step_s=steps.step_s, still_s=steps.still_s, wait_percent=waits, log_age_s=age
+            sample, step=steps.so_far, step_s=steps.step_s, still_s=steps.still_s, wait_percent=waits, log_age_s=age
         )  # fmt: skip
 
     # --- findings of the sampler's own -----------------------------------------------------------------------
