@@ -49,6 +49,8 @@ def kept(made: Prepared) -> run_directories.Entry:
     """The directory of a run that was planned, as its start would leave it; nothing is started."""
     assert made.asked is not None
     files = {REQUEST_FILE: request_text(made.asked, made.cwd or os.getcwd())}
+    if made.order is not None:
+        files["launch.json"] = "{}"  # a hub keeps it
     path = run_directories.create(
         made.record, json.dumps(plan_to_json(made.plan, masked=True)).encode(), files
     )
