@@ -274,8 +274,9 @@ def _attempt_started(state: RunState, at: Stamped, event: AttemptStarted) -> Non
     elif state.of_part(at):
         _join(state.attempts[-1], fresh, at.node)
         state.ranks = {number: rank for number, rank in state.ranks.items() if rank.place.node != at.node}
-    else:
-        state.attempts[-1] = fresh  # a launcher inside a managed command takes over its attempt
+    else:  # a launcher inside a managed command takes over its attempt, which goes on
+        before, state.attempts[-1] = state.attempts[-1], fresh
+        fresh.began, fresh.cause, fresh.code = before.began, before.cause, before.code | fresh.code
         state.ranks = {}
     state.ranks |= {place.rank: Rank(place) for place in event.ranks}
     state.delay, state.failures = None, max(event.failures, state.failures * state.of_part(at))
@@ -337,8 +338,8 @@ def _hook_changed(state: RunState, at: Stamped, event: HookChanged) -> None:
     rank.nccl_live = event.nccl_live if event.nccl_live is not None else rank.nccl_live
     rank.nccl_version = event.nccl_version or rank.nccl_version
     rank.made = event.made or rank.made
-
     state.refresh_phase()
+
 
 MOST_CHECKPOINTS = 500
 """That a state remembers, the newest."""

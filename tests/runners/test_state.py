@@ -97,6 +97,7 @@ def test_an_attempt_that_a_launcher_inside_takes_over_stays_one_attempt() -> Non
     )
     assert len(state.attempts) == 1
     assert state.attempts[0].world_size == 4
+    assert state.attempts[0].began == 1.0, "its ranks joined later"
     assert len(state.ranks) == 3
 
 
