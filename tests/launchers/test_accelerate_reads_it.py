@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from each import for_each
+
+from distui.presets.lint import config_files
 
 from .hf import needs_hf
 from .plans import OF_ACCELERATE, plan
@@ -169,3 +172,18 @@ def test_its_plugin_takes_the_environment(preset: str, monkeypatch: pytest.Monke
         wanted = {"fsdp1": "FULL_SHARD", "fsdp1-grad-op": "SHARD_GRAD_OP"}
         assert made.sharding_strategy.name == wanted.get(preset, "_HYBRID_SHARD_ZERO2")
         assert made.use_orig_params is True
+
+
+def test_lint_knows_its_keys_and_types() -> None:
+    from accelerate.commands.config.config_args import ClusterConfig
+    from accelerate.commands.launch import launch_command_parser
+    from accelerate.utils import DistributedType
+
+    keys, known = (
+        {field.name for field in dataclasses.fields(ClusterConfig)},
+        set(config_files.ACCELERATE_KEYS),
+    )
+    assert known - {"fp16", "dynamo_backend", "ipex_config", "tp_config"} <= keys <= known
+    assert {kind.value for kind in DistributedType} <= set(config_files.TYPES)
+    names = [name for action in launch_command_parser()._actions for name in action.option_strings]
+    assert {name[2:] for name in names if name.startswith("--fsdp_")} <= set(config_files.FSDP_KEYS)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from each import for_each
 
 from distui.presets import deepspeed
 from distui.presets.finding import PlanError
+from distui.presets.lint import lint_file
 from distui.presets.render import for_node
 
 from .hf import needs_hf
@@ -37,9 +38,9 @@ for path in sys.argv[1:]:
 LAUNCHER = """
 import json, sys
 from deepspeed.launcher import runner
-args = runner.parse_args(sys.argv[2:])
-pool = runner.fetch_hostfile(sys.argv[1])
-print("FOUND", json.dumps([vars(args), pool]))
+for words in json.loads(sys.argv[2]):
+    args = runner.parse_args(words)
+    print("FOUND", json.dumps([vars(args), runner.fetch_hostfile(sys.argv[1])]))
 """
 EXPORT = """
 import json, os, sys
@@ -50,6 +51,28 @@ for line in open(sys.argv[1]).readlines():
     made.add_export(*line.split("=", maxsplit=1))
 print("FOUND", json.dumps(made.exports))
 """
+CHECK = """
+import json, sys
+from deepspeed.runtime.config import DeepSpeedConfig
+for config in json.loads(sys.argv[1]):
+    try:
+        DeepSpeedConfig(config)
+        print("FOUND taken")
+    except (AssertionError, TypeError, ValueError):
+        print("FOUND refused")
+"""
+REFUSED: list[dict[str, Any]] = [
+    {"bf16": {"enabled": True}, "fp16": {"enabled": True}},
+    {"zero_optimization": {"stage": 4}},
+    {"train_batch_size": 7, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2},
+    {"train_batch_size": "8", "train_micro_batch_size_per_gpu": 1},
+    {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "ssd"}}},
+]
+TAKEN: list[dict[str, Any]] = [
+    {"bf16": {"enabled": True}, "fp16": {"enabled": False}},
+    {"zero_optimization": {"stage": 3}, "gradient_clipping": 1.0},
+    {"train_batch_size": 4, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2},
+]
 
 
 def asked(code: str, *words: str) -> list[str]:
@@ -92,29 +115,27 @@ def test_its_class_reads_the_configuration_of_every_preset(tmp_path: Path) -> No
 @needs_hf
 @pytest.mark.long
 def test_its_launcher_reads_command_line_and_hostfile(tmp_path: Path) -> None:
-    made = plan("ds-zero2", "launcher.kind=deepspeed", nnodes=2)
+    """Of the head, which starts the others, of the other node, and of one that starts its own ranks."""
     addresses = ["10.0.0.1", "10.0.0.2"]
+    made = plan("ds-zero2", "launcher.kind=deepspeed", nnodes=2)
     seats = [for_node(made, node, addresses, str(tmp_path), "/work", "") for node in (0, 1)]
-    (tmp_path / "hostfile").write_text(seats[0].files["hostfile"])
+    own = plan("ds-zero2", "launcher.kind=deepspeed", 'launcher.args=["--no_ssh"]', nnodes=2)
+    assert set(own.files) == {"ds_config.json", "hostfile"}
+    alone = for_node(own, 1, addresses, str(tmp_path), "/work", "")
     for node, seat in enumerate(seats):
         assert seat.argv[:3] == ("sh", f"{tmp_path}/deepspeed.sh", str(node))
         assert seat.argv[3:6] == ("/env/bin/python", "-m", "deepspeed.launcher.runner")
-        args, pool = json.loads(asked(LAUNCHER, str(tmp_path / "hostfile"), *seat.argv[6:])[0])
+        assert seat.env["DS_ENV_FILE"] == f"{tmp_path}/deepspeed_env"
+        assert seat.files["hostfile"] == alone.files["hostfile"]
+    (tmp_path / "hostfile").write_text(alone.files["hostfile"])
+    words = [*(seat.argv[6:] for seat in seats), alone.argv[3:]]
+    answers = asked(LAUNCHER, str(tmp_path / "hostfile"), json.dumps(words))
+    for line in answers:
+        args, pool = json.loads(line)
         assert pool == {"10.0.0.1": 8, "10.0.0.2": 8}
         assert (args["master_addr"], args["master_port"], args["num_gpus"]) == ("10.0.0.1", 29511, 8)
         assert (args["user_script"], args["user_args"]) == ("train.py", ["--lr", "1"])
-        assert seat.env["DS_ENV_FILE"] == f"{tmp_path}/deepspeed_env"
-
-
-@needs_hf
-@pytest.mark.long
-def test_each_node_may_start_its_own(tmp_path: Path) -> None:
-    made = plan("ds-zero2", "launcher.kind=deepspeed", 'launcher.args=["--no_ssh"]', nnodes=2)
-    assert set(made.files) == {"ds_config.json", "hostfile"}
-    seat = for_node(made, 1, ["10.0.0.1", "10.0.0.2"], str(tmp_path), "/work", "")
-    (tmp_path / "hostfile").write_text(seat.files["hostfile"])
-    args, _ = json.loads(asked(LAUNCHER, str(tmp_path / "hostfile"), *seat.argv[3:])[0])
-    assert (args["no_ssh"], args["node_rank"], args["master_addr"]) == (True, 1, "10.0.0.1")
+    assert (args["no_ssh"], args["node_rank"], len(answers)) == (True, 1, 3)
 
 
 @needs_hf
@@ -140,13 +161,13 @@ def test_its_launcher_and_a_shell_give_back_what_the_environment_file_holds(tmp_
     assert {name: seen[name] for name in env} == env
 
 
+@needs_hf
 @pytest.mark.long
-def test_the_shell_reads_the_heads_script(tmp_path: Path) -> None:
-    made = plan("ds-zero2", "launcher.kind=deepspeed", nnodes=3)
-    text = made.files["deepspeed.sh"]
-    assert not re.search(r"@\w+@", text)
-    for shell in ("sh", "bash"):
-        subprocess.run([shell, "-n"], input=text.encode(), check=True)
+def test_what_it_refuses_is_an_error_of_lint_and_what_it_takes_is_none() -> None:
+    configs = [{"train_micro_batch_size_per_gpu": 1, **one} for one in REFUSED + TAKEN]
+    for config, answer in zip(REFUSED + TAKEN, asked(CHECK, json.dumps(configs)), strict=True):
+        found = lint_file("ds.json", json.dumps(config).encode())
+        assert [one.severity for one in found] == (["error"] if answer == "refused" else []), config
 
 
 @for_each(
