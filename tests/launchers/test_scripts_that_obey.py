@@ -1,4 +1,4 @@
-"""One unmodified Accelerate script, and one of DeepSpeed's kind, under presets of every strategy: seen from inside."""
+"""Unmodified scripts on Accelerate, DeepSpeed and the Trainer under presets and launchers: what their ranks report."""
 
 from __future__ import annotations
 
@@ -74,15 +74,6 @@ def test_a_script_of_deepspeeds_own_kind(world: World, stage: int) -> None:
     assert "--deepspeed_config, which distui adds" in run.status()["plan"]["obeys"]
 
 
-def test_fsdp_on_cpu_is_told_to_be_ddp(world: World) -> None:
-    """Accelerate has no FSDP there: the script trains as DDP, and the plan says so before."""
-    run, found = trained(world, "fsdp2", ACCELERATE)
-    assert [one["model"] for one in found] == ["DistributedDataParallel"] * 2
-    plan = run.status()["plan"]
-    assert plan["obeys"] is None
-    assert "knows no FSDP on CPU and trains as DDP there" in plan["notes"][-1]
-
-
 @pytest.mark.parametrize(
     ("preset", "model", "stage", "clipping"),
     [("ddp", "DistributedDataParallel", None, None), ("ds-zero2", "DeepSpeedEngine", 2, 0.5)],
@@ -98,3 +89,27 @@ def test_the_trainer(
     for one in found:
         assert one["losses"][-1] < 0.9 * one["losses"][0], one["losses"]
     assert "leaves it to the transformers Trainer" in run.status()["plan"]["obeys"]
+
+
+@pytest.mark.parametrize(
+    ("preset", "model", "form"),
+    [
+        ("ddp", "DistributedDataParallel", ""),
+        ("ddp", "DistributedDataParallel", "--multi_gpu"),
+        ("ds-zero2", "DeepSpeedEngine", ""),
+    ],
+)
+def test_accelerate_launch(world: World, preset: str, model: str, form: str) -> None:
+    options = [f'--set=launcher.args=["{form}"]'] if form else []
+    run, found = trained(world, preset, ACCELERATE, "--set=launcher.kind=accelerate", *options)
+    assert [(one["model"], one["processes"]) for one in found] == [(model, 2)] * 2
+    plan = run.status()["plan"]
+    assert (plan["launcher"], plan["preset"]) == ("command", preset)
+    assert (run.path / "accelerate.yaml").exists() is (not form)
+
+
+def test_deepspeed(world: World) -> None:
+    _, found = trained(world, "ds-zero2", DEEPSPEED, "--set=launcher.kind=deepspeed", "--set=batch.micro=8")
+    assert [(one["model"], one["stage"], one["processes"], one["micro"]) for one in found] == [
+        ("DeepSpeedEngine", 2, 2, 8)
+    ] * 2
