@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 from e2e.runs import World
+from e2e.written import Attempt, events_of, record, without_agent
+
+from distui.runners.model import AttemptStarted
 
 pytest.importorskip("yaml", reason="PyYAML is not installed")
 
@@ -52,16 +55,16 @@ def test_what_is_no_configuration_writes_nothing(world: World) -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.long
 def test_from_a_run(world: World) -> None:
     """Its values, its variables, and what a restart changed; secrets only by name."""
-    secret = {"HF_TOKEN": "hunter2"}
-    run = world.ddp(
-        *("--set", "strategy.bucket_cap_mb=7", "--env", "A=1", "--env", "B=2", "--nccl", "IB_TIMEOUT=22"),
-        *("--env", "HF_TOKEN=hunter2"),
-    ).healthy()
-    run.distui("restart", "--env", "A=3", "--unset", "B", "--yes", env=secret).fine()
-    run.eventually(lambda status: status["attempt"] == 2 and status["state"] == "running")
+    words = ("--set", "strategy.bucket_cap_mb=7", "--env", "A=1", "--env", "B=2", "--nccl", "IB_TIMEOUT=22")
+    script = world.script("x.py", "")
+    with without_agent():
+        run = world.run(
+            "launch", "ddp", "--nproc-per-node", "2", *words, "--env", "HF_TOKEN=hunter2", "--", script
+        )
+    again = AttemptStarted(2, "restart", 2, (), {"A": "3", "B": None})
+    record(run, [*events_of(run, [Attempt(outcome=None)]), again])
     done = world.distui("presets", "new", "again", "--from", run.name).fine()
     assert "HF_TOKEN is left out" in done.err
     text = (world.config / "distui" / "presets" / "again.toml").read_text()
@@ -72,8 +75,6 @@ def test_from_a_run(world: World) -> None:
     assert table["topology"] == {"nnodes": 1, "nproc_per_node": 2}
     assert table["env"] == {"A": "3"}
     assert table["nccl"] == {"NCCL_IB_TIMEOUT": "22"}
-    run.stop("--grace", "2").fine()
-    script = world.script("x.py", "")
     plan = world.distui("launch", "again", "--dry-run", "--json", "--", script).fine().json()
     assert (plan["env"]["A"], plan["env"]["NCCL_IB_TIMEOUT"], plan["nproc_per_node"]) == ("3", "22", 2)
     assert "B" not in plan["env"]
