@@ -55,14 +55,12 @@ def test_every_path_ends_at_a_preset_that_ships_with_reasons() -> None:
     }
 
 
-@pytest.mark.parametrize("script", ["parallelize", "trainer", "deepspeed"])
-@pytest.mark.long
-def test_what_is_said_to_fit_fits_by_the_estimate_of_that_very_preset(script: str) -> None:
+def test_what_is_said_to_fit_fits_by_the_estimate_of_that_very_preset() -> None:
     tried = set()
-    for answers in every():
+    for answers in every()[::11]:  # all of them take seconds
         found = recommend(answers)
         said = "is the simplest that fits" in found.reasons[0]
-        if answers["script"] != script or not said or found.preset in ("3d", "fsdp2-tp"):
+        if not said or found.preset in ("3d", "fsdp2-tp"):
             continue
         model = replace(shape(parse_parameters(found.params)), seq=int(found.seq), recompute=True)
         gpus, preset = parse_gpus(found.hardware), load(found.preset).preset
@@ -72,8 +70,9 @@ def test_what_is_said_to_fit_fits_by_the_estimate_of_that_very_preset(script: st
         one = estimate_for(preset, model, FORMATS[found.format], ranks, gpus.memory_gb * GB)
         assert one.fits, answers
         assert f"about {one.total / GB:.0f} of" in found.reasons[0] or found.preset == "hsdp", answers
-        tried.add(found.preset)
-    assert len(tried) >= 3
+        tried.add((answers["script"], found.preset))
+    assert {script for script, _ in tried} == {"parallelize", "trainer", "deepspeed"}
+    assert len(tried) >= 9
 
 
 def test_questions_have_two_to_four_choices() -> None:
