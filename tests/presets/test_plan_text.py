@@ -201,45 +201,6 @@ def test_an_ipv6_address_stands_in_brackets() -> None:
     assert "is_host=0" in argv[argv.index("--rdzv-conf") + 1]
 
 
-ASK_TORCH = """
-import json, sys
-from torch.distributed.run import config_from_args, parse_args
-found = []
-for argv in json.load(sys.stdin):
-    args = parse_args(argv)
-    config, command, arguments = config_from_args(args)
-    found.append([config.min_nodes, config.nproc_per_node, config.run_id, config.rdzv_backend,
-                  config.rdzv_endpoint, config.rdzv_configs, config.local_addr, config.max_restarts,
-                  config.monitor_interval, [str(command), *arguments][-3:]])
-json.dump(found, sys.stdout)
-"""
-
-
-@pytest.mark.torch
-@pytest.mark.long
-def test_torch_understands_the_arguments() -> None:
-    forms = [
-        torchrun.argv(launch()),
-        torchrun.argv(launch(command=("pkg.train", "--", "-m"), module=True)),
-        torchrun.argv(launch(command=("./prog", "--standalone", "x"), no_python=True)),
-    ]
-    asked = subprocess.run(
-        [sys.executable, "-c", ASK_TORCH],
-        input=json.dumps(forms),
-        capture_output=True,
-        text=True,
-        timeout=HANG_S,
-        check=False,
-    )
-    assert asked.returncode == 0, asked.stderr
-    tails = [["train.py", "--lr", "1"], ["pkg.train", "--", "-m"], ["./prog", "--standalone", "x"]]
-    assert all("--standalone" in form for form in forms), "a single node has nobody to meet, and no port"
-    for found, tail in zip(json.loads(asked.stdout), tails, strict=True):
-        assert found[:3] == [1, 2, "r-1"]
-        assert found[6:9] == ["127.0.0.1", 100, 0.1]
-        assert found[9] == tail
-
-
 RANK = """
 import json, os, pathlib, sys
 rank = os.environ["RANK"]
