@@ -63,7 +63,7 @@ class Parts:
         """Report exceptions of the loop's callbacks: timers, readers of files, connections."""
         loop.set_exception_handler(self._callback_failed)
 
-    async def guard(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+    async def guard(self, name: str, work: Coroutine[Any, Any, Any]) -> None:
         """Run a coroutine in this task; what it raises is reported, and not raised."""
         error = await _outcome(work)
         if error is not None:
@@ -101,7 +101,7 @@ class Parts:
             self._report("event-loop", error, str(context["message"]))
 
 
-async def _outcome(work: Coroutine[Any, Any, None]) -> BaseException | None:
+async def _outcome(work: Coroutine[Any, Any, Any]) -> BaseException | None:
     """What it raised; None if it returned. Raises CancelledError if this task itself is cancelled."""
     try:
         await work

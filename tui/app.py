@@ -23,6 +23,7 @@ from ..runners.model import CaughtUp, Event, GpuTick, HostTick, LogGrew, RankTic
 from ..runners.settings_file import SettingsError, settings_path
 from . import terminal
 from .alerts import AlertingApp
+from .background import background, keep_running
 from .cockpit_commands import CommandingApp
 from .keys import ACTIONS, MUTATING, bindings, help_rows, key_text, keymap_path, load_keymap
 from .paint import NAMES, THEMES, Beat, CalmDriver, PacedApp
@@ -160,7 +161,7 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
     def open_run(self, run: str) -> None:
         source, old, self.run_id = self.source, self.follower, run
         if old is not None:
-            self.run_worker(old.drop())
+            background(self, "drop", old.drop())
         self.follower = Follower(lambda: source.open(run), clock=self.clock, notify=self._schedule_paint)
         options = self.settings.of_view()
         self.view = ViewOptions(ascii=self.view.ascii, readonly=self._forced_readonly, **options)
@@ -168,7 +169,7 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
         self.travel.pause()
         self.travel = Travel(self)
         self.begin_alerts()
-        self.run_worker(self.follower.run(), group="follow", exclusive=True)
+        keep_running(self, "follow", self.follower.run)
         self._show(RunScreen(self))
         self.tick()
 
@@ -392,7 +393,7 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
 
     def on_run_list_opened(self, event: RunList.Opened) -> None:
         if event.run.startswith(HOST):
-            self.run_worker(self._open_elsewhere(event.run), group="elsewhere", exclusive=True)
+            background(self, "elsewhere", self._open_elsewhere(event.run), exclusive=True)
             return
         shown = self.follower is not None and event.run == self.run_id
         at = next(
@@ -466,7 +467,7 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
 
     def _runner(self, action: str, target: object) -> Callable[[], None]:
         def run() -> None:
-            self.run_worker(self.run_action(action, target))  # type: ignore[arg-type]
+            background(self, "action", self.run_action(action, target))  # type: ignore[arg-type]
 
         return run
 
@@ -499,6 +500,7 @@ def run_cockpit(
     app.owns_terminal = True
     app.driver_class = CalmDriver
     app.run()
+    app.print_tracebacks()
     state = app.follower.state if app.follower is not None else None
     if not app.return_code and state is not None and state.name and not state.phase.ended:
         run = app.run_id or ""

@@ -27,6 +27,7 @@ from ..runners.formatting import plural
 from ..runners.model import Command, CommandDone, Down, Dump, Profile, Restart, SetAutostop, SetNccl, Stop
 from ..runners.nccl_reach import UNUSED, refusal, uses_gloo
 from ..runners.wire.client import LinkError, Window, new_id
+from .background import background, keep_running
 from .rows.command_line import CommandError, RunNames, parse
 from .rows.confirm import Confirmation, Target, changed_since, confirmation, env_now, target
 from .rows.frame import Frame, LinkPhase, ViewOptions
@@ -172,7 +173,7 @@ class CommandingApp(LendingApp):
             return
         question = confirmation(self.follower.state, command, self._now())
         if question is None:
-            self.run_worker(self._send(command), group="send")
+            background(self, "send", self._send(command))
             return
         if self.view.readonly:
             self.notify(self.why_readonly(), severity="error", markup=False)
@@ -257,9 +258,9 @@ class CommandingApp(LendingApp):
             return
         changed = changed_since(about, self.follower.state)
         if not changed and answer == "s" and isinstance(chosen, Restart):
-            self.run_worker(self._save_then(chosen, self.follower), group="send")
+            background(self, "send", self._save_then(chosen, self.follower))
         elif not changed:
-            self.run_worker(self._send(chosen), group="send")
+            background(self, "send", self._send(chosen))
         elif self.follower.state.phase.ended and not isinstance(chosen, SetAutostop):
             self.notify(f"{changed}: nothing was done", severity="error", markup=False)
         else:
@@ -293,7 +294,7 @@ class CommandingApp(LendingApp):
             text = f"{typed!r} is not the name of the cluster ({name}): nothing was done"
             self.notify(text, severity="error", markup=False)
             return
-        self.run_worker(self._send(Down(new_id(), name)), group="send")
+        background(self, "send", self._send(Down(new_id(), name)))
 
     def allowed(self, action: str) -> bool | None:
         """Whether an action may be taken now."""
@@ -400,7 +401,7 @@ class CommandingApp(LendingApp):
                 done = await follower.send(command)
         if done is None:
             done = await self.source.afterwards(self.run_id, command)
-        self.run_worker(follower.run(), group="follow", exclusive=True)  # reads what was written
+        keep_running(self, "follow", follower.run)  # reads what was written
         return done
 
     def restart(self) -> None:
@@ -481,7 +482,7 @@ class CommandingApp(LendingApp):
             self.ask(asked.command)
         elif asked.action:
             of_screen = asked.action.startswith(("pane", "rank_log", "log_jump", "columns"))
-            self.run_worker(self.run_action(asked.action, self.screen if of_screen else self))
+            background(self, "action", self.run_action(asked.action, self.screen if of_screen else self))
 
     def shell(self, rank: int | None) -> None:
         """A shell on the node of a rank."""

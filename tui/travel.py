@@ -11,6 +11,7 @@ from ..runners.errors import RunError
 from ..runners.model import CaughtUp, MetricsWindow, ReadMetrics, Stamped
 from ..runners.state import RunState
 from ..runners.wire.client import Link, LinkError, new_id, paced
+from .background import background
 from .cockpit_commands import CommandingApp
 from .history import time_of
 from .past import HINT, MomentError, Timeline, moment_of, put_samples, step_of
@@ -94,13 +95,13 @@ class Travel:
             self.live()
             return
         if self._at is None:
-            self._app.run_worker(self._enter(at), group="travel", exclusive=True)
+            background(self._app, "travel", self._enter(at), exclusive=True)
         else:
             self._show(at)
 
     def go_to(self, text: str) -> None:
         """Show the moment that was typed."""
-        self._app.run_worker(self._go_to(text), group="travel", exclusive=True)
+        background(self._app, "travel", self._go_to(text), exclusive=True)
 
     async def _go_to(self, text: str) -> None:
         if not await self._load():
@@ -181,7 +182,7 @@ class Travel:
         end = float(int(at + ahead) + 1)
         self._asked = (begin + LEAD_S, end)
         ask = ReadMetrics(new_id(), begin, end, buckets=int(end - begin), fold="each")
-        self._app.run_worker(self._answer(ask, self._asked), group="samples", exclusive=True)
+        background(self._app, "samples", self._answer(ask, self._asked), exclusive=True)
 
     async def _answer(self, ask: ReadMetrics, asked: tuple[float, float]) -> None:
         follower = self._app.follower
@@ -234,7 +235,7 @@ class Travel:
         if self._timer is None:
             self._timer = self._app.set_interval(PLAY_S, self._beat)
         if self._at is None:
-            self._app.run_worker(self._play_from_start(), group="travel", exclusive=True)
+            background(self._app, "travel", self._play_from_start(), exclusive=True)
         else:
             self._app.publish()
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import suppress
 
-from textual.app import App
 from textual.events import Event, Key
 from textual.screen import Screen
 from textual.widget import Widget
+
+from .background import BackgroundApp
 
 READY_S = 1.0
 """Longest wait for a key to act, and for what it opened to take keys: then the next one acts all the same."""
@@ -21,12 +21,11 @@ POLL_S = 0.01
 """Between two looks whether a screen that was opened has the focus: Textual has no event for that."""
 
 
-class TypeAheadApp(App[None]):
+class TypeAheadApp(BackgroundApp):
     """Hands out the next key when the one before it has acted and what that opened has the focus."""
 
     _waiting: deque[Key] | None = None
     """Keys behind the one that is acting; None while none is."""
-    _watching: asyncio.Task[None] | None = None
 
     async def on_event(self, event: Event) -> None:
         if not isinstance(event, Key) or event.is_forwarded:
@@ -41,17 +40,20 @@ class TypeAheadApp(App[None]):
         """Hand out a key; in the app's own task, as Textual does it."""
         screen, target = self.screen, self.focused or self.screen
         await super().on_event(key)
-        self._watching = asyncio.create_task(self._acted(target, screen), name="type ahead")
+        self.parts.once("type-ahead", self._acted(target, screen))
 
     async def _acted(self, target: Widget, before: Screen[object]) -> None:
         """Wait until the key has acted, and until a screen that it opened takes keys."""
-        with suppress(TimeoutError):
+        try:
             async with asyncio.timeout(READY_S):
                 await _bubbled(target)
                 await _bubbled(target)  # a message that the key made, as that of a submitted line
                 while self.is_running and self.screen is not before and not self._takes_keys():
                     await asyncio.sleep(POLL_S)
-        self.call_later(self._go_on)
+        except TimeoutError:
+            pass  # the next key acts all the same
+        finally:
+            self.call_later(self._go_on)
 
     def _takes_keys(self) -> bool:
         return self.screen.is_mounted and (self.focused is not None or not self.screen.focus_chain)

@@ -12,6 +12,7 @@ from textual.signal import Signal
 
 from ...runners.formatting import duration_short
 from ...runners.wire.client import LinkError
+from ..background import background
 from ..cockpit_commands import CommandingApp
 from ..history import Ask, MetricHistory, Shown, Want, time_of
 from ..keys import bindings
@@ -179,7 +180,7 @@ class HistoryPane(Pane):
     def run_asks(self) -> None:
         """Ask the node for what charts miss; the answer is painted when it comes."""
         for ask in self.history.due():
-            self.run_worker(self._answer(ask), group="curves")
+            background(self, "curves", self._answer(ask))
 
     async def _answer(self, ask: Ask) -> None:
         follower = self.app.follower if isinstance(self.app, CommandingApp) else None

@@ -22,6 +22,7 @@ from ...presets.secrets import holds_secret
 from ...runners.errors import LaunchError, RunError
 from ...runners.launch.launch_form import LaunchForm, LaunchPreview, hardware_here, with_free_name
 from ...runners.launch.launch_settings import LOCAL, SKY, kind_of
+from ..background import background
 from ..cockpit_commands import CommandingApp
 from ..rows import advice, glyphs
 from ..rows.advice import choice_rows, end_rows, title
@@ -340,7 +341,7 @@ class LaunchScreen(Screen[None]):
             self.candidates.leave()
 
     def _start_plan(self, form: LaunchForm) -> None:
-        self.run_worker(self._make_plan(form), group="plan", exclusive=True)
+        background(self, "plan", self._make_plan(form), exclusive=True)
 
     async def _make_plan(self, form: LaunchForm) -> None:
         entry = self.presets.current
@@ -432,7 +433,7 @@ class LaunchScreen(Screen[None]):
             self._start_saving(name.strip(), False)
 
     def _start_saving(self, name: str, replace: bool) -> None:
-        self.run_worker(self._save(name, replace), group="save", exclusive=True)
+        background(self, "save", self._save(name, replace), exclusive=True)
 
     async def _save(self, name: str, replace: bool) -> None:
         try:
@@ -469,7 +470,7 @@ class LaunchScreen(Screen[None]):
         elif preview.problems:
             self.notify(preview.problems[0], severity="error", markup=False)
         elif preview.asks:
-            self.run_worker(self._ask_hosts(self.form), group="plan", exclusive=True)
+            background(self, "plan", self._ask_hosts(self.form), exclusive=True)
         else:
             form = self.form
             findings = [row for row in finding_rows(preview, 86) if preview.findings]
@@ -483,7 +484,7 @@ class LaunchScreen(Screen[None]):
 
     def _answered(self, yes: str | None, form: LaunchForm) -> None:
         if yes:
-            self.run_worker(self._launch(form), group="launch", exclusive=True)
+            background(self, "launch", self._launch(form), exclusive=True)
 
     async def _launch(self, form: LaunchForm) -> None:
         try:
@@ -493,4 +494,4 @@ class LaunchScreen(Screen[None]):
             return
         await asyncio.to_thread(self.app.source.remember, form)
         self.app.open_run(run)
-        self.app.run_worker(self.app.retire(run), group="retention")
+        background(self.app, "retention", self.app.retire(run))

@@ -14,6 +14,7 @@ from textual.message import Message
 
 from ...runners.errors import LaunchError
 from ...runners.launch.launch_form import LaunchForm, PresetEntry
+from ..background import background
 from ..keys import bindings
 from ..rows import glyphs
 from ..rows.form import (
@@ -128,7 +129,7 @@ class Candidates(RowsView):
         wanted = (form.place, form.nodes, form.gpus, form.cpus)
         if wanted != self._asked:
             self._asked = wanted
-            self.run_worker(self._fetch(form), group="candidates", exclusive=True)
+            background(self, "candidates", self._fetch(form), exclusive=True)
 
     def leave(self) -> None:
         """The form is for no nodes of SkyPilot's any more."""

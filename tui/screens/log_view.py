@@ -21,6 +21,7 @@ from ...runners.formatting import plural, size_short, time_of_day
 from ...runners.logs.follow import ALARMS, Level, level_of
 from ...runners.state import RunState
 from ...runners.wire.client import LinkError
+from ..background import keep_running
 from ..keys import bindings
 from ..log_tail import LogTail, Reader
 from ..rows.frame import Frame
@@ -98,7 +99,7 @@ class LogView(LogRows):
 
     def on_mount(self) -> None:
         self._growth.subscribe(self, lambda _: self._wake.set(), immediate=True)
-        self.run_worker(self._keep_pulling(), group="log", exclusive=True, exit_on_error=False)
+        keep_running(self, "log", self._keep_pulling)
 
     # --- what is shown
 

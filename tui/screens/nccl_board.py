@@ -17,6 +17,7 @@ from textual.signal import Signal
 from ...runners.diagnosis.nccl_facts import Communicator, FactLine, NcclFacts
 from ...runners.errors import RunError
 from ...runners.state import RunState
+from ..background import background
 from ..keys import bindings
 from ..rows.frame import Frame
 from ..rows.glyphs import Row, wrap
@@ -147,7 +148,7 @@ class NcclBoard(Horizontal):
         """Begin to read them once; None until that is done."""
         if not self._reading:
             self._reading, self._why = True, "Reading the logs of this run …"
-            self.run_worker(self._read_logs(state), group="nccl-facts", exclusive=True)
+            background(self, "nccl-facts", self._read_logs(state), exclusive=True)
         return self._read
 
     async def _read_logs(self, state: RunState) -> None:

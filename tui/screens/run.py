@@ -22,6 +22,7 @@ from ...runners.logs.follow import compile_grep
 from ...runners.logs.log_files import LogError
 from ...runners.model import Dump
 from ...runners.wire.client import LinkError, new_id
+from ..background import background
 from ..cockpit_commands import CommandingApp
 from ..history import MetricHistory
 from ..keys import bindings
@@ -147,7 +148,7 @@ class RunScreen(Screen[None]):
         self.tabs.keys = dict(self.app.keys)
         self.ranks.focus()
         self.call_after_refresh(self.app.publish)
-        self.run_worker(self._find_places(), group="places")
+        background(self, "places", self._find_places())
 
     async def _find_places(self) -> None:
         """Folders of the run that are known here, for its card."""
@@ -393,7 +394,7 @@ class RunScreen(Screen[None]):
             self.notify("no hit in the lines that are loaded")
 
     def action_error(self, step: int) -> None:
-        self.run_worker(self._to_error(step), group="error", exclusive=True)
+        background(self, "error", self._to_error(step), exclusive=True)
 
     async def _to_error(self, step: int) -> None:
         """The one above or below; where none is loaded, what is not loaded is searched."""
@@ -547,7 +548,7 @@ class RunScreen(Screen[None]):
         marked = tuple(sorted(self.app.view.marked & set(state.ranks)))
         who = "the marked ranks" if marked else "every rank"
         late = self.set_timer(PATIENCE_S, lambda: self.notify(f"asking {who} for stacks", timeout=2))
-        self.run_worker(self._ask_stacks(marked, then, late), group="stacks", exclusive=True)
+        background(self, "stacks", self._ask_stacks(marked, then, late), exclusive=True)
 
     async def _ask_stacks(self, ranks: tuple[int, ...], then: float, late: Timer) -> None:
         """`then`: unix time of the moment that is shown; 0 for now."""

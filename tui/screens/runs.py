@@ -15,6 +15,7 @@ from textual.widgets import Static
 from ...presets.sanitize import clean_text
 from ...runners.errors import RunError
 from ...runners.formatting import plural, size_short
+from ..background import background, keep_running
 from ..cockpit_commands import CommandingApp
 from ..keys import bindings
 from ..rows.run_filter import fitting, mistake
@@ -162,7 +163,7 @@ class RunsScreen(Screen[None]):
     def on_mount(self) -> None:
         self.list.show(self.app.source.runs())
         self.set_interval(REFRESH_S, self._refresh)
-        self.run_worker(self._ask_elsewhere(), group="hosts")
+        keep_running(self, "hosts", self._ask_elsewhere)
         self.list.focus()
 
     async def _refresh(self) -> None:
@@ -239,7 +240,7 @@ class RunsScreen(Screen[None]):
 
     def _mark(self, kind: str, text: str | None, runs: list[str]) -> None:
         if text is not None and (text.strip() or kind == "note"):
-            self.run_worker(self._write_marks(kind, text, runs), group="marks")
+            background(self, "marks", self._write_marks(kind, text, runs))
 
     async def _write_marks(self, kind: str, text: str, runs: list[str]) -> None:
         for run in runs:
@@ -266,7 +267,7 @@ class RunsScreen(Screen[None]):
 
     def action_prune(self) -> None:
         """Mark what `distui prune --older-than 30d --keep 20` would remove."""
-        self.run_worker(self._mark_old(), group="remove")
+        background(self, "remove", self._mark_old())
 
     async def _mark_old(self) -> None:
         try:
@@ -292,7 +293,7 @@ class RunsScreen(Screen[None]):
 
     def _removed(self, answer: str | None, runs: list[str]) -> None:
         if answer:
-            self.run_worker(self._remove(runs), group="remove")
+            background(self, "remove", self._remove(runs))
 
     async def _remove(self, runs: list[str]) -> None:
         names, freed, problems = await asyncio.to_thread(self.app.source.remove, runs)

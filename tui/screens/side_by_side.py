@@ -15,6 +15,7 @@ from ...runners.comparison.account import Account
 from ...runners.comparison.differences import Comparison, compare
 from ...runners.comparison.loading import load
 from ...runners.errors import RunError
+from ..background import background
 from ..rows.comparison import charts, comparison_rows, head_rows
 from ..rows.glyphs import Row, key_row, wrap
 from ..rows.plot import Mode
@@ -58,7 +59,7 @@ class ComparisonScreen(RowsModal[None]):
             self._read()
 
     def _read(self) -> None:
-        self.run_worker(self._load(), group="comparison", exclusive=True)
+        background(self, "comparison", self._load(), exclusive=True)
 
     async def _load(self) -> None:
         """Off the screen's loop: files are read, and other hosts asked."""
