@@ -8,7 +8,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,12 +36,12 @@ needs_compiler = pytest.mark.skipif(compiler() is None, reason="no C compiler to
 
 
 @pytest.fixture(scope="module")
-def library() -> Callable[[bool], str]:
+def library(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], str]:
     """The path of the fake NCCL, old or new, built once."""
 
     @functools.cache
     def built(old: bool) -> str:
-        return str(build_nccl(tempfile.mkdtemp(prefix="fake-nccl-"), old))
+        return str(build_nccl(tmp_path_factory.mktemp("nccl"), old))
 
     return built
 
