@@ -149,7 +149,7 @@ def test_a_git_checkout_goes_without_what_git_ignores(tmp_path: Path) -> None:
     assert plain == {"run", "run/data.bin", "run/sub", "run/sub/model.py", "run/train.py"}
     (tmp_path / ".gitignore").write_text("*.bin\n")
     subprocess.run(["git", "init", "-q", tmp_path], check=True, timeout=30)
-    hook = ["git", "-C", tmp_path, "config", "core.fsmonitor", "touch hook-was-executed; false"]
+    hook = ["git", "-C", str(tmp_path), "config", "core.fsmonitor", "touch hook-was-executed; false"]
     subprocess.run(hook, check=True, timeout=30)
     kept = members(package.packed(tmp_path, "run", package.code(tmp_path)))
     assert kept == {"run", "run/.gitignore", "run/sub/model.py", "run/train.py"}
