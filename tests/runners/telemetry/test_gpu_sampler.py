@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes.util
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from statistics import median
@@ -14,6 +10,7 @@ from statistics import median
 import msgspec
 import patience
 import pytest
+from each import for_each
 from gpu_rig import Rig, needs_compiler, sampler, scenario, tick_of, until
 
 from distui.runners.model import FindingRaised, GpuTick
@@ -21,13 +18,19 @@ from distui.runners.telemetry.gpu_words import NO_DRIVER
 
 pytestmark = needs_compiler
 
-STEADY = scenario.idle(2) + "* util 93\n* mem_used 1073741824\n* power_mw 456789\n* temp 61\n* reasons 0\n"
+WORKS = "* util 93\n* mem_used 1073741824\n* power_mw 456789\n* temp 61\n* reasons 0\n"
+STEADY = scenario.idle(2) + WORKS
 
 
 @pytest.mark.real
-def test_values_arrive_in_their_units(tmp_path: Path) -> None:
-    lines = "1 mem_temp 77\n1 energy_mj 5000000\n1 ecc_uncorrected 4\n1 remap_pending 1\n1 recovery 1\n"
-    first, second = Rig(tmp_path, STEADY + lines + scenario.process(1, 4711, 2048)).tick()
+def test_values_arrive_in_their_units_and_what_is_dear_is_asked_for_rarely(tmp_path: Path) -> None:
+    lines = (
+        "1 mem_temp 77\n1 energy_mj 5000000\n1 ecc_uncorrected 4\n1 remap_pending 1\n1 recovery 1\n"
+        "2 reasons 0x84\n2 mem_reserved 100\n3 reasons 0x8001\n"
+    )
+    text = scenario.idle(5) + WORKS + lines + scenario.process(1, 4711, 2048) + scenario.lost(4)
+    rig = Rig(tmp_path, text)
+    first, second, third, fourth, gone = rig.tick(5)
     assert (first.index, first.uuid) == (0, "GPU-00000000-0000-4000-8000-000000000000")
     assert first.name == "NVIDIA H100 80GB HBM3"
     assert (first.util, first.mem_used, first.mem_total) == (93.0, 1 << 30, 80 << 30)
@@ -39,16 +42,14 @@ def test_values_arrive_in_their_units(tmp_path: Path) -> None:
     assert (second.ecc_uncorrected, second.remap_pending, second.remap_failed) == (4, True, False)
     assert second.recovery == "GPU reset"
     assert (second.pids, second.pid_mem) == ((4711,), (2048,))
-
-
-@pytest.mark.long
-def test_a_wave_moves_within_its_bounds_and_each_gpu_at_its_own_phase(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, scenario.idle(2) + "* util wave:40:99:1\n")
-    with rig.sampling() as events:
-        seen = [tick_of(events) for _ in range(6)]
-    values = [gpu.util for tick in seen for gpu in tick]
-    assert all(value is not None and 40 <= value <= 99 for value in values)
-    assert len(set(values)) > 4
+    assert (third.throttle, third.mem_used) == (("power cap", "power brake"), 1 << 30)
+    assert fourth.throttle == ("idle", "reason 0x8000")
+    assert (gone.lost, gone.uuid) == (True, ""), "from the start"
+    calls = rig.calls()
+    assert calls.count("nvmlDeviceGetUtilizationRates") >= 5 * 4
+    assert calls.count("nvmlDeviceGetTotalEccErrors") == calls.count("nvmlDeviceGetName") == 4
+    assert calls.count("nvmlInitWithFlags") == 1
+    assert "nvmlDeviceGetPcieThroughput" not in calls
 
 
 @pytest.mark.real
@@ -73,8 +74,8 @@ def test_what_the_driver_does_not_serve_is_none_and_asked_once(tmp_path: Path) -
     assert calls.count("nvmlDeviceGetUtilizationRates") >= 8
 
 
-@pytest.mark.long
-def test_functions_that_an_old_driver_lacks(tmp_path: Path) -> None:
+@pytest.mark.real
+def test_functions_that_an_old_driver_lacks_or_refuses(tmp_path: Path) -> None:
     absent = (
         "nvmlDeviceGetMemoryInfo_v2",
         "nvmlDeviceGetTemperatureV",
@@ -87,27 +88,11 @@ def test_functions_that_an_old_driver_lacks(tmp_path: Path) -> None:
     assert gpu.mem_used == (1 << 30) + 100  # version 1 counts the driver's own memory
     assert (gpu.temp_c, gpu.throttle, gpu.pids) == (61.0, ("power cap", "thermal (hardware)"), (7,))
     assert gpu.mem_temp_c is None
+    refused = STEADY + "* mem_reserved 100\n" + scenario.answer("nvmlDeviceGetMemoryInfo_v2", 25)
+    assert Rig(tmp_path, refused).tick()[0].mem_used == (1 << 30) + 100
 
 
-@pytest.mark.long
-def test_memory_version_2_refused_by_a_driver_that_has_it(tmp_path: Path) -> None:
-    text = STEADY + "* mem_reserved 100\n" + scenario.answer("nvmlDeviceGetMemoryInfo_v2", 25)
-    assert Rig(tmp_path, text).tick(2)[0].mem_used == (1 << 30) + 100
-
-
-@pytest.mark.long
-def test_memory_that_the_driver_keeps_is_not_used_memory(tmp_path: Path) -> None:
-    assert Rig(tmp_path, STEADY + "* mem_reserved 100\n").tick()[0].mem_used == 1 << 30
-
-
-@pytest.mark.long
-def test_throttle_reasons_in_words(tmp_path: Path) -> None:
-    first, second = Rig(tmp_path, STEADY + "0 reasons 0x84\n1 reasons 0x8001\n").tick()
-    assert first.throttle == ("power cap", "power brake")
-    assert second.throttle == ("idle", "reason 0x8000")
-
-
-@pytest.mark.long
+@pytest.mark.real
 def test_counters_become_rates_and_a_reset_becomes_unknown(tmp_path: Path) -> None:
     counters = "* pcie_tx_bytes {}\n* nvlink_rx_kib {}\n"
     rig = Rig(tmp_path, STEADY + counters.format(5_000_000_000, 10))
@@ -127,14 +112,16 @@ def test_counters_become_rates_and_a_reset_becomes_unknown(tmp_path: Path) -> No
 
 @pytest.mark.real
 def test_a_lost_gpu_leaves_the_others_alone_and_comes_back(tmp_path: Path) -> None:
+    """A function that fails for a while loses its own value only."""
     rig = Rig(tmp_path, STEADY)
     with rig.sampling() as events:
         tick_of(events)
-        rig.set(STEADY + scenario.lost(1))
+        rig.set(STEADY + scenario.lost(1) + scenario.answer("nvmlDeviceGetPowerUsage", 999, 0))
         event = until(events, lambda one: isinstance(one, GpuTick) and one.gpus[1].lost)
         assert isinstance(event, GpuTick)
         good, gone = event.gpus
         assert (good.lost, good.util) == (False, 93.0)
+        assert (good.power_w, good.error) == (None, "PowerUsage: Unknown Error")
         assert (gone.util, gone.mem_used, gone.error) == (
             None,
             None,
@@ -145,21 +132,6 @@ def test_a_lost_gpu_leaves_the_others_alone_and_comes_back(tmp_path: Path) -> No
         event = until(events, lambda one: isinstance(one, GpuTick) and not one.gpus[1].lost)
         assert isinstance(event, GpuTick)
         assert (event.gpus[1].util, event.gpus[1].power_limit_w) == (93.0, 700.0)
-
-
-@pytest.mark.long
-def test_a_gpu_lost_from_the_start_is_shown(tmp_path: Path) -> None:
-    good, gone = Rig(tmp_path, STEADY + scenario.lost(1)).tick()
-    assert (good.util, gone.lost, gone.uuid) == (93.0, True, "")
-
-
-@pytest.mark.long
-def test_a_passing_error_is_told_and_not_remembered(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, STEADY + scenario.answer("nvmlDeviceGetPowerUsage", 999, 0))
-    with rig.sampling() as events:
-        gpu = tick_of(events)[0]
-        assert (gpu.power_w, gpu.util, gpu.error) == (None, 93.0, "PowerUsage: Unknown Error")
-        rig.set(STEADY)
         event = until(events, lambda one: isinstance(one, GpuTick) and one.gpus[0].error is None)
         assert isinstance(event, GpuTick)
         assert event.gpus[0].power_w == 456.789
@@ -177,41 +149,8 @@ def test_an_xid_is_told_in_words_even_while_a_driver_call_hangs(tmp_path: Path) 
     assert event.finding.text == "Xid 79 on GPU 1: the GPU fell off the bus"
 
 
-@pytest.mark.long
-def test_tiers_ask_rarely_for_what_is_dear(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, scenario.idle(1))
-    rig.tick(5)
-    calls = rig.calls()
-    assert calls.count("nvmlDeviceGetUtilizationRates") >= 5
-    assert calls.count("nvmlDeviceGetTotalEccErrors") == 1
-    assert calls.count("nvmlDeviceGetName") == 1
-    assert calls.count("nvmlInitWithFlags") == 1
-    assert "nvmlDeviceGetPcieThroughput" not in calls
-
-
-@pytest.mark.long
-def test_no_library_is_said_once(tmp_path: Path) -> None:
-    with sampler({"DISTUI_NVML_LIBRARY": str(tmp_path / "none.so")}) as child:
-        assert child.stdout is not None
-        lines = child.stdout.read().splitlines()
-        assert child.wait(patience.HANG_S) == NO_DRIVER
-    (tick,) = [msgspec.json.decode(line, type=GpuTick) for line in lines]
-    assert tick.gpus == ()
-    assert tick.problem is not None
-    assert tick.problem.startswith("no GPU: DISTUI_NVML_LIBRARY=")
-
-
-@pytest.mark.long
-@pytest.mark.skipif(ctypes.util.find_library("nvidia-ml") is not None, reason="this machine has a driver")
-def test_a_machine_without_a_driver() -> None:
-    with sampler({"DISTUI_NVML_LIBRARY": ""}) as child:
-        assert child.stdout is not None
-        tick = msgspec.json.decode(child.stdout.read(), type=GpuTick)
-    assert tick.problem == "no GPU: no NVIDIA driver library on this node"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
+@pytest.mark.real
+@for_each(
     ("lines", "words", "status"),
     [
         (scenario.answer("nvmlInitWithFlags", 9), "kernel driver is not loaded", 1),
@@ -241,13 +180,7 @@ def test_it_ends_with_its_parent_although_the_driver_hangs(tmp_path: Path) -> No
         assert child.wait(patience.HANG_S) == 0
 
 
-@pytest.mark.long
-def test_wrong_arguments_get_a_sentence() -> None:
-    with sampler({}, interval=0.0) as child:
-        assert child.wait(patience.HANG_S) == 2
-
-
-@pytest.mark.long
+@pytest.mark.real
 def test_activity_comes_from_two_samples_that_are_given_back(tmp_path: Path) -> None:
     rig = Rig(tmp_path, STEADY + "* gpm 1\n* gpm.2 71.5\n* gpm.5 40.25\n")
     with rig.sampling() as events:
@@ -267,10 +200,9 @@ def test_activity_comes_from_two_samples_that_are_given_back(tmp_path: Path) -> 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
+@for_each(
     ("lines", "absent", "most"),
     [
-        ("", (), {"nvmlGpmQueryDeviceSupport": 2, "nvmlGpmSampleGet": 0}),  # older than Hopper
         ("* gpm 1\n* ret.nvmlGpmSampleGet 4\n", (), {"nvmlGpmSampleGet": 2}),  # no permission
         ("* gpm 1\n* ret.nvmlGpmSampleGet 999\n", (), {"nvmlGpmSampleGet": 6, "nvmlGpmSampleFree": 4}),
         ("* gpm 1\n* ret.nvmlGpmMetricsGet 3\n", (), {"nvmlGpmMetricsGet": 2, "nvmlGpmSampleFree": 4}),
@@ -288,39 +220,18 @@ def test_activity_that_is_not_to_be_had_is_none_and_not_asked_for_ever(
     assert {name: calls.count(name) for name in most} == most
 
 
-@pytest.mark.long
+@pytest.mark.real
 def test_the_time_in_which_the_clocks_were_held_back(tmp_path: Path) -> None:
-    rig = Rig(
-        tmp_path,
-        STEADY + "0 held_power_ns grow:250000000:250000000:9\n0 held_thermal_ns 5\n1 held_power_ns 7\n",
+    lines = (
+        "0 held_power_ns grow:250000000:250000000:9\n0 held_thermal_ns 5\n1 held_power_ns 7\n"
+        "2 held_power_ns grow:9e8:9e8:9\n2 held_sw_thermal_ns grow:9e8:9e8:9\n"
     )
-    with rig.sampling() as events:  # one sample may have been late within its interval
+    with Rig(tmp_path, scenario.idle(4) + lines).sampling() as events:
         _, *ticks = [tick_of(events) for _ in range(12)]
-    assert median(held.throttled_percent or 0.0 for held, _ in ticks) == pytest.approx(25, abs=8)
-    assert {free.throttled_percent for _, free in ticks} == {0}
-    assert Rig(tmp_path, STEADY).tick(3)[0].throttled_percent is None
-    over = STEADY + "* held_power_ns grow:9e8:9e8:9\n* held_sw_thermal_ns grow:9e8:9e8:9\n"
-    with Rig(tmp_path, over).sampling() as events:
-        _, *ticks = [tick_of(events) for _ in range(12)]
-    assert median(held.throttled_percent or 0.0 for held, _ in ticks) == 100.0
-
-
-@pytest.mark.long
-def test_the_simulated_driver_reports_what_processes_use(tmp_path: Path) -> None:
-    """As nvitop asks for it, by nvidia-ml-py's own call."""
-    rig = Rig(tmp_path, STEADY + scenario.process(0, 4711, 9) + scenario.process(0, 4712, 9))
-    code = (
-        "import ctypes, os, pynvml as n; ctypes.CDLL(os.environ['DISTUI_NVML_LIBRARY']); n.nvmlInit()\n"
-        "print([(s.pid, s.smUtil, s.timeStamp > 1e15) for s in"
-        " n.nvmlDeviceGetProcessUtilization(n.nvmlDeviceGetHandleByIndex(0), 0)])\n"
-        "try: n.nvmlDeviceGetProcessUtilization(n.nvmlDeviceGetHandleByIndex(1), 0)\n"
-        "except n.NVMLError_NotFound: print('none')\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | rig.environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "[(4711, 46, True), (4712, 46, True)]\nnone\n"
+    held, free, over, unknown = zip(
+        *ticks, strict=True
+    )  # one sample may have been late within its interval
+    assert median(gpu.throttled_percent or 0.0 for gpu in held) == pytest.approx(25, abs=8)
+    assert {gpu.throttled_percent for gpu in free} == {0}
+    assert median(gpu.throttled_percent or 0.0 for gpu in over) == 100.0
+    assert {gpu.throttled_percent for gpu in unknown} == {None}
