@@ -24,7 +24,7 @@ from distui.runners.telemetry.proc import (
     read_nspids,
     read_stat,
 )
-from distui.runners.telemetry.rank_samples import CHILDREN_S, RankSampler
+from distui.runners.telemetry.rank_samples import AGAIN, CHILDREN_S, ProcessTree, RankSampler
 
 NOBODY = 4_200_000
 """Above the largest pid of Linux."""
@@ -87,25 +87,6 @@ print("burnt", flush=True)
 sys.stdin.readline()
 """
 
-PARENT = """
-import os, sys, time
-work, done = os.pipe(), os.pipe()
-for _ in range(2):
-    if os.fork() == 0:
-        os.read(work[0], 1)
-        begun = time.process_time()
-        while time.process_time() < begun + 0.25: pass
-        os.write(done[1], b"x")
-        time.sleep(60)
-        os._exit(0)
-print("up", flush=True)
-sys.stdin.readline()
-os.write(work[1], b"xx")
-os.read(done[0], 1); os.read(done[0], 1)
-print("worked", flush=True)
-sys.stdin.readline()
-"""
-
 
 @pytest.mark.real
 def test_a_busy_rank() -> None:
@@ -130,23 +111,15 @@ def test_a_busy_rank() -> None:
         assert sample.children == 0
 
 
-@pytest.mark.long
-def test_children_count_for_processor_time() -> None:
+def test_children_count_for_processor_time(tmp_path: Path) -> None:
     clock = Clock()
-    sampler = RankSampler(clock=clock)
-    with process(PARENT) as child:
-        first = sampler.sample({0: child.pid})[0]
-        assert first.children == 2
-        assert len(sampler.tree(0)) == 3
-        try:
-            assert tell(child) == b"worked\n"
-            clock.now += 1
-            sample = sampler.sample({0: child.pid})[0]
-            assert sample.cpu_percent is not None
-            assert 48 <= sample.cpu_percent < 80  # 2 × 0.25 s, in ticks of 10 ms
-        finally:
-            for pid in sampler.tree(0)[1:]:
-                os.kill(pid, 9)
+    sampler, ranks = RankSampler(proc=str(tmp_path), clock=clock), {0: 4711}
+    put(tmp_path, 4711)
+    put(tmp_path, 4712, parent=4711)
+    assert sampler.sample(ranks)[0].cpu_percent is None
+    put(tmp_path, 4712, parent=4711, ticks=os.sysconf("SC_CLK_TCK") // 2)
+    clock.now += 1
+    assert sampler.sample(ranks)[0].cpu_percent == pytest.approx(50)
 
 
 def test_children_are_looked_for_rarely_and_for_all_ranks_at_once(tmp_path: Path) -> None:
@@ -183,10 +156,10 @@ def test_storage(tmp_path: Path) -> None:
     assert sampler.sample(ranks)[0].write_bps == pytest.approx((after[1] - before[1]) / 2)
 
 
-def put(proc: Path, pid: int, started: int = 5, parent: int = 1) -> None:
+def put(proc: Path, pid: int, started: int = 5, parent: int = 1, ticks: int = 0) -> None:
     """A process in a /proc of files: the kernel ends processes and reuses their pids when it likes."""
     (proc / str(pid)).mkdir(exist_ok=True)
-    fields = f"S {parent} {' '.join('0' for _ in range(17))} {started} 0 100 0"
+    fields = f"S {parent} {'0 ' * 9}{ticks} {'0 ' * 7}{started} 0 100 0"
     (proc / str(pid) / "stat").write_text(f"{pid} (python) {fields}\n")
 
 
@@ -273,3 +246,28 @@ def test_what_holds_a_rank_back_is_told_with_it() -> None:
     finally:
         os.sched_setaffinity(0, cores)
     assert sample.cpus == str(min(cores))
+
+
+def test_only_new_processes_and_orphans_are_read(tmp_path: Path) -> None:
+    for pid, ppid in ((1, 0), (10, 1), (11, 10), (12, 11), (20, 1)):
+        put(tmp_path, pid, parent=ppid)
+    tree = ProcessTree(str(tmp_path))
+    tree.refresh()
+    assert tree.below([10, 20]) == {10: {11: 5, 12: 5}, 20: {}}
+    shutil.rmtree(tmp_path / "11")
+    put(tmp_path, 12, parent=1)  # its parent has ended
+    put(tmp_path, 10, parent=20)  # told only to whoever reads everything anew
+    put(tmp_path, 13, parent=10)
+    tree.refresh()
+    assert tree.below([10, 20]) == {10: {13: 5}, 20: {}}
+    for _ in range(AGAIN - 1):
+        tree.refresh()
+    assert tree.below([20]) == {20: {10: 5, 13: 5}}
+
+
+def test_what_ends_while_it_is_looked_at_is_left_out(tmp_path: Path) -> None:
+    put(tmp_path, 1, parent=0)
+    (tmp_path / "7").mkdir()
+    tree = ProcessTree(str(tmp_path))
+    tree.refresh()
+    assert tree.below([1]) == {1: {}}
