@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import patience
 import pytest
 from watch_jobs import Jobs, kill
+from watch_jobs import jobs as jobs
 
 from distui.runners.agent import pyspy
 from distui.runners.diagnosis.rank_dumps import merged_stacks
 from distui.runners.foreign_jobs import find_job, scan
-from distui.runners.model import CaughtUp, Dump, GpuTick, RankPhase, RunPhase, Stamped, Stop
+from distui.runners.model import CaughtUp, Dump, RankPhase, RunPhase, Stamped, Stop
 from distui.runners.state import RunState
 from distui.runners.watch_link import WatchLink
 from distui.runners.wire.client import Link
-
-
-@pytest.fixture
-def jobs(tmp_path: Path) -> Iterator[Jobs]:
-    """A place to start jobs from; every process is ended afterwards."""
-    jobs = Jobs(tmp_path)
-    yield jobs
-    jobs.stop()
 
 
 async def until(
@@ -45,13 +38,14 @@ async def test_a_job_is_watched_and_cannot_be_commanded(
     monkeypatch.setattr(pyspy, "LIMIT_S", 60.0)  # also on a busy machine py-spy is done in time
     child = jobs.rank(WORLD_SIZE="1")
     jobs.await_ranks(1)
-    watch = WatchLink(find_job(scan(), child.pid), interval=0.05, gpus=False)
+    watch = WatchLink(find_job(scan(), child.pid), interval=0.05)
     link: Link = watch
     assert link.readonly
     state, events = RunState(), link.events()
     await until(
         events, state, lambda s: s.live and s.log_sizes and s.nodes[0].metrics and s.ranks[0].sample
     )
+    await until(events, state, lambda s: s.nodes[0].gpus or s.nodes[0].gpu_problem)
     assert state.phase is RunPhase.RUNNING
     sample = state.ranks[0].sample
     assert sample is not None
@@ -69,6 +63,11 @@ async def test_a_job_is_watched_and_cannot_be_commanded(
     assert (answer.id, answer.ok) == ("7", False)
     assert "did not start this job" in answer.text
     assert child.poll() is None
+    with monkeypatch.context() as patched:
+        patched.setattr(pyspy, "find", lambda pid: None)
+        without = await link.send(Dump(id="10", what="stacks"))
+    assert not without.ok
+    assert without.text == f"no stacks of a job that distui did not start: rank 0: {pyspy.MISSING}"
     stacks = await link.send(Dump(id="8", what="stacks"))
     assert (stacks.id, stacks.ok, stacks.text) == ("8", True, "stacks of 1 rank")
     assert merged_stacks({0: stacks.data["0"]})[0].frames
@@ -79,48 +78,10 @@ async def test_a_job_is_watched_and_cannot_be_commanded(
     async with asyncio.timeout(patience.HANG_S):
         assert all([not isinstance(stamped.event, CaughtUp) async for stamped in events])
 
-
-@pytest.mark.long
-async def test_a_viewer_that_comes_back_misses_nothing(jobs: Jobs) -> None:
-    child = jobs.rank(WORLD_SIZE="1")
-    jobs.await_ranks(1)
-    link = WatchLink(find_job(scan(), child.pid), interval=0.05, gpus=False)
-    first, second = RunState(), RunState()
-    events = link.events()
-    await until(events, first, lambda s: s.live)
-    await link.close()
-    assert [stamped async for stamped in events] == []
-    again = [stamped async for stamped in link.events()]
-    second.apply_all(again)
-    assert (second.run, second.seq, second.ranks[0].pid) == (first.run, first.seq, child.pid)
+    # A viewer that comes back misses nothing.
+    second = RunState().apply_all([stamped async for stamped in link.events()])
+    assert (second.run, second.seq, second.ranks[0].pid) == (state.run, state.seq, child.pid)
     assert [stamped.seq async for stamped in link.events(after=second.seq)] == [0]
-
-
-@pytest.mark.long
-async def test_a_rank_that_dies_leaves_workers_and_is_still_lost(jobs: Jobs) -> None:
-    child = jobs.rank(forks=1, WORLD_SIZE="1")
-    jobs.await_ranks(1)
-    link = WatchLink(find_job(scan(), child.pid), interval=0.05, gpus=False)
-    state, events = RunState(), link.events()
-    await until(events, state, lambda s: s.live)
-    kill(child.pid)
-    await until(events, state, lambda s: s.phase.ended)
-    assert (state.phase, state.ranks[0].phase, state.attempt) == (RunPhase.ENDED, RankPhase.ENDED, 1)
-    assert (await link.read_log("node-0/attempt-001/rank-0.out", 0)).data == b"rank 0 begins\n"
-
-
-@pytest.mark.long
-async def test_what_the_gpu_sampler_says_comes_through(jobs: Jobs) -> None:
-    child = jobs.rank(WORLD_SIZE="1")
-    jobs.await_ranks(1)
-    link = WatchLink(find_job(scan(), child.pid), interval=0.05)
-    ticks = []
-    async with asyncio.timeout(patience.HANG_S):
-        async for stamped in link.events():
-            if isinstance(stamped.event, GpuTick):
-                ticks.append(stamped.event)
-                await link.close()
-    assert ticks[0].gpus or ticks[0].problem
 
 
 @pytest.mark.real
@@ -159,15 +120,3 @@ async def test_torchrun_with_a_restart_and_then_its_end(jobs: Jobs, tmp_path: Pa
     assert state.phase is RunPhase.ENDED
     assert {at.phase for at in state.ranks.values()} == {RankPhase.ENDED}
     assert {stamped.seq async for stamped in events} <= {0}  # the last samples, and no more history
-
-
-@pytest.mark.long
-async def test_why_there_are_no_stacks_is_a_sentence(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pyspy, "find", lambda pid: None)
-    child = jobs.rank(WORLD_SIZE="1")
-    jobs.await_ranks(1)
-    link = WatchLink(find_job(scan(), child.pid), gpus=False)
-    answer = await link.send(Dump(id="1", what="stacks"))
-    assert not answer.ok
-    assert answer.text == f"no stacks of a job that distui did not start: rank 0: {pyspy.MISSING}"
-    await link.close()

@@ -9,11 +9,12 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import patience
+import pytest
 
 MARKER = "WATCH_TEST"
 
@@ -110,6 +111,14 @@ class Jobs:
             if f"{MARKER}={self._marker}".encode() in data:
                 found.append(int(entry))
         return found
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Iterator[Jobs]:
+    """A place to start jobs from; every process is ended afterwards."""
+    jobs = Jobs(tmp_path)
+    yield jobs
+    jobs.stop()
 
 
 def kill(pid: int) -> None:
