@@ -9,23 +9,22 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import patience
 import pytest
+from owner import owner
 
 from distui.runners.agent import pulses, pyspy
 from distui.runners.agent.hook_clients import HookClient, HookError, HookRefusal, Hooks
 from distui.runners.agent.processes import state_of
-from distui.runners.agent.pulses import Pulses
+from distui.runners.agent.pulses import Outside, Pulses
 from distui.runners.agent.pyspy import PySpy, PySpyError, Unseen, alike, find, read, spoken, stacks
 from distui.runners.diagnosis.rank_dumps import main_frames, threads
 from distui.runners.model import RankChanged, RankPhase, Site
+from distui.runners.parts import in_background
 from distui.runners.state import RunState
-from distui.runners.telemetry.proc import read_stat
 
 NOBODY = 4_200_000
 """Above the largest pid of Linux."""
@@ -104,7 +103,9 @@ def program(directory: Path, text: str) -> None:
 
 
 @pytest.mark.real
-async def test_processes_are_read_as_faulthandler_would_tell_it_and_stay_as_they_were(start: Start) -> None:
+async def test_processes_are_read_as_faulthandler_would_tell_it_and_stay_as_they_were(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pid = start(SLEEPS)
     seen = await PySpy().dump(pid)
     job = seen.sites()[0].file
@@ -121,6 +122,12 @@ async def test_processes_are_read_as_faulthandler_would_tell_it_and_stay_as_they
     runs = start(SPINS)
     assert (await PySpy().dump(runs)).sites()[0].name == "spin"
     assert state_of(runs) == "R"
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    other = await asyncio.create_subprocess_exec("sleep", "60")
+    with pytest.raises(PySpyError, match=r"^py-spy failed: .*python"):
+        await PySpy().dump(other.pid)
+    other.kill()
+    await other.wait()
 
 
 MAIN = json.dumps([{
@@ -192,25 +199,23 @@ async def test_who_does_not_end_is_ended_and_the_rank_goes_on(
     assert state_of(int((tmp_path / "pid").read_text())) is None
 
 
-@pytest.mark.long
-async def test_it_is_found_beside_the_interpreter(start: Start, elsewhere: str) -> None:
+@pytest.mark.real
+async def test_it_is_found_beside_the_interpreter_or_what_is_missing_is_said(
+    start: Start, elsewhere: str
+) -> None:
     pid = start(SLEEPS, elsewhere)
     assert find(pid) is None
-    program(Path(elsewhere).parent, "exit 1")
-    assert find(pid) == str(Path(elsewhere).with_name("py-spy"))
-
-
-@pytest.mark.long
-async def test_without_it_what_is_missing_is_said(start: Start, elsewhere: str) -> None:
     with pytest.raises(Unseen) as raised:
-        await stacks(hookless(start(SLEEPS, elsewhere)), PySpy(), {})
+        await stacks(hookless(pid), PySpy(), {})
     assert str(raised.value) == (
         "rank 0 has no hook (a launcher itself, with --no-hook or python -I, or without torch), "
         "and py-spy is not on PATH nor beside its Python (pip install py-spy)"
     )
+    program(Path(elsewhere).parent, "exit 1")
+    assert find(pid) == str(Path(elsewhere).with_name("py-spy"))
 
 
-@pytest.mark.long
+@pytest.mark.real
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root to have less")
 async def test_without_the_right_to_trace_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: Start
@@ -228,16 +233,6 @@ async def test_without_the_right_to_trace_that_is_said(
         parent.chmod(0o755)
     with pytest.raises(PySpyError, match="may not trace it: that needs root, CAP_SYS_PTRACE"):
         await PySpy().dump(pid)
-
-
-@pytest.mark.long
-async def test_what_is_no_python_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    other = await asyncio.create_subprocess_exec("sleep", "60")
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    with pytest.raises(PySpyError, match=r"^py-spy failed: .*python"):
-        await PySpy().dump(other.pid)
-    other.kill()
-    await other.wait()
 
 
 async def test_of_a_rank_that_is_gone_only_that_is_said() -> None:
@@ -283,70 +278,33 @@ def test_what_cannot_be_read_is_refused() -> None:
     assert main_frames(seen.text()) == ("x:??? b",)
 
 
-async def pulse_with_a_stack(taking: Pulses, pids: dict[int, int]) -> tuple[Site, ...]:
-    """The stack of rank 0 as soon as a look has one."""
-    while True:
-        pulse: Any = (await taking.take(pids))[0]
-        if pulse.stack:
-            return tuple(pulse.stack)
-        await asyncio.sleep(0.1)
-
-
-def without_hooks() -> Pulses:
-    """Of ranks none of which has a hook."""
-    hooks = Hooks(Path("/nowhere"), "/nowhere/h", lambda event: None)
-    return Pulses(RunState(), hooks, lambda event: None)
-
-
-async def until_done(spy: PySpy) -> None:
-    """Wait for the look that is under way."""
-    assert spy._task is not None
-    await spy._task
-
-
-@pytest.mark.long
-async def test_the_pulse_of_a_rank_without_a_hook_that_stands_still_has_a_stack(
-    start: Start, monkeypatch: pytest.MonkeyPatch
+async def test_of_ranks_without_a_hook_only_those_that_stand_still_are_read(
+    fake: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulses, "STILL_S", 0.5)
-    taking, pid = without_hooks(), start(SLEEPS)
-    assert (await pulse_with_a_stack(taking, {0: pid}))[0].name == "doze"
-    await taking.spy.close()
+    """Or all of them, while a rank beside them waits."""
+    used = 0.0
+    monkeypatch.setattr(pulses, "sample", lambda pid: Outside("S", used, used, None, None))
+    hooks = Hooks(Path("/nowhere"), "/nowhere/h", lambda event: None, owner())
+    taking = Pulses(RunState(), hooks, lambda event: None)
 
+    async def stack(cores: float) -> list[str]:
+        """What is seen of a rank that used so many cores for five seconds."""
+        nonlocal used
+        await asyncio.sleep(5.0)
+        used += 5 * cores
+        (pulse,) = await taking.take({0: os.getpid()})
+        return [site.name for site in pulse.stack]
 
-def cpu_of(pid: int) -> float:
-    """Processor seconds of a process so far."""
-    stat = read_stat(pid)
-    assert stat is not None
-    return stat.cpu_s
-
-
-@pytest.mark.long
-async def test_who_works_is_left_alone(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulses, "STILL_S", 0.5)
-    pid = start(SPINS)
-    for _ in range(5):
-        taking, stalled = without_hooks(), False
-        until, cpu_s = time.monotonic() + 1.5, -1.0
-        while time.monotonic() < until and not stalled:
-            stack = (await taking.take({0: pid}))[0].stack
-            before, cpu_s = cpu_s, cpu_of(pid)
-            stalled = (
-                cpu_s == before
-            )  # it was not given the processor: nobody can tell that from standing still
-            assert stack == () or stalled
-            await asyncio.sleep(0.3)
-        if not stalled:
-            break
-        await taking.spy.close()
-    assert taking.spy._seen == {}
-    taking._waiting = True  # as a rank beside it does
-    await taking.take({0: pid})
-    await until_done(taking.spy)
-    assert taking.spy.sites(pid, True)[0].name == "spin"
-    assert taking.spy.sites(pid, False) == ()
-    assert taking.spy.sites(pid, True) == ()  # what it did before it moved is no answer
-    await taking.spy.close()
+    async with in_background(taking.spy.run()):
+        assert [await stack(0.5) for _ in range(5)] == [[]] * 5
+        assert fake.runs == 0, "who works is left alone"
+        assert [await stack(0.0) for _ in range(4)] == [[], [], ["doze"], ["doze"]]
+        assert await stack(0.5) == [], "what it did before it moved is no answer"
+        seen = []
+        for _ in range(9):
+            taking._waiting = True
+            seen.append(await stack(0.5))
+        assert (seen[0], seen[-1]) == ([], ["doze"])
 
 
 def test_what_several_ranks_answer_alike_is_one_sentence() -> None:
