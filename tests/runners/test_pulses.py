@@ -118,8 +118,13 @@ def stop(pid: int) -> None:
 
 @pytest.mark.real
 def test_what_children_wrote_is_told_with_the_parents(tmp_path: Path) -> None:
+    """Of the workers of a data loader those that wait for a task are not busy."""
     script = f"""
-import os, sys
+import os, select, sys, time
+for wait in (lambda: select.poll().poll(), lambda: time.sleep(600), lambda: time.sleep(600)):
+    if os.fork() == 0:
+        open("/proc/self/comm", "w").write("pt_data_worker")
+        wait()
 if os.fork() == 0:
     with open({str(tmp_path / "file")!r}, "wb") as file:
         file.write(bytes(1 << 20)); file.flush(); os.fsync(file.fileno())
@@ -128,40 +133,24 @@ if os.fork() == 0:
     os._exit(0)
 sys.stdin.read()
 """
+    assert pulses.sample(os.getpid()).workers_busy is None
     process = subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         env={**os.environ, "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"},
     )  # fmt: skip
-    assert process.stdout is not None
-    process.stdout.readline()
-    until(lambda: pulses.sample(process.pid).state == "S")
-    seen = pulses.sample(process.pid)
-    assert len(pulses.tree(process.pid)) == 2
-    assert seen.written_bytes is not None
-    assert seen.written_bytes >= 1 << 20
-    assert seen.process_s is not None
-    assert pulses.world_of(process.pid) == ("4", "10.0.0.1:29500")
-    stop(process.pid)
-    assert pulses.sample(process.pid).state == "T"
-    process.send_signal(signal.SIGCONT)
-    process.communicate()
-
-
-@pytest.mark.long
-def test_of_the_workers_of_a_data_loader_those_that_wait_for_a_task_are_not_busy() -> None:
-    script = """
-import os, select, sys, time
-for wait in (lambda: select.poll().poll(), lambda: time.sleep(60), lambda: time.sleep(60)):
-    if os.fork() == 0:
-        open("/proc/self/comm", "w").write("pt_data_worker")
-        wait()
-        os._exit(0)
-sys.stdin.read()
-"""
-    assert pulses.sample(os.getpid()).workers_busy is None
-    process = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE)
     try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        until(lambda: pulses.sample(process.pid).state == "S")
         until(lambda: pulses.sample(process.pid).workers_busy == 2)
+        seen = pulses.sample(process.pid)
+        assert len(pulses.tree(process.pid)) == 5
+        assert seen.written_bytes is not None
+        assert seen.written_bytes >= 1 << 20
+        assert seen.process_s is not None
+        assert pulses.world_of(process.pid) == ("4", "10.0.0.1:29500")
+        stop(process.pid)
+        assert pulses.sample(process.pid).state == "T"
     finally:
         for pid in pulses.tree(process.pid)[::-1]:
             os.kill(pid, signal.SIGKILL)
