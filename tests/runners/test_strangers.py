@@ -58,27 +58,25 @@ def set_uid() -> Iterator[str]:
 
 
 @pytest.mark.real
-def test_a_marker_counts_in_a_process_of_ours_alone() -> None:
-    """Else whoever sets it would give the next runner its arguments, and secrets their values."""
+def test_a_marker_counts_in_a_process_of_ours_alone(set_uid: str) -> None:
+    """Else whoever sets it would give the next runner its arguments, and secrets their values.
+
+    A set-uid program that a stranger starts is no process of ours.
+    """
     words = {"DISTUI_RUN_ID": RUN, "DISTUI_SECRET_WORDS": '{"argv": {"13": "/tmp/evil.py"}}'}
     with (
         running(["sleep", "60"], NOBODY, **words) as stranger,
         running(["sleep", "60"], None, **words) as own,
+        running(["sleep", "60"], NOBODY, set_uid, **words) as raised,
     ):
+        fields = Path(f"/proc/{raised}/status").read_text().partition("\nUid:")[2].split()[:2]
+        assert fields == [str(NOBODY), "0"]
+        assert not is_own(raised)
         assert environ_of(stranger)["DISTUI_RUN_ID"] == RUN  # which root can read
         assert list(marked(RUN)) == [own]
 
 
-@pytest.mark.long
-def test_nor_does_it_in_a_set_uid_program(set_uid: str) -> None:
-    with running(["sleep", "60"], NOBODY, set_uid, DISTUI_RUN_ID=RUN) as pid:
-        fields = Path(f"/proc/{pid}/status").read_text().partition("\nUid:")[2].split()[:2]
-        assert fields == [str(NOBODY), "0"]
-        assert not is_own(pid)
-        assert marked(RUN) == {}
-
-
-@pytest.mark.long
+@pytest.mark.real
 def test_arguments_of_an_agent_and_of_a_runner(tmp_path: Path) -> None:
     """Else a run would look alive for ever, and a stop wait for processes that it may not end."""
     run_dir = tmp_path / RUN
@@ -125,7 +123,7 @@ def test_a_cache_that_others_can_write_is_not_executed(
         boot.library(str(tmp_path / "bundle-0123"))
 
 
-@pytest.mark.long
+@pytest.mark.real
 def test_the_interpreter_that_a_cache_names(tmp_path: Path) -> None:
     """node.sh executes it: the note is believed where it is the user's own."""
     evil = tmp_path / "evil"
