@@ -181,21 +181,23 @@ def test_what_cannot_be_counted(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.long
-def test_a_file_that_never_ends_is_ended_with_what_it_started(tmp_path: Path) -> None:
-    path, pids = tmp_path / "train.py", tmp_path / "pids"
-    path.write_text(
+@pytest.mark.real
+def test_a_file_that_never_ends_is_ended_with_what_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless, pids = tmp_path / "endless.py", tmp_path / "pids"
+    endless.write_text(
         "import os, subprocess, time\n"
         "child = subprocess.Popen(['sleep', '600'])\n"
         f"with open({str(pids)!r}, 'w') as file:\n"
-        "    x = file.write(f'{os.getpid()} {child.pid}')\n"
-        "wait = time.sleep(600)\n"
+        "    file.write(f'{os.getpid()} {child.pid}')\n"
+        "time.sleep(600)\n"
     )
-    for seconds in (15, 60, 240):  # it may not have come to the file in that time
-        with pytest.raises(
-            RunError, match=f"was not read within {seconds} s: name a function that only builds the model"
-        ):
-            count(sys.executable, str(path), None, {}, seconds=seconds)
+    monkeypatch.setattr(launch_form, "COUNTING", endless)
+    for seconds in (1, 10, 100):  # it may not have begun in that time
+        words = f"was not read within {seconds} s: name a function that only builds the model"
+        with pytest.raises(RunError, match=words):
+            count(sys.executable, str(EXAMPLE), None, {}, seconds=seconds)
         if pids.exists() and pids.read_text():
             break
     started = [int(pid) for pid in pids.read_text().split()]
