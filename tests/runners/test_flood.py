@@ -1,13 +1,14 @@
-"""The guard over a level of NCCL_DEBUG: what is a flood, and what real runs make of one."""
+"""The guard over a level of NCCL_DEBUG: what is a flood, and what runs make of one."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
-import tempfile
 from pathlib import Path
 
 import pytest
+from doubles.fake_runner import FakeRunner
+from doubles.served import Served, doubled
+from inrank.conftest import own_directories as own_directories
 
 from distui.presets.finding import Finding
 from distui.presets.nccl import FLOOD_BYTES, NcclError, cost, disk_reserve, flood_rate
@@ -15,17 +16,7 @@ from distui.runners.agent.nccl_logs import FLOOD_ID, Flow, limit, written
 from distui.runners.model import FindingRaised, Restart, SetNccl
 from distui.runners.state import RunState
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "rigs" / "nccl"))
-from build_nccl import build_nccl, compiler
-from doubles.fake_runner import FakeRunner
-from doubles.served import Served, doubled
-from inrank.conftest import own_directories as own_directories
-from inrank.inrank_rig import Driven, driven, launch
-from inrank.test_inrank_nccl import real_library
-
-RIGS = Path(__file__).parents[1] / "rigs" / "nccl"
 GIB = 1 << 30
-needs_compiler = pytest.mark.skipif(compiler() is None, reason="no C compiler to build the fake NCCL")
 
 
 # ---- what is a flood
@@ -166,7 +157,7 @@ def flooded(state: RunState) -> Finding | None:
     return state.findings.get((FLOOD_ID, None, 0))
 
 
-async def lowered(run: Driven | Served) -> str:
+async def lowered(run: Served) -> str:
     """Wait until the guard has acted; what it says of it."""
     await run.until(lambda s: flooded(s) is not None)
     one = flooded(run.state)
@@ -216,58 +207,3 @@ async def test_an_old_library_cannot_be_told() -> None:
         assert (await lowered(run)).endswith(
             "at INFO COLL, and NCCL 2.21.5 cannot change that live: only a restart can"
         )
-
-
-# ---- real runs
-
-
-@needs_compiler
-@pytest.mark.torch
-@pytest.mark.usefixtures("low")
-@pytest.mark.long
-async def test_a_level_is_taken_back_on_real_ranks() -> None:
-    library = str(build_nccl(tempfile.mkdtemp(prefix="fake-nccl-"), False))
-    async with driven(launch(RIGS / "calls_nccl.py", library)) as run:
-        await run.hooked()
-        assert (await run.nccl("INFO", "COLL")).ok
-        text = await lowered(run)
-        assert text.startswith("NCCL's logs on this node grow by 0.0")
-        assert text.endswith("MB/s at INFO COLL: NCCL_DEBUG is back at WARN")
-        assert run.state.nccl is not None
-        assert (run.state.nccl.level, run.state.nccl.until, run.state.nccl.text) == ("WARN", None, text)
-        assert {rank.nccl_debug for rank in run.state.ranks.values()} == {"WARN"}
-        sizes = [run.log(f"rank-{rank}.1.nccl") for rank in (0, 1)]
-
-        # What was set to last for the next start, too, lasts no longer.
-        assert (await run.restart()).ok
-        await run.hooked()
-        assert {rank.nccl_debug for rank in run.state.ranks.values()} == {"WARN"}
-        assert [run.log(f"rank-{rank}.1.nccl") for rank in (0, 1)] == sizes, "the files stay as they are"
-
-        # The next wish is heard, and the finding of the last one goes.
-        assert (await run.nccl("INFO", "COLL", ranks=(1,), seconds=60.0)).ok
-        assert flooded(run.state) is None
-        await lowered(run)
-        assert [rank.nccl_debug for rank in run.state.ranks.values()] == ["WARN", "WARN"]
-        assert len([e for e in run.events if isinstance(e.event, FindingRaised)]) == 2
-
-
-@pytest.mark.long
-async def test_the_real_library_is_silenced(monkeypatch: pytest.MonkeyPatch) -> None:
-    path = real_library()
-    if path is None:
-        pytest.skip("nvidia-nccl-cu12 is not installed: dependency group nccl")
-    monkeypatch.setenv("DISTUI_FLOOD_MB", "0.0002")
-    wanted = {"NCCL_DEBUG": "VERSION"}
-    async with driven(launch(RIGS / "real_nccl.py", path, nproc_per_node=1, nccl=wanted)) as run:
-        await run.hooked(1)
-        assert (await run.nccl("INFO", "ALL")).ok
-        await run.until(lambda s: flooded(s) is not None)
-        one = flooded(run.state)
-        assert one is not None
-        assert one.text.endswith("at INFO ALL: NCCL_DEBUG is back at VERSION")
-        size = len(run.log("rank-0.1.nccl"))
-        assert size > 0
-        await run.until(lambda s: s.nccl and s.nccl.level == "VERSION")
-        assert len(run.log("rank-0.1.nccl")) - size < 2000
-        assert "NCCL" not in run.log("rank-0.2.nccl")
