@@ -214,7 +214,7 @@ def kept_bytes(directory: Path) -> int:
     return found.st_blocks * 512 - found.st_size
 
 
-@pytest.mark.long
+@pytest.mark.real
 def test_where_no_room_can_be_kept_a_file_is_given_back(
     small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -173,7 +173,7 @@ async def test_a_pattern_without_end_is_killed_and_the_loop_goes_on(
     assert window.data == b""
 
 
-@pytest.mark.long
+@pytest.mark.real
 def test_a_search_for_which_the_machine_has_no_time_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
