@@ -13,7 +13,7 @@ import pytest
 from doubles.fake_runner import LiveNccl
 from doubles.served import doubled
 from inrank.conftest import own_directories as own_directories
-from inrank.inrank_rig import PLAIN_DDP, driven, execute, launch
+from inrank.inrank_rig import driven, execute
 
 from distui.presets.finding import Finding
 from distui.runners import local_agent, run_directories
@@ -307,16 +307,6 @@ async def test_a_line_of_a_running_rank_is_a_finding_and_the_last_one_counts_too
         raised = [event.finding for event in run.all_of(FindingRaised)]
         assert [finding.id for finding in raised] == ["ib-port-error", "ib-retry-exceeded"]
         assert f"{HERE}/rank-0.err:3: {LAST}" in raised[1].evidence
-
-
-@pytest.mark.long
-@pytest.mark.torch
-async def test_a_healthy_gloo_job_raises_nothing() -> None:
-    async with driven(launch(PLAIN_DDP)) as run:
-        await run.stepping()
-        await asyncio.sleep(2.5)  # more than a turn, in which nothing may come
-        assert [one.id for one in run.state.findings.values()] == []
-        assert facts(run.state) is None
 
 
 WRITES = f"""
