@@ -1,9 +1,8 @@
-"""`python -m distui.runners.agent run RUN_DIR [READY_FD [MODE]]`: a run's agent; `attach RUN_DIR`: a bridge on stdio."""
+"""`python -m distui.runners.agent run RUN_DIR [READY_FD [MODE]]`: a run's agent."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import sys
 from collections.abc import Callable, Coroutine
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...presets.plan import Plan
-from .. import daemon, file_io, run_directories
+from .. import daemon, run_directories
 from ..daemon import Ready
 from ..host_processes import StartMode
 from ..journal import summarise
@@ -20,10 +19,8 @@ from ..logs.follow import ask_window
 from ..model import RunCreated
 from ..notify import courier
 from ..notify.notifier import RunNotices
-from ..parts import first_of
-from ..run_directories import AGENT_FILE, Entry
+from ..run_directories import Entry
 from ..telemetry.gpus import GpuSource
-from ..wire import client
 from ..wire.client import Window, sweep_sockets
 from .checkpoint_watch import CheckpointWatch
 from .commands import AgentCommands, Restarts
@@ -211,34 +208,6 @@ class Agent:
         run.journal.close()
 
 
-async def bridge(run_dir: Path) -> int:
-    """Copy both ways until either side ends; 4 with a sentence when no agent answers."""
-    who = file_io.read(run_dir / AGENT_FILE)
-    if who is None or not file_io.alive(who):
-        sys.stderr.write(f"distui: no agent serves {run_dir}\n")
-        return 4
-    try:
-        reader, writer = await client.connect(who.socket)
-    except OSError as error:
-        sys.stderr.write(f"distui: {who.socket}: {error.strerror}\n")
-        return 4
-    loop = asyncio.get_running_loop()
-    stdin = asyncio.StreamReader()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
-    transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, sys.stdout)
-    stdout = asyncio.StreamWriter(transport, protocol, None, loop)
-    with contextlib.suppress(OSError):
-        await first_of(_copy(stdin, writer), _copy(reader, stdout))
-    writer.close()
-    return 0
-
-
-async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    while data := await source.read(65536):
-        target.write(data)
-        await target.drain()
-
-
 async def serve(entry: run_directories.Entry, plan: Plan, ready: Ready, mode: StartMode) -> None:
     """Serve one node's run until it has ended and nobody looks."""
     if mode is StartMode.READ and run_directories.ungoverned(entry):
@@ -255,9 +224,7 @@ async def serve(entry: run_directories.Entry, plan: Plan, ready: Ready, mode: St
 
 def main(argv: list[str]) -> int:
     """Internal entry point; see the module."""
-    if len(argv) == 2 and argv[0] == "attach":
-        return asyncio.run(bridge(Path(argv[1])))
-    return daemon.main(argv, serve, "agent run RUN_DIR [READY_FD [MODE]] | agent attach RUN_DIR")
+    return daemon.main(argv, serve, "agent run RUN_DIR [READY_FD [MODE]]")
 
 
 if __name__ == "__main__":
