@@ -119,7 +119,7 @@ def _is_being_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-async def first_of(*works: Coroutine[Any, Any, None]) -> None:
+async def first_of(*works: Coroutine[Any, Any, Any]) -> None:
     """Run these until the first of them has ended, and cancel the others. Raises what the first has raised."""
     tasks = [asyncio.create_task(work) for work in works]
     try:

@@ -58,10 +58,6 @@ HEAD_GONE_S = 10.0
 """How long nodes may take to find out that the first one, with the rendezvous, has failed."""
 
 
-async def _set(event: asyncio.Event) -> None:
-    await event.wait()
-
-
 class Hub:
     """Serves one run on several nodes: builds the parts, and decides when the run has ended."""
 
@@ -154,7 +150,7 @@ class Hub:
         remedy = f"`distui restart {name}` goes on with it, `distui stop {name}` gives it up"
         run.interrupted = True
         run.emit(FindingRaised(Finding("launch-cut-off", "error", text, remedy=remedy)))
-        await first_of(_set(run.go_on), _set(run.stop_asked))
+        await first_of(run.go_on.wait(), run.stop_asked.wait())
         run.interrupted, run.launching = False, True
         run.emit(FindingCleared("launch-cut-off"))
         await self._launch(begin())
@@ -162,9 +158,8 @@ class Hub:
     async def _launch(self, doing: Coroutine[Any, Any, None]) -> None:
         """Until it is done, or has given up because the run was stopped."""
         try:
-            async with in_background(doing) as task, in_background(self.run.stop_asked.wait()) as stop:
-                await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
-                if not task.done():
+            async with in_background(doing) as task:
+                if not await self.run.done_or_stopped(task):
                     await asyncio.wait({task}, timeout=CANCEL_SECONDS)
                 if task.done() and (error := task.exception()) is not None:
                     self.run.fail(f"the launch failed: {error}")

@@ -81,28 +81,15 @@ async def doubt(nodes: ClusterNodes, bundle: str) -> None:
 
 async def probe(alias: str, bundle: str) -> Probe:
     """Who answers behind an alias. Raises CloudError."""
-    words = ssh.argv(alias, OPTIONS, ("sh", f"{bundle}/node.sh", "probe"))
-    process = await asyncio.create_subprocess_exec(
-        *words,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
+    words = ("sh", f"{bundle}/node.sh", "probe")
     try:
-        out, err = await asyncio.wait_for(process.communicate(), PROBE_SECONDS)
-    except (TimeoutError, asyncio.CancelledError) as error:
-        await ssh.kill(process)
-        if isinstance(error, asyncio.CancelledError):
-            raise
-        raise UnreachedError(
-            f"host {alias} did not answer within {PROBE_SECONDS:g} s: try `ssh {alias}`"
-        ) from None
+        out = await ssh.call(ssh.Way(alias, OPTIONS), words, b"", PROBE_SECONDS)
+    except ssh.HostError as error:
+        raise UnreachedError(f"{error}: try `ssh {alias}`") from None
     for line in out.splitlines():  # a login may print before it
         with contextlib.suppress(msgspec.MsgspecError):
             return msgspec.json.decode(line, type=Probe)
-    lines = err.decode(errors="replace").strip().splitlines()
-    why = ssh.explain(lines, process.returncode, alias) or f"{alias} does not say who it is"
-    raise UnreachedError(f"{why}: try `ssh {alias}`")
+    raise UnreachedError(f"{alias} does not say who it is: try `ssh {alias}`")
 
 
 def suspect(nodes: ClusterNodes, answered: Sequence[str]) -> str | None:
@@ -492,13 +479,11 @@ class ClusterLaunch:
 
     async def _within(self, work: Coroutine[Any, Any, T]) -> T:
         """The work, unless the user stops the run or its stage takes too long. Raises LaunchStopped and CloudError."""
-        async with in_background(work) as task, in_background(self._run.stop_asked.wait()) as stop:
-            while not task.done():
-                await asyncio.wait({task, stop}, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
-                if not task.done() and stop.done():
+        async with in_background(work) as task:
+            while not await self._run.done_or_stopped(task, 1.0):
+                if self._run.stop_asked.is_set():
                     raise LaunchStopped
-                if not task.done():
-                    self._in_time()
+                self._in_time()
             return task.result()
 
     def _in_time(self) -> None:

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
@@ -35,6 +35,7 @@ from ..model import (
     RunPhase,
     Stamped,
 )
+from ..parts import in_background
 from ..run_directories import Entry
 from ..state import RunState
 from ..wire.client import Link, LinkError, Window
@@ -353,6 +354,12 @@ class MergedRun(DaemonRun):
         """End the run as failed; `text` is a sentence that says why and what to do."""
         if not self.state.phase.ended:
             self.emit(RunEnded(RunPhase.FAILED, 1, text))
+
+    async def done_or_stopped(self, task: asyncio.Task[Any], seconds: float | None = None) -> bool:
+        """Wait until a task is done or the user stops the run, at most `seconds`; whether it is done."""
+        async with in_background(self.stop_asked.wait()) as stop:
+            await asyncio.wait({task, stop}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        return task.done()
 
     @property
     def held(self) -> bool:

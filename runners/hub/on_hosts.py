@@ -99,10 +99,9 @@ class Hosts(Cloud):
     async def _stage(self, stage: Stage, doing: Coroutine[object, object, None]) -> None:
         """One stage; given up when the run is stopped. Raises HostError."""
         self._run.emit(StageChanged(stage, "begun", plural(len(self._order.hosts), "host")))
-        async with in_background(doing) as work, in_background(self._run.stop_asked.wait()) as stop:
-            await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
+        async with in_background(doing) as work:
             try:
-                if not work.done():
+                if not await self._run.done_or_stopped(work):
                     raise HostError("stopped")
                 work.result()
             except HostError as error:

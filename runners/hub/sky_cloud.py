@@ -227,28 +227,17 @@ class SkyCloud(Cloud):
         self.check_down(cluster)
         self._going = True
         try:
-            await self._once("down", cluster=self._name)
+            return await self._change(Down("", cluster))
         finally:
             self._going = False
-        before = self._run.state.cluster or Cluster(name=self._name)
-        self._run.emit(
-            ClusterChanged(msgspec.structs.replace(before, state="", autostop_min=None, down=True))
-        )
-        return f"cluster {self._name} is down"
 
     async def set_autostop(self, minutes: int | None) -> str:
-        await self._once("autostop", cluster=self._name, minutes=minutes)
-        before = self._run.state.cluster or Cluster(name=self._name)
-        self._run.emit(ClusterChanged(msgspec.structs.replace(before, autostop_min=minutes)))
-        return f"cluster {self._name} {stays(minutes)}"
+        return await self._change(SetAutostop("", minutes))
 
-    async def _once(self, verb: str, **args: Any) -> None:
-        """Ask through a child of its own: `watch` ends the other one when it has no more use for it."""
-        sky = Sky(self._order.python)
-        try:
-            await sky.call(verb, **args)
-        finally:
-            await sky.close()
+    async def _change(self, command: Down | SetAutostop) -> str:
+        after, text = await _asked(self._order, command, self._run.state.cluster)
+        self._run.emit(ClusterChanged(after))
+        return text
 
 
 async def carry_out(entry: run_directories.Entry, command: Down | SetAutostop) -> tuple[bool, str]:
@@ -258,22 +247,30 @@ async def carry_out(entry: run_directories.Entry, command: Down | SetAutostop) -
         return False, f"run {entry.record.name} has no cluster"
     if isinstance(command, Down) and command.cluster != order.cluster:
         return False, _another(order, command.cluster)
-    before = entry.state().cluster or Cluster(name=order.cluster)
-    sky = Sky(order.python)
+    try:
+        after, text = await _asked(order, command, entry.state().cluster)
+    except CloudError as error:
+        return False, str(error)
+    _write(entry, after)
+    return True, text
+
+
+async def _asked(
+    order: SkyRequest, command: Down | SetAutostop, before: Cluster | None
+) -> tuple[Cluster, str]:
+    """Have SkyPilot do it, by a process of its own; the cluster then, and a sentence. Raises CloudError."""
+    before, sky = before or Cluster(name=order.cluster), Sky(order.python)
     try:
         if isinstance(command, Down):
             await sky.call("down", cluster=order.cluster)
-            after, text = msgspec.structs.replace(before, state="", down=True), "is down"
+            after, text = msgspec.structs.replace(before, state="", autostop_min=None, down=True), "is down"
         else:
             await sky.call("autostop", cluster=order.cluster, minutes=command.minutes)
             after = msgspec.structs.replace(before, autostop_min=command.minutes)
             text = stays(command.minutes)
-    except CloudError as error:
-        return False, str(error)
     finally:
         await sky.close()
-    _write(entry, after)
-    return True, f"cluster {order.cluster} {text}"
+    return after, f"cluster {order.cluster} {text}"
 
 
 def _another(order: SkyRequest, name: str) -> str:
@@ -327,9 +324,7 @@ class ManagedJob:
         """Submit it if that was not done, then follow it. Raises nothing that a launch can meet."""
         async with in_background(self._follow()) as following:
             try:
-                async with in_background(self._run.stop_asked.wait()) as stop:
-                    await asyncio.wait({following, stop}, return_when=asyncio.FIRST_COMPLETED)
-                if following.done():
+                if await self._run.done_or_stopped(following):
                     following.result()
                 elif self._done.job is not None:
                     await self._cancel(self._done.job, following)
