@@ -8,7 +8,7 @@ import json
 import os
 import platform
 import sys
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...presets.sanitize import clean_text
 from ...runners import clock, run_directories
@@ -141,47 +141,33 @@ def _ring(data: str) -> SendOutcome:
 # --- log ---
 
 
-class SentRow(NamedTuple):
-    """A notice of a run on one way."""
-
-    way: str
-    rule: str
-    state: str
-    """See `delivery.NoticeRecord`."""
-    at: float
-    tries: int
-    title: str | None
-    why: str | None
-
-
 def _log(options: argparse.Namespace) -> int:
     """What became of the notices of a run: the newest state of each."""
     entry = run_directories.resolve(options.name)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for each in delivery.summaries(delivery.records(entry.path)):
         last = each.newest
-        rows.append(
-            SentRow(
-                last.way,
-                last.rule,
-                last.state,
-                each.first.at,
-                each.tries,
-                last.title or None,
-                last.why or None,
-            )
-        )
+        rows.append({
+            "way": last.way, "rule": last.rule, "state": last.state, "at": each.first.at, "tries": each.tries,
+            "title": last.title or None, "why": last.why or None,
+        })  # fmt: skip
     if options.json:
-        document = {"run": entry.record.run, "notices": [row._asdict() for row in rows]}
+        document = {"run": entry.record.run, "notices": rows}
         sys.stdout.write(json.dumps(document) + "\n")
         return 0
     if not rows:
         sys.stdout.write(f"run {entry.record.name} has sent no notices\n")
         return 0
-    lines = [
-        "  ".join((time_of_day(row.at), row.way, row.rule, row.state, row.title or row.why or "")).rstrip()
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        words = (
+            time_of_day(row["at"]),
+            row["way"],
+            row["rule"],
+            row["state"],
+            row["title"] or row["why"] or "",
+        )
+        lines.append("  ".join(words).rstrip())
     if entry.state().phase.ended:
         lines += [finding.text for finding in courier.unreported(entry.path)]
     sys.stdout.write(clean_lines(lines))
