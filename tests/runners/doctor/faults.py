@@ -12,11 +12,6 @@ REDUCE = "    torch.distributed.all_reduce(values)\n"
 FAULTS = {
     "killed": (REDUCING, f"{REDUCING}        os.kill(os.getpid(), 9)\n"),
     "stopped": (REDUCING, f"{REDUCING}        os.kill(os.getpid(), 19)\n"),
-    "steady": (
-        REDUCE,
-        f"    time.sleep(0.1)\n{REDUCE}",
-    ),  # what else this machine does is little beside that
-    "slow": (REDUCE, f"    time.sleep(0.6)\n{REDUCE}"),
     "wrong": (REDUCE, f"    values *= 3\n{REDUCE}"),
     "talkative": (REDUCING, f"        print('no JSON at all')\n{REDUCING}"),
 }

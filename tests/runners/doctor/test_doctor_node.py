@@ -193,7 +193,7 @@ def test_it_runs_on_python_3_8() -> None:
         assert any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body)
 
 
-@pytest.mark.long
+@pytest.mark.real
 def test_it_answers_with_every_python_that_is_here() -> None:
     names = [f"python3.{minor}" for minor in range(8, 16)]
     here = [
@@ -223,20 +223,9 @@ def test_it_needs_the_standard_library_alone() -> None:
                 assert node.level == 1 or node.module in ("__future__", "typing", "collections.abc"), path
 
 
-@pytest.mark.long
 def test_what_a_login_shell_is_given_is_safe_in_single_quotes() -> None:
     """fish, csh and tcsh read these in quotes, too."""
     assert not set("'\\!\n") & set(session.FIND)
-    for shell in ("sh", "bash", "csh", "tcsh", "fish", "zsh"):
-        found = subprocess.run(["which", shell], capture_output=True, text=True, check=False).stdout.strip()
-        if found:
-            words = f"sh -c '{session.FIND}'"
-            script = b"import sys; print('came through', sys.version_info >= (3, 8))"
-            done = subprocess.run(
-                [found, "-c", words], input=b"%d\n%s" % (len(script), script), capture_output=True, timeout=HANG_S,
-                check=False,
-            )  # fmt: skip
-            assert done.stdout == b"came through True\n", (shell, done.stderr)
 
 
 @pytest.fixture(scope="module")
