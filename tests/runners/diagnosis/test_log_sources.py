@@ -146,6 +146,15 @@ def test_a_directory_of_hosts(tmp_path: Path) -> None:
     assert verdict.first.lines[0].file == "logs/gpu-b/rank3.log"
 
 
+def test_the_log_directory_of_torchrun(tmp_path: Path) -> None:
+    for rank, text in ((0, b"step 1\n"), (1, TRACE)):
+        folder = tmp_path / "logs" / "none_2y3kbcpi" / "attempt_0" / str(rank)
+        folder.mkdir(parents=True)
+        (folder / "stdout.log").touch()
+        (folder / "stderr.log").write_bytes(text)
+    assert evidence(tmp_path / "logs")[:2] == ("died-exception", 1)
+
+
 def test_what_is_no_log_is_left_out_of_a_directory(tmp_path: Path) -> None:
     logs = tree(tmp_path)
     (logs / "core.71").write_bytes(random.Random(7).randbytes(5000))

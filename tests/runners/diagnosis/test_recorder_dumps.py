@@ -321,19 +321,3 @@ def test_dumps_of_the_real_recorder(tmp_path: Path) -> None:
     assert verdict.first is not None
     assert (verdict.first.id, verdict.first.ranks) == ("rank-absent", (1,))
     assert verdict.first.text.startswith("Rank 1 did not join #6 all_reduce Float[20] at ")
-
-
-@pytest.mark.long
-@pytest.mark.torch
-def test_the_real_log_directory_of_torchrun(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    script = tmp_path / "job.py"
-    script.write_text("import os\nif os.environ['RANK'] == '1':\n    raise KeyError('labels')\n")
-    subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--log-dir",
-         tmp_path / "logs", "-r", "3", script],
-        env=os.environ | {"OMP_NUM_THREADS": "1"}, timeout=HANG_S, capture_output=True, check=False,
-    )  # fmt: skip
-    verdict = judge(read_all([("logs", tmp_path / "logs")]))
-    assert verdict.first is not None
-    assert (verdict.first.text, verdict.first.rank) == ("A rank raised KeyError: 'labels' at job.py:3.", 1)
