@@ -264,9 +264,4 @@ def stepping(found: Status) -> bool:
     )
 
 
-def texts(journal: list[dict[str, Any]], kind: str) -> Iterator[str]:
-    """What the events of one kind say."""
-    return (one["event"]["text"] for one in journal if one["event"]["type"] == kind)
-
-
 _AS_JSON = str.maketrans({"(": "[", ")": "]", "'": '"'})

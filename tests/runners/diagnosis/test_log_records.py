@@ -296,12 +296,7 @@ def test_what_says_nothing() -> None:
 KEYS = ["message", "log", "time", "rank", "host", "labels", "x"]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=9),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["message", "log", "time", "rank", "host", "labels", "x"]), inner, max_size=4
-        )
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
     max_leaves=9,
 )
 

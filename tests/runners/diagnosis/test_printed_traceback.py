@@ -234,8 +234,7 @@ SOME = [*TRACE, *BOX, *GROUP, *TABLE, "", "|", "│", "x" * 5000, "step 1 loss 2
 @settings(max_examples=300, deadline=None)
 @given(
     st.lists(
-        st.sampled_from([*TRACE, *BOX, *GROUP, *TABLE, "", "|", "│", "x" * 5000, "step 1 loss 2"])
-        | st.text(max_size=40),
+        st.sampled_from(SOME) | st.text(max_size=40),
         max_size=40,
     )
 )

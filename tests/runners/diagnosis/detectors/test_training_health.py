@@ -18,7 +18,6 @@ from distui.runners.state import Attempt, Node, Rank, RunState
 
 EVERY_S = 10.0
 """Between two reports."""
-Report = dict[str, Any]
 
 
 class Told:
