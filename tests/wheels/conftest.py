@@ -14,7 +14,7 @@ import pytest
 FETCH_S = 240
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def library(request: pytest.FixtureRequest) -> Iterator[Path]:
     """The path of libnccl.so.2 of the version that the test's parameter names; gone afterwards: it is 400 MB."""
     version: str = request.param

@@ -32,12 +32,6 @@ WITHOUT_GPU = {
 """What NCCL says on a machine without a GPU, and does say rightly."""
 
 pytestmark = pytest.mark.long
-versions = pytest.mark.parametrize("library", VERSIONS, indirect=True, scope="module")
-
-
-def numbers(library: Path) -> tuple[int, ...]:
-    """The version as the library itself tells it."""
-    return said(library, library.parent / "version.log")[0]
 
 
 def said(library: Path, log: Path) -> tuple[tuple[int, ...], bool]:
@@ -67,9 +61,12 @@ def texts(rule: Rule) -> list[bytes]:
     return [text.encode() for text in known]
 
 
-@versions
-def test_every_rule_has_its_text_in_the_library(library: Path) -> None:
-    version = numbers(library)
+@pytest.mark.parametrize("library", VERSIONS, indirect=True)
+def test_rules_and_grammar_understand_a_library_whose_level_changes_while_it_runs(
+    library: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "rank-0.nccl"
+    version, live = said(library, log)
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         lost = [
             rule.id
@@ -82,16 +79,11 @@ def test_every_rule_has_its_text_in_the_library(library: Path) -> None:
         ]
     assert lost == [], f"NCCL {version} has no text for these rules"
 
-
-@versions
-def test_what_it_says_without_a_gpu_is_understood(library: Path, tmp_path: Path) -> None:
-    log = tmp_path / "rank-0.nccl"
-    version, _ = said(library, log)
+    # What it prints without a GPU is understood.
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     assert lines
     strange = [line for line in lines if not MARK.search(line)]
     assert strange == [], "lines of NCCL that the grammar does not know"
-
     reading = read_all([(str(log), log)])
     assert reading.nccl_lines == len(lines)
     verdict = judge(reading)
@@ -102,11 +94,6 @@ def test_what_it_says_without_a_gpu_is_understood(library: Path, tmp_path: Path)
     (node,) = reading.statements.nodes.values()
     assert node.bootstrap, "the interface of the bootstrap"
 
-
-@versions
-def test_its_level_changes_while_it_runs_from_2_24_on(library: Path, tmp_path: Path) -> None:
-    log = tmp_path / "rank-0.nccl"
-    version, live = said(library, log)
     assert live is (version >= LIVE_SINCE)
     if not live:
         return
