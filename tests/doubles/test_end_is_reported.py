@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -95,7 +94,8 @@ async def test_a_network_that_is_away_when_the_run_ends_delays_its_report_and_no
         network.outcome = SendOutcome(True)
         await delivering
         assert [text.title for text in network.sent] == ["t: it has succeeded"]
-        assert courier.unreported(run.path) == courier.undelivered() == []
+        assert courier.unreported(run.path) == []
+        assert courier.undelivered() == []
 
 
 async def test_an_end_that_cannot_be_reported_is_given_up_and_said(network: Network) -> None:
@@ -138,13 +138,14 @@ async def test_a_way_that_fails_is_a_finding_of_a_live_run_within_seconds_and_is
             await run.until(lambda state: not state.findings)
 
 
-def left_behind(base: Path, write: Callable[[float, Any], list[NoticeRecord]]) -> Path:
-    """A run of yesterday whose agent died before it had reported the end."""
-    record = run_directories.new_record("yesterday")
-    path = run_directories.create(record, b"{}", {})
+def left_behind(lines: Sequence[tuple[str, str, float]]) -> Path:
+    """An earlier run whose agent died before it had reported the end. `lines`: rule, state and age of each."""
+    path = run_directories.create(run_directories.new_record("earlier"), b"{}", {})
     notice = Notice("gave-up", "gave-up:1", "it failed, and nothing restarts it", clock.now())
-    lines = [msgspec.json.encode(each) + b"\n" for each in write(clock.now(), notice)]
-    (path / FILE).write_bytes(b"".join(lines))
+    with (path / FILE).open("wb") as file:
+        for rule, state, age in lines:
+            record = NoticeRecord(clock.now() - age, "team", "gave-up:1", state, rule, notice=notice)
+            file.write(msgspec.json.encode(record) + b"\n")
     return path
 
 
@@ -158,16 +159,7 @@ async def test_the_next_launch_has_a_courier_deliver_what_others_have_left(netwo
         "no end": [("hang", "later", 3600.0)],
     }
     with own_directories() as base:
-        paths = {
-            name: left_behind(
-                base,
-                lambda now, notice, rows=rows: [  # type: ignore[misc]
-                    NoticeRecord(now - age, "team", "gave-up:1", state, rule, notice=notice)
-                    for rule, state, age in rows
-                ],
-            )
-            for name, rows in states.items()
-        }
+        paths = {name: left_behind(lines) for name, lines in states.items()}
         async with calling(base):
             await asyncio.sleep(1.0)
         (found,) = network.couriers
