@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
+from pathlib import Path
 
 import pytest
 
-from distui.runners import clock
+from distui.runners import clock, parts
 from distui.runners.parts import BACKOFF_S, STEADY_S, Parts, failure, first_of, in_background
+
+RUNNERS = Path(parts.__file__).parent
+AWAITED = {
+    "agent/metrics_push.py", "agent/metrics_writer.py", "agent/pattern_process.py", "hub/commands.py",
+    "hub/sky_cloud.py", "hub/sky_process.py", "parts.py",
+}  # fmt: skip
+"""Modules that make tasks whose results they ask for themselves."""
 
 
 class Reports:
@@ -156,3 +165,14 @@ async def test_what_runs_in_the_background_ends_with_its_body() -> None:
         async with in_background(asyncio.sleep(600.0)) as task:
             raise KeyError
     assert task.cancelled()
+
+
+def test_every_other_task_of_an_agent_and_a_hub_belongs_to_parts_or_a_group() -> None:
+    makes_tasks = re.compile(r"asyncio\.(create_task|ensure_future)\(")
+    folders = (RUNNERS / name for name in ("agent", "hub", "notify", "telemetry"))
+    modules = [*RUNNERS.glob("*.py"), *(path for folder in folders for path in folder.rglob("*.py"))]
+    found = {
+        path.relative_to(RUNNERS).as_posix() for path in modules if makes_tasks.search(path.read_text())
+    }
+    viewers = {"host_processes.py", "local_agent.py"}
+    assert found - viewers == AWAITED
