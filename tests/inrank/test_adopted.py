@@ -13,7 +13,7 @@ import torch
 from each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
-from starts import environment, finished, torchrun
+from starts import environment, finished, in_forks, torchrun
 
 from distui.runners.inrank import adoption
 from distui.runners.inrank.adopted import AdoptionError
@@ -27,6 +27,8 @@ with warnings.catch_warnings():
 pytestmark = pytest.mark.torch
 HERE = Path(__file__).parent
 CASES = 24
+Cases = dict[str, tuple[dict[str, str], str, str]]
+"""By name: the environment, the script behind BEGIN, and words of the sentence with which it stops."""
 OPTIONS = {"bucket_cap_mb": 1, "gradient_as_bucket_view": True, "device_mesh": True}
 
 
@@ -87,53 +89,6 @@ def test_zero1_holds_about_half_of_the_states_in_each_rank(trained: Any) -> None
     assert strategies == {"zero1"}
     assert "zero1 applied at adopting.py:" in text
     assert re.search(r"\d+ of \d+ parameters are updated on this rank", text), text
-
-
-@pytest.mark.long  # tests/e2e/test_adopt.py has one of a launch
-@pytest.mark.parametrize("start", ["bare", "zero1"])
-def test_a_checkpoint_goes_on_under_the_other(trained: Any, tmp_path: Path, start: str) -> None:
-    under = adopting("zero1") if start == "bare" else environment()
-    for name, env in (("other", under), ("plain", environment())):
-        (tmp_path / name).mkdir()
-        words = (
-            str(tmp_path / name),
-            str(CASES // 2),
-            str(trained[start if name == "other" else "bare"][0]),
-        )
-        finished(torchrun(HERE / "adopting.py", *words), env, tmp_path)
-    for case in range(CASES // 2):
-        other, plain = (torch.load(tmp_path / name / f"saved-{case}.pt") for name in ("other", "plain"))
-        assert same(plain, other), case
-
-
-@pytest.mark.long
-def test_a_training_script_computes_the_same_and_saves_the_same(tmp_path: Path) -> None:
-    seen = {}
-    for name, env in (
-        ("bare", environment()),
-        ("zero1", adopting("zero1", {"gradient_as_bucket_view": True})),
-    ):
-        out, log = tmp_path / f"{name}.pt", tmp_path / f"{name}.json"
-        finished(torchrun(HERE / "plain_gpt.py", "--out", str(out), "--losses", str(log)), env, tmp_path)
-        seen[name] = json.loads(log.read_text()), torch.load(out)
-    assert seen["zero1"][0] == seen["bare"][0]
-    assert same(seen["bare"][1], seen["zero1"][1])
-
-
-@pytest.mark.long
-def test_a_rank_that_ends_waits_until_the_others_have_what_they_need(tmp_path: Path) -> None:
-    script = tmp_path / "late.py"
-    script.write_text(LATE)
-    output = finished(torchrun(script), adopting("zero1"), tmp_path)
-    assert "saved 8" in output
-
-
-@pytest.mark.long
-def test_a_rank_that_the_others_wait_for_leaves(tmp_path: Path) -> None:
-    script = tmp_path / "uneven.py"
-    script.write_text(UNEVEN)
-    with pytest.raises(AssertionError, match=r"Connection closed|Connection reset|ChildFailedError"):
-        finished(torchrun(script), adopting("zero1"), tmp_path)
 
 
 BEGIN = """
@@ -221,76 +176,48 @@ for step in range(4):
     if dist.get_rank() == 0 or step != 2:
         optimizer.step()
 """
-STOPPED = {
-    "a step behind except Exception": ("zero1", SWALLOWED, "zero1 cannot be applied to __main__.Own"),
-    "a part of the model": (
-        "zero1",
-        PART,
-        "gradients differ between the ranks",
+OWN_HOOK = "model = DDP(net)\nmodel.register_comm_hook(None, lambda _, bucket: None)\n"
+DDP, ZERO1 = adopting("ddp"), adopting("zero1")
+STOPPED: Cases = {
+    "a step behind except Exception": (ZERO1, SWALLOWED, "zero1 cannot be applied to __main__.Own"),
+    "a part of the model": (ZERO1, PART, "gradients differ between the ranks"),
+    "no_sync": (ZERO1, SPARSELY, "gradients differ between the ranks"),
+    "a hook that differs later": (ZERO1, LATER, "gradients differ between the ranks"),
+    "join": (ZERO1, JOINED, "zero1 has no join(), which the script calls at script.py:"),
+    "join beside": (
+        adopting("fsdp2"), JOINED_BESIDE, "fsdp2 has no join(), which the script calls at script.py:",
     ),
-    "no_sync": (
-        "zero1",
-        SPARSELY,
-        "gradients differ between the ranks",
-    ),
-    "a hook that differs later": ("zero1", LATER, "gradients differ between the ranks"),
-    "join": ("zero1", JOINED, "zero1 has no join(), which the script calls at script.py:"),
-    "join beside": ("fsdp2", JOINED_BESIDE, "fsdp2 has no join(), which the script calls at script.py:"),
     "states of other ranks": (
-        "zero1",
-        STATES,
-        "reads 'exp_avg' of an optimizer's state for a parameter that zero1 has",
+        ZERO1, STATES, "reads 'exp_avg' of an optimizer's state for a parameter that zero1 has",
     ),
-    "a step of one rank": ("zero1", ONE_STEPS, "backward pass at script.py:"),
-    "no call": ("ddp", ALONE, "has not called DistributedDataParallel before"),
+    "a step of one rank": (ZERO1, ONE_STEPS, "backward pass at script.py:"),
+    "no call": (DDP, ALONE, "has not called DistributedDataParallel before"),
     "another optimizer": (
-        "zero1",
-        OTHERS,
-        "zero1 cannot be applied to __main__.Own, which steps at script.py:",
+        ZERO1, OTHERS, "zero1 cannot be applied to __main__.Own, which steps at script.py:",
     ),
-    "a closure": ("zero1", CLOSURE, "the script gives step() a closure"),
-    "a group of some ranks": ("zero1", GROUPS, "a process group of some ranks alone"),
-}
+    "a closure": (ZERO1, CLOSURE, "the script gives step() a closure"),
+    "a group of some ranks": (ZERO1, GROUPS, "a process group of some ranks alone"),
+    "a hook beside the preset's": (
+        adopting("ddp", DISTUI_PRECISION='{"reduce": "bf16"}'), OWN_HOOK,
+        "AdoptionError: the script registers a communication hook",
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, marks=pytest.mark.real if case == "another optimizer" else pytest.mark.long)
-        for case in STOPPED
-    ],
-)
-def test_what_cannot_be_applied_stops_the_run_with_a_sentence(tmp_path: Path, case: str) -> None:
-    strategy, text, words = STOPPED[case]
-    script = tmp_path / "script.py"
-    script.write_text(BEGIN + text)
-    with pytest.raises(AssertionError) as raised:
-        finished(torchrun(script), adopting(strategy), tmp_path)
-    lines = [line for line in str(raised.value).splitlines() if "AdoptionError: " in line]
-    assert lines, str(raised.value)
-    assert words in lines[0]
+def stop_with_a_sentence(folder: Path, cases: Cases) -> dict[str, str]:
+    """Run each script, which must stop with a sentence that has these words. Returns the outputs."""
+    ran = in_forks(folder, [(BEGIN + text, env) for env, text, _ in cases.values()])
+    outputs = {name: output for name, (_, output) in zip(cases, ran, strict=True)}
+    for (name, output), (codes, _) in zip(outputs.items(), ran, strict=True):
+        errors = [line for line in output.splitlines() if "Error: " in line]
+        assert any(codes), name
+        assert any(cases[name][2] in line for line in errors), (name, output)
+    return outputs
 
 
 @pytest.mark.long
-def test_a_hook_of_the_scripts_own_beside_the_presets_is_refused(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(f"{BEGIN}model = DDP(net)\nmodel.register_comm_hook(None, lambda _, bucket: None)\n")
-    env = adopting("ddp", DISTUI_PRECISION='{"reduce": "bf16"}')
-    with pytest.raises(
-        AssertionError, match=r"AdoptionError: the script registers a communication hook .* at script.py:12"
-    ):
-        finished(torchrun(script), env, tmp_path)
-
-
-@pytest.mark.long
-def test_half_precision_computes_in_it_and_returns_fp32(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(f"{BEGIN}model = DDP(net)\nout = model(torch.randn(2, 8))\nexact = net(torch.randn(2, 8))\n"
-                      "print(f'{out.dtype} {exact.dtype} {bool((out == out.bfloat16().float()).all())}')\n")  # fmt: skip
-    output = finished(
-        torchrun(script), adopting("ddp", DISTUI_PRECISION='{"param": "bf16", "reduce": "bf16"}'), tmp_path
-    )
-    assert "torch.float32 torch.float32 True" in output
+def test_what_cannot_be_applied_stops_the_run_with_a_sentence(tmp_path: Path) -> None:
+    stop_with_a_sentence(tmp_path, STOPPED)
 
 
 HOOKED = f"""{BEGIN}
@@ -358,31 +285,35 @@ dist.destroy_process_group()
 """
 
 
+HALF = """
+model = DDP(net)
+out, exact = model(torch.randn(2, 8)), net(torch.randn(2, 8))
+print(f"{out.dtype} {exact.dtype} {bool((out == out.bfloat16().float()).all())}\\n", end="", flush=True)
+"""
+
+
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("text", "options", "lines"),
-    [
-        pytest.param(HOOKED, {}, 8, id="hooks around a step see all gradients and parameters"),
-        pytest.param(COPIED, {}, 6, id="copies and pickles of the wrapped model"),
-        pytest.param(
-            COMPILED,
-            {"activation_checkpointing": True},
-            6,
-            id="compiled behind the call",
-        ),
-    ],
-)
-def test_scripts_see_what_they_do_under_bare_ddp(
-    tmp_path: Path, text: str, options: dict[str, Any], lines: int
-) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(text)
-    seen = [
-        finished(torchrun(script), env, tmp_path) for env in (environment(), adopting("zero1", options))
-    ]
-    bare, adopted = (sorted(re.findall(r"(?:norm|mean) \d \S+", output)) for output in seen)
-    assert len(bare) == lines
-    assert adopted == bare
+def test_scripts_see_what_they_do_under_bare_ddp(tmp_path: Path) -> None:
+    """Hooks around a step, copies and pickles of the wrapped model, and a compiled model with recomputed layers."""
+    recomputed = adopting("zero1", {"activation_checkpointing": True})
+    pairs = [(HOOKED, ZERO1, 8), (COPIED, ZERO1, 6), (COMPILED, recomputed, 6)]
+    cases = [(text, env) for text, adopted, _ in pairs for env in (environment(), adopted)]
+    seen = [sorted(re.findall(r"(?:norm|mean) \d \S+", output)) for _, output in in_forks(tmp_path, cases)]
+    assert [len(lines) for lines in seen[::2]] == [lines for _, _, lines in pairs]
+    assert seen[1::2] == seen[::2]
+
+
+@pytest.mark.long
+def test_half_precision_and_ends_at_different_times(tmp_path: Path) -> None:
+    """It computes in half precision and returns fp32; a rank that ends waits for those that need its states, and one
+    that makes another step than the others does not wait for ever."""
+    half = adopting("ddp", DISTUI_PRECISION='{"param": "bf16", "reduce": "bf16"}')
+    cases = [(f"{BEGIN}{HALF}", half), (LATE, ZERO1), (UNEVEN, ZERO1)]
+    (halved, late, uneven) = in_forks(tmp_path, cases)
+    assert halved[1].splitlines() == ["torch.float32 torch.float32 True"] * 2
+    assert late[0] == [0, 0]
+    assert "saved 8" in late[1]
+    assert uneven[0] == [0, 1], uneven[1]
 
 
 def settings(**options: Any) -> Settings:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from starts import environment, finished, torchrun
-from test_adopted import BEGIN, HERE, adopting
+from starts import environment, finished, in_forks, torchrun
+from test_adopted import BEGIN, HERE, Cases, adopting, stop_with_a_sentence
 from test_adopted_fsdp import near
 from torch import nn
 
@@ -19,7 +19,6 @@ with warnings.catch_warnings():
     from distui.runners.inrank.parallelize.layers import prepare
     from distui.runners.inrank.parallelize.settings import Settings
 
-LAYERS = ("activation_checkpointing", "compile")
 pytestmark = pytest.mark.torch
 
 
@@ -40,17 +39,20 @@ def bare_loops(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     return results(tmp_path_factory.mktemp("bare") / "loops", "loops.py", environment())
 
 
-ALL = [(kind, option) for kind in ("ddp", "zero1", "fsdp2") for option in (*LAYERS, "both")]
-
-
 @pytest.mark.long
-@pytest.mark.parametrize(("kind", "option"), ALL)
-def test_loops_with_checkpointed_and_compiled_layers_compute_what_they_do_bare(
-    bare_loops: list[Any], tmp_path: Path, kind: str, option: str
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("fsdp2", {}),
+        ("ddp", {"compile": True}),
+        ("zero1", {"activation_checkpointing": True}),
+        ("fsdp2", {"compile": True, "activation_checkpointing": True, "reshard_after_forward": False}),
+    ],
+)
+def test_loops_of_many_kinds_compute_what_they_do_bare(
+    bare_loops: list[Any], tmp_path: Path, kind: str, options: dict[str, Any]
 ) -> None:
-    names = LAYERS if option == "both" else [option]
-    env = adopting(kind, dict.fromkeys(names, True))
-    agree(bare_loops, results(tmp_path / "adopted", "loops.py", env))
+    agree(bare_loops, results(tmp_path / "adopted", "loops.py", adopting(kind, options)))
 
 
 @pytest.fixture(scope="module")
@@ -67,12 +69,6 @@ def test_accumulated_batches_train_as_whole_ones(
     agree(whole_batches, results(tmp_path / "adopted", "accumulating.py", env, "4"))
 
 
-@pytest.mark.long
-def test_without_accumulation_they_do_not(whole_batches: list[Any], tmp_path: Path) -> None:
-    seen = results(tmp_path / "bare", "accumulating.py", environment(), "4")[0]
-    assert not any(near(values, whole_batches[0][loop]) for loop, values in seen.items())
-
-
 MODEL = """
 class Part(nn.Module):
     def __init__(self):
@@ -87,70 +83,49 @@ MADE = f"model = DDP(net)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.
 CLOSURE = "torch.optim.SGD(net.parameters(), lr=0.1).step(lambda: model(torch.ones(2, 8)).sum())\n"
 OWN = "class Own(torch.optim.SGD): pass\nmodel = DDP(net)\noptimizer = Own(net.parameters(), lr=0.1)\n"
 CHECKPOINTED = {"activation_checkpointing": True}
-STOPPED: dict[str, tuple[str, dict[str, Any], str, str]] = {
-    "a buffer that changes": (
-        "ddp", CHECKPOINTED, MODEL.format(forward="self.norm(self.inner(x))") + MADE,
-        "and its buffer norm.",
-    ),
-    "random numbers of Python": (
-        "ddp", CHECKPOINTED,
-        "import random" + MODEL.format(forward="self.inner(x) * random.random()") + MADE,
-        "its random numbers of random would change twice",
-    ),
-    "no layers": ("ddp", CHECKPOINTED, f"net = nn.Linear(8, 8)\n{MADE}", "the model has no layers that repeat"),
-    "compiled by the script": (
-        "fsdp2", {"compile": True}, f"net = torch.compile(net)\n{MADE}", "the model is compiled already",
-    ),
-    "no call to act at": (
-        "zero1", {"compile": True}, f"model = net\noptimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n{STEP}",
-        "where strategy.compile acts: add --set strategy.compile=false",
-    ),
-    "a hook beside PowerSGD's": (
-        "ddp", {"powersgd_rank": 1}, f"{MADE}model.register_comm_hook(None, lambda _, bucket: None)\n",
-        "and strategy.powersgd_rank needs one, too: leave strategy.powersgd_rank out",
-    ),
-}  # fmt: skip
+RECOMPUTED = adopting("ddp", CHECKPOINTED)
+ACCUMULATED = adopting("ddp", DISTUI_BATCH='{"accumulation": 2}')
 SCALED = """
 model, scaler = DDP(net), torch.amp.GradScaler("cpu")
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1, fused=True)
 scaler.scale(model(torch.ones(2, 8)).sum()).backward()
 scaler.step(optimizer)
 """
-UNEVEN = {
-    "a closure": (f"model = DDP(net)\n{CLOSURE}", "the script gives step() a closure"),
-    "an optimizer of its own": (f"{OWN}{STEP}", "gradient accumulation cannot be applied to __main__.Own"),
-    "a fused scaler": (
-        SCALED,
-        "takes the scale of GradScaler out of the gradients",
+STOPPED: Cases = {
+    "a buffer that changes": (
+        RECOMPUTED, MODEL.format(forward="self.norm(self.inner(x))") + MADE, "and its buffer norm.",
     ),
-}
-
-
-def stops(tmp_path: Path, text: str, env: dict[str, str], words: str) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(BEGIN + text)
-    with pytest.raises(AssertionError) as raised:
-        finished(torchrun(script), env, tmp_path)
-    lines = [line for line in str(raised.value).splitlines() if "Error: " in line]
-    assert any(words in line for line in lines), str(raised.value)
+    "random numbers of Python": (
+        RECOMPUTED, "import random" + MODEL.format(forward="self.inner(x) * random.random()") + MADE,
+        "its random numbers of random would change twice",
+    ),
+    "no layers": (RECOMPUTED, f"net = nn.Linear(8, 8)\n{MADE}", "the model has no layers that repeat"),
+    "compiled by the script": (
+        adopting("fsdp2", {"compile": True}), f"net = torch.compile(net)\n{MADE}", "the model is compiled already",
+    ),
+    "no call to act at": (
+        adopting("zero1", {"compile": True}),
+        f"model = net\noptimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n{STEP}",
+        "where strategy.compile acts: add --set strategy.compile=false",
+    ),
+    "a hook beside PowerSGD's": (
+        adopting("ddp", {"powersgd_rank": 1}), f"{MADE}model.register_comm_hook(None, lambda _, bucket: None)\n",
+        "and strategy.powersgd_rank needs one, too: leave strategy.powersgd_rank out",
+    ),
+    "a closure": (ACCUMULATED, f"model = DDP(net)\n{CLOSURE}", "the script gives step() a closure"),
+    "an optimizer of its own": (
+        ACCUMULATED, f"{OWN}{STEP}", "gradient accumulation cannot be applied to __main__.Own",
+    ),
+    "a fused scaler": (ACCUMULATED, SCALED, "takes the scale of GradScaler out of the gradients"),
+}  # fmt: skip
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("case", STOPPED)
-def test_what_would_compute_something_else_stops_with_a_sentence(tmp_path: Path, case: str) -> None:
-    kind, options, text, words = STOPPED[case]
-    stops(tmp_path, text, adopting(kind, options), words)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("case", UNEVEN)
-def test_steps_that_cannot_be_left_out_stop_with_a_sentence(tmp_path: Path, case: str) -> None:
-    text, words = UNEVEN[case]
-    stops(tmp_path, text, adopting("ddp", DISTUI_BATCH='{"accumulation": 2}'), words)
+def test_what_would_compute_something_else_stops_with_a_sentence(tmp_path: Path) -> None:
+    stop_with_a_sentence(tmp_path, STOPPED)
 
 
 POWER = """
-import sys
 torch.manual_seed(3)
 net = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 8))
 model, wanted = DDP(net), torch.randn(32, 8)
@@ -166,19 +141,17 @@ for _ in range(1100):
 every = [torch.zeros_like(net[0].weight) for _ in range(2)]
 dist.all_gather(every, net[0].weight.detach())
 if dist.get_rank() == 0:
-    torch.save((losses, torch.equal(*every)), sys.argv[1])
+    torch.save((losses, torch.equal(*every)), "out.pt")
 """
 
 
 @pytest.mark.long
 def test_powersgd_begins_after_torchs_first_steps_and_trains_on(tmp_path: Path) -> None:
-    script, seen = tmp_path / "script.py", {}
-    script.write_text(BEGIN + POWER)
-    for name, env in (("bare", environment()), ("power", adopting("ddp", {"powersgd_rank": 2}))):
-        out = tmp_path / name
-        finished(torchrun(script, str(out)), env, tmp_path)
-        seen[name] = torch.load(out)
-    (bare, _), (power, equal) = seen["bare"], seen["power"]
+    ran = in_forks(
+        tmp_path, [(BEGIN + POWER, env) for env in (environment(), adopting("ddp", {"powersgd_rank": 2}))]
+    )
+    assert [codes for codes, _ in ran] == [[0, 0]] * 2, ran
+    (bare, _), (power, equal) = (torch.load(tmp_path / name / "out.pt") for name in ("0", "1"))
     assert power[:1000] == pytest.approx(bare[:1000], rel=1e-5)
     assert power[1050:] != pytest.approx(bare[1050:], rel=1e-5)
     assert sum(power[-50:]) < 1.2 * sum(power[900:950])

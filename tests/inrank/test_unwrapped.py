@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
-from starts import environment, finished, torchrun
-from test_adopted import BEGIN, adopting, same
+from starts import environment, in_forks
+from test_adopted import BEGIN, Cases, adopting, same, stop_with_a_sentence
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # torch's own use of torch.jit
@@ -46,8 +45,8 @@ for parameter in other.parameters():
 other[0].bias.requires_grad_(False)
 of_other = torch.optim.SGD(other.parameters(), lr=0.1, momentum=0.9)
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
-if len(sys.argv) > 2:
-    saved = torch.load(sys.argv[2])
+if "START" in os.environ:
+    saved = torch.load(os.environ["START"])
     net.load_state_dict(saved["net"]), optimizer.load_state_dict(saved["of"]), of_other.load_state_dict(saved["other"])
 losses = []
 for step in range(6):
@@ -61,33 +60,24 @@ for step in range(6):
     held = sum(v.numel() for o in (optimizer, of_other) for s in o.state.values() for v in s.values() if v is not None)
 if rank == 0:
     states = dict(of=optimizer.state_dict(), other=of_other.state_dict())
-    torch.save(dict(losses=losses, held=held, net=net.state_dict(), **states), sys.argv[1])
+    torch.save(dict(losses=losses, held=held, net=net.state_dict(), **states), "out.pt")
 """
-
-
-def trained(folder: Path, name: str, env: dict[str, str], *start: str) -> dict[str, Any]:
-    script = folder / "own.py"
-    script.write_text(BEGIN + RANK + AVERAGED + LOOP)
-    finished(torchrun(script, str(folder / name), *start), env, folder)
-    result: dict[str, Any] = torch.load(folder / name)
-    return result
 
 
 @pytest.mark.long
 def test_every_number_is_that_of_the_script_alone_and_checkpoints_go_on_there(tmp_path: Path) -> None:
-    bare, adopted = (
-        trained(tmp_path, name, env)
-        for name, env in (("bare.pt", environment()), ("zero1.pt", adopting("zero1")))
+    def going_on(number: int) -> dict[str, str]:
+        return {"START": str(tmp_path / str(number) / "out.pt")}
+
+    alone, zero1 = environment(), adopting("zero1")
+    envs = [alone, zero1, {**alone, **going_on(1)}, {**zero1, **going_on(0)}]
+    ran = in_forks(tmp_path, [(BEGIN + RANK + AVERAGED + LOOP, env) for env in envs])
+    assert [codes for codes, _ in ran] == [[0, 0]] * 4, ran
+    bare, adopted, on_bare, on_adopted = (
+        torch.load(tmp_path / str(number) / "out.pt") for number in range(4)
     )
     assert adopted.pop("held") < 0.7 * bare.pop("held")
     assert same(bare, adopted)
-    on_bare, on_adopted = (
-        trained(tmp_path, name, env, str(tmp_path / start))
-        for name, env, start in (
-            ("1.pt", environment(), "zero1.pt"),
-            ("2.pt", adopting("zero1"), "bare.pt"),
-        )
-    )
     assert on_adopted.pop("held") < on_bare.pop("held")
     assert same(on_bare, on_adopted)
 
@@ -161,34 +151,25 @@ STOPPED = {
 }  # fmt: skip
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("case", STOPPED)
-def test_ranks_that_differ_stop_before_the_step_with_a_sentence(tmp_path: Path, case: str) -> None:
-    text, words, steps = STOPPED[case]
-    script = tmp_path / "script.py"
-    script.write_text(BEGIN + text)
-    with pytest.raises(AssertionError) as raised:
-        finished(torchrun(script), adopting("zero1"), tmp_path)
-    output = str(raised.value)
-    lines = [line for line in output.splitlines() if "AdoptionError: " in line]
-    assert lines, output
-    assert any(words in line for line in lines), lines
-    assert output.count("stepped 0") == steps, output
+UNSUITED: Cases = {
+    "another preset": (
+        adopting("fsdp2"), RANK + AVERAGED + STEPS.format(before=""),
+        "has not called DistributedDataParallel before, where --adopt applies fsdp2",
+    ),
+    "a precision": (
+        adopting("zero1", DISTUI_PRECISION='{"reduce": "bf16"}'), RANK + AVERAGED + STEPS.format(before=""),
+        "where precision acts: add --set",
+    ),
+}  # fmt: skip
+"""What needs the call of DistributedDataParallel."""
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("env", "words"),
-    [
-        (adopting("fsdp2"), "has not called DistributedDataParallel before, where --adopt applies fsdp2"),
-        (adopting("zero1", DISTUI_PRECISION='{"reduce": "bf16"}'), "where precision acts: add --set"),
-    ],
-)  # fmt: skip
-def test_what_needs_the_call_is_refused_without_it(tmp_path: Path, env: dict[str, str], words: str) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(BEGIN + RANK + AVERAGED + STEPS.format(before=""))
-    with pytest.raises(AssertionError, match=words):
-        finished(torchrun(script), env, tmp_path)
+def test_ranks_that_differ_stop_before_the_step_with_a_sentence(tmp_path: Path) -> None:
+    cases: Cases = {name: (adopting("zero1"), text, words) for name, (text, words, _) in STOPPED.items()}
+    outputs = stop_with_a_sentence(tmp_path, cases | UNSUITED)
+    for name, (_, _, steps) in STOPPED.items():
+        assert outputs[name].count("stepped 0") == steps, name
 
 
 NUMBERS = st.lists(st.floats(width=32, allow_nan=False), min_size=2, max_size=20)
