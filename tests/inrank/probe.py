@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from distui.runners.inrank import parallelize as preset
 
+STRATEGIES = ("ddp", "fsdp2", "zero1")
 HALF = 10
 """Steps before the checkpoint, and as many after it."""
 
@@ -63,7 +64,7 @@ def obey(strategy: str, options: dict[str, object] | None = None, **precision: s
 
 def built(seed: int) -> tuple[Any, Any, Net]:
     """Model, optimizer and the network inside. Ranks begin with different weights on purpose."""
-    torch.manual_seed(seed + int(os.environ.get("RANK", "0")))
+    torch.manual_seed(seed + int(os.environ["RANK"]))
     net = Net()
     model, optimizer = preset.parallelize(net, torch.optim.AdamW, lr=0.01)
     return model, optimizer, net
@@ -71,9 +72,9 @@ def built(seed: int) -> tuple[Any, Any, Net]:
 
 def train(model: Any, optimizer: Any, first: int) -> list[float]:
     """HALF steps from step `first` on, on data that depends on step and rank; the losses."""
-    rank, losses = dist.get_rank() if dist.is_initialized() else 0, []
+    losses = []
     for step in range(first, first + HALF):
-        dice = torch.Generator().manual_seed(1000 * step + rank)
+        dice = torch.Generator().manual_seed(1000 * step + dist.get_rank())
         x = torch.randn(8, 16, generator=dice)
         loss = ((model(x) - x[:, :2] * 2).float() ** 2).mean()
         optimizer.zero_grad()
@@ -159,24 +160,20 @@ def optioned() -> dict[str, Any]:
 
 
 def main(folder: Path) -> None:
-    """Try everything that this world size allows, and write it down."""
-    many = int(os.environ.get("WORLD_SIZE", "1")) > 1
-    strategies = ["ddp", "fsdp2", "zero1"] if many else ["single"]
+    """Try everything, and write it down."""
     seen: dict[str, Any] = {"looked": {}, "resumed": {}, "precise": {}}
-    for strategy in strategies:
+    for strategy in STRATEGIES:
         seen["looked"][strategy], saved = look(strategy)
-        for other in strategies:
+        for other in STRATEGIES:
             seen["resumed"][f"{strategy} to {other}"] = resumed(other, saved)
         seen["precise"][strategy] = precise(strategy, "bf16", "fp32")
         seen["precise"][f"{strategy} reduce"] = precise(strategy, "fp32", "bf16")
-    seen["unbroken"] = seen["looked"][strategies[0]]["unbroken"]
-    obey(strategies[0])
+    seen["unbroken"] = seen["looked"]["ddp"]["unbroken"]
+    obey("ddp")
     model, optimizer, _ = built(seed=1)
     seen["nothing"] = preset.load_saved(model, optimizer, None)
-    if many:
-        seen["optioned"] = optioned()
-    rank = dist.get_rank() if dist.is_initialized() else 0
-    (folder / f"rank-{rank}.json").write_text(json.dumps(seen))
+    seen["optioned"] = optioned()
+    (folder / f"rank-{dist.get_rank()}.json").write_text(json.dumps(seen))
     del model, optimizer
     preset.finish()
 

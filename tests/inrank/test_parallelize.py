@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +21,6 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("probe")
     finished(torchrun(PROBE, str(folder)), environment(), folder)
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(2)]
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the probe saw in a plain process."""
-    folder = tmp_path_factory.mktemp("alone")
-    finished([sys.executable, PROBE, folder], environment(), folder)
-    seen: dict[str, Any] = json.loads((folder / "rank-0.json").read_text())
-    return seen
 
 
 @pytest.mark.real
@@ -81,12 +71,3 @@ def test_precision_and_options_reach_torch(ranks: list[dict[str, Any]]) -> None:
         assert options["bucket_bytes"] == 3 * 1024 * 1024
         assert (options["static_graph"], options["bucket_view"], options["unused"]) == (True, True, False)
         assert options["sharded_after_forward"] == {"True": True, "False": False}
-
-
-@pytest.mark.long
-def test_single_wraps_nothing_and_resumes(alone: dict[str, Any]) -> None:
-    single = alone["looked"]["single"]
-    assert (single["model"], single["optimizer"]) == ("Net", "AdamW")
-    assert sum(single["losses"][-3:]) < 0.8 * sum(single["losses"][:3])
-    assert alone["resumed"]["single to single"]["weights"] == pytest.approx(alone["unbroken"], abs=2e-4)
-    assert "torch.bfloat16" in alone["precise"]["single"]["inside"]
