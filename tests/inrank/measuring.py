@@ -80,8 +80,8 @@ class Case:
         return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(self.ranks)]
 
 
-SHORT = (Case(name="fsdp2, 2 ranks", preset="fsdp2"),)
-LONG = (
+CASES = (
+    Case(name="fsdp2, 2 ranks", preset="fsdp2"),
     Case(name="ddp, 2 ranks", preset="ddp"),
     Case(name="zero1, 2 ranks", preset="zero1"),
     Case(name="ddp, 4 ranks", preset="ddp", ranks=4),
@@ -150,9 +150,7 @@ def table(cases: tuple[Case, ...]) -> Iterator[str]:
 
 def main(*names: Any) -> None:
     """Print the table, of all cases or of those whose name holds one of the words."""
-    chosen = tuple(
-        case for case in (*SHORT, *LONG) if not names or any(name in case.name for name in names)
-    )
+    chosen = tuple(case for case in CASES if not names or any(name in case.name for name in names))
     for line in table(chosen):
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
