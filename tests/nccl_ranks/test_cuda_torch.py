@@ -6,7 +6,6 @@ Without NCCL's source or such a torch (DISTUI_NCCL_SOURCES, DISTUI_CUDA_TORCH) t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -144,11 +143,8 @@ def test_a_live_run_from_nccls_lines_to_a_rank_that_stays_away(ranks: Ranks) -> 
     assert any("launched AllReduce" in line for line in ras["evidence"]), ras
 
 
-@pytest.mark.parametrize("start", [Ranks.launch, Ranks.execute], ids=["launch", "exec"])
-def test_torchs_watchdog_ends_a_job_and_the_rank_that_stayed_away_is_the_first_cause(
-    newest: Ranks, start: Callable[..., Run]
-) -> None:
-    run = start(newest, LIMIT="45", TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC="1000")
+def test_torchs_watchdog_ends_a_job_and_the_rank_that_stayed_away_is_the_first_cause(newest: Ranks) -> None:
+    run = newest.execute(LIMIT="45", TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC="1000")
     newest.world.script("stall", "")
     assert finding(run, "hang-")["rank"] == 1
     assert run.wait(timeout=120) == 1, run.describe()
@@ -162,10 +158,9 @@ def test_torchs_watchdog_ends_a_job_and_the_rank_that_stayed_away_is_the_first_c
     assert "Rank 1 did not come: rank 0 timed out in ALLREDUCE" in report
 
 
-@pytest.mark.parametrize("start", [Ranks.launch, Ranks.execute], ids=["launch", "exec"])
-def test_a_gloo_run_of_a_cuda_build_is_no_nccl_run(newest: Ranks, start: Callable[..., Run]) -> None:
+def test_a_gloo_run_of_a_cuda_build_is_no_nccl_run(newest: Ranks) -> None:
     """The library is loaded with torch, and obeys; nothing calls it."""
-    run = start(newest, backend="gloo")
+    run = newest.launch(backend="gloo")
     assert any("libnccl" in Path(f"/proc/{pid}/maps").read_text() for pid in run.pids())
     told = run.distui("nccl", "INFO", "--subsys", "COLL", "--for", "1").fine().out
     assert "NCCL is not in use (gloo)" in told
