@@ -148,7 +148,7 @@ def test_a_stop_leaves_no_rank_behind(nodes: Nodes) -> None:
     assert not having(mark)
 
 
-@pytest.mark.long
+@pytest.mark.real
 def test_ssh_that_asks_is_said_before_anything_starts(nodes: Nodes) -> None:
     (nodes.root / "user.pub").write_text("")
     nodes.start(whole(nodes), 0)
