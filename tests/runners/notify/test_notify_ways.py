@@ -9,7 +9,7 @@ import pytest
 
 from distui.runners.errors import RunError
 from distui.runners.notify import ways
-from distui.runners.notify.messages import discord, posting, slack, text_of
+from distui.runners.notify.messages import discord, posting, slack, text_of, variables
 from distui.runners.notify.notice_rules import Notice
 from distui.runners.notify.rule_words import every_rule
 from distui.runners.notify.ways import Configured, NoticeWay, WayError, WayTarget, load, resolved, target
@@ -196,6 +196,15 @@ def test_what_a_log_says_calls_no_channel_and_acts_on_nothing() -> None:
     assert "abcdefghijklmnop1234" not in text.whole
     assert "<" not in slack(text)["text"]
     assert discord(text)["allowed_mentions"] == {"parse": []}
+
+
+def test_the_names_of_a_run_and_of_its_host_are_one_line_each() -> None:
+    text = text_of(hostile(), "ni\nght\x1b]0;x\x07", "gp\nu1")
+    values = variables(text)
+    assert (text.run, text.host, text.attach) == ("ni ght", "gp u1", "distui attach ni ght")
+    assert text.title.startswith("ni ght: ")
+    assert text.lines[-1] == "On gp u1: distui attach ni ght"
+    assert (values["DISTUI_NOTIFY_RUN"], values["DISTUI_NOTIFY_HOST"]) == ("ni ght", "gp u1")
 
 
 def test_a_long_text_is_cut() -> None:
