@@ -97,7 +97,7 @@ class Parts:
     def _callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         loop.default_exception_handler(context)
         error = context.get("exception")
-        if error is not None:
+        if error is not None and not isinstance(error, OSError):  # a connection may break
             self._report("event-loop", error, str(context["message"]))
 
 
@@ -132,10 +132,18 @@ async def first_of(*works: Coroutine[Any, Any, Any]) -> None:
 
 @contextlib.asynccontextmanager
 async def in_background(work: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[T]]:
-    """Run a coroutine next to the body, whose duty it is to ask for the task's result. It is cancelled at the end."""
+    """Run a coroutine next to the body, which asks for its result. It is cancelled at the end.
+
+    The loop reports an exception that the body does not ask for, unless the body itself raises.
+    """
     task = asyncio.create_task(work)
     try:
         yield task
+    except BaseException:
+        await _cancelled([task])
+        if not task.cancelled():
+            task.exception()
+        raise
     finally:
         await _cancelled([task])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import re
 from pathlib import Path
 
@@ -125,6 +126,21 @@ async def test_parts_are_stopped_and_awaited_by_name() -> None:
     await made.parts.stop("other", "nobody")
     assert other.cancelled()
     assert made.all == []
+
+
+async def test_what_nobody_asks_for_is_reported_unless_the_body_failed_first() -> None:
+    made, part = Reports(), Failing()
+    made.parts.watch_loop(asyncio.get_running_loop())
+    with contextlib.suppress(KeyError):
+        async with in_background(part.run()):
+            await asyncio.sleep(1.0)
+            raise KeyError
+    gc.collect()
+    assert made.all == []
+    async with in_background(part.run()):
+        await asyncio.sleep(1.0)
+    gc.collect()
+    assert [(name, error) for name, error, _ in made.all] == [("event-loop", "ValueError('no')")]
 
 
 async def test_a_callback_of_the_loop_is_reported(caplog: pytest.LogCaptureFixture) -> None:
