@@ -168,7 +168,7 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
                     f"{head} NCCL_V{one} set by environment to {one}.\n"
                     f"host{one}:{one}:{one} [0] x.cc:1 NCCL WARN Connection closed by remote peer {one}\n"
                 )
-    words = [sys.executable, "-c", PEAK, tmp_path / "small", tmp_path / "large"]
+    words: list[str | Path] = [sys.executable, "-c", PEAK, tmp_path / "small", tmp_path / "large"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=HANG_S, check=True)
     lines, before, after = map(int, done.stdout.split())
     assert lines > 400_000
