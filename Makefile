@@ -49,7 +49,7 @@ test: install    ## in-process tests, one real run of each kind (6 minutes)
 test-real: install ## all that starts real processes, one by one (15 minutes)
 	$(PYTEST) -m 'real and not long'
 
-test-long: install ## long matrices and slow real tests; PART=1/24 for some
+test-long: install ## long matrices and slow real tests; PART=1/8 for some
 	$(BIN)/python -m pip install --quiet --group nccl --no-deps
 	$(PYTEST) -m long --part $(PART)
 
