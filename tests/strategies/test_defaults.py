@@ -29,14 +29,15 @@ def _place() -> Iterator[World]:
 
 
 def worlds() -> Iterator[tuple[str, int]]:
-    """Each preset with 2 and with 4 ranks, or with the one that it has."""
+    """Each preset with 4 ranks, or with as many as it can have."""
     for name, case in CASES.items():
-        for ranks in (1,) if case.world == 1 else (2, 4):
+        for ranks in (1,) if case.world == 1 else (4, 2):
             try:
                 worker_group.dimensions(load(name).preset, ranks)
             except PlanError:
                 continue
             yield name, ranks
+            break
 
 
 def train(place: World, preset: str, ranks: int, *words: str) -> Run:
@@ -81,16 +82,3 @@ def test_to_a_checkpoint_and_back(place: World, preset: str, ranks: int) -> None
     assert list(losses(first)) == [1, 2, 3]
     assert list(losses(again)) == [4, 5]
     assert checkpoint(again).parent != saved.parent
-
-
-@pytest.mark.long
-def test_the_next_run_begins_at_its_own_beginning(place: World) -> None:
-    assert losses(train(place, "ddp", 2, "--steps", "2")).keys() == {1, 2}
-    assert losses(train(place, "single", 1, "--steps", "2")).keys() == {1, 2}
-
-
-@pytest.mark.parametrize("name", ["tp", "fsdp2-tp"])
-@pytest.mark.long
-def test_the_demo_under_tensor_parallelism(place: World, name: str) -> None:
-    done = place.distui("demo", "--preset", name, "--nproc-per-node", "4", "--steps", "10").fine()
-    assert "every rank ended with exit code 0" in done.err

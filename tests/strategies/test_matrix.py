@@ -68,7 +68,7 @@ def test_the_documentation_has_what_was_seen() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ["fsdp2-tp", "pp-1f1b", "moe", "context"])
 def test_checkpointed_layers_compute_the_same(seen: Seen, name: str) -> None:
     twin = seen.of(CASES[name].twin)[0]["losses"]
     for rank in seen.recomputed(name):
