@@ -30,15 +30,13 @@ async def test_a_run_has_the_same_metrics_live_and_on_disk_when_its_end_is_repor
         await run.until(lambda state: state.ranks[1].sample and (state.ranks[1].sample.step or 0) > 20)
         live = await run.link.read_metrics(ask)
         at_the_end: list[MetricsWindow] = []
-        publish = run.agent.served.chronicle.publish
         entry = run_directories.resolve(run.state.run)
 
         def read_at_the_end(stamped: Stamped) -> None:
             if isinstance(stamped.event, RunEnded):
                 at_the_end.append(curves.read(curves.kept(entry), ask))
-            publish(stamped)
 
-        run.agent.served.chronicle.publish = read_at_the_end
+        run.agent.served.chronicle.listeners.append(read_at_the_end)
         runners.newest.finishes()
         await run.until(lambda state: state.phase.ended)
         (ended,) = at_the_end

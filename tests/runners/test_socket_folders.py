@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,14 +14,17 @@ from distui.runners.wire.client import ensure_socket_dir, stem
 
 
 @pytest.fixture
-def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+def folders(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
     """The folder of the session, that in /tmp, that at home; none is there yet."""
-    found = [tmp_path / "session" / "distui", tmp_path / "tmp" / "distui", tmp_path / "home" / "distui"]
-    for folder in found:
-        folder.parent.mkdir(mode=0o700)
-    monkeypatch.delenv("DISTUI_SOCKET_DIR", raising=False)
-    monkeypatch.setattr(socket_folders, "candidates", lambda: [str(folder) for folder in found])
-    return found
+    with tempfile.TemporaryDirectory(
+        prefix="dt-", dir="/tmp"
+    ) as base:  # pytest's own paths may be too long
+        found = [Path(base, name, "distui") for name in ("session", "tmp", "home")]
+        for folder in found:
+            folder.parent.mkdir(mode=0o700)
+        monkeypatch.delenv("DISTUI_SOCKET_DIR", raising=False)
+        monkeypatch.setattr(socket_folders, "candidates", lambda: [str(folder) for folder in found])
+        yield found
 
 
 def test_the_folder_of_the_session_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,9 +77,10 @@ def test_no_words_make_the_verb_use_what_is_withheld(words: list[str]) -> None:
         written = option_words("plan", words, control=False)
     except OptionError:
         return
-    options = parsed(
-        ["--readonly", "plan", "ddp", "--json", *(word for word in written if "port" not in word)]
-    )
+    try:
+        options = parsed(["--readonly", "plan", "ddp", "--json", *written])
+    except SystemExit:  # the verb refuses a value
+        return
     assert (options.python, options.ssh_config, options.hostfile, options.task) == (None, None, None, None)
     assert options.preset == "ddp"
 
