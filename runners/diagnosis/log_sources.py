@@ -12,6 +12,7 @@ import io
 import lzma
 import os
 import re
+import select
 import stat
 import struct
 import tarfile
@@ -35,6 +36,8 @@ Named = tuple[str, Path]
 
 FILES, DEPTH, FOLDERS = 20_000, 4, 24
 """Files of one directory or archive that are read; archives and packed files within each other; directories likewise."""
+SOON_MS = 1000
+"""Milliseconds after which somebody is told that a pipe is waited for."""
 RATIO, FLOOR = 1000, 1 << 30
 """A packed file of which more than so many bytes come for each of its own, once so many bytes have come, is no log."""
 MOST_UNPACKED = 256 << 30
@@ -145,14 +148,42 @@ class Unread:
             yield f"{plural(self.links, 'symbolic link')} {'is' if self.links == 1 else 'are'} not followed"
 
 
-def sources(files: Iterable[Named], unread: Unread) -> Iterator[Source]:
+Waits = Callable[[str], None]
+"""Called with the name of a pipe to which nothing has been written yet, before it is waited for."""
+
+
+def silently(_name: str) -> None:
+    """Wait without a word."""
+
+
+def sources(files: Iterable[Named], unread: Unread, waits: Waits = silently) -> Iterator[Source]:
     """All logs, in the order in which they are to be read, each to be read before the next. Raises RunError."""
     for name, path in files:
         if os.path.isdir(path):
             yield from _in_folder(name, path, unread)
-        else:
-            with closing(_open(name, path, os.O_RDONLY)) as file:
-                yield from _unpacked(Source(name, ByteStream(file.read)), unread, file)
+            continue
+        is_pipe = _is_pipe(path)
+        with closing(_open(name, path, os.O_RDONLY | (os.O_NONBLOCK if is_pipe else 0))) as file:
+            if is_pipe:
+                _wait_for_writer(file.descriptor, partial(waits, name))
+            yield from _unpacked(Source(name, ByteStream(file.read)), unread, file)
+
+
+def _is_pipe(path: Path) -> bool:
+    try:
+        return stat.S_ISFIFO(os.stat(path).st_mode)
+    except OSError:
+        return False  # opening it says why
+
+
+def _wait_for_writer(descriptor: int, waits: Callable[[], None]) -> None:
+    """Wait until a pipe holds something or its last writer has closed it; without a writer it is neither."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    if not poll.poll(SOON_MS):
+        waits()
+        poll.poll()
+    os.set_blocking(descriptor, True)
 
 
 @contextmanager

@@ -20,7 +20,8 @@ MOST_ZEROS = 4 << 30
 """Zeros at the beginning of a log: a file that was truncated while it was written has them."""
 
 _CODES = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b(?:\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[PX^_][^\x1b\n]*\x1b\\|[ -/]+[0-~]|[0-~])"
+    r"\x1b(?:\[[0-?]*+[ -/]*+[@-~]|\][^\x07\x1b\n]*+(?:\x07|\x1b\\)?|[PX^_][^\x1b\n]*+\x1b\\|[ -/]*+[0-~])"
+    r"|\x9b[0-?]*+[ -/]*+[@-~]"
 )
 """Of terminals: colours, cursor, titles (ECMA-48)."""
 _WRITTEN_OUT = re.compile(
@@ -40,8 +41,10 @@ _MARKS = (
 
 PASTED = 300
 """Characters of a line that may be several which somebody pasted into one."""
+SEARCHED = 4000
+"""Characters of a line in which patterns are searched: the time of some grows with the square of its length."""
 _RECORD = re.compile(
-    r"\s+(?=(?:(?:ERROR|WARNING|INFO|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./]+:\d+\]"
+    r"(?<!\s)\s++(?=(?:(?:ERROR|WARNING|INFO|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./]+:\d+\]"
     r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} - [\w.]+ - [A-Z]{4,8} - ))"
 )
 """Where a record of a logger begins within a line."""

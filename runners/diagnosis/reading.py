@@ -12,6 +12,7 @@ from pathlib import Path
 
 from .. import run_directories
 from ..errors import RunError
+from ..inrank.tracebacks import shortened
 from ..logs import follow
 from ..logs.log_files import list_files, parse_file_id, whole_id
 from .error_lines import ErrorLines, is_alive, may_diverge, may_report
@@ -20,8 +21,8 @@ from .exits import NEEDLES
 from .file_names import NOBODYS, PROCESS, Whose, older_attempts, owners, rank_in_name
 from .heads import MARK, SOURCES, Head, Stamp, old_mark, parse_head, stamp_of
 from .log_records import Records, learned_records
-from .log_sources import BrokenOff, Named, Source, Unread, is_flat, plain_source, sources
-from .log_text import PART, PASTED, SAMPLE, apart, is_binary, lines_in, straight
+from .log_sources import BrokenOff, Named, Source, Unread, Waits, is_flat, plain_source, silently, sources
+from .log_text import PART, PASTED, SAMPLE, SEARCHED, apart, is_binary, lines_in, straight
 from .nccl_facts import (
     COMMUNICATORS,
     NODES,
@@ -46,6 +47,8 @@ REPORT, REPORT_LINES = "pt-nccl-error", 64
 """With what torch begins its report of an error of NCCL, and in how many lines NCCL's own reason follows."""
 REPORTS = (REPORT, "pt-remote-error", "pt-async-error")
 """What such a report also begins with, where its first line is not there."""
+PREFIX = 1000
+"""Characters before a traceback in one line that are put before each of its lines."""
 HEADS = 1 << 14
 """Heads that are remembered: threads write many lines with the same."""
 
@@ -219,6 +222,11 @@ class Reading:
             if PART in line:
                 self._parts(line, number)
                 continue
+            if len(line) > SEARCHED:
+                if (parts := self._unfolded(straight(line))) is not None:
+                    self._parts(parts, number)
+                    continue
+                line = shortened(line, SEARCHED)
             mark = mark_in(line)
             if mark is None and ("] INFO " in line or " WARN " in line):
                 mark = old_mark(line)
@@ -284,6 +292,12 @@ class Reading:
             head, wrote = self._bare(line)
             self.error_lines.line(line, wrote.text, head, number, has_rule=False)
 
+    def _unfolded(self, line: str) -> str | None:
+        """The lines of a traceback that was written into one, parted by PART; None for any other line."""
+        text = self._writer(line).text
+        prefix = line.partition(text)[0]
+        return unfolded(text, prefix) if len(prefix) < PREFIX else None
+
     def _traced(self, line: str, number: int) -> bool:
         """Whether a line is of a traceback that is being printed."""
         wrote = self._writer(line)
@@ -294,7 +308,7 @@ class Reading:
         head, wrote = self._bare(line)
         ended = False
         if first[1] in STARTS:
-            if (parts := unfolded(wrote.text, line.partition(wrote.text)[0])) is not None:
+            if (parts := self._unfolded(line)) is not None:
                 self._parts(parts, number)
                 return
             before, begun, _ = wrote.text.partition(BEGIN)
@@ -434,15 +448,12 @@ def lines_of(source: Source, refuse: bool = True) -> Iterator[list[str]]:
     return lines_in(source.stream.read, check)
 
 
-def read_all(files: Iterable[Named], stopped: Callable[[], bool] = bool) -> Reading:
-    """Every log of these files, archives and directories to its end. Raises RunError.
-
-    `stopped` is asked at each block: once it says so, no more is read.
-    """
+def read_all(files: Iterable[Named], waits: Waits = silently) -> Reading:
+    """Every log of these files, archives and directories to its end. Raises RunError."""
     reading, files = Reading(pasted=True), list(files)
     names = [name for file in files for name in _names(*file)]
     whose, older = owners(names), older_attempts(names)
-    for source in sources(files, reading.unread):
+    for source in sources(files, reading.unread, waits):
         if source.name in older and not source.given:
             reading.unread.older.append(source.name)
             continue
@@ -450,8 +461,7 @@ def read_all(files: Iterable[Named], stopped: Callable[[], bool] = bool) -> Read
             reading.record(source)
             continue
         try:
-            if not _fed(reading, source, lines_of(source), stopped, whose.get(source.name, NOBODYS)):
-                break
+            _fed(reading, source, lines_of(source), whose.get(source.name, NOBODYS))
         except NoTextError:
             if source.given:
                 raise
@@ -472,9 +482,8 @@ def read_run(files: Iterable[Named], stopped: Callable[[], bool] = bool) -> tupl
     for name, path in files:
         try:
             with plain_source(name, path) as source:
-                if not _fed(
-                    reading, source, lines_of(source, refuse=False), stopped, Whose(rank_in_name(name))
-                ):
+                whose = Whose(rank_in_name(name))
+                if not _fed(reading, source, lines_of(source, refuse=False), whose, stopped):
                     break
         except RunError as error:
             unread.append(str(error))
@@ -485,10 +494,13 @@ def _fed(
     reading: Reading,
     source: Source,
     blocks: Iterator[list[str]],
-    stopped: Callable[[], bool],
     whose: Whose,
+    stopped: Callable[[], bool] = bool,
 ) -> bool:
-    """Feed one log; False when stopped. Raises RunError for one that the user named and of which nothing can be read."""
+    """Feed one log; False once `stopped`, asked at each block, says so.
+
+    Raises RunError for one that the user named and of which nothing can be read.
+    """
     new = reading.files[-1:] != [source.name]
     layers: list[Records] = []
     try:

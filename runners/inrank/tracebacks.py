@@ -85,11 +85,11 @@ def place(frames: Frames) -> tuple[str, bool]:
     return ("%s:%d" % innermost[0][:2] if innermost else ""), importing
 
 
-def shortened(text: str) -> str:
+def shortened(text: str, longest: int = LONGEST) -> str:
     """A long text without its middle: the cause of a wrapped exception is at its end."""
-    if len(text) <= LONGEST:
+    if len(text) <= longest:
         return text
-    return text[: LONGEST // 2] + " … " + text[-LONGEST // 2 :]
+    return text[: longest // 2] + " … " + text[-longest // 2 :]
 
 
 def unwrapped(raised: Mapping[str, Any]) -> Mapping[str, Any]:

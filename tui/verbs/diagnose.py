@@ -54,7 +54,7 @@ def diagnose(options: argparse.Namespace) -> int:
         with opened(Path(names[0])) as manifest:
             return _of_run(run_directories.resolve(manifest.run), options.json)
     if len(names) > 1 or (names and (names[0] == "-" or os.path.exists(names[0]))):
-        reading = read_all(STDIN if name == "-" else (name, Path(name)) for name in names)
+        reading = read_all((STDIN if name == "-" else (name, Path(name)) for name in names), _wait_for)
         verdict = judge(reading)
         _print(options.json, document(reading, verdict), text(reading, verdict))
         return 1 if verdict.failed else 0
@@ -65,6 +65,10 @@ def diagnose(options: argparse.Namespace) -> int:
             raise
         raise NoSuchRunError(_foreign(names[0]) or f"there is no file {names[0]}, and {error}") from None
     return _of_run(entry, options.json)
+
+
+def _wait_for(name: str) -> None:
+    complain(f"{name} is a pipe to which nothing has been written yet: waiting, Ctrl-C ends that")
 
 
 def _foreign(name: str) -> str:
