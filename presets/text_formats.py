@@ -401,9 +401,8 @@ def too_deep(text: str) -> int | None:
     at, depth, dots = 0, 0, 0
     while (match := _TOML_TOKEN.search(text, at)) is not None:
         token, at = match[0], match.end()
-        closes = _CLOSES.get(token)
-        if closes is not None:
-            end = closes.match(text, at)
+        if token in _CLOSES:
+            end = _CLOSES[token].match(text, at)
             if end is None:
                 return None
             at = end.end()

@@ -197,10 +197,8 @@ def _unknown(name: str) -> Finding:
     return issue("L43", name, text)
 
 
-_HEADER = re.compile(r"\s*\[+\s*([^\[\]]+?)\s*\]+")
-LONGEST = 300
-"""Letters of a line in which a key is looked for."""
-_KEY = re.compile(r"\s*([A-Za-z0-9_\-.\"' ]+?)\s*=")
+_HEADER = re.compile(r"\s*+\[+([^\[\]]++)\]+")
+_KEY = re.compile(r"\s*+([A-Za-z0-9_\-.\"' ]++)\s*+=")
 
 
 def is_preset(document: Mapping[str, Any]) -> bool:
@@ -305,7 +303,7 @@ def _lines(text: str) -> dict[str, int]:
     made: dict[str, int] = {}
     header = ""
     for number, line in enumerate(text.splitlines(), 1):
-        table, key = _HEADER.match(line[:LONGEST]), _KEY.match(line[:LONGEST])
+        table, key = _HEADER.match(line), _KEY.match(line)
         if table:
             header = _plain_key(table[1])
             made.setdefault(header, number)
@@ -315,7 +313,7 @@ def _lines(text: str) -> dict[str, int]:
 
 
 def _plain_key(key: str) -> str:
-    return re.sub(r"\s*\.\s*", ".", key.replace('"', "").replace("'", "")).strip()
+    return ".".join(part.strip() for part in key.replace('"', "").replace("'", "").split("."))
 
 
 def _at(file: str, lines: Mapping[str, int], path: str) -> str:

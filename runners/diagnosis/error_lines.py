@@ -93,7 +93,7 @@ _NOTHING = re.compile(
     r"^[\s^~]*$|^\s*frame #\d+: "
     r'|^\s*File "|\bFile "[^"]{1,400}", line \d|^\s*raise |^\s*self\.\w|^\s*return \w+\(|error_file'
     r"|(?i:\berrors?[\"']?\s*[:=]\s*(?:0|none|null|false|<N/A>|$))|Traceback \(most"
-    r"|(?i:\berror\b\s*[:=]?\s*-?\d+\.\d)"
+    r"|(?i:\berror\b\s*+(?:[:=]\s*+)?-?\d+\.\d)"
     r"|\b0 errors?\b|^\s*(?:failed|succeeded|active): \d+$|^nccl\w+Error: |closing signal|ChildFailedError"
     r"|CalledProcessError|Root Cause|failed \(exitcode"
     r"|exits with return code|CHILD PROCESS FAILED|error_handler: ?\{?$|Submitted job triggered an exception"
@@ -119,14 +119,14 @@ _TAGGED = re.compile(r"\[rank\d+\]: (?![\s\[])")
 _MINOR = re.compile(r"\b(?:INFO|WARN(?:ING)?|DEBUG|NOTICE)\b|\bI\d{4}\b|^[WI] \d\d-\d\d ")
 """Levels below that of errors, before the sentence."""
 _ALIVE = re.compile(
-    r"\d+%\|.*\||(?i:\b(?:step|iter|iteration|epoch|global_step)\b\W{0,3}\d+.{0,80}\b(?:loss|lr|tok|time|acc))"
+    r"\d%\|.*\||(?i:\b(?:step|iter|iteration|epoch|global_step)\b\W{0,3}\d+.{0,80}\b(?:loss|lr|tok|time|acc))"
     r"|(?i:\bloss\W{0,4}-?\d)|\biteration +\d+/ *\d+ \|"
     r"|^\s*(?:\S+\s+)?Normal\s{2,}(?:Scheduled|Started)\s{2,}"
 )
 """A training that goes on."""
 _NOT_FINITE = re.compile(
-    r"""(?i)loss\]?["']?\s*[=:|,]?\s*(?:tensor\()?["']?(?:(?P<sure>nan)|[-+]?inf)\b"""
-    r"""|grad[ _]norm["']?\s*[=:|]?\s*["']?(?:nan|[-+]?inf)\b"""
+    r"""(?i)loss\]?["']?\s*+(?:[=:|,]\s*+)?(?:tensor\()?["']?(?:(?P<sure>nan)|[-+]?inf)\b"""
+    r"""|grad[ _]norm["']?\s*+(?:[=:|]\s*+)?["']?(?:nan|[-+]?inf)\b"""
 )
 """Only a loss that is NaN is sure by itself."""
 _SKIPPED = re.compile(r"skipped iterations: +[1-9]")

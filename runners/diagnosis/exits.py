@@ -64,7 +64,7 @@ _FORMS = tuple(
         # with its task number as the rank
         f"{_SRUN}(?:{_WORD}|Exited with exit code (?P<code>\\d{{1,3}}))",
         # pdsh
-        r"(?P<host>[\w.-]{1,200}): ssh exited with exit code (?P<code>\d{1,3})",
+        r"(?<![\w.-])(?P<host>[\w.-]{1,200}): ssh exited with exit code (?P<code>\d{1,3})",
         # SkyPilot: a list with the code of each node
         r"failed with return code list: \[(?P<list>[-\d, ]{1,4000})\]",
         # clusters of containers; torchrun's table where only its last line is left

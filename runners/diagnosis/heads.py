@@ -33,7 +33,7 @@ _RANK = re.compile(
     r"|PG .{0,80}?Rank (\d+)\]|R(?:ank|ANK)[: ](\d+)\])"
 )
 """torch, Lightning; mpirun and SageMaker; torch's process groups."""
-_OF_RECORD = re.compile(r"⟨[^⟩]{0,200}\brank (\d+)⟩")
+_OF_RECORD = re.compile(r"⟨[^⟨⟩]{0,200}\brank (\d+)⟩")
 """Of records of JSON, as they are written here."""
 _TASK = re.compile(r"(\d{1,7}): ")
 """srun -l: only before a head, since other texts begin like that too."""

@@ -20,7 +20,7 @@ FULL = 0.90
 """Share of its limit from which a killed rank counts as killed for memory, without a kernel log."""
 
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-_SIZE = r"([\d.]+) (bytes|[KMG]iB)"
+_SIZE = r"(?<![\d.])([\d.]+) (bytes|[KMG]iB)"
 _CUDA = re.compile(r"(?:CUDA|HIP)(?: error:)? out of memory|OutOfMemoryError")
 _TRIED = re.compile(rf"[Tt]ried to allocate {_SIZE}")
 _CAPACITY = re.compile(rf"total capacity of {_SIZE}|{_SIZE} total capacity")

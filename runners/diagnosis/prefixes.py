@@ -40,8 +40,10 @@ _DAY = ("Tue", "Wed", "Thu")
 """With what those begin."""
 _BEGINNINGS = frozenset("(" + _BEGIN + "".join(day[0] for day in _DAY))
 """With what they, or a prefix in parentheses, begin."""
-_BAR = re.compile(r"[^|]{0,200}\d%\|[^|]{0,400}\| *\S{1,40}/\S{1,40} \[[^\]]{1,400}\] *")
-"""tqdm's progress bar: what is written after it stands in the same line."""
+_BAR = re.compile(r"\d%\|[^|]{0,400}\| *\S{1,40}/\S{1,40} \[[^\]]{1,400}\] *")
+"""tqdm's progress bar from its percentage on: what is written after it stands in the same line."""
+BAR_TITLE = 200
+"""Characters before the percentage that are the bar's, unless a `|` is among them."""
 _PAREN = re.compile(
     r"\s*\((?:(?:(?P<sky>node-\d+)|\w[\w.:<>-]*)(?:,? (?:rank=\d+, )?| rank=(?P<own>\d{1,7}) )pid=(?P<pid>\d+)|raylet)"
     rf"(?:, ip={HOST})?\) ?(?:\[[A-Za-z][\w-]{{0,30}}\] (?=[A-Z]{{4,8}} \d\d-\d\d ))?"
@@ -157,8 +159,16 @@ def _shipped(text: str) -> re.Match[str] | None:
 def unshipped(line: str) -> str:
     """The line without what a shipper of logs, or a progress bar, wrote before it."""
     match = _shipped(line)
-    line = line if match is None else line[match.end() :]
-    return _BAR.sub("", line, count=1) if "%|" in line else line
+    return _without_bar(line if match is None else line[match.end() :])
+
+
+def _without_bar(line: str) -> str:
+    """The line without its first progress bar."""
+    bar = _BAR.search(line) if "%|" in line else None
+    if bar is None:
+        return line
+    begin = max(line.rfind("|", 0, bar.start()) + 1, bar.start() - BAR_TITLE)
+    return line[:begin] + line[bar.end() :]
 
 
 def learned(lines: Sequence[str]) -> re.Pattern[str] | None:
@@ -222,8 +232,7 @@ def writer(line: str, prefix: re.Pattern[str] | None) -> Writer:
             elif name == "pid":
                 pid = value
         text = text[match.end() :]
-    if "%|" in text:
-        text = _BAR.sub("", text, count=1)
+    text = _without_bar(text)
     return Writer(rank, host, local, pid, _TAGS.sub("", text) if text[:1] == "[" else text)
 
 

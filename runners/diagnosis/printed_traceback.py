@@ -160,7 +160,8 @@ class PrintedTraceback:
             self._margin = ""  # words that stand before the first line alone
         bare = text[len(self._margin) :][:WIDTH]
         if self._margin.strip()[-1:] in ("|", "│", "┃"):  # of a table
-            bare = re.sub(r"\s*[|│┃]\s*$", "", bare)
+            cell = bare.rstrip()
+            bare = cell[:-1].rstrip() if cell.endswith(("|", "│", "┃")) else bare
         self._sure = True
         if not self._frames and (frame := _FRAME.match(bare.lstrip())) is not None and frame["name"]:
             self._indent = max(0, len(bare) - len(bare.lstrip()) - 2) if bare[:1] == " " else 0

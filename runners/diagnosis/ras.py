@@ -17,7 +17,7 @@ JSON_SINCE = (2, 28, 7)
 TRUSTED_SINCE = (2, 28, 0)
 """Earlier ones crashed when they were asked: in 2.26 (#1669, #1718), in 2.27.7 even unasked (#1996)."""
 
-_VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
+_VERSION = re.compile(r"(?<!\d)(\d+)\.(\d+)\.(\d+)")
 _NO_COMMA = re.compile(r'("nvml_dev": -?\d+)(\s+"status")')
 _COMM = re.compile(r"^#\d+-\d+ \(([0-9a-f]+)\) ([A-Z,]+)")
 _OPERATIONS = re.compile(r"different (\w+) operation counts")

@@ -31,7 +31,7 @@ _TROUBLE = re.compile(
     r"|\bSIG(?:TERM|KILL|ABRT|SEGV|BUS|INT)\b|Error\b|Exception\b|Failed[A-Z]\w+|\w(?:CannotRun|BackOff|NotEnough\w+)\b|\bdumped\b"
 )
 _EVERYDAY = re.compile(
-    r"(?i:\berrors?\b[\"'\]]?\s*[:=]?\s*(?:\[\]|\W?-?(?:\d|none\b|null\b|false\b|n/a))"
+    r"(?i:\berrors?\b[\"'\]]?\s*+(?:[:=]\s*+)?(?:\[\]|\W?-?(?:\d|none\b|null\b|false\b|n/a))"
     r"|\b0 (?:errors?|failures?|failed|dead)\b"
     r"|\b(?:failed|failures?|dead)\b[\"']?\s*[:=]\s*(?:0\b|\[\]|none\b|false\b)|\bno (?:errors?|failures?)\b"
     r"|without (?:an? )?errors?|fall(?:s|ing)? ?back|deprecat|ignor|retry|retries|skipp|dead ?lock"

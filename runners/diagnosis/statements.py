@@ -26,7 +26,7 @@ ENDING = re.compile(r"- (Init START|Init COMPLETE|Destroy COMPLETE|Abort COMPLET
 TIMINGS = re.compile(
     r"Init timings(?: - \w+)?: rank (\d{1,9}) nranks (\d{1,9}) total (\d{1,9}\.\d{1,9}) \((.*)\)"
 )
-PHASE = re.compile(r"(\w{1,40}) (\d{1,9}\.\d{1,9})")
+PHASE = re.compile(r"\b(\w{1,40}) (\d{1,9}\.\d{1,9})")
 LINK = re.compile(
     r"(?:Channel|Ring) (\d{1,6})(?:/\d+)? : (\d{1,9})(?:\[\w+\])? -> (\d{1,9})(?:\[\w+\])?"
     r"(?: \[(send|receive)\])? via (.+)"
@@ -34,8 +34,8 @@ LINK = re.compile(
 RING = re.compile(r"Channel (\d{1,6})(?:/\d+)? :((?: +\d+)+)")
 TREE = re.compile(r"(?:\[(\d{1,6})\] |Tree (\d{1,6}) : )-?\d+(?:/-?\d+)* ?->")
 CHANNELS = re.compile(r"(\d{1,9}) (coll|collnet|nvls|p2p) channels( per peer)?")
-HCA = re.compile(r"\[\d+\](\S+?:\d+)/(\S+)")
-INTERFACE = re.compile(r"(?:\[\d+\])?([^:\s\[\]]+):(\S+?)<\d+>")
+HCA = re.compile(r"\[\d+\](\S{1,80}?:\d+)/(\S+)")
+INTERFACE = re.compile(r"(?:\[\d+\])?(?<![^:\s\[\]>])([^:\s\[\]]+):([^\s<]{1,80})<\d+>")
 BOOTSTRAP = re.compile(r"Bootstrap ?: Using (?:\[\d+\])?([^:\s]+):")
 NETWORK = re.compile(r"Using (?:network|internal Network) (.+?)\s*$")
 ASSIGNED = re.compile(r"Assigned NET plugin (.+) to comm")

@@ -36,7 +36,7 @@ NOISE = 6.0
 HOLDS_S = 60.0
 """For so long."""
 UP_AND_DOWN = re.compile(
-    r"(?:^|[^a-z])(?:d|g|disc\w*|gen\w*|adv\w*|gan)[_ /]?loss|reward|return|advantage|kl\b|entropy", re.I
+    r"(?:^|[^a-z])(?:d|g|(?:disc|gen|adv)\w{0,40}|gan)[_ /]?loss|reward|return|advantage|kl\b|entropy", re.I
 )
 """Own values of scripts whose loss says little: adversarial and reinforcement learning."""
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .known_causes import CAUSES, FILE_LIMIT, LESS, LOST_WORKER, THROUGH, WORKER, WORKER_REMEDY, Cause
-from .tracebacks import COMPILING, in_lines, raised_in, unwrapped
+from .tracebacks import COMPILING, in_lines, raised_in, shortened, unwrapped
 
 LONGEST = 200
 """Characters of an exception that a sentence quotes."""
@@ -128,6 +128,7 @@ def _without_worker(raised: Mapping[str, Any], lines: Sequence[str]) -> bool:
 
 def of_line(line: str) -> Failure | None:
     """What a line alone, or a message of several, tells of a failure; None where the table knows nothing of it."""
+    line = shortened(line)
     kind = raised_in(line.partition("\n")[0])
     raised: dict[str, Any] = {}
     case = None

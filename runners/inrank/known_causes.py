@@ -116,8 +116,8 @@ CAUSES: tuple[Cause, ...] = (
     ),
     _cause(
         "library-unfit",
-        r"((?:[^\s:]+: )?undefined symbol: \S+|(?:[^\s:]+: )?version `[^'\n]+' not found[^\n]*"
-        r"|(?:[^\s:]+: )?cannot open shared object file[^\n]*)",
+        r"((?:(?<![^\s:])[^\s:]+: )?(?:undefined symbol: \S+|version `[^'\n]+' not found[^\n]*"
+        r"|cannot open shared object file[^\n]*))",
         "cannot load a library: {0}",
         "it was built for another torch, CUDA or system than is there: install the build that fits "
         "(torch.__version__ and torch.version.cuda say which), or put its folder on LD_LIBRARY_PATH",
@@ -125,7 +125,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     _cause(
         "library-unfit",
-        r"([^\s:]+: undefined symbol: \S+)",
+        r"(?<![^\s:])([^\s:]+: undefined symbol: \S+)",
         "cannot load a library: {0}",
         "it was built for another torch, CUDA or NCCL than is there: install the build that fits",
         "no",
@@ -292,8 +292,9 @@ CAUSES: tuple[Cause, ...] = (
     _cause(
         "quota",
         r"(account-level service limit[^\n]*|Quota failure for [^\n\"]*"
-        r"|[^\n\":]*\bquota metrics exceed[^\n\"]*|\(?QuotaExceeded\)?[^\n]*"
-        r"|[^\n\":.]*\b[Qq]uota\b[^\n\":.]{0,60}exceeded[^\n\"]*|exceeding approved [^\n]*\b[Qq]uota[^\n]*)",
+        r"|(?<![^\n\":])[^\n\":]*\bquota metrics exceed[^\n\"]*|\(?QuotaExceeded\)?[^\n]*"
+        r"|(?<![^\n\":.])[^\n\":.]*\b[Qq]uota\b[^\n\":.]{0,60}exceeded[^\n\"]*"
+        r"|exceeding approved [^\n]*\b[Qq]uota[^\n]*)",
         "was refused machines or GPUs, since a quota of the cloud is used up: {0}",
         "have that quota raised for the region, or take another kind of machine or region",
         "no",
@@ -424,7 +425,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     _cause(
         "timeout",
-        r"(\d+/\d+) clients joined",
+        r"(?<!\d)(\d+/\d+) clients joined",
         "waited for the other ranks to join until the time limit ({0} did)",
         "look for the ranks that did not start, or were given another address or world size",
         "maybe",
@@ -479,7 +480,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     _cause(
         "peer-gone",
-        r"(?i:^RuntimeError|^\w*Dist\w+Error|gloo|nccl|c10d|TCPStore).*?"
+        r"(?i:^RuntimeError|^\w{0,20}Dist\w{1,20}Error|gloo|nccl|c10d|TCPStore).*?"
         r"(?:Connection (?:closed|reset) by|Connection refused|connectFullMesh|Broken pipe"
         r"|remote process exited|ncclRemoteError|communicator was aborted|Read error)"
         r"|DistNetworkError|Rendezvous(?:Connection|Closed)Error|connection to the C10d store has failed",
@@ -603,7 +604,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     _cause(
         "nan",
-        r"^FloatingPointError\b|\b(?i:loss\w*|grad\w*|norm|tensor|outputs?|logits)\b[^\n]*"
+        r"^FloatingPointError\b|\b(?i:loss\w*|grad\w*|norm|tensor|outputs?|logits)\b[^\n]{0,500}"
         r"\b(?i:nan|inf|non-?finite|not finite)\b|(?i:minimum loss scale|loss scale already at minimum)",
         "stopped at numbers that are not finite: {line}",
         NAN_REMEDY,

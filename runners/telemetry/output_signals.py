@@ -17,6 +17,8 @@ from .signal_names import OWN, SECONDS, Name, ReportedValue, meaning, plausible
 
 LONGEST = 1000
 """Characters of a line that are read."""
+LONGEST_TITLE = 80
+"""Characters before the percentage of a progress bar that are its title."""
 LONGEST_LABEL = 48
 """Characters before a number in which its name is."""
 MOST_PAIRS = 60
@@ -74,7 +76,7 @@ FILLERS = frozenset(
 )
 """Words before a name that change nothing."""
 BAR = re.compile(
-    r"(?P<desc>[^|\r]{0,80}?)\s*\d{1,3}%\s?\|[^|]*\|\s*(?P<n>\d+)/(?P<total>\d+)\s*"
+    r"\d{1,3}%\s?\|[^|]*\|\s*(?P<n>\d+)/(?P<total>\d+)\s*"
     r"\[[\d:]+<[\d:?]*,\s*(?P<rate>[\d.]+|\?)\s?(?P<unit>it/s|s/it)(?P<post>[^\]]*)\]?"
 )
 
@@ -140,7 +142,7 @@ def _segment(text: str) -> list[ReportedValue]:
 
 def _bar(bar: re.Match[str]) -> list[ReportedValue]:
     """A bar of a training has a loss in it; one of an epoch counts within that."""
-    desc, post = bar["desc"], bar["post"]
+    desc, post = bar.string[: bar.start()].rpartition("|")[2].rstrip()[-LONGEST_TITLE:], bar["post"]
     evaluates = EVALUATES.search(desc) is not None
     pairs = [*_pairs(desc + " "), *_pairs(post)]
     source = "output: Lightning" if "v_num" in post else "output: tqdm"

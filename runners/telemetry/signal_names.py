@@ -83,7 +83,7 @@ _STEP_TIME = re.compile(
     r"|(?P<before>ms|s|sec|seconds)_per_(?:step|iter(?:ation)?|it)"
 )
 SECONDS = {"s": 1.0, "sec": 1.0, "secs": 1.0, "seconds": 1.0, "ms": 1e-3, "milliseconds": 1e-3}
-_UNIT = re.compile(r"\s*[(\[]([^()\[\]]*)[)\]]\s*$")
+_UNIT = re.compile(r"[(\[]([^()\[\]]*)[)\]]$")
 _BETWEEN = re.compile(r"[^a-z0-9]+")
 PERCENT = ("%", "percent", "pct")
 
