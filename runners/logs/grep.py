@@ -29,16 +29,18 @@ SLICE = 1 << 20
 DENSE = 1000
 """So many lines of one slice that hold the literal and do not match: from then on the pattern itself is searched."""
 
+WAITS = 5
+"""A search that waits for the processor or the disk may take so many times its CPU seconds."""
+
 EVERY, RARE = 509, 2
 """A byte that is so rare among every 509th of a slice is searched for instead of the literal: that is `memchr`."""
 
 _FOLDED = tuple(letter.encode() for letter in "\u0130\u0131\u017f\u212a")
 """The letters beyond ASCII that match one of ASCII (i, s, k) where case is ignored."""
 
-_CSI = rb"\x1b\[[0-?]*[ -/]*[@-~]?"
-_STRING = rb"\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)"
-_OTHER = rb"\x1b[ -/]*[0-~]?"
-_ESCAPE = re.compile(rb"|".join((_CSI, _STRING, _OTHER)))
+_ESCAPE = re.compile(
+    rb"\x1b(?:\[[0-?]*+[ -/]*+[@-~]?|[\]PX^_][^\x07\x1b\n]*+(?:\x07|\x1b\\)|[ -/]*+[0-~]?)"
+)
 _LINE_END = re.compile(rb"\r+(?=\n|\Z)")
 _NEWLINE = re.compile(rb"\n")
 
@@ -86,6 +88,8 @@ class Search:
 
     def lines(self, data: bytes) -> list[tuple[int, int]]:
         """Begin and end, newline left out, of each matching line of whole lines."""
+        if self._lacks_literal(data):
+            return []
         shown = _ESCAPE.sub(b"", data) if b"\x1b" in data else data
         shown = _LINE_END.sub(b"", shown) if b"\r" in shown else shown
         if shown is not data and not data.endswith(b"\n"):
@@ -98,6 +102,15 @@ class Search:
             return _placed(self._by_pattern(shown, b"\n"), shown, data)
         text = shown.decode("utf-8", "replace")  # "\n" is never part of a broken sequence
         return _placed(self._by_pattern(text, "\n"), text, data)
+
+    def _lacks_literal(self, data: bytes) -> bool:
+        """Whether a byte of the literal is nowhere, with and without escape sequences."""
+        if self._folded and not data.isascii():
+            return False
+        return any(
+            byte not in data and (not self._folded or bytes((byte,)).upper() not in data)
+            for byte in self._literal
+        )
 
     def _by_literal(self, data: bytes) -> list[tuple[int, int]]:
         hits, misses, at = [], 0, 0
@@ -293,6 +306,18 @@ def _set_within(items: list[Any], parser: Any) -> list[Any]:
 # --- the file -------------------------------------------------------------------------------------------------------
 
 
+class _Clocks:
+    """How long a search takes: each comes with the start of a process, which a busy machine makes longer, too."""
+
+    def __init__(self) -> None:
+        self._cpu, self._wall = time.process_time(), time.monotonic()
+
+    def within(self, seconds: float) -> bool:
+        """True while it has used less CPU than that, and not waited too long for it."""
+        waited = time.monotonic() - self._wall
+        return time.process_time() - self._cpu < seconds and waited < WAITS * seconds
+
+
 def scan(
     descriptor: int,
     offset: int,
@@ -304,11 +329,11 @@ def scan(
 ) -> tuple[bytes, list[int], int]:
     """Matching lines, at most `limit` bytes (a longer line is cut), where each begins, and where to go on.
 
-    `seconds`: how long to search without a hit, and with one; `gap`: what is passed over.
+    `seconds`: CPU seconds to search without a hit, and with one; `gap`: what is passed over.
     """
-    matches, starts, begun = bytearray(), list[int](), time.monotonic()
+    matches, starts, clocks = bytearray(), list[int](), _Clocks()
     position, stop = offset, offset + scan_bytes
-    while position < stop and time.monotonic() < begun + seconds[bool(starts)]:
+    while position < stop and clocks.within(seconds[bool(starts)]):
         if gap[0] <= position < gap[1]:
             position = gap[1]
         room = min(SLICE, gap[0] - position) if position < gap[0] else SLICE

@@ -15,9 +15,9 @@ from .log_files import LogError
 SCAN_BYTES = 1 << 40
 """Most bytes that one search reads; the next one goes on from there."""
 SCAN_SECONDS = 0.3
-"""When a search that finds nothing reports how far it came."""
+"""CPU seconds after which a search that finds nothing reports how far it came."""
 HIT_SECONDS = 0.1
-"""When a search gives what it has found."""
+"""CPU seconds after which a search gives what it has found."""
 GREP_TIMEOUT = 3.0
 """When a pattern that backtracks without end is killed."""
 BUSY = 0.25

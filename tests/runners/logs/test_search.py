@@ -120,3 +120,27 @@ def test_only_letters_beyond_ascii_that_match_keep_the_pattern_itself() -> None:
         if not "\ud800" <= letter <= "\udfff" and re.match("(?i)[a-z]", letter)
     }
     assert {letter.encode() for letter in beyond} == set(grep._FOLDED)
+
+
+@for_each(("slower", "slices"), [(1, 5), (4, 5), (50, 1)])
+def test_a_busy_machine_shortens_no_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slower: int, slices: int
+) -> None:
+    """Only the processor counts, unless nearly all of the time is spent on waiting for it, or for the disk."""
+    passed = [0.0]
+    monkeypatch.setattr(grep.time, "process_time", lambda: passed[0])
+    monkeypatch.setattr(grep.time, "monotonic", lambda: passed[0] * slower)
+
+    class Spent(grep.Search):
+        def lines(self, data: bytes) -> list[tuple[int, int]]:
+            passed[0] += 0.1
+            return super().lines(data)
+
+    path = tmp_path / "log"
+    path.write_bytes(b"need less\n" * 1_000_000)
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        _, _, reached = grep.scan(descriptor, 0, 100, 1 << 30, (0.45, 0.45), Spent("needle"))
+    finally:
+        os.close(descriptor)
+    assert -(-reached // grep.SLICE) == slices
