@@ -33,6 +33,8 @@ TOPICS = {
     "many": "crowds",
     "journal": "journals",
     "search": "searching",
+    "hostile": "hostile",
+    "patterns": "patterns",
     "more": "more",
 }
 """Topic → module with `rows(effort)`, in the order of the table."""
