@@ -309,6 +309,8 @@ async def check_the_life_of_two_ranks(kind: str) -> None:
         assert "all_reduce" in [name for _, _, name in pulse["stack"]]
         pulse = await hanging.ask("pulse", whole=True)
         assert (pulse["stack"][0][2], pulse["active"]) == ("hang", [])
+        first, again = [await hanging.ask("steps") for _ in range(2)]
+        assert (first["count"], first["last"]) == (again["count"], again["last"]), "its steps have stopped"
         assert pulse["groups"][0]["enqueued"] == group["completed"]
         text = (await hanging.ask("stacks"))["text"]
         assert "hang" in main_frames(text)[0]
