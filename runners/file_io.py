@@ -89,6 +89,8 @@ MOST_DOCUMENT = 64 << 20
 """Bytes of a document; a plan with the texts of its files is the largest."""
 MOST_LINE = 8 << 20
 """Bytes; a longer line is passed over and never in memory."""
+APPENDED = os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
+"""How a file of a run is opened to append to it. A run directory that was copied may hold links to any file."""
 KEEP_SIZE = 1
 """fallocate(2): blocks behind a file's end, which stays where it is."""
 
@@ -183,8 +185,7 @@ def lines(path: Path, offset: int = 0) -> Iterator[tuple[int, bytes]]:
 
 def appending(path: Path) -> BinaryIO:
     """A regular file to append to, made if there is none; for this user alone. Raises OSError."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-    descriptor = os.open(path, flags, 0o600)
+    descriptor = os.open(path, os.O_WRONLY | APPENDED, 0o600)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(22, "is no regular file", str(path))

@@ -129,8 +129,7 @@ class Journal:
     def __init__(self, run_dir: Path) -> None:
         """Raises OSError where something else is in the journal's place."""
         self._path = run_dir / NAME
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-        self._fd = os.open(self._path, flags, 0o600)
+        self._fd = os.open(self._path, os.O_RDWR | file_io.APPENDED, 0o600)
         if not stat.S_ISREG(os.fstat(self._fd).st_mode):
             os.close(self._fd)
             raise OSError(22, "is no regular file", str(self._path))

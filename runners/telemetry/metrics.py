@@ -310,7 +310,8 @@ class _File:
         if self._rows >= self._level.rows:
             self._turn()
         data = (b"" if self._whole else b"\n") + line
-        handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        handle = os.open(self._path, flags, 0o600)
         try:
             self._whole = False
             if os.write(handle, data) < len(data):
