@@ -25,6 +25,8 @@ def tags() -> tuple[str, str]:
 
 def fits(wheel: str) -> bool:
     """Whether a wheel can be imported here (names of wheels: PEP 427; tags: PEP 425)."""
+    if not wheel.endswith(".whl") or wheel.count("-") < 4:
+        return False
     machine, mine = tags()
     pythons, abi, platform = wheel[: -len(".whl")].split("-")[-3:]
     if platform != "any" and not platform.endswith("_" + machine):
@@ -70,6 +72,7 @@ def unpack(here: str, section: str, lib: str) -> None:
     import shutil
     import tempfile
     import zipfile
+    import zlib
 
     fresh = tempfile.mkdtemp(prefix=".lib-", dir=os.path.dirname(lib))
     wheels = os.path.join(here, section)
@@ -87,8 +90,9 @@ def unpack(here: str, section: str, lib: str) -> None:
     except OSError:
         if not os.path.isdir(lib):  # else another one was quicker
             raise
-    except zipfile.BadZipFile as error:
-        raise OSError(22, f"{error}: copy the bundle again", archive) from None
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+        why = str(error) or "it ends too early"
+        raise OSError(22, f"{why}: remove {here}, and launch again", archive) from None
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
 

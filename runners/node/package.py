@@ -55,8 +55,7 @@ def build(cache: Path | None = None, report: wheels.Report = wheels.unreported) 
     home = cache or cache_dir()
     try:
         private_folder(home)
-        for folder in (home.parent, home):
-            _check_ours(folder)
+        _check_ours(home)
         files = dict(_files())
         sections = {"wheels": wheels.gather(home, report), "screens": wheels.screens(home)}
         made = home / _name(files)
@@ -72,14 +71,16 @@ def build(cache: Path | None = None, report: wheels.Report = wheels.unreported) 
     return made
 
 
-def _check_ours(folder: Path) -> None:
-    """What lies in a cache is executed on every node: refuse one that others can write. Raises RunError and OSError."""
-    info = folder.stat()
-    loose = info.st_mode & 0o022 and not info.st_mode & 0o1000
-    if info.st_uid not in (0, os.geteuid()) or loose:
+def _check_ours(home: Path) -> None:
+    """What lies in a cache is executed on every node: refuse one that others can write or move. Raises RunError."""
+    way = trusted_files.walk(home, through=False)
+    os.close(way.held)
+    doubt, mode = way.fixed or way.doubt, way.status.st_mode
+    if doubt is not None or (mode & 0o022 and not mode & 0o1000):
+        why = doubt.why if doubt is not None else f"mode {mode & 0o7777:o}"
         raise RunError(
-            f"{folder}, where the bundle for the nodes is kept, is not yours alone (owner {info.st_uid}, mode "
-            f"{info.st_mode & 0o7777:o}): set XDG_CACHE_HOME to a directory of your own"
+            f"{home}, where the bundle for the nodes is kept, is not yours alone ({why}): set XDG_CACHE_HOME to a "
+            "directory of your own"
         )
 
 
@@ -88,6 +89,8 @@ def lay(name: str, folder: Path) -> None:
     source, target = cache_dir() / name, folder / name
     if target.is_dir():
         return
+    if source.is_dir():
+        _check_ours(source.parent)
     if not source.is_dir() and build() != source:
         raise RunError(f"{source} is gone, and distui has changed since it was made: launch the run anew")
     fresh = folder / f".{name}"

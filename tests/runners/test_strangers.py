@@ -143,6 +143,25 @@ def test_the_interpreter_that_a_cache_names(tmp_path: Path) -> None:
     assert (tmp_path / "executed").exists()
 
 
+def test_a_cache_that_others_can_move_is_not_executed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither when the bundle is made nor when it is sent, which may be later."""
+    base = tmp_path / "cache"
+    planted = base / "distui" / "bundles" / "bundle-0123456789ab"
+    planted.mkdir(parents=True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(base))
+    base.chmod(0o777)
+    with pytest.raises(RunError, match="everybody may write"):
+        package.build()
+    with pytest.raises(RunError, match="everybody may write"):
+        package.lay(planted.name, tmp_path)
+    base.chmod(0o755)
+    os.chown(base / "distui", NOBODY, NOBODY)
+    with pytest.raises(RunError, match="belongs to nobody"):
+        package.lay(planted.name, tmp_path)
+
+
 def test_a_strangers_lock_on_the_folder_holds_no_trust_up(tmp_path: Path) -> None:
     """Whoever can read a folder can lock it."""
     env = {"XDG_CONFIG_HOME": str(tmp_path), "HOME": str(tmp_path)}

@@ -232,6 +232,30 @@ def test_what_fits_this_interpreter() -> None:
     assert not boot.fits(f"msgspec-0.22-cp310-cp310-manylinux_2_28_{machine}.whl")
     assert not boot.fits(f"psutil-7.2-cp399-abi3-manylinux_2_28_{machine}.whl")
     assert not boot.fits(f"msgspec-0.22-{python}-{python}-manylinux_2_28_sparc.whl")
+    assert not boot.fits("README")
+    assert not boot.fits("x.whl")
+
+
+@pytest.mark.parametrize(("at", "entry", "byte"), [(45, None, 0xFF), (8, 10, 99), (6, 8, 1)])
+def test_a_bundle_that_was_damaged_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, entry: int | None, byte: int
+) -> None:
+    """In its data, its kind of compression, its flag for encryption: each is another exception of zipfile."""
+    here = tmp_path / "bundle-0123456789ab"
+    (here / "wheels").mkdir(parents=True)
+    with zipfile.ZipFile(here / "distui.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("distui/x.py", "x = 1\n" * 5000)
+    data = bytearray((here / "distui.zip").read_bytes())
+    data[at] = byte
+    if entry is None:
+        data[at : at + 15] = bytes([byte]) * 15
+    else:
+        data[data.rfind(b"PK\1\2") + entry] = byte
+    (here / "distui.zip").write_bytes(data)
+    monkeypatch.setattr(boot, "homes", lambda: [str(tmp_path / "home")])
+    with pytest.raises(OSError, match="launch again"):
+        boot.library(str(here))
+    assert os.listdir(tmp_path / "home") == []
 
 
 def test_the_words_of_the_requirements_are_those_of_the_package() -> None:
