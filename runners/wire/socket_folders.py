@@ -9,7 +9,7 @@ import os
 import stat
 
 LONGEST = 80
-"""Characters of a folder: the path of a unix socket holds 108 bytes."""
+"""Bytes of the path of a folder: that of a unix socket in it holds 108."""
 
 
 def candidates() -> list[str]:
@@ -28,7 +28,7 @@ def candidates() -> list[str]:
 
 def unfit(folder: str) -> str:
     """Why sockets cannot be in a folder that is there or is to be made; "" where they can."""
-    if len(folder) > LONGEST:
+    if len(os.fsencode(folder)) > LONGEST:
         return "is too long for a unix socket"
     try:
         info = os.lstat(folder)

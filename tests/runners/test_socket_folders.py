@@ -69,3 +69,10 @@ def test_the_sentence_names_every_folder_that_cannot_be_used(folders: list[Path]
         ensure_socket_dir()
     assert all(f"{folder} is not a directory" in str(refused.value) for folder in folders)
     assert "set DISTUI_SOCKET_DIR to a short path" in str(refused.value)
+
+
+def test_a_path_is_as_long_as_its_bytes(folders: list[Path]) -> None:
+    """The kernel counts bytes, of which a letter beyond ASCII has two or more."""
+    folders[0] = folders[0].parent / ("ü" * 40)
+    ensure_socket_dir()
+    assert stem("00c0ffee") == str(folders[1] / "00c0ffee")
