@@ -353,7 +353,7 @@ def read_yaml(text: str) -> list[MarkupNode]:
             return event.value
         try:
             value: object = meaning.construct_object(yaml.ScalarNode(tag, event.value))
-        except (ValueError, yaml.YAMLError):  # "0b_" resolves to a number and is none
+        except (ValueError, IndexError, yaml.YAMLError):  # "0b_" and `!!int ""` are none
             return event.value
         return event.value if _is_large(value) else value
 

@@ -276,6 +276,11 @@ def test_a_number_that_cannot_be_printed_is_no_crash() -> None:
     assert [one.id for one in check("task.yaml", "distributed_type: 0x" + "f" * 5000)] == ["L30"]
 
 
+def test_an_empty_text_that_is_tagged_a_number_is_no_crash() -> None:
+    (one,) = check("task.yaml", "run: echo\nnum_nodes: !!int ''\n")
+    assert (one.id, one.where) == ("L30", "task.yaml:2")
+
+
 def test_aliases_and_merged_keys_are_followed() -> None:
     text = (
         "base: &base\n  network_tier: premium\n  accelerators: H100:8\nresources:\n  <<: *base\nrun: echo\n"
