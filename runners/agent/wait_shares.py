@@ -16,7 +16,7 @@ WINDOW_S = 60.0
 LEAST = 3
 """Pulses that are needed before there is a share."""
 BLOCKED_S = 4.0
-"""A rank that called no collective between two pulses this far apart, and waited at both, is blocked in one."""
+"""Seconds in one collective after which a rank is blocked, if it called no other between two pulses."""
 
 
 class _Sampled(NamedTuple):
@@ -26,6 +26,8 @@ class _Sampled(NamedTuple):
     share: float
     called: int
     """Collectives so far: while the number stays, a rank that waits is in one and the same collective."""
+    in_call_s: float = 0.0
+    """Age of the oldest collective that is not done."""
 
 
 class WaitShares:
@@ -54,7 +56,7 @@ class WaitShares:
             samples = self._samples.setdefault(pulse.rank, deque(maxlen=64))
             if share is not None and seconds > 0:
                 called = sum(group.enqueued for group in pulse.groups)
-                samples.append(_Sampled(pulse.at, seconds, share, called))
+                samples.append(_Sampled(pulse.at, seconds, share, called, _in_call_s(pulse)))
             while samples and samples[0].at < pulse.at - WINDOW_S:
                 samples.popleft()
 
@@ -78,14 +80,20 @@ class WaitShares:
 def _is_blocked(samples: Sequence[_Sampled]) -> bool:
     """Whether the newest samples found the rank in one collective. What it did before says nothing about now then."""
     newest = samples[-1]
-    if not newest.called:
-        return False  # torch does not say what was called
+    if not newest.called or len(samples) < 2 or samples[-2].called != newest.called:
+        return False  # it calls others, or torch does not say
     since = newest.at
     for sample in reversed(samples):
         if sample.share < 1.0 or sample.called != newest.called:
             break
         since = sample.at
-    return newest.at - since >= BLOCKED_S
+    return newest.share == 1.0 and max(newest.at - since, newest.in_call_s) >= BLOCKED_S
+
+
+def _in_call_s(pulse: Pulse) -> float:
+    """Age of the oldest collective that is not done; 0.0 without one."""
+    oldest = min((call.created for call in pulse.active if not call.done), default=pulse.at)
+    return max(0.0, pulse.at - oldest)
 
 
 def waited(pulse: Pulse, seconds: float) -> float | None:
@@ -96,8 +104,7 @@ def waited(pulse: Pulse, seconds: float) -> float | None:
     """
     if not pulse.hook or pulse.torch is not True or seconds <= 0:
         return None
-    oldest = min((call.created for call in pulse.active if not call.done), default=math.inf)
-    if pulse.at - oldest >= seconds:
+    if _in_call_s(pulse) >= seconds:
         return 1.0
     if not pulse.stack:
         return None

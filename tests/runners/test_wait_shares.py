@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from distui.runners.agent.wait_shares import WaitShares, waited
-from distui.runners.model import Collective, Pulse, Site
+from distui.runners.model import Collective, ProcessGroup, Pulse, Site
 
 COLLECTIVE = (
     Site("/x/torch/distributed/distributed_c10d.py", 2800, "all_reduce"),
@@ -76,3 +76,44 @@ def test_a_minute_ago_does_not_count() -> None:
     for number in range(30):
         shares.take([pulse(100.0 + 5 * number, COLLECTIVE if number < 15 else WORK)])
     assert shares.percent(0, 7, 245.0) == 0.0
+
+
+def looked(at: float, called: int, stack: tuple[Site, ...] = WORK, created: float | None = None) -> Pulse:
+    """Of a rank that has called so many collectives, the newest of them at a time and not done."""
+    active = () if created is None else (call(created),)
+    return pulse(at, stack, groups=(ProcessGroup("0", enqueued=called),), active=active)
+
+
+def computing() -> WaitShares:
+    """A rank that has computed for a minute, and called a collective every five seconds."""
+    shares = WaitShares()
+    for number in range(13):
+        shares.take([looked(100.0 + 5 * number, number + 1)])
+    assert shares.percent(0, 7, 160.0) == 0.0
+    return shares
+
+
+def test_a_rank_that_is_blocked_waits_all_of_its_time_whatever_it_did_before() -> None:
+    """As it is seen: at each pulse by the age of its collective, or by its stack alone."""
+    for created in (160.5, 162.5, 164.5):
+        shares = computing()
+        shares.take([looked(165.0, 14, WORK, created)])
+        shares.take([looked(170.0, 14, WORK, created)])
+        assert shares.percent(0, 7, 171.0) == 100.0, created
+    shares = computing()
+    for at in (165.0, 170.0):
+        shares.take([looked(at, 14, COLLECTIVE)])
+    assert shares.percent(0, 7, 171.0) == 100.0
+    shares.take([looked(175.0, 15)])
+    assert (shares.percent(0, 7, 176.0) or 0.0) < 50.0, "it goes on"
+
+
+def test_a_rank_that_is_found_in_one_collective_after_the_other_is_not_blocked() -> None:
+    shares = computing()
+    for number in range(3):
+        shares.take([looked(165.0 + 5 * number, 20 + number, COLLECTIVE)])
+    assert shares.percent(0, 7, 176.0) == 23.1, "3 of 13 pulses"
+    other = computing()
+    other.take([looked(165.0, 20, WORK, 100.0)])
+    other.take([looked(170.0, 40, WORK, 100.0)])
+    assert (other.percent(0, 7, 171.0) or 0.0) < 50.0, "one group waits for long while another one goes on"
