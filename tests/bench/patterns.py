@@ -96,16 +96,13 @@ class _Source(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         called = ast.unparse(node.func)
-        if (
-            called.removeprefix("re.") in METHODS
-            and called.startswith("re.")
-            and isinstance(node.args[0], ast.Constant)
-        ):
+        written = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
+        if called.startswith("re.") and called[3:] in METHODS and isinstance(written, str | bytes):
             flags = re.RegexFlag(0)
             for flag in re.findall(r"re\.([A-Z]+)", ast.unparse(node)):
                 flags |= re.RegexFlag[flag]
-            pattern = re.compile(node.args[0].value, flags)
-            self.written.append(Used(f"{self.module}:{node.lineno}", pattern, {called.removeprefix("re.")}))
+            pattern: re.Pattern[Any] = re.compile(written, flags)
+            self.written.append(Used(f"{self.module}:{node.lineno}", pattern, {called[3:]}))
         self.generic_visit(node)
 
 
@@ -144,6 +141,8 @@ def slowest(used: Used, words: Sequence[str], size: int) -> tuple[float, str]:
             if isinstance(used.pattern.pattern, bytes):
                 text = text.encode()
             took = max(_milliseconds(used, method, text) for method in used.calls)
+            if took > GOAL_MS:  # or the machine was busy
+                took = max(_milliseconds(used, method, text) for method in used.calls)
             worst = max(worst, (took, word))
             if took > GOAL_MS:
                 break

@@ -13,7 +13,7 @@ from distui.runners.diagnosis.first_cause import LogFinding, judge
 from distui.runners.diagnosis.log_text import LONGEST, SEARCHED
 from distui.runners.diagnosis.prefixes import unshipped
 from distui.runners.diagnosis.reading import Reading, read_all
-from distui.tui import cli
+from distui.tui import cli, terminal
 from distui.tui.verbs import diagnose
 
 TRACE = """[rank3]: Traceback (most recent call last):
@@ -103,10 +103,9 @@ def test_a_pipe_that_nobody_writes_to_is_said_to_be_waited_for(
     monkeypatch.setattr(log_sources, "SOON_MS", 0)
     monkeypatch.chdir(tmp_path)
     os.mkfifo("q")
-    complain = diagnose.complain
 
     def then_write(text: str) -> None:
-        complain(text)
+        terminal.complain(text)
         with open("q", "w") as pipe:
             pipe.write(TRACE)
 
