@@ -4,7 +4,7 @@
 of the coarser levels packed (`.jsonl.gz`), and the oldest of them goes. Buckets begin at multiples of their length in
 unix time. A row: `{"t": begin, "s": seconds, "n": samples, "i": {source: indexes}, "m": {metric: columns}}`, where
 columns are `[mean]`, `[mean, low, high]` or `[mean, low, high, samples]`, and a column is one number for all indexes or
-a list beside them, null where nothing is known. Rows of versions before (means alone, of fewer metrics) are read, too.
+a list beside them, null where nothing is known.
 
 Coarse rows are made of finer ones, so nothing is lost when a process dies between two of them: a reader goes on with the
 finer rows where a coarse level ends, and the next writer catches up from them.

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from .metric_names import HOST, METRICS, source_of
+from .metric_names import METRICS, source_of
 
 
 class Resolution(msgspec.Struct, frozen=True):
@@ -85,8 +85,6 @@ def pieces(directory: Path, level: Resolution) -> list[tuple[int, Path]]:
         match = _PIECE.fullmatch(name)
         if match is not None and int(match[1]) == level.seconds:
             by_begin[int(match[2])] = directory / name
-        elif name == level.name + ".1":  # of versions before
-            by_begin[0] = directory / name
     return sorted(by_begin.items())
 
 
@@ -207,28 +205,13 @@ class _Line(msgspec.Struct):
     n: int = 1
 
 
-class _OldLine(msgspec.Struct):
-    """A row of versions before: means of four values of a GPU, three of a rank, two of the node."""
-
-    time: float
-    seconds: int = 1
-    gpus: dict[int, list[float | None]] = {}
-    ranks: dict[int, list[float | None]] = {}
-    host: list[float | None] = []
-
-
-_OLD = (
-    ("gpus", ("gpu.util", "gpu.mem", "gpu.power", "gpu.temp")),
-    ("ranks", ("rank.cpu", "rank.rss", "rank.step_s")),
-)
 _line = msgspec.json.Decoder(_Line)
-_old_line = msgspec.json.Decoder(_OldLine)
 _Column = float | None | list[float | None]
 _columns_of = msgspec.json.Decoder(list[_Column])
 
 
 def _time(line: bytes) -> int | None:
-    """The time of a row of today, without decoding it; None of others."""
+    """The time of a row, without decoding it; None of what is none."""
     if not line.startswith(b'{"t":'):
         return None
     text = line[5:25].partition(b",")[0]
@@ -238,10 +221,8 @@ def _time(line: bytes) -> int | None:
 def decode_row(line: bytes) -> Row | None:
     """One line as a row; None where it is none."""
     try:
-        if line.startswith(b'{"t":'):
-            row = _line.decode(line)
-            return Row(row.t, row.s, row.n, row.i, row.m) if row.s > 0 else None
-        return _from_old(_old_line.decode(line))
+        row = _line.decode(line)
+        return Row(row.t, row.s, row.n, row.i, row.m) if row.s > 0 else None
     except (msgspec.MsgspecError, RecursionError, ValueError, OverflowError):
         return None
 
@@ -283,24 +264,6 @@ def _picked(line: bytes, keys: Sequence[tuple[str, bytes]]) -> Row | None:
             until = line.find(b'],"', at)
             columns[name] = line[at + len(key) : until + 1 if until >= 0 else -2]
     return Row(head.t, head.s, head.n, indexes, columns)
-
-
-def _from_old(old: _OldLine) -> Row | None:
-    if old.seconds <= 0:
-        return None
-    cells: Cells = {}
-    for kind, names in _OLD:
-        for index, values in getattr(old, kind).items():
-            for name, value in zip(names, values, strict=False):
-                _set_mean(cells, name, index, value, old.seconds)
-    for name, value in zip(("host.cpu", "host.mem"), old.host, strict=False):
-        _set_mean(cells, name, HOST, value, old.seconds)
-    return Row(int(old.time), old.seconds, old.seconds, {}, {"": cells})
-
-
-def _set_mean(cells: Cells, name: str, index: int, value: float | None, samples: int) -> None:
-    if value is not None:
-        cells.setdefault(name, {})[index] = [value * samples, samples, value, value]
 
 
 def gathered(directory: Path, level: Resolution, most: int) -> tuple[bytes, bool]:
