@@ -6,7 +6,6 @@ index it is this environment's own packages, good for nodes with the same Python
 
 from __future__ import annotations
 
-import ensurepip
 import hashlib
 import importlib.util
 import os
@@ -158,8 +157,9 @@ def _pip() -> list[str]:
     """How pip is started: this environment's, else the one that Python brings for new environments, else uv's."""
     if importlib.util.find_spec("pip") is not None:
         return [sys.executable, "-P", "-m", "pip"]  # -P: what lies in the user's directory is no pip
-    places = (Path(ensurepip.__file__).parent / "_bundled", sysconfig.get_config_var("WHEEL_PKG_DIR") or "")
-    for wheel in (wheel for place in places for wheel in Path(place).glob("pip-*.whl")):
+    bundled = Path(sysconfig.get_path("stdlib"), "ensurepip", "_bundled")
+    places = (bundled, Path(sysconfig.get_config_var("WHEEL_PKG_DIR") or bundled))
+    for wheel in (wheel for place in places for wheel in place.glob("pip-*.whl")):
         return [sys.executable, "-P", f"{wheel}/pip"]
     uv = shutil.which("uv")
     if uv is None:
