@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import functools
 import json
 import os
@@ -322,7 +323,7 @@ class Chronicle:
         for stamped in self.journal.replay():
             self.state.apply(stamped)
             heard(stamped)
-        self.kept = snapshot.unpacked(snapshot.packed(self.state))
+        self.kept = copy.deepcopy(self.state)
         self._snap()
         return self.state.seq > 0
 
@@ -337,8 +338,8 @@ class Chronicle:
         if summed is None or kept.seq != self.journal.seq or not kept.run:
             return
         self._summed, self._snapped = summed, kept.seq
-        fold = snapshot.Snapshot(snapshot.fold_id(), kept.run, kept.seq, *summed, snapshot.packed(kept))
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
+            fold = snapshot.Snapshot(snapshot.fold_id(), kept.run, kept.seq, *summed, snapshot.packed(kept))
             snapshot.write(self._run_dir, fold)
 
     def folded(self, hello: Hello) -> Folded | None:
@@ -347,8 +348,11 @@ class Chronicle:
         behind = kept.seq - hello.after >= snapshot.EVERY and kept.seq == self.journal.seq
         if not hello.fold or hello.fold != snapshot.fold_id() or not behind:
             return None
-        if self._sent[0] != kept.seq:
-            self._sent = kept.seq, snapshot.packed(kept)
+        try:
+            if self._sent[0] != kept.seq:
+                self._sent = kept.seq, snapshot.packed(kept)
+        except ValueError:
+            return None
         if len(self._sent[1]) > snapshot.MOST_SENT:
             return None
         return Folded(kept.seq, self._sent[1], kept.phase.ended and kept.phase is not RunPhase.LOST)

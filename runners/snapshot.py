@@ -58,8 +58,11 @@ def fold_id() -> str:
 
 
 def packed(state: RunState) -> bytes:
-    """A state as bytes."""
-    return zlib.compress(msgspec.msgpack.encode(state), 1)
+    """A state as bytes. Raises ValueError for one with a number of more than 64 bits, as a script may report it."""
+    try:
+        return zlib.compress(msgspec.msgpack.encode(state), 1)
+    except OverflowError as error:
+        raise ValueError(str(error)) from None
 
 
 def unpacked(data: bytes) -> RunState:

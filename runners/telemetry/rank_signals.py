@@ -17,7 +17,7 @@ from ...presets.sanitize import clean_text
 from ..freshness import usual_interval
 from ..model import TrainingSample
 from .output_signals import EVALUATED
-from .signal_names import AXIS, Reported, ReportedValue, best, of_trackers
+from .signal_names import AXIS, Reported, ReportedValue, best, of_trackers, plausible
 
 FIELDS = ("step", "total", "epoch", "loss", "lr", "grad_norm", "tokens_s", "samples_s", "step_s", "mfu")
 MOST_VALUES = 32
@@ -152,7 +152,10 @@ class RankSignals:
         if step is not None and step.name == AXIS and step.value + AXIS_MARGIN < AXIS_FACTOR * counted:
             del chosen["step"]
             step = None
-        if total is not None and (step is None or step.value > total.value or total.value <= 0):
+        if total is None:
+            return
+        known = step is not None and total.value > 0 and plausible("total", total.value)
+        if step is None or not known or step.value > total.value:
             del chosen["total"]
 
     def _pace(self, step: ReportedValue | None) -> float | None:

@@ -17,10 +17,13 @@ from distui.runners.model import (
     HUB,
     AttemptEnded,
     AttemptStarted,
+    Checkpoint,
+    CheckpointSaved,
     CommandDone,
     CommandReceived,
     Event,
     GpuTick,
+    Hello,
     Outcome,
     PlanSummary,
     RankChanged,
@@ -316,3 +319,18 @@ def test_lines_come_back_as_they_went_in() -> None:
         700,
         len(made),
     )
+
+
+def test_a_number_of_more_than_64_bits_costs_the_snapshot_alone(tmp_path: Path) -> None:
+    written(tmp_path)
+    chronicle = Chronicle(tmp_path)
+    chronicle.replay()
+    chronicle.emit(CheckpointSaved(20, Checkpoint("/x/step", 1.0, "torch.save", step=10**30)))
+    chronicle.emit(RunEnded(RunPhase.SUCCEEDED, 0, "done"))
+    assert chronicle.folded(Hello(fold=snapshot.fold_id())) is None
+    chronicle.journal.close()
+    again = Chronicle(tmp_path)
+    assert again.replay()
+    assert again.state.phase is RunPhase.SUCCEEDED
+    assert again.state.checkpoints[-1].step == 10**30
+    again.journal.close()

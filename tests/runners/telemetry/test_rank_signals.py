@@ -60,6 +60,13 @@ def test_an_output_that_reports_much_more_often_counts() -> None:
     assert (sample(rank).step, sample(rank).loss) == (2050, 2.5)
 
 
+def test_a_total_that_no_training_has_is_left_out() -> None:
+    for total in ("18446744073709551615", "99999999999999999999999999"):
+        rank = RankSignals(0)
+        rank.output(signals(f"step 3/{total} loss 2.0"), 100.0)
+        assert (sample(rank).step, sample(rank).total) == (3, None)
+
+
 def test_the_newest_line_of_a_reading_counts() -> None:
     rank = RankSignals(0)
     rank.output([each for step in (1, 2, 3) for each in signals(f"step {step} loss {step}.5")], 10.0)
