@@ -23,6 +23,7 @@ from ..run_directories import AGENT_LOCK
 from ..settings_file import Lookup
 from . import ways
 from .delivery import FILE, Delivery, records, summaries
+from .notice_rules import ends
 from .rule_words import LAST, chosen
 from .sending import DESKTOP, NETWORK, NoticeSender
 
@@ -47,12 +48,13 @@ async def start_for_others(lookup: Lookup) -> None:
 
 
 def undelivered() -> list[Path]:
-    """Run directories with notices that are still to be sent and that no process sends."""
+    """Run directories with notices that are still to be sent and that no process sends; none of a copy."""
     now = clock.now()
     return [
         path.parent
         for path in sorted(run_directories.runs_dir().glob(f"*/{FILE}"))
-        if not is_delivering(path.parent)
+        if run_directories.at(path.parent) is not None
+        and not is_delivering(path.parent)
         and any(each.is_open(now) for each in summaries(records(path.parent)))
     ]
 
@@ -87,11 +89,12 @@ async def deliver(run_dir: Path, lookup: Lookup) -> None:
     with _held(run_dir / FILE) as is_ours:
         if entry is None or not is_ours:
             return
-        plan = entry.state().plan
+        state = entry.state()
         sender = NoticeSender(entry.record.name, entry.record.host, lookup)
-        words = () if plan is None else plan.notify
+        words = () if state.plan is None else state.plan.notify
         delivery = Delivery(run_dir, chosen(words), sender.send, lambda way, why: None)
         delivery.resume()
+        delivery.offer(ends(state, clock.now()))  # again, where the disk was too full to note it
         delivery.leave()
         await delivery.run()
 
@@ -100,7 +103,8 @@ async def deliver(run_dir: Path, lookup: Lookup) -> None:
 def _held(path: Path) -> Iterator[bool]:
     """Hold a lock on a file; whether it was free."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        flags = os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+        descriptor = os.open(path, flags, 0o600)
     except OSError:
         yield False
         return

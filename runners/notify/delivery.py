@@ -144,8 +144,10 @@ class Delivery:
         kept, now = records(self._path.parent), clock.now()
         self._lines, found = len(kept), summaries(kept)
         for each in found:
-            way, key = each.newest.way, each.newest.key
+            way, key, age_s = each.newest.way, each.newest.key, now - each.first.at
             self._settled.add((way, key))
+            if way in self._ways and each.notice is not None and 0 <= age_s < WINDOW_S:
+                self._recent[way].append(clock.monotonic() - age_s)
             if take_open and way in self._ways and each.notice is not None and each.is_open(now):
                 self._put(way, each.notice, each.failures)
         return {each.newest.key for each in found}

@@ -94,7 +94,7 @@ class Rules:
         for key in keys:
             self._keys.add(key)
             base, mark, number = key.rpartition("#")
-            if mark and number.isdecimal():
+            if mark and number.isdecimal() and len(number) < 10:
                 kept = self._conditions.setdefault(base, _Condition(0.0))
                 kept.number, kept.open = max(kept.number, int(number)), True
 

@@ -62,10 +62,9 @@ class NoticeSender:
         text = text_of(notice, self._run, self._host, left_out, clock.now())
         configured = await asyncio.to_thread(ways.load)
         if way not in configured.ways:
-            why = next(
-                (each for each in configured.problems if way in each), "there is no such way any more"
-            )
-            return text, SendOutcome(False, why)
+            named = [each for each in configured.problems if way in each]
+            why = next(iter(named or configured.problems), "there is no such way any more")
+            return text, SendOutcome(False, why, again=bool(configured.problems))
         return text, await send(configured.ways[way], text, self._lookup, configured.path.parent)
 
 
@@ -84,7 +83,7 @@ async def send(way: NoticeWay, text: Text, lookup: Lookup, folder: Path) -> Send
     try:
         where = target(way, lookup, folder)
     except WayError as error:
-        return SendOutcome(False, str(error))
+        return SendOutcome(False, str(error), again=True)  # its file may be written at this moment
     request = posting(way, where, text)
     document = {"url": request.url, "headers": request.headers, "body": request.body, "seconds": ANSWER_S}
     outcome = _judged(await _answer(document, _given(NETWORK, lookup)), where.host)

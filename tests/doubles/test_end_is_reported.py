@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
+import shutil
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 import pytest
 
 from distui.runners import clock, run_directories
-from distui.runners.notify import courier, sending
+from distui.runners.notify import courier, delivery, sending
 from distui.runners.notify.delivery import FILE, NoticeRecord, records, summaries
 from distui.runners.notify.messages import Text
 from distui.runners.notify.notice_rules import Notice, Rules
@@ -165,3 +168,45 @@ async def test_the_next_launch_has_a_courier_deliver_what_others_have_left(netwo
         (found,) = network.couriers
         assert set(found) == {paths["due"], paths["cut off"]}
         assert [each.is_open(clock.now()) for each in summaries(records(paths["too old"]))] == [False]
+
+
+async def test_settings_that_cannot_be_read_at_the_end_delay_its_report(network: Network) -> None:
+    network.outcome = SendOutcome(True)
+    with own_directories() as base:
+        async with calling(base, "succeeded") as (run, runners):
+            settings = base / "config" / "distui" / "settings.toml"
+            text = settings.read_text()
+            settings.write_text(text[:10])  # an editor writes it at this moment
+            await ends(run, runners)
+        assert network.sent == []
+        assert "is not TOML" in records(run.path)[-1].why
+        settings.write_text(text)
+        await courier.deliver(run.path, lambda name: None)
+        assert [text.title for text in network.sent] == ["t: it has succeeded"]
+
+
+async def test_the_end_is_reported_though_the_disk_was_too_full_to_note_it(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path) -> BinaryIO:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    with own_directories() as base:
+        async with calling(base, "succeeded") as (run, runners):
+            with monkeypatch.context() as patch:
+                patch.setattr(delivery.file_io, "appending", full)
+                await ends(run, runners)
+            assert network.couriers == [[run.path]]
+        assert not (run.path / FILE).exists()
+        network.outcome = SendOutcome(True)
+        for _ in range(2):
+            await courier.deliver(run.path, lambda name: None)
+        assert [text.title for text in network.sent] == ["t: it has succeeded"]
+
+
+async def test_the_copy_of_a_run_directory_reports_nothing(network: Network) -> None:
+    with own_directories() as base:
+        async with calling(base, "succeeded") as (run, runners):
+            await ends(run, runners)
+        shutil.copytree(run.path, run.path.with_name("a-copy"))
+        assert courier.undelivered() == [run.path]

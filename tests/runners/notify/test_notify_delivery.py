@@ -107,15 +107,23 @@ async def test_a_process_posts_and_uses_the_proxy_of_the_launch(server: Sink, tm
 
 
 @pytest.mark.real
-async def test_a_server_that_hangs_or_drips_is_left_after_a_while(
+async def test_a_server_that_hangs_is_left_after_a_while(
     server: Sink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sending, "WHOLE_S", 1.5)
-    for answer in ("hang", "drip"):
+    server.answers = ["hang"]
+    outcome = await once(posted(server), tmp_path)
+    assert (outcome.ok, outcome.again) == (False, True)
+    assert "does not answer" in outcome.why
+
+
+@pytest.mark.real
+async def test_a_notice_that_was_accepted_is_not_sent_again_because_the_answer_comes_to_no_end(
+    server: Sink, tmp_path: Path
+) -> None:
+    for answer in ("drip", "endless"):
         server.answers = [answer]
-        outcome = await once(posted(server), tmp_path)
-        assert (outcome.ok, outcome.again) == (False, True)
-        assert "does not answer" in outcome.why
+        assert await once(posted(server), tmp_path) == SendOutcome(True)
 
 
 def program(tmp_path: Path, code: str) -> NoticeWay:
@@ -258,6 +266,16 @@ async def test_too_many_are_left_out_and_the_next_says_so(tmp_path: Path) -> Non
     delivery.offer([notice("gave-up")])  # of the end of a run in any case
     await finished(delivery)
     assert way.tried[-1] == ("gave-up:1#1", {"hang": 4})
+
+
+async def test_the_limit_holds_though_agents_come_and_go(tmp_path: Path) -> None:
+    way = Scripted()
+    for at in range(MOST + 4):
+        delivery = way.delivery(tmp_path)
+        delivery.resume()
+        delivery.offer([notice("hang", f"hang:{at}")])
+        await finished(delivery)
+    assert len(way.tried) == MOST
     await asyncio.sleep(601)
     delivery.offer([notice("straggler")])
     await finished(delivery)
