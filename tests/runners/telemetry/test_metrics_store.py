@@ -200,16 +200,16 @@ def test_a_bundle_gets_all_files_of_a_level_as_one_and_the_newest_of_too_many(tm
     assert 0 < len(some) <= len(whole) // 2
 
 
-def test_a_full_disk_is_said_and_survived(tmp_path: Path) -> None:
+def test_a_full_disk_is_said_and_survived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = MetricsStore(tmp_path)
-    os.symlink("/dev/full", tmp_path / "1s.jsonl")
     assert store.append(T, [gpu(1.0)])
-    written = store.append(T + 1, [gpu(2.0)])
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda handle, data: 0)
+        written = store.append(T + 1, [gpu(2.0)])
     assert (written, store.problem) == (
         False,
         f"the disk is full: no metrics are kept in {tmp_path}; free space there",
     )
-    (tmp_path / "1s.jsonl").unlink()
     written = store.append(T + 2, [gpu(3.0)])
     assert (written, store.problem) == (True, None)
     assert utils(tmp_path) == [2.0]
