@@ -306,18 +306,6 @@ def _set_within(items: list[Any], parser: Any) -> list[Any]:
 # --- the file -------------------------------------------------------------------------------------------------------
 
 
-class _Clocks:
-    """How long a search takes: each comes with the start of a process, which a busy machine makes longer, too."""
-
-    def __init__(self) -> None:
-        self._cpu, self._wall = time.process_time(), time.monotonic()
-
-    def within(self, seconds: float) -> bool:
-        """True while it has used less CPU than that, and not waited too long for it."""
-        waited = time.monotonic() - self._wall
-        return time.process_time() - self._cpu < seconds and waited < WAITS * seconds
-
-
 def scan(
     descriptor: int,
     offset: int,
@@ -331,9 +319,12 @@ def scan(
 
     `seconds`: CPU seconds to search without a hit, and with one; `gap`: what is passed over.
     """
-    matches, starts, clocks = bytearray(), list[int](), _Clocks()
-    position, stop = offset, offset + scan_bytes
-    while position < stop and clocks.within(seconds[bool(starts)]):
+    matches, starts, position, stop = bytearray(), list[int](), offset, offset + scan_bytes
+    cpu, wall = time.process_time(), time.monotonic()
+    while position < stop:
+        most = seconds[bool(starts)]
+        if time.process_time() - cpu >= most or time.monotonic() - wall >= WAITS * most:
+            break
         if gap[0] <= position < gap[1]:
             position = gap[1]
         room = min(SLICE, gap[0] - position) if position < gap[0] else SLICE
@@ -356,15 +347,6 @@ def whole_lines(piece: bytes) -> bytes:
     """Without the last line where that is cut off by the slice, unless it is all there is."""
     cut = piece.rfind(b"\n") + 1
     return piece[:cut] if len(piece) == SLICE and cut else piece
-
-
-def each(pattern: str, data: bytes) -> Iterator[bytes]:
-    """The same, line by line: what the searches above are held against."""
-    search = re.compile(pattern)
-    for line in data.split(b"\n"):
-        text = _LINE_END.sub(b"", _ESCAPE.sub(b"", line)).decode("utf-8", "replace")
-        if search.search(text):
-            yield line
 
 
 if __name__ == "__main__":
