@@ -6,14 +6,12 @@ import re
 from enum import Enum
 from typing import Any
 
-from ..inrank.tracebacks import COMPILING, place, raised_in
+from ..inrank.tracebacks import COMPILING, place, raised_in, shortened
 from .log_text import PART
 from .rules import BEGIN, BOXED
 
 LINES, MESSAGE = 400, 12
 """Lines of one; of the message of its exception."""
-WIDTH = 2000
-"""Characters of a line."""
 
 _HEAD = re.compile(rf"{re.escape(BEGIN)}(?::|\s*[─━-]{{2}})")
 _FRAME = re.compile(r'(?:> ?)?\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$')
@@ -144,7 +142,7 @@ class PrintedTraceback:
         text = self._message[0]
         for line in self._message[1:]:
             text += ("\n" if self._whole(text) else " " * bool(text)) + line.strip()
-        return {"type": name, "text": text, "where": where, "importing": importing or compiling}
+        return {"type": name, "text": shortened(text), "where": where, "importing": importing or compiling}
 
     def _whole(self, text: str) -> bool:
         """Whether a message does not need the next line to be one."""
@@ -158,7 +156,7 @@ class PrintedTraceback:
             if self._frames or self._sure:
                 return None
             self._margin = ""  # words that stand before the first line alone
-        bare = text[len(self._margin) :][:WIDTH]
+        bare = text[len(self._margin) :]
         if self._margin.strip()[-1:] in ("|", "│", "┃"):  # of a table
             cell = bare.rstrip()
             bare = cell[:-1].rstrip() if cell.endswith(("|", "│", "┃")) else bare
@@ -193,7 +191,7 @@ class PrintedTraceback:
     def _continued(self, line: str) -> Step:
         if len(self._message) > MESSAGE or NEXT.match(line):
             return Step.NONE
-        self._message.append(line[:WIDTH])
+        self._message.append(line)
         return Step.MORE
 
     def _in_box(self, text: str) -> Step:
