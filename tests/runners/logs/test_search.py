@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -134,8 +135,8 @@ def test_a_busy_machine_shortens_no_search(
 ) -> None:
     """Only the processor counts, unless nearly all of the time is spent on waiting for it, or for the disk."""
     passed = [0.0]
-    monkeypatch.setattr(grep.time, "process_time", lambda: passed[0])
-    monkeypatch.setattr(grep.time, "monotonic", lambda: passed[0] * slower)
+    monkeypatch.setattr(time, "process_time", lambda: passed[0])
+    monkeypatch.setattr(time, "monotonic", lambda: passed[0] * slower)
 
     class Spent(grep.Search):
         def lines(self, data: bytes) -> list[tuple[int, int]]:
