@@ -8,7 +8,7 @@ damaged one never go by themselves.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -117,9 +117,20 @@ def due(rule: Retention, launched: str, now: float) -> Iterator[Entry]:
         if entry.record.run != launched and now - entry.record.created >= (rule.older_than_s or 0.0)
     ]
     for removal in run_removal.candidates(begun, wait_s=0.0):
-        is_certain = removal.phase is not RunPhase.LOST and not removal.damaged
-        if is_certain and run_removal.pruned([removal], now, older_than_s=rule.older_than_s):
+        is_certain = removal.phase is not RunPhase.LOST and not removal.doubtful
+        is_kept = rule.keep is not None and _begun_since(removal, listed) < rule.keep
+        if (
+            is_certain
+            and not is_kept
+            and run_removal.pruned([removal], now, older_than_s=rule.older_than_s)
+        ):
             yield removal.entry
+
+
+def _begun_since(removal: run_removal.Removal, listed: Sequence[Entry]) -> int:
+    """How many other runs began after its end, and so end after it, too."""
+    last, others = removal.last, (entry for entry in listed if entry.path != removal.entry.path)
+    return 0 if last is None else sum(entry.record.created >= last for entry in others)
 
 
 def _note(removed: run_removal.Removed, now: float) -> None:

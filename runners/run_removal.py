@@ -29,6 +29,7 @@ from .errors import RunError
 from .formatting import duration_short, elapsed, plural
 from .model import RunPhase
 from .run_directories import AGENT_LOCK, RUNNER_LOCK, Entry
+from .state import RunState
 from .wire.client import stem, sweep_sockets
 
 TRASH = ".removed-"
@@ -68,8 +69,8 @@ class Removal(Struct, frozen=True, dict=True):
     parts: tuple[Entry, ...]
     """Of a run on several nodes: its parts that are here."""
     phase: RunPhase
-    damaged: bool
-    """Whether a file of the run cannot be read."""
+    doubtful: bool
+    """Whether a file of the run or of a part cannot be read, or a part has no end."""
     ended: float | None
     """Unix time of its end, as `ls` has it; None where that is unknown."""
     heard: float
@@ -87,7 +88,7 @@ class Removal(Struct, frozen=True, dict=True):
     @functools.cached_property
     def last(self) -> float | None:
         """Unix time of its end; where that is unknown or doubtful of its newest event or file, if all can be read."""
-        if self.ended is not None and not self.damaged:
+        if self.ended is not None and not self.doubtful:
             return self.ended
         last = self.heard
         try:
@@ -118,18 +119,30 @@ def examine(entry: Entry, wait_s: float | None = None) -> Removal:
     phase = run_directories.phase(entry, history)
     parts = _parts(entry)
     refusal = _refusal(entry, phase, until)
+    ended, doubtful = history.state.end(entry.record.created), bool(history.problems)
+    heard = _heard(history.state)
     for part in parts:
-        refusal = refusal or _refusal(part, run_directories.phase(part), until)
+        recorded = part.history()
+        refusal = refusal or _refusal(part, run_directories.phase(part, recorded), until)
+        end = recorded.state.end(part.record.created)
+        doubtful = doubtful or end is None or bool(recorded.problems)
+        ended = ended if ended is None or end is None else max(ended, end)
+        heard = max(heard, _heard(recorded.state))
     return Removal(
         entry,
         parts,
         phase,
-        bool(history.problems),
-        history.state.end(entry.record.created),
-        max((node.heard for node in history.state.nodes.values()), default=0.0),
+        doubtful,
+        ended,
+        heard,
         _checkpoint_folder(entry),
         refusal,
     )
+
+
+def _heard(state: RunState) -> float:
+    """Unix time of the newest event."""
+    return max((node.heard for node in state.nodes.values()), default=0.0)
 
 
 def _parts(entry: Entry) -> tuple[Entry, ...]:
@@ -191,7 +204,7 @@ def _is_used(checkpoints: Path, leaving: Sequence[Path]) -> bool:
             if run_directories.served(path) is not None:
                 return True
         else:
-            if checkpoints.name in json.dumps(plan):
+            if json.dumps(checkpoints.name)[1:-1] in json.dumps(plan):
                 return True
     return False
 
@@ -204,11 +217,16 @@ def candidates(entries: Iterable[Entry], wait_s: float | None = None) -> Iterato
     tag `keep`. `wait_s`: for the agents of all of them to leave. Raises RunError."""
     until = clock.monotonic() + (LEAVING_S if wait_s is None else wait_s)
     for entry in entries:
-        if entry.path.is_symlink() or _is_foreign(entry) or run_notes.read(entry.path).keeps:
+        if any(map(_stays, (entry, *_parts(entry)))):
             continue
         removal = examine(entry, max(0.0, until - clock.monotonic()))
         if not removal.refusal:
             yield removal
+
+
+def _stays(entry: Entry) -> bool:
+    """Whether only who names a run, or the run of a part, may remove this directory."""
+    return entry.path.is_symlink() or _is_foreign(entry) or run_notes.read(entry.path).keeps
 
 
 def _is_foreign(entry: Entry) -> bool:

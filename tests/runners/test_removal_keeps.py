@@ -18,7 +18,7 @@ from each import for_each
 from patience import HANG_S
 from test_run_removal import NOW, left, made, state_home, untouched
 
-from distui.runners import file_io, journal, retention, run_directories, run_removal
+from distui.runners import file_io, journal, retention, run_directories, run_notes, run_removal
 from distui.runners.model import PlanSummary, RunCreated, RunEnded, RunPhase, Stamped
 from distui.runners.retention import Retention
 from distui.runners.run_directories import Entry
@@ -255,6 +255,46 @@ def test_the_ended_run_of_another_host_is_refused_with_what_to_type(
     assert f"remove it there; a copy goes with `rm -r {entry.path}`" in capsys.readouterr().err
 
 
+# --- parts ---
+
+
+def old_cluster() -> tuple[Entry, Entry]:
+    """A run on two nodes that ended long ago: its hub's record and its second part."""
+    hub = made("job", 40 * DAY, kind="hub")
+    first, second = (node(hub, number, ended=40 * DAY) for number in (0, 1))
+    for entry in (hub, first, second):
+        untouched(entry, 40 * DAY)
+    return hub, second
+
+
+def test_what_keeps_a_part_keeps_its_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    hub, part = old_cluster()
+    assert would_go(capsys, "--older-than", "30d") == ["job"]
+    third = part.path.with_name(f"{hub.record.run}.n2")
+    run_notes.tag(part.path, ["keep"], [])  # before there was a hub
+    assert would_go(capsys, "--older-than", "30d") == []
+    run_notes.tag(part.path, [], ["keep"])
+    third.mkdir()
+    (third / "thesis.txt").write_text("mine")
+    assert would_go(capsys, "--older-than", "30d") == []
+    shutil.rmtree(third)
+    shutil.copytree(part.path, third)
+    assert would_go(capsys, "--older-than", "30d") == []
+
+
+def test_a_run_is_as_old_as_its_youngest_part(capsys: pytest.CaptureFixture[str]) -> None:
+    _, part = old_cluster()
+    rule = Retention(30 * DAY)
+    assert [entry.record.name for entry in retention.due(rule, "", NOW)] == ["job"]
+    events = (part.path / journal.NAME).read_bytes().splitlines(keepends=True)
+    (part.path / journal.NAME).write_bytes(events[0])  # nobody saw its end
+    assert would_go(capsys, "--older-than", "30d") == []
+    assert list(retention.due(rule, "", NOW)) == []
+    untouched(part, 35 * DAY)
+    assert would_go(capsys, "--older-than", "30d") == ["job"]
+    assert list(retention.due(rule, "", NOW)) == [], "a part may be restarted"
+
+
 # --- checkpoints ---
 
 
@@ -297,6 +337,18 @@ def test_checkpoints_stay_while_a_plan_is_unknown_or_names_them(folder: Path, da
     run_removal.remove(first)
     assert (folder / "step-00000100.pt").exists()
     shutil.rmtree(second.path)
+
+
+@pytest.mark.parametrize("name", ["d\u00e9mo", 'a "demo"', "back\\slash"])
+def test_checkpoints_of_any_name_stay_while_a_plan_names_them(name: str) -> None:
+    folder = run_directories.checkpoints_dir() / name
+    folder.mkdir(parents=True, mode=0o700)
+    with_checkpoints("demo", folder)
+    with_checkpoints("demo-again", folder)
+    assert main(["rm", "demo", "--yes"]) == 0
+    assert folder.is_dir()
+    assert main(["rm", "demo-again", "--yes"]) == 0
+    assert not folder.exists()
 
 
 def test_a_copy_takes_no_checkpoints(folder: Path) -> None:

@@ -117,6 +117,16 @@ def test_it_takes_what_both_say_and_leaves_all_that_is_not_its_own(state_home: P
     assert [line.split()[2].split("-")[2] for line in log] == ["d50", "d45", "d40"]
 
 
+def test_the_newest_are_those_that_ended_last_as_with_prune() -> None:
+    old("long", 35, ended=0.1)
+    old("longer", 36, ended=1.5)
+    for days in (1.4, 1.3, 1.2):
+        old(f"d{days:.0f}{days * 10:.0f}", days)
+    retention.retire(Retention(keep=3), "")
+    assert "long" in names()
+    assert "longer" not in names()
+
+
 def test_the_cockpit_has_what_went_in_a_sentence(settings: Path) -> None:
     old("ancient", 900)
     source = LocalSource()
