@@ -129,6 +129,13 @@ def test_newlines_of_a_text_stay() -> None:
     assert safe("a\nb", Masker()) == "a\nb"
 
 
+def test_a_colour_inside_a_secret_does_not_hide_it() -> None:
+    """Programs highlight parts of words; names of fields may be a script's own texts, too."""
+    masker, token = Masker({"swordfish42"}), "hf_abcdefghijklmnopqrstuvwxyz012345"
+    coloured = f"{token[:12]}\x1b[1m{token[12:]} sword\x1b[0mfish42"
+    assert safe({coloured: coloured, "API_KEY": 1}, masker) == {"*** ***": "*** ***", "API_KEY": 1}
+
+
 def test_the_newest_lines_win_where_not_all_fit() -> None:
     lines = [{"text": f"{number} {'x' * 500}"} for number in range(200)]
     shown = fitting(lines, newest=True)

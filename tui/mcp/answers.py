@@ -40,14 +40,21 @@ def safe(value: Any, masker: Masker) -> Any:
     JSON lacks become null.
     """
     if isinstance(value, str):
-        return clean_whole(masker.value(value))
+        return _safe_text(value, masker)
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, list):
         return [safe(item, masker) for item in value]
     if isinstance(value, Mapping):
-        return {clean_whole(str(key)): safe(item, masker) for key, item in value.items()}
+        return {_safe_text(str(key), masker): safe(item, masker) for key, item in value.items()}
     return value
+
+
+def _safe_text(text: str, masker: Masker) -> str:
+    """Masked also where an escape sequence, a colour for one, stood inside a secret."""
+    masked: str = masker.value(text)
+    clean = clean_whole(masked)
+    return clean if clean == masked else str(masker.value(clean))
 
 
 def size(value: Any) -> int:

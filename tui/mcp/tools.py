@@ -16,7 +16,7 @@ from .tool_server import Refused, ToolServer, Verbs, serve, skill
 
 Answer = dict[str, Any]
 Texts = tuple[str, ...]
-Numbers = tuple[Annotated[int, Field(ge=0, lt=10**9)], ...]
+Numbers = Annotated[tuple[Annotated[int, Field(ge=0, lt=10**9)], ...], Field(max_length=10_000)]
 Positive = Annotated[int, Field(ge=1, lt=10**9)]
 Seconds = Annotated[float, Field(gt=0, lt=1e9)]
 
