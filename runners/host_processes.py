@@ -47,6 +47,8 @@ class Living(Struct):
     runners: list[int] = field(default_factory=list)
     marked: list[int] = field(default_factory=list)
     """All that carry the run's marker: the runner, ranks, and what they started."""
+    original: Path | None = None
+    """The directory of the same run elsewhere whose processes live: this one is a copy of it."""
 
     @property
     def orphans(self) -> list[int]:
@@ -132,19 +134,33 @@ def _sort(pid: int, base: Path, by_run: dict[str, Living]) -> None:
     run = os.fsdecode(path[len(root) :]) if path.startswith(root) else ""
     if not run or "/" in run:
         run = kind = ""
+    where = ""
     if not kind:
         environ = environ_of(pid)
         run = environ.get(MARKER, "")
-        where = environ.get("DISTUI_RANK_FILES") or environ.get("DISTUI_RUN_DIR") or ""
+        where = environ.get("DISTUI_RANK_FILES") or environ.get("DISTUI_RUN_DIR") or os.fsdecode(path)
         if not run or not (where.startswith(f"{base}/") or (base / run).is_dir()):
             return
     stat = read_stat(pid)
     if stat is None or stat.state in "ZX" or not is_own(pid):
         return
     living = by_run.setdefault(run, Living())
+    original = None if kind else _original(base / run, where)
+    if original is not None:
+        living.original = original
+        return
     (living.agents if kind == "agent" else living.marked).append(pid)
     if kind == "runner":
         living.runners.append(pid)
+
+
+def _original(run_dir: Path, where: str) -> Path | None:
+    """The directory of a process that was told this path in it, if it is not `run_dir`; None also if it was moved."""
+    told = next((path for path in (Path(where), *Path(where).parents) if path.name == run_dir.name), None)
+    try:
+        return None if told is None or told.samefile(run_dir) else told
+    except OSError:
+        return None
 
 
 def _started_for(words: list[bytes]) -> tuple[bytes, str]:

@@ -430,7 +430,14 @@ def condition_of(entry: Entry, history: History | None = None) -> Condition:
 
 
 def elsewhere(entry: Entry) -> str:
-    """Where a run is whose processes cannot be seen from here, as a sentence; "" for one of this machine."""
+    """Where a run is whose processes cannot be seen from here, as a sentence; "" for one of this directory."""
+    original = host_processes.living_of(entry.path).original
+    if original is not None:
+        home = original.parent.parent.parent
+        return (
+            f"run {entry.record.name} runs in {original}, of which this is a copy: set XDG_STATE_HOME to {home} "
+            "and run distui"
+        )
     files = (file_io.read(entry.path / name) for name in (AGENT_FILE, RUNNER_FILE))
     identities = [who for who in files if who is not None]
     hosts = [who.host for who in identities if file_io.elsewhere(who)]

@@ -99,6 +99,27 @@ def test_copies_of_another_run(world: World) -> None:
 
 
 @pytest.mark.real
+def test_a_copy_of_the_state_directory(world: World) -> None:
+    """A backup, looked at while the run lives: the copy neither ends nor restarts what runs in the original."""
+    run = live(world)
+    before = set(run.marked())
+    backup = world.state.with_name("backup")
+    shutil.copytree(world.state, backup)
+    there = {"XDG_STATE_HOME": str(backup)}
+    assert world.distui("ls", "--json", env=there).fine().json()[0]["orphans"] == []
+    for words in (["status", run.id], ["restart", run.id, "--yes"], ["stop", run.id, "--yes"]):
+        refused = world.distui(*words, env=there)
+        assert refused.code == 4, (words, refused)
+        assert (
+            f"runs in {run.path}, of which this is a copy: set XDG_STATE_HOME to {world.state}"
+            in refused.err
+        )
+    assert world.distui("rm", run.id, "--yes", env=there).code == 2
+    assert set(run.marked()) == before
+    assert run.status()["state"] == "running"
+
+
+@pytest.mark.real
 def test_from_another_container(world: World) -> None:
     """One that shares home, host name and kernel sees none of the processes: it starts, ends and records nothing."""
     run = live(world)
