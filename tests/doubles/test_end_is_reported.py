@@ -14,8 +14,8 @@ from typing import BinaryIO
 import msgspec
 import pytest
 
-from distui.runners import clock, run_directories
-from distui.runners.notify import courier, delivery, sending
+from distui.runners import clock, file_io, run_directories
+from distui.runners.notify import courier, sending
 from distui.runners.notify.delivery import FILE, NoticeRecord, records, summaries
 from distui.runners.notify.messages import Text
 from distui.runners.notify.notice_rules import Notice, Rules
@@ -194,7 +194,7 @@ async def test_the_end_is_reported_though_the_disk_was_too_full_to_note_it(
     with own_directories() as base:
         async with calling(base, "succeeded") as (run, runners):
             with monkeypatch.context() as patch:
-                patch.setattr(delivery.file_io, "appending", full)
+                patch.setattr(file_io, "appending", full)
                 await ends(run, runners)
             assert network.couriers == [[run.path]]
         assert not (run.path / FILE).exists()

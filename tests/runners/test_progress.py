@@ -13,8 +13,6 @@ from distui.runners.model import (
     Event,
     FindingRaised,
     Outcome,
-    Pulse,
-    PulseTick,
     RankChanged,
     RankPhase,
     RankPlace,

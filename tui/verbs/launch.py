@@ -247,7 +247,9 @@ def show(prepared: Prepared, options: argparse.Namespace, findings: Sequence[Fin
     sys.stdout.write(prepared.text())
     if prepared.order is not None and (missing := wheels.unserved(package.cache_dir())):
         packages = ", ".join(wheels.NEEDED)
-        sys.stdout.write(f"\nThe launch first downloads {packages} for {len(missing)} kinds of nodes, some 3 MB.\n")
+        sys.stdout.write(
+            f"\nThe launch first downloads {packages} for {len(missing)} kinds of nodes, some 3 MB.\n"
+        )
     if findings:
         lines = [f"  {line}" for finding in findings for line in finding.as_lines()]
         sys.stdout.write(clean_whole("\n".join(["", "lint", *lines, ""])))
