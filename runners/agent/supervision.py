@@ -488,11 +488,12 @@ class Supervision:
         event = stamped.event
         if isinstance(event, AttemptStarted):
             if event.attempt > self._run.state.attempt:
-                self._close_attempt(Outcome.RESTARTED if event.cause in ("restart", "membership") else None)
+                restarted = event.cause in ("restart", "membership")
+                self._close_attempt(Outcome.RESTARTED if restarted else None, at=stamped.time)
             event = self._environment.begun(event, self._fresh)
             self._fresh = False
         elif isinstance(event, RestartDelayed):
-            self._close_attempt(None)
+            self._close_attempt(None, at=stamped.time)
         elif isinstance(event, RunEnded):
             self._last_word = (offset, stamped)
             return
@@ -541,7 +542,8 @@ class Supervision:
         self._changes[event.rank] = event
         return event
 
-    def _close_attempt(self, asked: Outcome | None, reported: str = "") -> None:
+    def _close_attempt(self, asked: Outcome | None, reported: str = "", at: float | None = None) -> None:
+        """`at`: Unix time of the runner's report, which an agent may read long after it was written."""
         current = self._run.state.attempts[-1] if self._run.state.attempts else None
         if current is None or current.ended is not None:
             return
@@ -553,12 +555,12 @@ class Supervision:
             reported=reported,
             hangs=self._hangs,
         )
-        self._emit_end(closed)
+        self._emit_end(closed, at)
 
     def _gathered(self, change: RankChanged) -> Ended:
         return gather(self._run.run_dir, change, self._evidence.get(change.rank, NOTHING), self._run.node)
 
-    def _emit_end(self, event: AttemptEnded) -> None:
+    def _emit_end(self, event: AttemptEnded, at: float | None = None) -> None:
         run = self._run
         about = (run.run_dir, run.node, event.attempt, run.state.ranks)
         for change in list(unseen(*about)):
@@ -578,7 +580,7 @@ class Supervision:
         )
         if event.outcome is Outcome.SUCCEEDED and (idle := idle_text(*about)):
             event = structs.replace(event, idle=idle, text=f"{event.text}, but {idle}")
-        run.emit(event)
+        run.emit(event, at=at)
 
     async def _end(
         self, phase: RunPhase, code: int | None, text: str, *, source: int = 0, at: float | None = None
@@ -586,7 +588,7 @@ class Supervision:
         if self._run.stopping() and phase is not RunPhase.SUCCEEDED:
             phase, text = RunPhase.STOPPED, "stopped"
         reported = clean_text(text) if phase is RunPhase.FAILED else ""
-        self._close_attempt(Outcome.STOPPED if phase is RunPhase.STOPPED else None, reported)
+        self._close_attempt(Outcome.STOPPED if phase is RunPhase.STOPPED else None, reported, at)
         for rank in list(self._hooks.by_rank):
             self._hooks.forget(rank)
         cause = self._run.state.attempts[-1].first_cause if self._run.state.attempts else None

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import termios
+import time
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,19 @@ def test_agent_killed(world: World) -> None:
         seen = told
     assert [event["pid"] for event in run.of("AgentStarted")] == agents
     run.stop().fine()
+
+
+@pytest.mark.real
+def test_an_attempt_that_ended_without_an_agent_took_as_long_as_it_ran(world: World) -> None:
+    run = world.execute("import time; time.sleep(2)")
+    assert run.wait("running") == 0
+    kill(run.agent_pid())
+    assert until(lambda: b"RunEnded" in run.file("runner.jsonl"))
+    time.sleep(4.0)  # nobody looks
+    assert run.wait() == 0
+    (attempt,) = run.status()["attempts"]
+    assert attempt["ended"] - attempt["began"] < 3.9
+    assert attempt["lasted_s"] < 3.9
     whole(run.events())
     assert len(run.of("RunEnded")) == 1
     assert not run.marked()
