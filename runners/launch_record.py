@@ -107,11 +107,11 @@ def git_output(folder: str, words: Sequence[str], deadline: float, top: bool = F
 
 def fingerprints(values: Mapping[str, str], folder: Path) -> dict[str, str]:
     """Variable → fingerprint; empty where the key of `folder` can be neither read nor made."""
-    key = _key(folder) if values else None
-    if key is None:
+    secret = key(folder, make=True) if values else None
+    if secret is None:
         return {}
-    of_key = hashlib.sha256(key).hexdigest()[:8]
-    return {name: f"{of_key}-{_tag(key, name, value)}" for name, value in values.items()}
+    of_key = hashlib.sha256(secret).hexdigest()[:8]
+    return {name: f"{of_key}-{_tag(secret, name, value)}" for name, value in values.items()}
 
 
 def _tag(key: bytes, name: str, value: str) -> str:
@@ -126,19 +126,20 @@ def same_secret(a: str, b: str) -> bool | None:
     return a == b if dash and key == other_key else None
 
 
-def _key(folder: Path) -> bytes | None:
+def key(folder: Path, make: bool = False) -> bytes | None:
+    """The key of a state directory, made where there is none if that is wanted; None where it cannot be used."""
     path = folder / KEY
-    if not os.path.lexists(path):
+    if make and not os.path.lexists(path):
         _make_key(path)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(descriptor, "rb") as file:
             about = os.fstat(descriptor)
             own = stat.S_ISREG(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & 0o077
-            key = file.read(KEY_BYTES + 1)
+            content = file.read(KEY_BYTES + 1)
     except OSError:
         return None
-    return key if own and len(key) == KEY_BYTES else None
+    return content if own and len(content) == KEY_BYTES else None
 
 
 def _make_key(path: Path) -> None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import structs
 
 from ..presets.worker_group import inherited_env
-from . import clock, environment, file_io, launch_record, run_directories
+from . import clock, environment, file_io, launch_record, own_runs, run_directories
 from . import snapshot as folds
 from .agentless import DiskLink, FilesLink
 from .errors import NoTorchError, RunError, UnknownOutcomeError, UnreachableError
@@ -312,6 +312,7 @@ def start_agent(
 
     Where another one holds the run already, `agent()` of the entry names it as soon as it answers.
     """
+    own_runs.check(entry.path)
     check_files(1)
     module = f"{__package__}.{'hub' if entry.record.kind == 'hub' else 'agent'}"
     read, write = os.pipe()

@@ -22,7 +22,7 @@ from msgspec import Struct, structs
 from ..presets import trusted_files
 from ..presets.finding import did_you_mean
 from ..presets.trusted_files import private_folder
-from . import clock, file_io, host_processes, journal
+from . import clock, file_io, host_processes, journal, own_runs
 from .errors import NoSuchRunError, RunError
 from .formatting import plural
 from .journal import History, RunRecord
@@ -156,7 +156,11 @@ def create(record: RunRecord, plan: bytes, files: Mapping[str, str]) -> Path:
             private_folder(target.parent)
             file_io.write_atomically(target, text.encode())
         file_io.write_atomically(path / PLAN_FILE, plan)
+        own_runs.write_mark(path)
         file_io.write_atomically(path / RUN_FILE, msgspec.json.encode(record))
+    except RunError:
+        discard(path)
+        raise
     except OSError as error:
         discard(path)
         raise _unwritable(path, error) from None
@@ -421,11 +425,14 @@ def condition_of(entry: Entry, history: History | None = None) -> Condition:
         return Condition.ELSEWHERE if file_io.elsewhere(who) else Condition.SERVED
     history = entry.history() if history is None else history
     if history.state.phase.ended:
-        return Condition.UNREAD if history.unread and not elsewhere(entry) else Condition.ENDED
+        unread = history.unread and not elsewhere(entry) and own_runs.is_own(entry.path)
+        return Condition.UNREAD if unread else Condition.ENDED
     if _coming(entry):
         return Condition.COMING
     if elsewhere(entry):
         return Condition.ELSEWHERE
+    if not own_runs.is_own(entry.path):
+        return Condition.LOST
     return Condition.UNSERVED if entry.record.kind == "hub" or runner(entry) is not None else Condition.LOST
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ...presets.finding import Finding
-from .. import clock, file_io, host_processes, run_directories
+from .. import clock, file_io, host_processes, own_runs, run_directories
 from ..formatting import plural
 from ..parts import Parts
 from ..run_directories import AGENT_LOCK
@@ -48,12 +48,13 @@ async def start_for_others(lookup: Lookup) -> None:
 
 
 def undelivered() -> list[Path]:
-    """Run directories with notices that are still to be sent and that no process sends; none of a copy."""
+    """Own run directories with notices that are still to be sent and that no process sends."""
     now = clock.now()
     return [
         path.parent
         for path in sorted(run_directories.runs_dir().glob(f"*/{FILE}"))
         if run_directories.at(path.parent) is not None
+        and own_runs.is_own(path.parent)
         and not is_delivering(path.parent)
         and any(each.is_open(now) for each in summaries(records(path.parent)))
     ]

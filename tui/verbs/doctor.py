@@ -14,7 +14,7 @@ from typing import Any
 
 from ...presets.finding import Finding, failed
 from ...presets.sanitize import clean_text
-from ...runners import run_directories
+from ...runners import own_runs, run_directories
 from ...runners.doctor.examine import DoctorRequest, Examination, NodeToCheck, examine
 from ...runners.doctor.network_checks import Result, state, usual
 from ...runners.doctor.node_checks import MIB, ExaminedNode
@@ -91,6 +91,7 @@ def _of_run(name: str) -> tuple[list[NodeToCheck], str]:
     entry = run_directories.resolve(name)
     if entry.record.kind != "hub":
         return [NodeToCheck("this node")], ""
+    own_runs.check(entry.path)
     order = on_hosts.read(entry.path)
     if order is None:
         raise RunError(

@@ -1,0 +1,52 @@
+"""Whether distui of this account made a run directory. One that somebody else made, or a copy, is data: nothing starts.
+
+A directory holds the commands, variables and addresses of its agent and hub. The mark is an HMAC of its name by a key
+that no other account reads, and that no copy of the directory takes along.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from pathlib import Path
+
+from . import file_io, launch_record
+from .errors import RunError
+
+MARK = "made-here"
+
+
+def write_mark(run_dir: Path) -> None:
+    """Mark a new directory as this account's own. Raises OSError, and RunError where there is no key."""
+    signature = _signature(run_dir, make=True)
+    if signature is None:
+        key = run_dir.parent.parent / launch_record.KEY
+        raise RunError(f"{key} cannot be read, or is not yours alone: remove it")
+    file_io.write_atomically(run_dir / MARK, signature)
+
+
+def is_own(run_dir: Path) -> bool:
+    """Whether it has the mark of this account and of its name."""
+    signature = _signature(run_dir)
+    try:
+        return signature is not None and hmac.compare_digest(file_io.content(run_dir / MARK), signature)
+    except file_io.FileError:
+        return False
+
+
+def check(run_dir: Path) -> None:
+    """Raises RunError for a directory that nothing may be started from."""
+    if not is_own(run_dir):
+        raise RunError(
+            f"{run_dir} was made by somebody else, or is a copy: its files are read, and nothing is started from it"
+        )
+
+
+def _signature(run_dir: Path, make: bool = False) -> bytes | None:
+    key = launch_record.key(run_dir.parent.parent, make)
+    return (
+        None
+        if key is None
+        else hmac.new(key, os.fsencode(run_dir.name), hashlib.sha256).hexdigest().encode()
+    )
