@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from distui.runners import host_processes, journal, run_directories, run_notes, run_removal
+from distui.runners import host_processes, journal, own_runs, run_directories, run_notes, run_removal
 from distui.runners.directory_trees import size_of
 from distui.runners.errors import RunError
 from distui.runners.host_processes import Living
@@ -53,6 +53,7 @@ def made(
     for folder in (path.parent, path.parent.parent):
         folder.chmod(0o700)
     (path / "run.json").write_bytes(msgspec.json.encode(record))
+    own_runs.write_mark(path)
     if record.kind == "hub":
         (path / "nodes.json").write_text("{}")
     (path / "node-0").mkdir()
