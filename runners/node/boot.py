@@ -57,7 +57,11 @@ def library(here: str, section: str = "wheels") -> str:
         try:
             os.makedirs(home, mode=0o700, exist_ok=True)
             info, owners = os.stat(home), {os.lstat(home).st_uid, os.stat(home).st_uid}
-            if owners != {os.getuid()} or info.st_mode & 0o022:
+            if (
+                owners != {os.getuid()}
+                or info.st_mode & 0o022
+                or _others_may_rename_in(os.path.dirname(home))
+            ):
                 raise OSError(13, "is not a folder of yours alone", home)
             if not os.path.isdir(lib):
                 unpack(here, section, lib)
@@ -65,6 +69,12 @@ def library(here: str, section: str = "wheels") -> str:
         except OSError as error:
             problem = error
     raise problem
+
+
+def _others_may_rename_in(folder: str) -> bool:
+    """Whether another account could put a folder of its own in the place of one in `folder`."""
+    info = os.stat(folder)
+    return info.st_uid not in (0, os.getuid()) or bool(info.st_mode & 0o022 and not info.st_mode & 0o1000)
 
 
 def unpack(here: str, section: str, lib: str) -> None:

@@ -56,6 +56,7 @@ def build(cache: Path | None = None, report: wheels.Report = wheels.unreported) 
     try:
         private_folder(home)
         _check_ours(home)
+        _drop_damaged(home)
         files = dict(_files())
         sections = {"wheels": wheels.gather(home, report), "screens": wheels.screens(home)}
         made = home / _name(files)
@@ -69,6 +70,18 @@ def build(cache: Path | None = None, report: wheels.Report = wheels.unreported) 
             "free space or set XDG_CACHE_HOME to a directory you can write"
         ) from None
     return made
+
+
+def _drop_damaged(home: Path) -> None:
+    """What a power cut left of archives: it is made, or downloaded, again."""
+    for archive in [*home.glob("bundle-*/distui.zip"), *home.glob("**/*.whl")]:
+        if zipfile.is_zipfile(archive):
+            continue
+        if archive.name == "distui.zip":
+            shutil.rmtree(archive.parent)
+        else:
+            archive.unlink(missing_ok=True)
+            wheels.forget(archive.parent)
 
 
 def _check_ours(home: Path) -> None:

@@ -87,10 +87,17 @@ def why_unserved(home: Path) -> str:
     nodes, tried = unserved(home), _folder(home) / TRIED
     if not nodes or not tried.exists():
         return ""
+    why = tried.read_text(errors="replace")
     return (
-        f"no wheels of {', '.join(NEEDED)} could be downloaded for {', '.join(map(str, nodes))} ({tried.read_text()}): "
+        f"no wheels of {', '.join(NEEDED)} could be downloaded for {', '.join(map(str, nodes))} ({why}): "
         f"nodes of these kinds need distui installed, or the wheels in {tried.parent}"
     )
+
+
+def forget(folder: Path) -> None:
+    """Have what is missing in a folder of wheels downloaded again."""
+    for mark in [*folder.glob("has-*"), folder / TRIED]:
+        mark.unlink(missing_ok=True)
 
 
 def gather(home: Path, report: Report) -> list[Path]:

@@ -198,6 +198,24 @@ def test_downloads_are_kept_and_those_that_failed_are_named(
     )
 
 
+@pytest.mark.real
+def test_what_a_power_cut_left_is_made_again(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    damaged = [
+        made / "distui.zip",
+        *(made.parent / "screens").glob("rich-*"),
+        *made.parent.glob("*/own/psutil-*"),
+    ]
+    assert len(damaged) == 3
+    for archive in damaged:
+        archive.unlink()
+        archive.touch()
+    assert package.build(made.parent) == made
+    assert all(zipfile.is_zipfile(archive) for archive in damaged)
+    assert all(zipfile.is_zipfile(wheel) for wheel in made.glob("*/*.whl"))
+
+
 def test_a_plan_names_a_bundle_that_nobody_has_made(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
