@@ -6,6 +6,7 @@ Nothing is executed.
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -231,6 +232,7 @@ class Script:
         return next((call for call in self.calls if call.full in fulls), None)
 
 
+@functools.lru_cache(maxsize=16)  # a plan asks for the same text about six times
 def parse(source: str | bytes) -> Script:
     """Read a script. Raises SyntaxError, ValueError (a NUL byte), RecursionError or MemoryError."""
     tree = syntax_tree(source)

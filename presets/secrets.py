@@ -531,6 +531,15 @@ def _encodings(form: str) -> set[bytes]:
     return {raw, form.encode("utf-8", "replace"), raw.decode("utf-8", "replace").encode()}
 
 
+_CODES = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
+
+
+def _without_hiding_codes(line: bytes) -> bytes:
+    plain = _CODES.sub(b"", line)
+    masked, seen = (mask_text(text.decode("latin-1")).encode("latin-1") for text in (plain, line))
+    return line if masked == _CODES.sub(b"", seen) else plain
+
+
 class Masker:
     """Masks texts and JSON values; `count` says how often something was."""
 
@@ -546,7 +555,9 @@ class Masker:
         return MASK
 
     def text(self, data: bytes) -> bytes:
-        """A text of any kind and encoding."""
+        """A text of any kind and encoding. A line whose codes of colour stand inside a secret loses them."""
+        if b"\x1b" in data:
+            data = b"".join(map(_without_hiding_codes, data.splitlines(keepends=True)))
         # Latin-1 keeps every byte; the rules are about ASCII.
         return mask_text(self._without_values(data).decode("latin-1"), self._hide).encode("latin-1")
 

@@ -105,3 +105,10 @@ def test_a_secret_need_not_be_utf_8() -> None:
     assert masker.text("x geheim\ufffd\ufffd12 y".encode()) == b"x *** y"
     assert masker.value("x geheim\udcff\udcfe12 y") == "x *** y"
     assert masker.value(["x geheim\ufffd\ufffd12 y"]) == ["x *** y"]
+
+
+def test_a_colour_inside_a_secret_does_not_hide_it() -> None:
+    masker = Masker()
+    token = b"hf_abcdefghijklm" + b"\x1b[1m" + b"nopqrstuvwxyz012345"
+    assert b"nopqrstuvwxyz012345" not in masker.text(b"login with " + token + b"\n")
+    assert masker.text(b"\x1b[31mred\x1b[0m\n") == b"\x1b[31mred\x1b[0m\n"
