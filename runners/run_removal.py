@@ -192,21 +192,22 @@ def _checkpoint_folder(entry: Entry) -> Path | None:
 
 
 def _is_used(checkpoints: Path, leaving: Sequence[Path]) -> bool:
-    """Whether another run than those may go on from them: its plan names them, or cannot be read."""
+    """Whether another run than those may go on from them: it names them, or cannot be read."""
     if run_directories.strays():
         return True
-    for path in run_directories.directories():
-        if path in leaving:
-            continue
-        try:
-            plan = file_io.document(path / run_directories.PLAN_FILE, dict[str, Any])
-        except file_io.FileError:
-            if run_directories.served(path) is not None:
-                return True
-        else:
-            if json.dumps(checkpoints.name)[1:-1] in json.dumps(plan):
-                return True
-    return False
+    others = [path for path in run_directories.directories() if path not in leaving]
+    return any(_may_name(path, checkpoints.name) for path in others)
+
+
+def _may_name(path: Path, name: str) -> bool:
+    """Whether the plan of a run, or a variable that a restart changed, holds a name; so it is where none can be read."""
+    entry = run_directories.served(path)
+    try:
+        plan = file_io.document(path / run_directories.PLAN_FILE, dict[str, Any])
+    except file_io.FileError:
+        return entry is not None
+    changes = [] if entry is None else [attempt.env_diff for attempt in entry.state().attempts]
+    return json.dumps(name)[1:-1] in json.dumps([plan, changes])
 
 
 # --- which of many ---

@@ -19,7 +19,15 @@ from patience import HANG_S
 from test_run_removal import NOW, left, made, state_home, untouched
 
 from distui.runners import file_io, journal, retention, run_directories, run_notes, run_removal
-from distui.runners.model import PlanSummary, RunCreated, RunEnded, RunPhase, Stamped
+from distui.runners.model import (
+    AttemptStarted,
+    PlanSummary,
+    RankPlace,
+    RunCreated,
+    RunEnded,
+    RunPhase,
+    Stamped,
+)
 from distui.runners.retention import Retention
 from distui.runners.run_directories import Entry
 from distui.tui.cli import main
@@ -349,6 +357,15 @@ def test_checkpoints_of_any_name_stay_while_a_plan_names_them(name: str) -> None
     assert folder.is_dir()
     assert main(["rm", "demo-again", "--yes"]) == 0
     assert not folder.exists()
+
+
+def test_checkpoints_stay_while_a_restart_of_another_run_named_them(folder: Path) -> None:
+    first, second = with_checkpoints("demo", folder), made("other")
+    restarted = AttemptStarted(2, "restart", 1, (RankPlace(0, 0),), {"RESUME": str(folder)})
+    with (second.path / journal.NAME).open("ab") as file:
+        file.write(msgspec.json.encode(Stamped(NOW, restarted, 9)) + b"\n")
+    run_removal.remove(first)
+    assert (folder / "step-00000100.pt").exists()
 
 
 def test_a_copy_takes_no_checkpoints(folder: Path) -> None:
