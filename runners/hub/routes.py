@@ -18,7 +18,7 @@ from msgspec import Struct
 from ...presets.finding import PlanError
 from ...presets.plan import Plan
 from ...presets.render import plan_from_json, plan_to_json
-from .. import file_io, run_directories
+from .. import file_io, own_runs, run_directories
 from ..errors import RunError, UnreachableError
 from ..journal import RunRecord
 from ..wire.client import stem
@@ -104,6 +104,7 @@ def keep(part: run_directories.Entry) -> run_directories.Entry:
     entry = run_directories.at(path)
     if entry is not None:
         return entry
+    own_runs.check(part.path)
     ways = ways_from_here(run_directories.parts(record.whole), record.nnodes)
     whole = RunRecord(
         record.whole, record.run8.rpartition("n")[0], record.name, record.created, platform.node(), "hub",
@@ -116,6 +117,7 @@ def keep(part: run_directories.Entry) -> run_directories.Entry:
             path / run_directories.PLAN_FILE, json.dumps(plan_to_json(plan), indent=1).encode()
         )
         write(path, ways)
+        own_runs.write_mark(path)
         file_io.write_atomically(path / run_directories.RUN_FILE, msgspec.json.encode(whole))
     except (OSError, ValueError, PlanError) as error:
         raise RunError(f"cannot keep {record.name} in {path} ({error}): free space there") from None
