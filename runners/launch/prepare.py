@@ -28,7 +28,7 @@ from ...presets.sanitize import quoted
 from ...presets.secrets import mask, mask_value, mask_words
 from ...presets.torchrun import MAX_RESTARTS
 from ...presets.worker_group import DISTUI, TORCH
-from .. import local_agent, run_directories
+from .. import local_agent, own_runs, run_directories
 from ..environment import pairs
 from ..errors import RunError
 from ..formatting import plural
@@ -280,7 +280,7 @@ PORT = "<port chosen at each attempt>"
 THERE = "<distui on the node>"
 """Where the code of distui lies on a node of several."""
 FILES = (
-    *("*.json", "*.jsonl*", "*.fold", "*.log", "*.lock", "environ", "metrics/*"),
+    *("*.json", "*.jsonl*", "*.fold", "*.log", "*.lock", "environ", own_runs.MARK, "metrics/*"),
     f"node-<node>/attempt-{ATTEMPT}/rank-{RANK}.*",
     f"times/node-<node>/attempt-{ATTEMPT}/rank-{RANK}.*",
 )
