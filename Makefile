@@ -43,7 +43,7 @@ $(DEMO_STAMP): pyproject.toml | $(BIN)/pip
 demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO_STAMP)) ## train the shipped example on 2 ranks and look at it
 	$(BIN)/python tests/rigs/nvml/demo.py
 
-test: install    ## in-process tests, one real run of each kind (6 minutes)
+test: install    ## in-process tests, one real run of each kind (2 minutes)
 	$(PYTEST) -m 'not real and not long' -n $(JOBS) --dist loadgroup
 
 test-real: install ## all that starts real processes, one by one (15 minutes)
