@@ -535,9 +535,12 @@ _CODES = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
 def _without_hiding_codes(line: bytes) -> bytes:
+    """The line; without its codes of colour where they would hide a secret from the rules."""
     plain = _CODES.sub(b"", line)
-    masked, seen = (mask_text(text.decode("latin-1")).encode("latin-1") for text in (plain, line))
-    return line if masked == _CODES.sub(b"", seen) else plain
+    masked_without = mask_text(plain.decode("latin-1")).encode("latin-1")
+    masked_with = mask_text(line.decode("latin-1")).encode("latin-1")
+    codes_hide_nothing = _CODES.sub(b"", masked_with) == masked_without
+    return line if codes_hide_nothing else plain
 
 
 class Masker:

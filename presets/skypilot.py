@@ -263,8 +263,9 @@ def _merged(before: Mapping[str, Any], wish: Resources) -> dict[str, Any]:
 
 
 def _is_choice(own: Mapping[str, Any], added: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether an alternative replaces any of it, and it does not leave open which GPUs while alternatives name them."""
-    if "accelerators" not in own and any("accelerators" in choice for choice in added):
+    """Whether the user's own words are a choice beside the alternatives, and not only their defaults."""
+    names_no_gpus = "accelerators" not in own and any("accelerators" in choice for choice in added)
+    if names_no_gpus:
         return False
     return any(own.get(key, value) != value for choice in added for key, value in choice.items())
 

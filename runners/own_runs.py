@@ -45,8 +45,6 @@ def check(run_dir: Path) -> None:
 
 def _signature(run_dir: Path, make: bool = False) -> bytes | None:
     key = launch_record.key(run_dir.parent.parent, make)
-    return (
-        None
-        if key is None
-        else hmac.new(key, os.fsencode(run_dir.name), hashlib.sha256).hexdigest().encode()
-    )
+    if key is None:
+        return None
+    return hmac.new(key, os.fsencode(run_dir.name), hashlib.sha256).hexdigest().encode()

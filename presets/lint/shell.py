@@ -397,7 +397,10 @@ def _launches(command: Command) -> Iterator[LauncherCall]:
 
 
 def _starts(words: Sequence[Word]) -> Iterator[int]:
-    """Where a program may begin: behind assignments, and anywhere behind wrappers but in the value of an option."""
+    """Where a program may begin: behind assignments, and anywhere behind wrappers but in the value of an option.
+
+    A wrapper of SUBCOMMANDS starts nothing before its subcommand, which is `needed` until it comes.
+    """
     at, needed, wrapped = 0, "", False
     while at < len(words):
         text, name = words[at].text, words[at].text.rsplit("/", 1)[-1]

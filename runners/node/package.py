@@ -47,7 +47,7 @@ def name() -> str:
     return _name(dict(_files()))
 
 
-def build(cache: Path | None = None, report: wheels.Report = wheels.unreported) -> Path:
+def build(cache: Path | None = None, report: wheels.Report = wheels.no_report) -> Path:
     """The directory of a bundle of exactly this distui, made when there is none yet. Raises RunError.
 
     `report` is told how far the downloads are.

@@ -31,6 +31,11 @@ SCREENS = (
     *("pygments", "platformdirs", "typing-extensions", "pyyaml"),
 )
 """Textual and what it needs, as far as it is installed; and PyYAML, which works without its compiled part."""
+DOWNLOAD = (
+    "download", "--quiet", "--disable-pip-version-check", "--no-input", "--only-binary=:all:", "--no-deps",
+    "--implementation", "cp",
+)  # fmt: skip
+"""Words for pip."""
 PLATFORMS = ("manylinux2014", "manylinux_2_17", "manylinux_2_28")
 DOWNLOAD_SECONDS = 60.0
 RETRY_SECONDS = 6 * 3600.0
@@ -58,8 +63,8 @@ NODES = [
 ]
 
 
-def unreported(done: int, of: int) -> None:
-    """Where nobody looks."""
+def no_report(done: int, of: int) -> None:
+    """For a caller that shows no progress."""
 
 
 def requirements() -> list[str]:
@@ -132,15 +137,7 @@ def _downloads(folder: Path, nodes: list[Node], report: Report) -> Iterator[str]
 
 
 def _download(folder: Path, node: Node) -> str:
-    words = [
-        "download",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--no-input",
-        "--only-binary=:all:",
-        "--no-deps",
-    ]
-    words += ["--implementation", "cp", "--python-version", node.python]
+    words = [*DOWNLOAD, "--python-version", node.python]
     words += [word for platform in PLATFORMS for word in ("--platform", f"{platform}_{node.machine}")]
     with tempfile.TemporaryDirectory(prefix=".get-", dir=folder) as fresh:
         try:
@@ -166,7 +163,8 @@ def _pip() -> list[str]:
         return [sys.executable, "-P", "-m", "pip"]  # -P: what lies in the user's directory is no pip
     bundled = Path(sysconfig.get_path("stdlib"), "ensurepip", "_bundled")
     places = (bundled, Path(sysconfig.get_config_var("WHEEL_PKG_DIR") or bundled))
-    for wheel in (wheel for place in places for wheel in place.glob("pip-*.whl")):
+    wheel = next((wheel for place in places for wheel in place.glob("pip-*.whl")), None)
+    if wheel is not None:
         return [sys.executable, "-P", f"{wheel}/pip"]
     uv = shutil.which("uv")
     if uv is None:

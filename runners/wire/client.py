@@ -311,12 +311,13 @@ def ensure_socket_dir() -> None:
 def ensure_private(path: Path) -> None:
     """Create a directory for sockets that is this user's alone, or refuse what is there. Raises RunError."""
     try:
-        path.mkdir(mode=0o700, exist_ok=True)
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        pass
     except OSError as error:
-        if not isinstance(error, FileExistsError):
-            raise RunError(
-                f"cannot create {path} ({error.strerror}): set DISTUI_SOCKET_DIR to a path you own"
-            ) from None
+        raise RunError(
+            f"cannot create {path} ({error.strerror}): set DISTUI_SOCKET_DIR to a path you own"
+        ) from None
     if why := socket_folders.unfit(str(path)):
         raise RunError(f"{path} {why}: remove it, or set DISTUI_SOCKET_DIR to a short path that you own")
 
