@@ -15,6 +15,7 @@ from .runs import EXAMPLES, Run, World
 
 pytestmark = pytest.mark.torch
 SCRIPT = str(Path(__file__).parents[1] / "inrank" / "plain_gpt.py")
+SETTLED = str(Path(__file__).parents[1] / "inrank" / "settled.py")
 SCRIPT_LINES = Path(SCRIPT).read_text().splitlines()
 
 
@@ -35,7 +36,7 @@ def bare(world: World, *args: str) -> None:
         "2",
     ]
     done = subprocess.run(
-        [*words, SCRIPT, *args], env={**world.env, "GLOO_SOCKET_IFNAME": "lo"}, cwd=world.work,
+        [*words, SETTLED, SCRIPT, *args], env={**world.env, "GLOO_SOCKET_IFNAME": "lo"}, cwd=world.work,
         capture_output=True, text=True, timeout=HANG_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
