@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 from patience import HANG_S
@@ -128,22 +128,22 @@ class World:
         )
 
     def distui(self, *words: str, env: Mapping[str, str] | None = None, cwd: Path | None = None,
-               stdin: str = "", terminal: bool = False, **options: Any) -> Done:  # fmt: skip
+               stdin: str = "", terminal: bool = False, out: TextIO | None = None, **options: Any) -> Done:  # fmt: skip
         """Run `distui WORDS…` to its end in this process, with an environment, folder and streams of its own.
 
-        `terminal`: all three streams say that they are one. Where another program is meant, and in other threads,
-        it is a process; so it is with `options`, which are those of Popen.
+        `terminal`: all three streams say that they are one. `out`: stdout, if that is not in memory. Where another
+        program is meant, and in other threads, it is a process; so it is with `options`, which are those of Popen.
         """
         if self.program != DISTUI or options or threading.current_thread() is not threading.main_thread():
             return self.binary(*words, env=env, cwd=cwd or self.work, **options)
-        out, err = Text(terminal=terminal), Text(terminal=terminal)
+        out, err = out or Text(terminal=terminal), Text(terminal=terminal)
         typed = self.shell(words, env or {}, cwd or self.work, Text(stdin, terminal))
         with typed, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
                 code = main([*words])
             except SystemExit as end:  # argparse's own way out
                 code = int(end.code or 0)
-        return Done(code, out.getvalue(), err.getvalue())
+        return Done(code, out.getvalue() if isinstance(out, Text) else "", err.getvalue())
 
     @contextlib.contextmanager
     def shell(

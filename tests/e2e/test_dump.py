@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from collections.abc import Iterator
 
@@ -87,7 +88,11 @@ def test_what_the_ranks_do_is_told_as_one_view(hung: Run) -> None:
 
 def check_files(hung: Run) -> None:
     """Answers become files and replace none."""
-    hung.distui("dump", "flight", "--out", "kept", umask=0).fine()
+    umask = os.umask(0)
+    try:
+        hung.distui("dump", "flight", "--out", "kept").fine()
+    finally:
+        os.umask(umask)
     folder = hung.world.work / "kept"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert sorted(path.name for path in folder.iterdir()) == ["flight-rank-0.json", "flight-rank-1.json"]

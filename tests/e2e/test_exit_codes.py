@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from patience import HANG_S
 from distui.tui.cli import EPILOG, parser
 from distui.tui.verb_guide import exit_codes
 
-from .runs import World, until
+from .runs import Run, World, until
 from .written import write
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
@@ -138,19 +139,36 @@ def test_an_empty_name_means_no_run(world: World) -> None:
     assert run.status()["state"] == "succeeded"
 
 
+DEAF = """
+import itertools, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for number in itertools.count():
+    print("line", number, "x" * 3000, flush=True)
+    time.sleep(0.002)
+"""
+
+
 @pytest.mark.real
-def test_a_command_that_is_interrupted_while_it_waits_says_nothing(world: World) -> None:
-    text = (
-        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf')\ntime.sleep(600)"
-    )
-    run = world.execute(text)
-    run.eventually(lambda status: "deaf" in run.distui("logs").out)
+def test_an_interrupted_command_leaves_at_once_and_the_run_goes_on(world: World) -> None:
+    """A launch whose output nobody reads, and restarts that wait for a rank that ignores SIGTERM."""
+    script = world.script("deaf.py", DEAF)
+    launch = world.start("exec", "--name", "deaf", "--", sys.executable, "-u", script)
+    try:
+        assert until(lambda: "line 100 " in world.distui("logs", "deaf").out), "far more than a pipe holds"
+        launch.send_signal(signal.SIGINT)
+        assert launch.wait(HANG_S) == 130
+    finally:
+        launch.kill()
+        launch.communicate()
+    (listed,) = world.distui("ls", "--json").fine().json()
+    assert listed["state"] == "running"
+    run = Run(world, listed["run"], "deaf", Path(listed["path"]))
     for number, how in enumerate((signal.SIGINT, signal.SIGTERM), 1):
-        waiting = world.start("restart", run.id, "--yes")
+        restart = world.start("restart", run.id, "--yes")
         assert until(lambda: len(run.of("CommandReceived")) == number)  # noqa: B023
-        waiting.send_signal(how)
-        _, said = waiting.communicate(timeout=HANG_S)
-        assert waiting.returncode == 128 + how
+        restart.send_signal(how)
+        _, said = restart.communicate(timeout=HANG_S)
+        assert restart.returncode == 128 + how
         assert said == b""
 
 
