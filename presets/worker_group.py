@@ -502,8 +502,8 @@ def common_env(run: str, ras_port: int) -> dict[str, str]:
 def env_refusal(wished: Mapping[str, str]) -> str | None:
     """Why a variable of `wished` cannot be given to every rank, as a sentence; None when all can."""
     for name, value in wished.items():
-        if not name.isprintable() or set(name) & {"=", " "} or not name:
-            return f"{name!r} is not a name for an environment variable: write NAME=VALUE"
+        if not name.isprintable() or set(name) & {"=", " "} or name[:1] in ("", "-"):
+            return f"{name!r} is not a name for an environment variable: take letters, digits and _"
         if "\0" in value:
             return f"the value of {name} holds a NUL, which no environment variable can"
         if name in LAUNCHER_OWN:

@@ -32,7 +32,7 @@ from . import agentless, environment, local_agent, profile_report, run_directori
 from .environment import pairs
 from .errors import NoSuchRunError, RunError, UnknownOutcomeError, UnreachableError
 from .formatting import plural
-from .inrank.env_changes import is_name
+from .inrank.env_changes import not_a_name
 from .launch.hosts import Named, OnHosts, check_hosts
 from .launch.prepare import Here, LaunchRequest, nccl_pairs, prepare
 from .local_agent import open_link
@@ -212,7 +212,7 @@ def _variable(where: str, value: Any) -> str:
 def _variable_there(where: str, value: Any) -> str:
     """A name that a variable may have that somebody else has set: bash's BASH_FUNC_f%%."""
     text = _text(where, value)
-    if not is_name(text):
+    if not_a_name(text):
         raise ValueError(f"{where} is {_shown(text)}")
     return text
 

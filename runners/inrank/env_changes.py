@@ -35,9 +35,11 @@ _FREE_FILES = 8
 """File descriptors that must be free for pipes and files while ranks are started."""
 
 
-def is_name(text: str) -> bool:
-    """Whether a shell and a launcher take it for the name of a variable, as far as all systems agree."""
-    return text.isprintable() and not set(text) & {"=", " "} and text != ""
+def not_a_name(text: str) -> str:
+    """Why no shell and no launcher takes a text for the name of a variable, as a sentence; "" where they do."""
+    if text.isprintable() and not set(text) & {"=", " "} and text[:1] not in ("", "-"):
+        return ""
+    return "%r is not a name for an environment variable: take letters, digits and _" % text
 
 
 def refusal(changes: object) -> str:
@@ -47,8 +49,8 @@ def refusal(changes: object) -> str:
     for name, value in changes.items():
         if not isinstance(value, (str, type(None))):
             return "the value of %r is neither a text nor null" % name
-        if not is_name(name):
-            return "%r is not a name for an environment variable" % name
+        if not_a_name(name):
+            return not_a_name(name)
         if "\0" in (value or ""):
             return "the value of %s holds a NUL, which no environment variable can" % name
         if name in LAUNCHERS:

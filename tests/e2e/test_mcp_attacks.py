@@ -101,6 +101,26 @@ def test_variables_that_are_handed_over_are_those_of_env(world: World) -> None:
     done.refused(2, "NAME=VALUE")
 
 
+def test_a_name_that_no_variable_can_have_is_refused() -> None:
+    """As A=B=c it would set A to "B=c"."""
+    started = Started()
+    there = {"preset": "ddp", "script": DDP}
+
+    async def check(client: Client) -> None:
+        for name in ("A=B", "--reachable", "", "A B"):
+            for tool in ("plan", "launch"):
+                for field in ("env", "nccl"):
+                    said = await answer(client, tool, **there, **{field: {name: SECRET}})
+                    assert f"{name!r} is not a name for an environment variable: take" in said["error"]
+                    assert SECRET not in said["error"]
+            for tool in ("restart", "rerun"):
+                said = await answer(client, tool, run="train", env={name: "c"})
+                assert f"{name!r} is not a name for an environment variable" in said["error"]
+        assert started.words == []
+
+    call(check, started.run_verb, control=True)
+
+
 @pytest.mark.real
 @pytest.mark.torch
 def test_nothing_that_a_call_names_is_executed(world: World) -> None:

@@ -9,8 +9,10 @@ from typing import Annotated, Any, Literal
 
 import anyio
 import anyio.to_thread
-from pydantic import Field
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 
+from ...runners.inrank.env_changes import not_a_name
 from .launch_words import OptionError, option_words
 from .tool_server import Refused, ToolServer, Verbs, serve, skill
 
@@ -62,7 +64,21 @@ Files = Annotated[
 ]
 Command = Annotated[Texts, Field(description="A command word by word")]
 Cwd = Annotated[str, Field(description="Directory in which the command runs; left out: that of the server")]
-Variables = Annotated[dict[str, str] | None, Field(description="Environment variables, name to value")]
+
+
+def _names(given: dict[str, str] | None) -> dict[str, str] | None:
+    """The same: a name with "=" in it would become another one in NAME=VALUE. Raises PydanticCustomError."""
+    for name in given or {}:
+        if refusal := not_a_name(name):
+            raise PydanticCustomError("name", "{refusal}", {"refusal": refusal})
+    return given
+
+
+Variables = Annotated[
+    dict[str, str] | None,
+    Field(description="Environment variables, name to value"),
+    AfterValidator(_names),
+]
 Script = Annotated[str, Field(description="Path of the training script, on this machine or on all hosts")]
 Words = Annotated[Texts, Field(description="Words of the script, as in ['--lr', '3e-4']")]
 Hosts = Annotated[Texts, Field(description="Hosts, by ssh; of a launch one node each, the head first")]

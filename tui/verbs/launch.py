@@ -8,7 +8,7 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
 from itertools import chain
@@ -523,17 +523,10 @@ def rerun(options: argparse.Namespace) -> int:
             f"run {entry.record.name} is live: `distui stop {entry.record.name}` first, or --name OTHER"
         )
     wanted = LaunchChanges(
-        options.name, tuple(options.set), pairs(options.env, "--env"), tuple(_names(options.unset))
+        options.name, tuple(options.set), pairs(options.env, "--env"), tuple(options.unset)
     )
     launch = again(entry, wanted)
     return show(launch, options) if options.dry_run else begin(launch, options)
-
-
-def _names(words: Sequence[str]) -> Iterator[str]:
-    for word in words:
-        if "=" in word:
-            raise RunError(f"--unset {word}: write the name alone")
-        yield word
 
 
 def _cluster(run: str | None) -> tuple[run_directories.Entry, Cluster]:
