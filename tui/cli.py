@@ -200,6 +200,11 @@ def _run(words: list[str], rest: list[str] | None) -> int:
     except (PresetError, command_words.WrongUsage) as error:
         terminal.complain(str(error))
         return 2
+    except FileNotFoundError:
+        if terminal.working_directory():
+            raise
+        terminal.complain("the working directory has been removed: `cd` to another one")
+        return 2
     except KeyboardInterrupt:
         return 130
 

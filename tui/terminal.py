@@ -75,6 +75,14 @@ def program() -> str:
     return shlex.quote(min(relative, path, key=len))
 
 
+def working_directory() -> str:
+    """Return the working directory; "" if it has been removed."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
+
+
 def typeable(text: str, stream: TextIO) -> str:
     """Return `text` with its commands, "`distui …`", as the user's shell finds them; unchanged for files and pipes."""
     if not stream.isatty():

@@ -177,6 +177,38 @@ def test_empty_and_relative_entries_are_those_of_the_servers_folder() -> None:
     }  # fmt: skip
 
 
+def test_a_servers_folder_that_is_gone_is_named_until_it_is_there_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began: list[str] = []
+
+    async def open_process(words: Sequence[str], *, cwd: str, **_: Any) -> None:
+        began.append(cwd)
+        raise FileNotFoundError(2, "not in this test")
+
+    folder, elsewhere = tmp_path / "repository", tmp_path / "elsewhere"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(verb_calls, "STARTED_IN", str(folder))
+    monkeypatch.setattr(anyio, "open_process", open_process)
+
+    async def check(client: Client) -> None:
+        moved = folder.rename(tmp_path / "moved")
+        await answer(client, "ls")
+        moved.rmdir()
+        told = await answer(client, "ls")
+        assert told["error"] == (
+            f"{folder}, the folder in which this server was started, is gone: make it again, or start the server in "
+            "another one"
+        )
+        for cwd, wanted in ((str(elsewhere), elsewhere), ("", folder)):
+            wanted.mkdir()
+            await answer(client, "plan", preset="ddp", script=DDP, cwd=cwd)
+
+    call(check, verb_calls.run_verb)
+    assert began == [str(tmp_path / "moved"), str(elsewhere), str(folder)]
+
+
 # --- files and limits ---------------------------------------------------------------------------------------------
 
 

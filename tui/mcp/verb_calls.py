@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import anyio
 from anyio.abc import Process
 
+from ..terminal import working_directory
+
 MOST_BYTES = 64 << 20
 """Of what a verb prints; more is no answer to anybody."""
 MOST_SENTENCES = 64 << 10
@@ -48,6 +50,10 @@ class VerbEnd:
     """What it wrote on stderr, without its name before them."""
 
 
+STARTED_IN = working_directory()
+"""A folder of this name may be there again when the one in which the server was started has been removed."""
+
+
 class Printed:
     """All that a verb prints, up to MOST_BYTES."""
 
@@ -78,13 +84,19 @@ async def run_verb(
 ) -> VerbEnd:
     """Carry out `distui WORDS…`. `env`: variables beside those of this process. Raises CallError."""
     verb = next(word for word in words if not word.startswith("-"))
+    folder = working_directory() or STARTED_IN
+    if not cwd and not os.path.isdir(folder):
+        raise CallError(
+            f"{folder}, the folder in which this server was started, is gone: make it again, or start the server in "
+            "another one"
+        )
     command = [sys.executable, "-P", "-m", __package__.rpartition(".")[0], *words]
     try:
         process = await anyio.open_process(
             command,
             stdin=subprocess.DEVNULL,
-            cwd=cwd or None,
-            env=anchored({**os.environ, **(env or {})}, os.getcwd()),
+            cwd=cwd or folder,
+            env=anchored({**os.environ, **(env or {})}, folder),
         )
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from patience import HANG_S
 
+from distui.tui.cli import main
+
 from ..runs import DISTUI, World, kill
 from ..written import Attempt, events_of, record, without_agent, write
 
@@ -77,6 +79,22 @@ def test_a_file_where_the_state_directory_should_be(world: World) -> None:
     world.state.write_text("in the way")
     with without_agent():
         world.distui("exec", "--", "true").refused(2, "Not a directory", "XDG_STATE_HOME")
+
+
+def test_a_working_directory_that_was_removed(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in world.env.items():
+        monkeypatch.setenv(name, value)
+    folder = world.work / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    for words, code in ((["plan", "ddp", "--", "train.py"], 2), (["ls"], 0)):
+        assert main(words) == code
+    assert (
+        capsys.readouterr().err == "distui: The working directory has been removed: `cd` to another one\n"
+    )
 
 
 @pytest.mark.real
