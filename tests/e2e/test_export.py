@@ -16,9 +16,9 @@ import pytest
 
 from distui.runners.model import Outcome
 
+from .cockpit import Cockpit, in_cockpit
 from .hostile import harmless
 from .runs import DISTUI, Run, World, until
-from .screen import Screen
 from .written import Attempt, write
 
 SECRET = "hf_" + "q7" * 12
@@ -173,16 +173,14 @@ def test_a_live_run_is_told_as_it_was(world: World, elsewhere: World) -> None:
     ]
     assert events == run.events()[: len(events)], "nothing is invented"
     assert elsewhere.distui("logs", file).fine().out.strip() == "[rank 0 out] up"
-    screen = Screen((DISTUI, "replay", file), elsewhere.env, elsewhere.work, 120, 40)
-    try:
-        text = screen.until("sleeper")
-        screen.until(lambda text: "LIVE WHEN EXPORTED" in text.splitlines()[0])
-        text = screen.until("● running")  # the ranks as they were
+
+    async def use(cockpit: Cockpit) -> None:
+        await cockpit.until("sleeper")
+        await cockpit.until(lambda text: "LIVE WHEN EXPORTED" in text.splitlines()[0])
+        text = await cockpit.until("● running")  # the ranks as they were
         assert "lost" not in text.lower()
-        screen.press("q")
-        assert screen.ended() == 0
-    finally:
-        screen.close()
+
+    in_cockpit(elsewhere, "replay", file, use=use).fine()
     assert run.status()["state"] == "running"
     run.stop("--grace", "2").fine()
 
