@@ -55,7 +55,7 @@ class SignalPatterns:
         self._forgotten += 1
 
     async def run(self) -> None:
-        """Match until a pattern takes too long; cancel to stop."""
+        """Match until a pattern takes too long; cancel to stop. Raises OSError if the process fails."""
         try:
             while not self._ended:
                 await self._came.wait()
@@ -70,7 +70,7 @@ class SignalPatterns:
             (lines, at), forgotten = self._waiting.pop(rank), self._forgotten
             try:
                 matches = await self._ask(lines)
-            except (TimeoutError, OSError, ValueError):
+            except TimeoutError:
                 self._ended = True
                 self._failed()
                 return
@@ -78,7 +78,7 @@ class SignalPatterns:
                 self._matched(rank, [signal for match in matches for signal in _signals(match)], at)
 
     async def _ask(self, lines: list[str]) -> list[dict[str, str]]:
-        """The matches. Raises TimeoutError when the patterns take too long, OSError and ValueError."""
+        """The matches. Raises TimeoutError when the patterns take too long, and OSError if the process fails."""
         if self._process is None:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-I", "-S", str(Path(match_signals.__file__)), *self._patterns,
@@ -105,12 +105,20 @@ class SignalPatterns:
 
 
 async def _exchange(process: asyncio.subprocess.Process, request: bytes) -> bytes:
-    """The answer to a request. Raises OSError, and ValueError for one that is too long."""
+    """The answer to a request. Raises OSError, also for one that is too long."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(request)
-    await process.stdin.drain()
-    return await process.stdout.readline()
+    try:
+        await process.stdin.drain()
+        answer = await process.stdout.readline()
+    except ConnectionError:
+        answer = b""
+    except ValueError:
+        raise OSError(f"the patterns of --signal match more than {ANSWER >> 20} MiB at once") from None
+    if not answer.endswith(b"\n"):
+        raise ChildProcessError(f"the process that matches --signal (pid {process.pid}) has ended")
+    return answer
 
 
 def _cpu_s(pid: int) -> float:

@@ -12,12 +12,15 @@ import json
 import re
 import sys
 
+LONGEST = 64
+"""Characters of a number; a longer text is none."""
+
 
 def main(patterns: list[str]) -> int:
     compiled = [re.compile(pattern) for pattern in patterns]
     for request in sys.stdin:
         matches = [
-            {name: text for name, text in match.groupdict().items() if text is not None}
+            {name: text for name, text in match.groupdict("").items() if 0 < len(text) <= LONGEST}
             for line in json.loads(request)
             for pattern in compiled
             if (match := pattern.search(line)) is not None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import os
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +20,9 @@ from distui.runners.agent.pattern_process import SignalPatterns
 from distui.runners.agent.training import _signals, candidates
 from distui.runners.mfu import computed, peak
 from distui.runners.model import Gpu, RankPhase, RankPlace, RankSample, TrainingSample, Wrapped
+from distui.runners.parts import Parts
 from distui.runners.state import Attempt, Node, Rank, RunState
+from distui.runners.telemetry import match_signals
 from distui.runners.telemetry.output_signals import signals
 from distui.runners.telemetry.rank_signals import MOST_VALUES, RankSignals
 from distui.runners.telemetry.signal_names import Reported, ReportedValue, TrackerValues
@@ -348,6 +352,69 @@ async def test_a_pattern_is_not_given_up_where_the_node_has_no_time_for_it(
     await matches.changed.wait()
     assert not matches.failed
     assert [[each.value for each in made] for _, made, _ in matches.got] == [[1.25]]
+
+
+class Answering:
+    """In place of the process: `answers` to its requests, one after the other, and then its end."""
+
+    def __init__(self, *answers: bytes) -> None:
+        self.pid, self.kill = 4194305, lambda: None
+        self.stdin, self.stdout = self, asyncio.StreamReader(limit=pattern_process.ANSWER)
+        self._answers = list(answers)
+
+    def write(self, request: bytes) -> None:
+        answer = self._answers.pop(0) if self._answers else b""
+        self.stdout.feed_data(answer)
+        if not answer.endswith(b"\n"):
+            self.stdout.feed_eof()
+
+    async def drain(self) -> None:
+        pass
+
+
+async def test_a_process_that_fails_is_named_and_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    good = b'[{"loss": "1.25"}]\n'
+    processes = [
+        Answering(good),
+        Answering(good, b"[{"),
+        Answering(b"x" * (2 * pattern_process.ANSWER)),
+        Answering(good),
+    ]
+    reported: list[str] = []
+
+    async def start(*command: object, **options: object) -> Answering:
+        return processes.pop(0)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
+    matches = Matches(r"loss=(?P<loss>\S+)")
+    await matches.close()
+    parts = Parts(lambda name, error, follows: reported.append(f"{name}: {error} ({follows})"))
+    parts.start("signal-patterns", matches.patterns.run)
+    for second in range(12):
+        matches.patterns.put(0, ["loss=1.25"], float(second))
+        await asyncio.sleep(1.0)
+    await parts.stop("signal-patterns")
+    gone = "signal-patterns: the process that matches --signal (pid 4194305) has ended"
+    assert reported == [
+        f"{gone} (it starts again in 1 s)",
+        f"{gone} (it starts again in 2 s)",
+        "signal-patterns: the patterns of --signal match more than 1 MiB at once (it starts again in 5 s)",
+        f"{gone} (it starts again in 15 s)",
+    ]
+    assert not matches.failed
+    assert [[each.value for each in made] for _, made, _ in matches.got] == [[1.25]] * 3
+
+
+def test_a_text_that_is_too_long_for_a_number_is_no_match(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pattern that captures whole lines made answers that were too long to be read."""
+    lines = [f"it={'9' * size} end" for size in (3, match_signals.LONGEST, match_signals.LONGEST + 1)]
+    monkeypatch.setattr(sys, "stdin", [json.dumps(lines)])
+    assert match_signals.main([r"it=(?P<step>\d+)(?P<none>x?) (?P<word>\w+)"]) == 0
+    matches = json.loads(capsys.readouterr().out)
+    assert [len(match.get("step", "")) for match in matches] == [3, 64, 0]
+    assert [set(match) - {"step"} for match in matches] == [{"word"}] * 3
 
 
 def test_a_field_of_a_users_pattern_is_read_by_no_other() -> None:
