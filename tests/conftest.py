@@ -6,6 +6,7 @@ import gc
 import os
 import re
 import signal
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -52,6 +53,13 @@ def no_torch_without_its_mark(request: pytest.FixtureRequest, monkeypatch: pytes
     marked = request.node.get_closest_marker("torch") is not None
     if not marked and any(folder in request.path.parents for folder in TORCHLESS):
         monkeypatch.setattr(local_agent, "_torch_version", lambda python: None)
+
+
+@pytest.fixture
+def socket_folder() -> Iterator[Path]:
+    """A folder with a short path, for unix sockets: their paths hold at most 108 bytes."""
+    with tempfile.TemporaryDirectory(prefix="dt-", dir="/tmp") as name:
+        yield Path(name)
 
 
 @pytest.fixture(scope="session")

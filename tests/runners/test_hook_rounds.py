@@ -47,7 +47,7 @@ class Rank:
 
 
 @asynccontextmanager
-async def ranks(tmp_path: Path, number: int) -> AsyncIterator[tuple[Hooks, list[Rank]]]:
+async def ranks(socket_folder: Path, number: int) -> AsyncIterator[tuple[Hooks, list[Rank]]]:
     """Hooks connected to as many ranks."""
     armed = asyncio.Event()
 
@@ -55,10 +55,10 @@ async def ranks(tmp_path: Path, number: int) -> AsyncIterator[tuple[Hooks, list[
         if all(hook.up for hook in hooks.by_rank.values()):
             armed.set()
 
-    hooks = Hooks(tmp_path, str(tmp_path / "h"), changed, owner())
+    hooks = Hooks(socket_folder, str(socket_folder / "h"), changed, owner())
     found = [Rank() for _ in range(number)]
     servers = [
-        await asyncio.start_unix_server(rank.serve, tmp_path / f"h.r{one}")
+        await asyncio.start_unix_server(rank.serve, socket_folder / f"h.r{one}")
         for one, rank in enumerate(found)
     ]
     for one in range(number):
@@ -73,9 +73,9 @@ async def ranks(tmp_path: Path, number: int) -> AsyncIterator[tuple[Hooks, list[
             server.close()
 
 
-async def test_every_rank_answers(tmp_path: Path) -> None:
+async def test_every_rank_answers(socket_folder: Path) -> None:
     began = clock.monotonic()
-    async with ranks(tmp_path, 3) as (hooks, _):
+    async with ranks(socket_folder, 3) as (hooks, _):
         for count in (1, 2):
             hooks.ask_steps()
             steps = await hooks.steps()
@@ -84,8 +84,10 @@ async def test_every_rank_answers(tmp_path: Path) -> None:
         assert clock.monotonic() == began
 
 
-async def test_a_busy_rank_is_waited_for_a_moment_and_counted_with_the_next_sample(tmp_path: Path) -> None:
-    async with ranks(tmp_path, 2) as (hooks, (_, busy)):
+async def test_a_busy_rank_is_waited_for_a_moment_and_counted_with_the_next_sample(
+    socket_folder: Path,
+) -> None:
+    async with ranks(socket_folder, 2) as (hooks, (_, busy)):
         busy.free.clear()
         for count in (1, 2, 3):
             began = clock.monotonic()
@@ -101,8 +103,8 @@ async def test_a_busy_rank_is_waited_for_a_moment_and_counted_with_the_next_samp
         assert await hooks.steps() == {0: (4, 104.0), 1: (1, 101.0)}
 
 
-async def test_other_questions_do_not_mix_with_the_round(tmp_path: Path) -> None:
-    async with ranks(tmp_path, 1) as (hooks, (rank,)):
+async def test_other_questions_do_not_mix_with_the_round(socket_folder: Path) -> None:
+    async with ranks(socket_folder, 1) as (hooks, (rank,)):
         rank.free.clear()
         hooks.ask_steps()
         asked = asyncio.create_task(hooks.by_rank[0].ask("memory"))
@@ -112,8 +114,8 @@ async def test_other_questions_do_not_mix_with_the_round(tmp_path: Path) -> None
         assert await hooks.steps() == {0: (1, 101.0)}
 
 
-async def test_a_rank_that_ends_owes_nothing(tmp_path: Path) -> None:
-    async with ranks(tmp_path, 1) as (hooks, (rank,)):
+async def test_a_rank_that_ends_owes_nothing(socket_folder: Path) -> None:
+    async with ranks(socket_folder, 1) as (hooks, (rank,)):
         rank.free.clear()
         hooks.ask_steps()
         asked = asyncio.create_task(hooks.by_rank[0].ask("memory"))
@@ -125,8 +127,8 @@ async def test_a_rank_that_ends_owes_nothing(tmp_path: Path) -> None:
         assert await hooks.steps() == {}
 
 
-async def test_without_ranks_nothing_is_waited_for(tmp_path: Path) -> None:
-    hooks = Hooks(tmp_path, str(tmp_path / "h"), lambda event: None, owner())
+async def test_without_ranks_nothing_is_waited_for(socket_folder: Path) -> None:
+    hooks = Hooks(socket_folder, str(socket_folder / "h"), lambda event: None, owner())
     began = clock.monotonic()
     hooks.ask_steps()
     assert await hooks.steps() == {}

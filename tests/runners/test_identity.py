@@ -43,10 +43,12 @@ def test_what_cannot_be_replaced_leaves_nothing_behind(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["job.json"]
 
 
-def test_a_new_run_is_on_the_disk_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_run_is_on_the_disk_itself(
+    tmp_path: Path, socket_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After a power cut it is the run that was launched, and not a damaged one: files first, then the folders."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("DISTUI_SOCKET_DIR", str(tmp_path / "sockets"))
+    monkeypatch.setenv("DISTUI_SOCKET_DIR", str(socket_folder))
     synced: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda number: synced.append(os.readlink(f"/proc/self/fd/{number}")))
     monkeypatch.setattr(local_agent, "start_agent", lambda *given: None)

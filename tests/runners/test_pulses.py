@@ -225,11 +225,11 @@ async def looked(directory: Path, *ranks: Rank) -> AsyncIterator[tuple[Pulses, d
 
 
 async def test_a_silent_rank_is_asked_once_and_the_others_are_looked_at_closely(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    socket_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pyspy, "find", lambda pid: None)  # it would read this process
     other, silent = Rank(os.getpid()), Rank(os.getpid())
-    async with looked(tmp_path, other, silent) as (taking, pids):
+    async with looked(socket_folder, other, silent) as (taking, pids):
         first = await taking.take(pids)
         assert [one.hook for one in first] == [True, True]
         assert first[0].stack == (Site("a.py", 1, "f"),)
@@ -251,20 +251,20 @@ async def test_a_silent_rank_is_asked_once_and_the_others_are_looked_at_closely(
         assert len(silent.asked) == 3
 
 
-async def test_what_ranks_wrote_is_read_of_those_that_wait_and_of_nobody_else(tmp_path: Path) -> None:
+async def test_what_ranks_wrote_is_read_of_those_that_wait_and_of_nobody_else(socket_folder: Path) -> None:
     ranks = Rank(os.getpid()), Rank(os.getpid())
     for number in (0, 1):
-        log = tmp_path / file_id(0, 0, number, "err")
+        log = socket_folder / file_id(0, 0, number, "err")
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text(f"skipping batch {number}\n")
-    async with looked(tmp_path, *ranks) as (taking, pids):
+    async with looked(socket_folder, *ranks) as (taking, pids):
         assert [each.wrote for each in await taking.take(pids)] == [(), ()]
         waits = {"group": "0", "seq": 7, "op": "all_reduce", "created": 1.0}
         ranks[1].answer = {**ranks[1].answer, "active": [waits]}
         assert [each.wrote for each in await taking.take(pids)] == [(), (OwnLine("skipping batch 1"),)]
 
 
-async def test_threads_are_of_use_only_where_a_rank_does_not_wait_for_others(tmp_path: Path) -> None:
+async def test_threads_are_of_use_only_where_a_rank_does_not_wait_for_others(socket_folder: Path) -> None:
     living, dead = (
         ["uploader", [["up.py", 3, "run"]], ""],
         ["producer", [["in.py", 9, "run"]], "KeyError: 'x'"],
@@ -275,21 +275,21 @@ async def test_threads_are_of_use_only_where_a_rank_does_not_wait_for_others(tmp
         rank.answer = {**rank.answer, "threads": [dead, living]}
     stack = [["/x/torch/distributed/distributed_c10d.py", 3252, "all_reduce"], ["a.py", 1, "f"]]
     ranks[1].answer |= {"stack": stack, "active": [waits]}
-    async with looked(tmp_path, *ranks) as (taking, pids):
+    async with looked(socket_folder, *ranks) as (taking, pids):
         names = [[thread.name for thread in each.threads] for each in await taking.take(pids)]
         assert names == [["producer", "uploader"], ["producer"]]
 
 
-async def test_a_rank_whose_hook_is_older_lives_and_tells_nothing(tmp_path: Path) -> None:
+async def test_a_rank_whose_hook_is_older_lives_and_tells_nothing(socket_folder: Path) -> None:
     old = Rank(os.getpid())
     old.answer = {"error": "unknown request 'pulse'"}
-    async with looked(tmp_path, old) as (taking, pids):
+    async with looked(socket_folder, old) as (taking, pids):
         (told,) = await taking.take(pids)
         assert (told.hook, told.stack, told.step, told.recorder) == (True, (), None, None)
 
 
-async def test_a_rank_without_a_hook_is_seen_from_outside(tmp_path: Path) -> None:
-    async with looked(tmp_path, Rank(os.getpid())) as (taking, pids):
+async def test_a_rank_without_a_hook_is_seen_from_outside(socket_folder: Path) -> None:
+    async with looked(socket_folder, Rank(os.getpid())) as (taking, pids):
         _, other = await taking.take({**pids, 5: os.getpid()})
         assert (other.rank, other.hook, other.recorder, other.stack) == (5, False, None, ())
         assert other.state is not None
@@ -299,13 +299,13 @@ async def test_a_rank_without_a_hook_is_seen_from_outside(tmp_path: Path) -> Non
 
 @pytest.mark.real
 async def test_no_signal_goes_to_a_rank_that_would_die_of_it_or_that_is_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    socket_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pulses, "ANSWER_S", 0.1)
     code = "import sys; sys.stdin.read()"
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdin=subprocess.PIPE)
     rank = Rank(process.pid)
-    async with looked(tmp_path, rank) as (taking, pids):
+    async with looked(socket_folder, rank) as (taking, pids):
         rank.free.clear()
         for _ in range(4):
             (told,) = await taking.take(pids)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -28,9 +29,9 @@ NOW = time.time()
 
 
 @pytest.fixture(autouse=True)
-def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def state_home(tmp_path: Path, socket_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("DISTUI_SOCKET_DIR", str(tmp_path / "sockets"))
+    monkeypatch.setenv("DISTUI_SOCKET_DIR", str(socket_folder))
     monkeypatch.setattr(run_removal, "LEAVING_S", 0.2)
     return tmp_path
 
@@ -191,6 +192,48 @@ def test_a_removal_that_was_cut_off_is_no_run_and_is_finished() -> None:
     assert [line.partition(": ")[0] for line in run_removal.sweep()] == [
         "finished a removal that was cut off"
     ] * 2
+    assert left() == []
+
+
+def test_a_file_that_cannot_be_removed_is_named_once_and_all_else_goes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As with a bind mount on it or `chattr +i`; what to do about it depends on the reason."""
+    one, two = made("one"), made("two")
+    for rank in range(1, 3):
+        shutil.copy(two.path / "node-0/rank-0.out", two.path / f"node-0/rank-{rank}.out")
+    stuck = {"plan.json": errno.EPERM}
+    unlink = os.unlink
+
+    def take(name: str, *, dir_fd: int | None = None) -> None:
+        if name in stuck:
+            raise OSError(stuck[name], os.strerror(stuck[name]))
+        unlink(name, dir_fd=dir_fd)
+
+    def said(*words: str) -> str:
+        assert main([*words, "--yes"]) == 1
+        out, err = capsys.readouterr()
+        assert out == "removed 0 runs, 0B freed\n"
+        return err
+
+    monkeypatch.setattr(os, "unlink", take)
+    err = said("rm", "one")
+    (trash,) = (path for path in run_directories.runs_dir().iterdir() if path != two.path)
+    assert trash.name.startswith(f".removed-{one.path.name}")
+    assert [path.name for path in trash.rglob("*")] == ["plan.json"]
+    assert err == (
+        f"distui: {trash}/plan.json cannot be removed (Operation not permitted), and all else of its run was removed: "
+        "`chattr -i` it, and the next `distui rm` or `distui prune` removes the rest\n"
+    )
+    stuck.clear()
+    stuck.update({"rank-1.out": errno.EBUSY, "rank-2.out": errno.EBUSY})
+    err = said("rm", "two")
+    assert f"Finished a removal that was cut off: {trash}" in err
+    assert "/node-0/rank-" in err
+    assert "and 1 other file cannot be removed (Device or resource busy)" in err
+    assert ": `umount` it, and" in err
+    stuck.clear()
+    assert main(["prune", "--failed", "--yes"]) == 0
     assert left() == []
 
 

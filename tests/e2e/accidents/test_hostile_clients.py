@@ -180,9 +180,9 @@ def connects(path: Path) -> socket.socket | None:
     return peer
 
 
-async def test_a_connection_for_which_the_queue_is_full_waits(tmp_path: Path) -> None:
+async def test_a_connection_for_which_the_queue_is_full_waits(socket_folder: Path) -> None:
     """The kernel refuses it with EAGAIN: it is tried again, for a while."""
-    path = tmp_path / "s"
+    path = socket_folder / "s"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen(1)
@@ -303,12 +303,12 @@ async def test_a_viewer_of_another_protocol() -> None:
                 assert (b"RunCreated" in await shown_the_door(reader)) == understood, proto
 
 
-async def test_an_agent_of_another_protocol(tmp_path: Path) -> None:
+async def test_an_agent_of_another_protocol(socket_folder: Path) -> None:
     async def connected(proto: tuple[int, int]) -> str:
-        (tmp_path / "s").unlink(missing_ok=True)
-        async with await asyncio.start_unix_server(greeting(proto), tmp_path / "s"):
+        (socket_folder / "s").unlink(missing_ok=True)
+        async with await asyncio.start_unix_server(greeting(proto), socket_folder / "s"):
             try:
-                link = await SocketLink.connect(tmp_path / "s")
+                link = await SocketLink.connect(socket_folder / "s")
             except LinkError as error:
                 return str(error)
             await link.close()

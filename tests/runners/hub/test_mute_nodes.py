@@ -97,8 +97,8 @@ async def test_a_restart_waits_for_a_runner_that_is_being_started_anew(site: Sit
     await run.close()
 
 
-async def test_a_connection_that_a_runner_ends_is_closed_here(tmp_path: Path) -> None:
-    closed, socket = asyncio.Event(), tmp_path / "r.run"
+async def test_a_connection_that_a_runner_ends_is_closed_here(socket_folder: Path) -> None:
+    closed, socket = asyncio.Event(), socket_folder / "r.run"
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()
@@ -109,7 +109,7 @@ async def test_a_connection_that_a_runner_ends_is_closed_here(tmp_path: Path) ->
 
     async with await asyncio.start_unix_server(serve, socket):
         listening = asyncio.create_task(
-            Runner(tmp_path, file_io.identify(socket=str(socket)), None).listen()
+            Runner(socket_folder, file_io.identify(socket=str(socket)), None).listen()
         )
         await asyncio.wait_for(closed.wait(), HANG_S)
         listening.cancel()

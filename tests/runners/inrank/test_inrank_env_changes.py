@@ -105,14 +105,14 @@ async def test_a_runner_refuses_and_its_ranks_live() -> None:
         assert "Traceback" not in (run.path / "runner.log").read_text()
 
 
-def test_a_hundred_callers_at_once_are_all_heard(tmp_path: Path) -> None:
+def test_a_hundred_callers_at_once_are_all_heard(socket_folder: Path) -> None:
     """The kernel keeps them until they are accepted: nobody is sent away because others came first."""
-    server = control.listen(str(tmp_path / "s"))
+    server = control.listen(str(socket_folder / "s"))
     callers = [socket.socket(socket.AF_UNIX) for _ in range(100)]
     try:
         for caller in callers:
             caller.setblocking(False)
-            caller.connect(str(tmp_path / "s"))
+            caller.connect(str(socket_folder / "s"))
     finally:
         for one in (server, *callers):
             one.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,25 +21,19 @@ BRIDGE = str(Path(wire.__file__).with_name("bridge.py"))
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="dt-", dir="/tmp") as name:
-        yield Path(name)
-
-
-@pytest.fixture
-def agent(folder: Path) -> Iterator[socket.socket]:
+def agent(socket_folder: Path) -> Iterator[socket.socket]:
     """What listens where node 1's agent would."""
     with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(folder / f"{RUN8}n1.sock"))
+        server.bind(str(socket_folder / f"{RUN8}n1.sock"))
         server.listen(1)
         server.settimeout(HANG_S)
         yield server
 
 
-def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+def start(socket_folder: Path, *words: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-E", "-s", "-S", BRIDGE, *words],
-        env={"DISTUI_SOCKET_DIR": str(folder)},
+        env={"DISTUI_SOCKET_DIR": str(socket_folder)},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
@@ -51,8 +44,8 @@ def accepted(agent: socket.socket) -> socket.socket:
     return peer
 
 
-def test_bytes_go_both_ways_and_either_end_is_the_end(folder: Path, agent: socket.socket) -> None:
-    process = start(folder, RUN8, "1")
+def test_bytes_go_both_ways_and_either_end_is_the_end(socket_folder: Path, agent: socket.socket) -> None:
+    process = start(socket_folder, RUN8, "1")
     assert process.stdin is not None
     with accepted(agent) as peer:
         process.stdin.write(b"\x00ask\n")
@@ -62,7 +55,7 @@ def test_bytes_go_both_ways_and_either_end_is_the_end(folder: Path, agent: socke
     out, err = process.communicate(timeout=HANG_S)
     assert (process.returncode, out, err) == (0, b"DISTUI/1\nanswer\xff", b"")
 
-    process = start(folder, RUN8, "1")
+    process = start(socket_folder, RUN8, "1")
     assert process.stdin is not None
     with accepted(agent) as peer:
         process.stdin.write(b"last")
@@ -74,12 +67,12 @@ def test_bytes_go_both_ways_and_either_end_is_the_end(folder: Path, agent: socke
     assert process.returncode == 0
 
 
-def test_an_agent_that_is_about_to_start_is_waited_for(folder: Path) -> None:
-    process = start(folder, RUN8, "1", str(int(HANG_S)))
+def test_an_agent_that_is_about_to_start_is_waited_for(socket_folder: Path) -> None:
+    process = start(socket_folder, RUN8, "1", str(int(HANG_S)))
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.3)
     with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(folder / f"{RUN8}n1.sock"))
+        server.bind(str(socket_folder / f"{RUN8}n1.sock"))
         server.listen(1)
         server.settimeout(HANG_S)
         with accepted(server) as peer:
@@ -88,9 +81,9 @@ def test_an_agent_that_is_about_to_start_is_waited_for(folder: Path) -> None:
     assert (process.returncode, out, err) == (0, b"here", b"")
 
 
-def test_a_full_direction_does_not_hold_up_the_other(folder: Path, agent: socket.socket) -> None:
+def test_a_full_direction_does_not_hold_up_the_other(socket_folder: Path, agent: socket.socket) -> None:
     """Nobody reads what the agent sends; what the viewer sends still arrives."""
-    process = start(folder, RUN8, "1")
+    process = start(socket_folder, RUN8, "1")
     assert process.stdin is not None
     peer, _ = agent.accept()
     with peer:
@@ -116,9 +109,9 @@ def _flood(peer: socket.socket) -> None:
         return
 
 
-def test_what_is_refused_in_one_sentence(folder: Path, agent: socket.socket) -> None:
+def test_what_is_refused_in_one_sentence(socket_folder: Path, agent: socket.socket) -> None:
     def refused(*words: str) -> tuple[int, str]:
-        process = start(folder, *words)
+        process = start(socket_folder, *words)
         out, err = process.communicate(timeout=HANG_S)
         assert (out, err.count(b"\n")) == (b"", 1), err
         return process.returncode, err.decode()
@@ -129,9 +122,9 @@ def test_what_is_refused_in_one_sentence(folder: Path, agent: socket.socket) -> 
     code, said = refused(RUN8, "0")
     assert (code, said.startswith("distui: no agent answers on ")) == (4, True)
     with socket.socket(socket.AF_UNIX) as stale:  # which an agent left behind
-        stale.bind(str(folder / f"{RUN8}n0.sock"))
+        stale.bind(str(socket_folder / f"{RUN8}n0.sock"))
     code, said = refused(RUN8, "0")
     assert (code, said.startswith("distui: no agent answers on ")) == (4, True)
-    folder.chmod(0o777)  # others may write there
+    socket_folder.chmod(0o777)  # others may write there
     code, said = refused(RUN8, "1")
     assert (code, "its directory is not yours alone" in said) == (4, True)
