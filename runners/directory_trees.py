@@ -24,6 +24,13 @@ class MountedError(OSError):
     """Another file system, or a directory from elsewhere, is mounted in a tree."""
 
 
+class LeftError(OSError):
+    """Some files of a tree could not be removed, and all others were. `filename`: the first, as seen from the tree."""
+
+    count = 1
+    """How many could not."""
+
+
 class Tree(Struct, frozen=True):
     """What a tree has on disk."""
 
@@ -53,17 +60,17 @@ def _mount_of(folder: int) -> tuple[int, str]:
     return device, next((line for line in about.splitlines() if line.startswith("mnt_id:")), "")
 
 
-def _walk(folder: int, depth: int = 0) -> Iterator[tuple[int, list[os.DirEntry[str]]]]:
-    """An open directory and all below, the deepest first, each with its entries. Raises OSError."""
-    if depth > DEEPEST:
+def _walk(folder: int, names: tuple[str, ...] = ()) -> Iterator[tuple[int, str, list[os.DirEntry[str]]]]:
+    """An open directory and all below, the deepest first, each with its path and its entries. Raises OSError."""
+    if len(names) > DEEPEST:
         raise OSError(errno.ELOOP, f"more than {DEEPEST} directories within each other")
     with os.scandir(folder) as items:
         entries = list(items)
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
             with entered(entry.name, folder) as inner:
-                yield from _walk(inner, depth + 1)
-    yield folder, entries
+                yield from _walk(inner, (*names, entry.name))
+    yield folder, "/".join(names), entries
 
 
 @contextlib.contextmanager
@@ -81,7 +88,7 @@ def entered(name: str, parent: int) -> Iterator[int]:
 def measure(folder: int) -> Tree:
     """All of an open directory. Raises OSError where something of it cannot be read, or is mounted there."""
     size, changed = 0, 0.0
-    for directory, entries in _walk(folder):
+    for directory, _, entries in _walk(folder):
         infos = [os.fstat(directory)]
         infos += [
             entry.stat(follow_symlinks=False)
@@ -94,13 +101,23 @@ def measure(folder: int) -> Tree:
 
 
 def remove(name: str, parent: int) -> None:
-    """A directory within `parent`, and all in it; what is mounted there stays. Raises MountedError and OSError."""
+    """A directory within `parent`, and all in it that can be removed. Raises MountedError, LeftError and OSError."""
+    left: LeftError | None = None
     with entered(name, parent) as folder:
-        for directory, entries in _walk(folder):
+        for directory, path, entries in _walk(folder):
             for entry in entries:
                 take = os.rmdir if entry.is_dir(follow_symlinks=False) else os.unlink
-                with contextlib.suppress(FileNotFoundError):  # another process removes the same tree
+                try:
                     take(entry.name, dir_fd=directory)
+                except FileNotFoundError:
+                    continue  # another process removes the same tree
+                except OSError as error:
+                    if left is None:
+                        left = LeftError(error.errno, error.strerror, os.path.join(path, entry.name))
+                    elif error.errno != errno.ENOTEMPTY:  # of a folder with what is left
+                        left.count += 1
+    if left is not None:
+        raise left
     os.rmdir(name, dir_fd=parent)
 
 

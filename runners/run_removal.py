@@ -52,6 +52,13 @@ UNLOCKABLE = (
 )
 """Why no lock can be had of a run that may be removed nevertheless: a full disk is no reason to keep it."""
 
+REMOVABLE_BY = {
+    errno.EBUSY: "`umount` it",
+    errno.EPERM: "`chattr -i` it",
+    errno.EACCES: "`chmod u+w` its folder",
+}
+"""What to do about a file that cannot be removed, by the reason."""
+
 FAILED = (RunPhase.FAILED, RunPhase.LOST)
 
 
@@ -348,8 +355,20 @@ def _parent_of(path: Path) -> Iterator[int]:
         raise GoneError(f"{path} is gone already: somebody else removed it") from None
     except directory_trees.MountedError as error:
         raise RunError(str(error.strerror)) from None
+    except directory_trees.LeftError as error:
+        raise RunError(_left(path, error)) from None
     except OSError as error:
         raise RunError(f"cannot remove {path} ({error.strerror or error})") from None
+
+
+def _left(path: Path, error: directory_trees.LeftError) -> str:
+    """What is left of a directory, and what to do."""
+    others = f" and {plural(error.count - 1, 'other file')}" if error.count > 1 else ""
+    remedy = REMOVABLE_BY.get(error.errno or 0, "see to that")
+    return (
+        f"{path / str(error.filename)}{others} cannot be removed ({error.strerror}), and all else of its run was "
+        f"removed: {remedy}, and the next `distui rm` or `distui prune` removes the rest"
+    )
 
 
 @contextlib.contextmanager

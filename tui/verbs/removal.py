@@ -98,7 +98,7 @@ def _document(removal: Removal, folders: Sequence[Path], size: int) -> dict[str,
 def _remove(options: argparse.Namespace, chosen: Sequence[Removal]) -> int:
     if chosen and not _sure(options, chosen):
         return 1
-    removed, failed = list[dict[str, Any]](), list[str]()
+    said, removed, failed = run_removal.sweep(), list[dict[str, Any]](), list[str]()
     for removal in chosen:
         try:
             gone = run_removal.remove(removal.entry)
@@ -107,7 +107,6 @@ def _remove(options: argparse.Namespace, chosen: Sequence[Removal]) -> int:
             continue  # what was wanted
         except RunError as error:
             failed.append(str(error))
-    said = run_removal.sweep()
     freed = sum(each["bytes"] for each in removed)
     if options.json:
         sys.stdout.write(json.dumps({"removed": removed, "freed_bytes": freed, "failed": failed}) + "\n")
