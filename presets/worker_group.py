@@ -7,7 +7,6 @@ user's shell already holds under those names, the preset, the request. Then what
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -241,11 +240,6 @@ def _gpus(count: int) -> str:
     return "GPU" if count == 1 else "GPUs"
 
 
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?$")
-_ITEM = re.compile(r"[^,\[]*(?:\[[^\]]*\][^,\[]*)*")
-MOST_NODES = 1 << 16
-
-
 @dataclass(frozen=True, slots=True)
 class Seat:
     """One node's place among the nodes of a job."""
@@ -254,48 +248,27 @@ class Seat:
     """From 0; the head is 0."""
     addresses: tuple[str, ...]
     """Of every node, by number; the others reach it there."""
-    gpus: int | None
-    """GPUs that were given to the job on each node; None when nobody says."""
     source: str
-    """"SkyPilot", "PBS", "Slurm", "the environment" or "the launch"."""
+    """"SkyPilot" or "the launch"."""
 
 
-def seat(
-    env: Mapping[str, str],
-    nnodes: int,
-    nnodes_min: int | None = None,
-    *,
-    nodefile: str | None = None,
-    host: str = "",
-) -> Seat:
-    """This node's seat: SkyPilot's word first (its steps under Slurm are numbered from 0 each), then that of PBS, of
-    Slurm, then NODE_RANK and NODE_IPS.
-
-    Variables: docs of SkyPilot ("Distributed jobs"), qsub(1B), srun(1), and torchrun's own names. `nodefile` is the
-    text of the file that PBS_NODEFILE names, None where there is none that can be read; `host` is this node's name.
-    Raises PlanError when they do not say, contradict each other, or are not the plan's `nnodes`.
-    """
-    if "SKYPILOT_NODE_RANK" in env:
-        claimed = _skypilot(env)
-    elif "PBS_NODEFILE" in env:
-        claimed = _agreed(env, _pbs(env, nodefile, host))
-    elif "SLURM_NODEID" in env:
-        claimed = _agreed(env, _slurm(env))
-    elif "NODE_RANK" in env:
-        claimed = _plain(env)
-    elif nnodes == 1:
-        claimed = Seat(0, ("127.0.0.1",), None, "the launch")
-    else:
+def seat(env: Mapping[str, str], nnodes: int, nnodes_min: int | None = None) -> Seat:
+    """This node's seat by SkyPilot's variables. Raises PlanError when they do not say, or contradict the plan."""
+    if "SKYPILOT_NODE_RANK" not in env:
+        raise PlanError("Nothing says which node this is: SKYPILOT_NODE_RANK is unset")
+    addresses = tuple(env.get("SKYPILOT_NODE_IPS", "").split())
+    count = _number(env, "SKYPILOT_NUM_NODES")
+    if count is not None and count != len(addresses):
         raise PlanError(
-            "Nothing says which node this is: SKYPILOT_NODE_RANK, PBS_NODEFILE, SLURM_NODEID and NODE_RANK are all "
-            "unset"
+            f"SKYPILOT_NUM_NODES is {count}, and SKYPILOT_NODE_IPS names {len(addresses)} nodes: they disagree"
         )
-    return check_seat(claimed, nnodes, nnodes_min)
+    node = _number(env, "SKYPILOT_NODE_RANK")
+    return check_seat(Seat(node or 0, addresses, "SkyPilot"), nnodes, nnodes_min)
 
 
 def given_seat(node: int, addresses: Sequence[str], nnodes: int, nnodes_min: int | None = None) -> Seat:
     """The seat that the launch itself gave. Raises PlanError."""
-    return check_seat(Seat(node, tuple(addresses), None, "the launch"), nnodes, nnodes_min)
+    return check_seat(Seat(node, tuple(addresses), "the launch"), nnodes, nnodes_min)
 
 
 def check_seat(seat: Seat, nnodes: int, nnodes_min: int | None) -> Seat:
@@ -311,107 +284,6 @@ def check_seat(seat: Seat, nnodes: int, nnodes_min: int | None) -> Seat:
     return seat
 
 
-def _skypilot(env: Mapping[str, str]) -> Seat:
-    addresses = tuple(env.get("SKYPILOT_NODE_IPS", "").split())
-    count = _number(env, "SKYPILOT_NUM_NODES")
-    if count is not None and count != len(addresses):
-        raise PlanError(
-            f"SKYPILOT_NUM_NODES is {count}, and SKYPILOT_NODE_IPS names {len(addresses)} nodes: they disagree"
-        )
-    node = _number(env, "SKYPILOT_NODE_RANK")
-    return Seat(node or 0, addresses, _number(env, "SKYPILOT_NUM_GPUS_PER_NODE"), "SkyPilot")
-
-
-def _slurm(env: Mapping[str, str]) -> Seat:
-    names = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST", "")
-    addresses = tuple(expand_hosts(names))
-    count = _number(env, "SLURM_STEP_NUM_NODES")
-    if count is None:
-        count = _number(env, "SLURM_NNODES")
-    if count is not None and count != len(addresses):
-        raise PlanError(
-            f"Slurm says {count} nodes, and its list {names!r} has {len(addresses)}: they disagree"
-        )
-    return Seat(_number(env, "SLURM_NODEID") or 0, addresses, _number(env, "SLURM_GPUS_ON_NODE"), "Slurm")
-
-
-def _agreed(env: Mapping[str, str], seat: Seat) -> Seat:
-    """`seat`, where the plain variables and Slurm's say nothing else. Raises PlanError."""
-    others = [("NODE_RANK", "NNODES")]
-    if seat.source != "Slurm":
-        others.append(("SLURM_NODEID", "SLURM_NNODES"))
-    for rank, count in others:
-        node, nodes = _number(env, rank), _number(env, count)
-        if node is not None and node != seat.node:
-            raise PlanError(f"{seat.source} says node {seat.node}, and {rank} is {node}: they disagree")
-        if node is not None and nodes is not None and nodes != len(seat.addresses):
-            raise PlanError(
-                f"{seat.source} gives {len(seat.addresses)} nodes, and {count} is {nodes}: they disagree"
-            )
-    return seat
-
-
-PBS_RANKS = (
-    ("PALS_NODEID", ""),
-    ("PMI_RANK", "PMI_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PBS_NODENUM", ""),
-)
-"""Variables by which mpiexec and pbsdsh number what they start, and how many that are; with one process a node these
-are the nodes."""
-
-
-def _pbs(env: Mapping[str, str], nodefile: str | None, host: str) -> Seat:
-    """PBS names each node once a slot, the head first. Raises PlanError."""
-    if not env.get("PBS_JOBID"):
-        raise PlanError("PBS_NODEFILE is set, and PBS_JOBID is not: this is no job of PBS")
-    if nodefile is None:
-        raise PlanError(
-            f"PBS_NODEFILE is {env['PBS_NODEFILE']}, and there is no such file that can be read"
-        )
-    addresses = tuple(dict.fromkeys(nodefile.split()))
-    if not addresses:
-        raise PlanError(f"PBS_NODEFILE is {env['PBS_NODEFILE']}, which names no node")
-    numbers = _pbs_numbers(env, len(addresses))
-    short = [name.partition(".")[0] for name in addresses]
-    if host and short.count(host.partition(".")[0]) == 1:
-        numbers["the place of this host in PBS_NODEFILE"] = short.index(host.partition(".")[0])
-    if len(set(numbers.values())) > 1:
-        listed = ", ".join(f"{name} says node {number}" for name, number in numbers.items())
-        raise PlanError(f"{listed}: they disagree")
-    if not numbers and len(addresses) > 1:
-        names = ", ".join(name for name, _ in PBS_RANKS)
-        raise PlanError(
-            f"PBS gives {len(addresses)} nodes, and nothing says which one this is: {names} are all unset, and "
-            "PBS_NODEFILE does not name this host"
-        )
-    return Seat(next(iter(numbers.values()), 0), addresses, None, "PBS")
-
-
-def _pbs_numbers(env: Mapping[str, str], count: int) -> dict[str, int]:
-    """What the variables say. Raises PlanError where more than one process a node was started."""
-    numbers = {}
-    for name, size in PBS_RANKS:
-        number, of = _number(env, name), _number(env, size) if size else None
-        if number is None:
-            continue
-        if of is not None and of != count:
-            raise PlanError(
-                f"{size} is {of}, and PBS gives {count} nodes: start one process a node, as in mpiexec -n {count} "
-                "--ppn 1"
-            )
-        numbers[name] = number
-    return numbers
-
-
-def _plain(env: Mapping[str, str]) -> Seat:
-    addresses = tuple(env.get("NODE_IPS", "").replace(",", " ").split())
-    count = _number(env, "NNODES")
-    if count is not None and count != len(addresses):
-        raise PlanError(f"NNODES is {count}, and NODE_IPS names {len(addresses)} nodes: they disagree")
-    return Seat(_number(env, "NODE_RANK") or 0, addresses, None, "the environment")
-
-
 def _number(env: Mapping[str, str], name: str) -> int | None:
     """The number in a variable, None without one. Raises PlanError for anything else."""
     text = env.get(name, "").strip()
@@ -420,36 +292,6 @@ def _number(env: Mapping[str, str], name: str) -> int | None:
     if not text.isdecimal():
         raise PlanError(f"{name} is {text!r}, and must be a number")
     return int(text)
-
-
-def expand_hosts(names: str) -> list[str]:
-    """The names in one of Slurm's host lists: "gpu[01-03,7],login" → gpu01 gpu02 gpu03 gpu7 login.
-
-    Raises PlanError for what is no such list.
-    """
-    if names.count("[") != names.count("]"):
-        raise PlanError(f"{names!r} is no list of hosts as Slurm writes them")
-    hosts: list[str] = []
-    for item in filter(None, _ITEM.findall(names)):
-        hosts += _expand_item(item, names)
-    return hosts
-
-
-def _expand_item(item: str, names: str) -> list[str]:
-    before, bracket, rest = item.partition("[")
-    if not bracket:
-        return [before]
-    inside, _, after = rest.partition("]")
-    numbers: list[str] = []
-    for part in inside.split(","):
-        match = _RANGE.match(part)
-        if match is None:
-            raise PlanError(f"{names!r} is no list of hosts as Slurm writes them")
-        first, last = match[1], match[2] or match[1]
-        if int(last) - int(first) > MOST_NODES:
-            raise PlanError(f"{names!r} names more than {MOST_NODES} hosts")
-        numbers += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
-    return [before + number + tail for number in numbers for tail in _expand_item(after, names)]
 
 
 WATCHED: Mapping[str, str] = {

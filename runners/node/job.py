@@ -62,7 +62,7 @@ class Document(Struct, frozen=True):
     plan: dict[str, Any]
     """`render.plan_to_json` of the plan for all nodes, with placeholders, secrets masked."""
     addresses: tuple[str, ...] | None = None
-    """Of every node by number; None: whatever starts the job on the nodes knows them."""
+    """Of every node by number; None: SkyPilot knows them."""
 
     def whole(self) -> Plan:
         """The plan for all nodes, with the secret words that this process was given. Raises RunError."""
@@ -258,16 +258,14 @@ def job(run: str, node: int | None = None) -> int:
     """Run this node's part to its end; the job's exit code. Raises RunError.
 
     `node` is given where the launch itself numbered the nodes (the document holds their addresses then), else
-    whatever started the job says it.
+    SkyPilot says it.
     """
     ours = own_environment()
     doc = read_document(run)
     plan = doc.whole()
     try:
         if node is None:
-            seat = worker_group.seat(
-                os.environ, plan.nnodes, plan.nnodes_min, nodefile=nodefile(), host=platform.node()
-            )
+            seat = worker_group.seat(os.environ, plan.nnodes, plan.nnodes_min)
         else:
             seat = worker_group.given_seat(node, doc.addresses or (), plan.nnodes, plan.nnodes_min)
     except PlanError as error:
@@ -276,14 +274,6 @@ def job(run: str, node: int | None = None) -> int:
     keep_relay_key(entry)
     with job_lock(entry):
         return asyncio.run(NodeJob(entry, {**ours, **secrets_of(entry)}).run())
-
-
-def nodefile() -> str | None:
-    """The text of the file in which PBS names the nodes of its job; None without one that can be read."""
-    try:
-        return Path(os.environ["PBS_NODEFILE"]).read_text()
-    except (KeyError, OSError, UnicodeDecodeError):
-        return None
 
 
 class NodeJob:
