@@ -158,9 +158,6 @@ class Launcher:
     kind: Literal["torchrun", "accelerate", "deepspeed"] = "torchrun"
     """"torchrun": torch's own elastic launcher; "accelerate" and "deepspeed": `accelerate launch` and `deepspeed`,
     each run as it is, restarted by stop and start."""
-    rendezvous: Literal["c10d", "static", "standalone"] = "c10d"
-    """torchrun: "c10d" ranks may come and go; "static" a fixed head and numbered nodes; "standalone" one node,
-    a port chosen by torch."""
     grace_s: float = 30.0
     """Seconds between SIGTERM and SIGKILL when the ranks are stopped."""
     save_on: str = ""

@@ -99,8 +99,8 @@ class Place:
     """False when the caller looked for the script and did not find it."""
     script_source: str | bytes | None = None
     """Text (or raw bytes) of the script; None when it cannot be read."""
-    script_beside: Mapping[str, str | bytes] = field(default_factory=dict)
-    """Files beside the script that it imports: path from there → text."""
+    script_beside: Mapping[str, str | bytes | None] = field(default_factory=dict)
+    """Files beside the script that it imports: path from there → text; None: too large to be read."""
     script_config: str | bytes | None = None
     """The script's own configuration of DeepSpeed (`script_support.own_config`); None when it cannot be read."""
     user_env: Mapping[str, str] = field(default_factory=dict)
@@ -451,7 +451,6 @@ def _launch(preset: Preset, request: Request, place: Place, nproc: int, script: 
         command=(script, *request.args),
         module=request.module,
         no_python=request.no_python,
-        rendezvous=preset.launcher.rendezvous,
         extra=preset.launcher.args,
     )
 
@@ -588,15 +587,6 @@ def _torchrun(launch: torchrun.Launch) -> tuple[str, ...]:
     if refused:
         raise PlanError(
             f"launcher.args holds {refused}, which distui sets itself: take it out of the preset"
-        )
-    several = launch.nnodes > 1
-    if launch.rendezvous == "standalone" and several:
-        raise PlanError(
-            f"launcher.rendezvous standalone is for one node, not {launch.nnodes}: take c10d, or static"
-        )
-    if launch.rendezvous == "static" and launch.nnodes_min is not None:
-        raise PlanError(
-            "launcher.rendezvous static knows no elastic run: take c10d, or one number of nodes"
         )
     return torchrun.argv(launch)
 

@@ -227,18 +227,11 @@ def ports(plan: Plan) -> str:
         return (
             "none of distui's; torch's own for the ranks, on this machine's loopback (see docs/security.md)"
         )
+    endpoint = plan.argv[plan.argv.index("--rdzv-endpoint") + 1]
     return (
-        f"{_endpoint(plan)} on the first node: the rendezvous, for holders of the run's key; torch's own for the ranks, "
+        f"{endpoint} on the first node: the rendezvous, for holders of the run's key; torch's own for the ranks, "
         "unauthenticated, on every node (see docs/security.md)"
     )
-
-
-def _endpoint(plan: Plan) -> str:
-    """HOST:PORT of the rendezvous."""
-    words = dict(zip(plan.argv, plan.argv[1:], strict=False))
-    if "--rdzv-endpoint" in words:
-        return words["--rdzv-endpoint"]
-    return torchrun.endpoint(words.get("--master-addr", torchrun.HEAD), int(words.get("--master-port", 0)))
 
 
 PORTS = range(20000, 30000)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 MODULE = "torch.distributed.run"
 """What `python -m` executes."""
@@ -16,9 +15,9 @@ MAX_RESTARTS = 100
 """More than any policy asks for: whether to restart is distui's decision, the launcher must only not
 give up before it."""
 
-HEAD, LOCAL, IS_HEAD, NODE = "{head}", "{local}", "{is_head}", "{node}"
+HEAD, LOCAL, IS_HEAD = "{head}", "{local}", "{is_head}"
 """What stands in the plan for several nodes where each node has its own: address of the head, address of
-this node, 1 on the head and 0 elsewhere, number of the node."""
+this node, 1 on the head and 0 elsewhere."""
 
 VALUES = frozenset({
     "nnodes", "nproc-per-node", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "max-restarts",
@@ -73,8 +72,6 @@ class Launch:
     """Address of this node; "" means `host`."""
     module: bool = False
     no_python: bool = False
-    rendezvous: Literal["c10d", "static", "standalone"] = "c10d"
-    """How the nodes meet: see model.Launcher."""
     extra: tuple[str, ...] = ()
 
 
@@ -103,19 +100,10 @@ def argv(launch: Launch) -> tuple[str, ...]:
 
 
 def _rendezvous(launch: Launch, several: bool) -> dict[str, str]:
-    """Options of the rendezvous; "" for one without a value. For c10d who is the head is said: torch guesses that.
+    """Options of the rendezvous; "" for one without a value. Who is the head is said: torch guesses that.
 
     torch's own launcher understands them; distui's runner meets in a way of its own (runners/inrank/rendezvous.py).
     """
-    if launch.rendezvous == "static":
-        return {
-            "--rdzv-backend": "static",
-            "--rdzv-id": launch.run,
-            "--rdzv-conf": "timeout=600",
-            "--node-rank": NODE if several else "0",
-            "--master-addr": HEAD if several else launch.host,
-            "--master-port": str(launch.port),
-        }
     if not several:
         return {"--standalone": "", "--rdzv-id": launch.run}
     return {
@@ -132,8 +120,6 @@ def placed(arguments: Sequence[str], head: str, local: str, node: int) -> tuple[
     for option, placeholder, value in (
         ("--rdzv-endpoint", HEAD, f"[{head}]" if ":" in head else head),
         ("--rdzv-conf", IS_HEAD, str(int(node == 0))),
-        ("--node-rank", NODE, str(node)),
-        ("--master-addr", HEAD, head),
         ("--local-addr", LOCAL, local),
     ):
         # Ours come before whatever the user wrote, and --local-addr after all the others here.
