@@ -1,4 +1,4 @@
-"""All calls into SkyPilot's SDK: what it offers, clusters, their jobs, managed jobs; and the process that makes them."""
+"""All calls into SkyPilot's SDK: candidates, clusters, their jobs, managed jobs; and the process that makes them."""
 
 from __future__ import annotations
 
@@ -30,44 +30,6 @@ def version(call: SkyCall) -> dict[str, Any]:
             release = ""
     numbers = tuple(int(part) for part in release.split(".")[:2] if part.isdigit())
     return {"version": release, "python": sys.executable, "supported": numbers == SUPPORTED}
-
-
-def enabled(call: SkyCall) -> list[str]:
-    """Infrastructures that SkyPilot may use, as it writes them: "aws", "slurm/lab"."""
-    import sky
-    from sky.client import sdk
-
-    return [str(infra) for infra in sky.get(sdk.enabled_clouds(expand=True))]
-
-
-def check(call: SkyCall, infra: list[str] | None = None) -> dict[str, Any]:
-    """`sky check`: what is enabled; its text is reported as it comes."""
-    import sky
-    from sky.client import sdk
-
-    request = sdk.check(tuple(infra) if infra else None, verbose=False)
-    call.began(request)
-    answer = sky.stream_and_get(request, output_stream=LineStream(call))
-    return {"enabled": {str(name): list(map(str, clouds)) for name, clouds in (answer or {}).items()}}
-
-
-def accelerators(call: SkyCall, name: str | None = None) -> dict[str, list[int]]:
-    """Names of accelerators on the enabled infrastructures and how many of each a node can have."""
-    import sky
-    from sky.client import sdk
-
-    by_gpu: dict[str, set[int]] = {}
-    places = enabled(call)
-    if any(place.startswith("slurm") for place in places):
-        for place in sky.get(sdk.realtime_slurm_gpu_availability(name_filter=name)):
-            for gpu, counts, *_ in place[1] or ():
-                by_gpu.setdefault(str(gpu), set()).update(int(count) for count in counts)
-    clouds = sorted({place.partition("/")[0].lower() for place in places} - {"slurm"})
-    if clouds:
-        counts = sky.get(sdk.list_accelerator_counts(name_filter=name, clouds=clouds))
-        for gpu, numbers in (counts or {}).items():
-            by_gpu.setdefault(str(gpu), set()).update(int(count) for count in numbers if count >= 1)
-    return {gpu: sorted(numbers) for gpu, numbers in sorted(by_gpu.items())}
 
 
 def candidates(call: SkyCall, config: dict[str, Any]) -> dict[str, str]:
@@ -135,15 +97,12 @@ def describe(call: SkyCall, cluster: str, refresh: bool = False) -> dict[str, An
     return {
         "state": record["status"].value,
         "nodes": record.get("nodes") or getattr(handle, "launched_nodes", None),
-        "hosts": [name for name in str(record.get("node_names") or "").split(",") if name],
         "resources": str(record.get("resources_str") or ""),
         "infra": str(launched.infra.to_str() or "") if launched is not None else "",
         "since": record["launched_at"],
         "autostop_min": minutes if isinstance(minutes, int) and minutes >= 0 else None,
-        "down": bool(record["to_down"]),
         "ours": record["user_hash"] == common_utils.get_user_hash(),
         "user": record["user_name"],
-        "event": str(record.get("last_event") or ""),
         "managed": bool(record.get("is_managed")),
     }
 
@@ -185,16 +144,7 @@ def jobs(call: SkyCall, cluster: str) -> list[dict[str, Any]]:
     """The cluster's queue, newest first."""
     import sky
 
-    return [
-        {
-            "job": record["job_id"],
-            "name": record["job_name"],
-            "state": record["status"].value,
-            "began": record["start_at"],
-            "ended": record["end_at"],
-        }
-        for record in sky.get(sky.queue(cluster))
-    ]
+    return [{"job": record["job_id"], "name": record["job_name"]} for record in sky.get(sky.queue(cluster))]
 
 
 def job_state(call: SkyCall, cluster: str, job: int) -> str | None:
@@ -206,19 +156,12 @@ def job_state(call: SkyCall, cluster: str, job: int) -> str | None:
     return None if state is None else str(state.value)
 
 
-def tail(call: SkyCall, cluster: str, job: int | None = None) -> int:
+def tail(call: SkyCall, cluster: str, job: int) -> int:
     """Report what a job of the cluster prints, until it ends or the call is cancelled."""
     import sky
 
     call.pass_on(sky.tail_logs(cluster, job, follow=True, preload_content=False))
     return 0
-
-
-def provision_log(call: SkyCall, cluster: str, lines: int = 50) -> int:
-    """Report the end of the log of the cluster's provisioning."""
-    from sky.client import sdk
-
-    return int(sdk.tail_provision_logs(cluster, follow=False, tail=lines, output_stream=LineStream(call)))
 
 
 def cancel(call: SkyCall, cluster: str, job: int) -> bool:
@@ -261,30 +204,21 @@ def managed_launch(call: SkyCall, config: dict[str, Any], name: str) -> dict[str
 
     request = jobs.launch(sky.Task.from_yaml_config(config), name=name)
     call.began(request)
-    return managed_follow(call, request)
-
-
-def managed_follow(call: SkyCall, request: str) -> dict[str, Any]:
-    """Wait until the API server has submitted it."""
-    import sky
-
-    call.request = str(request)
     # The handle is never printed: that raises.
     numbers, _ = sky.stream_and_get(request, output_stream=LineStream(call))
     return {"job": (numbers or [None])[0]}
 
 
-def managed_jobs(call: SkyCall, job: int | None = None) -> list[dict[str, Any]]:
-    """Where managed jobs stand, or one of them."""
+def managed_jobs(call: SkyCall, job: int) -> list[dict[str, Any]]:
+    """The state of a managed job; [] while SkyPilot does not list it."""
     import sky
     from sky import jobs
 
-    answer = sky.get(jobs.queue_v2(refresh=False, job_ids=None if job is None else [job], fields=FIELDS))
+    answer = sky.get(jobs.queue_v2(refresh=False, job_ids=[job], fields=FIELDS))
     records = answer[0] if isinstance(answer, tuple) else answer
     return [
         {
             "job": record["job_id"],
-            "name": record["job_name"],
             "state": record["status"].value,
             "recoveries": record["recovery_count"],
             "why": record.get("failure_reason"),
@@ -317,9 +251,8 @@ def managed_tail(call: SkyCall, job: int) -> int:
 VERBS = {
     verb.__name__: verb
     for verb in (
-        version, enabled, check, accelerators, candidates, launch, follow, describe, reach, jobs, job_state,
-        tail, provision_log, cancel, autostop, down, cost, managed_launch, managed_follow, managed_jobs, managed_cancel,
-        managed_tail,
+        version, candidates, launch, follow, describe, reach, jobs, job_state,
+        tail, cancel, autostop, down, cost, managed_launch, managed_jobs, managed_cancel, managed_tail,
     )
 }  # fmt: skip
 """By the names of their functions."""
