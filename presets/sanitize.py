@@ -41,7 +41,8 @@ _PERIOD = re.compile(r"(?<=[^\s./~])\.\Z")  # neither of "…" in dots nor of a 
 _CSI = r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
 _STRING = r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x90\x98\x9c-\x9f]*(?:\x07|\x1b\\|\x9c)"
 _OTHER = r"\x1b[ -/]*[0-~]?"  # also the introducer of a string that never ends: its text stays visible
-_ESCAPE = re.compile(f"{_CSI}|{_STRING}|{_OTHER}")
+ESCAPE = re.compile(f"{_CSI}|{_STRING}|{_OTHER}")
+"""An escape sequence, or what is there of it."""
 # NUL and its kin get a picture; what would turn, hide or break a line gets the replacement character.
 _PICTURES: dict[int, str | None] = {code: chr(0x2400 + code) for code in range(0x20)}
 _PICTURES |= {0x08: None, 0x0B: " ", 0x0C: " ", 0x7F: "\u2421"}
@@ -63,7 +64,7 @@ def clean_line(raw: bytes, width: int = WIDTH, length: int | None = None) -> str
     """
     shown, cut = _last_state(raw.rstrip(b"\r\n"), width)
     if not (shown.isascii() and shown.isprintable()):
-        shown = _ESCAPE.sub("", shown).expandtabs(TAB).translate(_PICTURES)
+        shown = ESCAPE.sub("", shown).expandtabs(TAB).translate(_PICTURES)
     whole = len(raw) if length is None else length
     if cut or len(shown) > width or whole > len(raw):
         return f"{shown[:width]}… ({whole:,} bytes)"
@@ -128,7 +129,7 @@ def _last_state(raw: bytes, width: int) -> tuple[str, bool]:
     for _ in range(8):
         head, bar, part = raw.rpartition(b"\r")
         text = part[:enough].decode("utf-8", "replace")
-        if not bar or _ESCAPE.sub("", text).strip():
+        if not bar or ESCAPE.sub("", text).strip():
             return text, len(part) > enough
         raw = head
     return raw[:enough].decode("utf-8", "replace").replace("\r", " "), len(raw) > enough

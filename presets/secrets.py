@@ -1,6 +1,6 @@
 """What is a secret, by its name, its shape or its place in a text, and how it is shown. Pure.
 
-Python 3.9 and the standard library alone: runners/inrank loads this file by its path. Shapes of values are those of
+Python 3.9 and the standard library alone: runners/inrank loads this file. Shapes of values are those of
 detect-secrets 1.5 (Apache-2.0), and of the services that trainings use.
 """
 
@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
+from itertools import accumulate
 from typing import Any
+
+from .sanitize import ESCAPE
 
 MASK = "***"
 """Stands in place of a secret value."""
@@ -391,9 +395,31 @@ def _connections(text: str, hide: Hide) -> str:
     return _CONNECTION.sub(masked, text) if ";" in text else text
 
 
-def mask_text(text: str, hide: Hide = _hidden) -> str:
-    """A text of any kind as it may be shown: secrets by the names before them, by their shapes, in URLs and headers."""
+_UNSEEN = re.compile(rf"{ESCAPE.pattern}|\x08")
+"""What no terminal shows, and no cleaned text has."""
 
+
+def mask_text(text: str, hide: Hide = _hidden) -> str:
+    """A text of any kind as it may be shown: secrets by the names before them, by their shapes, in URLs and headers.
+
+    Lines whose escape sequences, such as colours, would hide a secret lose them.
+    """
+    return _mask_by_rules(_without_hiding_codes(text) if _UNSEEN.search(text) else text, hide)
+
+
+def _without_hiding_codes(text: str) -> str:
+    seen = _UNSEEN.sub("", text)
+    if _codes_hide_nothing(text, seen):
+        return text
+    by_line = "\n".join(map(_without_hiding_codes, text.split("\n"))) if "\n" in text else seen
+    return by_line if _codes_hide_nothing(by_line, seen) else seen  # a key may have several lines
+
+
+def _codes_hide_nothing(text: str, seen: str) -> bool:
+    return _UNSEEN.sub("", _mask_by_rules(text)) == _mask_by_rules(seen)
+
+
+def _mask_by_rules(text: str, hide: Hide = _hidden) -> str:
     def query(match: re.Match[str]) -> str:
         secret = is_secret(match[2]) or match[2].lower() in _SIGNED
         return (
@@ -504,8 +530,14 @@ def mask_value(value: Any, hide: Hide = _hidden) -> Any:
             return mask_words(value, hide)
         return [mask_value(part, hide) for part in value]
     if isinstance(value, Mapping):
-        return {key: _masked_member(str(key), part, hide) for key, part in value.items()}
+        return {_shown_key(key): _masked_member(str(key), part, hide) for key, part in value.items()}
     return value
+
+
+@lru_cache(4096)
+def _shown_key(key: Any) -> Any:
+    """The name of a field, which may be a text of a script."""
+    return mask_text(key) if isinstance(key, str) else key
 
 
 def _masked_member(key: str, value: Any, hide: Hide, check: Check = _any) -> Any:
@@ -525,22 +557,9 @@ SHORTEST = 6
 """Characters of a value that is looked for everywhere: a shorter one would be found in innocent words."""
 
 
-def _encodings(form: str) -> set[bytes]:
-    """A value whose bytes need not be UTF-8: as they are, as in JSON strings, and with U+FFFD, as in kept texts."""
-    raw = form.encode("utf-8", "surrogateescape")
-    return {raw, form.encode("utf-8", "replace"), raw.decode("utf-8", "replace").encode()}
-
-
-_CODES = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
-
-
-def _without_hiding_codes(line: bytes) -> bytes:
-    """The line; without its codes of colour where they would hide a secret from the rules."""
-    plain = _CODES.sub(b"", line)
-    masked_without = mask_text(plain.decode("latin-1")).encode("latin-1")
-    masked_with = mask_text(line.decode("latin-1")).encode("latin-1")
-    codes_hide_nothing = _CODES.sub(b"", masked_with) == masked_without
-    return line if codes_hide_nothing else plain
+_GAP = re.compile(rf"{ESCAPE.pattern}|[\x08\r]|\n[ \t]*|\\(?:u001[bB]|x1[bB]|033|e)\[[0-9;]*m")
+"""What may be between two characters of a value that a program prints: colours, also as JSON and Python write them,
+a line that is drawn again, a wrapped line."""
 
 
 class Masker:
@@ -550,26 +569,41 @@ class Masker:
         """`secrets`: values that are masked wherever they stand."""
         self.count = 0
         forms = {form for value in secrets if _tells(value) for form in _forms(value)}
-        ordered = sorted({encoded for form in forms for encoded in _encodings(form)}, key=len, reverse=True)
-        self._values = re.compile(b"|".join(map(re.escape, ordered))) if ordered else None
+        longest_first = sorted(forms, key=len, reverse=True)
+        self._values = re.compile("|".join(map(re.escape, longest_first))) if forms else None
 
     def _hide(self, value: str) -> str:
         self.count += 1
         return MASK
 
     def text(self, data: bytes) -> bytes:
-        """A text of any kind and encoding. A line whose codes of colour stand inside a secret loses them."""
-        if b"\x1b" in data:
-            data = b"".join(map(_without_hiding_codes, data.splitlines(keepends=True)))
-        # Latin-1 keeps every byte; the rules are about ASCII.
-        return mask_text(self._without_values(data).decode("latin-1"), self._hide).encode("latin-1")
+        """A text of any kind and encoding."""
+        text = self._without_values(data.decode("utf-8", "surrogateescape"))
+        return mask_text(text, self._hide).encode("utf-8", "surrogateescape")
 
-    def _without_values(self, data: bytes) -> bytes:
+    def _without_values(self, text: str) -> str:
         if self._values is None:
-            return data
-        data, number = self._values.subn(MASK.encode(), data)
+            return text
+        text, number = self._values.subn(MASK, text)
         self.count += number
-        return data
+        return self._without_split_values(text, self._values)
+
+    def _without_split_values(self, text: str, values: re.Pattern[str]) -> str:
+        """Mask the values that have gaps inside. The gaps stay: colours end, and lines keep their numbers."""
+        found = list(values.finditer(_GAP.sub("", text)))
+        if not found:
+            return text
+        gaps = [(match.start(), match[0]) for match in _GAP.finditer(text)]
+        lengths = [0, *accumulate(len(gap) for _, gap in gaps)]
+        places = [start - lengths[number] for number, (start, _) in enumerate(gaps)]
+        shown, at = [], 0
+        for match in found:
+            first, last = bisect_right(places, match.start()), bisect_right(places, match.end() - 1)
+            shown += [text[at : match.start() + lengths[first]], MASK]
+            shown += [gap for _, gap in gaps[first:last]]
+            at = match.end() + lengths[last]
+        self.count += len(found)
+        return "".join([*shown, text[at:]])
 
     def value(self, value: Any) -> Any:
         """A JSON value: texts in it, command lines in lists, and whole texts whose name is that of a secret."""
@@ -577,11 +611,11 @@ class Masker:
 
     def _plain(self, value: Any) -> Any:
         if isinstance(value, str):
-            return self._without_values(value.encode("utf-8", "replace")).decode("utf-8", "replace")
-        if isinstance(value, list):
+            return self._without_values(value)
+        if isinstance(value, (list, tuple)):
             return [self._plain(part) for part in value]
         if isinstance(value, dict):
-            return {key: self._plain(part) for key, part in value.items()}
+            return {self._plain(key): self._plain(part) for key, part in value.items()}
         return value
 
     def document(self, data: bytes) -> bytes:
@@ -608,8 +642,10 @@ def _tells(value: str) -> bool:
 
 
 def _forms(value: str) -> set[str]:
-    """The value as it stands in a text and in JSON."""
-    return {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
+    """The value as it stands in a text, in JSON, and wrapped; bytes that are no UTF-8 also as kept texts have them."""
+    kept = value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    forms = {kept, value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
+    return forms | {seen for form in forms if len(seen := _GAP.sub("", form)) >= SHORTEST}
 
 
 def secrets_in(env: Mapping[str, str]) -> set[str]:

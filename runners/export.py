@@ -238,13 +238,11 @@ class BundleWriter:
 
 def is_bundle(path: Path) -> bool:
     """Whether a file begins as a bundle does; a pipe is none, for what was read of it is gone."""
-    if not os.path.isfile(path):  # also of a name too long for a file
-        return False
     try:
-        with path.open("rb") as file, gzip.GzipFile(fileobj=file) as packed:
+        with file_io.opened(path) as file, gzip.GzipFile(fileobj=file) as packed:
             head = packed.read(BLOCK)
         return _header(head, path) is not None
-    except (OSError, EOFError, zlib.error, RunError):
+    except (file_io.FileError, OSError, EOFError, ValueError, zlib.error, RunError):
         return False
 
 
@@ -499,9 +497,10 @@ class Gathering:
         self._traces()
         self._diagnosis()
         record, state = self._entry.record, self._state
+        missing = [self._masker.value(text) for text in self.missing]
         manifest = Manifest(
             FORMAT, version("distui"), clock.now(), record.run, record.name, str(state.phase),
-            not state.phase.ended, list(self._writer.files), self.missing, self._masker.count,
+            not state.phase.ended, list(self._writer.files), missing, self._masker.count,
         )  # fmt: skip
         self._writer.finish(manifest)
         return manifest

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import importlib.util
+import importlib
 import json
 import os
 import select
 import socket
 import stat
 import struct
+import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
@@ -241,18 +243,12 @@ RESERVE_BYTES = 1 << 16
 
 
 def masked(text: str) -> str:
-    """A text without secrets: what torchrun refuses quotes arguments. By distui's own rules, loaded by their path."""
-    here = os.path.abspath(__file__)
-    for _ in range(3):
-        here = os.path.dirname(here)
-    spec = importlib.util.spec_from_file_location(
-        "distui_secrets", os.path.join(here, "presets", "secrets.py")
-    )
-    if spec is None or spec.loader is None:
-        return text
-    rules = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(rules)
-    return str(rules.mask_text(text))
+    """A text without secrets: what torchrun refuses quotes arguments. By distui's own rules, loaded by their folder."""
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    package = types.ModuleType("distui_presets")
+    package.__path__ = [os.path.join(root, "presets")]
+    sys.modules.setdefault(package.__name__, package)
+    return str(importlib.import_module("distui_presets.secrets").mask_text(text))
 
 
 class Reporter:

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import stat
 import sys
 import tarfile
@@ -15,9 +16,11 @@ from pathlib import Path
 import pytest
 
 from distui.presets.secrets import MASK
+from distui.runners.export import WINDOW
+from distui.runners.model import Outcome
 
 from .runs import EXAMPLES, Run, World, contents, kill, until
-from .written import without_agent
+from .written import Attempt, without_agent, write
 
 SHOWS = """
 import json, os, sys, time
@@ -148,6 +151,33 @@ def test_no_secret_of_a_training_is_in_its_files_or_its_bundle(world: World) -> 
             assert secret.encode() not in written
         (world.work / "enough").touch()
         assert run.wait() == 0
+
+
+def test_a_known_value_is_in_no_bundle_however_it_was_printed(world: World) -> None:
+    """With colours, drawn again, wrapped, across two windows in which a log is read."""
+    before = "".join(f"line {number} {'x' * 90}\n" for number in range(2 * WINDOW // 100))
+    out = before[: WINDOW - 9] + "\nsec sword" + "fish42 of a window\n" + before[WINDOW:]
+    err = (
+        "\x1b[31msword\x1b[1mfish42\x1b[0m\n10%|# |swordfish42\rsword\rfish42\r\nit is sword\n    fish42\n"
+    )
+    last = "RuntimeError: no user sword\x1b[1mfish42"
+    attempt = Attempt(Outcome.FAILED, out, f"{err}{last}\n", text=f"rank 0 raised {last}")
+    run = write(world, "exec", "--name", "printed", "--restarts", "0", "--", "false", attempts=[attempt])
+    (run.path / "agent.log").write_text("distui: cannot read sword\x1b[1mfish42\n")
+    run.distui("export", "out.tar.gz", env={"DB_PASSWORD": "swordfish42"}).fine()
+    with tarfile.open(world.work / "out.tar.gz") as tar:
+        packed = {
+            member.name.partition("/")[2]: tar.extractfile(member).read()  # type: ignore[union-attr]
+            for member in tar
+            if member.isfile()
+        }
+    assert packed["node-0/attempt-001/rank-0.err"] == (
+        b"\x1b[31m***\x1b[1m\x1b[0m\n10%|# |***\r***\r\r\nit is ***\n    \nRuntimeError: no user ***\x1b[1m\n"
+    )
+    assert b"\nsec *** of a window\n" in packed["node-0/attempt-001/rank-0.out"]
+    for name, data in packed.items():
+        seen = re.sub(rb"\x1b\[[0-9;]*m|\\u001b\[1m|\r", b"", data)
+        assert b"swordfish42" not in seen, name
 
 
 @pytest.fixture

@@ -85,6 +85,8 @@ async def test_lines_are_cut_and_hold_neither_secrets_nor_codes(logs: Logs) -> N
     first, second = (await logs.of(0))[0]
     assert first == "ERROR HF_TOKEN=*** was refused"
     assert len(second) == CHARACTERS
+    logs.write(1, "ERROR HF_TO\x1b[1mKEN\x1b[0m=hf_" + "a1" * 20 + "\n")
+    assert await logs.of(1) == {1: ["ERROR HF_TOKEN=***"]}
 
 
 async def test_a_log_that_did_not_grow_is_not_read_again(

@@ -40,21 +40,14 @@ def safe(value: Any, masker: Masker) -> Any:
     JSON lacks become null.
     """
     if isinstance(value, str):
-        return _safe_text(value, masker)
+        return clean_whole(masker.value(value))
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, list):
         return [safe(item, masker) for item in value]
     if isinstance(value, Mapping):
-        return {_safe_text(str(key), masker): safe(item, masker) for key, item in value.items()}
+        return {safe(str(key), masker): safe(item, masker) for key, item in value.items()}
     return value
-
-
-def _safe_text(text: str, masker: Masker) -> str:
-    """Masked also where an escape sequence, a colour for one, stood inside a secret."""
-    masked: str = masker.value(text)
-    clean = clean_whole(masked)
-    return clean if clean == masked else str(masker.value(clean))
 
 
 def size(value: Any) -> int:

@@ -224,9 +224,9 @@ class Verbs:
         except NoSuchRunError as error:
             if os.path.isfile(run):
                 return RunWord(os.path.abspath(run), None)
-            raise Refused(safe(str(error), Masker()), error.code) from None
+            raise Refused(_shown(str(error)), error.code) from None
         except RunError as error:
-            raise Refused(safe(str(error), Masker()), error.code) from None
+            raise Refused(_shown(str(error)), error.code) from None
         return RunWord(entry.record.run, entry)
 
     async def _run(
@@ -284,10 +284,15 @@ def _json_of(ended: VerbEnd, printed: bytes, verb: str) -> Any:
         ) from None
 
 
+def _shown(sentence: str) -> str:
+    """A sentence that is not about a run."""
+    return str(safe(sentence, Masker(secrets_in(os.environ))))
+
+
 def _failed(ended: VerbEnd, verb: str) -> Refused:
     sentence = "\n".join(ended.sentences) or f"`distui {verb}` ended with exit code {ended.code}"
     meaning = MEANINGS.get(ended.code or 0)
-    text = safe(sentence, Masker(secrets_in(os.environ)))
+    text = _shown(sentence)
     return Refused(f"{text} ({meaning})" if meaning else text, ended.code)
 
 
