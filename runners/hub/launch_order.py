@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from ...presets import skypilot
 from ...presets.sanitize import clean_lines
-from ...presets.secrets import mask_text
+from ...presets.secrets import Masker, secrets_in
 from .. import clock, file_io
 from ..errors import RunError
 from ..file_io import opener
@@ -157,6 +157,24 @@ class Stages:
         yield StageChanged(self.at or Stage.PROVISION, "failed", text)
 
 
+class LaunchLog:
+    """The file of SkyPilot's text, as it may be shown."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._path = run_dir / LOG_FILE
+        self._masker = Masker(secrets_in(os.environ))
+        self._rest = ""
+
+    def add(self, text: str) -> list[str]:
+        """Take a piece, which may end anywhere, and write the lines that are whole with it. Return these."""
+        *whole, self._rest = (self._rest + text).split("\n")
+        whole_text = "".join(f"{line}\n" for line in whole)
+        lines = clean_lines(self._masker.text(whole_text.encode("utf-8", "replace")))
+        with open(self._path, "a", encoding="utf-8", opener=opener) as file:
+            file.writelines(f"{line}\n" for line in lines)
+        return lines
+
+
 class LaunchReport:
     """Of one launch."""
 
@@ -164,7 +182,7 @@ class LaunchReport:
         self._run = run
         self._stages = Stages()
         self._since = clock.monotonic()
-        self._rest = ""
+        self._log = LaunchLog(run.run_dir)
         self._why = ""
         self.provisioned = asyncio.Event()
         """Set when the nodes are there."""
@@ -188,11 +206,7 @@ class LaunchReport:
 
     def hear(self, text: str) -> None:
         """A piece of SkyPilot's text."""
-        *whole, self._rest = (self._rest + text).split("\n")
-        lines = clean_lines(mask_text("".join(f"{line}\n" for line in whole)).encode("utf-8", "replace"))
-        with open(self._run.run_dir / LOG_FILE, "a", encoding="utf-8", opener=opener) as file:
-            file.writelines(f"{line}\n" for line in lines)
-        for line in lines:
+        for line in self._log.add(text):
             self._emit(self._stages.line(line))
         if self._stages.started:
             self.started.set()

@@ -11,11 +11,8 @@ from typing import Any
 import msgspec
 
 from ...presets.finding import Finding
-from ...presets.sanitize import clean_lines
-from ...presets.secrets import mask_text
 from .. import clock, run_directories
 from ..errors import RunError
-from ..file_io import opener
 from ..formatting import plural
 from ..journal import Journal
 from ..model import (
@@ -34,8 +31,8 @@ from ..model import (
 )
 from ..parts import in_background
 from . import launch_order
-from .launch_order import LaunchProgress, SkyRequest
-from .merged_run import CANCEL, CANCEL_SECONDS, LOG_FILE, Cloud, CloudError, MergedRun
+from .launch_order import LaunchLog, LaunchProgress, SkyRequest
+from .merged_run import CANCEL, CANCEL_SECONDS, Cloud, CloudError, MergedRun
 from .sky_process import Sky, SkyError
 
 POLL_SECONDS = 10.0
@@ -317,6 +314,7 @@ class ManagedJob:
         self._run, self._order, self._sky = run, ordered, sky
         self._done = launch_order.progress(run.run_dir)
         self._poll_s, self._poll_now = JOB_POLL_SECONDS, asyncio.Event()
+        self._log = LaunchLog(run.run_dir)
         self._heard = False
         """Whether the job has printed anything."""
 
@@ -363,7 +361,9 @@ class ManagedJob:
         self._run.emit(StageChanged(Stage.PROVISION, "begun", "submitting a managed job"))
         launch_order.load_cargo(self._order, self._run.run_dir)
         task = launch_order.task(self._order)
-        answer = await self._sky.call("managed_launch", self._log, config=task, name=self._order.cluster)
+        answer = await self._sky.call(
+            "managed_launch", self._log.add, config=task, name=self._order.cluster
+        )
         if answer["job"] is None:
             raise CloudError("SkyPilot submitted no job: see launch.log")
         self._done = LaunchProgress(job=int(answer["job"]))
@@ -403,11 +403,7 @@ class ManagedJob:
 
     def _hear(self, text: str) -> None:
         self._heard = True
-        self._log(text)
-
-    def _log(self, text: str) -> None:
-        with open(self._run.run_dir / LOG_FILE, "a", encoding="utf-8", opener=opener) as file:
-            file.writelines(f"{line}\n" for line in clean_lines(mask_text(text).encode("utf-8", "replace")))
+        self._log.add(text)
 
 
 class ManagedCloud(Cloud):

@@ -107,7 +107,7 @@ MOST_LINE = 16 << 20
 """Bytes of an answer; lists of accelerators are long."""
 CLOSE_SECONDS = 3.0
 
-Sink = Callable[[str], None]
+Sink = Callable[[str], object]
 
 
 class SkyError(CloudError):

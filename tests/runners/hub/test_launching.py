@@ -463,6 +463,25 @@ async def test_a_managed_job_ends_as_skypilot_says(scene: Scene, last: str, phas
     assert "loss 1.5" in scene.log
 
 
+async def test_text_that_comes_in_pieces_is_whole_lines_without_secrets(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SkyPilot prints a line in several pieces, and the hub has the secrets of the job."""
+    monkeypatch.setenv("JOB_PASSWORD", "swordfish42")
+    pieces = [
+        "login of sword",
+        "\x1b[1mfish",
+        "42 with hf_abcdef",
+        "ghijklmnopqrst\x1b[0m",
+        "\n",
+        "loss ",
+        "1.5\n",
+    ]
+    managed(scene, "RUNNING", "SUCCEEDED", managed_launch=[{"said": pieces, "data": {"job": 3}}])
+    await scene.launch()
+    assert scene.log == "login of *** with ***\nloss 1.5\nloss 1.5\n"
+
+
 async def stopped(scene: Scene) -> None:
     """Stop the run of a managed job once that has started."""
     task = asyncio.create_task(scene.launch())
