@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
-from functools import cache
+from collections.abc import Sequence, Set
 from typing import ClassVar
 
 from rich.color import ColorSystem
@@ -21,42 +20,6 @@ from ..paint import PacedApp, Pacer, styles
 from ..picture import Cell, Pen, pen
 from ..rows import glyphs
 from ..rows.glyphs import Row, row_width
-
-
-def merged(segments: Iterable[Segment]) -> list[Segment]:
-    """The same picture in fewer pieces: each piece costs some forty bytes of colours on its way to the terminal.
-
-    Neighbours of one style become one, and blanks join them, because the colour of a blank is not seen.
-    """
-    pieces: list[Segment] = []
-    for segment in segments:
-        if not segment.text:
-            continue
-        if pieces and (joined := _joined(pieces[-1], segment)) is not None:
-            pieces[-1] = joined
-        else:
-            pieces.append(segment)
-    return pieces
-
-
-def _joined(left: Segment, right: Segment) -> Segment | None:
-    if left.style is not right.style and left.style != right.style:
-        if not (_ink_only(left.style) and _ink_only(right.style)):
-            return None
-        if not left.text.strip(" "):
-            return Segment(left.text + right.text, right.style)
-        if right.text.strip(" "):
-            return None
-    return Segment(left.text + right.text, left.style)
-
-
-@cache
-def _ink_only(style: Style | None) -> bool:
-    """Whether a style leaves a blank as it is."""
-    if style is None:
-        return True
-    marks = style.underline or style.underline2 or style.reverse or style.strike or style.overline
-    return style.bgcolor is None and not marks
 
 
 def thumb(height: int, virtual: int, position: float) -> tuple[int, int]:
@@ -268,7 +231,7 @@ class RowsView(ScrollView):
             segments = self._cut(segments, width, plain)
         else:
             segments.append(Segment(" " * -over, plain))
-        return Strip([Segment(text, base + style) for text, style, _ in merged(segments)], width)
+        return Strip([Segment(text, base + style) for text, style, _ in segments], width)
 
     def _cut(self, segments: list[Segment], width: int, plain: Style) -> list[Segment]:
         """The columns that are shown of a row that is longer, or scrolled sideways."""
