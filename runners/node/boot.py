@@ -39,9 +39,11 @@ def fits(wheel: str) -> bool:
 
 
 def homes() -> list[str]:
-    """Where a bundle may be unpacked, the best first: a cache of this user's alone."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return [os.path.join(cache, "distui"), f"/tmp/distui-{os.getuid()}"]
+    """Where a bundle may be unpacked, the best first: what PYTHONPATH can name. A relative XDG_CACHE_HOME is ignored."""
+    cache = os.path.expanduser(os.environ.get("XDG_CACHE_HOME", ""))
+    if not os.path.isabs(cache):
+        cache = os.path.join(os.path.expanduser("~"), ".cache")
+    return [home for home in (f"{cache}/distui", f"/tmp/distui-{os.getuid()}") if os.pathsep not in home]
 
 
 def library(here: str, section: str = "wheels") -> str:
@@ -95,7 +97,7 @@ def unpack(here: str, section: str, lib: str) -> None:
                 file.extractall(fresh)
                 for entry in file.infolist():
                     if entry.external_attr >> 16 & 0o100:  # which extractall forgets
-                        os.chmod(os.path.join(fresh, entry.filename), 0o755)
+                        os.chmod(os.path.join(fresh, entry.filename), 0o700)
         os.rename(fresh, lib)
     except OSError:
         if not os.path.isdir(lib):  # else another one was quicker
@@ -131,15 +133,6 @@ def lacks(here: str) -> int:
     return 0
 
 
-def remember() -> None:
-    """Note this interpreter for the next time, as a bridge has no time to search for one."""
-    path = os.path.join(homes()[0], "python-" + os.uname().nodename)
-    try:
-        put(path, sys.executable + "\n", 0o600)
-    except OSError:
-        pass  # it is searched for again
-
-
 def main(argv: list[str]) -> int:
     """`fits`: print this interpreter's path, if it will do; else execute the verb."""
     here = os.path.dirname(os.path.abspath(__file__))
@@ -153,38 +146,44 @@ def main(argv: list[str]) -> int:
     if not argv or argv[0] not in VERBS:
         sys.stderr.write(USAGE)
         return 2
+    users = os.umask(0o077)  # distui's own files are this user's alone
     try:
+        libraries = [library(here)]
+        leave(here)
         if argv[0] == "distui":
-            execute([library(here), library(here, "screens")], ["distui.tui", *argv[1:]])
-        offer(here)
-        execute([library(here)], ["distui.runners.node", *argv])
+            libraries.append(library(here, "screens"))
+            os.umask(users)
+            execute(libraries, ["distui.tui", *argv[1:]])
+        os.environ.setdefault("DISTUI_UMASK", f"{users:03o}")  # of the ranks: see runners/file_io.py
+        execute(libraries, ["distui.runners.node", *argv])
     except OSError as error:
         sys.stderr.write(f"distui: {error.filename or here} on {os.uname().nodename}: {error.strerror}\n")
     return 2
 
 
-def offer(here: str) -> None:
-    """Put the command `~/.distui/distui` there, for users who log in on this node."""
-    path = os.path.join(os.path.dirname(here), "distui")
+def leave(here: str) -> None:
+    """Leave the command `~/.distui/distui` for users who log in here, and this interpreter's path for a bridge, which
+    has no time to search for one."""
     quoted = "'" + here.replace("'", "'\\''") + "'"
-    try:
-        put(path, f'#!/bin/sh\nexec sh {quoted}/node.sh distui "$@"\n', 0o755)
-    except OSError:
-        pass  # the run does not need it
+    put(here, "distui", f'#!/bin/sh\nexec sh {quoted}/node.sh distui "$@"\n', 0o700)
+    put(here, "python-" + os.uname().nodename, sys.executable + "\n", 0o600)
 
 
-def put(path: str, text: str, mode: int) -> None:
-    """Replace a file whole; other nodes may do so at the same time. Raises OSError."""
+def put(here: str, name: str, text: str, mode: int) -> None:
+    """Replace a file beside the bundle whole, where that can be: other nodes may do so at the same time."""
+    path = os.path.join(os.path.dirname(here), name)
     fresh = f"{path}.{os.uname().nodename}.{os.getpid()}"
-    with open(fresh, "w") as file:
-        file.write(text)
-    os.chmod(fresh, mode)
-    os.replace(fresh, path)
+    try:
+        with open(fresh, "w") as file:
+            file.write(text)
+        os.chmod(fresh, mode)
+        os.replace(fresh, path)
+    except OSError:
+        pass  # the run needs neither
 
 
 def execute(libraries: list[str], words: list[str]) -> None:
     """Become distui's own process, which finds its library by PYTHONPATH, and so do its children. Raises OSError."""
-    remember()
     env = dict(os.environ)
     env["DISTUI_USER_PYTHONPATH"] = env.get("PYTHONPATH", "")
     env["PYTHONPATH"] = os.pathsep.join(libraries)

@@ -4,11 +4,11 @@
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd -P) || exit 2
 IFS='
 '
-known="${XDG_CACHE_HOME:-$HOME/.cache}/distui/python-$(uname -n)"
+known="$here/../python-$(uname -n)"
 
 candidates() {
     [ -n "$DISTUI_PYTHON" ] && echo "$DISTUI_PYTHON"
-    [ -r "$known" ] && [ -O "$known" ] && cat "$known" # not what another account has put into a shared cache
+    [ -r "$known" ] && [ -O "$known" ] && cat "$known" # not what another account has put there
     for name in python3.13 python3.12 python3.11 python3.14 python3 python; do
         command -v "$name"
     done

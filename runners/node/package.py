@@ -26,7 +26,7 @@ from pathlib import Path
 
 from ...presets import trusted_files
 from ...presets.trusted_files import private_folder
-from .. import clock
+from .. import clock, file_io
 from ..errors import RunError
 from ..launch_record import git_output
 from ..wire.ssh import HostError, Way, call
@@ -142,14 +142,16 @@ def _make(made: Path, files: dict[str, bytes]) -> None:
     fresh = Path(tempfile.mkdtemp(prefix=".bundle-", dir=made.parent))
     try:
         for path in TOP:
-            (fresh / Path(path).name).write_bytes(files[f"distui/runners/{path}"])
-        (fresh / "node.sh").chmod(0o755)
-        with zipfile.ZipFile(fresh / "distui.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+            file_io.write_atomically(fresh / Path(path).name, files[f"distui/runners/{path}"])
+        (fresh / "node.sh").chmod(0o700)
+        with (
+            open(fresh / "distui.zip", "wb", opener=file_io.opener) as whole,
+            zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive,
+        ):
             for path, data in files.items():
                 entry = zipfile.ZipInfo(path)
                 entry.external_attr = (0o755 if data.startswith(b"#!") else 0o644) << 16
                 archive.writestr(entry, data, zipfile.ZIP_DEFLATED)
-        fresh.chmod(0o755)
         fresh.rename(made)
     except OSError:
         if not made.is_dir():  # else somebody else was quicker
@@ -160,7 +162,7 @@ def _make(made: Path, files: dict[str, bytes]) -> None:
 
 def _fill(section: Path, found: Sequence[Path]) -> None:
     """Have these wheels and no others: an index that was not reached the last time may have been, now."""
-    section.mkdir(exist_ok=True)
+    private_folder(section)
     there = {path.name for path in section.iterdir()}
     for name in there - {wheel.name for wheel in found}:
         (section / name).unlink(missing_ok=True)

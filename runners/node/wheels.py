@@ -22,7 +22,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-from .. import clock
+from ...presets.trusted_files import private_folder
+from .. import clock, file_io
 from ..errors import RunError
 
 NEEDED = ("msgspec", "psutil", "nvidia-ml-py")
@@ -108,16 +109,16 @@ def forget(folder: Path) -> None:
 def gather(home: Path, report: Report) -> list[Path]:
     """All wheels that can be had. Raises OSError and RunError."""
     folder, tried = _folder(home), _folder(home) / TRIED
-    folder.mkdir(exist_ok=True)
+    private_folder(folder)
     nodes = unserved(home)
     if nodes and not (tried.exists() and clock.now() - tried.stat().st_mtime < RETRY_SECONDS):
         why = next(filter(None, _downloads(folder, nodes, report)), "")
-        tried.write_text(why)
+        file_io.write_atomically(tried, why.encode())
     here = Node(f"{sys.version_info[0]}.{sys.version_info[1]}", os.uname().machine)
     own = folder / "own"
     if here in NODES and here not in unserved(home):
         return sorted(folder.glob("*.whl"))
-    own.mkdir(exist_ok=True)
+    private_folder(own)
     for name in NEEDED:
         pack_installed(name, own)
     return sorted([*folder.glob("*.whl"), *own.glob("*.whl")])
@@ -144,6 +145,7 @@ def _download(folder: Path, node: Node) -> str:
             done = subprocess.run(
                 [*_pip(), *words, "--dest", fresh, *requirements()],
                 stdin=subprocess.DEVNULL, capture_output=True, timeout=DOWNLOAD_SECONDS, check=False, text=True,
+                umask=0o077,
             )  # fmt: skip
         except OSError as error:
             return str(error.strerror)
@@ -153,7 +155,7 @@ def _download(folder: Path, node: Node) -> str:
             wheel.replace(folder / wheel.name)
     if done.returncode:
         return (done.stderr.strip().splitlines() or [f"pip ended with {done.returncode}"])[-1]
-    (folder / f"has-{node.python}-{node.machine}").touch()
+    (folder / f"has-{node.python}-{node.machine}").touch(mode=0o600)
     return ""
 
 
@@ -175,7 +177,7 @@ def _pip() -> list[str]:
 def screens(home: Path) -> list[Path]:
     """Wheels of SCREENS as they are installed here, packed once each. Raises OSError and RunError."""
     folder = home / "screens"
-    folder.mkdir(exist_ok=True)
+    private_folder(folder)
     wheels = []
     for name in SCREENS:
         try:
@@ -206,7 +208,10 @@ def pack_installed(name: str, folder: Path, compiled: bool = True) -> None:
     tags = "py3-none-any" if pure else f"{python}-{python}-linux_{os.uname().machine}"
     target = folder / f"{name.replace('-', '_')}-{package.version}-{tags}.whl"
     temporary = target.with_suffix(f".{os.getpid()}.tmp")
-    with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+    with (
+        open(temporary, "wb", opener=file_io.opener) as whole,
+        zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
         for file in files:
             archive.write(Path(str(package.locate_file(file))), str(file))
     temporary.replace(target)

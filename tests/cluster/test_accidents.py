@@ -198,7 +198,7 @@ def skewed(desk: Desk, folder: Path) -> Iterator[None]:
     outside = desk.cluster.shared_home / ".sky_clusters" / Path(home).name
     library, wrapper = outside / "skew.so", outside / "skewed-python"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, folder / "skew.c", "-ldl"], check=True)
-    known = outside / ".cache/distui/python-c2"
+    known = outside / ".distui/python-c2"
     real = known.read_text().strip()
     wrapper.write_text(f'#!/bin/bash\nLD_PRELOAD={home}/skew.so exec -a {home}/skewed-python {real} "$@"\n')
     wrapper.chmod(0o755)

@@ -124,22 +124,21 @@ def test_a_cache_that_others_can_write_is_not_executed(
 
 
 @pytest.mark.real
-def test_the_interpreter_that_a_cache_names(tmp_path: Path) -> None:
+def test_the_interpreter_that_is_noted_beside_a_bundle(tmp_path: Path) -> None:
     """node.sh executes it: the note is believed where it is the user's own."""
     evil = tmp_path / "evil"
     evil.write_text(f"#!/bin/sh\ntouch {tmp_path}/executed\nexit 1\n")
     evil.chmod(0o755)
-    note = tmp_path / "distui" / f"python-{os.uname().nodename}"
-    note.parent.mkdir()
+    note = tmp_path / f"python-{os.uname().nodename}"
     note.write_text(f"{evil}\n")
-    node_sh = Path(boot.__file__).with_name("node.sh")
-    words = ["sh", str(node_sh), "nothing"]
-    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    bundle = tmp_path / "bundle-0123456789ab"
+    bundle.mkdir()
+    words = ["sh", shutil.copy(Path(boot.__file__).with_name("node.sh"), bundle), "nothing"]
     os.chown(note, NOBODY, NOBODY)
-    subprocess.run(words, env=env, capture_output=True, check=False, timeout=60)
+    subprocess.run(words, capture_output=True, check=False, timeout=60)
     assert not (tmp_path / "executed").exists()
     os.chown(note, 0, 0)
-    subprocess.run(words, env=env, capture_output=True, check=False, timeout=60)
+    subprocess.run(words, capture_output=True, check=False, timeout=60)
     assert (tmp_path / "executed").exists()
 
 

@@ -141,11 +141,49 @@ def bare(library: Path) -> None:
 
 
 @pytest.mark.real
+def test_all_is_its_users_alone_whatever_the_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is downloaded, packed, put together and unpacked; what a node starts has the user's umask."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    before = os.umask(0)
+    try:
+        made = package.build(tmp_path / "cache" / "bundles")
+        done = node(made, tmp_path / "home", "probe", DISTUI_PYTHON=sys.executable)
+    finally:
+        os.umask(before)
+    assert done.returncode == 0, done.stderr
+    entries = [*(tmp_path / "cache").rglob("*"), *(tmp_path / "home").rglob("*")]
+    assert len(entries) > 500
+    assert [f"{path} {path.stat().st_mode:o}" for path in entries if path.stat().st_mode & 0o077] == []
+    assert os.access(next((tmp_path / "home").glob("**/shim/torchrun")), os.X_OK)
+
+
+def test_a_cache_that_pythonpath_cannot_name_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PYTHONPATH splits at colons, and a relative folder is another one for each process: XDG says to ignore it."""
+    mine, temporary = "/home/me/.cache/distui", f"/tmp/distui-{os.getuid()}"
+    monkeypatch.setenv("HOME", "/home/me")
+    found = {}
+    for given in ("", "/fast/cache", "cache", "./cache", "~/fast", "/a:b"):
+        monkeypatch.setenv("XDG_CACHE_HOME", given)
+        found[given] = boot.homes()
+    assert found == {
+        "": [mine, temporary],
+        "/fast/cache": ["/fast/cache/distui", temporary],
+        "cache": [mine, temporary],
+        "./cache": [mine, temporary],
+        "~/fast": ["/home/me/fast/distui", temporary],
+        "/a:b": [temporary],
+    }
+
+
+@pytest.mark.real
 def test_no_python_that_will_do_and_wrong_words(made: Path, tmp_path: Path) -> None:
     for words in ([], ["fly"], ["job"], ["start", "x"]):
         done = node(made, tmp_path / "home", *words, DISTUI_PYTHON=sys.executable)
         assert done.returncode == 2
         assert done.stderr.startswith("usage: node.sh job RUN |")
+    made.with_name(f"python-{os.uname().nodename}").unlink()
     tools = tmp_path / "bin"
     tools.mkdir()
     for name in ("sh", "dirname", "uname", "cat", "awk"):
