@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
 
 from rich.cells import cell_len, set_cell_size
 
@@ -171,6 +173,13 @@ def join(parts: Iterable[Row], gap: str = "  ") -> Row:
             cells.append((gap, "text"))
         cells.extend(part)
     return tuple(cells)
+
+
+def joined(cells: Iterable[Cell]) -> Row:
+    """Neighbours of one style as one cell."""
+    return tuple(
+        ("".join([text for text, _ in group]), style) for style, group in groupby(cells, itemgetter(1))
+    )
 
 
 def key_row(*keys: tuple[str, str]) -> Row:

@@ -12,7 +12,7 @@ from ...runners.diagnosis.nccl_facts import STAGES, Communicator, FactLine, Nccl
 from ...runners.formatting import listed, plural
 from . import glyphs
 from .frame import fit_name, short_host
-from .glyphs import Cell, Row, clip, fit, labelled, wrap
+from .glyphs import Cell, Row, clip, fit, joined, labelled, wrap
 from .nccl import READY, StatementRow, _head, communicator_name, late_ranks, slowest
 
 MOST_RANKS = 64
@@ -166,7 +166,7 @@ def matrix_rows(comm: Communicator, width: int, raw: Mapping[str, FactLine]) -> 
     return [*_legend(comm, made, width, raw), StatementRow(()), *(StatementRow(row) for row in rows)]
 
 
-def _line_of(made: Grid, row: int, step: int) -> list[Cell]:
+def _line_of(made: Grid, row: int, step: int) -> Row:
     """The cells of one row."""
     cells: list[Cell] = []
     for column, other in enumerate(made.units):
@@ -174,7 +174,7 @@ def _line_of(made: Grid, row: int, step: int) -> list[Cell]:
         own = made.single and row == column
         text, style = (_SELF, "dim") if own else cell_text(made.cells.get((row, column)))
         cells.append((gap + text + " " * (step - 1), style))
-    return _joined(cells)
+    return joined(cells)
 
 
 def wanted_width(comm: Communicator) -> int:
@@ -183,17 +183,6 @@ def wanted_width(comm: Communicator) -> int:
     step = 2 if len(made.units) <= MOST_RANKS else 1
     groups = len({unit.group for unit in made.units})
     return _label_width([unit.label for unit in made.units]) + 1 + step * len(made.units) + groups - 1
-
-
-def _joined(cells: Iterable[Cell]) -> list[Cell]:
-    """Neighbours of one style as one cell."""
-    joined: list[Cell] = []
-    for text, style in cells:
-        if joined and joined[-1][1] == style:
-            joined[-1] = (joined[-1][0] + text, style)
-        else:
-            joined.append((text, style))
-    return joined
 
 
 def _header(made: Grid, edge: int, step: int) -> list[Row]:

@@ -10,11 +10,10 @@ import enum
 import math
 import time
 from collections.abc import Sequence
-from itertools import groupby
 
 from msgspec import Struct
 
-from .glyphs import Cell, Row, fit
+from .glyphs import Cell, Row, fit, joined
 
 Value = float | None
 Values = Sequence[Value]
@@ -182,16 +181,6 @@ def _spread(columns: list[int], dots: int, wide: int) -> list[int]:
     return [0] * (dots - len(columns)) + columns
 
 
-def _pieces(glyphs: Sequence[str], styles: Sequence[str]) -> Row:
-    """Neighbours of one style as one piece; blanks take the style before them."""
-    at, cells = 0, []
-    for style, group in groupby(styles):
-        size = len(list(group))
-        cells.append(("".join(glyphs[at : at + size]), style))
-        at += size
-    return tuple(cells)
-
-
 def _braille(curves: Sequence[Line], width: int, height: int, axis: Axis, wide: int) -> list[list[Cell]]:
     dots = 4 * height
     layers: list[tuple[list[int], str]] = []
@@ -283,17 +272,7 @@ def draw(
         for cells in grid:
             glyph = cells[cursor][0]
             cells[cursor] = (bar, "key") if glyph in " ⠀" else (glyph, "hit")
-    return [
-        _pieces([glyph for glyph, _ in cells], _blank_as_before([ink for _, ink in cells], cells))
-        for cells in grid
-    ]
-
-
-def _blank_as_before(styles: list[str], cells: list[Cell]) -> list[str]:
-    for at in range(1, len(cells)):
-        if cells[at][0] == " ":
-            styles[at] = styles[at - 1] if styles[at - 1] != "hit" else styles[at]
-    return styles
+    return [joined(cells) for cells in grid]
 
 
 _BARS = tuple((1 << level) - 1 for level in range(5))
@@ -395,7 +374,7 @@ def mark_row(marks: Sequence[Mark], span: TimeSpan, mode: Mode = Mode.BRAILLE) -
                 cells[at] = (plain if mode is Mode.ASCII else glyph, style)
     if all(glyph == " " for glyph, _ in cells):
         return None
-    return _pieces([glyph for glyph, _ in cells], [style for _, style in cells])
+    return joined(cells)
 
 
 # --- the value axis ---
