@@ -188,6 +188,11 @@ class World:
         about = done.json()
         return Run(self, about["run"], about["name"], Path(about["path"]))
 
+    def newest_run(self) -> Run:
+        """The run that was started last."""
+        about = self.distui("ls", "--json").fine().json()[0]
+        return Run(self, about["run"], about["name"], Path(about["path"]))
+
     def ddp(self, *options: str, ranks: int = 2, steps: int = 0) -> Run:
         """Start the plain DDP example; by default it trains until it is stopped."""
         args = ("--steps", str(steps), "--step-delay", "0.02")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from .runs import Run, World, until
+from .runs import World, until
 from .screen import Screen
 
 ROOT = Path(__file__).parents[2]
@@ -27,12 +27,6 @@ def terminal(world: World, *argv: str, width: int = 120, height: int = 40) -> It
         yield screen
     finally:
         screen.close()
-
-
-def demo_of(world: World) -> Run:
-    """The run that `make demo` started."""
-    one = world.distui("ls", "--json").fine().json()[0]
-    return Run(world, one["run"], one["name"], Path(one["path"]))
 
 
 def steps_shown(text: str) -> int:
@@ -67,7 +61,7 @@ def test_make_demo_shows_restarts_leaves_and_comes_back(world: World) -> None:
         screen.until(lambda text: all(words in text for words in asks))
         screen.press("enter")
         screen.until(lambda text: "Enter cancel" not in text)
-        assert demo_of(world).status()["attempt"] == 1, "Enter cancels"
+        assert world.newest_run().status()["attempt"] == 1, "Enter cancels"
         screen.press("r")
         screen.until(lambda text: all(words in text for words in asks))
         screen.press("y")
@@ -79,7 +73,7 @@ def test_make_demo_shows_restarts_leaves_and_comes_back(world: World) -> None:
         said = re.search(r"demo goes on; `(.+ attach demo)` shows it again", screen.text)
         assert said is not None, screen.text
 
-    run = demo_of(world)
+    run = world.newest_run()
     # A hook that is busy importing torch answers late: until it has, the step is unknown.
     before = run.eventually(lambda status: status["ranks"][0]["step"] is not None)
     assert before["state"] == "running"
@@ -98,7 +92,7 @@ def test_make_demo_shows_restarts_leaves_and_comes_back(world: World) -> None:
 @pytest.mark.long
 def test_the_hang_of_the_demo_is_found_and_a_restart_goes_on(world: World) -> None:
     world.distui("demo", "--hang", "--detach", "--steps", "100000").fine()
-    run = demo_of(world)
+    run = world.newest_run()
     found = run.eventually(lambda status: [f for f in status["findings"] if f["id"].startswith("hang")])
     (hang,) = [finding for finding in found["findings"] if finding["id"].startswith("hang")]
     assert (hang["rank"], hang["severity"]) == (1, "error"), hang

@@ -17,7 +17,7 @@ from patience import HANG_S
 from distui.tui.cli import EPILOG, parser
 from distui.tui.verb_guide import exit_codes
 
-from .runs import Run, World, until
+from .runs import World, until
 from .written import write
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
@@ -160,9 +160,8 @@ def test_an_interrupted_command_leaves_at_once_and_the_run_goes_on(world: World)
     finally:
         launch.kill()
         launch.communicate()
-    (listed,) = world.distui("ls", "--json").fine().json()
-    assert listed["state"] == "running"
-    run = Run(world, listed["run"], "deaf", Path(listed["path"]))
+    run = world.newest_run()
+    assert run.status()["state"] == "running"
     for number, how in enumerate((signal.SIGINT, signal.SIGTERM), 1):
         restart = world.start("restart", run.id, "--yes")
         assert until(lambda: len(run.of("CommandReceived")) == number)  # noqa: B023

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
 from .cockpit import Cockpit, in_cockpit
-from .runs import EXAMPLES, Run, World
+from .runs import EXAMPLES, World
 
 pytestmark = pytest.mark.torch
 
@@ -68,8 +67,7 @@ async def launch(cockpit: Cockpit) -> None:
 @pytest.mark.real
 def test_a_preset_is_searched_changed_launched_and_seen_running(world: World) -> None:
     in_cockpit(world, use=launch, width=80, height=24).fine()
-    one = world.distui("ls", "--json").fine().json()[0]
-    run = Run(world, one["run"], one["name"], Path(one["path"]))
+    run = world.newest_run()
     assert len(run.status()["ranks"]) == 2
     plan = json.loads((run.path / "plan.json").read_text())
     assert (plan["preset"], plan["restart"]["limit"]) == ("ddp", 7)

@@ -15,9 +15,9 @@ def again(world: World, run: Run, *words: str, env: dict[str, str] | None = None
     elsewhere = world.root / "elsewhere"
     elsewhere.mkdir(exist_ok=True)
     world.distui("rerun", run.id, "--detach", *words, env=env, cwd=elsewhere).fine()
-    newest = world.distui("ls", "--json").fine().json()[0]
-    assert newest["run"] != run.id
-    return Run(world, newest["run"], newest["name"], run.path.with_name(newest["run"]))
+    newest = world.newest_run()
+    assert newest.id != run.id
+    return newest
 
 
 def printed(run: Run) -> str:
