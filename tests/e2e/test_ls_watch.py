@@ -1,50 +1,86 @@
-"""`ls --watch`: a list in its place on a terminal, a list below the other elsewhere, of real runs."""
+"""`ls --watch`: a list in its place on a terminal, a list below the other elsewhere."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
-from typing import Any
+from collections.abc import Callable
 
+import pyte
 import pytest
-from patience import HANG_S
 
-from .runs import DISTUI, World
-from .screen import Screen
-from .written import write
+from distui.runners.model import Outcome
+from distui.tui.verbs import listing
 
+from .runs import Text, World
+from .written import Attempt, events_of, record, write
 
-@pytest.mark.real
-def test_a_run_appears_and_ends_in_its_place(world: World) -> None:
-    words = [DISTUI, "ls", "--watch", "--every", "0.3", "--sort", "name"]
-    screen = Screen(words, world.env, world.work, 110, 14)
-    with contextlib.closing(screen):
-        screen.until(lambda text: "no runs yet" in text)
-        run = world.execute("import time\ntime.sleep(600)\n", name="short")
-        screen.until(lambda text: "short" in text)
-        world.distui("tag", run.id, "+seen").fine()
-        screen.until(lambda text: "seen" in text)
-        run.stop().fine()
-        screen.until(lambda text: "stopped" in text)
-        assert screen.text.count("short") <= 2, "a name and an id, a line once"
-        os.kill(screen.pid, signal.SIGINT)
-        assert screen.ended() == 130
-    check_pipe(world)
+EVERY_S = 0.3
 
 
-def check_pipe(world: World) -> None:
-    """A pipe gets a list per line."""
+class Terminal(Text):
+    """A terminal in memory, read back through a terminal emulator."""
+
+    def __init__(self, columns: int, rows: int) -> None:
+        super().__init__(terminal=True)
+        self._screen = pyte.Screen(columns, rows)
+        self._stream = pyte.Stream(self._screen)
+
+    def write(self, text: str) -> int:
+        self._stream.feed(text)
+        return super().write(text)
+
+    @property
+    def shown(self) -> str:
+        return "\n".join(line.rstrip() for line in self._screen.display)
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
+    """What happens in the pauses between two lists. In the pause after these comes Ctrl-C."""
+    calls: list[Callable[[], object]] = []
+
+    def pause(seconds: float) -> None:
+        assert seconds == EVERY_S
+        if not calls:
+            raise KeyboardInterrupt
+        calls.pop(0)()
+
+    monkeypatch.setattr(listing, "pause", pause)
+    return calls
+
+
+def test_a_run_appears_and_ends_in_its_place(world: World, pauses: list[Callable[[], object]]) -> None:
+    screen = Terminal(110, 14)
+
+    def begin() -> None:
+        assert "no runs yet" in screen.shown
+        write(world, "exec", "--name", "short", "--", "true", attempts=[Attempt(None)])
+
+    def tag() -> None:
+        assert "lost" in screen.shown
+        world.distui("tag", "short", "+seen").fine()
+
+    def stop() -> None:
+        assert "seen" in screen.shown
+        run = world.newest_run()
+        record(run, events_of(run, [Attempt(Outcome.STOPPED)])[-3:])
+
+    def look() -> None:
+        assert "stopped" in screen.shown
+        assert screen.shown.count("short") <= 2, "a name and an id, a line once"
+
+    pauses += [begin, tag, stop, look]
+    words = ("ls", "--watch", "--every", f"{EVERY_S}", "--sort", "name")
+    done = world.distui(*words, out=screen, terminal=True, env={"COLUMNS": "110", "LINES": "14"})
+    assert (done.code, done.err, pauses) == (130, "", [])
+
+
+def test_a_pipe_gets_a_list_per_line(world: World, pauses: list[Callable[[], object]]) -> None:
     run = write(world, "exec", "--name", "done", "--", "true")
-    watching = world.start("ls", "--watch", "--every", "0.2", "--json", "name:done")
-    try:
-        assert watching.stdout is not None
-        lists: list[Any] = [json.loads(watching.stdout.readline()) for _ in range(3)]
-    finally:
-        watching.send_signal(signal.SIGINT)
-        watching.communicate(timeout=HANG_S)
-    assert watching.returncode == 130
+    pauses += [lambda: None] * 2
+    done = world.distui("ls", "--watch", "--every", f"{EVERY_S}", "--json", "name:done")
+    assert (done.code, done.err) == (130, "")
+    lists = [json.loads(line) for line in done.out.splitlines()]
     assert [[each["run"] for each in one] for one in lists] == [[run.id]] * 3
 
 
