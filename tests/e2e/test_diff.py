@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import json
 import shutil
@@ -18,8 +17,8 @@ from each import for_each
 
 from distui.runners.model import AttemptEnded, Outcome
 
-from .runs import DISTUI, Run, World, until
-from .screen import Screen
+from .cockpit import Cockpit, in_cockpit
+from .runs import Run, World, until
 from .written import Attempt, write
 
 FAILS_ONCE = """
@@ -285,26 +284,26 @@ def test_a_record_that_is_hurt_costs_what_was_in_it(written: Run, tmp_path: Path
         shutil.copytree(tmp_path / "whole", written.path)
 
 
-@pytest.mark.long
+@pytest.mark.real
 def test_curves_over_each_other(runs: Runs) -> None:
-    words = (DISTUI, "attach", "night", "--compare", "second")
-    with contextlib.closing(Screen(words, runs.world.env, runs.world.work, 80, 24)) as screen:
+    async def use(cockpit: Cockpit) -> None:
         parts = ("since the start", "step time  A", "night and second")
-        screen.until(lambda text: all(part in text for part in parts))
-        screen.press("x")
-        screen.until(lambda text: "step 0" in text and "since the start" not in text)
-        screen.press("escape")
-        screen.until(lambda text: "night and second" not in text)
-        screen.press(":", *"compare @1", "enter")
-        screen.until(lambda text: "night@1" in text and "night@2" in text and "since the start" in text)
-        screen.press("escape")
-        screen.until(lambda text: "night@1" not in text)
-        screen.press(":", *"compare nope", "enter")
-        screen.until(lambda text: "no run 'nope'" in text.lower())
-        screen.press("escape")
-        screen.until(lambda text: "no run 'nope'" not in text.lower())
-        screen.press("q")
-        assert screen.ended() == 0
+        await cockpit.until(lambda text: all(part in text for part in parts))
+        await cockpit.press("x")
+        await cockpit.until(lambda text: "step 0" in text and "since the start" not in text)
+        await cockpit.press("escape")
+        await cockpit.until(lambda text: "night and second" not in text)
+        await cockpit.press(":", *"compare @1", "enter")
+        parts = ("night@1", "night@2", "since the start")
+        await cockpit.until(lambda text: all(part in text for part in parts))
+        await cockpit.press("escape")
+        await cockpit.until(lambda text: "night@1" not in text)
+        await cockpit.press(":", *"compare nope", "enter")
+        await cockpit.until(lambda text: "no run 'nope'" in text.lower())
+        await cockpit.press("escape")
+        await cockpit.until(lambda text: "no run 'nope'" not in text.lower())
+
+    in_cockpit(runs.world, "attach", "night", "--compare", "second", use=use, width=80, height=24).fine()
 
 
 @for_each("loss, value, not_finite", [("0.25", 0.25, {}), ("nan", None, {"loss": "nan"})])
