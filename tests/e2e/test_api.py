@@ -1,14 +1,18 @@
-"""distui from Python: what the README and docs/python.md show, done for real in a user's own process."""
+"""distui from Python: what the README and docs/python.md show, in a user's own process, and the calls one by one."""
 
 from __future__ import annotations
 
+import asyncio
 import re
-import textwrap
 from pathlib import Path
 
 import pytest
+from patience import HANG_S
 
-from .runs import EXAMPLES, World
+from distui.runners import api
+from distui.runners.errors import NoSuchRunError, RunError
+
+from .runs import EXAMPLES, Text, World
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,41 +53,29 @@ def test_the_example_of_the_page(world: World) -> None:
     assert (run["state"], run["attempt"]) == ("stopped", 2)
 
 
-STEERED = """
-import asyncio
-from distui.runners import api
-from distui.runners.errors import NoSuchRunError, RunError
+@pytest.mark.real
+def test_runs_are_found_waited_for_read_and_steered(world: World) -> None:
+    with world.shell((), {}, world.work, Text()):
+        run = api.execute("sh", "-c", "echo hello; sleep 600", name="job")
+        assert run.wait("running", timeout=HANG_S) == "running"
+        assert [each.id for each in api.runs()] == [run.id]
+        assert api.attach("job").id == api.attach().id == run.id
+        with pytest.raises(TimeoutError):
+            run.wait(timeout=0.5)
+        assert asyncio.run(read_in_a_notebook(run)) == ("running", ["hello"])
+        assert run.restart(env={"A": "1"}).startswith("restarted: attempt 2, 1 rank running")
+        with pytest.raises(RunError, match="RANK is computed for each rank"):
+            run.restart(env={"RANK": "1"})
+        with pytest.raises(NoSuchRunError):
+            api.attach("none")
+        with pytest.raises(RunError):
+            api.execute("no-such-program")
+        assert run.stop(grace_s=1) == "stopped: no process of the run is left"
+        assert (run.phase, run.wait()) == ("stopped", "stopped")
 
-run = api.execute("sh", "-c", "echo hello; sleep 600", name="job")
-assert run.wait("running", timeout=60) == "running", run.phase
-assert [each.id for each in api.runs()] == [run.id]
-assert api.attach("job").id == api.attach().id == run.id
-try:
-    run.wait(timeout=0.5)
-    raise SystemExit("it cannot have ended")
-except TimeoutError:
-    pass
 
-async def in_a_notebook():
+async def read_in_a_notebook(run: api.Run) -> tuple[str, list[str]]:
+    """State and output, where an event loop runs already."""
     while not list(run.logs(streams=["out"])):
         await asyncio.sleep(0.05)
     return run.status()["state"], list(run.logs(streams=["out"]))
-
-assert asyncio.run(in_a_notebook()) == ("running", ["hello"])
-assert run.restart(env={"A": "1"}).startswith("restarted: attempt 2, 1 rank running")
-for call, kind in ((lambda: run.restart(env={"RANK": "1"}), RunError), (lambda: api.attach("none"), NoSuchRunError),
-                   (lambda: api.execute("no-such-program"), RunError)):
-    try:
-        call()
-        raise SystemExit("it should have been refused")
-    except kind as error:
-        print(error)
-print(run.stop(grace_s=1), run.phase, run.wait())
-"""
-
-
-@pytest.mark.real
-def test_runs_are_found_waited_for_read_and_steered(world: World) -> None:
-    done = world.python(textwrap.dedent(STEERED)).fine()
-    assert "stopped: no process of the run is left stopped stopped" in done.out
-    assert "RANK is computed for each rank" in done.out

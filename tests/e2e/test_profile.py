@@ -15,7 +15,10 @@ import pytest
 from archives import unpack
 from trace_format import flaws
 
-from .runs import Run, World, until
+from distui.runners import api
+from distui.runners.errors import RunError
+
+from .runs import Run, Text, World, until
 
 DDP = """
 import time, torch
@@ -32,25 +35,6 @@ while True:
     with torch.profiler.record_function("fetch --password correct-horse-battery"):
         model(torch.randn(8, 64)).sum().backward()
     optimizer.step()
-"""
-PYTHON = """
-import pathlib, sys
-from distui.runners import api
-from distui.runners.errors import RunError
-
-run = api.attach(sys.argv[1])
-report = run.profile(steps=1, out=pathlib.Path("python"))
-assert report["ok"] and report["folder"] == "python", report
-shares = [rank["shares"]["idle"] for rank in report["ranks"]]
-assert all(0 <= share <= 1 for share in shares), shares
-files = report["files"]
-assert all(pathlib.Path(file).exists() for file in files.values())
-print([rank["rank"] for rank in report["ranks"]], sorted(files), len(files), "traces")
-for more in ({"ranks": [0, 7]}, {"out": "python"}):
-    try:
-        run.profile(**more)
-    except RunError as error:
-        print(type(error).__name__, str(error).partition(" in ")[0].partition(" already")[0].rpartition("/")[2])
 """
 pytestmark = pytest.mark.torch
 
@@ -116,12 +100,23 @@ def test_ranks_record_the_same_steps_and_what_they_say_is_shown(training: Run) -
     before = run.distui("status", "--json").json()["ranks"][0]["step"]
     assert until(lambda: run.distui("status", "--json").json()["ranks"][0]["step"] > before)
 
-    said = run.world.python(PYTHON, run.name).fine().out.splitlines()
-    assert said == [
-        "[0, 1] ['0', '1'] 2 traces",
-        "RunError there is no rank 7",
-        "RunError rank-0.json.gz is there",
-    ]
+    with run.world.shell((), {}, run.world.work, Text()):
+        by_python(api.attach(run.name))
+
+
+def by_python(run: api.Run) -> None:
+    """The same from Python."""
+    report = run.profile(steps=1, out=Path("python"))
+    assert (report["ok"], report["folder"]) == (True, "python"), report
+    assert [rank["rank"] for rank in report["ranks"]] == [0, 1]
+    shares = [rank["shares"]["idle"] for rank in report["ranks"]]
+    assert all(0 <= share <= 1 for share in shares), shares
+    assert sorted(report["files"]) == ["0", "1"]
+    assert all(Path(file).exists() for file in report["files"].values())
+    with pytest.raises(RunError, match="there is no rank 7"):
+        run.profile(ranks=[0, 7])
+    with pytest.raises(RunError, match=r"rank-0\.json\.gz is there already"):
+        run.profile(out="python")
 
 
 def exported(run: Run) -> None:
