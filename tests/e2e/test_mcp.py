@@ -8,7 +8,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -363,76 +363,56 @@ def test_two_leaves_exclude_each_other(world: World) -> None:
     world.distui("mcp", "--skill", "--allow-control").refused(2, "leave out")
 
 
-# --- the real program ---------------------------------------------------------------------------------------------
-
-
-@contextlib.asynccontextmanager
-async def serving(world: World, *options: str) -> AsyncIterator[Caller]:
-    """A client of `distui mcp` as this user."""
-    where = StdioServerParameters(
-        command=DISTUI, args=["mcp", *options], env=world.env, cwd=str(world.work)
-    )
-    async with Client(where, read_timeout_seconds=HANG_S) as client:
-        yield Caller(client)
-
-
 @pytest.mark.real
 @pytest.mark.torch
-async def test_a_run_is_launched_steered_and_stopped(world: World) -> None:
-    script = world.script(
+def test_a_run_is_launched_steered_and_stopped(world: World) -> None:
+    world.script(
         "mine.py",
         "import signal\nsignal.signal(signal.SIGUSR1, lambda *_: print('heard', flush=True))\n"
         + Path(DDP).read_text().replace("from __future__ import annotations\n", ""),
     )
-    launch = {
-        "preset": "ddp",
-        "script": script,
-        "nproc_per_node": 2,
-        "name": "mine",
-        "args": ["--step-delay", "0.02"],
-    }
-    async with serving(world, "--allow-control") as caller:
-        begun = await caller.data("launch", **launch, env={"A_TOKEN": SECRET})
-        assert begun["name"] == "mine"
-        assert (await caller.data("wait", run="mine", until="healthy", timeout=HANG_S))["reached"]
-        await check_a_cancelled_call(world, caller)
-        assert (await caller.data("nccl", run="mine", level="INFO", seconds=30))["ok"]
-        refused, _ = await caller.refusal("signal", run="mine", signal="TERM")
-        assert "ends ranks 0, 1" in refused
-        assert (await caller.data("signal", run="mine", signal="USR1", ranks=[1]))["ok"]
-        async with asyncio.timeout(HANG_S):
-            while not (heard := await caller.answer("logs", run="mine", grep="heard"))["lines"]:
-                pass
-        assert [line["rank"] for line in heard["lines"]] == [1]
-        stacks = await caller.data("dump", run="mine")
-        assert stacks["merged"][0]["frames"]
-        assert "data" not in stacks
-        series = (await caller.data("metrics", run="mine", metrics=["rank.cpu"]))["series"]
-        assert {row["index"] for row in series} == {0, 1}
-        assert "means" not in series[0]
-        assert (await caller.data("restart", run="mine", env={"COLOUR": "blue", "B_TOKEN": SECRET}))["ok"]
-        status = await caller.answer("status", run="mine")
-        assert status["data"]["attempt"] == 2
-        assert status["data"]["attempts"][1]["env_diff"]["COLOUR"] == "blue"
-        assert status["data"]["attempts"][1]["env_seen"]["B_TOKEN"] == "***"
-        again, _ = await caller.refusal("rerun", run="mine", name="again")
-        assert "_TOKEN" in again, "the launch had secrets, which nobody has written down"
-        assert (await caller.data("stop", run="mine", grace=2))["ok"]
-        assert (await caller.data("status", run="mine"))["state"] == "stopped"
+    serve(world, check_a_run, control=True)
     assert world.left() == {}
     assert SECRET.encode() not in contents(world.root)
 
 
-async def check_a_cancelled_call(world: World, caller: Caller) -> None:
-    """What it began ends with it, and others are answered meanwhile."""
-    waiting = asyncio.create_task(caller.client.call_tool("wait", {"run": "mine", "timeout": 600}))
-    assert await asyncio.to_thread(until, lambda: verbs_of(world, "wait"))
-    (pid,) = verbs_of(world, "wait")
-    assert len(await caller.data("ls")) == 1
-    waiting.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await waiting
-    assert await asyncio.to_thread(gone, pid)
+async def check_a_run(caller: Caller) -> None:
+    launch = {
+        "preset": "ddp",
+        "script": "mine.py",
+        "nproc_per_node": 2,
+        "name": "mine",
+        "args": ["--step-delay", "0.02"],
+    }
+    begun = await caller.data("launch", **launch, env={"A_TOKEN": SECRET})
+    assert begun["name"] == "mine"
+    assert (await caller.data("wait", run="mine", until="healthy", timeout=HANG_S))["reached"]
+    assert (await caller.data("nccl", run="mine", level="INFO", seconds=30))["ok"]
+    refused, _ = await caller.refusal("signal", run="mine", signal="TERM")
+    assert "ends ranks 0, 1" in refused
+    assert (await caller.data("signal", run="mine", signal="USR1", ranks=[1]))["ok"]
+    async with asyncio.timeout(HANG_S):
+        while not (heard := await caller.answer("logs", run="mine", grep="heard"))["lines"]:
+            pass
+    assert [line["rank"] for line in heard["lines"]] == [1]
+    stacks = await caller.data("dump", run="mine")
+    assert stacks["merged"][0]["frames"]
+    assert "data" not in stacks
+    series = (await caller.data("metrics", run="mine", metrics=["rank.cpu"]))["series"]
+    assert {row["index"] for row in series} == {0, 1}
+    assert "means" not in series[0]
+    assert (await caller.data("restart", run="mine", env={"COLOUR": "blue", "B_TOKEN": SECRET}))["ok"]
+    status = await caller.answer("status", run="mine")
+    assert status["data"]["attempt"] == 2
+    assert status["data"]["attempts"][1]["env_diff"]["COLOUR"] == "blue"
+    assert status["data"]["attempts"][1]["env_seen"]["B_TOKEN"] == "***"
+    again, _ = await caller.refusal("rerun", run="mine", name="again")
+    assert "_TOKEN" in again, "the launch had secrets, which nobody has written down"
+    assert (await caller.data("stop", run="mine", grace=2))["ok"]
+    assert (await caller.data("status", run="mine"))["state"] == "stopped"
+
+
+# --- the real program ---------------------------------------------------------------------------------------------
 
 
 def verbs_of(world: World, word: str) -> list[int]:
@@ -440,6 +420,21 @@ def verbs_of(world: World, word: str) -> list[int]:
     return [
         pid for pid, line in world.processes().items() if f" {word} " in f"{line} " and "distui.tui" in line
     ]
+
+
+@pytest.mark.real
+async def test_a_cancelled_call_ends_its_verb_and_others_are_answered_meanwhile(world: World) -> None:
+    assert world.run("exec", "--name", "sleeps", "--", "sleep", "600").wait("running") == 0
+    where = StdioServerParameters(command=DISTUI, args=["mcp"], env=world.env, cwd=str(world.work))
+    async with Client(where, read_timeout_seconds=HANG_S) as client:
+        waiting = asyncio.create_task(client.call_tool("wait", {"run": "sleeps", "timeout": 600}))
+        assert await asyncio.to_thread(until, lambda: verbs_of(world, "wait"))
+        (pid,) = verbs_of(world, "wait")
+        assert len(await Caller(client).data("ls")) == 1
+        waiting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await waiting
+        assert await asyncio.to_thread(gone, pid)
 
 
 @pytest.mark.real
