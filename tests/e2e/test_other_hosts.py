@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -27,22 +26,11 @@ from distui.tui import source
 from distui.tui.rows.runs import RunEntry
 from distui.tui.source import HOST, LocalSource, OtherHosts, entry_elsewhere, whole_of
 
+from .runs import World
+
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
 pytestmark = pytest.mark.skipif(SSHD is None or shutil.which("ssh") is None, reason="needs sshd and ssh")
-
-
-@dataclass(frozen=True)
-class Near:
-    """A host that is this machine, with runs of its own."""
-
-    state: Path
-
-    def run(self, *words: str) -> None:
-        """A verb there."""
-        env = {**os.environ, "XDG_STATE_HOME": str(self.state)}
-        argv = [sys.executable, "-m", "distui.tui", *words]
-        subprocess.run(argv, env=env, check=True, timeout=HANG_S, capture_output=True)
 
 
 def reachable(port: int) -> bool:
@@ -52,10 +40,10 @@ def reachable(port: int) -> bool:
 
 
 @pytest.fixture
-def near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Near]:
-    """`near` serves its runs, `deaf` accepts connections and says nothing, `locked` takes no key."""
+def near(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """`near` is this machine with another user's runs, `deaf` says nothing to who connects, `locked` takes no key."""
     tmp_path.chmod(0o700)
-    state, there = tmp_path / "there", tmp_path / "bin-there"
+    there = tmp_path / "bin-there"
     there.mkdir()
     program = there / "distui"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m distui.tui "$@"\n')
@@ -68,8 +56,8 @@ def near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Near]:
     (tmp_path / "sshd_config").write_text(
         f"ListenAddress 127.0.0.1\nPort {port}\nHostKey {tmp_path}/host_key\nPidFile none\nStrictModes no\n"
         f"AuthorizedKeysFile {tmp_path}/authorized\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
-        f"PermitRootLogin yes\nSetEnv HOME={tmp_path}/home XDG_STATE_HOME={state} "
-        f"PATH={there}:/usr/local/bin:/usr/bin:/bin DISTUI_SOCKET_DIR={tmp_path}/sock-there\n"
+        f"PermitRootLogin yes\nSetEnv HOME={world.root} XDG_STATE_HOME={world.state} "
+        f"PATH={there}:/usr/local/bin:/usr/bin:/bin DISTUI_SOCKET_DIR={world.sockets}\n"
     )
     deaf = socket.create_server(("127.0.0.1", 0))
     common = "  HostName 127.0.0.1\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n  IdentitiesOnly yes\n"
@@ -97,7 +85,7 @@ def near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Near]:
             assert time.monotonic() < end
             assert server.poll() is None
             time.sleep(0.05)
-        yield Near(state)
+        yield world
     finally:
         server.terminate()
         server.wait(20)
@@ -105,9 +93,11 @@ def near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Near]:
 
 
 @pytest.mark.real
-async def test_hosts_that_answer_and_hosts_that_do_not(near: Near, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hosts_that_answer_and_hosts_that_do_not(
+    near: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The runs of one, a line with the reason for each other; nobody is asked for a password, nothing hangs."""
-    near.run("exec", "--name", "faraway", "--", "true")
+    near.distui("exec", "--name", "faraway", "--", "true").fine()
     monkeypatch.setattr(source, "ANSWER_S", HANG_S)  # ssh itself gives up after 10 s
     others = OtherHosts()
     await others.ask(("near", "deaf", "locked"))
@@ -181,19 +171,10 @@ def test_parts_of_a_run_that_is_listed_here_are_no_runs_of_their_own() -> None:
     assert len(others.entries(set(), 0.0)) == 1
 
 
-async def check_comparison(near: Near) -> None:
+async def check_comparison(near: World) -> None:
     """Its distui gives the record, through a real ssh; what cannot be asked is named."""
-    near.run(
-        "exec",
-        "--name",
-        "compared",
-        "--env",
-        "RATE=2",
-        "--env",
-        "HF_TOKEN=hf_abcdefgh12345678",
-        "--",
-        "true",
-    )
+    variables = ("--env", "RATE=2", "--env", "HF_TOKEN=hf_abcdefgh12345678")
+    near.distui("exec", "--name", "compared", *variables, "--", "true").fine()
     there = await load("near:compared")
     assert (there.title, there.state, there.env["RATE"], there.env["HF_TOKEN"]) == (
         "near:compared", "succeeded", "2", "***",
