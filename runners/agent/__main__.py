@@ -33,7 +33,7 @@ from .nccl_switch import NcclSwitch, RasWatch
 from .pulses import Pulses
 from .rank_lines import RankLines
 from .reclaim_watch import ReclaimWatch
-from .relay_client import AgentRelay, read_key
+from .relay_client import AgentRelay
 from .runner_process import Runner, ServedRun, SpawnRunner
 from .sampling import Sampling
 from .server import AgentServer, no_way
@@ -120,12 +120,9 @@ class Agent:
         self.sampling.flush_times(file)
 
     def _make_relay(self) -> AgentRelay | None:
-        """The way to the other nodes; None where there are none, or no key to recognise them by."""
+        """The way to the other nodes; None where there are none."""
         run = self.served
-        key = read_key(run.run_dir)
-        if key is None or run.plan.nnodes < 2:
-            return None
-        return AgentRelay(key, run.node, run.plan.nnodes, self._socket, run.findings.raise_finding)
+        return AgentRelay(run.node, run.plan.nnodes, self._socket) if run.plan.nnodes > 1 else None
 
     def _runner_socket(self) -> str | None:
         return self.served.runner.who.socket if self.served.runner is not None else None

@@ -117,7 +117,7 @@ def keep_newest(newest: Newest, stamped: Stamped) -> None:
 
 async def no_way(node: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
     """Where there is no relay."""
-    return f"nothing can be relayed to node {node} from here: the run has one node, or it was given no relay key"
+    return f"nothing can be relayed to node {node} from here: the run has one node"
 
 
 _ID = re.compile(rb'"id": ?"([A-Za-z0-9._-]{1,64})"')

@@ -1,4 +1,4 @@
-"""The nodes of a relayed run, as processes to measure: `relay_nodes.py head|viewer|crowd DIRECTORY NODES KEY PORT`.
+"""The nodes of a relayed run, as processes to measure: `relay_nodes.py head|viewer|crowd DIRECTORY NODES PORT`.
 
 `head`: store and runner's part of node 0. `viewer`: agent's part of node 0 with a stream to every other node.
 `crowd`: both parts of all other nodes, each telling what an agent with eight GPUs and eight ranks does, 6 to 7 kB a
@@ -46,9 +46,9 @@ def head(directory: Path, nodes: int) -> None:
     sys.stdin.read()
 
 
-async def viewer(directory: Path, nodes: int, key: bytes) -> None:
+async def viewer(directory: Path, nodes: int) -> None:
     """Open a stream to every node, and say what came of each line that is asked for on stdin."""
-    agent = Agent(key, 0, nodes, directory / "nobody", lambda finding: print(finding, file=sys.stderr))
+    agent = Agent(0, nodes, directory / "nobody")
     running = asyncio.create_task(agent.run(lambda: str(directory / "c0")))
     while not agent.up:
         await asyncio.sleep(0.01)
@@ -61,7 +61,7 @@ async def viewer(directory: Path, nodes: int, key: bytes) -> None:
     print(json.dumps({"connected_s": time.monotonic() - began}), flush=True)
     loop = asyncio.get_running_loop()
     while await loop.run_in_executor(None, sys.stdin.readline):
-        print(json.dumps({"bytes": sum(heard), "rejected": agent.rejections.total}), flush=True)
+        print(json.dumps({"bytes": sum(heard)}), flush=True)
     for task in [*readers, running]:
         task.cancel()
 
@@ -72,7 +72,7 @@ async def read(stream: Stream, heard: list[int]) -> None:
         heard[stream.peer] += len(data)
 
 
-async def crowd(directory: Path, nodes: int, key: bytes, port: int) -> None:
+async def crowd(directory: Path, nodes: int, port: int) -> None:
     """All nodes but the head."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
@@ -80,9 +80,7 @@ async def crowd(directory: Path, nodes: int, key: bytes, port: int) -> None:
     await asyncio.gather(
         *(asyncio.to_thread(control, directory, node, nodes, port) for node in range(1, nodes))
     )
-    agents = [
-        Agent(key, node, nodes, directory / "tells", lambda finding: None) for node in range(1, nodes)
-    ]
+    agents = [Agent(node, nodes, directory / "tells") for node in range(1, nodes)]
     running = [
         asyncio.create_task(agent.run(lambda node=node: str(directory / f"c{node}")))  # type: ignore[misc]
         for node, agent in enumerate(agents, 1)
@@ -115,10 +113,10 @@ async def tell(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 if __name__ == "__main__":
-    role, where, count, secret, port = sys.argv[1:6]
+    role, where, count, port = sys.argv[1:5]
     if role == "head":
         head(Path(where), int(count))
     elif role == "viewer":
-        asyncio.run(viewer(Path(where), int(count), bytes.fromhex(secret)))
+        asyncio.run(viewer(Path(where), int(count)))
     else:
-        asyncio.run(crowd(Path(where), int(count), bytes.fromhex(secret), int(port)))
+        asyncio.run(crowd(Path(where), int(count), int(port)))

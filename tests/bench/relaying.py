@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 import shutil
 import subprocess
 import sys
@@ -25,8 +24,8 @@ CPU_GOAL, CONNECT_GOAL_S = 15.0, 5.0
 class Process:
     """One part of the run."""
 
-    def __init__(self, role: str, directory: Path, nodes: int, key: str, port: int) -> None:
-        words = [role, str(directory), str(nodes), key, str(port)]
+    def __init__(self, role: str, directory: Path, nodes: int, port: int) -> None:
+        words = [role, str(directory), str(nodes), str(port)]
         self._popen = subprocess.Popen(
             [sys.executable, str(SCRIPT), *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -52,16 +51,16 @@ class Process:
 
 def rows(effort: Effort) -> list[Row]:
     """Connecting, then a minute of looking."""
-    directory, key = Path(tempfile.mkdtemp(prefix="dbr-")), secrets.token_hex(32)
+    directory = Path(tempfile.mkdtemp(prefix="dbr-"))
     made: list[Process] = []
     try:
-        made.append(Process("head", directory, NODES, key, 0))
+        made.append(Process("head", directory, NODES, 0))
         port = int(made[0].line())
-        made.append(Process("crowd", directory, NODES, key, port))
+        made.append(Process("crowd", directory, NODES, port))
         made[1].line()
         connected = []
         for _ in range(CONNECTS):
-            made[2:], ended = [Process("viewer", directory, NODES, key, port)], made[2:]
+            made[2:], ended = [Process("viewer", directory, NODES, port)], made[2:]
             for process in ended:
                 process.close()
             connected.append(json.loads(made[2].line())["connected_s"])
@@ -79,7 +78,7 @@ def rows(effort: Effort) -> list[Row]:
     note = (
         f"Of it: runner's part with the store {parts[0]:.1f} %, agent's part {parts[1]:.1f} %; memory (RSS) "
         f"{memory[0].rss / machine.MIB:.0f} MiB (torch included) and {memory[1].rss / machine.MIB:.0f} MiB; "
-        f"{rate:.0f} kB/s came, {after['rejected']} frames were rejected."
+        f"{rate:.0f} kB/s came."
     )
     return [
         limit_row(f"relay, {NODES} nodes at 1 Hz: CPU of the head", together(cpu), CPU_GOAL, "", (note,)),

@@ -7,11 +7,9 @@ import contextlib
 import itertools
 import json
 import os
-import secrets
 import signal
 import subprocess
 import sys
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,9 +18,8 @@ from typing import Any
 from patience import HANG_S
 from ports import free_port
 
-from distui.presets.finding import Finding
 from distui.runners.agent.relay_client import AgentRelay, Stream
-from distui.runners.inrank.relay import HEAD, IDLE_S, Mailboxes, Relay
+from distui.runners.inrank.relay import HEAD, IDLE_S, Relay
 from distui.runners.inrank.secure_channel import Channel, dial
 
 from .carrier import KEY, RUN
@@ -199,7 +196,7 @@ class ProcessCarriers:
 
 
 class Stranger:
-    """Reads and writes the mailboxes from node 0 to node 1 without being an agent: it has the runners' key alone."""
+    """Reads and writes the mailboxes from node 0 to node 1 without being an agent."""
 
     def __init__(self, line: Channel, run: str) -> None:
         self.line, self._run = line, run
@@ -230,17 +227,6 @@ class Stranger:
     def _ask(self, *parts: bytes) -> list[bytes]:
         return self.line.ask(parts, HANG_S)[1:]
 
-    @contextlib.contextmanager
-    def put(self, *frames: bytes) -> Iterator[None]:
-        """Write frames as node 0, whose runner counts on in ignorance: in the end the counters are put back."""
-        before = self.written()
-        boxes = Mailboxes(self.line, self._run, 0, 2)
-        assert boxes.put(1, deque(frames)) == len(frames)
-        boxes.ring(1)
-        yield
-        for word in ("written", "read"):
-            self.replace(word, str(before).encode())
-
 
 class Held:
     """What node 0 writes while node 1's runner is paused."""
@@ -266,14 +252,11 @@ class Held:
 class Pair:
     """The agents' part on nodes 0 and 1; each node's agent answers on a socket as `echo` does."""
 
-    def __init__(self, carriers: Carriers | ProcessCarriers, keys: tuple[bytes, bytes]) -> None:
-        self.carriers, self.keys = carriers.both, keys
+    def __init__(self, carriers: Carriers | ProcessCarriers) -> None:
+        self.carriers = carriers.both
         self.all = carriers
-        self.findings: list[Finding] = []
         self.echo = carriers.directory / "echo"
-        self.relays = [
-            AgentRelay(key, node, 2, self.echo, self.findings.append) for node, key in enumerate(keys)
-        ]
+        self.relays = [AgentRelay(node, 2, self.echo) for node in (0, 1)]
         self.tasks: dict[int, asyncio.Task[None]] = {}
         self._lines: list[Channel] = []
 
@@ -295,12 +278,8 @@ class Pair:
         await echoed(stream, b"x")
         return stream
 
-    def rejected(self) -> int:
-        """How many frames node 1 rejected."""
-        return self.relays[1].rejections.total
-
     def stranger(self) -> Stranger:
-        """Somebody who has got into the store."""
+        """Somebody else in the store."""
         line = dial("127.0.0.1", self.all.port, KEY)
         self._lines.append(line)
         return Stranger(line, self.all.run)
@@ -321,11 +300,9 @@ class Pair:
 
 
 @asynccontextmanager
-async def pair(
-    carriers: Carriers | ProcessCarriers, keys: tuple[bytes, bytes] | None = None
-) -> AsyncIterator[Pair]:
-    """A pair that is ended whatever happens; with one key of its own, if none are given."""
-    made = Pair(carriers, keys or (secrets.token_bytes(32),) * 2)
+async def pair(carriers: Carriers | ProcessCarriers) -> AsyncIterator[Pair]:
+    """A pair that is ended whatever happens."""
+    made = Pair(carriers)
     try:
         await made.start()
         yield made

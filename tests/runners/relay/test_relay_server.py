@@ -48,7 +48,7 @@ async def test_where_there_is_no_relay_a_sentence_says_so() -> None:
         with pytest.raises(LinkError) as caught:
             await SocketLink.connect(path, via=1)
         assert str(caught.value) == (
-            "nothing can be relayed to node 1 from here: the run has one node, or it was given no relay key"
+            "nothing can be relayed to node 1 from here: the run has one node"
         )
 
 
