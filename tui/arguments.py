@@ -1,4 +1,4 @@
-"""What each verb takes, and what it may do to runs. Imports nothing heavy, so that `--help` costs nothing."""
+"""What each verb takes, and which verbs change runs. Imports nothing heavy, so that `--help` costs nothing."""
 
 from __future__ import annotations
 
@@ -11,26 +11,10 @@ from ..runners.launch.options import ABOUT, HOSTS, NODES, RUN, LaunchOption, opt
 from ..runners.launch.options import options as launch_options
 from .option_values import cap, count, days, gigabytes, minutes, rank_list, seconds
 
-# What each verb may do to runs; a verb that is in none of these sets is refused by the tests.
-READS = frozenset((
-    "attach", "diagnose", "diff", "dump", "events", "export", "logs", "ls", "metrics", "replay", "status", "wait",
-    "watch",
-))  # fmt: skip
-"""Start, end, signal and restart nothing, in whatever state the run is: `dump` asks ranks that answer by themselves."""
-
 CHANGES = frozenset(
     ["autostop", "down", "nccl", "note", "profile", "prune", "restart", "rm", "signal", "stop", "tag"]
 )
 """Change a run that is there."""
-
-STARTS = frozenset(["demo", "exec", "launch", "relaunch", "rerun"])
-"""Start a new run."""
-
-APART = frozenset(
-    ["advise", "candidates", "completion", "doctor", "lint", "man", "mcp", "notify", "plan", "presets", "settings",
-     "trust"]
-)  # fmt: skip
-"""Are about no run, or leave it alone."""
 
 Verbs = Any  # argparse has no public name for what add_subparsers returns
 
@@ -41,7 +25,7 @@ def add_verbs(verbs: Verbs) -> None:
     _launch(verbs, "plan", "print what launch would do, without doing it", "launch:plan")
     _launch(verbs, "lint", "check a launch or configuration files before you pay for GPUs", "lint:lint")
     usage = "distui exec [options] -- COMMAND…"
-    verb = _verb(verbs, "exec", "launch:execute", help="run any command under supervision", usage=usage)
+    verb = _verb(verbs, "exec", "launch:execute", "run any command under supervision", usage=usage)
     _add_all(verb, "exec", RUN)
     verb.set_defaults(takes_rest=True)
     _reading(verbs)
@@ -55,14 +39,12 @@ def add_verbs(verbs: Verbs) -> None:
     _bundles(verbs)
     _notices(verbs)
     _mcp(verbs)
-    verb = _verb(verbs, "demo", "demo:demo", help="train the shipped example and open the cockpit on it")
+    verb = _verb(verbs, "demo", "demo:demo", "train the shipped example and open the cockpit on it")
     verb.add_argument("--preset", help="preset to train under (default: ddp)")
-    verb.add_argument("--python", metavar="PATH", help="interpreter of an environment that has torch")
+    _takes(verb, "--python", "PATH", "interpreter of an environment that has torch")
     verb.add_argument("--steps", type=count, default=2000, help="optimizer steps (default: 2000)")
-    verb.add_argument("--nproc-per-node", default="2", metavar="N", help="ranks (default: 2)")
-    verb.add_argument(
-        "--hang", action="store_true", help="let the last rank hang after 100 steps, to see it found"
-    )
+    _takes(verb, "--nproc-per-node", "N", "ranks (default: 2)", default="2")
+    _switch(verb, "--hang", "let the last rank hang after 100 steps, to see it found")
     for flag in ("--detach", "--quiet", "--json"):
         _add(verb, option(flag))
     _of_distui(verbs)
@@ -70,23 +52,18 @@ def add_verbs(verbs: Verbs) -> None:
 
 def _of_distui(verbs: Verbs) -> None:
     verb = _verb(
-        verbs,
-        "settings",
-        "show_settings:settings",
-        help="show the settings, and where each value comes from",
+        verbs, "settings", "show_settings:settings", "show the settings, and where each value comes from"
     )
-    verb.add_argument(
-        "--example", action="store_true", help="print a settings file with every key as a comment"
-    )
+    _switch(verb, "--example", "print a settings file with every key as a comment")
     _json(verb)
-    verb = _verb(verbs, "man", "man:man", help="show the man page of distui or of a verb")
+    verb = _verb(verbs, "man", "man:man", "show the man page of distui or of a verb")
     verb.add_argument("name", nargs="?", metavar="VERB")
-    verb.add_argument("--dir", metavar="DIR", help="write all pages into DIR, as ~/.local/share/man/man1")
-    verb = _verb(verbs, "completion", "completion:script", help="print the completion script of a shell")
+    _takes(verb, "--dir", "DIR", "write all pages into DIR, as ~/.local/share/man/man1")
+    verb = _verb(verbs, "completion", "completion:script", "print the completion script of a shell")
     verb.add_argument("shell", nargs="?", choices=("bash", "zsh", "fish"), help="(default: that of $SHELL)")
 
 
-def _verb(verbs: Verbs, name: str, function: str, *, help: str, **about: Any) -> argparse.ArgumentParser:
+def _verb(verbs: Verbs, name: str, function: str, help: str, **about: Any) -> argparse.ArgumentParser:
     """A verb that "module:function" of tui/verbs/ carries out."""
     verb: argparse.ArgumentParser = verbs.add_parser(
         name, help=help, description=help[0].upper() + help[1:], **about
@@ -101,13 +78,28 @@ PARSERS: dict[str, Callable[[str], Any]] = {
 """How the value of an option is read, by the word of the table of options."""
 
 
+def _switch(options: argparse._ActionsContainer, flags: str, help: str, **about: Any) -> None:
+    options.add_argument(*flags.split(), action="store_true", help=help, **about)
+
+
+def _takes(options: argparse._ActionsContainer, flags: str, metavar: str, help: str, **about: Any) -> None:
+    """An option with a value."""
+    options.add_argument(*flags.split(), metavar=metavar, help=help, **about)
+
+
+def _many(options: argparse._ActionsContainer, flags: str, metavar: str, help: str, **about: Any) -> None:
+    """An option that may be repeated."""
+    _takes(options, flags, metavar, f"{help}; repeatable", **about | {"action": "append", "default": []})
+
+
 def _add(options: argparse._ActionsContainer, option: LaunchOption) -> None:
     """An option of the table."""
-    about: dict[str, Any] = {"action": "store_true"}
-    if option.takes:
-        about = {"metavar": option.takes, "type": PARSERS[option.parse], "default": option.default}
-        about |= {"action": "append", "default": []} if option.repeat else {}
-    options.add_argument(*option.flags, help=option.summary, **about)
+    flags = " ".join(option.flags)
+    if not option.takes:
+        _switch(options, flags, option.help)
+        return
+    add = _many if option.repeat else _takes
+    add(options, flags, option.takes, option.help, type=PARSERS[option.parse], default=option.default)
 
 
 def _add_all(verb: argparse.ArgumentParser, name: str, *headings: str) -> None:
@@ -121,7 +113,7 @@ def _add_all(verb: argparse.ArgumentParser, name: str, *headings: str) -> None:
 def _launch(verbs: Verbs, name: str, summary: str, function: str) -> None:
     files = " | FILE… | -- COMMAND…" * (name == "lint")
     usage = f"distui {name} PRESET [options] -- SCRIPT [ARGS…]{files}"
-    verb = _verb(verbs, name, function, help=summary, usage=usage)
+    verb = _verb(verbs, name, function, summary, usage=usage)
     many = "*" if files else "?"
     verb.add_argument("preset", nargs=many, metavar="PRESET", help="`distui presets` lists them")
     _add_all(verb, name, RUN, HOSTS, NODES)
@@ -135,76 +127,48 @@ def _run(verb: argparse.ArgumentParser, default: str = "the only live run, else 
 
 
 def _json(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--json", action="store_true", help="print JSON on stdout and nothing else")
+    _switch(verb, "--json", "print JSON on stdout and nothing else")
 
 
 def _ranks(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument(
-        "-r",
-        "--rank",
-        type=count,
-        action="append",
-        default=[],
-        metavar="N",
-        help="only this rank; repeatable",
-    )
-
-
-def _follow(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("-f", "--follow", action="store_true", help="keep following new output")
+    _many(verb, "-r --rank", "N", "only this rank", type=count)
 
 
 def _readonly(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument(
-        "--readonly",
-        action="store_true",
-        default=argparse.SUPPRESS,
-        help="allow nothing that changes a run",
-    )
+    _switch(verb, "--readonly", "allow nothing that changes a run", default=argparse.SUPPRESS)
 
 
 def _reading(verbs: Verbs) -> None:
-    verb = _verb(verbs, "watch", "status:watch", help="show jobs that distui did not start, read-only")
+    verb = _verb(verbs, "watch", "status:watch", "show jobs that distui did not start, read-only")
     verb.add_argument("pid", nargs="?", type=int, metavar="PID", help="any process of the job")
     _json(verb)
     _listing(verbs)
-    verb = _verb(verbs, "attach", "runs:attach", help="open the cockpit on a run")
+    verb = _verb(verbs, "attach", "runs:attach", "open the cockpit on a run")
     _run(verb)
     _readonly(verb)
-    verb.add_argument("--host", metavar="NAME", help="attach to a run on this host, via ssh")
-    verb.add_argument(
-        "--compare",
-        metavar="RUN",
-        help="open it with another run, an attempt (RUN@2, @2) or a bundle over it",
-    )
+    _takes(verb, "--host", "NAME", "attach to a run on this host, via ssh")
+    _takes(verb, "--compare", "RUN", "open it with another run, an attempt (RUN@2, @2) or a bundle over it")
     _add(verb, option("--ssh-config"))
-    verb = _verb(verbs, "status", "status:status", help="show the current state of a run")
+    verb = _verb(verbs, "status", "status:status", "show the current state of a run")
     _run(verb)
-    verb.add_argument(
-        "-w",
-        "--watch",
-        action="store_true",
-        help="again every 2 s until the run has ended; JSON: an object a line",
-    )
+    _switch(verb, "-w --watch", "again every 2 s until the run has ended; JSON: an object a line")
     _json(verb)
-    verb = _verb(verbs, "events", "runs:events", help="print the journal of a run")
+    verb = _verb(verbs, "events", "runs:events", "print the journal of a run")
     _run(verb)
-    _follow(verb)
+    _switch(verb, "-f --follow", "keep following new output")
     _json(verb)
-    verb = _verb(verbs, "wait", "runs:wait", help="wait for a run and exit with its outcome")
+    verb = _verb(verbs, "wait", "runs:wait", "wait for a run and exit with its outcome")
     _run(verb)
     verb.add_argument(
         "--until", choices=("running", "healthy", "done"), default="done", help="(default: done)"
     )
-    verb.add_argument(
-        "--timeout", type=seconds, metavar="SECONDS", help="give up after SECONDS (exit code 124)"
-    )
+    _takes(verb, "--timeout", "SECONDS", "give up after SECONDS (exit code 124)", type=seconds)
     _json(verb)
     _logs(verbs)
 
 
 def _listing(verbs: Verbs) -> None:
-    verb = _verb(verbs, "ls", "listing:ls", help="list runs")
+    verb = _verb(verbs, "ls", "listing:ls", "list runs")
     verb.add_argument(
         "filter",
         nargs="*",
@@ -212,141 +176,112 @@ def _listing(verbs: Verbs) -> None:
         help="only runs that fit all: state:failed preset:fsdp2 'age<2d'",
     )
     verb.set_defaults(many="filter")
-    verb.add_argument("--sort", metavar="COLUMN", help="order by a column (default: the newest first)")
-    verb.add_argument("--reverse", action="store_true", help="the other way round")
-    verb.add_argument("--columns", metavar="A,B,…", help="print these columns")
-    verb.add_argument(
-        "-w", "--watch", action="store_true", help="print the list again and again, until Ctrl-C"
-    )
-    verb.add_argument(
-        "--every", type=seconds, metavar="SECONDS", help="with --watch: how often (default: 2)"
-    )
-    verb.add_argument(
-        "--host", action="append", metavar="NAME", help="list the runs on this host, via ssh; repeatable"
-    )
+    _takes(verb, "--sort", "COLUMN", "order by a column (default: the newest first)")
+    _switch(verb, "--reverse", "the other way round")
+    _takes(verb, "--columns", "A,B,…", "print these columns")
+    _switch(verb, "-w --watch", "print the list again and again, until Ctrl-C")
+    _takes(verb, "--every", "SECONDS", "with --watch: how often (default: 2)", type=seconds)
+    _many(verb, "--host", "NAME", "list the runs on this host, via ssh")
     _add(verb, option("--ssh-config"))
     _json(verb)
 
 
 def _logs(verbs: Verbs) -> None:
-    verb = _verb(verbs, "logs", "logs:logs", help="print the logs of the ranks")
+    verb = _verb(verbs, "logs", "logs:logs", "print the logs of the ranks")
     _run(verb)
     _ranks(verb)
-    verb.add_argument("--node", type=count, metavar="N", help="only this node")
+    _takes(verb, "--node", "N", "only this node", type=count)
     verb.add_argument(
         "--stream", action="append", choices=("out", "err", "nccl", "log"), default=[],
         help="repeatable (default: out and err; log: of runner and agent)",
     )  # fmt: skip
-    _follow(verb)
-    verb.add_argument("-n", "--tail", type=count, metavar="N", help="only the last N lines")
-    verb.add_argument(
-        "--since", metavar="TIME", help="only lines since 10m ago (s, h, d), or since 10:06:29"
-    )
-    verb.add_argument("-t", "--timestamps", action="store_true", help="print the time of each line")
+    _switch(verb, "-f --follow", "keep following new output")
+    _takes(verb, "-n --tail", "N", "only the last N lines", type=count)
+    _takes(verb, "--since", "TIME", "only lines since 10m ago (s, h, d), or since 10:06:29")
+    _switch(verb, "-t --timestamps", "print the time of each line")
     _json(verb)
-    verb.add_argument("--grep", default="", metavar="RE", help="only lines that match")
-    verb.add_argument("--attempt", type=count, metavar="N", help="(default: the newest)")
+    _takes(verb, "--grep", "RE", "only lines that match", default="")
+    _takes(verb, "--attempt", "N", "(default: the newest)", type=count)
     _metrics(verbs)
     _diff(verbs)
 
 
 def _diff(verbs: Verbs) -> None:
     verb = _verb(
-        verbs, "diff", "diff:diff", help="compare two runs, attempts or bundles: what differs, and by how much",
+        verbs, "diff", "diff:diff", "compare two runs, attempts or bundles: what differs, and by how much",
         usage="distui diff A B [--all] [--json] [--exit-code]",
     )  # fmt: skip
     about = "RUN, RUN@ATTEMPT, HOST:RUN or the file of a bundle"
     verb.add_argument("a", metavar="A", help=about)
     verb.add_argument("b", metavar="B", nargs="?", help="the same; without it, the record of A is printed")
-    verb.add_argument(
-        "--all", action="store_true", help="also what is the same, and variables of the terminal"
-    )
-    verb.add_argument("--exit-code", action="store_true", help="exit with 1 if something differs")
+    _switch(verb, "--all", "also what is the same, and variables of the terminal")
+    _switch(verb, "--exit-code", "exit with 1 if something differs")
     _add(verb, option("--ssh-config"))
     _json(verb)
 
 
 def _metrics(verbs: Verbs) -> None:
-    verb = _verb(verbs, "metrics", "metrics:metrics", help="print metrics of a run over time")
+    verb = _verb(verbs, "metrics", "metrics:metrics", "print metrics of a run over time")
     _run(verb)
     verb.add_argument(
         "metric", nargs="*", metavar="METRIC", help="gpu.util, rank.step_s, train, … (default: all)"
     )
-    verb.add_argument("--list", action="store_true", help="list the metrics; of RUN, those that it has")
-    verb.add_argument(
-        "--last", metavar="TIME", help="only this long before now, or before the run's end: 10m, 2h"
-    )
-    verb.add_argument("--since", metavar="TIME", help="10m (ago), 12:40, 2026-01-31T12:40 or unix seconds")
-    verb.add_argument("--until", metavar="TIME", help="the same (default: now)")
+    _switch(verb, "--list", "list the metrics; of RUN, those that it has")
+    _takes(verb, "--last", "TIME", "only this long before now, or before the run's end: 10m, 2h")
+    _takes(verb, "--since", "TIME", "10m (ago), 12:40, 2026-01-31T12:40 or unix seconds")
+    _takes(verb, "--until", "TIME", "the same (default: now)")
     _ranks(verb)
-    verb.add_argument(
-        "--gpu", type=count, action="append", default=[], metavar="N", help="only this GPU; repeatable"
-    )
-    verb.add_argument(
-        "--fold", action="store_true", help="one row a metric, of all ranks and GPUs together"
-    )
+    _many(verb, "--gpu", "N", "only this GPU", type=count)
+    _switch(verb, "--fold", "one row a metric, of all ranks and GPUs together")
     _json(verb)
 
 
 def _changing(verbs: Verbs) -> None:
-    verb = _verb(verbs, "nccl", "control:nccl", help="change NCCL_DEBUG of a running job")
+    verb = _verb(verbs, "nccl", "control:nccl", "change NCCL_DEBUG of a running job")
     _run(verb)
     verb.add_argument("level", metavar="LEVEL", help="VERSION, WARN, INFO or TRACE")
-    verb.add_argument("--subsys", default="", metavar="A,B", help="NCCL_DEBUG_SUBSYS, e.g. COLL,NET")
-    verb.add_argument("--for", dest="seconds", type=seconds, metavar="SECONDS", help="revert after SECONDS")
-    verb.add_argument(
-        "--restart", action="store_true", help="apply by restarting the worker group instead of live"
-    )
+    _takes(verb, "--subsys", "A,B", "NCCL_DEBUG_SUBSYS, e.g. COLL,NET", default="")
+    _takes(verb, "--for", "SECONDS", "revert after SECONDS", dest="seconds", type=seconds)
+    _switch(verb, "--restart", "apply by restarting the worker group instead of live")
     _reachable(verb)
     _ranks(verb)
     _json(verb)
-    verb = _verb(verbs, "restart", "control:restart", help="restart the worker group in place")
+    verb = _verb(verbs, "restart", "control:restart", "restart the worker group in place")
     _run(verb)
-    verb.add_argument(
-        "--env", action="append", default=[], metavar="K=V", help="change a variable; repeatable"
+    _many(verb, "--env", "K=V", "change a variable")
+    _many(
+        verb,
+        "--env-from-shell",
+        "K",
+        "set a variable to its value in this shell, which keeps it out of the arguments",
+        dest="from_shell",
     )
-    verb.add_argument(
-        "--env-from-shell", dest="from_shell", action="append", default=[], metavar="K",
-        help="set a variable to its value in this shell, which keeps it out of the arguments; repeatable",
-    )  # fmt: skip
-    verb.add_argument(
-        "--unset", action="append", default=[], metavar="K", help="remove a variable; repeatable"
-    )
-    verb.add_argument(
-        "--save-first",
-        action="store_true",
-        help="save first, the way --save-on of the launch says; else do nothing",
-    )
-    verb.add_argument(
-        "--save-timeout", type=seconds, metavar="SECONDS", help="how long the save may take (default: 120)"
-    )
+    _many(verb, "--unset", "K", "remove a variable")
+    _switch(verb, "--save-first", "save first, the way --save-on of the launch says; else do nothing")
+    _takes(verb, "--save-timeout", "SECONDS", "how long the save may take (default: 120)", type=seconds)
     _reachable(verb)
     _sure(verb)
     _verbs_of_ranks(verbs)
-    verb = _verb(
-        verbs, "stop", "control:stop", help="stop a run (SIGTERM, then SIGKILL after the grace period)"
-    )
+    verb = _verb(verbs, "stop", "control:stop", "stop a run (SIGTERM, then SIGKILL after the grace period)")
     _run(verb)
-    verb.add_argument("--grace", type=seconds, metavar="SECONDS", help="(default: the preset's)")
+    _takes(verb, "--grace", "SECONDS", "(default: the preset's)", type=seconds)
     _sure(verb)
 
 
 def _removing(verbs: Verbs) -> None:
-    verb = _verb(verbs, "rm", "removal:rm", help="remove runs that have ended, with their logs")
+    verb = _verb(verbs, "rm", "removal:rm", "remove runs that have ended, with their logs")
     verb.add_argument("runs", nargs="+", metavar="RUN", help="name, id or unique prefix")
     _sure(verb)
-    verb = _verb(verbs, "prune", "removal:prune", help="remove ended runs by age, number or outcome")
-    verb.add_argument(
-        "--older-than", type=days, metavar="TIME", help="that ended so long ago: 30d, 12h, 45m"
-    )
-    verb.add_argument("--keep", type=count, metavar="N", help="except the newest N ended runs")
-    verb.add_argument("--failed", action="store_true", help="only runs that failed or are lost")
-    verb.add_argument("-n", "--dry-run", action="store_true", help="print what would be removed")
+    verb = _verb(verbs, "prune", "removal:prune", "remove ended runs by age, number or outcome")
+    _takes(verb, "--older-than", "TIME", "that ended so long ago: 30d, 12h, 45m", type=days)
+    _takes(verb, "--keep", "N", "except the newest N ended runs", type=count)
+    _switch(verb, "--failed", "only runs that failed or are lost")
+    _switch(verb, "-n --dry-run", "print what would be removed")
     _sure(verb)
 
 
 def _marking(verbs: Verbs) -> None:
-    verb = _verb(verbs, "note", "notes:note", help="write a note on a run, or print its notes")
+    verb = _verb(verbs, "note", "notes:note", "write a note on a run, or print its notes")
     verb.add_argument("run", metavar="RUN", help="name, id or unique prefix")
     verb.add_argument(
         "text",
@@ -356,49 +291,39 @@ def _marking(verbs: Verbs) -> None:
         help='the note (default: print those there are; "": none)',
     )
     verb.set_defaults(many="text")
-    verb.add_argument("--clear", action="store_true", help="remove all notes of the run")
+    _switch(verb, "--clear", "remove all notes of the run")
     _json(verb)
     verb = _verb(
-        verbs, "tag", "notes:tag", help="add tags to a run or take them away, or print them",
+        verbs, "tag", "notes:tag", "add tags to a run or take them away, or print them",
         usage="distui tag RUN [+TAG | -TAG]… [--json]",
     )  # fmt: skip
     verb.add_argument("run", metavar="RUN", help="name, id or unique prefix")
     verb.set_defaults(many="tags")
     verb.add_argument("tags", nargs="*", default=[], metavar="+TAG", help="add a tag; + may be left out")
-    verb.add_argument(
-        "--remove",
-        action="append",
-        default=[],
-        metavar="TAG",
-        help="take a tag away, as -TAG does; repeatable",
-    )
+    _many(verb, "--remove", "TAG", "take a tag away, as -TAG does")
     _json(verb)
 
 
 def _verbs_of_ranks(verbs: Verbs) -> None:
-    verb = _verb(verbs, "signal", "control:send_signal", help="send a signal to ranks")
+    verb = _verb(verbs, "signal", "control:send_signal", "send a signal to ranks")
     _run(verb)
     verb.add_argument("signal", metavar="SIG", help="e.g. USR1")
     _ranks(verb)
     _sure(verb)
-    verb = _verb(
-        verbs, "dump", "diagnose:dump", help="print stacks, flight recorders or memory of the ranks"
-    )
+    verb = _verb(verbs, "dump", "diagnose:dump", "print stacks, flight recorders or memory of the ranks")
     _run(verb)
     verb.add_argument("what", choices=("stacks", "flight", "memory"))
     _ranks(verb)
-    verb.add_argument("--raw", action="store_true", help="print each rank's answer instead of merging them")
-    verb.add_argument("--out", metavar="DIR", help="also write each rank's answer to a file in DIR")
-    verb.add_argument(
-        "--record", action="store_true", help="memory: have torch record allocations for later snapshots"
-    )
+    _switch(verb, "--raw", "print each rank's answer instead of merging them")
+    _takes(verb, "--out", "DIR", "also write each rank's answer to a file in DIR")
+    _switch(verb, "--record", "memory: have torch record allocations for later snapshots")
     _json(verb)
     _profile(verbs)
 
 
 def _profile(verbs: Verbs) -> None:
     verb = _verb(
-        verbs, "profile", "profile:profile", help="record steps of ranks with torch.profiler, and sum up the traces",
+        verbs, "profile", "profile:profile", "record steps of ranks with torch.profiler, and sum up the traces",
         usage="distui profile [RUN | DIR | FILE] [--ranks LIST] [--steps N] [--timeout SECONDS] [--out DIR] [--json]",
     )  # fmt: skip
     verb.add_argument(
@@ -409,118 +334,105 @@ def _profile(verbs: Verbs) -> None:
         "-r", "--ranks", "--rank", type=rank_list, action="append", default=[], metavar="LIST",
         help="only these, as in 0,5 or 0-7; all (default)",
     )  # fmt: skip
-    verb.add_argument("--steps", type=count, default=3, metavar="N", help="optimizer steps (default: 3)")
-    verb.add_argument(
-        "--timeout", type=seconds, metavar="SECONDS", help="give up after SECONDS (default: by the pace)"
-    )
-    verb.add_argument("--out", metavar="DIR", help="copy the traces to DIR (default: the run's directory)")
+    _takes(verb, "--steps", "N", "optimizer steps (default: 3)", type=count, default=3)
+    _takes(verb, "--timeout", "SECONDS", "give up after SECONDS (default: by the pace)", type=seconds)
+    _takes(verb, "--out", "DIR", "copy the traces to DIR (default: the run's directory)")
     _json(verb)
 
 
 def _reachable(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument(
-        "--reachable",
-        action="store_true",
-        help="restart an elastic run without the nodes that do not answer",
-    )
+    _switch(verb, "--reachable", "restart an elastic run without the nodes that do not answer")
 
 
 def _sure(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    _switch(verb, "-y --yes", "do not ask")
     _json(verb)
 
 
 def _clusters(verbs: Verbs) -> None:
     verb = _verb(
-        verbs,
-        "candidates",
-        "launch:candidates",
-        help="list the nodes SkyPilot would take, and their prices",
+        verbs, "candidates", "launch:candidates", "list the nodes SkyPilot would take, and their prices"
     )
-    verb.add_argument(
-        "--on", default="sky", metavar="INFRA",
-        help="infrastructure to search (default: all that SkyPilot has enabled)",
-    )  # fmt: skip
-    verb.add_argument("--nnodes", "--num-nodes", metavar="N", help="nodes (default: 1)")
+    _takes(
+        verb,
+        "--on",
+        "INFRA",
+        "infrastructure to search (default: all that SkyPilot has enabled)",
+        default="sky",
+    )
+    _takes(verb, "--nnodes --num-nodes", "N", "nodes (default: 1)")
     _add_all(verb, "candidates", NODES)
     _json(verb)
-    verb = _verb(verbs, "down", "launch:down", help="tear down the cluster of a run, with everything on it")
+    verb = _verb(verbs, "down", "launch:down", "tear down the cluster of a run, with everything on it")
     _run(verb)
-    verb.add_argument("-y", "--yes", metavar="CLUSTER", help="the cluster's name: do not ask for it")
+    _takes(verb, "-y --yes", "CLUSTER", "the cluster's name: do not ask for it")
     _json(verb)
     verb = _verb(
-        verbs,
-        "autostop",
-        "launch:autostop",
-        help="set the idle time after which a run's cluster is torn down",
+        verbs, "autostop", "launch:autostop", "set the idle time after which a run's cluster is torn down"
     )
     verb.add_argument("run", metavar="RUN")
     verb.add_argument("minutes", type=minutes, metavar="MINUTES|off", help="idle minutes, or off")
     _json(verb)
     verb = _verb(
-        verbs, "rerun", "launch:rerun", aliases=["relaunch"],
+        verbs, "rerun", "launch:rerun",
         help="repeat a launch as a new run, with changes; on the same cluster if it is up",
     )  # fmt: skip
     _run(verb)
     _add(verb, option("--set"))
-    verb.add_argument(
-        "--env", action="append", default=[], metavar="K=V", help="change a variable; repeatable"
-    )
-    verb.add_argument(
-        "--unset", action="append", default=[], metavar="K", help="remove a variable; repeatable"
-    )
-    verb.add_argument("--name", metavar="NAME", help="name of the new run (default: the same)")
+    _many(verb, "--env", "K=V", "change a variable")
+    _many(verb, "--unset", "K", "remove a variable")
+    _takes(verb, "--name", "NAME", "name of the new run (default: the same)")
     for flag in ("--detach", "--quiet", "--dry-run", "--json"):
         _add(verb, option(flag))
 
 
 def _presets(verbs: Verbs) -> None:
     verb = _verb(
-        verbs, "presets", "presets:presets", help="list, show or create presets; nccl: settings and variables of NCCL",
+        verbs, "presets", "presets:presets", "list, show or create presets; nccl: settings and variables of NCCL",
         usage="distui presets [--json] | show NAME [--set F=VALUE] | new NAME [--base NAME | --from FILE|RUN]"
         " | nccl [NAME]",
     )  # fmt: skip
     verb.add_argument("action", nargs="?", choices=("show", "new", "nccl"))
     verb.add_argument("name", nargs="?", metavar="NAME")
     verb.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="as for launch")
-    verb.add_argument("--base", default="ddp", metavar="NAME", help="preset to build on (default: ddp)")
-    verb.add_argument("--from", dest="source", metavar="FILE|RUN",
-        help="import accelerate's YAML, DeepSpeed's JSON, a SkyPilot task or the plan of a run",
-    )  # fmt: skip
+    _takes(verb, "--base", "NAME", "preset to build on (default: ddp)", default="ddp")
+    _takes(
+        verb,
+        "--from",
+        "FILE|RUN",
+        "import accelerate's YAML, DeepSpeed's JSON, a SkyPilot task or the plan of a run",
+        dest="source",
+    )
     _json(verb)
     verb = _verb(
-        verbs, "trust", "presets:trust", help="trust a configuration file that other users can write, as it is now",
+        verbs, "trust", "presets:trust", "trust a configuration file that other users can write, as it is now",
         usage="distui trust [PATH] | --list | --remove [PATH]",
     )  # fmt: skip
     verb.add_argument("path", nargs="?", metavar="PATH", help="(default: the nearest distui.toml)")
     ways = verb.add_mutually_exclusive_group()
-    ways.add_argument("--list", action="store_true", help="list trusted files")
-    ways.add_argument("--remove", action="store_true", help="stop trusting the file")
+    _switch(ways, "--list", "list trusted files")
+    _switch(ways, "--remove", "stop trusting the file")
     _json(verb)
 
 
 def _advise(verbs: Verbs) -> None:
-    verb = _verb(
-        verbs, "advise", "advise:advise", help="estimate which strategies fit into the memory of GPUs"
-    )
-    model, add = verb.add_mutually_exclusive_group(required=True), verb.add_argument
-    model.add_argument("--params", metavar="N", help="the model's parameters: 7B, 350M")
-    model.add_argument(
-        "--script", metavar="PATH[:NAME]", help="file (and class or function) that defines the model"
-    )
-    add("--model-args", default="", metavar="K=V,…", help="arguments of --script's class or function")
-    add("--python", metavar="PATH", help="interpreter of the training environment, for --script")
-    add("--gpus", required=True, metavar="COUNTxNAME", help="GPUs of one node, as in 8xA100-80GB")
-    add("--nodes", type=count, default=1, metavar="N", help="(default: 1)")
-    add("--gpu-memory", type=gigabytes, metavar="GB", help="memory of each GPU, for models not in the list")
-    add("--host-memory", type=gigabytes, metavar="GB", help="memory of each node (default: enough)")
-    add("--layers", type=count, metavar="N", help="layers (default: typical for that many parameters)")
-    add("--hidden", type=count, metavar="N", help="hidden size (default: typical)")
-    add("--vocab", type=count, metavar="N", help="vocabulary size (default: 32000)")
-    add("--seq", type=count, default=2048, metavar="N", help="sequence length (default: 2048)")
-    add("--micro-batch", type=count, default=1, metavar="N", help="sequences per GPU (default: 1)")
-    add("--recompute", action="store_true", help="activation checkpointing of every layer")
-    add(
+    verb = _verb(verbs, "advise", "advise:advise", "estimate which strategies fit into the memory of GPUs")
+    model = verb.add_mutually_exclusive_group(required=True)
+    _takes(model, "--params", "N", "the model's parameters: 7B, 350M")
+    _takes(model, "--script", "PATH[:NAME]", "file (and class or function) that defines the model")
+    _takes(verb, "--model-args", "K=V,…", "arguments of --script's class or function", default="")
+    _takes(verb, "--python", "PATH", "interpreter of the training environment, for --script")
+    _takes(verb, "--gpus", "COUNTxNAME", "GPUs of one node, as in 8xA100-80GB", required=True)
+    _takes(verb, "--nodes", "N", "(default: 1)", type=count, default=1)
+    _takes(verb, "--gpu-memory", "GB", "memory of each GPU, for models not in the list", type=gigabytes)
+    _takes(verb, "--host-memory", "GB", "memory of each node (default: enough)", type=gigabytes)
+    _takes(verb, "--layers", "N", "layers (default: typical for that many parameters)", type=count)
+    _takes(verb, "--hidden", "N", "hidden size (default: typical)", type=count)
+    _takes(verb, "--vocab", "N", "vocabulary size (default: 32000)", type=count)
+    _takes(verb, "--seq", "N", "sequence length (default: 2048)", type=count, default=2048)
+    _takes(verb, "--micro-batch", "N", "sequences per GPU (default: 1)", type=count, default=1)
+    _switch(verb, "--recompute", "activation checkpointing of every layer")
+    verb.add_argument(
         "--format", choices=("bf16", "mixed", "fp32"), default="bf16",
         help="bytes per parameter of weights, gradients, Adam: 2+2+8, 2+2+12, 4+4+8 (default: bf16)",
     )  # fmt: skip
@@ -528,23 +440,21 @@ def _advise(verbs: Verbs) -> None:
 
 
 def _doctor(verbs: Verbs) -> None:
-    verb = _verb(verbs, "doctor", "doctor:doctor", help="check that this node (or --hosts) can run a job")
+    verb = _verb(verbs, "doctor", "doctor:doctor", "check that this node (or --hosts) can run a job")
     _run(verb, "this node")
     _add_all(verb, "doctor", HOSTS)
-    verb.add_argument("--python", metavar="PATH", help="interpreter of the training environment")
-    verb.add_argument("--port", type=int, metavar="PORT", help="rendezvous port on the first node")
+    _takes(verb, "--python", "PATH", "interpreter of the training environment")
+    _takes(verb, "--port", "PORT", "rendezvous port on the first node", type=int)
     verb.add_argument(
         "--no-pairs", dest="pairs", action="store_false", help="skip the all-reduce between pairs of nodes"
     )
-    verb.add_argument(
-        "--size", type=count, default=16, metavar="MiB", help="all-reduce size in MiB (default: 16)"
-    )
+    _takes(verb, "--size", "MiB", "all-reduce size in MiB (default: 16)", type=count, default=16)
     _json(verb)
 
 
 def _bundles(verbs: Verbs) -> None:
     verb = _verb(
-        verbs, "diagnose", "diagnose:diagnose", help="find the root cause in NCCL and PyTorch logs",
+        verbs, "diagnose", "diagnose:diagnose", "find the root cause in NCCL and PyTorch logs",
         usage="distui diagnose [FILE… | BUNDLE | RUN] [--json]",
     )  # fmt: skip
     verb.add_argument(
@@ -552,28 +462,28 @@ def _bundles(verbs: Verbs) -> None:
         help="log files, archives or directories (- is standard input), a bundle of `distui export`, or a run",
     )  # fmt: skip
     _json(verb)
-    verb = _verb(
-        verbs, "export", "diagnose:export", help="write a run to one file, which `distui replay` opens"
-    )
+    verb = _verb(verbs, "export", "diagnose:export", "write a run to one file, which `distui replay` opens")
     verb.add_argument("run", metavar="RUN")
     verb.add_argument("file", metavar="FILE", help="output file, e.g. run.tar.gz")
-    verb.add_argument(
-        "--logs", type=count, default=4, metavar="MiB",
-        help="size kept of the end of each log, beside its first 256 KiB (default: 4)",
-    )  # fmt: skip
-    verb.add_argument("--with-traces", action="store_true", help="also the traces of `distui profile`")
-    verb.add_argument("-f", "--force", action="store_true", help="overwrite FILE")
-    _json(verb)
-    verb = _verb(
-        verbs, "replay", "runs:replay", help="open the record of a run that has ended, or a bundle"
+    _takes(
+        verb,
+        "--logs",
+        "MiB",
+        "size kept of the end of each log, beside its first 256 KiB (default: 4)",
+        type=count,
+        default=4,
     )
+    _switch(verb, "--with-traces", "also the traces of `distui profile`")
+    _switch(verb, "-f --force", "overwrite FILE")
+    _json(verb)
+    verb = _verb(verbs, "replay", "runs:replay", "open the record of a run that has ended, or a bundle")
     verb.add_argument("run", nargs="?", metavar="FILE|RUN", help="a bundle of `distui export`, or a run")
     _readonly(verb)
 
 
 def _notices(verbs: Verbs) -> None:
     verb = _verb(
-        verbs, "notify", "notify:notify", help="list the ways on which notices of runs go, or test them",
+        verbs, "notify", "notify:notify", "list the ways on which notices of runs go, or test them",
         usage="distui notify [list | test [WAY] | log [RUN]] [--json]",
     )  # fmt: skip
     verb.add_argument("action", nargs="?", choices=("list", "test", "log"), default="list")
@@ -582,15 +492,9 @@ def _notices(verbs: Verbs) -> None:
 
 
 def _mcp(verbs: Verbs) -> None:
-    verb = _verb(
-        verbs, "mcp", "mcp:mcp", help="serve the verbs to language models, by MCP on stdin and stdout"
-    )
-    verb.add_argument(
-        "--allow-control", action="store_true", help="also start and change runs (default: only read)"
-    )
-    verb.add_argument(
-        "--skill", action="store_true", help="print SKILL.md, which says how to use distui, and exit"
-    )
+    verb = _verb(verbs, "mcp", "mcp:mcp", "serve the verbs to language models, by MCP on stdin and stdout")
+    _switch(verb, "--allow-control", "also start and change runs (default: only read)")
+    _switch(verb, "--skill", "print SKILL.md, which says how to use distui, and exit")
 
 
 def names_hosts(options: argparse.Namespace) -> bool:

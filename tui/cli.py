@@ -86,8 +86,7 @@ class TypedVerb:
 
     def add_parser(self, name: str, **about: Any) -> argparse.ArgumentParser | UnusedParser:
         """As argparse's."""
-        typed = self._name in (name, *about.get("aliases", ()))
-        return self._verbs.add_parser(name, **about) if typed else UnusedParser()
+        return self._verbs.add_parser(name, **about) if name == self._name else UnusedParser()
 
 
 def parser(typed: str | None = None) -> TopParser:

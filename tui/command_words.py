@@ -247,12 +247,9 @@ examples:
 
 
 def grouped_help(verbs: Mapping[str, argparse.ArgumentParser]) -> str:
-    """The verbs under their headings, those that no group names last."""
-    named = {name for _, names in GROUPS for name in names}
-    aliases = {name for name, verb in verbs.items() if not verb.prog.endswith(f" {name}")}
-    rest = tuple(name for name in verbs if name not in named | aliases)
+    """The verbs under their headings."""
     lines: list[str] = []
-    for heading, names in (*GROUPS, *([("others", rest)] if rest else [])):
+    for heading, names in GROUPS:
         there = [name for name in names if name in verbs]
         lines += (
             [f"{heading}:", *(f"  {name:<11} {_about(verbs[name])}" for name in there), ""] if there else []

@@ -16,10 +16,9 @@ def pages(
     verbs: Mapping[str, argparse.ArgumentParser], top: argparse.ArgumentParser, version: str
 ) -> dict[str, str]:
     """By file name: distui.1, and one of each verb."""
-    made = {name: verb for name, verb in verbs.items() if verb.prog == f"distui {name}"}
-    whole = {"distui.1": _lines(_top(made, top, version))}
+    whole = {"distui.1": _lines(_top(verbs, top, version))}
     return whole | {
-        f"distui-{name}.1": _lines(_of_verb(name, verb, version)) for name, verb in made.items()
+        f"distui-{name}.1": _lines(_of_verb(name, verb, version)) for name, verb in verbs.items()
     }
 
 

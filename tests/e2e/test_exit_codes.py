@@ -68,7 +68,7 @@ WRONG: dict[str, list[tuple[str, int]]] = {
 
 def verbs() -> set[str]:
     (found,) = [one for one in parser()._actions if isinstance(one, argparse._SubParsersAction)]
-    return {name for name, one in found.choices.items() if one.prog.endswith(f" {name}")}  # no aliases
+    return set(found.choices)
 
 
 def codes() -> set[int]:

@@ -16,7 +16,7 @@ from distui.tui.manual import pages
 from distui.tui.verb_guide import GUIDES, MEANINGS, exit_codes
 
 TOP = parser()
-VERBS = {name: verb for name, verb in TOP.verbs.items() if verb.prog == f"distui {name}"}
+VERBS = TOP.verbs
 PAGES = pages(TOP.verbs, TOP, "1.2.3")
 
 

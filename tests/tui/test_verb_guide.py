@@ -15,7 +15,7 @@ from distui.tui.command_words import ALIKE, GROUPS, WrongUsage, option_refusal, 
 from distui.tui.verb_guide import GUIDES, MEANINGS, exit_codes, guide_text
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
-VERBS = {name: verb for name, verb in parser().verbs.items() if verb.prog == f"distui {name}"}
+VERBS = parser().verbs
 
 
 def meant(line: str) -> argparse.Namespace:

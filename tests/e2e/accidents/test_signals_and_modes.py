@@ -59,7 +59,7 @@ def test_what_may_not_be_read_is_named_and_hides_no_other_run(world: World, tmp_
     os.chmod(hurt.path, 0)
     try:
         assert "good" in as_a_user(world, "ls").fine().out
-        for words in (["status", good.id], ["logs", good.id], ["relaunch", good.id, "--dry-run"]):
+        for words in (["status", good.id], ["logs", good.id], ["rerun", good.id, "--dry-run"]):
             as_a_user(world, *words).fine()
         assert "Traceback" not in as_a_user(world, "status", hurt.id).err
     finally:
