@@ -105,28 +105,63 @@ class FileError(Exception):
         self.name, self.why, self.missing = path.name, why, missing
 
 
-def opened(path: Path) -> BinaryIO:
-    """A regular file, for reading; a pipe without a writer is not waited for. Raises FileError."""
+def opened(path: Path, streams: bool = False) -> BinaryIO:
+    """A regular file, for reading; a pipe without a writer is not waited for. Raises FileError.
+
+    `streams`: for a file that the user has named: a pipe or a terminal is opened, too, and waited for as by cat(1).
+    """
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        descriptor = os.open(path, flags if streams else flags | os.O_NONBLOCK)
     except OSError as error:
         missing = isinstance(error, FileNotFoundError | NotADirectoryError)
-        raise FileError(
-            path, "is missing" if missing else f"cannot be read: {error.strerror}", missing
-        ) from None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        why = "is missing" if missing and not streams else f"cannot be read: {error.strerror}"
+        raise FileError(path, why, missing) from None
+    why = endless(descriptor, streams)
+    if why:
         os.close(descriptor)
-        raise FileError(path, "is no regular file")
+        raise FileError(path, why)
     return os.fdopen(descriptor, "rb")
 
 
-def content(path: Path, most: int = MOST_DOCUMENT) -> bytes:
-    """All of a file. Raises FileError, also for one of more than `most` bytes."""
-    with opened(path) as file:
+KERNELS = ("/proc/", "/sys/")
+"""Where files are made by the kernel as they are read: of no size, and some have no end."""
+
+
+def endless(descriptor: int, streams: bool = False) -> str:
+    """Why an open file is not read, as the end of a sentence: it is no regular file, or it may have no end; else "".
+
+    `streams`: pipes and terminals are read, which somebody ends.
+    """
+    about = os.fstat(descriptor)
+    if streams and stat.S_ISDIR(about.st_mode):
+        return "cannot be read: Is a directory"
+    if not stat.S_ISREG(about.st_mode):
+        is_stream = stat.S_ISFIFO(about.st_mode) or os.isatty(descriptor)
+        return "" if streams and is_stream else "is no regular file"
+    is_kernels = about.st_blocks == 0 and _real_path(descriptor).startswith(KERNELS)
+    return "is a file of the kernel, which may have no end" if is_kernels else ""
+
+
+def _real_path(descriptor: int) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        return ""  # a system without /proc
+
+
+def head(path: Path, size: int, streams: bool = False) -> bytes:
+    """The first bytes of a file, at most `size`. Raises FileError. `streams`: see `opened`."""
+    with opened(path, streams) as file:
         try:
-            data = file.read(most + 1)
+            return file.read(size)
         except OSError as error:
             raise FileError(path, f"cannot be read: {error.strerror}") from None
+
+
+def content(path: Path, most: int = MOST_DOCUMENT, streams: bool = False) -> bytes:
+    """All of a file. Raises FileError, also for one of more than `most` bytes. `streams`: see `opened`."""
+    data = head(path, most + 1, streams)
     if len(data) > most:
         raise FileError(path, f"has more than {most} bytes")
     return data

@@ -16,7 +16,7 @@ from ...presets.load import load
 from ...presets.model import Loaded
 from ...presets.plan import Place, Request, make_plan
 from ...presets.worker_group import parse_nnodes
-from .. import clock, local_agent, run_directories
+from .. import clock, file_io, local_agent, run_directories
 from ..errors import RunError, UnreachableError
 from ..hub.on_hosts import KIND, HostsRequest
 from ..hub.on_hosts import read as order_of
@@ -427,16 +427,11 @@ def from_words(text: str) -> list[Named]:
 def from_file(path: Path) -> list[Named]:
     """The hosts of a file. Raises RunError."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
-        if len(data) > MOST_BYTES:
-            raise RunError(
-                f"--hostfile {path} has more than {MOST_BYTES >> 20} MiB: it is no list of hosts"
-            )
-        text = data.decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise RunError(f"--hostfile {path} cannot be read: {why}") from None
+        text = file_io.content(path, MOST_BYTES, streams=True).decode("utf-8")
+    except file_io.FileError as error:
+        raise RunError(f"--hostfile {error}: name a list of hosts") from None
+    except UnicodeDecodeError:
+        raise RunError(f"--hostfile {path} cannot be read: it is no text") from None
     hosts = []
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()

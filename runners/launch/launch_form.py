@@ -23,17 +23,17 @@ from ...presets.model import Loaded
 from ...presets.plan import Request
 from ...presets.render import named
 from ...presets.sanitize import LONGEST, clean_text
+from ...presets.script_tree import MOST_BYTES
 from ...presets.secrets import mask_text
 from ...presets.skypilot import Resources
 from ...presets.trusted_files import private_folder
 from ...presets.worker_group import parse_nnodes
 from ...presets.workload import Counted, acts_on_import, counted_from, name_of_gpu
-from .. import local_agent
+from .. import file_io, local_agent
 from ..environment import pairs
 from ..errors import RunError
-from ..file_io import write_atomically
 from ..hub.sky_process import Candidate, candidates_for
-from ..local_agent import MOST_SOURCE, check_python
+from ..local_agent import check_python
 from ..run_directories import free_name
 from .hosts import Named, OnHosts, from_words
 from .launch_settings import HOSTS, SKY, kind_of
@@ -259,7 +259,10 @@ def count(
 
     The file is imported, not run, in a process of its own without GPUs. Raises RunError.
     """
-    why = acts_on_import(_source(path))
+    try:
+        why = acts_on_import(file_io.head(Path(path), MOST_BYTES + 1, streams=True))
+    except file_io.FileError as error:
+        raise RunError(f"--script {error}; give the path of a Python file") from None
     if why is not None:
         raise RunError(f"--script {path} {why}")
     question = json.dumps({"path": os.path.abspath(path), "name": name, "args": dict(args)})
@@ -272,14 +275,6 @@ def count(
         return counted_from(answer)
     except PlanError as error:
         raise RunError(f"--script {path}: {error}") from None
-
-
-def _source(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read(MOST_SOURCE)
-    except OSError as error:
-        raise RunError(f"--script {path}: {error.strerror}; give the path of a Python file") from None
 
 
 def _answer(python: str, path: str, question: str, seconds: float) -> dict[str, object]:
@@ -409,7 +404,7 @@ def save(name: str, form: LaunchForm, replace: bool, env: Mapping[str, str] = os
         raise RunError(f"preset {name} cannot build on itself: choose another name")
     try:
         private_folder(path.parent)
-        write_atomically(path, text.encode())
+        file_io.write_atomically(path, text.encode())
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror or error}") from None
     return str(path)

@@ -20,9 +20,9 @@ from ...presets.render import moved_paths
 from ...presets.secrets import is_secret
 from ...presets.skypilot import Cargo, Resources
 from ...presets.task_summary import own_mesh, summary
-from ...presets.text_formats import Unreadable, bare, read_yaml, write_yaml
+from ...presets.text_formats import Unreadable, bare, decoded, read_yaml, write_yaml
 from ...presets.worker_group import inherited_env
-from .. import daemon, local_agent, run_directories
+from .. import daemon, file_io, local_agent, run_directories
 from ..errors import RunError
 from ..hub import launch_order
 from ..hub.launch_order import SkyRequest
@@ -302,12 +302,10 @@ def _number(asked: int | str | None, otherwise: Any) -> int:
 def read_task(file: str) -> dict[str, Any]:
     """The task, its local paths absolute: the hub may start in another directory. Raises RunError and PlanError."""
     try:
-        with Path(file).open(encoding="utf-8") as opened:
-            text = opened.read(MOST_BYTES)
-    except (OSError, UnicodeDecodeError) as error:
-        raise RunError(f"--task {file}: it cannot be read ({error})") from None
-    try:
-        documents = [bare(document) for document in read_yaml(text)]
+        data = file_io.content(Path(file), MOST_BYTES, streams=True)
+        documents = [bare(document) for document in read_yaml(decoded(data))]
+    except file_io.FileError as error:
+        raise RunError(f"--task {error}: name the YAML of a task") from None
     except Unreadable as error:
         raise RunError(f"--task {file}: line {error.line} {error}") from None
     config = skypilot.own_task([document for document in documents if document is not None], file)

@@ -137,7 +137,7 @@ def test_a_script_is_counted(capsys: pytest.CaptureFixture[str], monkeypatch: py
         ("--params 7B --gpus 8xH100 --model-args a=1", "--model-args and --python go with --script"),
         (
             "--script nowhere.py --gpus 8xH100",
-            "--script nowhere.py: No such file or directory; give the path",
+            "--script nowhere.py cannot be read: No such file or directory; give the path",
         ),
         ("--script a.py:3x --gpus 8xH100", "--script a.py:3x: write PATH, or PATH:NAME"),
         (f"--script {EXAMPLE} --model-args 3 --gpus 8xH100", "--model-args 3: write NAME=VALUE"),

@@ -25,7 +25,7 @@ from ...presets.plan import Plan, Request
 from ...presets.sanitize import clean_text, clean_whole
 from ...presets.skypilot import Resources
 from ...presets.text_formats import MOST_BYTES
-from ...runners import local_agent, retention, run_directories
+from ...runners import file_io, local_agent, retention, run_directories
 from ...runners.environment import pairs
 from ...runners.errors import NoTorchError, RunError
 from ...runners.hub import launch_order, sky_cloud
@@ -107,7 +107,7 @@ def _findings(ready: Prepared, options: argparse.Namespace, command: Sequence[st
     if options.task is not None:
         path = Path(options.task)
         nnodes = None if options.nnodes is None else ready.plan.nnodes
-        data = local_agent.read_source(path) or b""
+        data = read_file(options.task) or b""
         hits = lint_task(options.task, data, node_resources(options), nnodes, exists_beside(path.parent))
         bare = replace(ready.plan, argv=("true",), files={})  # what it runs was looked at in the file
         return worst_first(
@@ -154,11 +154,8 @@ def execute(options: argparse.Namespace) -> int:
 def read_file(name: str) -> bytes | None:
     """What a file holds; None where it is none, or cannot be read."""
     try:
-        if not Path(name).is_file():  # a pipe would be waited for
-            return None
-        with Path(name).open("rb") as opened:
-            return opened.read(MOST_BYTES + 1)
-    except OSError:
+        return file_io.head(Path(name), MOST_BYTES + 1)
+    except file_io.FileError:
         return None
 
 

@@ -16,7 +16,7 @@ from ...presets.load import Library, library, load
 from ...presets.plan import Plan, make_plan
 from ...presets.sanitize import clean_whole
 from ...presets.text_formats import MOST_BYTES
-from ...runners import local_agent, run_directories
+from ...runners import file_io, local_agent, run_directories
 from ...runners.errors import RunError
 from ...runners.launch.prepare import run_name
 from ..arguments import names_hosts
@@ -72,10 +72,9 @@ def _file(file: str, presets: Library | None) -> list[Finding]:
     """Raises RunError and PresetError."""
     path = Path(file)
     try:
-        with path.open("rb") as opened:
-            data = opened.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise RunError(f"file {file} cannot be read: {error.strerror or error}") from None
+        data = file_io.head(path, MOST_BYTES + 1, streams=True)
+    except file_io.FileError as error:
+        raise RunError(f"file {file} {error.why}: name a file that lint can read") from None
     return lint_file(file, data, exists=launch.exists_beside(path.parent), presets=presets)
 
 

@@ -33,6 +33,7 @@ from ...presets.nccl import nccl_presets
 from ...presets.sanitize import clean_text
 from ...presets.text_formats import MOST_BYTES, decode_toml, parse_toml
 from ...presets.trusted_files import private_folder
+from ...runners import file_io
 from ...runners.errors import RunError
 from ..terminal import complain
 
@@ -128,10 +129,9 @@ def _from_file(file: Path) -> Imported:
     from ...presets import imports
 
     try:
-        with file.open("rb") as opened:
-            data = opened.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise RunError(f"--from {file}: it cannot be read ({error.strerror})") from None
+        data = file_io.head(file, MOST_BYTES + 1, streams=True)
+    except file_io.FileError as error:
+        raise RunError(f"--from {error}") from None
     imported, problems = imports.import_preset(str(file), data, lambda name: _read(file.parent / name))
     for problem in problems:
         complain(f"{problem.as_lines()[0]}: {problem.text}")
@@ -141,8 +141,8 @@ def _from_file(file: Path) -> Imported:
 def _read(file: Path) -> bytes | None:
     """What a file holds; None where it is none, or cannot be read."""
     try:
-        return file.read_bytes() if file.is_file() else None
-    except OSError:
+        return file_io.content(file, MOST_BYTES)
+    except file_io.FileError:
         return None
 
 

@@ -8,7 +8,6 @@ import functools
 import gc
 import json
 import os
-import stat
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ...presets.sanitize import LONGEST, clean_text, escaped_json
-from ...runners import journal, run_directories
+from ...runners import file_io, journal, run_directories
 from ...runners.errors import RunError, UnreachableError
 from ...runners.formatting import time_of_day
 from ...runners.local_agent import follow_until, reached, with_link
@@ -68,9 +67,8 @@ def _opened(bundle: str) -> AbstractContextManager[Manifest]:
 def _is_packed(name: str) -> bool:
     """Whether a name is that of a regular file that begins as gzip's do, whatever its ending."""
     try:
-        with open(os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            return stat.S_ISREG(os.fstat(file.fileno()).st_mode) and file.read(2) == b"\x1f\x8b"
-    except (OSError, ValueError):
+        return file_io.head(Path(name), 2) == b"\x1f\x8b"
+    except (file_io.FileError, ValueError):
         return False
 
 

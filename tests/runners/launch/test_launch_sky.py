@@ -292,7 +292,7 @@ def test_candidates_are_those_of_the_task(
         (3, {"accelerators": "H100:8", "infra": "aws"}),
     ]
     assert main(["candidates", "--task", "gone.yaml"]) == 2
-    assert "--task gone.yaml: it cannot be read" in capsys.readouterr().err
+    assert "--task gone.yaml cannot be read" in capsys.readouterr().err
 
 
 @pytest.mark.real
