@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from .finding import PlanError
 from .model import Preset
 from .script_support import PARALLELIZE, Obeys, ScriptCall, framework, parse, wraps
+from .text_formats import Unreadable
 
 VARIABLE = "DISTUI_ADOPT"
 """By which the hook knows that it was asked for: 1."""
@@ -106,6 +107,6 @@ def _calls(script: str, texts: Mapping[str, str | bytes | None]) -> Iterator[tup
     for path, text in texts.items():
         try:
             calls = () if text is None else parse(text).calls
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+        except Unreadable:
             continue
         yield from ((f"{script}, through {path}," if path else script, call) for call in calls)

@@ -13,7 +13,8 @@ from typing import Literal
 
 from .deepspeed import OPTION, option_at
 from .model import StrategyKind
-from .text_formats import syntax_tree
+from .script_tree import MOST_FILES, ScriptTree, read
+from .text_formats import Unreadable
 
 _DEEPEST = 8
 """Names that are followed from one assignment to the next."""
@@ -54,14 +55,12 @@ FALSE = Value(False)
 class Values:
     """The values in one script that is launched with `args`."""
 
-    def __init__(self, tree: ast.AST, args: Sequence[str]) -> None:
-        self.args = tuple(args)
-        nodes = list(ast.walk(tree))
-        self.options = tuple(filter(None, map(_option, nodes)))
-        self.assigned: dict[str, list[ast.expr]] = {}
-        for node in nodes:
-            for name, value in _assignments(node):
-                self.assigned.setdefault(name, []).append(value)
+    def __init__(self, script: Script, args: Sequence[str]) -> None:
+        self.options, self.assigned = script.options, script.assigned
+        self._by_dest: dict[str, list[Option]] = {}
+        for option in script.options:
+            self._by_dest.setdefault(option.dest, []).append(option)
+        self._words = _words_of_options(script.options, args)
 
     def of(self, node: ast.expr, deep: int = 0) -> Value:
         """What an expression comes to."""
@@ -83,12 +82,12 @@ class Values:
 
     def option(self, dest: str) -> Option | None:
         """The option that fills this name in what the parser returns; None where none, or several do."""
-        options = [option for option in self.options if option.dest == dest]
+        options = self._by_dest.get(dest, [])
         return options[0] if len(options) == 1 else None
 
     def of_option(self, option: Option, deep: int = 0) -> Value:
         """What an option comes to in this launch."""
-        word = self.written(option)
+        word = self._words.get(option)
         if option.action in ("store_true", "store_false"):
             on = (word is not None) == (option.action == "store_true")
             return Value(True, True) if on else Value(False, unless=f"{option.name} is given")
@@ -97,27 +96,30 @@ class Values:
             return Value(usual.given, usual.literal, f"{option.name} is given")
         return FALSE if word in _EMPTY else Value(True, word)
 
-    def written(self, option: Option) -> str | None:
-        """The word that the command line gives it, "" where it gives the option alone; None where it does not."""
-        given = None
-        for at, word in enumerate(self.args):
-            name, equals, value = word.partition("=")
-            if name in option.names or self._short_for(name, option):
-                behind = self.args[at + 1] if at + 1 < len(self.args) else ""
-                given = value if equals else "" if behind.startswith("--") else behind
-        return given
 
-    def _short_for(self, word: str, option: Option) -> bool:
-        """Whether argparse takes `word` for this option: a beginning that no other one has."""
-        if not word.startswith("--") or len(word) < 3:
-            return False
-        fitting = [other for other in self.options if any(name.startswith(word) for name in other.names)]
-        exact = any(word in other.names for other in fitting)
-        return fitting == [option] and not exact
+def _words_of_options(options: Sequence[Option], args: Sequence[str]) -> dict[Option, str]:
+    """The word that a command line gives to each option, "" where it gives the option alone."""
+    words: dict[Option, str] = {}
+    for at, word in enumerate(args):
+        name, equals, value = word.partition("=")
+        if not equals:
+            behind = args[at + 1] if at + 1 < len(args) else ""
+            value = "" if behind.startswith("--") else behind
+        words |= dict.fromkeys(_meant(name, options), value)
+    return words
 
 
-def _option(node: ast.AST) -> Option | None:
-    if not (isinstance(node, ast.Call) and _last(node.func) in ("add_argument", "add", "add_arg")):
+def _meant(word: str, options: Sequence[Option]) -> list[Option]:
+    """The options that argparse takes a word for: also a beginning that no other option has."""
+    exact = [option for option in options if word in option.names]
+    if exact or not word.startswith("--") or len(word) < 3:
+        return exact
+    fitting = [option for option in options if any(name.startswith(word) for name in option.names)]
+    return fitting if len(fitting) == 1 else []
+
+
+def _option(node: ast.Call) -> Option | None:
+    if _last(node.func) not in ("add_argument", "add", "add_arg"):
         return None
     words = [arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
     names = tuple(word for word in words if word.startswith("-"))
@@ -217,7 +219,7 @@ class ScriptCall:
         return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Script:
     """What there is to know about a script's text."""
 
@@ -225,36 +227,50 @@ class Script:
     """In the order of the text."""
     texts: frozenset[str]
     """Every text in it."""
-    tree: ast.Module
+    options: tuple[Option, ...]
+    assigned: Mapping[str, Sequence[ast.expr]]
+    """By name: what is assigned to it."""
+    tree: ScriptTree
 
     def find(self, *fulls: str) -> ScriptCall | None:
         """The first call of one of these full names."""
         return next((call for call in self.calls if call.full in fulls), None)
 
 
-@functools.lru_cache(maxsize=16)  # a plan asks for the same text about six times
 def parse(source: str | bytes) -> Script:
-    """Read a script. Raises SyntaxError, ValueError (a NUL byte), RecursionError or MemoryError."""
-    tree = syntax_tree(source)
+    """Read a script. Raises Unreadable."""
+    return _script(read(source))
+
+
+@functools.lru_cache(maxsize=MOST_FILES + 14)
+def _script(tree: ScriptTree) -> Script:
     names = _FrameworkNames(tree)
-    calls = (
-        ScriptCall(names.full(node.func), _last(node.func), node.lineno, node) for node in _calls(tree)
+    calls = sorted(tree.of(ast.Call), key=lambda call: (call.lineno, call.col_offset))
+    texts = (node.value for node in tree.of(ast.Constant))
+    assigned: dict[str, list[ast.expr]] = {}
+    for node in tree.nodes:
+        for name, value in _assignments(node):
+            assigned.setdefault(name, []).append(value)
+    return Script(
+        tuple(ScriptCall(names.full(node.func), _last(node.func), node.lineno, node) for node in calls),
+        frozenset(text for text in texts if isinstance(text, str)),
+        tuple(option for node in calls if (option := _option(node)) is not None),
+        assigned,
+        tree,
     )
-    texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
-    return Script(tuple(calls), frozenset(text for text in texts if isinstance(text, str)), tree)
 
 
 def local_imports(source: str | bytes) -> list[str]:
     """Paths, seen from the script's folder, of the files that it would import if they are there. Never raises."""
     try:
-        tree = parse(source).tree
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        tree = read(source)
+    except Unreadable:
         return []
     modules: list[str] = []
-    for node in ast.walk(tree):
+    for node in tree.of(ast.Import, ast.ImportFrom):
         if isinstance(node, ast.Import):
             modules += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.level <= 1:
+        elif node.level <= 1:
             inside = f"{node.module}." if node.module else ""
             modules += [node.module] if node.module else []
             modules += [inside + alias.name for alias in node.names if alias.name != "*"]
@@ -280,30 +296,29 @@ def wraps(full: str) -> tuple[str, str]:
     return (kind, what) if inside else ("", "")
 
 
-def _calls(tree: ast.Module) -> Iterator[ast.Call]:
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-    return iter(sorted(calls, key=lambda call: (call.lineno, call.col_offset)))
-
-
 def _last(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+MOST_STARS = 50
+"""Modules imported with a star in which a name is looked for."""
 
 
 class Names:
     """What the imports of a script make of a name; `relative`: also those from beside the script."""
 
-    def __init__(self, tree: ast.Module, *, relative: bool = True) -> None:
+    def __init__(self, tree: ScriptTree, *, relative: bool = True) -> None:
         self._names: dict[str, str] = {}
         self._stars: list[str] = []
         self.imported: dict[str, int] = {}
         """Module as it is written, with dots in front where it is relative → line of its first import."""
-        for node in ast.walk(tree):
+        for node in tree.of(ast.Import, ast.ImportFrom):
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     top = alias.name.split(".", 1)[0]
                     self.imported.setdefault(alias.name, node.lineno)
                     self._names.setdefault(alias.asname or top, alias.name if alias.asname else top)
-            elif isinstance(node, ast.ImportFrom) and (relative or not node.level):
+            elif relative or not node.level:
                 module = "." * node.level + (node.module or "")
                 self.imported.setdefault(module, node.lineno)
                 for alias in node.names:
@@ -330,15 +345,14 @@ class Names:
 class _FrameworkNames(Names):
     """With subclasses of what wraps a model; a starred import explains only names that mean something here."""
 
-    def __init__(self, tree: ast.Module) -> None:
+    def __init__(self, tree: ScriptTree) -> None:
         super().__init__(tree, relative=False)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                for full in filter(framework, map(self.full, node.bases)):
-                    self._names[node.name] = full
+        for node in tree.of(ast.ClassDef):
+            for full in filter(framework, map(self.full, node.bases)):
+                self._names[node.name] = full
 
     def _starred(self, name: str) -> str:
-        starred = (f"{module}.{name}" for module in self._stars)
+        starred = (f"{module}.{name}" for module in self._stars[:MOST_STARS])
         return next((full for full in starred if full in (PARALLELIZE, STEPS) or framework(full)), "")
 
 
@@ -372,8 +386,8 @@ class Requirements:
     """Backward passes before each optimizer step."""
     options: Sequence[str] = ()
     """Names of the options of the strategy that act on layers or on how gradients travel, and are on."""
-    beside: Mapping[str, str | bytes] = field(default_factory=dict)
-    """Files beside the script that it imports: name → text."""
+    beside: Mapping[str, str | bytes | None] = field(default_factory=dict)
+    """Files beside the script that it imports: name → text; None: too large to be read."""
     own_config: str = ""
     """The script's own configuration of DeepSpeed, where it could be read: see `own_config`."""
 
@@ -404,8 +418,9 @@ def inspect(script: str | None, source: str | bytes | None, asked: Requirements 
         return Obeys(None, f"{name} could not be read as a script, so what it obeys is unknown.")
     try:
         parsed = parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return Obeys(None, f"{name} {_unreadable(error, source)}, so what it obeys is unknown.")
+    except Unreadable as error:
+        where = f" (line {error.line})" if error.line else ""
+        return Obeys(None, f"{name} {error}{where}, so what it obeys is unknown.")
     ours = parsed.find(PARALLELIZE, COPY)
     if ours is not None:
         return _parallelize(name, ours, asked, parsed.find(STEPS, COPIED_STEPS) is not None)
@@ -417,11 +432,28 @@ def inspect(script: str | None, source: str | bytes | None, asked: Requirements 
         through = inspect(f"{name}, through {file},", text, replace(asked, beside={}))
         if through.how or through.reader or "the preset's strategy does not change that" in through.why:
             return through
+    unread = [file for file, text in asked.beside.items() if not _is_readable(text)]
+    if unread:
+        lead = f"{name} names no strategy, and {listed(unread)}, which it imports, could not be read"
+        return Obeys(None, f"{lead}, so what it obeys is unknown.")
     used = {module.split(".")[0] for module in Names(parsed.tree).imported} & {"megatron", "nemo"}
     sizes = "".join(
         f"; it uses {top}, and its arguments name no parallel sizes" for top in sorted(used)[:1]
     )
     return Obeys(None, f"{name} {NOTHING}{sizes}.")
+
+
+def listed(files: Sequence[str]) -> str:
+    """ "a.py, b.py and 3 more"."""
+    more = f" and {len(files) - 3} more" if len(files) > 3 else ""
+    return f"{', '.join(files[:3])}{more}"
+
+
+def _is_readable(source: str | bytes | None) -> bool:
+    try:
+        return source is not None and bool(read(source))
+    except Unreadable:
+        return False
 
 
 def _parallelize(name: str, call: ScriptCall, asked: Requirements, steps: bool) -> Obeys:
@@ -445,7 +477,7 @@ def _theirs(lead: str, script: Script, call: ScriptCall, asked: Requirements) ->
         return _deepspeed(lead, script, call, asked)
     if last == "Accelerator":
         names = tuple(name for name in CLAIMED if not (name == "cpu" and _on_cpu_anyway(asked)))
-        values = Values(script.tree, asked.args)
+        values = Values(script, asked.args)
         claims = _claims([call], names, values)
         return _accelerate(lead, "accelerate", claims, _claims([call], ("mixed_precision",), values), asked)
     if top in ("transformers", "trl"):
@@ -456,7 +488,7 @@ def _theirs(lead: str, script: Script, call: ScriptCall, asked: Requirements) ->
 def _trainer(lead: str, script: Script, asked: Requirements) -> Obeys:
     """The Trainer's own settings stand where its arguments are made, or on the command line."""
     made = [call for call in script.calls if call.last.endswith(("TrainingArguments", "Config"))]
-    values = Values(script.tree, asked.args)
+    values = Values(script, asked.args)
     given = _given(TRAINER_CLAIMED, asked.args)
     if given:
         return Obeys(
@@ -562,7 +594,7 @@ def _deepspeed(lead: str, script: Script, call: ScriptCall, asked: Requirements)
         return Obeys(
             None, f"{lead}, which obeys strategy deepspeed alone: take ds-zero1, 2 or 3.", "deepspeed"
         )
-    casts = bool(_CASTS & {node.attr for node in ast.walk(script.tree) if isinstance(node, ast.Attribute)})
+    casts = bool(_CASTS & {node.attr for node in script.tree.of(ast.Attribute)})
     how = f"{lead}: it obeys strategy and precision through "
     if option_at(asked.args) is not None:
         if not asked.own_config:
@@ -608,10 +640,10 @@ def own_config(source: str | bytes | None, args: Sequence[str]) -> str:
     if at is not None:
         return args[at].partition("=")[2] if "=" in args[at] else next(iter(args[at + 1 : at + 2]), "")
     try:
-        tree = parse(source or "").tree
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        script = parse(source or "")
+    except Unreadable:
         return ""
-    usual = (option.default for option in Values(tree, args).options if OPTION in option.names)
+    usual = (option.default for option in script.options if OPTION in option.names)
     texts = [default.value for default in usual if isinstance(default, ast.Constant)]
     return texts[0] if texts and isinstance(texts[0], str) else ""
 
@@ -624,15 +656,3 @@ def _deepspeed_options(script: Script) -> tuple[str, ...]:
         if call.last == "add_argument" and call.first_text() == OPTION:
             return (OPTION,)
     return ()
-
-
-def _unreadable(error: Exception, source: str | bytes) -> str:
-    zero = b"\0" in source if isinstance(source, bytes) else "\0" in source
-    if zero:
-        return "is not text"
-    if isinstance(error, SyntaxError):
-        if "print" in (error.msg or "") and "parentheses" in (error.msg or ""):
-            return f"is Python 2 (line {error.lineno}: print without parentheses)"
-        where = f" in line {error.lineno}" if error.lineno else ""
-        return f"is not valid Python{where} ({error.msg})"
-    return "is too deeply nested to be read"

@@ -1,13 +1,10 @@
-"""JSON, YAML, TOML and Python as text: read within limits, as trees that know their lines, and written."""
+"""JSON, YAML and TOML as text: read within limits, as trees that know their lines, and written."""
 
 from __future__ import annotations
 
-import ast
-import gc
 import json
 import re
 import tomllib
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +19,7 @@ MOST_DEPTH = 60
 
 
 class Unreadable(Exception):
-    """A text cannot be read as what it should be; the text is one sentence, `line` counts from 1."""
+    """A text cannot be read as what it should be; the text is one sentence, `line` counts from 1 (0: not known)."""
 
     def __init__(self, line: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -38,34 +35,6 @@ def decoded(data: bytes) -> str:
     if "\0" in text:
         raise Unreadable(text.count("\n", 0, text.index("\0")) + 1, "is no text: it holds NUL bytes")
     return text
-
-
-def read_python(source: str | bytes) -> ast.Module:
-    """The tree. Raises Unreadable."""
-    try:
-        return syntax_tree(source)
-    except SyntaxError as error:
-        raise Unreadable(error.lineno or 1, f"is not valid Python: {error.msg}") from None
-    except ValueError:
-        raise Unreadable(1, "is no text: it holds NUL bytes") from None
-    except (RecursionError, MemoryError):
-        raise Unreadable(1, "is too deeply nested to be read") from None
-
-
-def syntax_tree(source: str | bytes) -> ast.Module:
-    """The tree of a script. Raises SyntaxError, ValueError (a NUL byte), RecursionError or MemoryError.
-
-    Python 3.11.0 to 3.11.7 says SystemError where a finalizer, run by the garbage collector meanwhile, parses, too
-    (as a traceback does that it prints): https://github.com/python/cpython/issues/106905.
-    """
-    text = source.removeprefix("\ufeff") if isinstance(source, str) else source
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # odd escapes in the user's strings
-        try:
-            return ast.parse(text)
-        except SystemError:
-            gc.collect()  # no finalizer is left that the next try could meet
-            return ast.parse(text)
 
 
 def whole(text: str) -> int | None:

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from .finding import PlanError, nearest
-from .text_formats import syntax_tree
+from .script_tree import read
+from .text_formats import Unreadable
 
 GB = 10**9
 CONTEXT_BYTES = 1.5 * GB
@@ -214,9 +215,9 @@ def acts_on_import(source: str | bytes) -> str | None:
     A script that does things at its top level, and has no `if __name__ == "__main__":`, would train.
     """
     try:
-        body = syntax_tree(source).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return f"is not valid Python ({error.args[0] if error.args else type(error).__name__})"
+        body = read(source).module.body
+    except Unreadable as error:
+        return str(error)
     if any(isinstance(node, ast.If) and _names_main(node.test) for node in body):
         return None
     line = next(_acting(body), None)

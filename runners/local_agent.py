@@ -40,10 +40,6 @@ from .wire.client import YIELD_EVERY, Link, LinkError, SocketLink, UnansweredErr
 if TYPE_CHECKING:
     from ..presets.plan import Place, Plan, Request
 
-MOST_SOURCE = 4 << 20
-"""Bytes of a script that are looked at."""
-MOST_IMPORTS = 50
-"""Files beside a script that are looked for."""
 START_SECONDS = 20.0
 FILES, FILES_A_RANK = 48, 4
 """Descriptors that an agent needs with a few viewers, and for each rank on top; its runner needs fewer."""
@@ -195,35 +191,36 @@ def script_source(request: Request) -> tuple[bool, bytes | None]:
 
 
 def read_source(path: Path) -> bytes | None:
-    """What is looked at of a script; None when it cannot be read."""
+    """What a script holds, or enough to see that it is too large to be read; None when it cannot be opened."""
+    from ..presets.script_tree import MOST_BYTES
+
     try:
-        with path.open("rb") as file:
-            return file.read(MOST_SOURCE)
-    except OSError:
+        return file_io.head(path, MOST_BYTES + 1)
+    except file_io.FileError:
         return None
 
 
-def read_beside(path: Path, source: bytes | None) -> dict[str, bytes]:
+def read_beside(path: Path, source: bytes | None) -> dict[str, bytes | None]:
     """What is looked at of the files beside the script at `path` that its text imports."""
     return read_around(path, source)[0]
 
 
 def read_around(
     path: Path, source: bytes | None, folder: Path = Path(), args: Sequence[str] = ()
-) -> tuple[dict[str, bytes], bytes | None]:
+) -> tuple[dict[str, bytes | None], bytes | None]:
     """What is looked at beside a script: files that its text imports, and its own configuration of DeepSpeed.
 
-    `path`: of the script; `folder`: where the ranks start.
+    A file is None where it is too large to be read together with the script. `path`: of the script; `folder`: where
+    the ranks start.
     """
     from ..presets.script_support import local_imports, own_config  # what only the look at a script needs
+    from ..presets.script_tree import within_limits
 
-    texts: dict[str, bytes] = {}
-    for name in local_imports(source)[:MOST_IMPORTS] if source else ():
-        if (path.parent / name).is_file():
-            text = read_source(path.parent / name)
-            texts |= {} if text is None else {name: text}
+    names = local_imports(source) if source else []
+    there = (name for name in names if os.path.isfile(path.parent / name))
+    texts = ((name, text) for name in there if (text := read_source(path.parent / name)) is not None)
     config = own_config(source, args)
-    return texts, read_source(folder / config) if config and (folder / config).is_file() else None
+    return within_limits(source or b"", texts), read_source(folder / config) if config else None
 
 
 def start(

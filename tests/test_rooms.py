@@ -250,7 +250,7 @@ LATE_IMPORTS = {
     # What acts on torch is loaded once the script has imported that.
     "runners/inrank/adoption.py": {"runners.inrank.adopted_ddp"},
     "runners/local_agent.py": {
-        "presets.plan", "presets.render", "presets.script_support", "runners.hub.routes"
+        "presets.plan", "presets.render", "presets.script_support", "presets.script_tree", "runners.hub.routes"
     },
 }  # fmt: skip
 """Imports of our own that wait until a function runs, each for the time that a start takes; there are no others."""

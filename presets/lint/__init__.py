@@ -331,15 +331,15 @@ def lint_plan(
     loaded: Loaded,
     *,
     source: str | bytes | None = None,
-    beside: Mapping[str, str | bytes] | None = None,
+    beside: Mapping[str, str | bytes | None] | None = None,
     resources: Resources | None = None,
     managed: bool = False,
     hosts: int | None = None,
 ) -> list[Finding]:
     """What is wrong with a plan, the worst first.
 
-    `source`: the script's text; `beside`: the files that it imports from its folder; `resources` where SkyPilot
-    brings the nodes; `hosts`: how many are named. Never raises.
+    `source`: the script's text; `beside`: the files that it imports from its folder, None for those that are too
+    large to be read; `resources` where SkyPilot brings the nodes; `hosts`: how many are named. Never raises.
     """
     seen = _seen(source)
     findings = [
@@ -473,7 +473,7 @@ def _optimizer(plan: Plan, preset: Preset, source: str | bytes | None) -> Iterat
         return
     try:
         call = parse(source).find("deepspeed.initialize")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except Unreadable:
         return
     if call is None or len(call.node.args) > 2:
         return
@@ -547,7 +547,9 @@ def _plain_gpus(resources: Resources) -> bool:
     )
 
 
-def _script(plan: Plan, source: str | bytes | None, beside: Mapping[str, str | bytes]) -> Iterator[Finding]:
+def _script(
+    plan: Plan, source: str | bytes | None, beside: Mapping[str, str | bytes | None]
+) -> Iterator[Finding]:
     if source is None or not plan.strategy:
         return
     facts = script.ScriptFacts(
@@ -565,10 +567,12 @@ def _script(plan: Plan, source: str | bytes | None, beside: Mapping[str, str | b
         {"L48"} if seen and "is_available" in seen.mentioned else set()
     )
     for file, text in beside.items():
-        yield from (hit for hit in script.check_imported(text, file, facts) if hit.id not in raised)
+        if text is not None:
+            yield from (hit for hit in script.check_imported(text, file, facts) if hit.id not in raised)
+    yield from script.too_large([file for file, text in beside.items() if text is None])
 
 
-def _sizes(plan: Plan, preset: Preset, sources: Sequence[str | bytes]) -> Iterator[Finding]:
+def _sizes(plan: Plan, preset: Preset, sources: Sequence[str | bytes | None]) -> Iterator[Finding]:
     if plan.strategy and sources:
         yield from script.check_sizes(sources, plan.command[1:], plan.mesh, preset)
 

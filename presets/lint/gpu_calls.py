@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..finding import Finding, Severity
 from ..script_support import Names, Values
+from ..script_tree import ScriptTree
 from .lint_rules import issue
 
 SET_DEVICE = "torch.cuda.set_device"
@@ -27,15 +28,18 @@ class GuardedCall:
     """Conditions around it, outermost first; "try" where its failure is caught."""
 
 
-def calls(tree: ast.Module, names: Names) -> Iterator[GuardedCall]:
-    """The calls that this module asks for, in no order."""
-    stack: list[tuple[ast.AST, tuple[str, ...]]] = [(tree, ())]
+def calls(tree: ScriptTree, names: Names) -> list[GuardedCall]:
+    """The calls that this module asks for, in the order of the text."""
+    found: list[GuardedCall] = []
+    stack: list[tuple[ast.AST, tuple[str, ...]]] = [(tree.module, ())]
     while stack:
         node, tests = stack.pop()
-        if isinstance(node, ast.Call) and names.full(node.func) in (SET_DEVICE, INIT_GROUP):
-            yield GuardedCall(names.full(node.func), node, tests)
-        inside = (*tests, *_tests(node))
+        if isinstance(node, ast.Call) and (full := names.full(node.func)) in (SET_DEVICE, INIT_GROUP):
+            found.append(GuardedCall(full, node, tests))
+        deciding = _tests(node)
+        inside = (*tests, *deciding) if deciding else tests
         stack += [(child, inside) for child in ast.iter_child_nodes(node)]
+    return sorted(found, key=lambda call: call.node.lineno)
 
 
 def _tests(node: ast.AST) -> tuple[str, ...]:
@@ -47,11 +51,12 @@ def _tests(node: ast.AST) -> tuple[str, ...]:
     return ()
 
 
-def without_gpu(tree: ast.Module, names: Names, file: str) -> Iterator[Finding]:
-    """The first call that fails where no GPU is; nothing where a condition may ask for one."""
-    asks = any(isinstance(node, ast.Attribute) and node.attr == "is_available" for node in ast.walk(tree))
-    taking = sorted(filter(_takes_gpu, calls(tree, names)), key=lambda call: call.node.lineno)
-    for call in taking:
+def without_gpu(made: Sequence[GuardedCall], asks: bool, file: str) -> Iterator[Finding]:
+    """The first call that fails where no GPU is; nothing where a condition may ask for one.
+
+    `asks`: whether the script asks anywhere whether there is a GPU.
+    """
+    for call in filter(_takes_gpu, made):
         if any(test == "try" or _ASKS.search(test) for test in call.tests):
             continue
         what = call.full if call.full == SET_DEVICE else f'{INIT_GROUP}("nccl")'
@@ -68,10 +73,11 @@ def _takes_gpu(call: GuardedCall) -> bool:
     return any(isinstance(value, ast.Constant) and value.value == "nccl" for value in given)
 
 
-def global_rank(tree: ast.Module, names: Names, file: str, nnodes: int | None) -> Iterator[Finding]:
+def global_rank(
+    made: Sequence[GuardedCall], values: Values, file: str, nnodes: int | None
+) -> Iterator[Finding]:
     """Calls that take the number of a rank in the whole job for the number of a GPU."""
-    values = Values(tree, ())
-    for call in calls(tree, names):
+    for call in made:
         if call.full != SET_DEVICE or len(call.node.args) != 1 or nnodes == 1:
             continue
         source = _rank(call.node.args[0], values)

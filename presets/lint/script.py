@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..finding import Finding
 from ..model import Preset
-from ..script_support import COPY, PARALLELIZE, TRAINERS, Names, Script, Values, parse, wraps
-from ..text_formats import Unreadable, read_python
+from ..script_support import COPY, PARALLELIZE, TRAINERS, Names, Script, Values, listed, parse, wraps
+from ..script_tree import MOST_FILES, ScriptTree
+from ..text_formats import Unreadable
 from . import gpu_calls, lint_rules
+from .gpu_calls import GuardedCall
 from .lint_rules import HERE, issue, once
 
 SIZE_NAMES: Mapping[str, frozenset[str]] = {
@@ -40,7 +44,7 @@ class Size:
 
 
 def check_sizes(
-    sources: Sequence[str | bytes], args: Sequence[str], mesh: Mapping[str, int], preset: Preset
+    sources: Sequence[str | bytes | None], args: Sequence[str], mesh: Mapping[str, int], preset: Preset
 ) -> Iterator[Finding]:
     """`sources`: the script, and the files beside it that it imports; `args`: the script's own. Never raises."""
     scripts = list(_parsed(sources))
@@ -50,31 +54,32 @@ def check_sizes(
         yield from _others(sizes, mesh, preset)
 
 
-def _parsed(sources: Sequence[str | bytes]) -> Iterator[Script]:
+def _parsed(sources: Sequence[str | bytes | None]) -> Iterator[Script]:
     for source in sources:
         try:
-            yield parse(source)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            if source is not None:
+                yield parse(source)
+        except Unreadable:
             continue
 
 
 def _sizes(scripts: Sequence[Script], args: Sequence[str]) -> Iterator[tuple[str, Size]]:
     """Sizes by what they count: from options that the script declares, else from constants."""
-    by_script = [Values(script.tree, args) for script in scripts]
+    by_script = [Values(script, args) for script in scripts]
     for what, names in SIZE_NAMES.items():
-        numbers = [
-            (option.name, values.of_option(option).literal)
-            for values in by_script for option in values.options if option.dest in names
-        ]  # fmt: skip
-        if not numbers:
+        options = [
+            (values, option) for values in by_script for option in values.options if option.dest in names
+        ]
+        if options:
+            numbers = [(option.name, values.of_option(option)) for values, option in options[:2]]
+        else:
             numbers = [
-                (name, values.of(assigned[0]).literal)
+                (name, values.of(assigned[0]))
                 for values in by_script for name, assigned in values.assigned.items()
                 if name.lower() in names and len(assigned) == 1
             ]  # fmt: skip
-        sizes = [(name, _number(value)) for name, value in numbers]
-        if len(sizes) == 1 and sizes[0][1]:
-            yield what, Size(sizes[0][1], what, sizes[0][0])
+        if len(numbers) == 1 and (count := _number(numbers[0][1].literal)):
+            yield what, Size(count, what, numbers[0][0])
 
 
 def _number(value: object) -> int:
@@ -190,6 +195,7 @@ class ScriptFacts:
 class ScriptContents:
     """What there is in a script that rules ask for."""
 
+    script: Script
     names: Names
     writes: list[Write] = field(default_factory=list)
     reads: set[str] = field(default_factory=set)
@@ -197,14 +203,19 @@ class ScriptContents:
     """Full name, line, and whether an `if` decides."""
     mentioned: set[str] = field(default_factory=set)
     """Last parts of all attributes and names."""
-    tree: ast.Module = field(default_factory=lambda: ast.Module([], []))
+    gpu_calls: Sequence[GuardedCall] = ()
 
 
 def inspect(source: str | bytes) -> ScriptContents:
     """Raises Unreadable."""
-    tree = read_python(source)
-    seen = ScriptContents(Names(tree), tree=tree)
-    for node, decided in nodes(tree):
+    return _contents(parse(source))
+
+
+@functools.lru_cache(maxsize=MOST_FILES + 14)
+def _contents(script: Script) -> ScriptContents:
+    names = Names(script.tree)
+    seen = ScriptContents(script, names, gpu_calls=gpu_calls.calls(script.tree, names))
+    for node, decided in nodes(script.tree.module):
         seen.writes.extend(writes(node, seen.names, decided))
         read = reads(node, seen.names)
         if read:
@@ -227,8 +238,7 @@ def check(source: str | bytes, file: str, facts: ScriptFacts | None = None) -> l
     try:
         seen = inspect(source)
     except Unreadable as error:
-        text = f"{file} {error}."
-        return [issue("L41", f"{file}:{error.line}", text, severity="warning", remedy="")]
+        return [_unread(file, str(error), error.line)]
     rules = (
         _variables,
         _private,
@@ -242,6 +252,20 @@ def check(source: str | bytes, file: str, facts: ScriptFacts | None = None) -> l
         _passes,
     )
     return once(finding for rule in rules for finding in rule(seen, file, facts))
+
+
+def _unread(file: str, why: str, line: int = 0) -> Finding:
+    """That a script was not read, as a finding."""
+    where = f"{file}:{line}" if line else file
+    text = f"{file} {why}: nothing in it was checked."
+    return issue("L41", where, text, severity="warning", remedy="")
+
+
+def too_large(files: Sequence[str]) -> Iterator[Finding]:
+    """That files which the script imports were not read, as one finding; nothing where there are none."""
+    if files:
+        text = f"Too large to be read with the script that imports them: {listed(files)}; nothing in them was checked."
+        yield issue("L41", files[0], text, severity="warning", remedy="")
 
 
 def _variables(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
@@ -309,9 +333,9 @@ def check_imported(source: str | bytes, file: str, facts: ScriptFacts) -> list[F
     """Of a file that the script imports: a strategy other than the preset's, and that it takes a GPU. Never raises."""
     try:
         seen = inspect(source)
-    except Unreadable:
-        return []
-    taken = gpu_calls.without_gpu(seen.tree, seen.names, file) if facts.gpus is False else ()
+    except Unreadable as error:
+        return [_unread(file, str(error), error.line)]
+    taken = _without_gpu(seen, file, facts)
     return [*_strategy(seen, file, facts), *(replace(hit, severity="warning") for hit in taken)]
 
 
@@ -324,9 +348,13 @@ def fills_in(seen: ScriptContents) -> bool | None:
 
 
 def _gpu(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
+    yield from _without_gpu(seen, file, facts)
+    yield from gpu_calls.global_rank(seen.gpu_calls, Values(seen.script, ()), file, facts.nnodes)
+
+
+def _without_gpu(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
     if facts.gpus is False:
-        yield from gpu_calls.without_gpu(seen.tree, seen.names, file)
-    yield from gpu_calls.global_rank(seen.tree, seen.names, file, facts.nnodes)
+        yield from gpu_calls.without_gpu(seen.gpu_calls, "is_available" in seen.mentioned, file)
 
 
 WRAPPERS = frozenset({"DDP", "FSDP", "DistributedDataParallel", "FullyShardedDataParallel", "fully_shard"})
@@ -340,22 +368,18 @@ def _old(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Findin
             text = "FullyShardedDataParallel is FSDP1, which torch has deprecated: FSDP2 is fully_shard."
             yield issue("L51", f"{file}:{line}", text, value=full, remedy="")
             break
-    bound = _bound(seen.tree)
-    for node in ast.walk(seen.tree):
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and node.func.id in WRAPPERS - bound
-        ):
+    unbound = WRAPPERS - _bound(seen.script.tree)
+    for node in seen.script.tree.of(ast.Call):
+        if isinstance(node.func, ast.Name) and node.func.id in unbound:
             text = f"{node.func.id} is called here, and nothing imports or defines it: distui does not know what it is."
             yield issue("L52", f"{file}:{node.lineno}", text, value=node.func.id)
             return
 
 
-def _bound(tree: ast.Module) -> frozenset[str]:
+def _bound(tree: ScriptTree) -> frozenset[str]:
     """Names that a text binds; all of WRAPPERS where an import with a star may bind them."""
     names: set[str] = set()
-    for node in ast.walk(tree):
+    for node in tree.nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
             names |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -378,22 +402,36 @@ def _passes(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Fin
     kinds = {kind for kind, _, _ in _own(seen)}
     if not kinds & {"ddp", "fsdp1", "fsdp2"} or "deepspeed" in kinds or QUIET & seen.mentioned:
         return
-    for loop in ast.walk(seen.tree):
-        if not isinstance(loop, ast.For | ast.While):
-            continue
-        backward = next((call.lineno for node in loop.body for call in _method(node, "backward")), None)
-        decided = (node for node in loop.body if isinstance(node, ast.If) and _every_nth(node.test))
-        if backward is not None and any(any(_method(node, "step")) for node in decided):
+    backward, step = _method(seen.script.tree, "backward"), _method(seen.script.tree, "step")
+    for loop in seen.script.tree.of(ast.For, ast.While):
+        passes = _within(loop.body, backward)
+        tests = (node for node in loop.body if isinstance(node, ast.If) and _every_nth(node.test))
+        if passes and any(_within([node], step) for node in tests):
             text = "Every pass exchanges the gradients, and the optimizer steps only every n-th time."
-            yield issue("L53", f"{file}:{backward}", text, value="backward()")
+            yield issue("L53", f"{file}:{passes[0][0]}", text, value="backward()")
             return
 
 
-def _method(node: ast.AST, name: str) -> Iterator[ast.Call]:
-    """Calls of a method of that name."""
-    for part in ast.walk(node):
-        if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr == name:
-            yield part
+Position = tuple[int, int]
+"""Line, and column in it."""
+
+
+def _method(tree: ScriptTree, name: str) -> list[Position]:
+    """Where methods of that name are called, in the order of the text."""
+    called = (
+        call
+        for call in tree.of(ast.Call)
+        if isinstance(call.func, ast.Attribute) and call.func.attr == name
+    )
+    return sorted((call.lineno, call.col_offset) for call in called)
+
+
+def _within(body: Sequence[ast.stmt], positions: Sequence[Position]) -> Sequence[Position]:
+    """Those of the positions, which are in order, that lie in some statements, which follow one another."""
+    first, last = body[0], body[-1]
+    end = (last.end_lineno or last.lineno, last.end_col_offset or 0)
+    begin = bisect_left(positions, (first.lineno, first.col_offset))
+    return positions[begin : bisect_left(positions, end)]
 
 
 def _every_nth(test: ast.expr) -> bool:

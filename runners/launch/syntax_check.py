@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
+from pathlib import Path
 
 from ...presets.plan import Plan
 from ...presets.sanitize import clean_text
-from ...presets.text_formats import syntax_tree
-from ..local_agent import MOST_SOURCE
+from ...presets.script_tree import InvalidSyntaxError, read
+from ...presets.text_formats import Unreadable
+from ..local_agent import read_source
 
 SECONDS = 20.0
 _CODE = """
@@ -27,15 +29,14 @@ def syntax_problem(plan: Plan) -> str:
     distui's own parser is asked first; what that refuses, the training's interpreter decides, which may be newer.
     """
     script = _script(plan)
-    if not script:
+    source = read_source(Path(script)) if script else None
+    if source is None:
         return ""
     try:
-        with open(script, "rb") as file:
-            source = file.read(MOST_SOURCE)
-        syntax_tree(source)
-    except SyntaxError:
+        read(source)
+    except InvalidSyntaxError:
         return _by_interpreter(plan, script)
-    except (OSError, ValueError, RecursionError, MemoryError):
+    except Unreadable:
         return ""
     return ""
 

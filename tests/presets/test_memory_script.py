@@ -96,9 +96,12 @@ def test_would_train(source: str, line: int) -> None:
     )
 
 
-@for_each("source", ["def (", b"\0", "x = ("])
-def test_no_python(source: str | bytes) -> None:
-    assert str(acts_on_import(source)).startswith("is not valid Python (")
+@for_each(
+    ("source", "why"),
+    [("def (", "is not valid Python: "), (b"\0", "is no text: "), ("x = (", "is not valid Python: ")],
+)
+def test_no_python(source: str | bytes, why: str) -> None:
+    assert str(acts_on_import(source)).startswith(why)
 
 
 def test_the_example_may_be_imported() -> None:

@@ -262,10 +262,10 @@ def test_anything_else_obeys_nothing(source: str) -> None:
     ("source", "part"),
     [
         (None, "could not be read"),
-        ("print 3", "Python 2 (line 1"),
+        ("print 3", "Python 2: print without parentheses (line 1)"),
         ("x = 1\ny = (", "line 2"),
-        (b"\x7fELF\0\0", "not text"),
-        ("\0", "not text"),
+        (b"\x7fELF\0\0", "no text"),
+        ("\0", "no text"),
         (b"# -*- coding: klingon -*-\n", "klingon"),
         (b"x = '\x80'", "is not valid Python"),
         ("(" * 400, "is not valid Python"),

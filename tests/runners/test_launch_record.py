@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from distui.presets import text_formats
+from distui.presets import script_tree
 from distui.runners import launch_record
 from distui.runners.agent.server import hardware
 from distui.runners.inrank import script_files
@@ -221,7 +221,7 @@ class ParsesAtItsEnd:
 
 
 @pytest.mark.parametrize(
-    "statements", [script_files.imported, lambda source: text_formats.syntax_tree(source).body]
+    "statements", [script_files.imported, lambda source: script_tree.syntax_tree(source).body]
 )
 def test_a_finalizer_that_parses_does_not_disturb(statements: Callable[[bytes], Iterable[object]]) -> None:
     """Python 3.11.0 to 3.11.7 says SystemError there (gh-106905)."""

@@ -181,7 +181,8 @@ def test_a_strategy_in_an_imported_file() -> None:
     plan = make_plan(loaded, Request(script="train.py"), place(source="import trainer\n"))
     found = lint_plan(plan, loaded, source="import trainer\n", beside=beside)
     assert [(one.id, one.where) for one in found] == [("L25", "trainer.py:3")]
-    assert lint_plan(plan, loaded, source="import trainer\n", beside={"trainer.py": "broken ("}) == []
+    broken = lint_plan(plan, loaded, source="import trainer\n", beside={"trainer.py": "broken ("})
+    assert [(one.id, one.where, one.severity) for one in broken] == [("L41", "trainer.py:1", "warning")]
 
 
 def test_a_script_of_this_machine_for_nodes_of_a_cloud() -> None:

@@ -1,0 +1,117 @@
+"""Python scripts as syntax trees: each is read and walked once for everybody who looks at it, and only up to a size.
+
+A plan promises an answer in a few seconds of CPU, whatever the script is. The limits count bytes and nodes, not time, so
+that all machines read the same scripts.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import gc
+import itertools
+import warnings
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from .text_formats import Unreadable
+
+MOST_BYTES = 1 << 19
+"""Of a script, and of a script with the files that it imports: the largest module of torch has 413 kB."""
+MOST_NODES = 150_000
+"""The same in nodes of their syntax trees: that module has 58,000."""
+MOST_FILES = 50
+"""Files beside a script that are read."""
+
+Node = TypeVar("Node", bound=ast.AST)
+
+
+class InvalidSyntaxError(Unreadable):
+    """A text is not valid for this Python."""
+
+
+class ScriptTree:
+    """The nodes of a script."""
+
+    def __init__(self, module: ast.Module, nodes: list[ast.AST]) -> None:
+        self.module, self.nodes = module, nodes
+
+    def of(self, *kinds: type[Node]) -> Iterator[Node]:
+        """The nodes of some kinds, each before those below it."""
+        return (node for node in self.nodes if isinstance(node, kinds))
+
+
+def read(source: str | bytes) -> ScriptTree:
+    """The tree of a script. Raises Unreadable, whose line is 0 where the place is not known."""
+    found = _read(source)
+    if isinstance(found, Unreadable):
+        raise found.with_traceback(None)
+    return found
+
+
+@functools.lru_cache(
+    maxsize=MOST_FILES + 14
+)  # a plan asks for a script and what it imports about six times
+def _read(source: str | bytes) -> ScriptTree | Unreadable:
+    if len(source) > MOST_BYTES:
+        return Unreadable(0, f"is too large to be read (more than {MOST_BYTES >> 10} KiB)")
+    if (b"\0" in source) if isinstance(source, bytes) else ("\0" in source):
+        return Unreadable(0, "is no text: it holds NUL bytes")
+    try:
+        module = syntax_tree(source)
+    except SyntaxError as error:
+        return InvalidSyntaxError(error.lineno or 1, _syntax_error(error))
+    except ValueError:
+        return Unreadable(0, "is no text: it holds characters that UTF-8 has not")
+    except (RecursionError, MemoryError):
+        return Unreadable(0, "is too deeply nested to be read")
+    nodes = list(itertools.islice(ast.walk(module), MOST_NODES + 1))
+    if len(nodes) > MOST_NODES:
+        return Unreadable(0, f"is too large to be read (more than {MOST_NODES:,} syntax nodes)")
+    return ScriptTree(module, nodes)
+
+
+def _syntax_error(error: SyntaxError) -> str:
+    if error.msg.startswith("Missing parentheses in call to 'print'"):
+        return "is Python 2: print without parentheses"
+    return f"is not valid Python: {error.msg}"
+
+
+def syntax_tree(source: str | bytes) -> ast.Module:
+    """The tree as Python gives it. Raises SyntaxError, ValueError (a lone surrogate), RecursionError or MemoryError.
+
+    Python 3.11.0 to 3.11.7 says SystemError where a finalizer, run by the garbage collector meanwhile, parses, too
+    (as a traceback does that it prints): https://github.com/python/cpython/issues/106905.
+    """
+    text = source.removeprefix("\ufeff") if isinstance(source, str) else source
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # odd escapes in the user's strings
+        try:
+            return ast.parse(text)
+        except SystemError:
+            gc.collect()  # no finalizer is left that the next try could meet
+            return ast.parse(text)
+
+
+def within_limits(script: str | bytes, beside: Iterable[tuple[str, bytes]]) -> dict[str, bytes | None]:
+    """The files that a script imports, as far as they fit into the limits together with it.
+
+    One that does not is None; behind MOST_FILES only the first one.
+    """
+    fits: dict[str, bytes | None] = {}
+    size, nodes = len(script), _count(script)
+    for name, text in beside:
+        is_read = len(fits) < MOST_FILES and size + len(text) <= MOST_BYTES
+        if is_read:
+            size += len(text)
+            nodes += _count(text)
+        fits[name] = text if is_read and nodes <= MOST_NODES else None
+        if len(fits) > MOST_FILES:
+            break
+    return fits
+
+
+def _count(source: str | bytes) -> int:
+    """Nodes of a script; 0 for what is no Python."""
+    found = _read(source)
+    return 0 if isinstance(found, Unreadable) else len(found.nodes)
