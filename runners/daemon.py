@@ -7,7 +7,6 @@ import fcntl
 import os
 import signal
 import sys
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from .finding_ledger import FindingLedger
 from .host_processes import StartMode
 from .journal import Chronicle
 from .model import HUB, Action, Clause, CommandDone, CommandReceived, Event, RunPhase, sentence
-from .parts import Parts, failure
+from .parts import Parts, failure, printed
 from .wire.client import ensure_socket_dir
 
 if TYPE_CHECKING:
@@ -141,10 +140,10 @@ class DaemonRun:
 
     def _part_failed(self, name: str, error: BaseException, follows: str) -> None:
         """Print the traceback into agent.log unless it was the last one there, and raise a finding."""
-        printed = "".join(traceback.format_exception(error))
-        if self._printed.get(name) != printed:
-            self._printed[name] = printed
-            sys.stderr.write(f"distui: internal error in {name}: {follows}\n{printed}")
+        text = printed(error)
+        if self._printed.get(name) != text:
+            self._printed[name] = text
+            sys.stderr.write(f"distui: internal error in {name}: {follows}\n{text}")
         if self.state.phase.ended:
             return  # the end of a run is its last word
         node = None if self.node == HUB else self.node

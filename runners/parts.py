@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from ..presets.finding import Finding
+from ..presets.secrets import mask_text
 from . import clock
 
 BACKOFF_S = (1.0, 2.0, 5.0, 15.0, 60.0, 300.0)
@@ -16,7 +18,7 @@ STEADY_S = 600.0
 """A part that has run for so long begins its back-off anew."""
 FAILED = "part-failed"
 """How the id of the finding begins; the name of the part follows."""
-ONCE = "it is not tried again"
+ONCE, AGAIN = "it is not tried again", "it is tried again"
 
 T = TypeVar("T")
 Report = Callable[[str, BaseException, str], None]
@@ -27,8 +29,13 @@ def failure(name: str, error: BaseException, follows: str, node: int | None, rem
     """The finding about a part that raised. Of an exception group it has the first exception."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    text = f"internal error in {name} ({follows}): {type(error).__name__}: {error}"
+    text = mask_text(f"internal error in {name} ({follows}): {type(error).__name__}: {error}")
     return Finding(f"{FAILED}:{name}", "warning", text, node=node, remedy=remedy)
+
+
+def printed(error: BaseException) -> str:
+    """Its traceback, without secrets."""
+    return mask_text("".join(traceback.format_exception(error)))
 
 
 class Parts:
@@ -68,6 +75,13 @@ class Parts:
         error = await _outcome(work)
         if error is not None:
             self._report(name, error, ONCE)
+
+    def call(self, name: str, function: Callable[..., object], *arguments: object) -> None:
+        """Call a function that has its turn again and again; what it raises is reported, and not raised."""
+        try:
+            function(*arguments)
+        except Exception as error:  # noqa: BLE001  # the border of a part: whatever it raises is reported
+            self._report(name, error, AGAIN)
 
     async def keep_running(self, name: str, factory: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a part in this task; see `start`."""

@@ -23,7 +23,7 @@ from ..runners.model import CaughtUp, Event, GpuTick, HostTick, LogGrew, RankTic
 from ..runners.settings_file import SettingsError, settings_path
 from . import terminal
 from .alerts import AlertingApp
-from .background import background, keep_running
+from .background import OwnedSignal, after, background, call, keep_running
 from .cockpit_commands import CommandingApp
 from .keys import ACTIONS, MUTATING, bindings, help_rows, key_text, keymap_path, load_keymap
 from .paint import NAMES, THEMES, Beat, CalmDriver, PacedApp
@@ -87,7 +87,7 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
         self.source = source
         self.follower: Follower | None = None
         self.run_id = ""
-        self.frames: Signal[Frame] = Signal(self, "frames")
+        self.frames: Signal[Frame] = OwnedSignal(self, "frames")
         self._settings_path = settings if settings is not None else settings_path()
         self.settings, self._settings_problems = load_settings(self._settings_path)
         self._unkept: dict[str, object] = {}
@@ -97,7 +97,7 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
         self.owns_terminal = False
         """Whether signals and a hang-up of the terminal end the app."""
         self.beat = Beat(lambda: self.call_next(self.tick))
-        self.grown: Signal[None] = Signal(self, "grown")
+        self.grown: Signal[None] = OwnedSignal(self, "grown")
         self.travel = Travel(self)
         self.replay = replay
         """Whether the run is played: the space key plays and holds."""
@@ -127,8 +127,10 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
             for number in (signal.SIGTERM, signal.SIGHUP):
                 loop.add_signal_handler(number, self._signalled, number)
             self.pacer.greet()
-            self.set_timer(GARBAGE_AFTER_S, self._collect_from_now)
-        self.app_resume_signal.subscribe(self, lambda _: self.paint_anew(), immediate=True)
+            background(self, "garbage-collector", after(GARBAGE_AFTER_S, self._collect_from_now))
+        self.app_resume_signal.subscribe(
+            self, lambda _: call(self, "resume", self.paint_anew), immediate=True
+        )
         self.set_class(self.view.ascii, "-ascii")
         self.beat.beaten()
         self._show_first()
@@ -191,10 +193,14 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
         self.push_screen(screen)
 
     def tick(self) -> None:
-        """The only heartbeat of the screen: publish a frame when there is something new."""
+        """The only heartbeat of the screen. One that fails is reported, and the next one comes all the same."""
+        self.beat.beaten()
+        call(self, "tick", self._tick)
+
+    def _tick(self) -> None:
+        """Publish a frame when there is something new."""
         if self.owns_terminal:
             terminal.end_if_hung_up(128 + signal.SIGHUP)
-        self.beat.beaten()
         self.picture.hurried = False
         follower = self.follower
         if follower is not None and not self.replay:
@@ -410,14 +416,15 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
         flags = [
             flag for flag, on in (("--readonly", self._forced_readonly), ("--ascii", self.view.ascii)) if on
         ]
-        late = self.set_timer(PATIENCE_S, lambda: self.notify("the host is asked for its distui"))
+        asked = after(PATIENCE_S, lambda: self.notify("the host is asked for its distui"))
+        late = background(self, "patience", asked)
         try:
             words = await self.source.attach_words(entry, *flags)
         except LaunchError as error:
             self.notify(str(error), severity="error", markup=False, timeout=20)
             return
         finally:
-            late.stop()
+            late.cancel()
         if code := self.lend(words):
             text = f"the cockpit on {words[words.index('--') + 1]} ended with exit code {code}"
             self.notify(text, severity="warning", markup=False, timeout=20)
@@ -437,7 +444,7 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
         """See CommandingApp.choose."""
         self.settings = replace(self.settings, **fields)
         if not self._unkept:
-            self.set_timer(KEEP_AFTER_S, self._keep_settings)
+            background(self, "settings", after(KEEP_AFTER_S, self._keep_settings))
         self._unkept |= fields
 
     def _keep_settings(self, last: bool = False) -> None:

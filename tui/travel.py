@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-
-from textual.timer import Timer
 
 from ..runners.errors import RunError
 from ..runners.model import CaughtUp, MetricsWindow, ReadMetrics, Stamped
 from ..runners.state import RunState
 from ..runners.wire.client import Link, LinkError, new_id, paced
-from .background import background
+from .background import background, keep_running
 from .cockpit_commands import CommandingApp
 from .history import time_of
 from .past import HINT, MomentError, Timeline, moment_of, put_samples, step_of
@@ -40,7 +39,7 @@ class Travel:
         self._window: tuple[float, float, MetricsWindow] | None = None
         """From when to when samples were asked for, and the answer."""
         self._asked: tuple[float, float] | None = None
-        self._timer: Timer | None = None
+        self._playing = False
         self._speed = 1.0
         self._loading = False
 
@@ -59,7 +58,7 @@ class Travel:
     @property
     def playing(self) -> bool:
         """Whether the moment goes on by itself."""
-        return self._timer is not None
+        return self._playing
 
     def refusal(self) -> str:
         """Why the run cannot be changed from here, a sentence; "" where it can."""
@@ -232,8 +231,9 @@ class Travel:
     def play(self, speed: float) -> None:
         """Let time go on at this speed: from the moment, else from the beginning of the run."""
         self._speed = speed
-        if self._timer is None:
-            self._timer = self._app.set_interval(PLAY_S, self._beat)
+        if not self._playing:
+            self._playing = True
+            keep_running(self._app, "play", self._go_on)
         if self._at is None:
             background(self._app, "travel", self._play_from_start(), exclusive=True)
         else:
@@ -256,18 +256,13 @@ class Travel:
 
     def pause(self) -> None:
         """Hold the moment."""
-        if self._timer is not None:
-            self._timer.stop()
-            self._timer = None
+        self._playing = False
 
-    def _beat(self) -> None:
-        if self._at is None:
-            return
-        at = self._at + PLAY_S * self._speed
-        if at >= self._latest():
-            self.live()
-        else:
-            self._show(at)
+    async def _go_on(self) -> None:
+        while self._playing:
+            await asyncio.sleep(PLAY_S)
+            if self._playing and self._at is not None:
+                self.go(self._at + PLAY_S * self._speed)
 
 
 def _names_step(words: list[str]) -> bool:

@@ -204,9 +204,10 @@ def look(request: pytest.FixtureRequest) -> Look:
 
 
 @asynccontextmanager
-async def shown(rig: Rig, width: int = 80, height: int = 24) -> AsyncIterator[Rig]:
-    """The app running in a terminal of this size."""
+async def shown(rig: Rig, width: int = 80, height: int = 24, *, faults: bool = False) -> AsyncIterator[Rig]:
+    """The app running in a terminal of this size. `faults`: parts of it may fail."""
     async with rig.app.run_test(size=(width, height)) as pilot:
         rig.pilot = pilot
         await pilot.pause()
         yield rig
+    assert faults or not rig.app.tracebacks, "".join(rig.app.tracebacks)

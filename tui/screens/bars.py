@@ -9,6 +9,7 @@ from textual.signal import Signal
 
 from ...presets.finding import failed
 from ...presets.sanitize import clean_text
+from ..background import after, background, call
 from ..keys import ACTIONS, key_text
 from ..rows import glyphs
 from ..rows.frame import Frame
@@ -93,7 +94,7 @@ class Flash(RowsView):
         self._said.append(item)
         del self._said[: -self.MOST]
         least = max(3.0, len(text) / 12) * (1.5 if severity == "error" else 1.0)
-        self.set_timer(max(least, seconds or 0.0), lambda: self._forget(item))
+        background(self, "message", after(max(least, seconds or 0.0), lambda: self._forget(item)))
         self._changed()
 
     def clear(self) -> None:
@@ -133,7 +134,7 @@ class KeyFooter(ClickRow):
         self.other_words = other_words
 
     def on_mount(self) -> None:
-        self.screen.bindings_updated_signal.subscribe(self, lambda _: self.rebuild())
+        self.screen.bindings_updated_signal.subscribe(self, lambda _: call(self, "keys", self.rebuild))
         self.call_after_refresh(self.rebuild)
 
     def on_resize(self, event: Resize) -> None:

@@ -12,7 +12,6 @@ from textual.containers import Container, Horizontal, Vertical
 from textual.events import Key, Resize
 from textual.geometry import Size
 from textual.screen import Screen
-from textual.timer import Timer
 from textual.widgets import Static
 
 from ...presets.finding import PlanError
@@ -22,7 +21,7 @@ from ...presets.secrets import holds_secret
 from ...runners.errors import LaunchError, RunError
 from ...runners.launch.launch_form import LaunchForm, LaunchPreview, hardware_here, with_free_name
 from ...runners.launch.launch_settings import LOCAL, SKY, kind_of
-from ..background import background
+from ..background import background, stop
 from ..cockpit_commands import CommandingApp
 from ..rows import advice, glyphs
 from ..rows.advice import choice_rows, end_rows, title
@@ -175,7 +174,6 @@ class LaunchScreen(Screen[None]):
         self._recents: list[LaunchForm] = []
         self._recent = -1
         self._hardware = ""
-        self._soon: Timer | None = None
         self._shown: tuple[str, tuple[str, ...]] | None = None
 
     def compose(self) -> ComposeResult:
@@ -323,15 +321,13 @@ class LaunchScreen(Screen[None]):
         """Something changed: the plan is made once the form is still."""
         self.preview = None
         self.flash.clear()  # a message was about what stood there before
-        self.workers.cancel_group(self, "plan")
-        if self._soon is not None:
-            self._soon.stop()
+        stop(self, "plan")
         try:
             form = self.form
         except RunError as error:
             self._show_preview(LaunchPreview(text="", problems=(str(error),)))
             return
-        self._soon = self.set_timer(TYPING_S, lambda: self._start_plan(form))
+        background(self, "plan", self._plan_soon(form), exclusive=True)
         self.details.put("memory", lambda width: self._memory(form, width))
         through_sky = kind_of(form.place) == SKY
         self.candidates.display = through_sky
@@ -340,10 +336,9 @@ class LaunchScreen(Screen[None]):
         else:
             self.candidates.leave()
 
-    def _start_plan(self, form: LaunchForm) -> None:
-        background(self, "plan", self._make_plan(form), exclusive=True)
-
-    async def _make_plan(self, form: LaunchForm) -> None:
+    async def _plan_soon(self, form: LaunchForm) -> None:
+        """The plan, once nothing more is typed."""
+        await asyncio.sleep(TYPING_S)
         entry = self.presets.current
         if entry is None or entry.problem:
             none = "no preset is chosen: change the search, or esc for all of them"

@@ -14,7 +14,7 @@ from textual.message import Message
 
 from ...runners.errors import LaunchError
 from ...runners.launch.launch_form import LaunchForm, PresetEntry
-from ..background import background
+from ..background import background, stop
 from ..keys import bindings
 from ..rows import glyphs
 from ..rows.form import (
@@ -134,7 +134,7 @@ class Candidates(RowsView):
     def leave(self) -> None:
         """The form is for no nodes of SkyPilot's any more."""
         self._asked = None
-        self.workers.cancel_group(self, "candidates")
+        stop(self, "candidates")
 
     async def _fetch(self, form: LaunchForm) -> None:
         self._show([], "asking SkyPilot …", "dim")

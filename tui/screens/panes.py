@@ -12,6 +12,7 @@ from textual.message import Message
 from textual.signal import Signal
 
 from ...runners.model import RunPhase
+from ..background import call
 from ..keys import bindings
 from ..rows.card import card_rows
 from ..rows.findings import banner_rows, end_rows, event_rows, wrong_rows
@@ -48,7 +49,7 @@ class Pane(RowsView):
     def again(self) -> None:
         """Paint the newest frame again."""
         if self.frame is not None:
-            self.show(self.frame)
+            call(self, self.id or "pane", self.show, self.frame)
 
     def show(self, frame: Frame) -> None:
         """Paint what changed since the frame before; what is hidden, by itself or with its parent, costs nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
@@ -10,11 +11,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
-from textual.timer import Timer
 from textual.widgets import Input, Label
 
 from ...runners import run_notes
 from ...runners.errors import RunError
+from ..background import after, background, keep_running
 from ..rows.command_line import RunNames, candidates, completed, help_line
 from ..rows.glyphs import wrap
 from .rows_view import RowsView
@@ -121,20 +122,20 @@ class FilterPrompt(LinePrompt):
         super().__init__(history, value, ascii_only)
         self._typed, self._state = typed, state
         self._wrong = ""
-        self._timer: Timer | None = None
 
     def on_mount(self) -> None:
         self.line.focus()
-        self._show()
-        self.set_interval(STATE_S, self._show)
+        keep_running(self, "filter-state", self._keep_showing)
+
+    async def _keep_showing(self) -> None:
+        while True:
+            self._show()
+            await asyncio.sleep(STATE_S)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        if self._timer is not None:
-            self._timer.stop()
-        self._timer = self.set_timer(WAIT_S, self._apply)
+        background(self, "filter", after(WAIT_S, self._apply), exclusive=True)
 
     def _apply(self) -> None:
-        self._timer = None
         self._wrong = self._typed(self.line.value)
         self._show()
 

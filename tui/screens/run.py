@@ -13,8 +13,8 @@ from textual.binding import Binding
 from textual.containers import Container
 from textual.events import Resize
 from textual.screen import Screen
-from textual.timer import Timer
 from textual.widget import Widget
+from textual.worker import Worker
 
 from ...presets.sanitize import clean_text
 from ...runners.formatting import spans_text
@@ -22,7 +22,7 @@ from ...runners.logs.follow import compile_grep
 from ...runners.logs.log_files import LogError
 from ...runners.model import Dump
 from ...runners.wire.client import LinkError, new_id
-from ..background import background
+from ..background import after, background
 from ..cockpit_commands import CommandingApp
 from ..history import MetricHistory
 from ..keys import bindings
@@ -399,7 +399,8 @@ class RunScreen(Screen[None]):
     async def _to_error(self, step: int) -> None:
         """The one above or below; where none is loaded, what is not loaded is searched."""
         log = self.log_view
-        late = self.set_timer(PATIENCE_S, lambda: self.notify("searching for an error", timeout=2))
+        searching = after(PATIENCE_S, lambda: self.notify("searching for an error", timeout=2))
+        late = background(self, "patience", searching)
         try:
             reached = await log.next_error(
                 step, lambda share: log.name_search(f"searching {int(share * 100)} %")
@@ -408,7 +409,7 @@ class RunScreen(Screen[None]):
             self.notify(str(error), severity="error", markup=False)
             return
         finally:
-            late.stop()
+            late.cancel()
             log.name_search("")
         self.notify(reached or "no error or warning in this log", timeout=2)
 
@@ -547,10 +548,11 @@ class RunScreen(Screen[None]):
             return
         marked = tuple(sorted(self.app.view.marked & set(state.ranks)))
         who = "the marked ranks" if marked else "every rank"
-        late = self.set_timer(PATIENCE_S, lambda: self.notify(f"asking {who} for stacks", timeout=2))
+        asking = after(PATIENCE_S, lambda: self.notify(f"asking {who} for stacks", timeout=2))
+        late = background(self, "patience", asking)
         background(self, "stacks", self._ask_stacks(marked, then, late), exclusive=True)
 
-    async def _ask_stacks(self, ranks: tuple[int, ...], then: float, late: Timer) -> None:
+    async def _ask_stacks(self, ranks: tuple[int, ...], then: float, late: Worker[None]) -> None:
         """`then`: unix time of the moment that is shown; 0 for now."""
         follower = self.app.follower
         if follower is None:
@@ -561,7 +563,7 @@ class RunScreen(Screen[None]):
             self.notify(str(error), severity="error", markup=False)
             return
         finally:
-            late.stop()
+            late.cancel()
         if not done.data:
             self.notify(done.text, severity="information" if done.ok else "error", markup=False)
             return

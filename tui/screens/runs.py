@@ -162,13 +162,15 @@ class RunsScreen(Screen[None]):
 
     def on_mount(self) -> None:
         self.list.show(self.app.source.runs())
-        self.set_interval(REFRESH_S, self._refresh)
+        keep_running(self, "runs", self._refresh)
         keep_running(self, "hosts", self._ask_elsewhere)
         self.list.focus()
 
     async def _refresh(self) -> None:
-        if self.is_active:
-            self.list.show(await asyncio.to_thread(self.app.source.measured_runs))
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            if self.is_active:
+                self.list.show(await asyncio.to_thread(self.app.source.measured_runs))
 
     async def _ask_elsewhere(self) -> None:
         """Other hosts are asked while the list is on the screen: a login each time."""

@@ -15,7 +15,7 @@ from ...runners.comparison.account import Account
 from ...runners.comparison.differences import Comparison, compare
 from ...runners.comparison.loading import load
 from ...runners.errors import RunError
-from ..background import background
+from ..background import keep_running
 from ..rows.comparison import charts, comparison_rows, head_rows
 from ..rows.glyphs import Row, key_row, wrap
 from ..rows.plot import Mode
@@ -51,15 +51,13 @@ class ComparisonScreen(RowsModal[None]):
         self.curves, self.by_step, self.everything = True, False, False
 
     def on_mount(self) -> None:
-        self._read()
-        self.set_interval(AGAIN_S, self._read_again)
+        keep_running(self, "comparison", self._read)
 
-    def _read_again(self) -> None:
-        if self._sides is None or any(side.live for side in self._sides):
-            self._read()
-
-    def _read(self) -> None:
-        background(self, "comparison", self._load(), exclusive=True)
+    async def _read(self) -> None:
+        """Read both, again and again while one of them lives."""
+        while self._sides is None or any(side.live for side in self._sides):
+            await self._load()
+            await asyncio.sleep(AGAIN_S)
 
     async def _load(self) -> None:
         """Off the screen's loop: files are read, and other hosts asked."""
