@@ -14,9 +14,9 @@ from msgspec import Struct, field
 
 from . import clock, file_io
 from .agent.processes import AGENTS, MARKER, arguments_of, environ_of, send_signal, state_of
-from .errors import RunError
+from .inrank import own_folders
 from .telemetry.proc import is_own, pids, read_stat
-from .wire.client import LinkError, NoListenerError, SilentError, SocketLink, ensure_private
+from .wire.client import LinkError, NoListenerError, SilentError, SocketLink
 
 RUNNER = b"/inrank/launch.py"
 CAUSES = (b"restart", b"failure")
@@ -253,10 +253,11 @@ async def _connected(who: file_io.Identity, readonly: bool) -> SocketLink:
 
 
 def _unbound(who: file_io.Identity, error: LinkError) -> str:
-    try:
-        ensure_private(Path(who.socket).parent)
-    except RunError as reason:
-        return f"the agent (pid {who.pid}) lives, but {reason}"
+    folder = os.path.dirname(own_folders.place_of(who.socket))
+    why = own_folders.unfit(folder)
+    if why:
+        mend = "remove it" if os.path.lexists(folder) else f"`mkdir -p -m 700 {folder}`"
+        return f"the agent (pid {who.pid}) lives, but {folder} {why}: {mend}, and it opens its socket there again"
     return f"{error}, though its process (pid {who.pid}) lives: {remedy(who)}"
 
 

@@ -19,6 +19,7 @@ import msgspec
 from .. import clock
 from ..daemon import DaemonRun
 from ..errors import RunError
+from ..inrank import own_folders
 from ..journal import Chronicle, RunRecord
 from ..model import (
     HUB,
@@ -256,6 +257,8 @@ class AgentServer:
         """Who has asked nothing yet, the oldest first; they have half of the files that may be open."""
         self._newest: Newest = {}
         self._server: asyncio.Server | None = None
+        self._identify: Callable[[Path], None] = lambda path: None
+        """Write down where viewers connect."""
         self.missed = asyncio.Event()
         """Set by who did not find the socket."""
         self.idle = asyncio.Event()
@@ -271,22 +274,23 @@ class AgentServer:
         release = version("distui")
         await self.start(release)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.missed.set)
-        run.identify(self._path)
+        self._identify = run.identify
+        self._identify(self._path)
         ready()
         run.emit(AgentStarted(os.getpid(), release, adopted, *hardware()))
 
     async def start(self, version: str) -> None:
         """Bind, for this user only; `version` is for the hello. Raises RunError or OSError."""
         self._version = version
-        await self._bind()
+        await self._bind(self._path)
         self._parts.start("socket", self._keep_bound)
 
-    async def _bind(self) -> None:
-        remove_stale(self._path)
+    async def _bind(self, path: Path) -> None:
+        remove_stale(path)
         listener = socket.socket(socket.AF_UNIX)
         old = os.umask(0o177)
         try:
-            listener.bind(str(self._path))
+            listener.bind(str(path))
         except OSError:
             listener.close()
             raise
@@ -298,22 +302,24 @@ class AgentServer:
         listener.listen(socket.SOMAXCONN)  # as many may wait
 
     async def _keep_bound(self) -> None:
-        """Bind again when somebody has removed the socket, or the folder it was in; viewers that are here stay."""
+        """Re-bind if the socket or its directory was deleted, elsewhere if that cannot be created. Connections stay."""
         problem = ""
         while True:
             await clock.wait_set(self.missed, RESTORE_S)
             self.missed.clear()
             if os.path.lexists(self._path):
                 continue
-            before = self._server
+            before, path = self._server, Path(own_folders.place_of(str(self._path)))
             try:
-                ensure_private(self._path.parent)
-                await self._bind()
+                ensure_private(path.parent)
+                await self._bind(path)
             except (OSError, RunError) as error:
                 if str(error) != problem:
                     problem = str(error)
-                    sys.stderr.write(f"distui: the socket {self._path} cannot be bound again: {problem}\n")
+                    sys.stderr.write(f"distui: the socket {path} cannot be bound again: {problem}\n")
                 continue
+            self._path = path
+            self._identify(path)
             if before is not None:
                 before.close()
 

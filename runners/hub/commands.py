@@ -41,7 +41,7 @@ from ..model import (
     Signal,
     Stop,
 )
-from ..wire.client import Link, LinkError, SilentError, SocketLink, new_id, stem
+from ..wire.client import Link, LinkError, SilentError, SocketLink, new_id
 from ..wire.ssh import HostError
 from .links import Links, sub_id
 from .merged_run import CANCEL, CANCEL_SECONDS, Cloud, CloudError, MergedRun, patience
@@ -443,7 +443,7 @@ class Stopping:
         return {
             node: part
             for node, part in self._here(unlinked).items()
-            if routes[node].target == f"{stem(part.record.run8)}.sock" and part.agent() is not None
+            if routes[node].target.endswith(f"/{part.record.run8}.sock") and part.agent() is not None
         }
 
     async def _stop_there(self, nodes: Collection[int], grace_s: float) -> None:

@@ -44,7 +44,7 @@ from ..model import (
     TrainingSample,
     TrainingTick,
 )
-from ..wire.client import Link, LinkError, LinkFollower, SocketLink, paced, stem
+from ..wire.client import Link, LinkError, LinkFollower, SocketLink, paced
 from ..wire.ssh import Report, SshLink
 from .kept_curves import KeptCurves
 from .merged_run import MergedRun, NodeLogs
@@ -186,7 +186,7 @@ async def open_route(route: Route, run: str, report: Report) -> Link:
 async def _open_here(route: Route, run: str) -> Link:
     """A part on this machine: its agent, a new one if that died, or its files if the part has ended."""
     part = run_directories.at(run_directories.runs_dir() / part_id(run, route.node))
-    if part is not None and f"{stem(part.record.run8)}.sock" == route.target:
+    if part is not None and route.target.endswith(f"/{part.record.run8}.sock"):
         link = await open_agent(part)
         if isinstance(link, FilesLink):  # nobody serves it: it is silent like a node that was switched off
             raise LinkError(link.why)

@@ -8,7 +8,7 @@ of processes share it:
                               rendezvous, coordinator, secure_channel and relay connect the nodes
     each rank                 site/ is its entry, hook.py its main; rank_pulse reports, rank_changes acts;
                               parallelize/ is called by the user's script
-    both                      control (sockets, reports), tracebacks
+    both                      control (sockets, reports), own_folders (where sockets may be), tracebacks
 
 parameter_count and torch_check are programs of their own, which answer one question and exit.
 """

@@ -14,7 +14,6 @@ import json
 import os
 import select
 import socket
-import stat
 import struct
 import sys
 import threading
@@ -22,6 +21,8 @@ import time
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
+
+from . import own_folders
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """No room on the file system, in the quota, or under the limit of a file's size."""
@@ -57,7 +58,13 @@ def same_user(connection: socket.socket) -> bool:
 
 
 def listen(path: str) -> socket.socket:
-    """Bind a unix socket that only this user may use, replacing a stale one. Raises OSError."""
+    """Bind a unix socket that only this user may use, replacing a stale one; elsewhere if its folder cannot be had.
+
+    Raises OSError.
+    """
+    path = own_folders.place_of(path)
+    if not os.path.isdir(os.path.dirname(path)):
+        own_folders.make(os.path.dirname(path))
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -78,16 +85,24 @@ def listen_again(path: str) -> socket.socket | None:
     """
     if os.path.lexists(path):
         return None
-    folder = os.path.dirname(path)
     try:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(folder, 0o700)
-        info = os.lstat(folder)
-        if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid() or info.st_mode & 0o077:
+        if own_folders.make(os.path.dirname(own_folders.place_of(path))):
             return None
         return listen(path)
     except OSError:
         return None
+
+
+def dial(path: str, seconds: float) -> socket.socket:
+    """A connection to a socket of this run, wherever it is bound by now. Raises OSError."""
+    peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    peer.settimeout(seconds)
+    try:
+        peer.connect(own_folders.place_of(path))
+    except OSError:
+        peer.close()
+        raise
+    return peer
 
 
 def exchange(runner: socket.socket, lines: BinaryIO, request: dict[str, Any]) -> dict[str, Any]:
@@ -99,11 +114,8 @@ def exchange(runner: socket.socket, lines: BinaryIO, request: dict[str, Any]) ->
 
 def ask(path: str, request: dict[str, Any], seconds: float) -> dict[str, Any]:
     """The answer of the runner at this socket, on a connection of its own. Raises OSError, ValueError."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as runner:
-        runner.settimeout(seconds)
-        runner.connect(path)
-        with runner.makefile("rb") as lines:
-            return exchange(runner, lines, request)
+    with dial(path, seconds) as runner, runner.makefile("rb") as lines:
+        return exchange(runner, lines, request)
 
 
 class Peers:
@@ -157,12 +169,12 @@ def accept_forever(
 
     A socket whose path was removed is bound again: what `server` stands for is replaced in place.
     """
-    path, waiting = server.getsockname(), select.poll()
+    waiting = select.poll()
     waiting.register(server, select.POLLIN)
     while server.fileno() >= 0:
         try:
             if not waiting.poll(RESTORE_S * 1000):
-                fresh = listen_again(path)
+                fresh = listen_again(server.getsockname())
                 if fresh is not None:
                     os.dup2(fresh.fileno(), server.fileno(), inheritable=False)
                     fresh.close()

@@ -21,7 +21,7 @@ import time
 from types import FrameType
 from typing import Any
 
-from . import elastic
+from . import elastic, own_folders
 from .control import exchange, private
 from .elastic import NotSpawned, attempt_all, python_path
 from .joined_ranks import JoinedRanks
@@ -308,7 +308,7 @@ class HostRunner:
         self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._connection.settimeout(10)
         with contextlib.suppress(OSError, KeyError):
-            self._connection.connect(os.environ["DISTUI_SOCKETS"] + ".run")
+            self._connection.connect(own_folders.place_of(os.environ["DISTUI_SOCKETS"] + ".run"))
         self._lines = self._connection.makefile("rb")
 
     def ask(self, op: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 from . import env_changes, script_files
-from .control import Control, Reporter
+from .control import Control, Reporter, dial
 from .restart_policy import Deaths, RankExit, after_failure, how_it_ended
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -362,15 +362,9 @@ def announce(paths: Iterable[str]) -> None:
 def _announce_all(paths: list[str]) -> None:
     hooks = []
     for path in paths:
-        hook = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        hook.settimeout(ANSWER_SECONDS)
-        try:
-            hook.connect(path)
-            hook.sendall(json.dumps({"op": "leave"}).encode() + b"\n")
-        except OSError:
-            hook.close()  # no hook, or gone
-            continue
-        hooks.append(hook)
+        with contextlib.suppress(OSError):  # no hook, or gone
+            hooks.append(dial(path, ANSWER_SECONDS))
+            hooks[-1].sendall(json.dumps({"op": "leave"}).encode() + b"\n")
     for hook in hooks:  # closed before the hook's hello, it would not read the request
         with hook, hook.makefile("rb") as lines, contextlib.suppress(OSError):
             while b'"leaving"' not in (lines.readline() or b'"leaving"'):

@@ -8,6 +8,12 @@ from __future__ import annotations
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING or __package__:
+    from ..inrank import own_folders
+else:
+    import own_folders  # this is a script, and that lies beside it
+
 VERBS = ("job", "start", "probe", "distui")
 USAGE = "usage: node.sh job RUN | start RUN NODE | attach RUN8 NODE | probe | distui …\n"
 
@@ -58,25 +64,14 @@ def library(here: str, section: str = "wheels") -> str:
         lib = os.path.join(home, name)
         try:
             os.makedirs(home, mode=0o700, exist_ok=True)
-            info, owners = os.stat(home), {os.lstat(home).st_uid, os.stat(home).st_uid}
-            if (
-                owners != {os.getuid()}
-                or info.st_mode & 0o022
-                or _others_may_rename_in(os.path.dirname(home))
-            ):
-                raise OSError(13, "is not a folder of yours alone", home)
+            if why := own_folders.doubt(home):
+                raise OSError(13, why, home)
             if not os.path.isdir(lib):
                 unpack(here, section, lib)
             return lib
         except OSError as error:
             problem = error
     raise problem
-
-
-def _others_may_rename_in(folder: str) -> bool:
-    """Whether another account could put a folder of its own in the place of one in `folder`."""
-    info = os.stat(folder)
-    return info.st_uid not in (0, os.getuid()) or bool(info.st_mode & 0o022 and not info.st_mode & 0o1000)
 
 
 def unpack(here: str, section: str, lib: str) -> None:

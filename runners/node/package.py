@@ -1,6 +1,6 @@
 """The bundle that brings distui to a node which has neither distui nor a package index; directories sent to hosts.
 
-    bundle-<hash>/   node.sh  boot.py  bridge.py  socket_folders.py  distui.zip  wheels/  screens/
+    bundle-<hash>/   node.sh  boot.py  bridge.py  own_folders.py  distui.zip  wheels/  screens/
 
 `distui.zip` holds this installation's own files (a checkout's or a wheel's), `wheels/` what they need that is
 compiled: for CPython 3.11 to 3.14 on x86_64 and aarch64, as `pip download` finds it. Without an index it is this
@@ -33,7 +33,7 @@ from ..wire.ssh import HostError, Way, call
 from . import wheels
 
 ROOMS = ("presets", "runners", "tui")
-TOP = ("node/node.sh", "node/boot.py", "wire/bridge.py", "wire/socket_folders.py")
+TOP = ("node/node.sh", "node/boot.py", "wire/bridge.py", "inrank/own_folders.py")
 """Files of the runners beside the archive: what a node executes before any package can be imported."""
 
 

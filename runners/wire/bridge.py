@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-import stat
 import struct
 import sys
 import threading
@@ -18,9 +17,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from . import socket_folders
+    from ..inrank import own_folders
 else:
-    import socket_folders  # this is a script, and that lies beside it
+    import own_folders  # this is a script, and that lies beside it
 
 CHUNK = 1 << 16
 GRACE_S = 2.0
@@ -32,9 +31,9 @@ NO_AGENT = 4
 
 def connect(path: str) -> socket.socket:
     """A connection to an agent of this user. Raises OSError."""
-    folder = os.lstat(os.path.dirname(path))
-    if not stat.S_ISDIR(folder.st_mode) or folder.st_uid != os.getuid() or folder.st_mode & 0o022:
-        raise OSError(13, "its directory is not yours alone")
+    why = own_folders.unfit(os.path.dirname(path))
+    if why:
+        raise OSError(13, f"its directory {why}")
     agent = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     agent.connect(path)
     peer = struct.unpack("3i", agent.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
@@ -45,7 +44,7 @@ def connect(path: str) -> socket.socket:
 
 def path_of(run8: str) -> str:
     """The agent's socket, wherever it is by now."""
-    return os.path.join(socket_folders.find(run8), run8 + ".sock")
+    return os.path.join(own_folders.find(run8), run8 + ".sock")
 
 
 def connect_within(run8: str, seconds: float) -> socket.socket:

@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from .. import clock, rpc
 from ..errors import RunError
+from ..inrank import own_folders
 from ..model import (
     HUB,
     PROTOCOL,
@@ -41,7 +42,6 @@ from ..model import (
     Via,
     understood,
 )
-from . import socket_folders
 
 BACKOFF_S = (1.0, 2.0, 4.0, 8.0, 15.0)
 """Seconds before each further try to reach an agent; the last one repeats."""
@@ -301,30 +301,28 @@ FULL_S = 10.0
 
 def ensure_socket_dir() -> None:
     """Create the folder for the sockets of new runs. Raises RunError."""
-    folders = socket_folders.candidates()
-    reasons = [f"{folder} {why}" for folder in folders if (why := socket_folders.unfit(folder))]
+    folders = own_folders.candidates()
+    reasons = [f"{folder} {why}" for folder in folders if (why := own_folders.unfit(folder))]
     if len(reasons) == len(folders):
         raise RunError(f"{'; '.join(reasons)}: set DISTUI_SOCKET_DIR to a short path that you own")
-    ensure_private(Path(socket_folders.find("")))
+    ensure_private(Path(own_folders.find("")))
 
 
 def ensure_private(path: Path) -> None:
     """Create a directory for sockets that is this user's alone, or refuse what is there. Raises RunError."""
     try:
-        path.mkdir(mode=0o700)
-    except FileExistsError:
-        pass
+        why = own_folders.make(str(path))
     except OSError as error:
         raise RunError(
             f"cannot create {path} ({error.strerror}): set DISTUI_SOCKET_DIR to a path you own"
         ) from None
-    if why := socket_folders.unfit(str(path)):
+    if why:
         raise RunError(f"{path} {why}: remove it, or set DISTUI_SOCKET_DIR to a short path that you own")
 
 
 def stem(run8: str) -> str:
     """Path prefix of all sockets of one run: `.sock` agent, `.run` runner, `.r<n>` hook of local rank n."""
-    return f"{socket_folders.find(run8)}/{run8}"
+    return f"{own_folders.find(run8)}/{run8}"
 
 
 def peer_uid(connection: socket.socket) -> int:
@@ -346,18 +344,20 @@ def _peer(connection: socket.socket) -> tuple[int, int, int]:
 async def connect(
     path: str | Path, limit: int = LIMIT
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection to a socket of this user's own processes; `limit`: bytes of a line. Raises OSError.
+    """A connection to a socket of this user's own processes, also if it was bound again elsewhere; `limit`: bytes of a
+    line. Raises OSError.
 
     A user who may rename the folder of the sockets could listen there himself.
     """
-    reader, writer = await asyncio.open_unix_connection(sock=await _queued(path), limit=limit)
+    place = own_folders.place_of(str(path))
+    reader, writer = await asyncio.open_unix_connection(sock=await _queued(place), limit=limit)
     if peer_uid(writer.get_extra_info("socket")) not in (os.getuid(), 0):
         writer.transport.abort()
         raise PermissionError(errno.EACCES, "another user listens there")
     return reader, writer
 
 
-async def _queued(path: str | Path) -> socket.socket:
+async def _queued(path: str) -> socket.socket:
     """A connection that is accepted, or will be. Raises OSError.
 
     Where too many wait already it is tried again; asyncio's own connect would take such a socket for a connected one.
@@ -368,7 +368,7 @@ async def _queued(path: str | Path) -> socket.socket:
         peer.setblocking(False)
         while True:
             with contextlib.suppress(BlockingIOError):
-                peer.connect(str(path))
+                peer.connect(path)
                 undo.pop_all()
                 return peer
             if clock.monotonic() > deadline:
@@ -389,7 +389,7 @@ def remove_stale(path: Path) -> None:
 
 def sweep_sockets(run8: str) -> None:
     """Take away what a run that has ended left: launchers and ranks do not tidy up when they are killed."""
-    for path in Path(socket_folders.find(run8)).glob(f"{glob.escape(run8)}.*"):
+    for path in Path(own_folders.find(run8)).glob(f"{glob.escape(run8)}.*"):
         with contextlib.suppress(OSError):
             if stat.S_ISSOCK(path.lstat().st_mode):
                 path.unlink()

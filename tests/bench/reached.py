@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from distui.runners import node, wire
+from distui.runners import inrank, node, wire
 from distui.runners.hub.routes import Route
 
 from .place import NotReached, Place, a_place
@@ -33,7 +33,7 @@ class Reached:
         self.place, self._server = place, server
         self._node = place.root / "node"
         self._node.mkdir()
-        for part, name in ((node, "node.sh"), (wire, "bridge.py"), (wire, "socket_folders.py")):
+        for part, name in ((node, "node.sh"), (wire, "bridge.py"), (inrank, "own_folders.py")):
             shutil.copy(Path(str(part.__file__)).with_name(name), self._node)
 
     def run(self, command: Sequence[str], nodes: int, name: str) -> Whole:

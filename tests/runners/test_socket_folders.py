@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from distui.runners import file_io, host_processes
 from distui.runners.errors import RunError
-from distui.runners.wire import socket_folders
-from distui.runners.wire.client import ensure_socket_dir, stem
+from distui.runners.inrank import own_folders
+from distui.runners.inrank.control import dial, listen, listen_again
+from distui.runners.wire.client import LinkError, ensure_socket_dir, stem
 
 
 @pytest.fixture
@@ -23,16 +26,16 @@ def folders(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
         for folder in found:
             folder.parent.mkdir(mode=0o700)
         monkeypatch.delenv("DISTUI_SOCKET_DIR", raising=False)
-        monkeypatch.setattr(socket_folders, "candidates", lambda: [str(folder) for folder in found])
+        monkeypatch.setattr(own_folders, "candidates", lambda: [str(folder) for folder in found])
         yield found
 
 
 def test_the_folder_of_the_session_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DISTUI_SOCKET_DIR", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/mine")
-    assert socket_folders.candidates()[0] == "/run/mine/distui"
+    assert own_folders.candidates()[0] == "/run/mine/distui"
     monkeypatch.setenv("DISTUI_SOCKET_DIR", "/chosen")
-    assert socket_folders.candidates() == ["/chosen"]
+    assert own_folders.candidates() == ["/chosen"]
 
 
 @pytest.mark.parametrize("planted", ["file", "link", "open to others", "no such parent", "open parent"])
@@ -76,3 +79,64 @@ def test_a_path_is_as_long_as_its_bytes(folders: list[Path]) -> None:
     folders[0] = folders[0].parent / ("ü" * 40)
     ensure_socket_dir()
     assert stem("00c0ffee") == str(folders[1] / "00c0ffee")
+
+
+def test_a_socket_is_bound_elsewhere_once_its_folder_cannot_be_had(folders: list[Path]) -> None:
+    """As that of a session after the logout. What is bound later follows, also when the folder is there again."""
+    session, second, _ = folders
+    names = [f"00c0ffee.{ending}" for ending in ("run", "r0", "r1")]
+    first = [listen(str(session / name)) for name in names[:2]]
+    session.rename(session.with_name("aside"))
+    back = listen_again(str(session / names[0]))
+    assert back is not None
+    assert Path(back.getsockname()) == session / names[0], "where it was, if that can be"
+    shutil.rmtree(session.parent)
+    moved = [listen_again(str(session / name)) for name in names[:2]]
+    session.mkdir(mode=0o700, parents=True)
+    later = listen(str(session / names[2]))
+    assert [Path(one.getsockname()) for one in (*filter(None, moved), later)] == [
+        second / name for name in names
+    ]
+    assert stem("00c0ffee") == str(second / "00c0ffee")
+    for one in (dial(str(session / names[0]), 1.0), *first, back, *filter(None, moved), later):
+        one.close()
+
+
+def test_a_socket_stays_in_a_folder_that_somebody_named(folders: list[Path]) -> None:
+    """A process that was not told of it looks for no other: it would not be found there."""
+    named = folders[0].parent / "named"
+    server = listen(str(named / "00c0ffee.run"))
+    shutil.rmtree(named)
+    again = listen_again(str(named / "00c0ffee.run"))
+    assert again is not None
+    assert named.is_dir()
+    (named / "00c0ffee.run").unlink()
+    named.chmod(0o755)
+    assert listen_again(str(named / "00c0ffee.run")) is None
+    assert own_folders.place_of(str(named / "00c0ffee.run")) == str(named / "00c0ffee.run")
+    for one in (server, again):
+        one.close()
+
+
+@pytest.mark.parametrize(
+    ("planted", "why"),
+    [
+        (False, "cannot be created (No such file or directory): `mkdir -p -m 700 {}`"),
+        (True, "is not a directory: remove it"),
+    ],
+)
+async def test_where_no_folder_can_be_had_the_one_to_mend_is_named(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch, planted: bool, why: str
+) -> None:
+    folder = folders[0]
+    who = file_io.identify(socket=str(folder / "00c0ffee.sock"))
+    monkeypatch.setattr(own_folders, "candidates", lambda: [str(folder)])
+    monkeypatch.setattr(host_processes, "send_signal", lambda pid, number: None)
+    if planted:
+        folder.write_text("")
+    else:
+        folder.parent.rmdir()
+    with pytest.raises(LinkError) as refused:
+        await host_processes.connect(who)
+    wanted = f"the agent (pid {who.pid}) lives, but {folder} {why.format(folder)}, and it opens its socket there again"
+    assert str(refused.value) == wanted

@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 from doubles.served import doubled
 
+from distui.runners import file_io, host_processes
+from distui.runners.inrank import own_folders
+from distui.runners.run_directories import AGENT_FILE
+
 from ..runs import World, kill, removed, until
 
 COUNT = "import time\nfor n in range(100000):\n    print(n, flush=True)\n    time.sleep(0.05)\n"
@@ -37,6 +41,34 @@ def test_the_sockets_come_back(world: World) -> None:
     assert run.status()["attempt"] == 2
     run.stop().fine()
     assert not run.marked()
+
+
+async def test_an_agent_whose_folder_is_gone_is_found_in_the_next_one(
+    socket_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of a session goes when its user logs out, and is there again at the next login."""
+    session, second = socket_folder / "session/distui", socket_folder / "second"
+    session.parent.mkdir(mode=0o700)
+    monkeypatch.setattr(own_folders, "candidates", lambda: [str(session), str(second)])
+    async with doubled() as (run, _):
+        await run.hooked()
+        before = file_io.read(run.path / AGENT_FILE)
+        assert before is not None
+        name = Path(before.socket).name
+        shutil.rmtree(session.parent)
+        await asyncio.sleep(5.0)
+        for is_back in (False, True):
+            if is_back:
+                session.mkdir(mode=0o700, parents=True)
+                await asyncio.sleep(5.0)
+            link = await host_processes.connect(before)
+            assert link.hello is not None
+            assert link.hello.run == run.agent.served.record.run
+            await link.close()
+            after = file_io.read(run.path / AGENT_FILE)
+            assert after is not None
+            assert Path(after.socket) == second / name
+        assert list(session.iterdir()) == []
 
 
 async def test_a_planted_folder_is_left_alone(capfd: pytest.CaptureFixture[str]) -> None:

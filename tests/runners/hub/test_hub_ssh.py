@@ -12,10 +12,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import bundled
 import pytest
 from patience import HANG_S
 
-from distui.runners import wire
 from distui.runners.doctor.session import NodeSession
 from distui.runners.errors import RunError
 from distui.runners.hub import routes
@@ -56,9 +56,7 @@ def serve(site: Site) -> Iterator[Make]:
 def bridge(site: Site, run: Whole, node: int) -> tuple[str, ...]:
     """Words that join stdio with an agent, as node.sh does: a script without arguments that could need quoting."""
     path = site.root / f"bridge{node}.sh"
-    command = (
-        f"exec {sys.executable} -E -s -S {Path(wire.__file__).parent}/bridge.py {run.record.run8} {node}"
-    )
+    command = f"exec {sys.executable} -E -s -S {bundled.bridge()} {run.record.run8} {node}"
     sockets = f"export DISTUI_SOCKET_DIR={site.root / 's'}"
     path.write_text(f"echo welcome to this node\n{sockets}\n{command}\n")
     return ("sh", str(path))

@@ -10,14 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from bundled import bridge
 from patience import HANG_S
-
-from distui.runners import wire
 
 pytestmark = pytest.mark.real
 
 RUN8 = "00c0ffee"
-BRIDGE = str(Path(wire.__file__).with_name("bridge.py"))
 
 
 @pytest.fixture
@@ -32,7 +30,7 @@ def agent(socket_folder: Path) -> Iterator[socket.socket]:
 
 def start(socket_folder: Path, *words: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-E", "-s", "-S", BRIDGE, *words],
+        [sys.executable, "-E", "-s", "-S", bridge(), *words],
         env={"DISTUI_SOCKET_DIR": str(socket_folder)},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
@@ -127,4 +125,4 @@ def test_what_is_refused_in_one_sentence(socket_folder: Path, agent: socket.sock
     assert (code, said.startswith("distui: no agent answers on ")) == (4, True)
     socket_folder.chmod(0o777)  # others may write there
     code, said = refused(RUN8, "1")
-    assert (code, "its directory is not yours alone" in said) == (4, True)
+    assert (code, "its directory is not a directory of yours alone" in said) == (4, True)

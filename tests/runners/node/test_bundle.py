@@ -65,7 +65,7 @@ def test_what_a_bundle_holds_and_when_it_is_made_anew(
 
 def holds(made: Path) -> None:
     assert sorted(path.name for path in made.iterdir()) == [
-        *("boot.py", "bridge.py", "distui.zip", "node.sh", "screens", "socket_folders.py", "wheels")
+        *("boot.py", "bridge.py", "distui.zip", "node.sh", "own_folders.py", "screens", "wheels")
     ]
     assert os.access(made / "node.sh", os.X_OK)
     with zipfile.ZipFile(made / "distui.zip") as archive:
