@@ -5,17 +5,14 @@ Keys and options: DeepSpeed 0.19 (`deepspeed/runtime/config.py`, `deepspeed/laun
 
 from __future__ import annotations
 
-import base64
 import json
-import re
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from . import model
 from .finding import PlanError
 from .model import Preset, Strategy
-from .secrets import holds_secret, mask_text
+from .secrets import mask_text
 from .torchrun import Launch
 
 MODULE = "deepspeed.launcher.runner"
@@ -23,68 +20,13 @@ MODULE = "deepspeed.launcher.runner"
 
 CONFIG_FILE = "ds_config.json"
 HOST_FILE = "hostfile"
-ENV_FILE = "deepspeed_env"
-HEAD_SCRIPT = "deepspeed.sh"
 """In the run directory."""
 
 VARIABLE = "DISTUI_DEEPSPEED_CONFIG"
-"""Path of the configuration (or itself, see `travelling`), for a script that asks for it."""
+"""Path of the configuration, for a script that asks for it."""
 OPTION = "--deepspeed_config"
 """By which a script takes its configuration from the command line."""
-MARKER = "DISTUI_DEEPSPEED_RUN"
-"""By which the ranks that the head started over ssh are known on each node."""
-
 HEAD, NODE = "{head}", "{node}"
-
-HEAD_TEXT = """\
-# The head of the run starts the ranks of every node, through ssh; the other nodes wait until theirs have ended.
-node=$1; shift
-ranks() { grep -lsz '^@marker@=@run@$' /proc/[0-9]*/environ | cut -d/ -f3; }
-end() {
-  trap '' TERM INT HUP
-  for try in 1 2 3 4 5 6 7 8 9 10; do
-    found=$(ranks)
-    [ -n "$found" ] || return 0
-    kill -TERM $found 2>/dev/null
-    sleep 1
-  done
-  kill -KILL $(ranks) 2>/dev/null
-}
-trap 'end; exit 143' TERM INT HUP
-if [ "$node" = 0 ]; then
-  for host in @hosts@; do
-    ssh -o BatchMode=yes -o ConnectTimeout=10 "$host" true </dev/null || {
-      echo "distui: ssh to $host asks for something, or fails: let this node log in there without a password," \\
-        "or take launcher.kind torchrun, which needs no ssh" >&2
-      exit 1
-    }
-  done
-  command -v pdsh >/dev/null || echo "distui: there is no pdsh on this node, by which deepspeed starts ranks" >&2
-  "$@" &
-  wait $!
-  code=$?
-  end
-  exit $code
-fi
-seen= waited=0
-while :; do
-  if [ -n "$(ranks)" ]; then
-    seen=1
-  elif [ -n "$seen" ]; then
-    exit 0
-  elif [ $waited -ge 900 ]; then
-    echo "distui: the head has started no rank here in 15 minutes" >&2
-    exit 1
-  fi
-  waited=$((waited + 1))
-  sleep 1 &
-  wait $!
-done
-"""
-"""HEAD_SCRIPT, with three words to fill in."""
-
-_QUOTED = re.compile(r'["$`\\\\]')
-"""What keeps a meaning between a shell's double quotes."""
 
 Reader = Literal["deepspeed", "accelerate", "trainer"]
 """Who reads the configuration; the latter two fill in what is "auto"."""
@@ -248,14 +190,6 @@ def _check_offload(name: str, device: str, strategy: Strategy) -> None:
         )
 
 
-def travelling(text: str) -> str:
-    """A configuration in place of its path: DeepSpeed and Accelerate read it so, too (their own base64).
-
-    What the head starts on other nodes is told of the head's files, which are not there.
-    """
-    return base64.urlsafe_b64encode(text.encode()).decode()
-
-
 def with_config(args: Sequence[str], path: str) -> tuple[str, ...] | None:
     """A script's arguments with another file of DeepSpeed's configuration; None where they name none."""
     at = option_at(args)
@@ -278,13 +212,8 @@ def environment(backend: str, path: str) -> dict[str, str]:
 # --- its own launcher ----------------------------------------------------------------------------------------
 
 
-def starts_all(launch: Launch) -> bool:
-    """Whether the head starts the ranks of all nodes, over ssh; with `--no_ssh` each node starts its own."""
-    return launch.nnodes > 1 and "--no_ssh" not in launch.extra
-
-
 def argv(python: str, launch: Launch, run_dir: str) -> tuple[str, ...]:
-    """The launcher's command line on one node; on several through HEAD_SCRIPT, unless each starts its own ranks."""
+    """The launcher's command line on one node; on several each node starts its own ranks."""
     form = ("--module",) * launch.module + ("--no_python",) * launch.no_python
     base = (
         python,
@@ -298,53 +227,11 @@ def argv(python: str, launch: Launch, run_dir: str) -> tuple[str, ...]:
     rest = (*launch.extra, *form, *launch.command)
     if launch.nnodes == 1:
         return (*base, "--hostfile", "/dev/null", *rest)  # a file of an earlier job must not count
-    several = (*base, "--hostfile", f"{run_dir}/{HOST_FILE}", "--master_addr", HEAD)
-    if starts_all(launch):
-        return ("sh", f"{run_dir}/{HEAD_SCRIPT}", NODE, *several, *rest)
-    return (*several, "--node_rank", NODE, *rest)
+    place = ("--hostfile", f"{run_dir}/{HOST_FILE}", "--master_addr", HEAD, "--no_ssh", "--node_rank", NODE)
+    return (*base, *place, *rest)
 
 
-def files(launch: Launch, env: Mapping[str, str]) -> dict[str, str]:
+def files(launch: Launch) -> dict[str, str]:
     """What the launcher reads, by path in the run directory; nothing for one node."""
-    if launch.nnodes == 1:
-        return {}
-    made = {HOST_FILE: hostfile(launch)}
-    if starts_all(launch):
-        made |= {ENV_FILE: env_file({**env, MARKER: launch.run}), HEAD_SCRIPT: head_script(launch)}
-    return made
-
-
-def hostfile(launch: Launch) -> str:
-    """A line a node."""
-    return "".join(f"{address(node)} slots={launch.nproc_per_node}\n" for node in range(launch.nnodes))
-
-
-def env_file(env: Mapping[str, str]) -> str:
-    """What the launcher exports on every node: it passes on hardly anything of its own environment.
-
-    It puts values between double quotes without a look into them. Secrets are left out: the file is no place for them,
-    nor is the command line that the launcher makes of it.
-    """
-    kept = env.keys() - set(left_out(env))
-    return "".join(f"{name}={_QUOTED.sub(_escaped, env[name])}\n" for name in sorted(kept))
-
-
-def _escaped(match: re.Match[str]) -> str:
-    return "\\" + match[0]
-
-
-def left_out(env: Mapping[str, str]) -> list[str]:
-    """Names that `env_file` cannot hold; pdsh has its own use for %."""
-    return sorted(
-        name for name, value in env.items() if holds_secret(name, value) or "\n" in value or "%" in value
-    )
-
-
-def head_script(launch: Launch) -> str:
-    """Started on every node as `sh FILE NODE COMMAND…`: the head runs the command, the others wait for their ranks.
-
-    DeepSpeed's ranks are children of an ssh server, the head's own, too: they are found by MARKER, and ended by pid.
-    """
-    hosts = " ".join(shlex.quote(address(node)) for node in range(launch.nnodes))
-    text = HEAD_TEXT.replace("@marker@", MARKER).replace("@run@", launch.run)
-    return text.replace("@hosts@", hosts)
+    lines = (f"{address(node)} slots={launch.nproc_per_node}\n" for node in range(launch.nnodes))
+    return {} if launch.nnodes == 1 else {HOST_FILE: "".join(lines)}

@@ -384,7 +384,7 @@ def _is_nccl(name: str, value: object) -> bool:
 
 MADE = ("DISTUI_", "ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_")
 """Beginnings of variables that the fields make."""
-MADE_NAMES = ("NCCL_RAS_ADDR", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "DS_ACCELERATOR", "DS_ENV_FILE")
+MADE_NAMES = ("NCCL_RAS_ADDR", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "DS_ACCELERATOR")
 
 
 def from_plan(

@@ -505,7 +505,7 @@ def wire(
     """
     merged = scripts.values if scripts.path and obeys.how and obeys.reader == "deepspeed" else None
     files, made = _deepspeed_config(preset, obeys, merged)
-    where = _where(preset, launch, files, run_dir)
+    where = f"{run_dir}/{deepspeed.CONFIG_FILE}"
     launch = _with_options(launch, obeys, where)
     own = obeys.reader == "trainer" and preset.strategy.kind == "deepspeed"
     config = accelerate.config(preset, launch, backend, where, own_precision=own)
@@ -523,7 +523,7 @@ def wire(
             launcher="torchrun", argv=_torchrun(launch), env=added, files=files,
             notes=(*notes, *_idle(launch)),
         )  # fmt: skip
-    return _own(preset, launch, config, run_dir, python, {**env, **added}, added, files, notes)
+    return _own(preset, launch, config, run_dir, python, added, files, notes)
 
 
 def _deepspeed_config(
@@ -537,16 +537,9 @@ def _deepspeed_config(
     return {deepspeed.CONFIG_FILE: deepspeed.text(made)}, made
 
 
-def _where(preset: Preset, launch: torchrun.Launch, files: Mapping[str, str], run_dir: str) -> str:
-    """What the ranks are given for DeepSpeed's configuration: its path, where that is the same as the launcher's."""
-    if preset.launcher.kind == "deepspeed" and deepspeed.starts_all(launch) and files:
-        return deepspeed.travelling(files[deepspeed.CONFIG_FILE])
-    return f"{run_dir}/{deepspeed.CONFIG_FILE}"
-
-
 def _own(
     preset: Preset, launch: torchrun.Launch, config: Mapping[str, object], run_dir: str, python: str,
-    whole: Mapping[str, str], added: dict[str, str], files: dict[str, str], notes: tuple[str, ...]
+    added: dict[str, str], files: dict[str, str], notes: tuple[str, ...]
 ) -> Wired:  # fmt: skip
     """`accelerate launch` or `deepspeed`, as a command. Raises PlanError."""
     kind = preset.launcher.kind
@@ -560,12 +553,7 @@ def _own(
         if not accelerate.FORMS & set(launch.extra):
             files |= accelerate.files(config)
         return Wired(launcher="command", argv=argv, env=added, files=files, notes=(*notes, note))
-    files |= deepspeed.files(launch, whole)
-    if deepspeed.ENV_FILE in files:
-        added["DS_ENV_FILE"] = f"{run_dir}/{deepspeed.ENV_FILE}"
-        note += " The first node logs in to all others, and to itself, by ssh without a password."
-        lost = deepspeed.left_out(whole)
-        notes += tuple(f"{', '.join(lost)}: not passed on to the other nodes." for _ in lost[:1])
+    files |= deepspeed.files(launch)
     argv = deepspeed.argv(python, launch, run_dir)
     return Wired(launcher="command", argv=argv, env=added, files=files, notes=(*notes, note))
 

@@ -304,10 +304,6 @@ def for_node(plan: Plan, node: int, addresses: Sequence[str], run_dir: str, cwd:
     )
 
 
-OWN_FILES = (deepspeed.HOST_FILE, deepspeed.HEAD_SCRIPT)
-"""Files that hold placeholders, beside accelerate's."""
-
-
 def placed_argv(
     launcher: str, words: Sequence[str], command: Sequence[str], node: int, addresses: Sequence[str]
 ) -> tuple[str, ...]:
@@ -322,7 +318,7 @@ def placed_files(texts: Mapping[str, str], node: int, addresses: Sequence[str]) 
     """The files of node number `node`."""
     return {
         name: _filled(text, node, addresses)
-        if name in OWN_FILES or name.startswith("accelerate/")
+        if name == deepspeed.HOST_FILE or name.startswith("accelerate/")
         else text
         for name, text in texts.items()
     }
