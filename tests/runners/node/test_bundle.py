@@ -161,8 +161,8 @@ def test_all_is_its_users_alone_whatever_the_umask(tmp_path: Path, monkeypatch: 
 
 def test_a_cache_that_pythonpath_cannot_name_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """PYTHONPATH splits at colons, and a relative folder is another one for each process: XDG says to ignore it."""
-    mine, temporary = "/home/me/.cache/distui", f"/tmp/distui-{os.getuid()}"
-    monkeypatch.setenv("HOME", "/home/me")
+    mine, temporary = "/mine/.cache/distui", f"/tmp/distui-{os.getuid()}"
+    monkeypatch.setenv("HOME", "/mine")
     found = {}
     for given in ("", "/fast/cache", "cache", "./cache", "~/fast", "/a:b"):
         monkeypatch.setenv("XDG_CACHE_HOME", given)
@@ -172,7 +172,7 @@ def test_a_cache_that_pythonpath_cannot_name_is_not_used(monkeypatch: pytest.Mon
         "/fast/cache": ["/fast/cache/distui", temporary],
         "cache": [mine, temporary],
         "./cache": [mine, temporary],
-        "~/fast": ["/home/me/fast/distui", temporary],
+        "~/fast": ["/mine/fast/distui", temporary],
         "/a:b": [temporary],
     }
 
