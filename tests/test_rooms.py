@@ -215,7 +215,7 @@ LATE_IMPORTS = {
     "tui/verbs/completion.py": {
         "presets.load", "presets.model", "presets.nccl", "runners.notify.rule_words",
         "runners.notify.ways", "runners.run_notes", "runners.telemetry.metric_names", "tui.rows.run_filter",
-        "tui.rows.runs_table",
+        "tui.rows.runs",
     },
     "tui/verbs/demo.py": {"tui.verbs.launch"},
     "tui/verbs/launch.py": {"presets.lint", "tui.verbs.foreground", "tui.verbs.runs"},

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from ..presets.finding import PlanError, PresetError
 from ..presets.sanitize import clean_text
@@ -37,11 +37,11 @@ from ..runners.model import (
     Stop,
 )
 from ..runners.state import RunState
-from ..runners.status import figures, hidden, judged_attempt
+from ..runners.status import figures, judged_attempt
 from ..runners.wire.client import BACKOFF_S, Link, LinkError, LinkFollower, Window
 from ..runners.wire.ssh import HostError, Way
 from .rows.frame import LinkPhase, LinkStatus
-from .rows.runs import RunEntry
+from .rows.runs import RunEntry, entry_of
 
 # What watches jobs and what plans launches is imported where it is used: the first picture of a run needs neither.
 if TYPE_CHECKING:
@@ -332,13 +332,7 @@ class LocalSource:
         history = entry.history()
         phase, state = run_directories.phase(entry, history), history.state
         its, marks = figures(entry, history, phase, now), run_notes.read(entry.path)
-        listed = RunEntry(
-            id=entry.record.run, name=entry.record.name, phase=str(phase), began=entry.record.created,
-            live=not phase.ended, readonly=phase.ended, preset=state.plan.preset if state.plan else "",
-            problem=clean_text(f"damaged: {history.problems[0]}") if history.problems else "",
-            size=self._size(entry.record.run), path=str(entry.path), tags=marks.tags, note=marks.note,
-            attempt=None if hidden(state, bool(history.problems)) else state.attempt, **asdict(its),
-        )  # fmt: skip
+        listed = replace(entry_of(entry, history, phase, its, marks), size=self._size(entry.record.run))
         if state.phase.ended:  # a lost run may be restarted
             self._ended[entry.record.run] = listed
         return listed.as_of(now)

@@ -11,8 +11,8 @@ from test_runs_list import several_runs
 
 from distui.runners.formatting import bytes_of, seconds_of
 from distui.tui.rows.run_filter import FIELDS, FilterError, fitting, mistake, understood
-from distui.tui.rows.runs import RunEntry
-from distui.tui.rows.runs_table import COLUMNS, printed, sorted_by, unknown_column, usual
+from distui.tui.rows.runs import COLUMNS, RunEntry, ordered
+from distui.tui.rows.runs_table import printed, unknown_column, usual
 
 
 def runs() -> list[RunEntry]:
@@ -146,12 +146,12 @@ def test_sizes_and_times_that_users_write() -> None:
 @for_each("reverse", [False, True])
 @for_each("name", COLUMNS)
 def test_every_column_is_printed_and_orders_with_the_unknown_last(name: str, reverse: bool) -> None:
-    ordered = sorted_by(runs(), name, reverse)
-    unknown = [COLUMNS[name].order(run) is None for run in ordered]
+    listed = ordered(runs(), name, reverse)
+    unknown = [COLUMNS[name].order(run) is None for run in listed]
     assert unknown == sorted(unknown)
-    known = [COLUMNS[name].order(run) for run in ordered if COLUMNS[name].order(run) is not None]
+    known = [COLUMNS[name].order(run) for run in listed if COLUMNS[name].order(run) is not None]
     assert known == sorted(known, reverse=COLUMNS[name].falling != reverse)  # type: ignore[type-var]
-    lines = printed(ordered, ["name", *([name] if name != "name" else [])], None, True)
+    lines = printed(listed, ["name", *([name] if name != "name" else [])], None, True)
     assert len(lines) == 5
     assert lines[0].split()[0] == "name"
 

@@ -12,7 +12,7 @@ from ...runners.formatting import NA, duration_short, size_short, spans_short, s
 from ...runners.model import Gpu, RankSample
 from ...runners.state import LIVING, Node, Rank
 from . import glyphs
-from .glyphs import Row, fit, percent
+from .glyphs import Row, fit, or_na, percent
 
 Sortable = float | str | None
 
@@ -77,11 +77,6 @@ class Column(Struct, frozen=True):
     def of_gpu(self) -> bool:
         """Whether the GPU table has it, too."""
         return self in _OF_GPU
-
-
-def or_na(value: int | None) -> str:
-    """A whole number."""
-    return NA if value is None else str(value)
 
 
 # --- of the GPU that a line is about ---

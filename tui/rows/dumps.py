@@ -31,7 +31,7 @@ from ...runners.formatting import (
 )
 from ...runners.state import RunState
 from . import glyphs
-from .glyphs import Row, fit, table
+from .glyphs import Row, fit, or_na, table
 
 MOST = 12
 """Runs of ranks that a line names."""
@@ -254,14 +254,10 @@ def _rows(group: RecorderGroup) -> list[str]:
     alike: dict[tuple[str, str, str], list[int]] = {}
     for part in group.parts:
         newest = "" if part.newest is None else f"{part.newest.what}  {part.newest.site}".rstrip()
-        alike.setdefault((_number(part.called), _number(part.completed), newest), []).append(part.rank)
+        alike.setdefault((or_na(part.called), or_na(part.completed), newest), []).append(part.rank)
     rows = [("ranks", "called", "completed", "newest call")]
     rows += [(spans(those, MOST), *row) for row, those in sorted(alike.items(), key=lambda item: item[1])]
     return table(rows, frozenset({1, 2}))
-
-
-def _number(value: int | None) -> str:
-    return NA if value is None else str(value)
 
 
 def _sentences(group: RecorderGroup) -> list[str]:
@@ -316,7 +312,7 @@ def memory(texts: Mapping[int, str]) -> list[str]:
 def _device(name: str, its: Mapping[str, Any]) -> tuple[str, ...]:
     split = its["fragmentation"]
     sizes = (size_text(its[key]) for key in ("allocated", "reserved", "peak_allocated", "peak_reserved"))
-    return (name, *sizes, NA if split is None else f"{split:.0%}", _number(its["ooms"]))
+    return (name, *sizes, NA if split is None else f"{split:.0%}", or_na(its["ooms"]))
 
 
 def _snapshots(entries: Sequence[Mapping[str, Any]]) -> list[str]:

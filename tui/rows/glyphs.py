@@ -165,16 +165,6 @@ def clip(row: Row, width: int) -> Row:
     return tuple(kept)
 
 
-def join(parts: Iterable[Row], gap: str = "  ") -> Row:
-    """Rows one after the other, `gap` between them."""
-    cells: list[Cell] = []
-    for part in parts:
-        if cells:
-            cells.append((gap, "text"))
-        cells.extend(part)
-    return tuple(cells)
-
-
 def joined(cells: Iterable[Cell]) -> Row:
     """Neighbours of one style as one cell."""
     return tuple(
@@ -193,6 +183,11 @@ def wrap(text: str, width: int, style: str = "text", *, first: str = "", then: s
         text, max(width, 10), initial_indent=first, subsequent_indent=then or " " * len(first)
     )
     return [((line, style),) for line in lines or [first]]
+
+
+def or_na(value: int | None) -> str:
+    """A whole number."""
+    return NA if value is None else str(value)
 
 
 def percent(value: float | None) -> str:

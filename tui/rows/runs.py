@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any
 
 from msgspec import Struct, structs
 
-from ...runners.formatting import NA, duration_short, elapsed, plural, size_short
-from ...runners.status import HUNG
+from ...presets.sanitize import clean_text
+from ...runners.formatting import NA, duration_short, duration_text, elapsed, plural, size_short
+from ...runners.journal import History
+from ...runners.model import RunPhase
+from ...runners.run_directories import Entry
+from ...runners.run_notes import RunNotes
+from ...runners.status import HUNG, RunFigures, hidden
 from . import glyphs
-from .glyphs import Cell, Row, fit
+from .glyphs import Cell, Row, fit, or_na
 
 
 class RunEntry(Struct, frozen=True, kw_only=True):
@@ -61,6 +68,20 @@ class RunEntry(Struct, frozen=True, kw_only=True):
         return structs.replace(self, age_s=elapsed(self.began, now), ended_s=elapsed(self.ended, now))
 
 
+def entry_of(entry: Entry, history: History, phase: RunPhase, its: RunFigures, marks: RunNotes) -> RunEntry:
+    """A run of this machine, without its ages."""
+    state = history.state
+    return RunEntry(
+        id=entry.record.run, name=entry.record.name, phase=str(phase),
+        live=not phase.ended, readonly=phase.ended,
+        preset=state.plan.preset or state.plan.launcher if state.plan else "",
+        problem=clean_text(f"damaged: {history.problems[0]}") if history.problems else "",
+        attempt=None if hidden(state, bool(history.problems)) else state.attempt,
+        path=str(entry.path), began=entry.record.created, tags=marks.tags, note=marks.note,
+        **structs.asdict(its),
+    )  # fmt: skip
+
+
 EMPTY: tuple[Row, ...] = (
     (("No run yet.", "head"),),
     ((f"  {fit('^n', 32)}", "accent"), ("pick a preset and start one", "text")),
@@ -71,28 +92,33 @@ EMPTY: tuple[Row, ...] = (
 
 
 class RunColumn(Struct, frozen=True):
-    """One column."""
+    """One column of the list and of `ls`."""
 
     name: str
-    width: int
     text: Callable[[RunEntry], str]
     order: Callable[[RunEntry], float | str | None]
     """What it is sorted by; None comes last."""
     right: bool = False
+    falling: bool = False
+    """Whether the largest values come first."""
+    width: int = 0
+    """In the list; 0: only `ls` has the column."""
     rank: int = 0
-    """The lower, the sooner it has a place; 0 always has one."""
+    """The lower, the sooner it has a place in the list; 0 always has one."""
     grows: int = 0
     """Most columns that it takes of what is left."""
+    shown: Callable[[RunEntry], str] | None = None
+    """Its text in the list, if that is another."""
+
+    def in_list(self, run: RunEntry) -> str:
+        """Its text in the list."""
+        return (self.shown or self.text)(run)
 
 
 def _world(entry: RunEntry) -> str:
-    if entry.ranks is None:
-        return NA
-    return (
-        f"{entry.nodes}×{entry.ranks // entry.nodes}"
-        if entry.nodes and entry.ranks % entry.nodes == 0
-        else str(entry.ranks)
-    )
+    if entry.ranks and entry.nodes and entry.ranks % entry.nodes == 0:
+        return f"{entry.nodes}×{entry.ranks // entry.nodes}"
+    return or_na(entry.ranks)
 
 
 def share_done(entry: RunEntry) -> float | None:
@@ -105,20 +131,29 @@ def _percent(entry: RunEntry) -> str:
     return NA if done is None else f"{min(100, int(100 * done))} %"
 
 
-def _number(value: int | None) -> str:
-    return NA if value is None else f"{value:,}"
+def _step(entry: RunEntry) -> str:
+    return NA if entry.step is None else f"{entry.step:,}"
 
 
-def _count(value: int | None) -> float | None:
-    return None if value is None else float(value)
+def _began(entry: RunEntry) -> str:
+    return NA if entry.age_s is None else f"{duration_text(entry.age_s)} ago"
 
 
 def _finding(entry: RunEntry) -> str:
+    return entry.problem or entry.finding
+
+
+def _marked_finding(entry: RunEntry) -> str:
     return f"{glyphs.WARN} {entry.problem}" if entry.problem else entry.finding
 
 
 def _state(entry: RunEntry) -> str:
-    return f"{glyphs.BAD} {HUNG}" if entry.hung else f"{glyphs.run_phase(entry.phase)[0]} {entry.phase}"
+    return HUNG if entry.hung else entry.phase
+
+
+def _marked_state(entry: RunEntry) -> str:
+    glyph = glyphs.BAD if entry.hung else glyphs.run_phase(entry.phase)[0]
+    return f"{glyph} {_state(entry)}"
 
 
 def words_of_state(entry: RunEntry) -> str:
@@ -126,33 +161,42 @@ def words_of_state(entry: RunEntry) -> str:
     return f"{entry.phase} {HUNG}" if entry.hung else entry.phase
 
 
-COLUMNS: tuple[RunColumn, ...] = (
-    RunColumn("state", 12, _state, words_of_state),
-    RunColumn("name", 12, lambda run: run.name or run.id, lambda run: run.name.lower(), grows=32),
-    RunColumn("host", 12, lambda run: run.host or "here", lambda run: run.host, rank=1, grows=24),
-    RunColumn("preset", 8, lambda run: run.preset or "-", lambda run: run.preset.lower(), rank=3, grows=16),
-    RunColumn("ranks", 5, _world, lambda run: _count(run.ranks), right=True, rank=4),
-    RunColumn("step", 7, lambda run: _number(run.step), lambda run: _count(run.step), right=True, rank=6),
-    RunColumn("done", 5, _percent, share_done, right=True, rank=8),
-    RunColumn("age", 4, lambda run: duration_short(run.age_s), lambda run: run.age_s, right=True, rank=2),
-    RunColumn("took", 4, lambda run: duration_short(run.lasted_s), lambda run: run.lasted_s, right=True, rank=7),
-    RunColumn("exit", 4, lambda run: NA if run.exit_code is None else str(run.exit_code),
-              lambda run: _count(run.exit_code), right=True, rank=9),
-    RunColumn("size", 6, lambda run: size_short(run.size), lambda run: _count(run.size), right=True, rank=10),
-    RunColumn("finding", 14, _finding, lambda run: _finding(run).lower() or None, rank=5, grows=90),
-    RunColumn("tags", 8, lambda run: " ".join(run.tags), lambda run: " ".join(run.tags) or None, rank=3, grows=24),
-    RunColumn("note", 10, lambda run: run.note, lambda run: run.note.lower() or None, rank=6, grows=40),
-    RunColumn("id", 24, lambda run: run.id, lambda run: run.id, rank=11, grows=100),
-)  # fmt: skip
-"""In their order on the screen."""
+def _number(name: str, field: str, text: Callable[[Any], str] = or_na, **about: Any) -> RunColumn:
+    """A column of numbers: to the right, and the largest first."""
+    value = attrgetter(field)
+    return RunColumn(name, lambda run: text(value(run)), value, **{"right": True, "falling": True} | about)
 
-NAMES = tuple(column.name for column in COLUMNS)
+
+_COLUMNS = (
+    RunColumn("state", _state, words_of_state, width=12, shown=_marked_state),
+    RunColumn("name", lambda run: run.name or run.id, lambda run: run.name.lower(), width=12, grows=32),
+    RunColumn("host", lambda run: run.host or "here", lambda run: run.host, width=12, rank=1, grows=24),
+    RunColumn("preset", lambda run: run.preset, lambda run: run.preset.lower() or None, width=8, rank=3, grows=16,
+              shown=lambda run: run.preset or "-"),
+    _number("attempt", "attempt"),
+    _number("nodes", "nodes"),
+    _number("ranks", "ranks", width=5, rank=4, shown=_world),
+    _number("step", "step", width=7, rank=6, shown=_step),
+    RunColumn("done", _percent, share_done, right=True, falling=True, width=5, rank=8),
+    RunColumn("began", _began, lambda run: run.age_s),
+    _number("age", "age_s", duration_short, falling=False, width=4, rank=2),
+    _number("took", "lasted_s", duration_short, width=4, rank=7),
+    _number("ended", "ended_s", duration_short, falling=False),
+    _number("exit", "exit_code", width=4, rank=9),
+    _number("size", "size", size_short, width=6, rank=10),
+    RunColumn("finding", _finding, lambda run: _finding(run).lower() or None, width=14, rank=5, grows=90,
+              shown=_marked_finding),
+    RunColumn("tags", lambda run: " ".join(run.tags), lambda run: " ".join(run.tags) or None, width=8, rank=3,
+              grows=24),
+    RunColumn("note", lambda run: run.note, lambda run: run.note.lower() or None, width=10, rank=6, grows=40),
+    RunColumn("id", lambda run: run.id, lambda run: run.id, width=24, rank=11, grows=100),
+    RunColumn("path", lambda run: run.path, lambda run: run.path or None),
+)  # fmt: skip
+COLUMNS = {column.name: column for column in _COLUMNS}
+"""By name, in their order on the screen; unknown values are n/a."""
 
 IF_ANY = ("host", "tags", "note")
-"""Columns that are there where a run has something in them."""
-
-DESCENDING = frozenset({"step", "done", "took", "size", "ranks", "exit"})
-"""Columns whose largest values come first, unless the order is reversed."""
+"""Columns that are in the list where a run has something in them."""
 
 
 class PlacedColumn(Struct, frozen=True):
@@ -165,7 +209,11 @@ class PlacedColumn(Struct, frozen=True):
 
 def placed(runs: Sequence[RunEntry], width: int) -> list[PlacedColumn]:
     """The columns that fit, over all of `width`: by their ranks; what is left goes to those whose texts need it."""
-    wanted = [column for column in COLUMNS if column.name not in IF_ANY or any(map(column.order, runs))]
+    wanted = [
+        column
+        for column in _COLUMNS
+        if column.width and (column.name not in IF_ANY or any(map(column.order, runs)))
+    ]
     chosen: list[RunColumn] = []
     room = width - 2
     for column in sorted(wanted, key=lambda column: column.rank):
@@ -174,7 +222,7 @@ def placed(runs: Sequence[RunEntry], width: int) -> list[PlacedColumn]:
             room -= column.width + 2
     widths = {column.name: column.width for column in chosen}
     for column in sorted(chosen, key=lambda column: column.rank):
-        longest = max((len(column.text(run)) for run in runs), default=0)
+        longest = max((len(column.in_list(run)) for run in runs), default=0)
         more = max(0, min(longest, column.grows) - column.width, 0)
         taken = min(more, max(0, room))
         widths[column.name] += taken
@@ -183,7 +231,7 @@ def placed(runs: Sequence[RunEntry], width: int) -> list[PlacedColumn]:
     if room > 0 and ends:
         widths[max(ends, key=lambda column: column.rank).name] += room
     places, at = [], 1
-    for column in (column for column in COLUMNS if column in chosen):
+    for column in (column for column in _COLUMNS if column in chosen):
         places.append(PlacedColumn(column, at, widths[column.name]))
         at += widths[column.name] + 2
     return places
@@ -213,7 +261,7 @@ def run_row(entry: RunEntry, places: Sequence[PlacedColumn], marked: bool = Fals
             (fit(entry.instead, width), "warn" if entry.problem else "stale"),
         )
     for place in places:
-        text = place.column.text(entry)
+        text = place.column.in_list(entry)
         style = "stale" if text in (NA, "-") else _style(place.column.name, entry)
         cells.append((fit(text, place.width, right=place.column.right) + "  ", style))
     return tuple(cells)
@@ -231,14 +279,13 @@ def _style(column: str, entry: RunEntry) -> str:
 
 def ordered(runs: Sequence[RunEntry], sort: str, reverse: bool = False) -> list[RunEntry]:
     """By a column, unknown values last; "" keeps the order of the source, the newest first."""
-    column = next((column for column in COLUMNS if column.name == sort), None)
-    if column is None:
+    if not sort:
         return list(reversed(runs)) if reverse else list(runs)
-    with_value = [run for run in runs if column.order(run) is not None]
-    backwards = (sort in DESCENDING) != reverse
-    keys = {run.id: column.order(run) for run in with_value}
-    with_value.sort(key=lambda run: keys[run.id], reverse=backwards)  # type: ignore[arg-type, return-value]
-    return with_value + [run for run in runs if column.order(run) is None]
+    column = COLUMNS[sort]
+    keys = [column.order(run) for run in runs]
+    places = [at for at, key in enumerate(keys) if key is not None]
+    places.sort(key=lambda at: keys[at], reverse=column.falling != reverse)  # type: ignore[arg-type, return-value]
+    return [runs[at] for at in (*places, *(at for at, key in enumerate(keys) if key is None))]
 
 
 def next_sort(sort: str, places: Sequence[PlacedColumn]) -> str:

@@ -137,7 +137,7 @@ def _completer(verb: str, action: argparse.Action) -> Callable[..., Words]:
 
 def _columns(prefix: str, **_: Any) -> Words:
     """Columns of `ls`; of `A,B,…` the last one."""
-    from ..rows.runs_table import COLUMNS
+    from ..rows.runs import COLUMNS
 
     head, comma, _rest = prefix.rpartition(",")
     return [f"{head}{comma}{name}" for name in COLUMNS if name not in head.split(",")]

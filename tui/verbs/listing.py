@@ -17,13 +17,12 @@ from ...runners import clock, run_directories, run_notes
 from ...runners.directory_trees import size_of
 from ...runners.errors import RunError, UnreachableError
 from ...runners.formatting import time_of_day
-from ...runners.journal import History
 from ...runners.model import RunPhase
-from ...runners.status import RunFigures, figures, hidden
+from ...runners.status import figures
 from ...runners.wire.ssh import Way
 from ..rows.run_filter import FilterError, RunFilter, understood
-from ..rows.runs import RunEntry
-from ..rows.runs_table import printed, sorted_by, unknown_column, usual
+from ..rows.runs import RunEntry, entry_of, ordered
+from ..rows.runs_table import printed, unknown_column, usual
 from ..terminal import SecondScreen, complain, pause, typeable
 
 EVERY_S = 2.0
@@ -96,7 +95,7 @@ def _print(
 
 def _chosen(order: ListOrder, runs: Sequence[ListedRun]) -> list[ListedRun]:
     by_row = {id(run.row): run for run in runs if order.filter.fits(run.row)}
-    rows = sorted_by([run.row for run in by_row.values()], order.sort, order.reverse)
+    rows = ordered([run.row for run in by_row.values()], order.sort, order.reverse)
     return [by_row[id(row)] for row in rows]
 
 
@@ -180,7 +179,7 @@ class LocalLister:
         orphans = run_directories.orphans(entry) if phase is RunPhase.LOST else []
         its = figures(entry, history, phase, now)
         marks = run_notes.read(entry.path)
-        row = row_of(entry, history, phase, its, marks).as_of(now)
+        row = entry_of(entry, history, phase, its, marks).as_of(now)
         if self._measured:
             row = structs.replace(row, size=size_of(entry.path))
         problems = [*history.problems, *([marks.problem] if marks.problem else [])]
@@ -190,36 +189,11 @@ class LocalLister:
             "run": entry.record.run, "name": entry.record.name, "state": str(phase),
             "attempt": row.attempt, "created": entry.record.created,
             "host": entry.record.host, "path": str(entry.path),
-            "preset": row_preset(history), **structs.asdict(its),
+            "preset": history.state.plan.preset if history.state.plan else None, **structs.asdict(its),
             "tags": list(row.tags), "note": row.note or None, "size": row.size,
             "problems": problems, "orphans": orphans,
         }  # fmt: skip
         return ListedRun(row, document, tuple(f"{entry.record.run}: {note}" for note in notes))
-
-
-def row_preset(history: History) -> str | None:
-    """The preset of a run; None without one."""
-    return history.state.plan.preset if history.state.plan else None
-
-
-def row_of(
-    entry: run_directories.Entry,
-    history: History,
-    phase: RunPhase,
-    its: RunFigures,
-    marks: run_notes.RunNotes,
-) -> RunEntry:
-    """A run of this machine as a line of `ls`, without its ages."""
-    state = history.state
-    return RunEntry(
-        id=entry.record.run, name=entry.record.name, phase=str(phase),
-        live=not phase.ended, readonly=phase.ended,
-        preset=state.plan.preset or state.plan.launcher if state.plan else "",
-        problem=clean_text(f"damaged: {history.problems[0]}") if history.problems else "",
-        attempt=None if hidden(state, bool(history.problems)) else state.attempt,
-        path=str(entry.path), began=entry.record.created, tags=marks.tags, note=marks.note,
-        **structs.asdict(its),
-    )  # fmt: skip
 
 
 class HostsLister:
