@@ -21,9 +21,6 @@ MODULE = "accelerate.commands.launch"
 HEAD, NODE = "{head}", "{node}"
 """What stands in the plan for several nodes: address of the head, number of the node."""
 
-FORMS = frozenset({"--multi_gpu", "--use_fsdp", "--use_deepspeed"})
-"""With one of these in launcher.args everything is said by flags, and no YAML is written."""
-
 IN_THE_FILE = ("zero_stage", "gradient_accumulation_steps", "gradient_clipping", "offload_optimizer_device",
                "offload_param_device", "offload_optimizer_nvme_path", "offload_param_nvme_path",
                "zero3_save_16bit_model")  # fmt: skip
@@ -197,36 +194,10 @@ def files(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def argv(python: str, config: Mapping[str, Any], launch: Launch, run_dir: str) -> tuple[str, ...]:
-    """`accelerate launch` with its YAML, or by flags where launcher.args hold one of FORMS. Raises PlanError."""
-    by_flags = FORMS & set(launch.extra)
-    if len(by_flags) > 1:
-        raise PlanError(
-            f"launcher.args holds {' and '.join(sorted(by_flags))}: accelerate takes one of them"
-        )
+    """`accelerate launch` with its YAML."""
     name = "accelerate.yaml" if launch.nnodes == 1 else f"accelerate/node-{NODE}.yaml"
-    options = _flags(config) if by_flags else ("--config_file", f"{run_dir}/{name}")
-    if not by_flags and config.get("distributed_type") == "DEEPSPEED":
+    options: tuple[str, ...] = ("--config_file", f"{run_dir}/{name}")
+    if config.get("distributed_type") == "DEEPSPEED":
         options = (*options, "--mixed_precision", str(config["mixed_precision"]))
     form = ("--module",) * launch.module + ("--no_python",) * launch.no_python
     return (python, "-m", MODULE, *options, *launch.extra, *form, *launch.command)
-
-
-def _flags(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The same configuration as options of `accelerate launch`."""
-    options: dict[str, Any] = {
-        key: config[key]
-        for key in ("num_processes", "num_machines", "main_process_ip", "main_process_port", "mixed_precision",
-                    "rdzv_backend")
-        if config.get(key) is not None
-    }  # fmt: skip
-    options["machine_rank"] = NODE if int(config.get("num_machines") or 1) > 1 else 0
-    options["dynamo_backend"] = "no"
-    for table in ("fsdp_config", "deepspeed_config", "dynamo_config", "parallelism_config"):
-        options |= dict(_table(config, table))
-    options["dynamo_backend"] = str(options["dynamo_backend"]).lower()
-    regional = ("--dynamo_use_regional_compilation",) * bool(
-        options.pop("dynamo_use_regional_compilation", False)
-    )
-    pairs = (("--" + key, _text(value)) for key, value in options.items())
-    switches = ("--use_parallelism_config",) * bool(_table(config, "parallelism_config"))
-    return (*(word for pair in pairs for word in pair), *regional, *switches, "--same_network")

@@ -550,8 +550,7 @@ def _own(
     note = f"{kind} runs as it is: a restart stops it and starts it again, and each node is one rank on the screen."
     if kind == "accelerate":
         argv = accelerate.argv(python, config, launch, run_dir)
-        if not accelerate.FORMS & set(launch.extra):
-            files |= accelerate.files(config)
+        files |= accelerate.files(config)
         return Wired(launcher="command", argv=argv, env=added, files=files, notes=(*notes, note))
     files |= deepspeed.files(launch)
     argv = deepspeed.argv(python, launch, run_dir)

@@ -92,26 +92,14 @@ def test_its_launcher_sets_what_distui_sets(
 LAYERS = ("strategy.compile=true", "strategy.activation_checkpointing=true")
 
 
-@for_each("form", ["", "--use_fsdp"])
 def test_layers_are_compiled_and_checkpointed_through_it(
-    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = {name: value for name, value in plan("fsdp2", *LAYERS).env.items() if name.startswith(OURS)}
     assert ours["ACCELERATE_DYNAMO_BACKEND"] == "INDUCTOR"
     assert ours["FSDP_ACTIVATION_CHECKPOINTING"] == "true"
-    words = list(plan("fsdp2", BY_YAML, f'launcher.args=["{form}"]', *LAYERS).argv[3:])
-    theirs = their_environment(words if form else words_of(tmp_path, "fsdp2", *LAYERS), monkeypatch)
+    theirs = their_environment(words_of(tmp_path, "fsdp2", *LAYERS), monkeypatch)
     assert {name: theirs[name].lower() for name in ours} == {name: ours[name].lower() for name in ours}
-
-
-@for_each(("preset", "form"), [("ddp", "--multi_gpu"), ("fsdp2", "--use_fsdp"), ("hsdp", "--use_fsdp")])
-def test_the_same_by_flags(preset: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = plan(preset, BY_YAML, f'launcher.args=["{form}"]')
-    assert "accelerate.yaml" not in made.files
-    assert made.argv[:3] == ("/env/bin/python", "-m", "accelerate.commands.launch")
-    theirs = their_environment(list(made.argv[3:]), monkeypatch)
-    ours = {name: value for name, value in plan(preset).env.items() if name.startswith(OURS)}
-    assert {name: theirs.get(name) for name in ours} == ours
 
 
 def test_a_file_for_each_node(tmp_path: Path) -> None:
