@@ -20,6 +20,7 @@ from .. import clock
 from ..daemon import DaemonRun
 from ..errors import RunError
 from ..inrank import own_folders
+from ..inrank.control import listen
 from ..journal import Chronicle, RunRecord
 from ..model import (
     HUB,
@@ -50,7 +51,6 @@ from ..wire.client import (
     Window,
     decode_command,
     encode,
-    ensure_private,
     peer_pid,
     peer_uid,
     read_line,
@@ -287,15 +287,7 @@ class AgentServer:
 
     async def _bind(self, path: Path) -> None:
         remove_stale(path)
-        listener = socket.socket(socket.AF_UNIX)
-        old = os.umask(0o177)
-        try:
-            listener.bind(str(path))
-        except OSError:
-            listener.close()
-            raise
-        finally:
-            os.umask(old)
+        listener = listen(str(path))
         self._server = await asyncio.start_unix_server(
             self._handle, sock=listener, limit=MAX_LINE, backlog=AT_ONCE
         )
@@ -311,7 +303,9 @@ class AgentServer:
                 continue
             before, path = self._server, Path(own_folders.place_of(str(self._path)))
             try:
-                ensure_private(path.parent)
+                why = own_folders.make(str(path.parent))
+                if why:
+                    raise RunError(f"{path.parent} {why}")
                 await self._bind(path)
             except (OSError, RunError) as error:
                 if str(error) != problem:

@@ -5,7 +5,6 @@ Standard library only, any Python 3: ranks use it, and so does what a node execu
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 
@@ -61,7 +60,7 @@ def unfit(folder: str) -> str:
         return f"cannot be read ({error.strerror})"
     if not stat.S_ISDIR(info.st_mode):
         return "is not a directory"
-    if info.st_uid != os.getuid() or info.st_mode & 0o077:
+    if info.st_uid != os.getuid() or info.st_mode & 0o777 != 0o700:
         return f"is not a directory of yours alone (owner {info.st_uid}, mode {info.st_mode & 0o777:o})"
     return ""
 
@@ -77,9 +76,13 @@ def _uncreatable(parent: str) -> str:
 
 
 def make(folder: str) -> str:
-    """Make a folder for sockets unless it is there; why sockets cannot be in it, "" where they can. Raises OSError."""
-    with contextlib.suppress(FileExistsError):
+    """Make a folder for sockets unless it is there; why sockets cannot be in it, "" where they can."""
+    try:
         os.mkdir(folder, 0o700)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        return f"cannot be created ({error.strerror})"
     return unfit(folder)
 
 

@@ -301,23 +301,10 @@ FULL_S = 10.0
 
 def ensure_socket_dir() -> None:
     """Create the folder for the sockets of new runs. Raises RunError."""
-    folders = own_folders.candidates()
-    reasons = [f"{folder} {why}" for folder in folders if (why := own_folders.unfit(folder))]
-    if len(reasons) == len(folders):
+    if own_folders.make(own_folders.find("")):
+        folders = own_folders.candidates()
+        reasons = [f"{folder} {why}" for folder in folders if (why := own_folders.make(folder))]
         raise RunError(f"{'; '.join(reasons)}: set DISTUI_SOCKET_DIR to a short path that you own")
-    ensure_private(Path(own_folders.find("")))
-
-
-def ensure_private(path: Path) -> None:
-    """Create a directory for sockets that is this user's alone, or refuse what is there. Raises RunError."""
-    try:
-        why = own_folders.make(str(path))
-    except OSError as error:
-        raise RunError(
-            f"cannot create {path} ({error.strerror}): set DISTUI_SOCKET_DIR to a path you own"
-        ) from None
-    if why:
-        raise RunError(f"{path} {why}: remove it, or set DISTUI_SOCKET_DIR to a short path that you own")
 
 
 def stem(run8: str) -> str:

@@ -38,7 +38,9 @@ def test_the_folder_of_the_session_comes_first(monkeypatch: pytest.MonkeyPatch) 
     assert own_folders.candidates() == ["/chosen"]
 
 
-@pytest.mark.parametrize("planted", ["file", "link", "open to others", "no such parent", "open parent"])
+@pytest.mark.parametrize(
+    "planted", ["file", "link", "open to others", "not writable", "no such parent", "open parent"]
+)
 def test_what_another_account_planted_is_passed_over(folders: list[Path], planted: str) -> None:
     first, second, _ = folders
     if planted == "file":
@@ -48,6 +50,8 @@ def test_what_another_account_planted_is_passed_over(folders: list[Path], plante
     elif planted == "open to others":
         first.mkdir()
         first.chmod(0o777)
+    elif planted == "not writable":
+        first.mkdir(mode=0o500)
     elif planted == "no such parent":
         first.parent.rmdir()
     else:
