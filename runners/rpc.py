@@ -7,10 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from typing import Generic, Self, TypeVar
+import json
+from typing import Any, Generic, Self, TypeVar
 
 Answer = TypeVar("Answer")
 Number = int | str
+
+
+def message(line: str | bytes) -> dict[str, Any]:
+    """A line of JSON that is a message: an object, whose "id" is a number or a word. Raises ValueError."""
+    try:
+        found = json.loads(line)
+    except RecursionError as error:
+        raise ValueError(error) from None
+    if not isinstance(found, dict) or not isinstance(found.get("id"), Number | None):
+        raise ValueError("no message")
+    return found
 
 
 class OpenRequest(Generic[Answer]):

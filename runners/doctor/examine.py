@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ...presets.finding import Finding, sentence, worst_first
 from .. import local_agent
+from ..parts import ONCE, Parts, Report, failure, in_background, printed
 from ..wire.ssh import HostError, Way, each
 from . import network_checks
 from .network_checks import Members, Result, check_pairs, first_round, second_round
@@ -30,6 +32,8 @@ TORCH_SHARE = 0.7
 """The share of that which torch may wait before it fails with a reason."""
 GRACE_SECONDS = 4.0
 """How long the others may take to report what they saw, once a member has failed."""
+MOST_EVIDENCE = 12
+"""Lines of the traceback of a check that raised."""
 ENVIRONMENT = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "/dev/stderr", "OMP_NUM_THREADS": "1"}
 Progress = Callable[[str, int, int], None]
 
@@ -72,6 +76,19 @@ class Examination:
     backend: str = ""
     rounds: tuple[list[Result], list[Result]] = field(default_factory=lambda: ([], []))
 
+    def report_of(self, where: str) -> Report:
+        """What reports a fault of a part that examines this node; "": what is between the nodes."""
+        return partial(self._part_failed, where)
+
+    def _part_failed(self, where: str, name: str, error: BaseException, follows: str) -> None:
+        """A check that was not made is an error."""
+        finding = failure(name, error, follows, None, "please report it")
+        severity = "error" if follows == ONCE else finding.severity
+        evidence = tuple(printed(error).splitlines()[-MOST_EVIDENCE:])
+        finding = replace(finding, where=where, severity=severity, evidence=evidence)
+        if finding not in self.findings:
+            self.findings.append(finding)
+
 
 @dataclass(frozen=True, slots=True)
 class _Node:
@@ -82,22 +99,31 @@ class _Node:
 async def examine(request: DoctorRequest, progress: Progress) -> Examination:
     """Examine everything. Whatever was started on the nodes has ended when this returns or is cancelled."""
     outcome = Examination()
+    parts = Parts(outcome.report_of(""))
+    shown = partial(parts.call, "doctor-progress", progress)
     sessions: list[NodeSession] = []
     try:
-        nodes = await _nodes(request, sessions, outcome, progress)
+        nodes = await _nodes(request, sessions, outcome, shown)
         outcome.nodes = [node.facts for node in nodes]
-        outcome.findings += check(outcome.nodes)
+        await parts.guard("doctor-checks", _check(outcome))
         headed = bool(nodes) and nodes[0].facts.name == request.places[0].name
-        unreachable = network_checks.addresses(outcome.nodes)
-        outcome.findings += unreachable
-        if len(nodes) > 1 and headed and not unreachable:
-            await _reach(request, nodes[0], nodes[1:], outcome)
+        if len(nodes) > 1 and headed and not _addressless(outcome):
+            await parts.guard("doctor-reach", _reach(request, nodes[0], nodes[1:], outcome))
         if request.try_pairs:
-            await _pairs(request, nodes, outcome, progress)
+            await parts.guard("doctor-pairs", _pairs(request, nodes, outcome, shown))
     finally:
         await asyncio.gather(*(session.close() for session in sessions))
     outcome.findings = worst_first(outcome.findings)
     return outcome
+
+
+async def _check(outcome: Examination) -> None:
+    outcome.findings += check(outcome.nodes)
+    outcome.findings += network_checks.addresses(outcome.nodes)
+
+
+def _addressless(outcome: Examination) -> bool:
+    return any(finding.id == "D-ADDRESS" for finding in outcome.findings)
 
 
 def check(nodes: Sequence[ExaminedNode]) -> list[Finding]:
@@ -112,31 +138,34 @@ async def _nodes(
     request: DoctorRequest, open_sessions: list[NodeSession], outcome: Examination, progress: Progress
 ) -> list[_Node]:
     """Those that answer; the others become findings."""
-    through = 0
+    through, nodes = 0, dict[NodeToCheck, _Node]()
     progress("nodes", 0, len(request.places))
 
     async def login(place: NodeToCheck) -> NodeSession:
-        session = await NodeSession.open(place.name, place.way)
+        session = await NodeSession.open(place.name, place.way, outcome.report_of(place.name))
         open_sessions.append(session)
         return session
 
-    async def facts(place: NodeToCheck, session: NodeSession | HostError) -> _Node | None:
+    async def facts(place: NodeToCheck, session: NodeSession | HostError) -> None:
         nonlocal through
         try:
             if isinstance(session, HostError):
                 outcome.findings.append(_unreached(place.name, str(session)))
-                return None
-            return await _examined(request, place, session)
+            else:
+                nodes[place] = await _examined(request, place, session)
         except HostError as error:
             outcome.findings.append(_silent(place.name, str(error)))
-            return None
         finally:
             through += 1
             progress("nodes", through, len(request.places))
 
     sessions = await each(request.places, login)
-    nodes = await asyncio.gather(*map(facts, request.places, sessions))
-    return [node for node in nodes if node is not None]
+    works = [
+        Parts(outcome.report_of(place.name)).guard("doctor-facts", facts(place, session))
+        for place, session in zip(request.places, sessions, strict=True)
+    ]
+    await asyncio.gather(*works)
+    return [nodes[place] for place in request.places if place in nodes]
 
 
 async def _examined(request: DoctorRequest, place: NodeToCheck, session: NodeSession) -> _Node:
@@ -221,7 +250,7 @@ async def _pairs(
 ) -> None:
     able = [node for node in nodes if _able(node.facts)]
     members = _between(able) if len(request.places) > 1 else _within(able)
-    if len(members) < 2 or any(finding.id == "D-ADDRESS" for finding in outcome.findings):
+    if len(members) < 2 or _addressless(outcome):
         outcome.findings.append(_skipped(request, able))
         return
     outcome.members = [member.name for member in members]
@@ -417,11 +446,8 @@ async def _reduced(workers: Sequence[Worker], seen: Sequence[_Seen], seconds: fl
         asyncio.create_task(until_over(worker, side, workers[1:] if not rank else ()))
         for rank, (worker, side) in enumerate(zip(workers, seen, strict=True))
     ]
-    watching = asyncio.create_task(_grace(tasks, seen))
-    try:
+    async with in_background(_grace(tasks, seen)):
         return await _all(tasks, seconds, f"not done within {seconds:.0f} s")
-    finally:
-        watching.cancel()
 
 
 async def _grace(tasks: Sequence[asyncio.Task[None]], seen: Sequence[_Seen]) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import clock, rpc
+from ..parts import Parts, Report
 from ..wire import ssh
 from ..wire.ssh import HostClosedEarlyError, HostError, Way
 from .node_facts import MAGIC
@@ -68,22 +69,26 @@ def source() -> bytes:
 class NodeSession:
     """One node; `name` is how findings call it."""
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, name: str, process: asyncio.subprocess.Process, report: Report) -> None:
+        """`report`: see Parts."""
         self.name = name
         self._process = process
         self._requests = rpc.OpenRequests[dict[str, Any]]()
         self._stderr_lines: list[str] = []
         self._over = ""
-        self._errors = asyncio.create_task(self._hear_errors())
-        self._hearing = asyncio.create_task(self._hear())
+        self._parts = Parts(report)
+        self._errors = self._parts.start("session-errors", self._hear_errors)
+        self._parts.once("session", self._hear())
 
     @classmethod
-    async def open(cls, name: str, way: Way | None, seconds: float = READY_SECONDS) -> NodeSession:
+    async def open(
+        cls, name: str, way: Way | None, report: Report, seconds: float = READY_SECONDS
+    ) -> NodeSession:
         """Log in, and start the node's end; `way` None: on this machine. Raises HostError."""
-        return await ssh.persist(lambda: cls._open(name, way, seconds))
+        return await ssh.persist(lambda: cls._open(name, way, report, seconds))
 
     @classmethod
-    async def _open(cls, name: str, way: Way | None, seconds: float) -> NodeSession:
+    async def _open(cls, name: str, way: Way | None, report: Report, seconds: float) -> NodeSession:
         if way is None:
             words = [sys.executable, "-I", "-c", BOOT]
         else:
@@ -95,7 +100,7 @@ class NodeSession:
             )
         except OSError as error:
             raise HostError(f"{words[0]} cannot be executed here ({error.strerror})") from None
-        session = cls(name, process)
+        session = cls(name, process, report)
         try:
             text = source()
             with session._requests.open(READY) as ready:
@@ -121,7 +126,10 @@ class NodeSession:
         """One request and its answer. Raises HostError."""
         with self._requests.open() as request:
             await self._send(request, op, fields)
-            return await self._answer(request, seconds)
+            answer = await self._answer(request, seconds)
+        if "failed" in answer:
+            raise HostError(f"internal error in {op} on {self.name}: {answer['failed']}")
+        return answer
 
     async def _answer(self, request: rpc.OpenRequest[dict[str, Any]], seconds: float) -> dict[str, Any]:
         try:
@@ -160,19 +168,26 @@ class NodeSession:
             return  # the end of its stdout explains why
 
     async def _hear(self) -> None:
+        await self._parts.keep_running("session-answers", self._take_answers)
+        assert self._process.stdout is not None
+        if not self._process.stdout.at_eof():
+            self._over = self._over or f"{self.name} is no longer heard"
+            await ssh.kill(self._process)
+        code = await self._process.wait()
+        await asyncio.wait({self._errors}, timeout=ssh.LEAVE_SECONDS)  # ssh's last words
+        early = ssh.closed_early(self._stderr_lines, code)
+        self._end(self._why(code), HostClosedEarlyError if early else HostError)
+
+    async def _take_answers(self) -> None:
         assert self._process.stdout is not None
         try:
             async for line in self._process.stdout:
                 text = line.decode("utf-8", "replace")
                 if text.startswith(MAGIC):
-                    message = json.loads(text.removeprefix(MAGIC))
+                    message = rpc.message(text.removeprefix(MAGIC))
                     self._requests.part(message.get("id", READY), message)
         except ValueError:
-            self._over = f"{self.name} sends lines that are no JSON"
-        code = await self._process.wait()
-        await asyncio.wait({self._errors}, timeout=ssh.LEAVE_SECONDS)  # ssh's last words
-        early = ssh.closed_early(self._stderr_lines, code)
-        self._end(self._why(code), HostClosedEarlyError if early else HostError)
+            self._over = f"{self.name} sends lines that are no answers"
 
     def _end(self, why: str, kind: type[HostError] = HostError) -> None:
         """Whoever waits for an answer, or will, hears why none comes."""
@@ -197,9 +212,7 @@ class NodeSession:
         self._process.stdin.close()
         if not await ssh.leaves(self._process):
             await ssh.kill(self._process)
-        self._hearing.cancel()
-        self._errors.cancel()
-        await asyncio.wait({self._hearing, self._errors})
+        await self._parts.stop("session", "session-errors")
         self._end(self._over)
 
 

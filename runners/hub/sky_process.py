@@ -238,7 +238,7 @@ class Sky:
         assert process.stdout is not None
         try:
             while line := await process.stdout.readline():
-                message = json.loads(line)
+                message = rpc.message(line)
                 self._requests.part(message.get("id"), message)
         except ValueError:
             process.kill()  # it writes something else than answers

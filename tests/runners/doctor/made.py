@@ -9,6 +9,13 @@ from distui.presets.finding import Finding
 from distui.runners.doctor.node_checks import GIB, ExaminedNode
 
 GPU = {"name": "NVIDIA H100 80GB HBM3", "uuid": "GPU-0", "memory": 80 * GIB, "used": 600 << 20}
+
+
+def unexpected(name: str, error: BaseException, follows: str) -> None:
+    """No part of a session is to fail."""
+    raise AssertionError(f"{name} failed: {follows}") from error
+
+
 HEALTHY: dict[str, Any] = {
     "hostname": "node-a", "kernel": "6.8.0-45-generic", "machine": "x86_64", "boot": "1", "user": 1000,
     "cores": 96, "memory": 1024 * GIB,

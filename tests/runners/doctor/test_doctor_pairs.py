@@ -16,6 +16,7 @@ from distui.runners.doctor.examine import PairMember, try_group, two_rounds
 from distui.runners.doctor.session import NodeSession
 
 from . import faults
+from .made import unexpected
 
 pytestmark = pytest.mark.torch
 SIZE = 4 << 20
@@ -23,7 +24,7 @@ SIZE = 4 << 20
 
 @pytest.fixture
 async def session() -> AsyncIterator[NodeSession]:
-    found = await NodeSession.open("here", None)
+    found = await NodeSession.open("here", None, unexpected)
     try:
         yield found
     finally:
@@ -78,7 +79,7 @@ async def test_what_goes_wrong_is_said_of_its_side(session: NodeSession, folder:
     assert (found.id, found.severity) == ("D-LINK-DEAD", "error")
     result = await try_group(members(session, "", "/no/such/python"), (0, 1), SIZE, HANG_S)
     assert result.problem.startswith("r1, in the import of torch: ended with code None: /no/such/python: ")
-    other = await NodeSession.open("there", None)
+    other = await NodeSession.open("there", None, unexpected)
     await other.close()
     both = [
         PairMember("here", session, sys.executable, "127.0.0.1"),

@@ -16,12 +16,14 @@ from patience import HANG_S
 from distui.runners.doctor.session import NodeSession
 from distui.runners.wire.ssh import HostError
 
+from .made import unexpected
+
 pytestmark = pytest.mark.real
 
 
 @pytest.fixture
 async def session() -> AsyncIterator[NodeSession]:
-    found = await NodeSession.open("here", None)
+    found = await NodeSession.open("here", None, unexpected)
     try:
         yield found
     finally:
@@ -105,7 +107,7 @@ async def test_everything_ends_with_the_connection(tmp_path: Path) -> None:
     wrapper, told = tmp_path / "python", tmp_path / "pids"
     wrapper.write_text(f"#!/bin/sh\nsleep 600 &\necho $$ $! > {told}.part\nmv {told}.part {told}\nwait\n")
     wrapper.chmod(0o755)
-    session = await NodeSession.open("here", None)
+    session = await NodeSession.open("here", None, unexpected)
     asking = asyncio.create_task(facts(session, str(wrapper)))
     assert await asyncio.to_thread(until, told.exists)
     pids = [int(word) for word in told.read_text().split()]

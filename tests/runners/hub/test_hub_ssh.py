@@ -261,7 +261,7 @@ async def test_a_command_or_session_is_given_up_after_four_connections(
         await call(Way("box"), ("cat",), b"once\n", 30.0)
     assert ssh.connections == 4
     with pytest.raises(HostError, match=rf"^{CLOSED} \(4 tries\)$"):
-        await NodeSession.open("box", Way("box"))
+        await NodeSession.open("box", Way("box"), lambda *_: None)
     assert ssh.connections == 8
 
 

@@ -27,7 +27,7 @@ from distui.runners.hub.sky_process import (
 )
 from distui.runners.model import Stage
 
-from .children import Programs
+from .children import Pipes, Programs
 
 LAUNCHED = """\
 \x1b[0m⚙︎ Launching on Slurm distui\x1b[0m (gpu).
@@ -205,6 +205,22 @@ async def test_a_python_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PYTHON, "/nowhere/python")
     with pytest.raises(SkyError, match="/nowhere/python cannot be executed"):
         await Sky().start()
+
+
+@pytest.mark.parametrize("line", [b"[]", b"3", b'{"id": []}', b"no JSON"])
+async def test_a_child_that_writes_no_answers_keeps_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch, line: bytes
+) -> None:
+    async def child(words: tuple[str, ...], pipes: Pipes) -> int:
+        await pipes.stdin.readline()
+        pipes.stdout.write(line + b"\n")
+        await pipes.stdin.read()
+        return 0
+
+    Programs(monkeypatch).put(sys.executable, child)
+    monkeypatch.setenv(PYTHON, sys.executable)
+    with pytest.raises(SkyGoneError, match="ended with exit status -9: ask again"):
+        await asyncio.wait_for(Sky().start(), 5.0)
 
 
 @pytest.fixture
