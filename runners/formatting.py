@@ -203,6 +203,17 @@ def seconds_of(text: str) -> float | None:
     return float(match[1]) * _UNITS[match[2]] if match else None
 
 
+def time_before(text: str, end: float) -> float | None:
+    """The newest unix time until `end` at which clocks show "14:32" or "14:32:07"; None for what is no time of day."""
+    match = re.fullmatch(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?", text)
+    hour, minute, second = (int(part or 0) for part in match.groups()) if match else (24, 0, 0)
+    if hour > 23 or minute > 59 or second > 59:
+        return None
+    day = time.localtime(end)
+    at = [time.mktime((*day[:2], day.tm_mday - back, hour, minute, second, 0, 0, -1)) for back in (0, 1)]
+    return at[0] if at[0] <= end else at[1]
+
+
 def bytes_of(text: str) -> int | None:
     """ "200MB" (10⁶), "1.5 GiB" (2³⁰), "10M" (2²⁰, as of du), "4096" in bytes; None for what is no size."""
     match = re.fullmatch(

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..runners.launch.options import ABOUT, HOSTS, NODES, RUN, LaunchOption, option
 from ..runners.launch.options import options as launch_options
-from .option_values import cap, count, days, gigabytes, minutes, rank_list, seconds
+from .option_values import cap, count, duration, gigabytes, minutes, moment, rank_list, seconds
 
 CHANGES = frozenset(
     ["autostop", "down", "nccl", "note", "profile", "prune", "restart", "rm", "signal", "stop", "tag"]
@@ -197,7 +197,7 @@ def _logs(verbs: Verbs) -> None:
     )  # fmt: skip
     _switch(verb, "-f --follow", "keep following new output")
     _takes(verb, "-n --tail", "N", "only the last N lines", type=count)
-    _takes(verb, "--since", "TIME", "only lines since 10m ago (s, h, d), or since 10:06:29")
+    _takes(verb, "--since", "TIME", "only lines since 10m ago (s, h, d), or since 10:06:29", type=moment)
     _switch(verb, "-t --timestamps", "print the time of each line")
     _json(verb)
     _takes(verb, "--grep", "RE", "only lines that match", default="")
@@ -227,9 +227,10 @@ def _metrics(verbs: Verbs) -> None:
         "metric", nargs="*", metavar="METRIC", help="gpu.util, rank.step_s, train, … (default: all)"
     )
     _switch(verb, "--list", "list the metrics; of RUN, those that it has")
-    _takes(verb, "--last", "TIME", "only this long before now, or before the run's end: 10m, 2h")
-    _takes(verb, "--since", "TIME", "10m (ago), 12:40, 2026-01-31T12:40 or unix seconds")
-    _takes(verb, "--until", "TIME", "the same (default: now)")
+    about = "only this long before now, or before the run's end: 10m, 2h"
+    _takes(verb, "--last", "TIME", about, type=duration)
+    _takes(verb, "--since", "TIME", "10m (ago), 12:40, 2026-01-31T12:40 or unix seconds", type=moment)
+    _takes(verb, "--until", "TIME", "the same (default: now)", type=moment)
     _ranks(verb)
     _many(verb, "--gpu", "N", "only this GPU", type=count)
     _switch(verb, "--fold", "one row a metric, of all ranks and GPUs together")
@@ -273,7 +274,7 @@ def _removing(verbs: Verbs) -> None:
     verb.add_argument("runs", nargs="+", metavar="RUN", help="name, id or unique prefix")
     _sure(verb)
     verb = _verb(verbs, "prune", "removal:prune", "remove ended runs by age, number or outcome")
-    _takes(verb, "--older-than", "TIME", "that ended so long ago: 30d, 12h, 45m", type=days)
+    _takes(verb, "--older-than", "TIME", "that ended so long ago: 30d, 12h, 45m", type=duration)
     _takes(verb, "--keep", "N", "except the newest N ended runs", type=count)
     _switch(verb, "--failed", "only runs that failed or are lost")
     _switch(verb, "-n --dry-run", "print what would be removed")

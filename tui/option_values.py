@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable
+from datetime import datetime
 
-from ..runners.formatting import bytes_of_cap
+from ..runners.formatting import bytes_of_cap, seconds_of, time_before
 
 
 def seconds(text: str) -> float:
@@ -66,13 +68,34 @@ def rank_list(text: str) -> tuple[int, ...]:
     return tuple(ranks)
 
 
-def days(text: str) -> float:
+def duration(text: str) -> float:
     """A time of an option in seconds: "30d", "12h", "45m", "90s". Raises ArgumentTypeError."""
-    units = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
-    refusal = "is no time: write a number and d, h, m or s, as in 30d"
-    if text[-1:] not in units:
-        raise argparse.ArgumentTypeError(f"{text!r} {refusal}")
-    return _real(text[:-1], lambda number: 0 <= number < 1e6, refusal) * units[text[-1]]
+    length = seconds_of(text)
+    if length is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: write a number and d, h, m or s, as in 30d")
+    return length
+
+
+DISTANT = 1e12
+"""A unix time after all others."""
+
+
+def moment(text: str) -> float:
+    """Unix time of "10m" (ago), "12:40" (the last time it was), an ISO date or unix seconds; ArgumentTypeError else."""
+    now, ago = time.time(), seconds_of(text)
+    try:
+        at = time_before(text, now) if ago is None else now - ago
+        if at is None and text.replace(".", "", 1).isdigit():
+            at = float(text)
+        elif at is None:
+            at = datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        at = -1.0
+    if not 0 < at < DISTANT:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no time: write 10m (ago), 12:40, 2026-01-31T12:40 or unix seconds"
+        )
+    return at
 
 
 def minutes(text: str) -> int | None:

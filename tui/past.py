@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-import re
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import fields
 from typing import Any, TypeVar
 
 from msgspec import Struct, structs
 
+from ..runners.formatting import seconds_of, time_before, time_of_day
 from ..runners.freshness import holds, usual_interval
 from ..runners.model import (
     AttemptEnded,
@@ -305,70 +305,39 @@ class MomentError(Exception):
     """What was typed is no moment of the run; the text is one sentence."""
 
 
-_CLOCK = re.compile(r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2}))?")
-_AGO = re.compile(r"-(?P<count>\d+(?:\.\d+)?)(?P<unit>[smhd])")
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 HINT = "type at 14:32:07, at -5m, at step 1200, at first-cause or at start"
 
 
-def moment_of(
-    text: str, timeline: Timeline, end: float, step_time: Callable[[int], float | None] = lambda step: None
-) -> float:
+def moment_of(text: str, timeline: Timeline, end: float) -> float:
     """The unix time that `14:32:07`, `-5m`, `step 1200`, `first-cause`, `start` or `end` means. Raises MomentError.
 
-    A time of day is the last such before `end`; `step_time` knows when a step was made.
+    A time of day is the last such before `end`; of a step it is when a checkpoint of it was saved.
     """
     words = text.split()
     word = words[0].lower() if words else ""
     if word == "step" and len(words) == 2 and words[1].isdecimal():
-        return _of_step(int(words[1]), timeline, step_time)
+        checkpoint = timeline.checkpoint_of(int(words[1]))
+        if checkpoint is None:
+            raise MomentError(
+                f"no sample has step {words[1]}: the run is not there yet, or its curve is no longer kept"
+            )
+        return checkpoint.at
     if len(words) != 1:
         raise MomentError(HINT)
     if word in ("start", "end"):
         return timeline.begin if word == "start" else end
-    if word in ("first-cause", "cause"):
-        at = timeline.first_cause()
-        if at is None:
+    if word == "first-cause":
+        cause = timeline.first_cause()
+        if cause is None:
             raise MomentError("no attempt of this run has failed: there is no first cause")
-        return at
-    ago = _AGO.fullmatch(word)
-    if ago is not None:
-        return _inside(end - float(ago["count"]) * _UNITS[ago["unit"]], word, timeline, end)
-    clock = _CLOCK.fullmatch(word)
-    if clock is None:
-        raise MomentError(f"{text!r} is no time: {HINT}")
-    return _inside(_of_clock(clock, word, timeline.begin, end), word, timeline, end)
-
-
-def _of_step(step: int, timeline: Timeline, step_time: Callable[[int], float | None]) -> float:
-    at = step_time(step)
-    if at is None and (checkpoint := timeline.checkpoint_of(step)) is not None:
-        at = checkpoint.at
+        return cause
+    ago = seconds_of(word[1:]) if word.startswith("-") else None
+    at = time_before(word, end + 1) if ago is None else end - ago
     if at is None:
-        raise MomentError(
-            f"no sample has step {step}: the run is not there yet, or its curve is no longer kept"
-        )
-    return at
-
-
-def _of_clock(clock: re.Match[str], word: str, begin: float, end: float) -> float:
-    hour, minute, second = (int(clock[name] or 0) for name in ("hour", "minute", "second"))
-    if hour > 23 or minute > 59 or second > 59:
-        raise MomentError(f"{word} is no time of day")
-    day = time.localtime(end)
-    for back in range(400):
-        parts = (day.tm_year, day.tm_mon, day.tm_mday - back, hour, minute, second, 0, 0, -1)
-        at = time.mktime(parts)
-        if at <= end + 1:
-            if back and at < begin - 60:  # of the last day of the run it is a time after the end
-                latest = time.strftime("%H:%M:%S", day)
-                raise MomentError(f"{word} lies after the last that is known of this run, {latest}")
-            return max(at, begin) if begin - 1 <= at else at
-    raise MomentError(f"{word} is no time of day")
-
-
-def _inside(at: float, word: str, timeline: Timeline, end: float) -> float:
-    if at < timeline.begin - 60:
-        began = time.strftime("%H:%M:%S", time.localtime(timeline.begin))
-        raise MomentError(f"{word} lies before this run, which began at {began}")
-    return min(max(at, timeline.begin), end)
+        raise MomentError(f"{text!r} is no time: {HINT}")
+    begin = timeline.begin
+    if at >= begin - 60:
+        return min(max(at, begin), end)
+    if ago is None and time.localtime(at)[:3] != time.localtime(end)[:3]:
+        raise MomentError(f"{word} lies after the last that is known of this run, {time_of_day(end)}")
+    raise MomentError(f"{word} lies before this run, which began at {time_of_day(begin)}")

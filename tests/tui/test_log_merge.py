@@ -240,24 +240,12 @@ def test_a_long_line_is_wrapped_under_itself() -> None:
     ] or len(rows) == 3
 
 
-@for_each(
-    ("typed", "jump"),
-    [
-        ("line 500", Jump(line=500)),
-        ("50%", Jump(share=0.5)),
-        ("at 22:13:19", Jump(at=T - 1)),
-        ("at 22:14", Jump(at=T - 86400 + 40)),
-        ("at 2023-11-14 22:00", Jump(at=T - 800)),
-        ("stop", None),
-    ],
-)
-def test_places_that_are_typed(typed: str, jump: Jump | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    assert jump_of(typed, T) == jump
+@for_each(("typed", "jump"), [("line 500", Jump(line=500)), ("50%", Jump(share=0.5))])
+def test_places_that_are_typed(typed: str, jump: Jump) -> None:
+    assert jump_of(typed) == jump
 
 
-@for_each("typed", ["line", "line 0", "line x", "at", "at noon", "at 25:00", "101%"])
+@for_each("typed", ["line", "line 0", "line x", "101%"])
 def test_what_is_no_place_is_a_sentence(typed: str) -> None:
     with pytest.raises(JumpError):
-        jump_of(typed, T)
+        jump_of(typed)

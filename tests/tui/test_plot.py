@@ -117,8 +117,8 @@ def test_a_narrow_chart_shows_the_newest() -> None:
 
 
 def test_a_bucket_may_take_several_columns() -> None:
-    rows = draw([Line([0.0, 100.0])], 4, 1, Axis(), Mode.BLOCK, wide=2)
-    assert plain(rows) == ["▁▁██"]
+    rows = draw([Line([0.0, 100.0])], 4, 1, Axis(), Mode.ASCII, wide=2)
+    assert plain(rows) == ["__##"]
 
 
 def test_zero_is_drawn_and_unknown_is_not() -> None:

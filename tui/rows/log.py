@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple
 
@@ -320,41 +319,17 @@ class JumpError(ValueError):
     """What was typed is no place; the text is one sentence."""
 
 
-_OF_DAY = re.compile(r"(?:(\d{4})-(\d\d)-(\d\d)[ T])?(\d\d?):(\d\d)(?::(\d\d))?")
-
-
-def jump_of(typed: str, now: float) -> Jump | None:
-    """`line 500`, `at 10:06:29`, `50%`, also `start` and `end`; None for another command. Raises JumpError."""
-    word, _, rest = typed.strip().partition(" ")
-    rest = rest.strip()
+def jump_of(typed: str) -> Jump:
+    """`line 500` or `50%`. Raises JumpError."""
+    word, _, number = typed.partition(" ")
     if word == "line":
-        if not (rest.isascii() and rest.isdecimal() and int(rest) > 0):
-            raise JumpError(f"no line {rest!r}: type a number from 1 on, as in `line 500`")
-        return Jump(line=int(rest))
-    if word == "at":
-        return Jump(at=clock_time(rest, now))
-    percent = word[:-1] if word.endswith("%") and not rest else ""
-    if percent.isascii() and percent.isdecimal():
-        if int(percent) > 100:
-            raise JumpError(f"{word} is beyond the end: type 0% to 100%")
-        return Jump(share=int(percent) / 100)
-    return None
-
-
-def clock_time(text: str, now: float) -> float:
-    """Unix time of a time of day, the last that there was, or of a date and a time. Raises JumpError."""
-    match = _OF_DAY.fullmatch(text)
-    if match is None:
-        raise JumpError(f"no time {text!r}: type 10:06, 10:06:29 or 2026-11-24 10:06:29")
-    today = time.localtime(now)
-    year, month, day = (int(part) for part in match.groups()[:3]) if match[1] else today[:3]
-    hour, minute, second = int(match[4]), int(match[5]), int(match[6] or 0)
-    if hour > 23 or minute > 59 or second > 59 or not 1 <= month <= 12 or not 1 <= day <= 31:
-        raise JumpError(f"no time {text!r}: hours go to 23, minutes and seconds to 59")
-    at = time.mktime((year, month, day, hour, minute, second, 0, 0, -1))
-    if at > now and not match[1]:
-        at = time.mktime((year, month, day - 1, hour, minute, second, 0, 0, -1))
-    return at
+        if not (number.isascii() and number.isdecimal() and int(number) > 0):
+            raise JumpError(f"no line {number!r}: type a number from 1 on, as in `line 500`")
+        return Jump(line=int(number))
+    percent = int(word.removesuffix("%"))
+    if percent > 100:
+        raise JumpError(f"{word} is beyond the end: type 0% to 100%")
+    return Jump(share=percent / 100)
 
 
 def common(old: list[LogLine], new: list[LogLine]) -> int:

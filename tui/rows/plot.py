@@ -1,4 +1,4 @@
-"""Curves as rows of text: pure drawing, in braille, blocks or ASCII.
+"""Curves as rows of text: pure drawing, in braille or ASCII; sparklines also in blocks.
 
 One dot column is one bucket (or a whole number of columns, where buckets are few), the newest at the right edge. What
 is unknown is a gap, and nothing is drawn across it. A row of one colour is one piece, because colours cost bytes.
@@ -64,7 +64,7 @@ class Line(Struct, frozen=True):
     high: Values = ()
     style: str = "accent"
     letter: str = ""
-    """What names it where colours cannot: in blocks and ASCII it is drawn with it."""
+    """What names it where colours cannot: in ASCII it is drawn with it."""
 
 
 # --- the scale ---
@@ -206,17 +206,14 @@ def _braille(curves: Sequence[Line], width: int, height: int, axis: Axis, wide: 
     return grid
 
 
-# --- blocks and ASCII: a column is filled from below ---
+# --- ASCII: a column is filled from below ---
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _FIFTHS = " _.-=#"
 
 
-def _filled(
-    curves: Sequence[Line], width: int, height: int, axis: Axis, wide: int, mode: Mode
-) -> list[list[Cell]]:
-    ramp, between = (_EIGHTHS, "░") if mode is Mode.BLOCK else (_FIFTHS, ":")
-    steps = len(ramp) - 1
+def _filled(curves: Sequence[Line], width: int, height: int, axis: Axis, wide: int) -> list[list[Cell]]:
+    steps = len(_FIFTHS) - 1
     grid: list[list[Cell]] = [[(" ", "text")] * width for _ in range(height)]
     for number, curve in enumerate(curves):
         heights = _dots(axis, curve.mean, steps * height)
@@ -230,9 +227,9 @@ def _filled(
             for level in range(height):
                 lit = min(steps, max(0, dot + 1 - level * steps))
                 if lit:
-                    grid[height - 1 - level][x] = (ramp[lit], curve.style)
+                    grid[height - 1 - level][x] = (_FIFTHS[lit], curve.style)
                 elif top is not None and level <= top:
-                    grid[height - 1 - level][x] = (between, "dim")
+                    grid[height - 1 - level][x] = (":", "dim")
     return grid
 
 
@@ -266,7 +263,7 @@ def draw(
     if mode is Mode.BRAILLE:
         grid = _braille(curves, width, height, axis, wide)
     else:
-        grid = _filled(curves, width, height, axis, wide, mode)
+        grid = _filled(curves, width, height, axis, wide)
     if cursor is not None and 0 <= cursor < width:
         bar = "|" if mode is Mode.ASCII else "│"
         for cells in grid:

@@ -430,13 +430,11 @@ class RunScreen(Screen[None]):
         self.log_view.draw_rule()
 
     def action_log_jump(self, typed: str) -> None:
-        """Where `:line 500`, `:at 10:06:29` or `:50%` goes."""
+        """Where `:line 500` or `:50%` goes."""
         try:
-            jump = jump_of(typed, self.app.clock())
+            why = self.log_view.go_to(jump_of(typed))
         except JumpError as error:
-            self.notify(str(error), severity="error", markup=False)
-            return
-        why = self.log_view.go_to(jump) if jump is not None else ""
+            why = str(error)
         if why:
             self.notify(why, severity="error", markup=False)
         elif not self.log_view.display:

@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 
 from ...presets.sanitize import escaped_json
-from ...runners import clock, run_directories
+from ...runners import run_directories
 from ...runners.errors import RunError
 from ...runners.local_agent import with_link
 from ...runners.logs.dating import Dated
@@ -28,7 +28,7 @@ from ...runners.logs.merging import Line, MergedLogs, prefixes
 from ...runners.model import CaughtUp, LogGrew, RunEnded
 from ...runners.state import RunState
 from ...runners.wire.client import Link
-from ..rows.log import LAUNCH_LOG, JumpError, clock_time
+from ..rows.log import LAUNCH_LOG
 from ..terminal import complain
 from .runs import run_or_bundle, while_read
 
@@ -40,8 +40,6 @@ MOST_PROBLEMS = 8
 @run_or_bundle
 def logs(options: argparse.Namespace) -> int:
     """Print the logs of the newest attempt, or the one asked for."""
-    if options.since is not None:
-        options.since = since_time(options.since, clock.now())
 
     async def use(entry: run_directories.Entry, link: Link) -> int:
         if entry.record.kind == "hub" and _is_managed(entry.path):
@@ -180,19 +178,6 @@ def stamp(line: Dated) -> str:
     except (OverflowError, OSError, ValueError):
         return unknown  # a damaged record of times
     return f"{text}{' ' if line.own else '~'} "
-
-
-def since_time(text: str, now: float) -> float:
-    """Unix time of `10m` (also s, h, d), `10:06`, `10:06:29` or `2026-11-24 10:06:29`. Raises RunError."""
-    number, unit = text[:-1], {"s": 1, "m": 60, "h": 3600, "d": 86400}.get(text[-1:])
-    if unit is not None and number.isascii() and number.isdecimal():
-        return now - int(number) * unit
-    try:
-        return clock_time(text, now)
-    except JumpError:
-        raise RunError(
-            f"--since {text!r} is no time: type 10m, 2h, 10:06:29 or '2026-11-24 10:06:29'"
-        ) from None
 
 
 def _check_readable(run_dir: Path) -> None:

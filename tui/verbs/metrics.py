@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import re
 import sys
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 from ...presets.finding import nearest_names
@@ -19,18 +17,14 @@ from ...runners.local_agent import with_link
 from ...runners.model import HUB, MetricsWindow, ReadMetrics, Series
 from ...runners.telemetry.metric_names import METRICS, SOURCES, metric, source_of, unknown
 from ...runners.wire.client import Link, new_id
+from ..option_values import DISTANT
 from ..rows.glyphs import table
+from ..rows.plot import Axis, Mode, finite, sparkline
 from ..terminal import complain
 from .runs import run_or_bundle
 
 WIDTH = 24
 """Columns of a small curve."""
-DISTANT = 1e12
-"""An end after all others."""
-_BLOCKS = "▁▂▃▄▅▆▇█"
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|min|h|d)?")
-_CLOCK = re.compile(r"(\d\d?):(\d\d)(?::(\d\d))?")
 
 
 @run_or_bundle
@@ -69,7 +63,7 @@ def metrics(options: argparse.Namespace) -> int:
         )
         return 1
     utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8" and not options.ascii
-    sys.stdout.write("\n".join(lines(shown, window.seconds, utf8)) + "\n")
+    sys.stdout.write("\n".join(lines(shown, utf8)) + "\n")
     return 0
 
 
@@ -100,48 +94,14 @@ def window_of(options: argparse.Namespace, now: float, ended: float | None) -> t
     if options.last is not None and (options.since is not None or options.until is not None):
         raise RunError("--last goes without --since and --until: give one or the other")
     newest = now if ended is None else ended + 1
+    begin, end = options.since or 0.0, now if ended is None else DISTANT
     if options.last is not None:
-        return newest - duration(options.last, "--last"), newest
-    begin = 0.0 if options.since is None else moment(options.since, now, "--since")
-    end = (
-        (DISTANT if ended is not None else now)
-        if options.until is None
-        else moment(options.until, now, "--until")
-    )
+        begin, end = newest - options.last, newest
+    elif options.until is not None:
+        end = options.until
     if begin >= end:
-        raise RunError("--since has to be before --until")
+        raise RunError("the window is empty: --since has to be before --until, and --last above 0")
     return begin, end
-
-
-def duration(text: str, option: str) -> float:
-    """Seconds in "90", "90s", "10m", "2h", "1d". Raises RunError."""
-    match = _DURATION.fullmatch(text)
-    seconds = float(match[1]) * _UNITS[match[2] or ""] if match else 0.0
-    if not 0 < seconds < 1e9:
-        raise RunError(f"{option} {text!r} is no duration: write one as in 90s, 10m, 2h or 1d")
-    return seconds
-
-
-def moment(text: str, now: float, option: str) -> float:
-    """Unix time of "10m" (ago), "12:40" (the last time it was), an ISO date or unix seconds. Raises RunError."""
-    try:
-        if (clock := _CLOCK.fullmatch(text)) is not None:
-            day = datetime.fromtimestamp(now)
-            at = day.replace(
-                hour=int(clock[1]), minute=int(clock[2]), second=int(clock[3] or 0), microsecond=0
-            ).timestamp()
-            return at if at <= now else at - 86400
-        number = float(text) if text.replace(".", "", 1).isdigit() else None
-        if _DURATION.fullmatch(text) and (number is None or number < 1e9):
-            return now - duration(text, option)
-        at = datetime.fromisoformat(text).timestamp() if number is None else number
-    except (ValueError, OverflowError, OSError):
-        at = -1.0
-    if not 0 < at < DISTANT:
-        raise RunError(
-            f"{option} {text!r} is no time: write 10m (ago), 12:40, 2026-01-31T12:40 or unix seconds"
-        )
-    return at
 
 
 # --- output: pure ------------------------------------------------------------------------------------------------
@@ -178,7 +138,7 @@ class SeriesSummary:
         self.mean = total / sum(counts) if sum(counts) else None
 
 
-def lines(shown: Sequence[Series], seconds: float, utf8: bool) -> list[str]:
+def lines(shown: Sequence[Series], utf8: bool) -> list[str]:
     """A table, a row a series."""
     rows = [("METRIC", "OF", "LAST", "MIN", "MEAN", "MAX", *(("CURVE",) if utf8 else ()))]
     several = len({series.node for series in shown}) > 1
@@ -213,30 +173,21 @@ def value_text(value: float | None, unit: str) -> str:
     return f"{number} {unit}".rstrip() if unit not in ("%", "core %") else f"{number} %"
 
 
-def small_curve(series: Series, width: int = WIDTH) -> str:
+def small_curve(series: Series) -> str:
     """Means as blocks, a space where there was no sample."""
-    size = len(series.mean)
-    about = metric(series.metric)
+    size, about = len(series.mean), metric(series.metric)
     groups = [
-        [value for value in series.mean[size * k // width : max(size * (k + 1) // width, size * k // width + 1)]
-         if value is not None]
-        for k in range(width if size else 0)
-    ]  # fmt: skip
+        finite(series.mean[size * k // WIDTH : max(size * (k + 1) // WIDTH, size * k // WIDTH + 1)])
+        for k in range(WIDTH)
+    ]
     values = [sum(group) / len(group) if group else None for group in groups]
-    there = [value for value in values if value is not None]
-    if not there:
+    known = finite(values)
+    if not known:
         return ""
     low, high = about.low, about.high
     if low is None or high is None:
-        low, high = min(there), max(there)
-    span = high - low
-    steps = len(_BLOCKS) - 1
-    return "".join(
-        " "
-        if value is None
-        else _BLOCKS[0 if span <= 0 else max(0, min(steps, round((value - low) / span * steps)))]
-        for value in values
-    )
+        low, high = min(known), max(known)
+    return sparkline(values, WIDTH, Axis(low, high), Mode.BLOCK)
 
 
 def document(run: str, window: MetricsWindow, shown: Sequence[Series]) -> dict[str, Any]:
