@@ -11,7 +11,6 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from ..presets import worker_group
 from ..presets.secrets import MASK, holds_secret
 from . import file_io
 from .errors import RunError
@@ -62,8 +61,7 @@ class Started(Struct):
 
 def refusal(changes: Mapping[str, str | None]) -> str:
     """Why no restart can change this, as a sentence; "" when it can. None unsets a variable."""
-    given = {name: value or "" for name, value in changes.items()}
-    return worker_group.env_refusal(given) or changes_refusal(changes) or too_much(changes)
+    return changes_refusal(changes) or too_much(changes)
 
 
 def of_launch(shell: Mapping[str, str], planned: Mapping[str, str]) -> dict[str, str]:

@@ -20,7 +20,7 @@ from .. import clock
 from ..daemon import DaemonRun
 from ..errors import RunError
 from ..inrank import own_folders
-from ..inrank.control import listen
+from ..inrank.control import listen, same_user
 from ..journal import Chronicle, RunRecord
 from ..model import (
     HUB,
@@ -52,7 +52,6 @@ from ..wire.client import (
     decode_command,
     encode,
     peer_pid,
-    peer_uid,
     read_line,
     remove_stale,
 )
@@ -350,7 +349,7 @@ class AgentServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer: socket.socket = writer.get_extra_info("socket")
-        if peer_uid(peer) not in (os.getuid(), 0):
+        if not same_user(peer):
             writer.close()
             return
         client = Client(writer, self._chronicle, self._windows, peer_pid(peer) == self._starter)

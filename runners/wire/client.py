@@ -23,6 +23,7 @@ from msgspec import Struct
 from .. import clock, rpc
 from ..errors import RunError
 from ..inrank import own_folders
+from ..inrank.control import same_user
 from ..model import (
     HUB,
     PROTOCOL,
@@ -312,20 +313,10 @@ def stem(run8: str) -> str:
     return f"{own_folders.find(run8)}/{run8}"
 
 
-def peer_uid(connection: socket.socket) -> int:
-    """Uid of the process at the other end (SO_PEERCRED)."""
-    return _peer(connection)[1]
-
-
 def peer_pid(connection: socket.socket) -> int:
     """Pid of the process at the other end; 0 where it is of another pid namespace."""
-    return _peer(connection)[0]
-
-
-def _peer(connection: socket.socket) -> tuple[int, int, int]:
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, uid, gid = struct.unpack("3i", raw)
-    return pid, uid, gid
+    return int(struct.unpack("3i", raw)[0])
 
 
 async def connect(
@@ -338,7 +329,7 @@ async def connect(
     """
     place = own_folders.place_of(str(path))
     reader, writer = await asyncio.open_unix_connection(sock=await _queued(place), limit=limit)
-    if peer_uid(writer.get_extra_info("socket")) not in (os.getuid(), 0):
+    if not same_user(writer.get_extra_info("socket")):
         writer.transport.abort()
         raise PermissionError(errno.EACCES, "another user listens there")
     return reader, writer
