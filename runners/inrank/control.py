@@ -324,3 +324,30 @@ class Reporter:
         except OSError:
             return False
         return True
+
+
+OWN_THREADS = "distui-"
+"""How the names of the runner's own threads begin."""
+
+
+def report_faults(report: Reporter, node: int) -> None:
+    """Have a finding about each thread of the runner's own that raises; its traceback is printed as before."""
+    chained = threading.excepthook
+
+    def raised(ended: threading.ExceptHookArgs) -> None:
+        chained(ended)
+        name = "" if ended.thread is None else ended.thread.name
+        if not name.startswith(OWN_THREADS):
+            return
+        part = "runner-" + name[len(OWN_THREADS) :].rstrip("-0123456789")
+        error = "%s: %s" % (ended.exc_type.__name__, ended.exc_value)
+        finding = {
+            "id": "part-failed:" + part,
+            "severity": "warning",
+            "text": masked("internal error in %s (it is not tried again): %s" % (part, error)),
+            "node": node,
+            "remedy": "the traceback is in runner.log; please report it",
+        }
+        report("FindingRaised", finding=finding)
+
+    threading.excepthook = raised

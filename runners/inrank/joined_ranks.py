@@ -140,6 +140,7 @@ class JoinedRanks:
         everyone = len(self._places) == self._world
         left = self._first_at + LATEST_S - time.monotonic()
         self._due = threading.Timer(0.0 if everyone else max(0.0, min(QUIET_S, left)), self.report)
+        self._due.name = "distui-joining"
         self._due.daemon = True
         self._due.start()
 

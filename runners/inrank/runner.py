@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Any
 
 from . import elastic, own_folders
-from .control import exchange, private
+from .control import exchange, private, report_faults
 from .elastic import NotSpawned, attempt_all, python_path
 from .joined_ranks import JoinedRanks
 from .rendezvous import several_nodes
@@ -73,6 +73,7 @@ def main(argv: list[str]) -> int:
     hold(run_dir)
     commands = plan["launcher"] == "command"
     group = (CommandGroup if commands else WorkerGroup)(plan, run_dir, int(argv[1]) if len(argv) > 1 else 0)
+    report_faults(group.report, group.node)
     group.cause = argv[2] if len(argv) > 2 else group.cause
     write_identity(run_dir, group.socket, plan["launcher"])
     group.control.start()

@@ -125,6 +125,7 @@ class WorkerGroup:
                     kill_group(pid, signal.SIGKILL)
 
         timer = threading.Timer(grace_s, kill)
+        timer.name = "distui-kill"
         timer.daemon = True
         timer.start()
 

@@ -6,12 +6,15 @@ import json
 import os
 import resource
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from distui.runners.inrank.control import RESERVE_BYTES, Reporter
+from distui.runners.inrank.control import RESERVE_BYTES, Reporter, report_faults
+from distui.runners.model import Stamped
 
 
 @pytest.fixture
@@ -64,6 +67,31 @@ def test_what_could_not_be_written_comes_later_and_in_order(tmp_path: Path) -> N
     assert report.close(), "not everything was written"
     assert numbers(path) == list(range(60))
     assert os.listdir(tmp_path) == ["runner.jsonl"], "the reserve is given back"
+
+
+def test_a_thread_of_the_runners_own_that_raises_is_a_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed: list[str] = []
+    monkeypatch.setattr(threading, "excepthook", lambda ended: printed.append(ended.thread.name))
+    report = Reporter(str(tmp_path / "runner.jsonl"), lambda: None)
+    report_faults(report, 3)
+
+    def fails() -> None:
+        raise LookupError("no HF_TOKEN=x1y2z3")
+
+    names = ("distui-beat", "distui-wait-4711", "of-the-script")
+    for name in names:
+        thread = threading.Thread(target=fails, name=name)
+        thread.start()
+        thread.join()
+    report.close()
+    assert printed == list(names)
+    lines = (tmp_path / "runner.jsonl").read_bytes().splitlines()
+    findings = [msgspec.json.decode(line, type=Stamped).event.finding for line in lines]  # type: ignore[union-attr]
+    assert [finding.id for finding in findings] == ["part-failed:runner-beat", "part-failed:runner-wait"]
+    text = "internal error in runner-beat (it is not tried again): LookupError: no HF_TOKEN=***"
+    assert (findings[0].text, findings[0].severity, findings[0].node) == (text, "warning", 3)
 
 
 @pytest.mark.real
