@@ -194,7 +194,6 @@ def files(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def argv(python: str, config: Mapping[str, Any], launch: Launch, run_dir: str) -> tuple[str, ...]:
-    """`accelerate launch` with its YAML."""
     name = "accelerate.yaml" if launch.nnodes == 1 else f"accelerate/node-{NODE}.yaml"
     options: tuple[str, ...] = ("--config_file", f"{run_dir}/{name}")
     if config.get("distributed_type") == "DEEPSPEED":

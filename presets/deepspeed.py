@@ -57,7 +57,6 @@ def config(preset: Preset, reader: Reader, own: Mapping[str, Any] | None = None)
 
 
 def text(made: Mapping[str, Any]) -> str:
-    """The file."""
     return json.dumps(made, indent=2) + "\n"
 
 

@@ -241,8 +241,6 @@ class _NothingThere(PresetError):
 
 @dataclass(slots=True)
 class _Search:
-    """A search for the files that count."""
-
     trusted: Mapping[str, str]
     problems: dict[str, str] = field(default_factory=dict)
     passed: list[str] = field(default_factory=list)

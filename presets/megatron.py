@@ -32,8 +32,6 @@ ELSEWHERE = ("yaml_cfg", "use_checkpoint_args", "factory")
 
 @dataclass(frozen=True, slots=True)
 class MegatronArguments:
-    """What a script's arguments say."""
-
     words: Mapping[str, str]
     """Name with `_` → the word as it is written, of SIZES that are given as a number."""
     sizes: Mapping[str, int]

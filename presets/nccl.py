@@ -75,8 +75,6 @@ SUBSYSTEMS = (
 
 @dataclass(frozen=True, slots=True)
 class NcclVariable:
-    """What is known of one variable."""
-
     name: str
     kind: str = "text"
     """What it takes: "flag", "torch", "int", "number", "word", "level", "text", "debug", "mask" (see nccl.toml)."""
@@ -405,11 +403,8 @@ def _range(entry: NcclVariable) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NcclPreset:
-    """Some variables, and what they are for."""
-
     name: str
     when: str
-    """A sentence."""
     env: Mapping[str, str]
 
     @property

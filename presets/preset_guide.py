@@ -178,7 +178,6 @@ class Remedy:
 
     @property
     def text(self) -> str:
-        """A sentence."""
         if self.estimate is None:
             return f"{self.change}."
         how = f"{self.change} ({self.options})" if self.options else self.change
@@ -274,16 +273,12 @@ def _divisors(number: int) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """One possible answer."""
-
     key: str
     text: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """One thing to ask."""
-
     key: str
     text: str
     choices: tuple[Choice, ...]
@@ -315,8 +310,6 @@ Answers = Mapping[str, str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recommendation:
-    """Where the answers lead."""
-
     preset: str
     reasons: tuple[str, ...]
     """Sentences; numbers are for weights in 16 bit and layers that are recomputed."""
@@ -335,8 +328,6 @@ class Recommendation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Case:
-    """What the answers come to."""
-
     answers: Answers
     model: Shape
     gpus: NodeGpus

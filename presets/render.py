@@ -244,7 +244,6 @@ def rendezvous_port(run8: str) -> int:
 
 
 def part_id(run: str, node: int) -> str:
-    """Id of the part of a run that is on node `node`."""
     return f"{run}.n{node}"
 
 

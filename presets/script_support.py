@@ -196,8 +196,6 @@ LIGHTNING = ("lightning", "pytorch_lightning")
 
 @dataclass(frozen=True, slots=True)
 class ScriptCall:
-    """One call of a script."""
-
     full: str
     """Full dotted name; "" when no import explains it."""
     last: str
@@ -226,7 +224,6 @@ class Script:
     calls: tuple[ScriptCall, ...]
     """In the order of the text."""
     texts: frozenset[str]
-    """Every text in it."""
     options: tuple[Option, ...]
     assigned: Mapping[str, Sequence[ast.expr]]
     """By name: what is assigned to it."""
@@ -394,8 +391,6 @@ class Requirements:
 
 @dataclass(frozen=True, slots=True)
 class Obeys:
-    """What the look found."""
-
     how: str | None
     """How the script obeys the preset's strategy; None when it does not."""
     why: str

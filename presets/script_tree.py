@@ -31,8 +31,6 @@ class InvalidSyntaxError(Unreadable):
 
 
 class ScriptTree:
-    """The nodes of a script."""
-
     def __init__(self, module: ast.Module, nodes: list[ast.AST]) -> None:
         self.module, self.nodes = module, nodes
 

@@ -30,12 +30,10 @@ class _Late:
 
     @cached_property
     def sub(self) -> Callable[..., str]:
-        """As of the pattern."""
         return re.compile(self._text).sub
 
     @cached_property
     def finditer(self) -> Callable[..., Iterator[re.Match[str]]]:
-        """As of the pattern."""
         return re.compile(self._text).finditer
 
 
@@ -386,8 +384,6 @@ def _lists(text: str, hide: Hide) -> str:
 
 
 def _connections(text: str, hide: Hide) -> str:
-    """Connection strings in a text."""
-
     def masked(match: re.Match[str]) -> str:
         value = match["bare"] or match["last"]
         return match[0] if value == MASK else (match[1] or match[3]) + hide(value)

@@ -236,7 +236,6 @@ def task(name: str, nnodes: int, wish: Resources, cargo: Cargo, env: Mapping[str
 
 
 def resources(wish: Resources) -> dict[str, Any]:
-    """The `resources:` of a task."""
     return _merged({}, wish)
 
 

@@ -21,8 +21,6 @@ PER_NODE = ("gpu", "auto", "$SKYPILOT_NUM_GPUS_PER_NODE", "${SKYPILOT_NUM_GPUS_P
 
 @dataclass(frozen=True, slots=True)
 class TaskLauncher:
-    """A launcher in the text."""
-
     name: str
     line: int
     """Of `run:`, from 1."""
@@ -34,8 +32,6 @@ class TaskLauncher:
 
 @dataclass(frozen=True, slots=True)
 class TaskSummary:
-    """What stands in a task."""
-
     nnodes: int
     accelerators: str
     """Of each node, as it is written; "" for none."""

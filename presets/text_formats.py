@@ -44,8 +44,6 @@ def whole(text: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class MarkupNode:
-    """One value."""
-
     line: int
     """Of its key, or of itself where it has none; 0 where there is no file."""
     value: Any

@@ -308,7 +308,6 @@ def user(uid: int) -> str:
 
 
 def group(gid: int) -> str:
-    """The name of a group, or its number."""
     with contextlib.suppress(KeyError):
         return grp.getgrgid(gid).gr_name
     return str(gid)
@@ -353,8 +352,6 @@ def private_folder(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Trusted:
-    """One file that the user trusts."""
-
     path: str
     sha256: str
     since: float

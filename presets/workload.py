@@ -87,7 +87,6 @@ class Shape:
 
     @property
     def layer(self) -> float:
-        """Parameters of one layer."""
         return (self.parameters - self.rest) / self.layers
 
     @property
@@ -285,8 +284,6 @@ _OWN_SIZE = re.compile(r"-(\d+)GB?$", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeGpus:
-    """The GPUs of one node."""
-
     name: str
     count: int
     memory_gb: float

@@ -199,7 +199,6 @@ class Reply(NamedTuple):
 
 
 def reply(text: str, ranks: tuple[int, ...] = ()) -> Reply:
-    """A reply of one statement."""
     return Reply([Clause(text, ranks)])
 
 

@@ -32,8 +32,6 @@ class LeftError(OSError):
 
 
 class Tree(Struct, frozen=True):
-    """What a tree has on disk."""
-
     size: int
     """Bytes."""
     changed: float

@@ -52,8 +52,6 @@ class Kept(Struct, frozen=True):
 
 
 class Started(Struct):
-    """What a runner is started with."""
-
     env: dict[str, str]
     missing: list[str] = field(default_factory=list)
     """Names of variables whose values no process of the run has any more."""

@@ -22,8 +22,6 @@ _NAME = re.compile(PATTERN)
 
 
 class KeptTrace(NamedTuple):
-    """One trace in a run directory."""
-
     name: str
     size: int
     """Bytes, packed."""

@@ -38,7 +38,6 @@ class FindingLedger:
         self._own.update(by_key(findings))
 
     def holds(self, name: str, rank: int | None = None, node: int | None = None) -> bool:
-        """Whether it is raised."""
         return (name, rank, node) in self.raised
 
     def raise_finding(self, finding: Finding) -> None:
@@ -53,7 +52,6 @@ class FindingLedger:
             self.raise_finding(finding)
 
     def clear(self, name: str, rank: int | None = None, node: int | None = None) -> None:
-        """It holds no more."""
         if self.holds(name, rank, node):
             self._own.pop((name, rank, node), None)
             self._emit(FindingCleared(name, rank, node))

@@ -110,8 +110,6 @@ class Output(Struct, frozen=True):
 
 
 class RankProcess(Struct, frozen=True):
-    """One rank's process."""
-
     rank: int
     local_rank: int
     pid: int

@@ -48,7 +48,6 @@ class Reach(Struct, frozen=True):
 
     @property
     def some(self) -> bool:
-        """Whether it reaches any."""
         return bool(self.live or self.later)
 
 

@@ -50,8 +50,6 @@ FASTER = "the ranks make steps faster than they can be asked for a profile of th
 
 
 class RankTrace(Struct, frozen=True, omit_defaults=True):
-    """What an agent answers of one rank."""
-
     file: str
     """File id of the trace in the run directory of its node."""
     size: int
@@ -169,8 +167,6 @@ def traces(done: CommandDone) -> dict[int, RankTrace]:
 
 
 class Fetched(Struct, frozen=True):
-    """Where the traces are now."""
-
     folder: str
     """Of this machine; "" where none came."""
     missing: tuple[tuple[int, str], ...] = ()

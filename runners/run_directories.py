@@ -50,8 +50,6 @@ _RUN_DIR = re.compile(r"(\d{8}-\d{6})-([A-Za-z0-9][A-Za-z0-9._-]{0,63})-([0-9a-f
 
 
 class Entry(Struct, frozen=True):
-    """One run directory."""
-
     path: Path
     record: RunRecord
     problem: str = ""
@@ -76,7 +74,6 @@ class Entry(Struct, frozen=True):
 
 
 def runs_dir() -> Path:
-    """Where the runs are kept."""
     return trusted_files.base("XDG_STATE_HOME", os.environ) / "distui" / "runs"
 
 

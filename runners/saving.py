@@ -90,7 +90,6 @@ def answer_to(asked: Mapping[int, float], attempt: int, state: RunState) -> Chec
 def outcome(
     asked: Mapping[int, float], attempt: int, state: RunState, asked_by: SaveOn, seconds: float
 ) -> tuple[bool, str]:
-    """Whether the save came, and the sentence on it."""
     saved = answer_to(asked, attempt, state)
     if saved is not None:
         step = "" if saved.step is None else f" at step {saved.step:,}"

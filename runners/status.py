@@ -263,8 +263,6 @@ WORDS = {
 
 
 class Applied(Struct, frozen=True):
-    """Whether a preset acted."""
-
     state: Literal["applied", "not applied", "unknown"]
     text: str
     """A few words why."""

@@ -93,8 +93,6 @@ class DistributedInfo(Struct):
 
 
 class Trace(Struct):
-    """One rank's trace."""
-
     events: list[TraceEvent] = field(name="traceEvents")
     distributed: DistributedInfo | None = field(name="distributedInfo", default=None)
 

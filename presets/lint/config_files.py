@@ -467,7 +467,6 @@ def other_makers(name: str, where: str) -> Iterator[Finding]:
 
 
 def are_plain(gpus: Collection[str]) -> bool:
-    """Whether all of these are PLAIN_GPUS."""
     return bool(gpus) and {name.upper() for name in gpus} <= PLAIN_GPUS
 
 

@@ -221,8 +221,6 @@ NO_SCRIPT = frozenset({"-m", "--module", "--no-python"})
 
 @dataclass(frozen=True, slots=True)
 class NamedFile:
-    """A file that a command reads."""
-
     path: str
     line: int
     is_script: bool
@@ -357,7 +355,6 @@ STATIC_ONLY = ("node-rank", "master-addr", "master-port")
 
 
 def check_torchrun(launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
-    """Everything about one torchrun."""
     options = read_options(launch.words)
     options.opaque = options.opaque or launch.completed
     for word in options.unknown if not launch.legacy else ():

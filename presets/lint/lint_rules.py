@@ -19,8 +19,6 @@ from ..text_formats import MarkupNode, place, whole
 
 @dataclass(frozen=True, slots=True)
 class LintRule:
-    """One kind of mistake."""
-
     id: str
     severities: tuple[Severity, ...]
     """The worst first; the others where less is known, or less is lost."""

@@ -154,12 +154,10 @@ SAVING_NAMES = ("save", "checkpoint", "ckpt", "trainer")
 
 
 def saves(text: str) -> bool:
-    """Whether one of SIGNS is in a text."""
     return any(sign in text.lower() for sign in SIGNS)
 
 
 def names_save(names: Iterable[str]) -> bool:
-    """Whether one of NAMES is in a name."""
     return any(sign in name.lower() for name in names for sign in SAVING_NAMES)
 
 
@@ -193,8 +191,6 @@ class ScriptFacts:
 
 @dataclass(frozen=True, slots=True)
 class ScriptContents:
-    """What there is in a script that rules ask for."""
-
     script: Script
     names: Names
     writes: list[Write] = field(default_factory=list)

@@ -38,8 +38,6 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One simple command."""
-
     words: tuple[Word, ...]
     background: bool
     branch: tuple[int, ...]
@@ -51,7 +49,6 @@ class Command:
 
 
 def read_commands(text: str, first_line: int = 1) -> list[Command]:
-    """The commands of a script, in order."""
     return _ShellReader(text.replace("\r\n", "\n"), first_line).commands()
 
 
@@ -268,7 +265,6 @@ class Surroundings:
     """Whether there is a file of that name, seen from where the text is."""
 
     def at(self, line: int) -> str:
-        """The place of a line."""
         return f"{self.file}:{line}" if self.file else f"line {line}"
 
 
@@ -284,8 +280,6 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class LauncherCall:
-    """A launcher that the text starts."""
-
     program: Program
     words: tuple[Word, ...]
     """Behind the program's name (and `launch`)."""
@@ -307,8 +301,6 @@ class LauncherCall:
 
 @dataclass(frozen=True, slots=True)
 class ShellText:
-    """A whole text."""
-
     text: str
     commands: Sequence[Command]
     settings: Sequence[Setting]

@@ -185,8 +185,6 @@ class Restarts:
 
 
 class AgentCommands(CommandExecutor):
-    """Executes the commands of this node."""
-
     failures = (HookError, OSError, TimeoutError)
 
     def __init__(

@@ -86,8 +86,6 @@ class HookRefusal(HookError):
 
 
 class HookClient:
-    """The hook of one rank's process."""
-
     def __init__(
         self,
         path: Path,
@@ -306,8 +304,6 @@ def made_of(reported: object) -> Wrapped | None:
 
 
 class Hooks:
-    """The hooks of the current attempt."""
-
     def __init__(
         self,
         run_dir: Path,
@@ -383,8 +379,6 @@ _LISTS = ("PATH", "PYTHONPATH")
 
 
 class RankEnvironments(NamedTuple):
-    """What ranks have of some variables."""
-
     of_rank: dict[int, dict[str, str | None]]
     source: str
     """"hook" where every rank's interpreter said so, else "process"."""

@@ -85,7 +85,6 @@ class PushProcess:
         return str(answer["why"])
 
     async def close(self) -> None:
-        """End it."""
         process, self._process = self._process, None
         if process is not None:
             with contextlib.suppress(ProcessLookupError):

@@ -196,16 +196,12 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 class KernelMessage(NamedTuple):
-    """One message of the kernel."""
-
     at: float
     """Seconds since the boot, without sleep."""
     text: str
 
 
 class KernelEvidence(NamedTuple):
-    """What the kernel says of one end."""
-
     oom: str | None = None
     """Where it says that it killed the process for memory."""
     lines: tuple[str, ...] = ()

@@ -64,8 +64,6 @@ _decoder = msgspec.json.Decoder(list[_Thread])
 
 @dataclass(frozen=True, slots=True)
 class StackDump:
-    """One dump of a process."""
-
     threads: tuple[_Thread, ...]
     """As faulthandler has them: the main thread last."""
     at: float

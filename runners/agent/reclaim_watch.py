@@ -33,8 +33,6 @@ NAMES = {"aws": "AWS", "gcp": "Google Cloud", "azure": "Azure"}
 
 
 class Metadata(NamedTuple):
-    """The metadata service of this node."""
-
     provider: str
     host: str = _HOST
 

@@ -176,8 +176,6 @@ class Growing:
 
 
 class Steps(NamedTuple):
-    """The steps of one rank, as its sample has them."""
-
     so_far: int | None = None
     step_s: float | None = None
     """Mean seconds per step since the sample before; None once the steps have stopped."""
@@ -190,8 +188,6 @@ USUAL_OF = 5
 
 
 class _Counted:
-    """The steps of one process."""
-
     def __init__(self, pid: int | None) -> None:
         self.pid = pid
         self.count: int | None = None

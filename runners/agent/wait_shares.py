@@ -31,8 +31,6 @@ class _Sampled(NamedTuple):
 
 
 class WaitShares:
-    """Shares by rank."""
-
     def __init__(self) -> None:
         self._samples: dict[int, deque[_Sampled]] = {}
         self._before: dict[int, tuple[int | None, float]] = {}

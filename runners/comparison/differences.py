@@ -63,8 +63,6 @@ class Section(Struct, frozen=True):
 
 
 class Comparison(Struct, frozen=True):
-    """All of it."""
-
     a: Account
     b: Account
     sections: tuple[Section, ...]
@@ -297,7 +295,6 @@ def _notch(quantity: Quantity) -> float:
 
 
 def quantity_text(value: float | None, unit: str) -> str:
-    """A number with its unit."""
     if value is None or not math.isfinite(value):
         return NA
     if unit == "s" and value >= 120:

@@ -27,8 +27,6 @@ def call_text(call: Collective) -> str:
 
 
 class Kind(enum.StrEnum):
-    """What a rank sits in."""
-
     LOADER = "loader"
     CHECKPOINT = "checkpoint"
     COMPILE = "compile"
@@ -48,8 +46,6 @@ class Kind(enum.StrEnum):
 
 
 class RankPosition(NamedTuple):
-    """Where a rank is."""
-
     kind: Kind
     site: Site | None = None
     """The frame to name: the innermost of the user's own code, else of a library, else the innermost."""
@@ -202,7 +198,6 @@ def users(stack: Sequence[Site], most: int = 4) -> tuple[Site, ...]:
 
 
 def own_code(site: Site) -> bool:
-    """Whether a frame is of the user's own code."""
     return _frame(site.file, site.name).level == 0
 
 
@@ -222,8 +217,6 @@ GPU_PERCENT = 5.0
 
 
 class Activity(enum.StrEnum):
-    """What a rank does."""
-
     STOPPED = "stopped"
     """The kernel does not let it run."""
     SILENT = "silent"

@@ -158,7 +158,6 @@ class Judging:
             await self.judge_now()
 
     async def judge_now(self) -> None:
-        """Judge once."""
         self.judge()
 
     def judge(self, now: float | None = None) -> None:

@@ -48,8 +48,6 @@ _ROTATED = re.compile(r"\.(?:log|out|err)\.\d+$", re.IGNORECASE)
 
 
 class Whose(NamedTuple):
-    """What a name says."""
-
     rank: int | None = None
     host: str = ""
     node: str = ""

@@ -57,8 +57,6 @@ class CollectiveWait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecorderGroup:
-    """One process group."""
-
     name: str
     desc: str
     ranks: tuple[int, ...]
@@ -464,8 +462,6 @@ _FOREIGN = re.compile(
 
 
 class StackFrame(NamedTuple):
-    """A frame of a stack."""
-
     path: str
     line: int
     function: str

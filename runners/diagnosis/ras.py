@@ -41,8 +41,6 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class RasCommunicator:
-    """One communicator."""
-
     hash: str
     size: int | None = None
     missing: tuple[Missing, ...] = ()
@@ -54,8 +52,6 @@ class RasCommunicator:
 
 @dataclass(frozen=True, slots=True)
 class RasReport:
-    """One answer."""
-
     communicators: tuple[RasCommunicator, ...]
     version: str = ""
 
@@ -125,7 +121,6 @@ class _TextReader:
         self._largest: dict[tuple[str, str], int] = {}
 
     def take(self, line: str) -> None:
-        """The next line."""
         if head := _COMM.match(line):
             self._hash, self._kind, self._operation, self._group = head[1], head[2], "", None
             self.communicators.setdefault(self._hash, RasCommunicator("0x" + self._hash.lstrip("0")))

@@ -205,8 +205,6 @@ class First:
 
 @dataclass(slots=True)
 class RuleHits:
-    """One rule."""
-
     rule: Rule
     count: int = 0
     firsts: list[First] = field(default_factory=list)
@@ -249,8 +247,6 @@ class RankProgress:
 
 
 class Tally:
-    """All rules."""
-
     def __init__(self, book: Book) -> None:
         self.entries = [RuleHits(rule) for rule in book.rules]
         self.progress: dict[int, RankProgress] = {}

@@ -199,7 +199,6 @@ def _location(pos: RankPosition) -> object:
 
 
 def some_others(view: View, but: int | None = None) -> list[Sequence[Pulse]]:
-    """The pulses of some of the other ranks."""
     others = [pulses for rank, pulses in view.history.items() if rank != but and pulses]
     return others[:: max(1, len(others) // WITNESSES)]
 

@@ -167,7 +167,6 @@ class NodePart:
     interfaces: dict[str, str] = field(default_factory=dict)
     """Of sockets: name → address."""
     bootstrap: str = ""
-    """The interface of the bootstrap."""
     hcas: dict[str, str] = field(default_factory=dict)
     """ "mlx5_0:1" → "IB", "RoCE", with "/SHARP" where it can."""
     networks: set[str] = field(default_factory=set)
@@ -426,7 +425,6 @@ class Statements:
             self._first(communicator.lines, f"pair:{via}")
 
     def trees(self, head: Head, message: str) -> None:
-        """The trees of a rank."""
         depths = [int(a or b) + 1 for a, b in TREE.findall(message)]
         communicator = self.sessions.of(head).communicator
         communicator.trees = max([communicator.trees, *depths])
@@ -476,7 +474,6 @@ class Statements:
             keep(node.networks, match[1])
 
     def plugin(self, head: Head, message: str) -> None:
-        """A plugin that was loaded."""
         if (match := PLUGIN.match(message)) and (node := self.node(head)):
             keep(
                 node.plugins,

@@ -21,7 +21,6 @@ from ..state import Attempt, RunState
 ASYMMETRIC = ("broadcast", "scatter", "gather", "reduce", "send", "recv")
 """Collectives in which not every rank waits for every other."""
 COLLECTIVES_KEPT = 256
-"""Collectives of a group that are kept."""
 BUDGET = 16384
 """Entries of one round of pulses that are read, over all ranks; at least FEWEST of each rank."""
 FEWEST = 16
@@ -261,8 +260,6 @@ POINTS_KEPT = FINE + 48
 
 
 class Point(NamedTuple):
-    """Memory at one moment."""
-
     at: float
     """Unix time."""
     rss: int | None = None
@@ -324,7 +321,6 @@ class View:
 
     @property
     def attempt(self) -> Attempt | None:
-        """The newest attempt."""
         return self.state.attempts[-1] if self.state.attempts else None
 
     def gpu(self, rank: int) -> Gpu | None:

@@ -112,7 +112,6 @@ def last_answer(pulses: Sequence[Pulse]) -> Pulse | None:
 
 
 def ended(view: View, rank: int) -> bool:
-    """Whether the process of a rank has ended."""
     state = view.state.ranks.get(rank)
     return state is not None and state.phase in ENDED
 

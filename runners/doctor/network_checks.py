@@ -21,7 +21,6 @@ IFNAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 
 def check_network(node: ExaminedNode) -> Iterator[Finding]:
-    """One node's network."""
     yield from _interfaces(node)
     yield from _names(node)
     yield from _port(node)
@@ -174,7 +173,6 @@ class Result:
     seconds: float | None = None
     """Of one all-reduce, on its slowest member; None when there was none."""
     right: bool = True
-    """Whether the sums were right."""
     problem: str = ""
     """Why there was no all-reduce: who reported what."""
 

@@ -18,8 +18,6 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExaminedNode:
-    """A node that answered."""
-
     name: str
     facts: Mapping[str, Any]
     """What `node_server.gather` returns; None is unknown."""
@@ -28,7 +26,6 @@ class ExaminedNode:
     doubt_s: float = 0.0
     """By how much that may be wrong: half of the quickest round trip."""
     several: bool = False
-    """Whether it is one of several nodes."""
 
     def get(self, *path: str) -> Any:
         """A fact; None as soon as a part of its path is unknown."""
@@ -40,7 +37,6 @@ class ExaminedNode:
     def finding(
         self, id: str, severity: Severity, text: str, value: object = "", remedy: str = ""
     ) -> Finding:
-        """A finding about this node."""
         shown = "" if value is None else str(value)
         return Finding(id=id, severity=severity, where=self.name, value=shown, text=text, remedy=remedy)
 
@@ -69,7 +65,6 @@ class ExaminedNode:
 
     @property
     def driver(self) -> str | None:
-        """Version of the NVIDIA driver."""
         version = self.get("nvml", "version") or self.get("driver", "version")
         return None if version is None else str(version)
 

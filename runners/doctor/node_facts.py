@@ -194,7 +194,6 @@ def settings(lines: Sequence[str]) -> dict[str, str]:
 
 
 def which(name: str) -> str | None:
-    """Path of a program; None where PATH has none."""
     return shutil.which(os.path.expanduser(name))
 
 

@@ -296,8 +296,6 @@ def cloud_of(run: MergedRun) -> Cloud | None:
 
 
 class ClusterLaunch:
-    """One run's launch on a cluster."""
-
     def __init__(self, run: MergedRun, ordered: SkyRequest, sky: Sky, set_routes: SetRoutes) -> None:
         self._run, self._order, self._sky, self._set_routes = run, ordered, sky, set_routes
         self._report = LaunchReport(run)

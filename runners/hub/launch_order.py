@@ -191,7 +191,6 @@ class LaunchReport:
 
     @property
     def at(self) -> Stage:
-        """The stage that is on."""
         return self._stages.at or Stage.PROVISION
 
     @property
@@ -212,7 +211,6 @@ class LaunchReport:
             self.started.set()
 
     def reached(self, stage: Stage, text: str = "") -> None:
-        """That stage is on."""
         if self._stages.at is not stage:
             self._emit(self._stages.reach(stage, text))
 
@@ -223,7 +221,6 @@ class LaunchReport:
             self._why = text
 
     def failed(self, text: str) -> None:
-        """The stage that is on has failed."""
         self._emit(self._stages.fail(text))
 
     def _emit(self, events: Iterable[StageChanged]) -> None:

@@ -57,7 +57,6 @@ SKEW_S = 2.0
 
 
 def sub_id(command: str, node: int) -> str:
-    """Id of a node's part of a command."""
     return f"{command}.{node}"
 
 
@@ -195,8 +194,6 @@ async def _open_here(route: Route, run: str) -> Link:
 
 
 class NodeLink(LinkFollower):
-    """The link to one node."""
-
     def __init__(
         self,
         run: MergedRun,
@@ -327,8 +324,6 @@ class NodeLink(LinkFollower):
 
 
 class Links:
-    """The links to all nodes."""
-
     def __init__(self, run: MergedRun, logs: NodeLogs, connected: Callable[[int], None]) -> None:
         """`connected`: called with each node that answers."""
         self._run, self._logs, self._connected = run, logs, connected

@@ -245,7 +245,6 @@ class HubNodes:
         return self._sources.get(node, 0)
 
     def ended(self, node: int) -> bool:
-        """Whether a node's part has ended."""
         return node in self._ends
 
     def end_of(self, node: int) -> RunEnded | None:
@@ -266,7 +265,6 @@ class HubNodes:
         return all(self.read_to_the_end(node) for node in self.numbers())
 
     def some_ended(self) -> bool:
-        """Whether any node's part has ended."""
         return bool(self._ends)
 
     def link(self, node: int) -> LinkState | None:
@@ -390,8 +388,6 @@ waits behind them, which on a slow line is long, and one alone would leave the l
 
 
 class NodeLogs:
-    """The logs of all nodes of one run."""
-
     def __init__(self, run: MergedRun) -> None:
         self._run = run
         self._kept = Record(run.run_dir)

@@ -61,8 +61,6 @@ def read(run_dir: Path) -> HostsRequest | None:
 
 
 class Hosts(Cloud):
-    """The hosts of one run."""
-
     not_ours = "nobody provisioned these hosts: distui neither takes them down nor pays for them"
 
     def __init__(self, run: MergedRun, order: HostsRequest) -> None:

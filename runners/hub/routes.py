@@ -30,8 +30,6 @@ _DESTINATION = re.compile(r"[A-Za-z0-9_.@:%\[\]/+-]+")
 
 
 class Route(Struct, frozen=True, omit_defaults=True):
-    """The way to one node."""
-
     node: int
     host: str
     """How the screen names it."""

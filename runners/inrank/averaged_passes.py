@@ -14,8 +14,6 @@ from torch.autograd import Variable
 
 
 class AveragedPasses:
-    """The passes of one wrapped model."""
-
     def __init__(self, ddp: Any, parameters: Iterable[torch.Tensor]) -> None:
         self.is_local = False
         """Whether gradients hold what no rank has averaged."""

@@ -39,8 +39,6 @@ class Death(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A death and its class."""
-
     rank: int
     kind: str
     text: str
@@ -92,7 +90,6 @@ CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.
 
 
 def classify(death: Death) -> Failure:
-    """The class of a death."""
     raised = death.raised
     if not raised and death.exit_code in (1, -signal.SIGABRT):
         raised = in_lines(death.lines)

@@ -60,7 +60,6 @@ class NoModel(Exception):
 
 
 def load(path: str) -> ModuleType:
-    """The user's file as a module."""
     sys.argv = [path]
     sys.path[0] = os.path.dirname(os.path.abspath(path))
     spec = importlib.util.spec_from_file_location(MODULE, path)
@@ -185,7 +184,6 @@ def blocks(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def count(module: nn.Module) -> int:
-    """Its parameters."""
     return sum(value.numel() for value in module.parameters())
 
 

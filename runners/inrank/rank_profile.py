@@ -38,8 +38,6 @@ _FOLDER = re.compile(r"[0-9A-Za-z-]{1,64}")
 
 
 class ProfileRequest:
-    """One request."""
-
     def __init__(self, folder: str, first: int, steps: int, thread: int) -> None:
         self.folder, self.first, self.last = folder, first, first + steps - 1
         """The steps that are recorded, counted as Steps counts them."""

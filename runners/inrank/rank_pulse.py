@@ -383,7 +383,6 @@ class _Recorder:
 
 
 def as_collective(entry: dict[str, Any], sites: bool) -> dict[str, Any]:
-    """One entry as a Collective."""
     p2p = bool(entry["is_p2p"])
     backend, _, op = entry["profiling_name"].rpartition(":")
     collective: dict[str, Any] = {
@@ -587,7 +586,6 @@ def record(entries: int = 100_000) -> str:
 
 
 def resident() -> int:
-    """Resident bytes of this process."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 

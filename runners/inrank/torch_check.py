@@ -36,7 +36,6 @@ def main() -> None:
 
 
 def say(value: dict[str, Any]) -> None:
-    """One line."""
     sys.stdout.write(MAGIC + json.dumps(value) + "\n")
     sys.stdout.flush()
 
@@ -61,7 +60,6 @@ def facts() -> dict[str, Any]:
 
 
 def _build(torch: Any) -> dict[str, Any]:
-    """How this torch was built."""
     distributed = torch.distributed.is_available()
     nccl = None
     if distributed and torch.distributed.is_nccl_available():

@@ -153,7 +153,6 @@ class WorkerGroup:
         return False
 
     def locals(self) -> list[int]:
-        """Local ranks that live."""
         return list(self.pids)
 
     def rename_output(self, directory: str, name: str) -> None:

@@ -52,7 +52,6 @@ def _size(objects: dict[str, Any], optimizer: Any, items: list[Any]) -> int | No
 
 
 def optimizers() -> list[Any]:
-    """All optimizers of torch's in this process."""
     kind = _class("torch.optim.optimizer", "Optimizer")
     return [] if kind is None else [item for item in gc.get_objects() if issubclass(type(item), kind)]
 

@@ -41,7 +41,6 @@ class OnHosts(LaunchPlace):
 
     hosts: Sequence[Named]
     options: tuple[str, ...] = ()
-    """Options of ssh."""
     head: str = ""
     """Address of the first host, seen from the others; "": as it was reached by ssh."""
     workdir: str = ""
@@ -241,8 +240,6 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """The facts that a host reports."""
-
     destination: str
     hostname: str
     boot: str
@@ -392,8 +389,6 @@ _OPTION = re.compile(r"(slots|max_slots)=(\d{1,4})")
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """One host."""
-
     destination: str
     """As ssh takes it: a name, an alias of the user's configuration, user@host."""
     slots: int | None = None

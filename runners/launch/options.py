@@ -38,7 +38,6 @@ class LaunchOption:
     field: str = ""
     """The field of LaunchForm; "" where the form has none."""
     label: str = ""
-    """What the form calls it."""
     example: str = ""
     """What the form shows while the field is empty."""
 

@@ -288,8 +288,6 @@ FILES = (
 
 
 class RankVariable(NamedTuple):
-    """One variable of each rank."""
-
     name: str
     value: str
     """With placeholders for what differs, or is not there yet."""
@@ -361,7 +359,6 @@ def _absolute(python: str) -> str:
 
 
 def _argv(plan: Plan, env: Mapping[str, str], python: str) -> tuple[str, ...]:
-    """The command of one rank."""
     if plan.launcher != "torchrun":
         return plan.argv
     launchers = plan.argv[: len(plan.argv) - len(plan.command)]

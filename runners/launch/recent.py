@@ -26,7 +26,6 @@ from .launch_form import LaunchForm
 from .prepare import shell_words
 
 MOST = 20
-"""Launches that are remembered."""
 MOST_BYTES = 1 << 16
 FILE = "recent.json"
 FIELDS = (

@@ -41,8 +41,6 @@ Record = tuple[int, float]
 
 
 class LineTime(NamedTuple):
-    """When a line was written."""
-
     by: float | None
     """Unix time by which it was there; None where nothing is known."""
     after: float | None
@@ -164,7 +162,6 @@ def thinned(records: Sequence[Record], allowed: Callable[[float], float]) -> lis
 
 
 def read_all(data: bytes) -> list[Record]:
-    """Every record of an index."""
     whole = data[: len(data) // RECORD.size * RECORD.size]
     return sound((offset, stamp / 1e6) for offset, stamp in RECORD.iter_unpack(whole))
 

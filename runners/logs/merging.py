@@ -59,7 +59,6 @@ class MergedLogs:
 
     @property
     def files(self) -> list[LogFile]:
-        """All that are read."""
         return [span.file for span in self._spans.values()]
 
     def add(self, file: LogFile, begin: int = 0, dated: bool = True) -> None:

@@ -181,7 +181,6 @@ def autostop(call: SkyCall, cluster: str, minutes: int | None) -> bool:
 
 
 def down(call: SkyCall, cluster: str) -> bool:
-    """Take the cluster down, with everything on it."""
     import sky
 
     request = sky.down(cluster)

@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 
 class Metric(NamedTuple):
-    """One metric."""
-
     title: str
     unit: str
     """"%", "B", "B/s", "W", "°C", "MHz", "s", "/s", "core %" (percent of one core), "" for plain numbers."""

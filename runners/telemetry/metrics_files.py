@@ -282,7 +282,6 @@ def gathered(directory: Path, level: Resolution, most: int) -> tuple[bytes, bool
 
 
 def names_of(row: Row) -> Iterable[str]:
-    """The metrics of a row."""
     whole = row.columns.get("")
     return whole if isinstance(whole, dict) else row.columns
 

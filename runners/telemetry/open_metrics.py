@@ -50,8 +50,6 @@ class MetricFamily(NamedTuple):
 
 
 class MetricSample(NamedTuple):
-    """One value of a family."""
-
     family: MetricFamily
     labels: tuple[tuple[str, str], ...]
     value: float

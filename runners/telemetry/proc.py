@@ -262,8 +262,6 @@ class MemoryUse:
 
 
 class _Memory:
-    """The memory files of one level."""
-
     def __init__(self, level: Path) -> None:
         v1 = (level / "memory.limit_in_bytes").exists()
         names = (

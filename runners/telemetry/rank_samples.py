@@ -130,7 +130,6 @@ class Placement:
     """All that hold now; ids end in ":gpu<index>" where one is about a GPU and no rank."""
 
     def fill(self, samples: Mapping[int, RankSample]) -> dict[int, RankSample]:
-        """The samples with each rank's GPU put in."""
         return {
             rank: structs.replace(sample, gpu=placed.gpu, gpu_source=placed.source, gpu_mem=placed.mem)
             for rank, sample in samples.items()

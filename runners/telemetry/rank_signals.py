@@ -58,8 +58,6 @@ class _Kind:
 
 
 class RankSignals:
-    """One rank in one attempt."""
-
     def __init__(self, rank: int, world: int = 1) -> None:
         """`world`: ranks of the attempt, for rates of one GPU."""
         self.rank, self._world = rank, world

@@ -31,8 +31,6 @@ class Name(NamedTuple):
 
 
 class ReportedValue(NamedTuple):
-    """One value that a script reported."""
-
     field: str
     """Of TrainingSample; "" for a value of the script's own."""
     name: str

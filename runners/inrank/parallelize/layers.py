@@ -74,8 +74,6 @@ def prepare(layers: Iterable[nn.Module], config: Settings, around: Around = null
 
 
 class Forward:
-    """A layer's forward pass."""
-
     def __init__(self, layer: nn.Module, recomputed: bool, compiled: bool, around: Around) -> None:
         self._layer, self._recomputed, self._around = layer, recomputed, around
         self._plain = vars(layer).get("forward") or types.MethodType(type(layer).forward, layer)

@@ -98,7 +98,6 @@ def world_size() -> int:
 
 
 def rank() -> int:
-    """The number of this rank."""
     return dist.get_rank() if dist.is_initialized() else int(os.environ.get("RANK") or 0)
 
 
