@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import scripted as play
 from each import for_each
+from msgspec.structs import replace
 
+from distui.runners import local_agent, run_directories
+from distui.runners.hub import launch_order
+from distui.runners.hub.launch_order import SkyRequest
 from distui.runners.logs.follow import ask_window
 from distui.runners.logs.line_times import LineTimes
 from distui.runners.logs.log_files import LogFile, file_id, parse_file_id
-from distui.runners.wire.client import Window
+from distui.runners.model import Stamped
+from distui.runners.wire.client import LinkError, Window
 from distui.tui import log_tail
+from distui.tui.cli import main
 from distui.tui.log_tail import LogTail
 from distui.tui.rows.log import (
     Jump,
@@ -249,3 +257,23 @@ def test_places_that_are_typed(typed: str, jump: Jump) -> None:
 def test_what_is_no_place_is_a_sentence(typed: str) -> None:
     with pytest.raises(JumpError):
         jump_of(typed)
+
+
+def test_a_managed_job_whose_hub_has_gone_is_no_job_that_has_ended(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Broken(play.ScriptedLink):
+        async def events(self, after: int = 0) -> AsyncIterator[Stamped]:
+            raise LinkError("the agent closed the connection")
+            yield
+
+    async def opened(entry: run_directories.Entry, *_: object) -> Broken:
+        return Broken(entry.path, ())
+
+    path = run_directories.create(replace(run_directories.new_record("job"), kind="hub"), b"{}", {})
+    launch_order.write(path, SkyRequest(kind="skypilot", cluster="job", managed=True))
+    (path / "launch.log").write_text("loss 1.5\n")
+    monkeypatch.setattr(local_agent, "open_link", opened)
+    assert main(["logs", "-f", "job"]) == 4
+    out, err = capsys.readouterr()
+    assert (out, err) == ("loss 1.5\n", "distui: job: the agent closed the connection\n")

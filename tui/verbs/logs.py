@@ -26,6 +26,7 @@ from ...runners.logs.follow import check_there, choose, compile_grep
 from ...runners.logs.log_files import LogError, LogFile, parse_file_id
 from ...runners.logs.merging import Line, MergedLogs, prefixes
 from ...runners.model import CaughtUp, LogGrew, RunEnded
+from ...runners.parts import in_background
 from ...runners.state import RunState
 from ...runners.wire.client import Link
 from ..rows.log import LAUNCH_LOG
@@ -195,9 +196,11 @@ def _is_managed(run_dir: Path) -> bool:
 
 
 async def _managed(path: Path, link: Link, follow: bool) -> int:
-    """What SkyPilot passes on of a managed job, to whose nodes no ssh leads; the hub keeps it, cleaned."""
-    ended = asyncio.create_task(_until_ended(link))
-    try:
+    """What SkyPilot passes on of a managed job, to whose nodes no ssh leads; the hub keeps it, cleaned.
+
+    Raises LinkError.
+    """
+    async with in_background(_until_ended(link)) as ended:
         with contextlib.suppress(FileNotFoundError), path.open(encoding="utf-8") as file:
             while True:
                 last = ended.done() or not follow
@@ -206,9 +209,8 @@ async def _managed(path: Path, link: Link, follow: bool) -> int:
                 if last:
                     break
                 await asyncio.wait({ended}, timeout=POLL_SECONDS)
-    finally:
-        ended.cancel()
-        await asyncio.gather(ended, return_exceptions=True)
+        if ended.done():
+            ended.result()
     return 0
 
 
