@@ -30,7 +30,6 @@ from .paint import NAMES, THEMES, Beat, CalmDriver, PacedApp
 from .rows import glyphs
 from .rows.frame import Frame, LinkPhase, ViewOptions, held
 from .rows.glyphs import Row
-from .rows.plot import Mark
 from .rows.run_status import launching
 from .rows.runs import RunEntry
 from .screens.modal import TextScreen
@@ -226,7 +225,7 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
         if can != self._can:
             self._can = can
             self.refresh_bindings()
-        frame = Frame(follower.state, follower.status, self.clock(), follower.heard, self.view)
+        frame = self.live_frame(follower)
         if not self.view.paused:
             self._held = None
         elif self._held is None:
@@ -237,34 +236,6 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
             self.frames.publish(self.travel.frame(frame))
 
     # --- which time is shown
-
-    def travel_to(self, at: float) -> None:
-        """See CommandingApp.travel_to."""
-        self.travel.go(at)
-
-    def travel_by(self, seconds: float) -> None:
-        """See CommandingApp.travel_by."""
-        self.travel.step(seconds)
-
-    def shown_time(self) -> float:
-        """See CommandingApp.shown_time."""
-        return self.travel.at or 0.0
-
-    def go_live(self) -> bool:
-        """See CommandingApp.go_live."""
-        was = self.travel.active
-        self.travel.live()
-        return was
-
-    def past_marks(self) -> tuple[Mark, ...]:
-        """See CommandingApp.past_marks."""
-        return self.travel.marks()
-
-    def in_past(self) -> bool:
-        """See CommandingApp.in_past."""
-        if why := self.travel.refusal():
-            self.notify(why, severity="warning", markup=False)
-        return bool(why)
 
     def action_at(self, text: str) -> None:
         self.travel.go_to(text)

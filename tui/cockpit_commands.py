@@ -30,14 +30,14 @@ from ..runners.wire.client import LinkError, Window, new_id
 from .background import background, keep_running
 from .rows.command_line import CommandError, RunNames, parse
 from .rows.confirm import Confirmation, Target, changed_since, confirmation, env_now, target
-from .rows.frame import Frame, LinkPhase, ViewOptions
-from .rows.plot import Mark
+from .rows.frame import Frame, LinkPhase
 from .rows.profiles import answer_rows
 from .rows.run_status import no_cluster
 from .screens.bars import Flash
 from .screens.modal import ConfirmScreen, NcclScreen, TypedScreen, WideScreen
 from .screens.prompts import CommandPrompt
-from .source import WATCH, Follower, LocalSource
+from .source import WATCH, Follower
+from .travel import FollowingApp, Travel
 from .user_settings import UserSettings
 
 MOST_LINES = 100
@@ -116,20 +116,16 @@ def dumps() -> ModuleType:
     return rows
 
 
-class CommandingApp(LendingApp):
+class CommandingApp(LendingApp, FollowingApp):
     """The app as its screens know it. Asks, sends, and reports what came back; the screen moves only with events."""
 
-    follower: Follower | None
-    source: LocalSource
-    run_id: str
-    """Of the run on the screen."""
+    travel: Travel
+    """Which time is shown."""
     frames: Signal[Frame]
     grown: Signal[None]
     """A log file has grown."""
-    view: ViewOptions
     keys: Mapping[str, str] = {}
     """What the user chose instead of the default keys, as people write them, by action id."""
-    clock: Callable[[], float]
     settings: UserSettings
     """What the user chose for this and for later cockpits."""
     typed_lines: Sequence[str] = ()
@@ -141,10 +137,6 @@ class CommandingApp(LendingApp):
 
     def rerun(self, run: str) -> None:
         """The launch form, filled from a run."""
-        raise NotImplementedError
-
-    def publish(self) -> None:
-        """Hand the state as it is now to every widget that subscribed."""
         raise NotImplementedError
 
     def choose(self, **fields: object) -> None:
@@ -183,37 +175,19 @@ class CommandingApp(LendingApp):
             return
         self._confirm(question)
 
-    def travel_to(self, at: float) -> None:
-        """Show the whole screen as it was at a unix time."""
-        raise NotImplementedError
-
-    def travel_by(self, seconds: float) -> None:
-        """So many seconds later, or earlier."""
-        raise NotImplementedError
-
-    def shown_time(self) -> float:
-        """Unix time of the moment of the past that is shown; 0 where the screen is live."""
-        raise NotImplementedError
-
-    def go_live(self) -> bool:
-        """Back to now; False where that is shown already."""
-        raise NotImplementedError
-
-    def past_marks(self) -> tuple[Mark, ...]:
-        """What happened in the whole run, as far as it was read."""
-        return ()
-
     def in_past(self) -> bool:
         """Whether the screen shows the past, where nothing can be changed; then it says so."""
-        return False
+        if self.travel.active:
+            text = "the screen shows the past: esc goes back to live, and then this key acts"
+            self.notify(text, severity="warning")
+        return self.travel.active
 
     def _now(self) -> float:
         """Unix time by the clock of the run's node."""
         follower = self.follower
         if follower is None:
             return self.clock()
-        frame = Frame(follower.state, follower.status, self.clock(), follower.heard)
-        return frame.node_now(min(follower.state.nodes, default=0))
+        return self.live_frame(follower).node_now(min(follower.state.nodes, default=0))
 
     async def retire(self, launched: str) -> None:
         """Have the runs go that the settings no longer keep, and say what went."""

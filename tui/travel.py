@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 
 from ..runners.errors import RunError
 from ..runners.model import CaughtUp, MetricsWindow, ReadMetrics, Stamped
 from ..runners.state import RunState
 from ..runners.wire.client import Link, LinkError, new_id, paced
-from .background import background, keep_running
-from .cockpit_commands import CommandingApp
+from .background import BackgroundApp, background, keep_running
 from .history import time_of
-from .past import HINT, MomentError, Timeline, moment_of, put_samples, step_of
-from .rows.frame import Frame, LinkPhase, LinkStatus, Moment
+from .past import MomentError, Timeline, moment_of, put_samples, step_of
+from .rows.frame import Frame, LinkPhase, LinkStatus, Moment, ViewOptions
 from .rows.plot import Mark
+from .source import Follower, LocalSource
 
 PLAY_S = 0.5
 """From one picture to the next while time plays."""
@@ -28,10 +28,29 @@ LEAD_S = 5.0
 """Before the moment: a training signal may be that old and more."""
 
 
+class FollowingApp(BackgroundApp):
+    """The app as what follows a run knows it."""
+
+    follower: Follower | None
+    source: LocalSource
+    run_id: str
+    """Of the run on the screen."""
+    view: ViewOptions
+    clock: Callable[[], float]
+
+    def publish(self) -> None:
+        """Hand the state as it is now to every widget that subscribed."""
+        raise NotImplementedError
+
+    def live_frame(self, follower: Follower) -> Frame:
+        """The run as it is now."""
+        return Frame(follower.state, follower.status, self.clock(), follower.heard, self.view)
+
+
 class Travel:
     """The time that is shown. All of its methods are for the thread of the app."""
 
-    def __init__(self, app: CommandingApp) -> None:
+    def __init__(self, app: FollowingApp) -> None:
         self._app = app
         self._timeline = Timeline()
         self._at: float | None = None
@@ -41,7 +60,6 @@ class Travel:
         self._asked: tuple[float, float] | None = None
         self._playing = False
         self._speed = 1.0
-        self._loading = False
 
     # --- where it is
 
@@ -59,12 +77,6 @@ class Travel:
     def playing(self) -> bool:
         """Whether the moment goes on by itself."""
         return self._playing
-
-    def refusal(self) -> str:
-        """Why the run cannot be changed from here, a sentence; "" where it can."""
-        if self._at is None:
-            return ""
-        return "the screen shows the past: esc goes back to live, and then this key acts"
 
     def frame(self, frame: Frame) -> Frame:
         """The frame as it is now, or that of the moment."""
@@ -120,20 +132,20 @@ class Travel:
         if await self._load():
             self._show(at)
 
-    def live(self) -> None:
-        """Back to now."""
+    def live(self) -> bool:
+        """Back to now; False where that is shown already."""
         self.pause()
-        if self._at is not None:
-            self._at, self._window, self._asked = None, None, None
-            self._app.publish()
+        if self._at is None:
+            return False
+        self._at, self._window, self._asked = None, None, None
+        self._app.publish()
+        return True
 
     def _latest(self) -> float:
         follower = self._app.follower
         if follower is None:
             return self._app.clock()
-        return time_of(
-            Frame(follower.state, follower.status, self._app.clock(), follower.heard, self._app.view)
-        )
+        return time_of(self._app.live_frame(follower))
 
     def _show(self, at: float) -> None:
         follower = self._app.follower
@@ -286,6 +298,3 @@ async def _history(link: Link, after: int) -> AsyncGenerator[Stamped]:
         if isinstance(stamped.event, CaughtUp):
             return
         yield stamped
-
-
-__all__ = ["HINT", "Travel"]

@@ -174,7 +174,7 @@ class HistoryPane(Pane):
     def marks(self, frame: Frame) -> tuple[Mark, ...]:
         """What happened, also after the moment that is shown."""
         app = self.app
-        kept = app.past_marks() if frame.moment is not None and isinstance(app, CommandingApp) else ()
+        kept = app.travel.marks() if frame.moment is not None and isinstance(app, CommandingApp) else ()
         return kept or marks_of(frame.state)
 
     def run_asks(self) -> None:
@@ -388,23 +388,23 @@ class CurveStrip(HistoryPane):
         now = moment_at(frame) or latest(frame)
         times = [mark.at for mark in self.marks(frame) if (mark.at - now) * by > 0.5]
         if times:
-            self.app.travel_to(min(times) if by > 0 else max(times))
+            self.app.travel.go(min(times) if by > 0 else max(times))
         else:
             self.app.notify(f"nothing is marked {'after' if by > 0 else 'before'} this time")
 
     def action_sideways(self, by: int) -> None:
         """Move the time instead of the rows: all of a chart is on the screen."""
         if isinstance(self.app, CommandingApp):
-            self.app.travel_by(self.history.dot * (1 if by > 0 else -1))
+            self.app.travel.step(self.history.dot * (1 if by > 0 else -1))
 
     def action_end(self, bottom: bool) -> None:
         """To the oldest time of the window, or live."""
         if not isinstance(self.app, CommandingApp):
             return
         if bottom:
-            self.app.go_live()
+            self.app.travel.live()
         elif self.frame is not None:
-            self.app.travel_to(self.view_of(self.frame, max(1, self.size.width)).span.begin)
+            self.app.travel.go(self.view_of(self.frame, max(1, self.size.width)).span.begin)
 
 
 def _line(metric: ChartMetric, shown: Shown, seconds: int) -> Line:

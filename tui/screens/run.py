@@ -244,9 +244,7 @@ class RunScreen(Screen[None]):
 
     def action_back(self) -> None:
         chosen = self.log_view.selection
-        if self.app.go_live():
-            return
-        if self.went_back():
+        if self.app.travel.live() or self.went_back():
             return
         held = self.log_view.display and not self.log_view.follow
         if chosen.pattern:
@@ -329,14 +327,14 @@ class RunScreen(Screen[None]):
         names = [name for name, _ in WINDOWS]
         at = max(0, min(len(names) - 1, names.index(self.app.view.window) + step))
         if not step:
-            self.app.go_live()
+            self.app.travel.live()
         window = names[at] if step else LIVE_WINDOW
         self.app.change_view(window=window)
         self.app.choose(window="" if window == LIVE_WINDOW else window)
 
     def action_time(self, dots: int) -> None:
         """The whole screen so many dots of the curves earlier or later."""
-        self.app.travel_by(dots * self.history.dot)
+        self.app.travel.step(dots * self.history.dot)
 
     def action_log_scale(self) -> None:
         self._choose(log_scale=not self.app.view.log_scale)
@@ -349,7 +347,7 @@ class RunScreen(Screen[None]):
 
     @on(Events.TimeChosen)
     def _show_time(self, event: Events.TimeChosen) -> None:
-        self.app.travel_to(event.at)
+        self.app.travel.go(event.at)
 
     @on(RankTable.Marked)
     def _mark(self, event: RankTable.Marked) -> None:
@@ -538,7 +536,7 @@ class RunScreen(Screen[None]):
     def action_stacks(self) -> None:
         """Ask the marked ranks, or all, for their stacks, and show equal ones together; of the past those kept then."""
         state = self.app.follower.state if self.app.follower is not None else None
-        then = self.app.shown_time()
+        then = self.app.travel.at or 0.0
         if state is None or (state.phase.ended and not then):
             self.notify(
                 "the run has ended: there are no ranks to ask; [ goes back to when stacks were taken"
