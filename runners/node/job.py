@@ -37,7 +37,7 @@ from ..journal import RunRecord
 from ..local_agent import check_python, start_agent
 from ..logs.log_files import LogError, LogFile, opened, parse_file_id
 from ..model import LogGrew, RunEnded, RunPhase, Stop
-from ..parts import Parts
+from ..parts import Parts, failure
 from ..state import RunState
 from ..wire.client import LinkError, SocketLink, new_id
 
@@ -284,9 +284,7 @@ class NodeJob:
         self._state = RunState()
         self._echo = Echo(entry.path, to_stdout)
         self._stop = asyncio.Event()
-        self._parts = Parts(
-            lambda name, error, follows: say(f"internal error in {name} ({follows}): {error!r}")
-        )
+        self._parts = Parts(lambda name, error, follows: say(failure(name, error, follows, None, "").text))
         self._followed = False
         """Whether an agent answered this job at least once."""
 

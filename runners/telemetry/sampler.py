@@ -21,6 +21,7 @@ import msgspec
 
 from .. import clock
 from ..model import Event, FindingRaised, Gpu, GpuTick
+from ..parts import ONCE, failure
 from .counters import Counter
 from .gpu_words import NO_DRIVER, SHORTEST_S, recovery_words, throttle_words, xid_finding
 from .nvml import (
@@ -319,9 +320,17 @@ def _sample(driver: Driver, writer: LineWriter, interval: float) -> None:
         if not watched:
             watched = True
             xids = Xids(driver, gpus.devices)
-            threading.Thread(target=_write_xids, args=(xids, writer), daemon=True).start()
+            threading.Thread(target=_watch_xids, args=(xids, writer), daemon=True).start()
         writer.write(GpuTick(gpus=sample, took_ms=round(took * 1e3, 3), driver=driver.version))
         time.sleep(max(interval / 10, interval - (clock.monotonic() - now)))
+
+
+def _watch_xids(xids: Xids, writer: LineWriter) -> None:
+    """In a thread of its own, which nobody else watches."""
+    try:
+        _write_xids(xids, writer)
+    except Exception as error:  # noqa: BLE001  # the border of a part: whatever it raises is reported
+        writer.write(FindingRaised(failure("gpu-errors", error, ONCE, None, "please report it")))
 
 
 def _write_xids(xids: Xids, writer: LineWriter) -> None:

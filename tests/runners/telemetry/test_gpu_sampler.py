@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
@@ -15,6 +17,8 @@ from gpu_rig import Rig, needs_compiler, sampler, scenario, tick_of, until
 
 from distui.runners.model import FindingRaised, GpuTick
 from distui.runners.telemetry.gpu_words import NO_DRIVER
+from distui.runners.telemetry.nvml import Xids
+from distui.runners.telemetry.sampler import LineWriter, _watch_xids
 
 pytestmark = needs_compiler
 
@@ -235,3 +239,20 @@ def test_the_time_in_which_the_clocks_were_held_back(tmp_path: Path) -> None:
     assert {gpu.throttled_percent for gpu in free} == {0}
     assert median(gpu.throttled_percent or 0.0 for gpu in over) == 100.0
     assert {gpu.throttled_percent for gpu in unknown} == {None}
+
+
+def test_a_watch_over_gpu_errors_that_fails_is_a_finding() -> None:
+    class Broken(Xids):
+        def __init__(self) -> None:
+            pass
+
+        def wait(self, timeout_ms: int = 1000) -> Iterator[tuple[int | None, int]]:
+            raise LookupError("no such event")
+
+    read, write = os.pipe()
+    _watch_xids(Broken(), LineWriter(write))
+    os.close(write)
+    with open(read, "rb") as lines:
+        event = msgspec.json.decode(lines.read(), type=FindingRaised)
+    assert event.finding.id == "part-failed:gpu-errors"
+    assert event.finding.text.endswith("(it is not tried again): LookupError: no such event")
