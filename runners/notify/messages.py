@@ -17,6 +17,8 @@ from .ways import NoticeWay, WayTarget
 
 MOST_TITLE, MOST_TEXT = 160, 1200
 """Characters."""
+MOST_RANKS, MOST_VARIABLE = 1000, 8000
+"""Ranks, and characters of each variable that a command gets: Linux starts no program with one of 128 KiB."""
 OLDEST_S = 30 * 86400.0
 """An older one is dated by a clock that was set."""
 MOST_ALERT = 220
@@ -152,12 +154,17 @@ def discord(text: Text) -> dict[str, Any]:
 
 
 def variables(text: Text) -> dict[str, str]:
-    """What a command gets in its environment; the same as a JSON object on its standard input."""
+    """What a command gets in its environment, shortened; its standard input has all of it as a JSON object."""
+    ranks = ",".join(map(str, text.ranks[:MOST_RANKS]))
+    if len(text.ranks) > MOST_RANKS:
+        ranks += ",…"
     values = {
         "RULE": text.rule, "SEVERITY": text.severity, "RUN": text.run, "HOST": text.host, "TITLE": text.title,
-        "TEXT": text.body, "ATTACH": text.attach, "RANKS": ",".join(map(str, text.ranks)),
+        "TEXT": text.body, "ATTACH": text.attach, "RANKS": ranks,
     }  # fmt: skip
-    return {f"DISTUI_NOTIFY_{name}": value.replace("\0", "") for name, value in values.items()}
+    return {
+        f"DISTUI_NOTIFY_{name}": value.replace("\0", "")[:MOST_VARIABLE] for name, value in values.items()
+    }
 
 
 def desktop_words(text: Text) -> list[str]:

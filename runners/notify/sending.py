@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -36,6 +37,8 @@ DESKTOP = ("DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIM
 """Variables of the launch by which notify-send finds the desktop."""
 _LATER = (408, 425, 429)
 """Statuses below 500 after which a further try may succeed."""
+_PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY)
+"""Why no program could be started, and one may be a moment later."""
 
 
 class SendOutcome(Struct, frozen=True):
@@ -107,7 +110,10 @@ def _bus(lookup: Lookup) -> dict[str, str]:
 async def _answer(document: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any]:
     """What the process of its own reports of a request."""
     words = [sys.executable, "-P", "-m", f"{__package__}.post"]
-    code, out = await _ended(words, env, json.dumps(document), WHOLE_S, asyncio.subprocess.PIPE)
+    try:
+        code, out = await _ended(words, env, json.dumps(document), WHOLE_S, asyncio.subprocess.PIPE)
+    except OSError as error:
+        return {"error": f"the process that sends it cannot be started: {error.strerror}"}
     if code is None:
         return {"error": f"it does not answer within {WHOLE_S:.0f} s"}
     with contextlib.suppress(ValueError):
@@ -137,14 +143,15 @@ def _judged(answer: Mapping[str, Any], host: str) -> SendOutcome:
 async def _run(words: list[str], env: Mapping[str, str], given: str, what: str) -> SendOutcome:
     if shutil.which(words[0], path=env.get("PATH")) is None:
         return SendOutcome(False, f"{what} is not there: install it, or take the way out of the settings")
-    code, _ = await _ended(words, env, given, COMMAND_S)
+    try:
+        code, _ = await _ended(words, env, given, COMMAND_S)
+    except OSError as error:
+        return SendOutcome(False, f"{what} cannot be started: {error.strerror}", error.errno in _PASSING)
     if code is None:
         return SendOutcome(False, f"{what} took longer than {COMMAND_S:.0f} s", again=True)
-    return (
-        SendOutcome(True)
-        if code == 0
-        else SendOutcome(False, f"{what} ended with exit code {code}", again=True)
-    )
+    if code:
+        return SendOutcome(False, f"{what} ended with exit code {code}", again=True)
+    return SendOutcome(True)
 
 
 async def _ended(
@@ -156,15 +163,12 @@ async def _ended(
 ) -> tuple[int | None, bytes]:
     """Run a program with a text on its standard input: its exit code and output; None for one that took too long.
 
-    Such a one is ended, with its process group.
+    Such a one is ended, with its process group. Raises OSError if the program cannot be started.
     """
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *words, env=env, stdin=asyncio.subprocess.PIPE, stdout=output,
-            stderr=asyncio.subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
-    except (OSError, ValueError):
-        return 127, b""
+    process = await asyncio.create_subprocess_exec(
+        *words, env=env, stdin=asyncio.subprocess.PIPE, stdout=output,
+        stderr=asyncio.subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
     try:
         async with asyncio.timeout(seconds):
             out, _ = await process.communicate(given.encode("utf-8", "replace"))

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from each import for_each
+from msgspec import structs
 from virtual_time import VirtualLoop
 from web_sink import Sink, sink
 
@@ -17,7 +21,7 @@ from distui.runners import clock
 from distui.runners.notify import delivery as delivering
 from distui.runners.notify import post, sending
 from distui.runners.notify.delivery import MOST, Delivery, records
-from distui.runners.notify.messages import Text, text_of
+from distui.runners.notify.messages import Text, text_of, variables
 from distui.runners.notify.notice_rules import LATE_S, Notice
 from distui.runners.notify.rule_words import ChosenWay, every_rule, rules_of
 from distui.runners.notify.sending import SendOutcome, send
@@ -154,6 +158,46 @@ async def test_a_command_gets_the_text_and_no_shell_and_may_fail_hang_or_be_miss
     monkeypatch.setattr(sending, "COMMAND_S", 0.5)
     late = await once(program(tmp_path, "import time\ntime.sleep(100)"), tmp_path)
     assert "took longer" in late.why
+
+
+MANY = Notice("hang", "hang:1#1", "ranks 0-29999 hang", 0.0, ranks=tuple(range(30_000)))
+
+
+@pytest.mark.real
+async def test_a_command_gets_a_notice_about_30000_ranks(tmp_path: Path) -> None:
+    code = (
+        "import json, os, sys\n"
+        "assert json.load(sys.stdin)['ranks'] == list(range(30000))\n"
+        "assert os.environ['DISTUI_NOTIFY_RANKS'].endswith(',998,999,…')"
+    )
+    many = text_of(MANY, "night", "gpu1")
+    assert await send(program(tmp_path, code), many, nothing, tmp_path) == SendOutcome(True)
+
+
+def test_no_variable_of_a_command_is_too_long_for_linux() -> None:
+    long = structs.replace(text_of(MANY, "night", "ü" * 200_000), lines=("𝄞" * 200_000,))
+    sizes = {name: len(os.fsencode(value)) for name, value in variables(long).items()}
+    assert max(sizes.values()) < 65536
+    assert variables(text())["DISTUI_NOTIFY_RANKS"] == ""
+
+
+@for_each(
+    ("number", "again"),
+    [(errno.E2BIG, False), (errno.ENOEXEC, False), (errno.EAGAIN, True), (errno.ENOMEM, True)],
+)
+async def test_a_program_that_cannot_be_started_is_tried_again_if_that_can_help(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, again: bool
+) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
+    command = NoticeWay("cmd", "command", every_rule(), command=("true",))
+    why = f"cannot be started: {os.strerror(number)}"
+    assert await once(command, tmp_path) == SendOutcome(False, f"its command true {why}", again)
+    way = NoticeWay("team", "webhook", every_rule(), url="http://127.0.0.1:1/x")
+    sender = f"127.0.0.1: the process that sends it {why}"
+    assert await once(way, tmp_path) == SendOutcome(False, sender, again=True)
 
 
 async def test_the_desktop_is_asked_with_notify_send(
