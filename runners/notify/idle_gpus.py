@@ -68,18 +68,12 @@ def _used(state: RunState, now: float) -> Iterator[tuple[tuple[int, int], float 
 
 
 def _text(state: RunState, ticks: float, idle: dict[tuple[int, int], float], ranks: tuple[int, ...]) -> str:
-    text = f"those of {spans_text('rank', ranks)}"
-    cost = cost_of(state, idle, ticks)
-    if cost is not None:
-        assert state.cluster is not None
-        text += f"; that has cost about ${cost:,.2f} (${state.cluster.price_per_hour:,.2f} an hour for all nodes)"
-    return text
-
-
-def cost_of(state: RunState, idle: dict[tuple[int, int], float], ticks: float) -> float | None:
-    """US dollars of these GPUs since each became idle, as their share of all nodes; None where no price is known."""
-    price = None if state.cluster is None or state.cluster.down else state.cluster.price_per_hour
+    """Whose GPUs they are, and what they have cost since each became idle, as their share of all nodes."""
+    text, cluster = f"those of {spans_text('rank', ranks)}", state.cluster
     there = sum(len(node.gpus) for node in state.nodes.values())
-    if price is None or not there:
-        return None
-    return price * sum(ticks - since for since in idle.values()) / 3600 / there
+    if cluster is None or cluster.down or cluster.price_per_hour is None or not there:
+        return text
+    cost = cluster.price_per_hour * sum(ticks - since for since in idle.values()) / 3600 / there
+    return (
+        f"{text}; that has cost about ${cost:,.2f} (${cluster.price_per_hour:,.2f} an hour for all nodes)"
+    )

@@ -74,9 +74,7 @@ def text_of(
     if LATE_S < now - notice.at < OLDEST_S:
         lines.append(f"This was {duration_text(now - notice.at)} ago")
     if left_out:
-        counts = ", ".join(
-            f"{plural(count, 'notice')} of {rule}" for rule, count in sorted(left_out.items())
-        )
+        counts = ", ".join(f"{plural(left_out[rule], 'notice')} of {rule}" for rule in sorted(left_out))
         lines.append(f"Left out by the rate limit: {counts}")
     return Text(
         notice.rule, notice.severity, run, host, cut(f"{run}: {notice.what}", MOST_TITLE),
@@ -118,9 +116,7 @@ def posting(way: NoticeWay, where: WayTarget, text: Text) -> Posting:
     if way.kind == "ntfy":
         headers |= {
             "Content-Type": "text/plain; charset=utf-8",
-            "Title": text.title
-            if text.title.isascii()
-            else Header(text.title, "utf-8", maxlinelen=10_000).encode(),
+            "Title": Header(text.title, maxlinelen=10_000).encode(),
             "Priority": _PRIORITIES[text.severity],
             "Tags": _TAGS[text.severity],
         }

@@ -6,7 +6,7 @@ before the next one about it: what comes and goes calls nobody twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
@@ -54,7 +54,6 @@ GAPS = 2
 MOST_GAPS = 10
 SLACK_S = 300.0
 """That a checkpoint may be late in any case."""
-_SELDOM = ("checkpoint-overdue", "gpus-idle")
 
 
 @dataclass(slots=True)
@@ -100,10 +99,9 @@ class Rules:
 
     def prime(self, state: RunState, now: float, ticks: float) -> None:
         """What is the case already is no news. See `judge`."""
-        for notice in (*self._happened(state, now), *self._holding(state, now, ticks)):
-            self._keys.add(notice.key)
-            if notice.rule in HOLD_S or notice.rule in CALM_S or notice.rule in _SELDOM:
-                self._conditions[notice.key] = _Condition(ticks, number=1, open=True)
+        self._keys |= {notice.key for notice in self._happened(state, now)}
+        for notice in self._holding(state, now, ticks):
+            self._conditions[notice.key] = _Condition(ticks, number=1, open=True)
 
     def judge(self, state: RunState, now: float, ticks: float) -> list[Notice]:
         """The notices of now. `now`: unix time, by the clock of `state`; `ticks`: monotonic seconds."""
@@ -216,11 +214,9 @@ def _failed_and_goes_on(state: RunState, attempt: Attempt) -> bool:
 
 def _restarted(state: RunState, attempt: Attempt, now: float) -> Notice:
     cause = attempt.first_cause
-    count = (
-        f"failure {state.failures} of {state.plan.restart_limit} allowed"
-        if state.plan and state.failures
-        else ""
-    )
+    count = ""
+    if state.plan and state.failures:
+        count = f"failure {state.failures} of {state.plan.restart_limit} allowed"
     saved = state.checkpoint
     since = f"the newest checkpoint is {saved.path}" if saved is not None else ""
     return Notice(
@@ -232,12 +228,13 @@ def _restarted(state: RunState, attempt: Attempt, now: float) -> Notice:
 
 def _gave_up(state: RunState, now: float) -> Notice:
     cause = state.attempts[-1].first_cause if state.attempts else None
-    what = "it is lost" if state.phase is RunPhase.LOST else "it failed, and nothing restarts it"
+    is_lost = state.phase is RunPhase.LOST
+    what = "it is lost" if is_lost else "it failed, and nothing restarts it"
     text = state.end_text
     if cause is not None and _cause_text(cause) not in text:
         text = text if cause.text and cause.text in text else _sentences(_cause_text(cause), text)
     return Notice(
-        "gave-up", f"gave-up:{state.attempt}", what, state.ended or now, text,
+        "gave-up", f"{'lost' if is_lost else 'gave-up'}:{state.attempt}", what, state.end() or now, text,
         cause.remedy if cause is not None and cause.remedy else "`distui diagnose` has what the logs say",
         "error", _ranks_of(cause), None if cause is None else cause.node,
     )  # fmt: skip
@@ -273,39 +270,27 @@ def _sentences(*texts: str) -> str:
 # --- findings ---
 
 
-def _is_hang(finding: Finding) -> bool:
-    return finding.id.startswith(("hang-", "start-")) and finding.alarm
+_OF_FINDINGS = {
+    "straggler": "straggler", "loss-not-finite": "loss-nan", "spot-notice": "spot-notice", "file-limit": "disk",
+    "disk-low": "disk", "disk-full": "disk", "disk-checkpoints-low": "disk", "disk-checkpoints-full": "disk",
+}  # fmt: skip
+"""Finding → the rule that it falls under; also those that begin with hang- or start-."""
 
 
-def _is_disk(finding: Finding) -> bool:
-    return finding.id in (
-        "disk-low",
-        "disk-full",
-        "disk-checkpoints-low",
-        "disk-checkpoints-full",
-        "file-limit",
-    )
-
-
-_OF_FINDINGS: tuple[tuple[str, Callable[[Finding], bool]], ...] = (
-    ("hang", _is_hang),
-    ("straggler", lambda finding: finding.id == "straggler"),
-    ("loss-nan", lambda finding: finding.id == "loss-not-finite"),
-    ("disk", _is_disk),
-    ("spot-notice", lambda finding: finding.id == "spot-notice"),
-)
+def _rule_of(finding: Finding) -> str | None:
+    if finding.id.startswith(("hang-", "start-")):
+        return "hang" if finding.alarm else None
+    return _OF_FINDINGS.get(finding.id)
 
 
 def _of_findings(state: RunState, now: float) -> Iterator[Notice]:
     """A notice for the worst finding of each rule; of disks for each node, and of stragglers for each rank."""
-    for rule, fits in _OF_FINDINGS:
-        by_key: dict[str, list[Finding]] = {}
-        for finding in state.findings.values():
-            if fits(finding):
-                by_key.setdefault(_key(rule, finding, state), []).append(finding)
-        for key, findings in by_key.items():
-            worst = worst_first(findings)[0]
-            yield _of_finding(rule, key, worst, state, now)
+    by_key: dict[tuple[str, str], list[Finding]] = {}
+    for finding in state.findings.values():
+        if (rule := _rule_of(finding)) is not None:
+            by_key.setdefault((rule, _key(rule, finding, state)), []).append(finding)
+    for (rule, key), findings in by_key.items():
+        yield _of_finding(rule, key, worst_first(findings)[0], state, now)
 
 
 def _key(rule: str, finding: Finding, state: RunState) -> str:
@@ -321,19 +306,20 @@ def _of_finding(rule: str, key: str, finding: Finding, state: RunState, now: flo
     ranks = finding.ranks or (() if finding.rank is None else (finding.rank,))
     who = spans_text("rank", ranks) if ranks else ""
     host = state.nodes[finding.node].host if finding.node in state.nodes else ""
-    what = {
-        "hang": "it does not start"
-        if finding.id.startswith("start-")
-        else f"{who or 'it'} hang{'' if len(ranks) > 1 else 's'}",
-        "straggler": f"{who or 'a rank'} holds the others up",
-        "loss-nan": "the loss is no number any more",
-        "disk": ("the disk of the checkpoints is " if "checkpoints" in finding.id else "the disk is ")
-        + ("full" if finding.id.endswith("-full") else "nearly full"),
-        "spot-notice": "a node is taken back",
-    }[rule] + (f" on {host}" if host and rule in ("disk", "spot-notice") and not finding.where else "")
-    return Notice(
-        rule, key, what, now, finding.text, finding.remedy, finding.severity, ranks, finding.node
-    )  # fmt: skip
+    where = f" on {host}" if host and not finding.where else ""
+    if rule == "hang":
+        what = f"{who or 'it'} hang{'' if len(ranks) > 1 else 's'}"
+        if finding.id.startswith("start-"):
+            what = "it does not start"
+    elif rule == "disk":
+        disk = "the disk of the checkpoints" if "checkpoints" in finding.id else "the disk"
+        what = f"{disk} is {'full' if finding.id.endswith('-full') else 'nearly full'}{where}"
+    else:
+        what = {
+            "straggler": f"{who or 'a rank'} holds the others up", "spot-notice": f"a node is taken back{where}",
+            "loss-nan": "the loss is no number any more",
+        }[rule]  # fmt: skip
+    return Notice(rule, key, what, now, finding.text, finding.remedy, finding.severity, ranks, finding.node)
 
 
 # --- checkpoints ---
@@ -348,10 +334,13 @@ def _overdue(state: RunState, now: float, minutes: float | None) -> Iterator[Not
     saved = state.checkpoint
     usual = usual_gap(state)
     since = max(attempt.began, saved.at if saved is not None else 0.0)
-    limit = (
-        60 * minutes if minutes is not None else None if usual is None else max(2 * usual, usual + SLACK_S)
-    )
-    if limit is None or now - since < limit:
+    if minutes is not None:
+        limit = 60 * minutes
+    elif usual is not None:
+        limit = max(2 * usual, usual + SLACK_S)
+    else:
+        return
+    if now - since < limit:
         return
     usually = f"usually there is one every {duration_exact(usual)}" if usual is not None else ""
     last = "no checkpoint was seen in this run"

@@ -6,12 +6,13 @@ A plan has the names of ways and rules alone. Addresses and tokens are read when
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from ...presets.finding import nearest_or_all
 from ...presets.sanitize import quoted
@@ -26,6 +27,7 @@ from ..settings_file import (
     others_read,
     secret_of,
     settings_path,
+    strangers,
 )
 from .rule_words import NAME, OFF, ChosenWay, Minutes, every_rule, rules_of, split_word
 
@@ -38,6 +40,7 @@ SEQUENCES = ("auto", "osc9", "osc777", "bell")
 """What a terminal can be sent."""
 MOST_WAYS = 16
 _TEXTS = ("url", "url_file", "url_env", "token_file", "token_env", "sequence")
+_KEYS = (*_TEXTS, "type", "command", "rules")
 
 WayError = SecretError
 """A way cannot be used now; the text is the end of a sentence about it, without anything secret."""
@@ -68,9 +71,14 @@ class Configured(Struct, frozen=True):
     ways: Mapping[str, NoticeWay]
     send: tuple[str, ...] = ()
     """Words as of `--notify`, for launches without it."""
-    rules: Minutes = field(default_factory=every_rule)
     problems: tuple[str, ...] = ()
     """A sentence for each thing that cannot be used."""
+
+    def why_not(self, name: str) -> str:
+        """Why there is no such way, if a mistake in the settings is the reason."""
+        about = re.compile(rf"notify\.ways\.{re.escape(name)}[.: ]")
+        others = () if len(self.ways) > len(OWN) else self.problems
+        return next((each for each in self.problems if about.search(each)), next(iter(others), ""))
 
 
 def load(environ: Mapping[str, str] = os.environ) -> Configured:
@@ -86,24 +94,21 @@ def of_table(table: Any, path: Path) -> Configured:
     """The same of `[notify]`. A way with a mistake is left out, and named."""
     if not isinstance(table, Mapping):
         return Configured(path, _own_ways(every_rule()), problems=(no_section(path, "notify"),))
-    problems = [
-        f"{path}: there is no setting {quoted(f'notify.{name}')}; there are notify.send, notify.rules, notify.ways"
-        for name in table
-        if name not in ("send", "rules", "ways")
-    ]
-    rules: Minutes = every_rule()
+    there = "there are notify.send, notify.rules, notify.ways"
+    problems = strangers(path, "notify", table, ("send", "rules", "ways"), there)
+    rules = every_rule()
     try:
-        rules = _rules(table, "notify.rules", every_rule())
+        rules = _rules(table, "notify.rules", rules)
     except RunError as error:
         problems.append(f"{path}: {error}")
     send = table.get("send", [])
     if not _is_texts(send):
         problems.append(f'{path}: notify.send has to be a list of ways, as in ["team", "terminal"]')
         send = []
-    ways = dict(_own_ways(rules))
+    ways = _own_ways(rules)
     sections = table.get("ways", {})
-    if not isinstance(sections, Mapping) or not all(
-        isinstance(each, Mapping) for each in sections.values()
+    if not isinstance(sections, Mapping) or any(
+        not isinstance(each, Mapping) for each in sections.values()
     ):
         problems.append(f"{path}: notify.ways has to hold a section for each way, as [notify.ways.team]")
         sections = {}
@@ -112,22 +117,19 @@ def of_table(table: Any, path: Path) -> Configured:
             ways[name] = _way(name, section, rules)
         except RunError as error:
             problems.append(f"{path}: {error}")
-    return Configured(path, ways, tuple(send), rules, tuple(problems))
+    return Configured(path, ways, tuple(send), tuple(problems))
 
 
 def problems_of(table: Any, path: Path) -> tuple[str, ...]:
-    """What is wrong in `[notify]`, a sentence each, with the names in `send` that no launch could send on."""
+    """What is wrong in `[notify]`, a sentence each, with the words in `send` that no launch could take."""
     configured = of_table(table, path)
-    named = table.get("ways", {}) if isinstance(table, Mapping) else {}
-    names = [word.partition(":")[0] for word in configured.send]
-    unknown = [name for name in names if name not in configured.ways and name not in (OFF, *named)]
-    return (
-        *configured.problems,
-        *(
-            f"{path}: notify.send: there is no way {quoted(name)}{nearest_or_all(name, configured.ways)}"
-            for name in unknown
-        ),
-    )
+    problems = dict.fromkeys(configured.problems)
+    for word in configured.send:
+        try:
+            resolved((), structs.replace(configured, send=(word,)))
+        except RunError as error:
+            problems[str(error)] = None
+    return tuple(problems)
 
 
 def _own_ways(rules: Minutes) -> dict[str, NoticeWay]:
@@ -148,62 +150,55 @@ def _rules(section: Mapping[str, Any], where: str, basis: Minutes) -> Minutes:
 
 
 def _way(name: str, section: Mapping[str, Any], rules: Minutes) -> NoticeWay:
-    """Raises RunError; no text quotes a value, which may be a secret."""
+    """Raises RunError."""
+    kind = section.get("type", name if name in OWN else None)
+    mistake = next(_mistakes(name, kind, section), None)
+    if mistake is not None:
+        raise RunError(mistake)
+    command = tuple(section["command"]) if kind == "command" else ()
+    texts = {key: section[key] for key in _TEXTS if key in section}
+    return NoticeWay(
+        name, kind, _rules(section, f"notify.ways.{name}.rules", rules), command=command, **texts
+    )
+
+
+def _mistakes(name: str, kind: Any, section: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with a way; only the first is to be read. No text quotes a value, which may be a secret."""
     where = f"notify.ways.{name}"
     if not NAME.fullmatch(name) or name == OFF:
-        raise RunError(
-            f"notify.ways: {quoted(name)} is no name of a way: use up to 32 letters, digits, _ and -"
-        )
+        yield f"notify.ways: {quoted(name)} is no name of a way: use up to 32 letters, digits, _ and -"
     for key in section:
-        if key not in (*_TEXTS, "type", "command", "rules"):
-            raise RunError(
-                f"{where}: there is no setting {quoted(key)}{nearest_or_all(key, (*_TEXTS, 'type', 'command', 'rules'))}"
-            )
-    kind = section.get("type", name if name in OWN else None)
+        if key not in _KEYS:
+            yield f"{where}: there is no setting {quoted(key)}{nearest_or_all(key, _KEYS)}"
     if kind not in KINDS:
-        raise RunError(f"{where}.type has to be one of {', '.join(KINDS)}")
+        yield f"{where}.type has to be one of {', '.join(KINDS)}"
     if kind == "terminal" and name != kind:
-        raise RunError(
-            f"{where}: the way of type terminal is called terminal: write [notify.ways.terminal]"
-        )
-    if wrong := [key for key in _TEXTS if not isinstance(section.get(key, ""), str)]:
-        raise RunError(f"{where}.{wrong[0]} has to be a text")
-    way = NoticeWay(
-        name, kind, _rules(section, f"{where}.rules", rules),
-        command=_command(section, where) if kind == "command" else (),
-        **{key: section.get(key, "auto" if key == "sequence" else "") for key in _TEXTS},
-    )  # fmt: skip
-    _check(way, where)
-    return way
-
-
-def _command(section: Mapping[str, Any], where: str) -> tuple[str, ...]:
-    words = section.get("command")
-    if not _is_texts(words) or not words or not words[0] or any("\0" in word for word in words):
-        raise RunError(
-            f'{where}.command has to be a list of words, the program first, as in ["mail-me", "-q"]'
-        )
-    return tuple(words)
-
-
-def _check(way: NoticeWay, where: str) -> None:
-    """Raises RunError."""
-    sources = [key for key in ("url", "url_file", "url_env") if getattr(way, key)]
-    if way.kind in POSTED and len(sources) != 1:
-        raise RunError(f"{where} needs its address in one of url_file, url_env and url")
-    if way.kind not in POSTED and (sources or way.token_file or way.token_env):
-        raise RunError(f"{where}: a way of type {way.kind} has no address and no token: leave them out")
-    if way.token_file and way.token_env:
-        raise RunError(f"{where}: token_file and token_env exclude each other: write one")
+        yield f"{where}: the way of type terminal is called terminal: write [notify.ways.terminal]"
+    for key in _TEXTS:
+        if not isinstance(section.get(key, ""), str):
+            yield f"{where}.{key} has to be a text"
+    if kind == "command" and not _is_command(section.get("command")):
+        yield f'{where}.command has to be a list of words, the program first, as in ["mail-me", "-q"]'
+    sources = [key for key in ("url", "url_file", "url_env") if section.get(key)]
+    tokens = [key for key in ("token_file", "token_env") if section.get(key)]
+    if kind in POSTED and len(sources) != 1:
+        yield f"{where} needs its address in one of url_file, url_env and url"
+    if kind not in POSTED and sources + tokens:
+        yield f"{where}: a way of type {kind} has no address and no token: leave them out"
+    if len(tokens) > 1:
+        yield f"{where}: token_file and token_env exclude each other: write one"
     for key in ("url_env", "token_env"):
-        name = getattr(way, key)
-        if name and not is_secret(name):
-            raise RunError(
-                f"{where}.{key}: {quoted(name)} does not read as the name of a secret, and would be written into run "
-                "directories: call it TEAM_WEBHOOK or NTFY_TOKEN, say"
+        if section.get(key) and not is_secret(section[key]):
+            yield (
+                f"{where}.{key}: {quoted(section[key])} does not read as the name of a secret, and would be written "
+                "into run directories: call it TEAM_WEBHOOK or NTFY_TOKEN, say"
             )
-    if way.sequence not in SEQUENCES:
-        raise RunError(f"{where}.sequence has to be one of {', '.join(SEQUENCES)}")
+    if section.get("sequence", "auto") not in SEQUENCES:
+        yield f"{where}.sequence has to be one of {', '.join(SEQUENCES)}"
+
+
+def _is_command(value: Any) -> bool:
+    return _is_texts(value) and bool(value and value[0]) and not any("\0" in word for word in value)
 
 
 # --- the words of a launch ---
@@ -230,17 +225,9 @@ def way_of(name: str, configured: Configured, where: str) -> NoticeWay:
     """The way of that name. Raises RunError."""
     if name in configured.ways:
         return configured.ways[name]
-    prefix = f"notify.ways.{name}"
-    wrong = next(
-        (
-            each
-            for each in configured.problems
-            if f"{prefix}." in each or f"{prefix} " in each or f"{prefix}:" in each
-        ),
-        "",
-    )
-    if wrong or (configured.problems and len(configured.ways) == len(OWN)):
-        raise RunError(wrong or configured.problems[0])
+    why = configured.why_not(name)
+    if why:
+        raise RunError(why)
     hint = nearest_or_all(name, configured.ways)
     raise RunError(
         f"{where}: there is no way {quoted(name)}{hint}; [notify.ways.{name}] in {configured.path} would make it"
@@ -248,6 +235,12 @@ def way_of(name: str, configured: Configured, where: str) -> NoticeWay:
 
 
 # --- secrets ---
+
+
+def secret_names() -> frozenset[str]:
+    """The variables that hold addresses and tokens of the configured ways."""
+    configured = load().ways.values()
+    return frozenset(name for way in configured for name in (way.url_env, way.token_env) if name)
 
 
 class WayTarget(Struct, frozen=True):

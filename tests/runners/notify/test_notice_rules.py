@@ -274,6 +274,7 @@ def test_another_process_says_nothing_twice(run: Played) -> None:
 def test_a_viewer_that_comes_late_is_told_what_happens_from_then_on(run: Played) -> None:
     run.steps(1)
     run.play(FindingRaised(HANG))
+    run.play(FindingRaised(Finding("spot-notice", "warning", "AWS takes it back at 12:00", node=0)))
     run.rules.prime(run.state, run.now, run.ticks)
     assert run.lasting(600) == []
     run.play(RunEnded(RunPhase.FAILED, 1, "gave up"))

@@ -112,6 +112,15 @@ def test_a_broken_table_costs_a_sentence(tmp_path: Path, text: str) -> None:
     assert resolved((), settings) == ()
 
 
+def test_what_no_launch_could_take_in_send_is_named_once() -> None:
+    team = {"type": "slack", "url_env": "TEAM_WEBHOOK"}
+    table = {"send": ["team:hangs", "tem", "off", "phone"], "ways": {"team": team, "phone": {"type": "x"}}}
+    problems = ways.problems_of(table, Path("/s.toml"))
+    assert [
+        part in each for part, each in zip(("phone.type", "hang?", "team?"), problems, strict=True)
+    ] == [True] * 3
+
+
 def test_settings_that_others_can_write_do_not_count(tmp_path: Path) -> None:
     settings = configured(tmp_path, f'[notify.ways.team]\ntype = "slack"\nurl = "{SECRET}"\n', 0o666)
     assert "team" not in settings.ways
