@@ -19,7 +19,7 @@ from distui.runners.logs.follow import ask_window
 from distui.runners.logs.line_times import LineTimes
 from distui.runners.logs.log_files import LogFile, file_id, parse_file_id
 from distui.runners.model import Stamped
-from distui.runners.wire.client import LinkError, Window
+from distui.runners.wire.client import Window
 from distui.tui import log_tail
 from distui.tui.cli import main
 from distui.tui.log_tail import LogTail
@@ -264,8 +264,9 @@ def test_a_managed_job_whose_hub_has_gone_is_no_job_that_has_ended(
 ) -> None:
     class Broken(play.ScriptedLink):
         async def events(self, after: int = 0) -> AsyncIterator[Stamped]:
-            raise LinkError("the agent closed the connection")
-            yield
+            self.break_with("the agent closed the connection")
+            async for stamped in super().events(after):
+                yield stamped
 
     async def opened(entry: run_directories.Entry, *_: object) -> Broken:
         return Broken(entry.path, ())
