@@ -21,7 +21,7 @@ OPENERS = frozenset(
         "attempt", "autostop", "both", "call", "cancels", "cannot", "change", "channel", "check", "cluster", "compare",
         "copied", "done", "dump", "either", "elastic", "end", "ended", "equal", "every", "expected", "file", "files",
         "find", "findings", "finished", "for", "frames", "from", "gave", "give", "gives", "goes", "group", "has",
-        "holds", "host", "hosts", "how", "however", "if", "in", "interrupted", "invalid", "is", "it", "its", "kernel",
+        "holds", "host", "hosts", "how", "however", "if", "in", "internal", "interrupted", "invalid", "is", "it", "its", "kernel",
         "launcher", "leaves", "line", "lines", "list", "live", "local", "managed", "microbatches", "more", "name",
         "neither", "nested", "no", "nobody", "node", "nodes", "none", "not", "nothing", "of", "on", "one", "only",
         "open", "others", "out", "port", "preset", "presets", "print", "process", "rank", "ranks", "read", "reading",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,18 +13,7 @@ import pytest
 from test_rooms import BANNED_PHRASES, name, parsed, sources
 
 from distui.presets.sanitize import OPENERS
-
-HELPS = ("help", "description", "epilog", "title")
-"""Keywords of argparse and of our table of options whose value a user reads."""
-PARSERS = (
-    "add_argument",
-    "add_parser",
-    "add_argument_group",
-    "add_subparsers",
-    "Parser",
-    "LaunchOption",
-    "_verb",
-)
+from distui.tui.cli import parser
 
 
 @dataclass(frozen=True)
@@ -62,25 +53,30 @@ def named(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
-def texts(module: ast.Module, where: str) -> tuple[list[Message], list[Message]]:
-    """The first texts of all errors that a module makes, and its helps."""
-    errors, helps = [], []
+def errors_of(module: ast.Module, where: str) -> Iterator[Message]:
+    """The first texts of all errors that a module makes."""
     for node in ast.walk(module):
-        if not isinstance(node, ast.Call):
-            continue
-        at = f"{where}:{node.lineno}"
-        if re.search(r"Error$|^Unreadable$|^_?refused$", named(node.func)):
-            errors += [
-                Message(at, text) for arg in node.args for side in branches(arg) if (text := written(side))
-            ]
-        helps += [
-            Message(at, text)
-            for word in node.keywords
-            if named(node.func) in PARSERS and word.arg in HELPS
-            for side in branches(word.value)
-            if (text := written(side))
-        ]
-    return errors, helps
+        if isinstance(node, ast.Call) and re.search(r"Error$|^Unreadable$|^_?refused$", named(node.func)):
+            for side in itertools.chain.from_iterable(map(branches, node.args)):
+                if text := written(side):
+                    yield Message(f"{where}:{node.lineno}", text)
+
+
+def helps_of(parser: argparse.ArgumentParser, verb: str = "") -> Iterator[Message]:
+    """The helps of a parser's options, groups and verbs, as `--help` prints them."""
+    described = [parser.description, parser.epilog]
+    for group in parser._action_groups:
+        described += [group.description]
+    for action in parser._actions:
+        if action.help not in (None, argparse.SUPPRESS):
+            described.append(action.help)
+        if isinstance(action, argparse._SubParsersAction):
+            described += [choice.help for choice in action._choices_actions]
+            for name, below in action.choices.items():
+                yield from helps_of(below, f"{verb} {name}".strip())
+    for text in described:
+        if text:
+            yield Message(verb, text)
 
 
 @dataclass(frozen=True)
@@ -93,25 +89,18 @@ class Texts:
 
 @pytest.fixture(scope="module", name="product")
 def _product() -> Texts:
-    product = Texts([], [])
-    for path in sources():
-        if "examples" not in path.parts:  # the users' own
-            errors, helps = texts(parsed(path), name(path))
-            product.errors.extend(errors)
-            product.helps.extend(helps)
-    assert len(product.errors) > 300
-    assert len(product.helps) > 100
-    return product
+    own = [path for path in sources() if "examples" not in path.parts]  # those are the users'
+    errors = [error for path in own for error in errors_of(parsed(path), name(path))]
+    helps = list(helps_of(parser()))
+    assert len(errors) > 300
+    assert len(helps) > 200
+    return Texts(errors, helps)
 
 
 def test_a_text_is_read_however_it_is_put_together() -> None:
-    module = ast.parse(
-        'raise RunError("a" f"b{c}")\nraise x.PlanError("a." if b else "c: %s" % d)\n'
-        'x.add_argument("--x", help="e " + f + "{}".format(g))'
-    )
-    errors, helps = texts(module, "m")
+    module = ast.parse('raise RunError("a" f"b{c}")\nraise x.PlanError("a." if b else "c: %s" % d)')
+    errors = list(errors_of(module, "m"))
     assert errors == [Message("m:1", "ab{}"), Message("m:2", "a."), Message("m:2", "c: %s")]
-    assert helps == [Message("m:3", "e {}{}")]
 
 
 def ends_in_a_period(text: str) -> bool:
