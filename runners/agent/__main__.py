@@ -17,7 +17,6 @@ from ..host_processes import StartMode
 from ..journal import summarise
 from ..logs.follow import ask_window
 from ..model import RunCreated
-from ..notify import courier
 from ..notify.notifier import RunNotices
 from ..run_directories import Entry
 from ..telemetry.gpus import GpuSource
@@ -185,9 +184,7 @@ class Agent:
         if resumed and self.judging is not None:
             self.judging.resume()
         if self.notifier is not None:
-            self.notifier.begin()
-            if self._mode is StartMode.START:
-                run.parts.once("notify-others", courier.start_for_others(self.launched.value))
+            self.notifier.begin(self._mode)
         watchers = self._watchers()
         for name, watch in watchers.items():
             run.parts.start(name, watch)

@@ -31,7 +31,6 @@ from ..model import (
     Stage,
     Stop,
 )
-from ..notify import courier
 from ..notify.notifier import RunNotices
 from ..parts import first_of, in_background
 from ..run_directories import Entry
@@ -117,9 +116,7 @@ class Hub:
             run.emit(CommandDone(asked, False, OUTCOME_UNKNOWN))  # the journals of the nodes have more
         for node, grown in self.logs.kept_sizes().items():
             run.emit(grown, node=node)
-        self._notifier.begin()
-        if self._mode is StartMode.START:
-            run.parts.once("notify-others", courier.start_for_others(os.environ.get))
+        self._notifier.begin(self._mode)
         run.parts.start("own-logs", self._watch_logs)
         run.parts.start("diagnosis", self._judging.run)
         self._begin_cloud()

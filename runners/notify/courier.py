@@ -1,6 +1,8 @@
-"""`python -m distui.runners.notify.courier RUN_DIR …`: delivers what the agents of ended runs have left undelivered.
+"""`python -m distui.runners.notify.courier RUN_DIR …`: sees to the reports of runs that no process serves.
 
-A process of its own: the agent leaves, and the run can be removed. It ends once each notice has arrived or is given up.
+It delivers what the agents of ended runs have left undelivered, and reports the end of a lost run. Where a runner lives
+without an agent, or has reported its end to none, it starts the agent. A process of its own: the agent that starts it
+leaves, and the run can be removed. It ends once each notice has arrived or is given up.
 """
 
 from __future__ import annotations
@@ -13,75 +15,53 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
-from ...presets.finding import Finding
-from .. import clock, file_io, host_processes, own_runs, run_directories
-from ..formatting import plural
+from msgspec import structs
+
+from .. import clock, environment, file_io, run_directories
+from ..errors import RunError
+from ..local_agent import start_agent
 from ..parts import Parts
-from ..run_directories import AGENT_LOCK
+from ..run_directories import Condition, Entry
 from ..settings_file import Lookup
 from . import ways
-from .delivery import FILE, Delivery, records, summaries
+from .delivery import FILE, Delivery
 from .notice_rules import ends
-from .rule_words import LAST, chosen
-from .sending import DESKTOP, NETWORK, NoticeSender
-
-FAILED = "notify-failed"
+from .rule_words import called
+from .sending import DESKTOP, NETWORK, given, send_notice
+from .unreported import last_state, unattended
 
 
 def start(run_dirs: Sequence[Path], lookup: Lookup) -> None:
     """Start a courier for these runs; `lookup`: variables of the launch."""
-    secrets = [name for way in ways.load().ways.values() for name in (way.url_env, way.token_env)]
-    given = {name: value for name in (*NETWORK, *DESKTOP, *secrets) if name and (value := lookup(name))}
+    env = {**os.environ, **given((*NETWORK, *DESKTOP, *ways.secret_names()), lookup)}
     with contextlib.suppress(OSError), file_io.appending(run_dirs[0] / "agent.log") as log:
         subprocess.Popen(
             [sys.executable, "-P", "-m", "distui.runners.notify.courier", *map(str, run_dirs)],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env={**os.environ, **given},
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=env,
         )  # fmt: skip
 
 
 async def start_for_others(lookup: Lookup) -> None:
-    """Start a courier for all runs of this user whose notices nobody delivers."""
-    if left := await asyncio.to_thread(undelivered):
+    """Start a courier for all runs of this user that need something."""
+    if left := await asyncio.to_thread(unattended):
         start(left, lookup)
 
 
-def undelivered() -> list[Path]:
-    """Own run directories with notices that are still to be sent and that no process sends."""
-    now = clock.now()
-    return [
-        path.parent
-        for path in sorted(run_directories.runs_dir().glob(f"*/{FILE}"))
-        if run_directories.at(path.parent) is not None
-        and own_runs.is_own(path.parent)
-        and not is_delivering(path.parent)
-        and any(each.is_open(now) for each in summaries(records(path.parent)))
-    ]
-
-
-def is_delivering(run_dir: Path) -> bool:
-    """Whether an agent or a courier delivers the notices of a run."""
-    return any(host_processes.locked(run_dir / name) for name in (FILE, AGENT_LOCK))
-
-
-def unreported(run_dir: Path) -> list[Finding]:
-    """What `status` says of a run whose end was not reported on a way: at most one finding."""
-    now, texts = clock.now(), []
-    for each in summaries(records(run_dir)):
-        newest = each.newest
-        if newest.rule not in LAST or newest.state == "sent":
-            continue
-        if not each.is_open(now):
-            what = f"it is given up after {plural(each.failures, 'failure')}"
-        elif is_delivering(run_dir):
-            what = "it is tried again"
-        else:
-            what = "the next launch tries it again"
-        why = f": {newest.why}" if newest.why else ""
-        texts.append(f"the end of the run is not reported on the way {newest.way}{why}; {what}")
-    remedy = "`distui notify log RUN` lists all notices, `distui notify test` tries the ways"
-    return [Finding(FAILED, "warning", "; ".join(texts), role="fact", remedy=remedy)] if texts else []
+async def attend(run_dir: Path, lookup: Lookup) -> None:
+    """Start the agent that a run lacks, or deliver what is left of the run."""
+    entry = run_directories.served(run_dir)
+    if entry is None:
+        return
+    lacks_agent = run_directories.condition_of(entry) in (Condition.UNSERVED, Condition.UNREAD)
+    if lacks_agent and entry.record.kind == "local":
+        kept = environment.read(run_dir)
+        names = ways.secret_names() & kept.hidden if kept is not None else ()
+        await asyncio.to_thread(start_agent, entry, given(names, lookup))
+    else:
+        await deliver(run_dir, lookup)
 
 
 async def deliver(run_dir: Path, lookup: Lookup) -> None:
@@ -90,39 +70,45 @@ async def deliver(run_dir: Path, lookup: Lookup) -> None:
     with _held(run_dir / FILE) as is_ours:
         if entry is None or not is_ours:
             return
-        state = entry.state()
-        sender = NoticeSender(entry.record.name, entry.record.host, lookup)
-        words = () if state.plan is None else state.plan.notify
-        delivery = Delivery(run_dir, chosen(words), sender.send, lambda way, why: None)
+        entry = _distinct(entry)
+        _, state = last_state(entry)
+        if state.plan is None or not state.phase.ended:
+            return
+        send = partial(send_notice, entry.record.name, entry.record.host, lookup)
+        delivery = Delivery(run_dir, called(state.plan.notify), send, lambda way, why: None)
         delivery.resume()
         delivery.offer(ends(state, clock.now()))  # again, where the disk was too full to note it
         delivery.leave()
         await delivery.run()
 
 
+def _distinct(entry: Entry) -> Entry:
+    """The run, called by its id if its name means another one by now."""
+    with contextlib.suppress(RunError):
+        if run_directories.resolve(entry.record.name).path != entry.path:
+            return structs.replace(entry, record=structs.replace(entry.record, name=entry.record.run))
+    return entry
+
+
 @contextlib.contextmanager
 def _held(path: Path) -> Iterator[bool]:
-    """Hold a lock on a file; whether it was free."""
-    try:
-        flags = os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-        descriptor = os.open(path, flags, 0o600)
-    except OSError:
-        yield False
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield True
-    except BlockingIOError:
-        yield False
-    finally:
-        os.close(descriptor)
+    """Hold a lock on a file; whether that could be had."""
+    flags = os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    with contextlib.ExitStack() as stack:
+        is_held = False
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, flags, 0o600)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_held = True
+        yield is_held
 
 
-async def deliver_all(run_dirs: Sequence[Path], environ: Mapping[str, str]) -> None:
-    """Deliver for several runs at once; none of them can fail the others."""
+async def attend_all(run_dirs: Sequence[Path], environ: Mapping[str, str]) -> None:
+    """Attend to several runs at once; none of them can fail the others."""
     parts = Parts(lambda name, error, follows: traceback.print_exception(error))
-    await asyncio.gather(*(parts.guard(path.name, deliver(path, environ.get)) for path in run_dirs))
+    await asyncio.gather(*(parts.guard(path.name, attend(path, environ.get)) for path in run_dirs))
 
 
 if __name__ == "__main__":
-    asyncio.run(deliver_all([Path(word) for word in sys.argv[1:]], os.environ))
+    asyncio.run(attend_all([Path(word) for word in sys.argv[1:]], os.environ))

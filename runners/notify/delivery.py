@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import math
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ MOST_LINES = 5000
 CAPPED = f"{FILE} has {MOST_LINES} lines: only the end of the run is sent from now on"
 MOST_READ = 4 * MOST_LINES
 """Lines of a file, the newest ones, that are read: a damaged run may have any file."""
-GIVE_UP_S = 86400.0
+GIVE_UP_S = 7 * 86400.0
 """Age at which the end of a run is given up that no process has delivered."""
 
 
@@ -102,6 +102,14 @@ def summaries(kept: Iterable[NoticeRecord]) -> list[NoticeSummary]:
     return list(found.values())
 
 
+def wanted_on(ways: Iterable[ChosenWay], notices: Iterable[Notice]) -> Iterator[tuple[str, Notice]]:
+    """Each notice with the name of each way whose rules have it on."""
+    for notice in notices:
+        for way, rules in ways:
+            if notice.rule in rules and notice.minutes in (None, rules[notice.rule]):
+                yield way, notice
+
+
 Send = Callable[[str, Notice, Mapping[str, int]], Awaitable[tuple[Text, SendOutcome]]]
 """Tries a notice once on the way of that name; with what was left out, rule → count."""
 Report = Callable[[str, str], None]
@@ -123,11 +131,11 @@ class Delivery:
 
     def __init__(self, run_dir: Path, ways: Iterable[ChosenWay], send: Send, report: Report) -> None:
         self._path, self._send, self._report = run_dir / FILE, send, report
-        self._ways = {each.way: each for each in ways}
-        self._queues: dict[str, list[_Waiting]] = {way: [] for way in self._ways}
-        self._news = {way: asyncio.Event() for way in self._ways}
-        self._recent: dict[str, deque[float]] = {way: deque(maxlen=MOST) for way in self._ways}
-        self._left_out: dict[str, Counter[str]] = {way: Counter() for way in self._ways}
+        self._ways = list(ways)
+        self._queues: dict[str, list[_Waiting]] = {each.way: [] for each in self._ways}
+        self._news = {way: asyncio.Event() for way in self._queues}
+        self._recent: dict[str, deque[float]] = {way: deque(maxlen=MOST) for way in self._queues}
+        self._left_out: dict[str, Counter[str]] = {way: Counter() for way in self._queues}
         self._settled: set[tuple[str, str]] = set()
         """(way, key) of all that was taken on."""
         self._lines = 0
@@ -139,32 +147,31 @@ class Delivery:
         """Whether a notice is still to be sent."""
         return any(self._queues.values())
 
-    def resume(self, take_open: bool = True) -> set[str]:
-        """Read what an earlier process has done; the keys of all notices. `take_open`: send what is still to be sent."""
+    def resume(self) -> set[str]:
+        """Go on with what an earlier process has left; the keys of all notices."""
         kept, now = records(self._path.parent), clock.now()
         self._lines, found = len(kept), summaries(kept)
         for each in found:
             way, key, age_s = each.newest.way, each.newest.key, now - each.first.at
             self._settled.add((way, key))
-            if way in self._ways and each.notice is not None and 0 <= age_s < WINDOW_S:
+            if way not in self._queues or each.notice is None:
+                continue
+            if 0 <= age_s < WINDOW_S:
                 self._recent[way].append(clock.monotonic() - age_s)
-            if take_open and way in self._ways and each.notice is not None and each.is_open(now):
+            if each.is_open(now):
                 self._put(way, each.notice, each.failures)
         return {each.newest.key for each in found}
 
     def offer(self, notices: Iterable[Notice]) -> None:
         """Send these on every way whose rules have them on."""
-        for notice in notices:
-            for way, each in self._ways.items():
-                if notice.rule not in each.rules or (way, notice.key) in self._settled:
-                    continue
-                if notice.minutes is not None and each.rules[notice.rule] != notice.minutes:
-                    continue
-                self._settled.add((way, notice.key))
-                if notice.rule in LAST or self._may_send(way, notice):
-                    self._recent[way].append(clock.monotonic())
-                    self._write(way, notice, "due", notice=notice)
-                    self._put(way, notice)
+        for way, notice in wanted_on(self._ways, notices):
+            if (way, notice.key) in self._settled:
+                continue
+            self._settled.add((way, notice.key))
+            if notice.rule in LAST or self._may_send(way, notice):
+                self._recent[way].append(clock.monotonic())
+                self._write(way, notice, "due", notice=notice)
+                self._put(way, notice)
 
     def _may_send(self, way: str, notice: Notice) -> bool:
         """Whether no limit keeps it from being sent; else count it, and write down the first one of several."""
@@ -190,7 +197,7 @@ class Delivery:
     async def run(self) -> None:
         """Deliver on all ways. A try that is cancelled may have arrived: see `leave`."""
         async with asyncio.TaskGroup() as group:
-            for way in self._ways:
+            for way in self._queues:
                 group.create_task(self._deliver(way))
 
     def leave(self, patience_s: float = math.inf) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ...presets.finding import Finding
 from .. import clock
+from ..host_processes import StartMode
 from ..settings_file import Lookup
 from . import courier
-from .courier import FAILED
 from .delivery import Delivery
 from .notice_rules import Rules, ends, wanted_of
-from .rule_words import chosen
-from .sending import NoticeSender
+from .rule_words import called
+from .sending import send_notice
+from .unreported import FAILED
 
 if TYPE_CHECKING:
     from ..daemon import DaemonRun
@@ -21,8 +23,10 @@ if TYPE_CHECKING:
 EVERY_S = 2.0
 AT_END_S = 120.0
 """How long the tries may take that are under way or due at the end of a run."""
-RULES, DELIVERY = "notify-rules", "notify-delivery"
-"""The parts that judge the rules and that send notices."""
+RULES, DELIVERY, OTHERS = "notify-rules", "notify-delivery", "notify-others"
+"""The parts that judge the rules, that send notices, and that look for other runs with something to report."""
+OTHERS_S = 10.0
+"""How long the look may take at the end of a short run."""
 
 
 class RunNotices:
@@ -31,15 +35,16 @@ class RunNotices:
     def __init__(self, run: DaemonRun, lookup: Lookup) -> None:
         """`lookup`: variables of the launch."""
         self._run, self._lookup = run, lookup
-        # The cockpit rings the terminal: it knows whether somebody sits there.
-        self._ways = [each for each in chosen(run.plan.notify) if each.way != "terminal"]
+        self._ways = called(run.plan.notify)
         self._rules = Rules(wanted_of(each.rules for each in self._ways))
-        sender = NoticeSender(run.record.name, run.record.host, lookup)
-        self._delivery = Delivery(run.run_dir, self._ways, sender.send, self._report)
+        send = partial(send_notice, run.record.name, run.record.host, lookup)
+        self._delivery = Delivery(run.run_dir, self._ways, send, self._report)
         self._failing: dict[str, str] = {}
 
-    def begin(self) -> None:
-        """Begin, after the journal was replayed; nothing happens where no way was chosen."""
+    def begin(self, mode: StartMode) -> None:
+        """Begin, after the journal was replayed. Nothing is sent if no way was chosen; reading sees to no other run."""
+        if mode is not StartMode.READ:
+            self._run.parts.once(OTHERS, courier.start_for_others(self._lookup))
         if not self._ways:
             return
         self._rules.resume(self._delivery.resume())
@@ -59,9 +64,10 @@ class RunNotices:
 
     async def finish(self) -> None:
         """The run has ended, or is served no more: send what is due, and have a courier deliver the rest."""
+        parts = self._run.parts
+        await parts.wait(OTHERS, OTHERS_S)
         if not self._ways:
             return
-        parts = self._run.parts
         await parts.stop(RULES)
         await parts.guard(RULES, self._report_end())
         await parts.guard(RULES, self._judge_once())

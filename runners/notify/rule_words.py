@@ -130,3 +130,8 @@ def chosen(plan_words: Iterable[str]) -> list[ChosenWay]:
         except RunError:
             continue
     return ways
+
+
+def called(plan_words: Iterable[str]) -> list[ChosenWay]:
+    """Those on which notices are sent. The cockpit rings the terminal: it knows whether somebody sits there."""
+    return [each for each in chosen(plan_words) if each.way != "terminal"]

@@ -10,7 +10,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,34 +53,26 @@ class SendOutcome(Struct, frozen=True):
     """When the server wants the next one."""
 
 
-class NoticeSender:
-    """Sends the notices of one run on the ways of the settings, as these are when each is sent."""
-
-    def __init__(self, run: str, host: str, lookup: Lookup) -> None:
-        """`run`: its name; `lookup`: variables of the launch."""
-        self._run, self._host, self._lookup = run, host, lookup
-
-    async def send(self, way: str, notice: Notice, left_out: Mapping[str, int]) -> tuple[Text, SendOutcome]:
-        """Try a notice once; see `delivery.Send`."""
-        text = text_of(notice, self._run, self._host, left_out, clock.now())
-        configured = await asyncio.to_thread(ways.load)
-        if way not in configured.ways:
-            named = [each for each in configured.problems if way in each]
-            why = next(iter(named or configured.problems), "there is no such way any more")
-            return text, SendOutcome(False, why, again=bool(configured.problems))
-        return text, await send(configured.ways[way], text, self._lookup, configured.path.parent)
+async def send_notice(
+    run: str, host: str, lookup: Lookup, name: str, notice: Notice, left_out: Mapping[str, int]
+) -> tuple[Text, SendOutcome]:
+    """Try a notice of a run once, on the way of that name as the settings have it now; see `delivery.Send`."""
+    text = text_of(notice, run, host, left_out, clock.now())
+    configured = await asyncio.to_thread(ways.load)
+    way = configured.ways.get(name)
+    if way is None:
+        why = configured.why_not(name) or "there is no such way any more"
+        return text, SendOutcome(False, why, again=bool(configured.problems))
+    return text, await send(way, text, lookup, configured.path.parent)
 
 
 async def send(way: NoticeWay, text: Text, lookup: Lookup, folder: Path) -> SendOutcome:
     """Try it once; never raises. `folder`: of the settings; `lookup`: the environment of the launch."""
     if way.kind == "command":
-        given = {**os.environ, **variables(text)}
-        return await _run(
-            list(way.command), given, json.dumps(generic(text)), f"its command {way.command[0]}"
-        )
+        env, notice = {**os.environ, **variables(text)}, json.dumps(generic(text))
+        return await _run(list(way.command), env, notice, f"its command {way.command[0]}")
     if way.kind == "desktop":
-        given = {**os.environ, **_bus(lookup)}
-        return await _run(desktop_words(text), given, "", "notify-send")
+        return await _run(desktop_words(text), {**os.environ, **_bus(lookup)}, "", "notify-send")
     if way.kind not in POSTED:
         return SendOutcome(False, "a terminal is called by the cockpit that it shows")
     try:
@@ -89,18 +81,18 @@ async def send(way: NoticeWay, text: Text, lookup: Lookup, folder: Path) -> Send
         return SendOutcome(False, str(error), again=True)  # its file may be written at this moment
     request = posting(way, where, text)
     document = {"url": request.url, "headers": request.headers, "body": request.body, "seconds": ANSWER_S}
-    outcome = _judged(await _answer(document, _given(NETWORK, lookup)), where.host)
+    outcome = _judged(await _answer(document, {**os.environ, **given(NETWORK, lookup)}), where.host)
     return SendOutcome(outcome.ok, without(outcome.why, where.secrets), outcome.again, outcome.after_s)
 
 
-def _given(names: Sequence[str], lookup: Lookup) -> dict[str, str]:
-    """This process's environment, with what the launch had of these names."""
-    return {**os.environ, **{name: value for name in names if (value := lookup(name))}}
+def given(names: Iterable[str], lookup: Lookup) -> dict[str, str]:
+    """What the launch had of these variables."""
+    return {name: value for name in names if (value := lookup(name))}
 
 
 def _bus(lookup: Lookup) -> dict[str, str]:
     """Where the desktop of this user is, also for a process that was started without one."""
-    bus = {name: value for name in DESKTOP if (value := lookup(name))}
+    bus = given(DESKTOP, lookup)
     runtime = bus.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
     if "DBUS_SESSION_BUS_ADDRESS" not in bus and os.path.exists(f"{runtime}/bus"):
         bus["DBUS_SESSION_BUS_ADDRESS"] = f"unix:path={runtime}/bus"
@@ -116,11 +108,10 @@ async def _answer(document: Mapping[str, Any], env: Mapping[str, str]) -> dict[s
         return {"error": f"the process that sends it cannot be started: {error.strerror}"}
     if code is None:
         return {"error": f"it does not answer within {WHOLE_S:.0f} s"}
-    with contextlib.suppress(ValueError):
-        answer = json.loads(out)
-        if isinstance(answer, dict):
-            return answer
-    return {"error": "the process that sends it failed"}
+    try:
+        return dict(json.loads(out))
+    except (ValueError, TypeError):
+        return {"error": "the process that sends it failed"}
 
 
 def _judged(answer: Mapping[str, Any], host: str) -> SendOutcome:
@@ -130,21 +121,17 @@ def _judged(answer: Mapping[str, Any], host: str) -> SendOutcome:
     if 200 <= status < 300:
         return SendOutcome(True)
     if 300 <= status < 400:
-        return SendOutcome(
-            False, f"{host} answers with a redirect ({status}): write the address that it leads to"
-        )
-    after = answer.get("retry_after")
+        why = f"{host} answers with a redirect ({status}): write the address that it leads to"
+        return SendOutcome(False, why)
     again = status >= 500 or status in _LATER
-    return SendOutcome(
-        False, f"{host} answers {status}", again, after if isinstance(after, float) else None
-    )
+    return SendOutcome(False, f"{host} answers {status}", again, answer.get("retry_after"))
 
 
-async def _run(words: list[str], env: Mapping[str, str], given: str, what: str) -> SendOutcome:
+async def _run(words: list[str], env: Mapping[str, str], text: str, what: str) -> SendOutcome:
     if shutil.which(words[0], path=env.get("PATH")) is None:
         return SendOutcome(False, f"{what} is not there: install it, or take the way out of the settings")
     try:
-        code, _ = await _ended(words, env, given, COMMAND_S)
+        code, _ = await _ended(words, env, text, COMMAND_S)
     except OSError as error:
         return SendOutcome(False, f"{what} cannot be started: {error.strerror}", error.errno in _PASSING)
     if code is None:
@@ -157,7 +144,7 @@ async def _run(words: list[str], env: Mapping[str, str], given: str, what: str) 
 async def _ended(
     words: list[str],
     env: Mapping[str, str],
-    given: str,
+    text: str,
     seconds: float,
     output: int = asyncio.subprocess.DEVNULL,
 ) -> tuple[int | None, bytes]:
@@ -171,7 +158,7 @@ async def _ended(
     )  # fmt: skip
     try:
         async with asyncio.timeout(seconds):
-            out, _ = await process.communicate(given.encode("utf-8", "replace"))
+            out, _ = await process.communicate(text.encode("utf-8", "replace"))
             return process.returncode, out or b""
     except TimeoutError:
         return None, b""

@@ -6,24 +6,25 @@ import asyncio
 import dataclasses
 import errno
 import shutil
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-import msgspec
 import pytest
 
-from distui.runners import clock, file_io, run_directories
+from distui.runners import clock, file_io
 from distui.runners.notify import courier, sending
-from distui.runners.notify.delivery import FILE, NoticeRecord, records, summaries
+from distui.runners.notify.delivery import FILE, records
 from distui.runners.notify.messages import Text
 from distui.runners.notify.notice_rules import Notice, Rules
 from distui.runners.notify.sending import SendOutcome
+from distui.runners.notify.unreported import unattended, unreported
 
 from .fake_runner import FakeRunners
 from .served import FakeGpus, Served, own_directories, planned, served
 
+SETTINGS = '[notify.ways.team]\ntype = "webhook"\nurl = "http://127.0.0.1:9/x"\n'
 REFUSED = SendOutcome(False, "127.0.0.1: Connection refused", again=True)
 
 
@@ -55,7 +56,7 @@ async def calling(base: Path, rules: str = "all") -> AsyncIterator[tuple[Served,
     settings = base / "config" / "distui" / "settings.toml"
     settings.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
     settings.touch(mode=0o600)
-    settings.write_text('[notify.ways.team]\ntype = "webhook"\nurl = "http://127.0.0.1:9/x"\n')
+    settings.write_text(SETTINGS)
     (base / "train.py").write_text("import torch\n")
     plan, record = planned(base / "train.py")
     runners = FakeRunners()
@@ -83,8 +84,8 @@ async def test_a_network_that_is_away_when_the_run_ends_delays_its_report_and_no
         async with calling(base, "succeeded") as (run, runners):
             assert await ends(run, runners) < 5.0, "the agent has left"
             assert network.couriers == [[run.path]]
-        assert courier.undelivered() == [run.path]
-        (finding,) = courier.unreported(run.path)
+        assert unattended() == [run.path]
+        (finding,) = unreported(run.agent.served.entry)
         assert (finding.id, finding.severity) == ("notify-failed", "warning")
         assert finding.text == (
             "the end of the run is not reported on the way team: 127.0.0.1: Connection refused; "
@@ -92,13 +93,13 @@ async def test_a_network_that_is_away_when_the_run_ends_delays_its_report_and_no
         )
         delivering = asyncio.create_task(courier.deliver(run.path, lambda name: None))
         await asyncio.sleep(600.0)
-        assert courier.unreported(run.path)[0].text.endswith("; it is tried again")
+        assert unreported(run.agent.served.entry)[0].text.endswith("; it is tried again")
         await courier.deliver(run.path, lambda name: None)  # a second courier leaves it to the first
         network.outcome = SendOutcome(True)
         await delivering
         assert [text.title for text in network.sent] == ["t: it has succeeded"]
-        assert courier.unreported(run.path) == []
-        assert courier.undelivered() == []
+        assert unreported(run.agent.served.entry) == []
+        assert unattended() == []
 
 
 async def test_an_end_that_cannot_be_reported_is_given_up_and_said(network: Network) -> None:
@@ -109,7 +110,7 @@ async def test_an_end_that_cannot_be_reported_is_given_up_and_said(network: Netw
         await courier.deliver(run.path, lambda name: None)
         assert clock.monotonic() - began > 1600.0
         assert [record.state for record in records(run.path)][-1] == "failed"
-        (finding,) = courier.unreported(run.path)
+        (finding,) = unreported(run.agent.served.entry)
         assert finding.text.endswith("127.0.0.1: Connection refused; it is given up after 9 failures")
 
 
@@ -139,35 +140,6 @@ async def test_a_way_that_fails_is_a_finding_of_a_live_run_within_seconds_and_is
             assert finding.text == "notices are not sent on the way team: 127.0.0.1: Connection refused"
             network.outcome = SendOutcome(True)
             await run.until(lambda state: not state.findings)
-
-
-def left_behind(lines: Sequence[tuple[str, str, float]]) -> Path:
-    """An earlier run whose agent died before it had reported the end. `lines`: rule, state and age of each."""
-    path = run_directories.create(run_directories.new_record("earlier"), b"{}", {})
-    notice = Notice("gave-up", "gave-up:1", "it failed, and nothing restarts it", clock.now())
-    with (path / FILE).open("wb") as file:
-        for rule, state, age in lines:
-            record = NoticeRecord(clock.now() - age, "team", "gave-up:1", state, rule, notice=notice)
-            file.write(msgspec.json.encode(record) + b"\n")
-    return path
-
-
-async def test_the_next_launch_has_a_courier_deliver_what_others_have_left(network: Network) -> None:
-    network.outcome = SendOutcome(True)
-    states: dict[str, Sequence[tuple[str, str, float]]] = {
-        "due": [("gave-up", "due", 3600.0)],
-        "cut off": [("gave-up", "due", 3600.0), ("gave-up", "trying", 3600.0)],
-        "sent": [("gave-up", "due", 60.0), ("gave-up", "sent", 60.0)],
-        "too old": [("gave-up", "due", 90000.0)],
-        "no end": [("hang", "later", 3600.0)],
-    }
-    with own_directories() as base:
-        paths = {name: left_behind(lines) for name, lines in states.items()}
-        async with calling(base):
-            await asyncio.sleep(1.0)
-        (found,) = network.couriers
-        assert set(found) == {paths["due"], paths["cut off"]}
-        assert [each.is_open(clock.now()) for each in summaries(records(paths["too old"]))] == [False]
 
 
 async def test_settings_that_cannot_be_read_at_the_end_delay_its_report(network: Network) -> None:
@@ -209,4 +181,4 @@ async def test_the_copy_of_a_run_directory_reports_nothing(network: Network) -> 
         async with calling(base, "succeeded") as (run, runners):
             await ends(run, runners)
         shutil.copytree(run.path, run.path.with_name("a-copy"))
-        assert courier.undelivered() == [run.path]
+        assert unattended() == [run.path]

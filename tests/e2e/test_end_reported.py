@@ -60,6 +60,15 @@ def test_status_and_notify_log_name_an_end_that_was_not_reported(world: World) -
     )
 
 
+def test_status_and_notify_log_name_a_lost_run_that_the_next_launch_reports(world: World) -> None:
+    configure(world, "http://127.0.0.1:9/x")
+    run = written.write(world, "exec", "--name", "night", "--", "true", attempts=(written.Attempt(None),))
+    sentence = "the end of the run is not reported on the way team; the next launch reports it"
+    assert sentence in run.distui("status").fine().out
+    said = world.distui("notify", "log", "night").fine().out
+    assert said == f"run night has sent no notices\n{sentence}\n"
+
+
 @pytest.mark.real
 def test_a_run_counts_as_ended_and_can_be_removed_while_its_end_is_still_reported(world: World) -> None:
     with sink() as server:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from distui.runners import own_runs, run_directories
-from distui.runners.notify import courier, delivery
+from distui.runners.notify import delivery
+from distui.runners.notify.unreported import unattended
 from distui.runners.run_directories import Condition, condition_of
 
 from .runs import Run, World
@@ -53,7 +54,7 @@ def test_what_would_start_something_is_refused(foreign: Run) -> None:
 def test_its_notices_are_not_sent(foreign: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(foreign.path.parents[2]))
     (foreign.path / delivery.FILE).write_text("{}\n")
-    assert courier.undelivered() == []
+    assert unattended() == []
 
 
 def test_a_copy_under_another_name_is_not_this_runs(world: World) -> None:

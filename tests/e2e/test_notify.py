@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import sys
 import tarfile
 from collections.abc import Iterator
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 from web_sink import Sink, sink
 
-from .runs import World, contents, kill, until
+from .runs import World, alive, contents, kill, until
 
 SECRET = "sEcReTpArToFtHeUrL"
 CRASHES = """
@@ -125,6 +127,32 @@ def test_a_killed_agent_says_nothing_twice_and_the_next_one_goes_on(world: World
     assert titles == ["night: it trains", "night: it failed, and nothing restarts it"]
     assert world.left() == {}
     assert len(server.got) == 2
+
+
+@pytest.mark.real
+def test_the_next_launch_reports_the_runs_that_nobody_serves_once(world: World, server: Sink) -> None:
+    """Of one the runner failed without an agent, of one everything is killed, and one still trains."""
+    settings(world, server, 'send = ["team:gave-up"]')
+    failed, lost, trains = [world.execute(CRASHES, name=name) for name in ("failed", "lost", "trains")]
+    assert [run.wait("running") for run in (failed, lost, trains)] == [0, 0, 0]
+    stopped = trains.pids()[0]
+    os.kill(stopped, signal.SIGSTOP)  # it does not see `go`
+    killed = [lost.agent_pid(), lost.runner_pid(), *lost.pids(), failed.agent_pid(), trains.agent_pid()]
+    for pid in killed:
+        kill(pid)
+    (world.work / "go").touch()
+    assert until(lambda: b"RunEnded" in failed.file("runner.jsonl"))
+    for _ in range(2):
+        world.distui("exec", "--notify", "off", "--", "true").fine()
+        assert {got.json()["title"] for got in server.wait(2)} == {
+            "failed: it failed, and nothing restarts it", "lost: it is lost",
+        }  # fmt: skip
+    assert until(lambda: alive(trains.agent_pid()))
+    os.kill(stopped, signal.SIGCONT)
+    assert server.wait(3)[2].json()["title"] == "trains: it failed, and nothing restarts it"
+    assert world.left() == {}
+    assert len(server.got) == 3
+    assert "gave-up  sent" in world.distui("notify", "log", "lost").out
 
 
 def test_a_mistake_is_named_and_starts_nothing(world: World) -> None:

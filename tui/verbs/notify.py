@@ -14,10 +14,11 @@ from ...presets.sanitize import clean_text
 from ...runners import clock, run_directories
 from ...runners.errors import RunError
 from ...runners.formatting import time_of_day
-from ...runners.notify import courier, delivery, ways
+from ...runners.notify import delivery, ways
 from ...runners.notify.messages import trial_text
 from ...runners.notify.rule_words import RULES, rules_word
 from ...runners.notify.sending import SendOutcome, send
+from ...runners.notify.unreported import unreported
 from ...runners.notify.ways import POSTED, Configured, NoticeWay, WayError
 from ..alert_bytes import alert_bytes
 from ..due_alerts import ring
@@ -50,10 +51,8 @@ def _list(configured: Configured, as_json: bool) -> int:
         sys.stdout.write(json.dumps(document) + "\n")
         return 1 if configured.problems else 0
     lines = ["ways"]
-    lines += [
-        f"  {row['way']:<12} {row['type']:<9} {row['to'] or row['problem']}  ({row['rules']})"
-        for row in rows
-    ]
+    for row in rows:
+        lines.append(f"  {row['way']:<12} {row['type']:<9} {row['to'] or row['problem']}  ({row['rules']})")
     send = ", ".join(configured.send) or "none: a launch sends nothing without --notify"
     lines += ["", f"launches without --notify use: {send}", "", "rules"]
     lines += [f"  {name:<19} {when}" for name, when in RULES.items()]
@@ -79,10 +78,8 @@ def _about(way: NoticeWay, configured: Configured) -> dict[str, Any]:
     elif way.kind == "command":
         to = way.command[0]
     else:
-        to = {
-            "desktop": "notify-send",
-            "terminal": "the terminal of a cockpit without the focus, or of the launch",
-        }[way.kind]
+        terminal = "the terminal of a cockpit without the focus, or of the launch"
+        to = terminal if way.kind == "terminal" else "notify-send"
     return {"way": way.name, "type": way.kind, "to": to, "rules": rules_word(way.rules), "problem": problem}
 
 
@@ -93,12 +90,10 @@ def _test(options: argparse.Namespace, configured: Configured) -> int:
     if options.name is not None:
         chosen = [ways.way_of(options.name, configured, "notify test")]
     else:
-        own = [
-            name for name in ways.OWN if name not in {word.partition(":")[0] for word in configured.send}
-        ]
-        chosen = [way for name, way in configured.ways.items() if name not in own]
-    for problem in configured.problems if options.name is None else ():
-        complain(problem)
+        sent = {word.partition(":")[0] for word in configured.send}
+        chosen = [way for way in configured.ways.values() if way.name in sent or way.name not in ways.OWN]
+        for problem in configured.problems:
+            complain(problem)
     if not chosen:
         raise RunError(
             f"no way is configured in {configured.path}: docs/notifications.md has examples, and "
@@ -108,12 +103,12 @@ def _test(options: argparse.Namespace, configured: Configured) -> int:
     if options.json:
         sys.stdout.write(json.dumps({"ways": rows}) + "\n")
     else:
-        lines = [
-            f"{row['way']}: "
-            + (f"sent in {row['seconds']:.1f} s" if row["ok"] else f"not sent: {row['why']}")
-            for row in rows
+        said = [
+            f"sent in {row['seconds']:.1f} s" if row["ok"] else f"not sent: {row['why']}" for row in rows
         ]
-        sys.stdout.write(clean_lines(lines))
+        sys.stdout.write(
+            clean_lines([f"{row['way']}: {text}" for row, text in zip(rows, said, strict=True)])
+        )
     return 0 if all(row["ok"] for row in rows) and not (configured.problems and options.name is None) else 1
 
 
@@ -155,20 +150,12 @@ def _log(options: argparse.Namespace) -> int:
         document = {"run": entry.record.run, "notices": rows}
         sys.stdout.write(json.dumps(document) + "\n")
         return 0
-    if not rows:
-        sys.stdout.write(f"run {entry.record.name} has sent no notices\n")
-        return 0
-    lines = []
+    lines = [] if rows else [f"run {entry.record.name} has sent no notices"]
     for row in rows:
-        words = (
-            time_of_day(row["at"]),
-            row["way"],
-            row["rule"],
-            row["state"],
-            row["title"] or row["why"] or "",
+        about = row["title"] or row["why"] or ""
+        lines.append(
+            f"{time_of_day(row['at'])}  {row['way']}  {row['rule']}  {row['state']}  {about}".rstrip()
         )
-        lines.append("  ".join(words).rstrip())
-    if entry.state().phase.ended:
-        lines += [finding.text for finding in courier.unreported(entry.path)]
+    lines += [finding.text for finding in unreported(entry)]
     sys.stdout.write(clean_lines(lines))
     return 0

@@ -19,7 +19,7 @@ from ...runners.formatting import NA, duration_text, plural, size_text, step_sho
 from ...runners.local_agent import folded_events, snapshot, with_link
 from ...runners.model import FindingRaised, Host, LinkState, RunPhase, Stamped
 from ...runners.nccl_reach import instead_of_gloo
-from ...runners.notify import courier
+from ...runners.notify.unreported import unreported
 from ...runners.progress import parts, progress, source_text
 from ...runners.run_notes import RunNotes
 from ...runners.state import Node, RunState
@@ -256,7 +256,7 @@ def complete(state: RunState, entry: run_directories.Entry, link: Link) -> None:
     reported = isinstance(link, DiskLink) or any(
         finding.id == DAMAGED for finding in state.findings.values()
     )
-    for finding in courier.unreported(entry.path) if state.phase.ended else ():
+    for finding in unreported(entry) if state.phase.ended else ():
         state.apply(Stamped(clock.now(), FindingRaised(finding), node=entry.record.node))
     for event in () if reported else damage(entry, entry.history()):
         state.apply(Stamped(clock.now(), event, node=entry.record.node))

@@ -1,0 +1,104 @@
+"""Which runs have something to report that no process sees to. Reads files and processes, and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from ...presets.finding import Finding
+from .. import clock, host_processes, journal, own_runs, run_directories
+from ..formatting import plural
+from ..model import RunEnded, RunPhase, Stamped
+from ..run_directories import AGENT_LOCK, Condition, Entry
+from ..state import RunState
+from .delivery import FILE, GIVE_UP_S, NoticeSummary, records, summaries, wanted_on
+from .notice_rules import ends
+from .rule_words import called
+
+FAILED = "notify-failed"
+
+
+def unattended() -> list[Path]:
+    """Directories of the runs of this account that need a courier."""
+    paths = sorted(run_directories.directories())
+    return [path for path in paths if not _is_history(path) and is_unattended(path)]
+
+
+def _is_history(run_dir: Path) -> bool:
+    """Whether the run ended so long ago that nothing is sent any more."""
+    try:
+        return clock.now() - (run_dir / journal.END_FILE).stat().st_mtime > GIVE_UP_S
+    except OSError:
+        return False  # it has no end yet
+
+
+def is_unattended(run_dir: Path) -> bool:
+    """Whether a run that was made here has a runner without an agent, or something to report that no process sends.
+
+    Nobody sees to the hub of a run on several nodes: it needs the environment of a shell that reaches the nodes.
+    """
+    entry = run_directories.served(run_dir)
+    if entry is None or entry.record.kind == "node" or not own_runs.is_own(run_dir):
+        return False
+    if is_delivering(run_dir):
+        return False
+    condition, state = last_state(entry)
+    if not state.phase.ended:
+        return condition is Condition.UNSERVED and entry.record.kind == "local"
+    known = _known(run_dir)
+    return bool(_ends_on(state) - known.keys()) or any(each.is_open(clock.now()) for each in known.values())
+
+
+def is_delivering(run_dir: Path) -> bool:
+    """Whether an agent or a courier delivers the notices of a run."""
+    return any(host_processes.locked(run_dir / name) for name in (FILE, AGENT_LOCK))
+
+
+def last_state(entry: Entry) -> tuple[Condition, RunState]:
+    """Condition and state of a run. A lost one has ended as such, if it had begun and was not being stopped."""
+    history = entry.history()
+    condition, state = run_directories.condition_of(entry, history), history.state
+    has_begun = any(entry.path.glob("node-*/attempt-*"))
+    if condition is Condition.LOST and has_begun and state.phase is not RunPhase.STOPPING:
+        why = run_directories.why_lost(entry, run_directories.orphans(entry))
+        state.apply(Stamped(clock.now(), RunEnded(RunPhase.LOST, None, why), node=history.node))
+    return condition, state
+
+
+def _ends_on(state: RunState) -> set[tuple[str, str]]:
+    """Ways on which the end of a run is to be reported, each with the key of that notice."""
+    words = () if state.plan is None else state.plan.notify
+    return {(way, notice.key) for way, notice in wanted_on(called(words), ends(state, clock.now()))}
+
+
+def _known(run_dir: Path) -> Mapping[tuple[str, str], NoticeSummary]:
+    """What became of the notices of a run, by way and key."""
+    return {(each.newest.way, each.newest.key): each for each in summaries(records(run_dir))}
+
+
+def unreported(entry: Entry) -> list[Finding]:
+    """What `status` says of a run whose end was not reported on a way: at most one finding."""
+    known, texts = _known(entry.path), []
+    for way, key in sorted(_ends_on(last_state(entry)[1])):
+        text = _standing(entry.path, known.get((way, key)))
+        if text:
+            texts.append(f"the end of the run is not reported on the way {way}{text}")
+    remedy = "`distui notify log RUN` lists all notices, `distui notify test` tries the ways"
+    return [Finding(FAILED, "warning", "; ".join(texts), role="fact", remedy=remedy)] if texts else []
+
+
+def _standing(run_dir: Path, each: NoticeSummary | None) -> str:
+    """Why a report has not arrived, and what follows; "" if it has, or an agent is about to send it."""
+    if each is None:
+        is_left = own_runs.is_own(run_dir) and not is_delivering(run_dir)
+        return "; the next launch reports it" if is_left else ""
+    if each.newest.state == "sent":
+        return ""
+    if not each.is_open(clock.now()):
+        follows = f"it is given up after {plural(each.failures, 'failure')}"
+    elif is_delivering(run_dir):
+        follows = "it is tried again"
+    else:
+        follows = "the next launch tries it again"
+    why = f": {each.newest.why}" if each.newest.why else ""
+    return f"{why}; {follows}"
