@@ -6,13 +6,16 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from ...presets.finding import Finding
+from ...presets.secrets import Masker, secrets_in
 from .. import clock
 from ..host_processes import StartMode
 from ..settings_file import Lookup
 from . import courier
 from .delivery import Delivery
-from .notice_rules import Rules, ends, wanted_of
+from .notice_rules import Notice, Rules, ends, wanted_of
 from .rule_words import called
 from .sending import send_notice
 from .unreported import FAILED
@@ -57,10 +60,22 @@ class RunNotices:
             await asyncio.sleep(EVERY_S)
 
     async def _judge_once(self) -> None:
-        self._delivery.offer(self._rules.judge(self._run.state, clock.now(), clock.monotonic()))
+        found = self._rules.judge(self._run.state, clock.now(), clock.monotonic())
+        self._delivery.offer(map(self._masked, found))
 
     async def _report_end(self) -> None:
-        self._delivery.offer(ends(self._run.state, clock.now()))
+        self._delivery.offer(map(self._masked, ends(self._run.state, clock.now())))
+
+    def _masked(self, notice: Notice) -> Notice:
+        """The notice without the values of secret variables of the launch and of restarts."""
+        names = {*self._run.record.fingerprints, *self._run.state.changes}
+        masker = Masker(secrets_in({name: value for name in names if (value := self._lookup(name))}))
+        return structs.replace(
+            notice,
+            what=masker.value(notice.what),
+            text=masker.value(notice.text),
+            remedy=masker.value(notice.remedy),
+        )
 
     async def finish(self) -> None:
         """The run has ended, or is served no more: send what is due, and have a courier deliver the rest."""

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import errno
+import json
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import BinaryIO
 
 import pytest
+from msgspec import structs
 
-from distui.runners import clock, file_io
+from distui.runners import clock, file_io, launch_record
 from distui.runners.notify import courier, sending
 from distui.runners.notify.delivery import FILE, records
 from distui.runners.notify.messages import Text
@@ -51,14 +54,17 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Network:
 
 
 @asynccontextmanager
-async def calling(base: Path, rules: str = "all") -> AsyncIterator[tuple[Served, FakeRunners]]:
-    """A run that calls on the way `team`."""
+async def calling(
+    base: Path, rules: str = "all", env: Mapping[str, str] = MappingProxyType({})
+) -> AsyncIterator[tuple[Served, FakeRunners]]:
+    """A run that calls on the way `team`; `env`: of its launch."""
     settings = base / "config" / "distui" / "settings.toml"
     settings.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
     settings.touch(mode=0o600)
     settings.write_text(SETTINGS)
     (base / "train.py").write_text("import torch\n")
-    plan, record = planned(base / "train.py")
+    plan, record = planned(base / "train.py", env=dict(env))
+    record = structs.replace(record, fingerprints=launch_record.fingerprints(dict(env), base))
     runners = FakeRunners()
     async with served(
         dataclasses.replace(plan, notify=(f"team:{rules}",)), record, runners, FakeGpus
@@ -100,6 +106,23 @@ async def test_a_network_that_is_away_when_the_run_ends_delays_its_report_and_no
         assert [text.title for text in network.sent] == ["t: it has succeeded"]
         assert unreported(run.agent.served.entry) == []
         assert unattended() == []
+
+
+async def test_what_leaves_on_a_way_has_no_value_of_a_secret_of_the_launch(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network.outcome = SendOutcome(True)
+    monkeypatch.setenv("DB_PASSWORD", "swordfish42")
+    failure = {"type": "ModuleNotFoundError", "text": "No module named 'swordfish42'", "step": 0}
+    with own_directories() as base:
+        async with calling(base, "gave-up", env={"DB_PASSWORD": "swordfish42"}) as (run, runners):
+            runners.newest.writes(1, json.dumps(failure), "exc")
+            runners.newest.exits(1, 1)
+            await run.until(lambda state: state.phase.ended)
+            await run.agent.served.parts.wait("socket", 600.0)
+        assert [text.title for text in network.sent] == ["t: it failed, and nothing restarts it"]
+        assert "rank 1 finds no module named ***" in network.sent[0].body
+        assert b"swordfish42" not in (run.path / FILE).read_bytes()
 
 
 async def test_an_end_that_cannot_be_reported_is_given_up_and_said(network: Network) -> None:
