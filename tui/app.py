@@ -120,7 +120,7 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
         self.set_keymap(keymap)
         self.keys = {id: key_text(key.partition(",")[0]) for id, key in keymap.items()}
         for problem in (*problems, *self._settings_problems):
-            self.notify(problem, severity="warning", markup=False, timeout=20)
+            self.notify(problem, severity="warning", timeout=20)
         if self.owns_terminal:
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGHUP):
@@ -257,7 +257,7 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
         if 0.01 <= number <= 3600:
             self.travel.play(number)
         else:
-            self.notify(f"{text!r} is no speed: type play 4", severity="error", markup=False)
+            self.notify(f"{text!r} is no speed: type play 4", severity="error")
 
     def action_speed(self, by: int) -> None:
         self.travel.faster(by)
@@ -281,11 +281,11 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
     def action_mark_run(self, kind: str, text: str) -> None:
         """A note or tags of the run on the screen."""
         if self.run_id.startswith(WATCH) or self._forced_readonly:
-            self.notify(self.why_readonly(), severity="error", markup=False)
+            self.notify(self.why_readonly(), severity="error")
             return
         problem = self.mark(kind, text, self.run_id)
         done = f"{kind} written: the list of runs shows it" if text else "the note is taken away"
-        self.notify(problem or done, severity="error" if problem else "information", markup=False)
+        self.notify(problem or done, severity="error" if problem else "information")
 
     # --- what is allowed
 
@@ -339,7 +339,7 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
             text = (
                 "no shell could bring the cockpit back here: q leaves, `distui attach` shows the run again"
             )
-            self.notify(text, severity="warning", markup=False)
+            self.notify(text, severity="warning")
 
     def action_launch(self) -> None:
         from .screens.launch import LaunchScreen
@@ -392,13 +392,13 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
         try:
             words = await self.source.attach_words(entry, *flags)
         except LaunchError as error:
-            self.notify(str(error), severity="error", markup=False, timeout=20)
+            self.notify(str(error), severity="error", timeout=20)
             return
         finally:
             late.cancel()
         if code := self.lend(words):
             text = f"the cockpit on {words[words.index('--') + 1]} ended with exit code {code}"
-            self.notify(text, severity="warning", markup=False, timeout=20)
+            self.notify(text, severity="warning", timeout=20)
 
     def action_theme(self, word: str = "") -> None:
         """The theme of that name, which is kept; without one the next of distui's own."""
@@ -427,7 +427,7 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
             keep_settings(self._settings_path, fields)
         except SettingsError as error:
             if not last:
-                self.notify(str(error), severity="warning", markup=False, timeout=20)
+                self.notify(str(error), severity="warning", timeout=20)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The palette: our own table instead of Textual's."""

@@ -21,7 +21,7 @@ from textual.signal import Signal
 from ..presets import trusted_files
 from ..presets.sanitize import as_message
 from ..presets.trusted_files import private_folder
-from ..runners import profiling, run_notes, saving
+from ..runners import file_io, profiling, run_notes, saving
 from ..runners.errors import LaunchError, RunError
 from ..runners.formatting import plural
 from ..runners.model import Command, CommandDone, Down, Dump, Profile, Restart, SetAutostop, SetNccl, Stop
@@ -63,7 +63,7 @@ class LendingApp(App[None]):
         if flash := self._flash():
             flash.say(text, options.get("severity", "information"), options.get("timeout"))
         else:
-            super().notify(text, **options)
+            super().notify(text, **options | {"markup": False})  # names and paths are in it
 
     def _flash(self) -> Flash | None:
         return next(iter(self.screen.query(Flash)), None) if self.screen_stack else None
@@ -85,15 +85,16 @@ class LendingApp(App[None]):
         try:
             path = keep_copy(text)
         except OSError as error:
-            self.notify(f"copied to the clipboard only: {error}", severity="warning", markup=False)
+            self.notify(f"copied to the clipboard only: {error}", severity="warning")
             return
-        self.notify(f"{plural(text.count(chr(10)) + 1, 'line')} copied, also to {path}", markup=False)
+        self.notify(f"{plural(text.count(chr(10)) + 1, 'line')} copied, also to {path}")
 
     def page(self, text: str) -> None:
         """The user's pager on this text."""
-        path = spill(text)
-        self.lend(pager_argv(path))
-        path.unlink(missing_ok=True)
+        with tempfile.NamedTemporaryFile("w", prefix="distui-", suffix=".log", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            self.lend(pager_argv(Path(file.name)))
 
     def lend(self, argv: list[str]) -> int | None:
         """Let a program have the terminal until it ends; its exit code, None where it could not begin."""
@@ -103,9 +104,7 @@ class LendingApp(App[None]):
         except SuspendNotSupported:
             self.notify("this terminal cannot be lent to another program", severity="warning")
         except OSError as error:
-            self.notify(
-                f"{argv[0]} did not start: {error.strerror or error}", severity="error", markup=False
-            )
+            self.notify(f"{argv[0]} did not start: {error.strerror or error}", severity="error")
         return None
 
 
@@ -168,10 +167,10 @@ class CommandingApp(LendingApp, FollowingApp):
             background(self, "send", self._send(command))
             return
         if self.view.readonly:
-            self.notify(self.why_readonly(), severity="error", markup=False)
+            self.notify(self.why_readonly(), severity="error")
             return
         if isinstance(command, SetNccl) and (why := refusal(self.follower.state, command)):
-            self.notify(why, severity="error", markup=False)
+            self.notify(why, severity="error")
             return
         self._confirm(question)
 
@@ -192,7 +191,7 @@ class CommandingApp(LendingApp, FollowingApp):
     async def retire(self, launched: str) -> None:
         """Have the runs go that the settings no longer keep, and say what went."""
         if gone := await asyncio.to_thread(self.source.retire, launched):
-            self.notify(gone, markup=False)
+            self.notify(gone)
 
     def mark(self, kind: str, text: str, run: str) -> str:
         """Write a "note" or "tags" of a run, as `distui note` and `distui tag` do; "", or why not in a sentence."""
@@ -236,13 +235,9 @@ class CommandingApp(LendingApp, FollowingApp):
         elif not changed:
             background(self, "send", self._send(chosen))
         elif self.follower.state.phase.ended and not isinstance(chosen, SetAutostop):
-            self.notify(f"{changed}: nothing was done", severity="error", markup=False)
+            self.notify(f"{changed}: nothing was done", severity="error")
         else:
-            self.notify(
-                f"{changed}: nothing was done, and this is the question anew",
-                severity="warning",
-                markup=False,
-            )
+            self.notify(f"{changed}: nothing was done, and this is the question anew", severity="warning")
             self.ask(chosen)
 
     def _ask_of_cluster(self, command: Down | SetAutostop, follower: Follower) -> None:
@@ -250,9 +245,9 @@ class CommandingApp(LendingApp, FollowingApp):
         question = confirmation(follower.state, command, self._now())
         problem = no_cluster(follower.state)
         if problem or question is None:
-            self.notify(problem, severity="error", markup=False)
+            self.notify(problem, severity="error")
         elif not self.allowed("launch"):
-            self.notify("read-only: this cannot change the run", severity="error")
+            self.notify(self.why_readonly(), severity="error")
         elif isinstance(command, SetAutostop):
             self._confirm(question)
         else:
@@ -266,7 +261,7 @@ class CommandingApp(LendingApp, FollowingApp):
             return
         if typed != name:
             text = f"{typed!r} is not the name of the cluster ({name}): nothing was done"
-            self.notify(text, severity="error", markup=False)
+            self.notify(text, severity="error")
             return
         background(self, "send", self._send(Down(new_id(), name)))
 
@@ -280,11 +275,7 @@ class CommandingApp(LendingApp, FollowingApp):
             return []
         return [
             ("take the cluster down", ":down", lambda: self.run_line("down")),
-            (
-                "cluster: down after 30 min without a job",
-                ":autostop 30",
-                lambda: self.run_line("autostop 30"),
-            ),
+            ("cluster: down after 30 min idle", ":autostop 30", lambda: self.run_line("autostop 30")),
             ("cluster: never down by itself", ":autostop off", lambda: self.run_line("autostop off")),
         ]
 
@@ -300,9 +291,9 @@ class CommandingApp(LendingApp, FollowingApp):
             else:
                 done = await follower.send(command)
         except LinkError as error:
-            self.notify(str(error), severity="error", markup=False)
+            self.notify(str(error), severity="error")
             return
-        self.notify(done.text, severity="information" if done.ok else "error", markup=False)
+        self.notify(done.text, severity="information" if done.ok else "error")
         if isinstance(command, Profile):
             await self._show_profile(done, follower)
         elif done.data:
@@ -319,18 +310,26 @@ class CommandingApp(LendingApp, FollowingApp):
             title = dumps().stack_title(data)
             self.push_screen(WideScreen(f"{when}: {title}" if when else title, rows, self.view.ascii))
 
-    def ask_profile(self) -> None:
-        """Ask for a profile of the marked ranks, or of all."""
+    def _may(self, action: str, why_ended: str) -> Follower | None:
+        """The run, if the action of a key may be taken on it; else the user hears why not."""
         follower = self.follower
         if follower is None or self.in_past():
-            return
-        if self.allowed("profile"):
+            return None
+        if self.allowed(action):
+            return follower
+        if follower.state.phase.ended:
+            self.notify(f"the run has ended: {why_ended}", severity="error")
+        elif self.view.readonly:
+            self.notify(self.why_readonly(), severity="error")
+        else:
+            self.notify("no rank runs yet: NCCL_DEBUG of the launch is its --nccl", severity="error")
+        return None
+
+    def ask_profile(self) -> None:
+        """Ask for a profile of the marked ranks, or of all."""
+        if follower := self._may("profile", "there are no ranks to profile"):
             ranks = tuple(sorted(self.view.marked & set(follower.state.ranks)))
             self.ask(Profile(new_id(), ranks))
-        else:
-            ended = follower.state.phase.ended
-            text = "the run has ended: there are no ranks to profile" if ended else self.why_readonly()
-            self.notify(text, severity="error", markup=False)
 
     async def _show_profile(self, done: CommandDone, follower: Follower) -> None:
         """The traces are fetched first, where they are on other machines."""
@@ -345,7 +344,7 @@ class CommandingApp(LendingApp, FollowingApp):
                 folder = profiling.folder_of(run_dir or state_dir(), answered)
                 fetched = await profiling.fetched(follower.send, answered, folder)
         except LinkError as error:
-            self.notify(str(error), severity="error", markup=False)
+            self.notify(str(error), severity="error")
             return
         rows = partial(answer_rows, done, answered, fetched)
         self.push_screen(WideScreen(profiling.title(answered), rows, self.view.ascii))
@@ -356,16 +355,16 @@ class CommandingApp(LendingApp, FollowingApp):
             text = (
                 f"{saving.words(asked)}: the restart waits for a checkpoint, {saving.SECONDS:g} s at most"
             )
-            self.notify(text, markup=False)
+            self.notify(text)
         try:
             done = await saving.saved_then(command, saving.SECONDS, follower.send)
         except LinkError as error:
-            self.notify(str(error), severity="error", markup=False)
+            self.notify(str(error), severity="error")
             return
-        self.notify(done.text, severity="information" if done.ok else "error", markup=False)
+        self.notify(done.text, severity="information" if done.ok else "error")
 
     def _warn(self, text: str) -> None:
-        self.notify(text, severity="warning", markup=False)
+        self.notify(text, severity="warning")
 
     async def _afterwards(self, follower: Follower, command: Down | SetAutostop) -> CommandDone:
         """The run has ended: through its hub where that is still there. Raises LinkError."""
@@ -389,42 +388,23 @@ class CommandingApp(LendingApp, FollowingApp):
 
     def stop(self) -> None:
         """End the run, or say why it cannot be ended."""
-        follower = self.follower
-        if follower is None or self.in_past():
-            return
-        if self.allowed("stop"):
+        if self._may("stop", "there is nothing to stop"):
             self.ask(Stop(id=new_id()))
-        else:
-            ended = follower.state.phase.ended
-            text = "the run has ended: there is nothing to stop" if ended else self.why_readonly()
-            self.notify(text, severity="error", markup=False)
 
     def ask_nccl(self) -> None:
         """The NCCL_DEBUG dialog, or why there is nothing to set."""
-        follower = self.follower
-        if follower is None or self.in_past():
-            return
-        if not self.allowed("nccl"):
-            self.notify(self._why_no_nccl(follower), severity="error", markup=False)
+        follower = self._may("nccl", "launch it again to change anything")
+        if follower is None:
             return
         if uses_gloo(follower.state):
             text = (
                 f"{UNUSED}: NCCL_DEBUG changes nothing in this run; "
                 "`:nccl INFO` keeps a level for the next start and sets c10d's own logging now"
             )
-            self.notify(text, severity="warning", markup=False)
+            self.notify(text, severity="warning")
             return
         dialog = NcclScreen(lambda: follower.state, self.view.marked, new_id(), self.view.ascii)
         self.push_screen(dialog, lambda command: self.ask(command) if command is not None else None)
-
-    def _why_no_nccl(self, follower: Follower) -> str:
-        if follower.state.phase.ended:
-            return "the run has ended: launch it again to change anything"
-        return (
-            self.why_readonly()
-            if self.view.readonly
-            else "no rank runs yet: NCCL_DEBUG of the launch is its --nccl"
-        )
 
     def ask_line(self) -> None:
         """The `:` command line."""
@@ -450,7 +430,7 @@ class CommandingApp(LendingApp, FollowingApp):
         try:
             asked = parse(line, new_id, self.view.marked)
         except CommandError as error:
-            self.notify(str(error), severity="error", markup=False)
+            self.notify(str(error), severity="error")
             return
         if asked.command is not None:
             self.ask(asked.command)
@@ -467,13 +447,13 @@ class CommandingApp(LendingApp, FollowingApp):
         try:
             shell = self.source.shell(self.run_id, place) if state.merged else None
         except LaunchError as error:
-            self.notify(str(error), severity="error", markup=False)
+            self.notify(str(error), severity="error")
             return
         if shell is None:
             self.lend(shell_argv(state.nodes[place].host if place in state.nodes else ""))
             return
         if shell.text:
-            self.notify(shell.text, markup=False)
+            self.notify(shell.text)
         if shell.argv:
             self.lend(list(shell.argv))
 
@@ -498,19 +478,7 @@ def state_dir(environ: Mapping[str, str] = os.environ) -> Path:
 
 def keep_copy(text: str, environ: Mapping[str, str] = os.environ) -> Path:
     """Write copied lines to `copied.txt`, readable by this user only. Raises OSError."""
-    folder = state_dir(environ)
-    private_folder(folder)
-    path = folder / "copied.txt"
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text + "\n")
+    path = state_dir(environ) / "copied.txt"
+    private_folder(path.parent)
+    file_io.write_atomically(path, f"{text}\n".encode())
     return path
-
-
-def spill(text: str) -> Path:
-    """The text in a temporary file, for a pager; the caller removes it."""
-    with tempfile.NamedTemporaryFile(
-        "w", prefix="distui-", suffix=".log", delete=False, encoding="utf-8"
-    ) as file:
-        file.write(text)
-    return Path(file.name)

@@ -123,7 +123,7 @@ class Travel:
             step = text.split()
             made = await self._time_of_step(int(step[1])) if _names_step(step) else None
             if made is None:
-                self._app.notify(str(error), severity="error", markup=False)
+                self._app.notify(str(error), severity="error")
                 return
             at = made
         self._show(at)
@@ -167,13 +167,13 @@ class Travel:
         try:
             link = await self._app.source.open(self._app.run_id)
         except (LinkError, RunError) as error:
-            self._app.notify(f"the past cannot be read: {error}", severity="error", markup=False)
+            self._app.notify(f"the past cannot be read: {error}", severity="error")
             return False
         try:
             async with aclosing(_history(link, self._timeline.seq)) as events:
                 self._timeline.add([stamped async for stamped in events])
         except LinkError as error:
-            self._app.notify(f"the past cannot be read: {error}", severity="error", markup=False)
+            self._app.notify(f"the past cannot be read: {error}", severity="error")
             return False
         finally:
             with suppress(LinkError, OSError):

@@ -212,7 +212,7 @@ class LaunchScreen(Screen[None]):
                 self._fill(source.form_of(self._from))
             except LaunchError as error:
                 if self._again:
-                    self.notify(str(error), severity="error", markup=False)
+                    self.notify(str(error), severity="error")
             else:
                 self.form_view.border_subtitle = "as the run at hand, without --set"
                 return
@@ -437,11 +437,11 @@ class LaunchScreen(Screen[None]):
             self._ask_replace(name, str(error))
             return
         except (LaunchError, RunError) as error:
-            self.notify(str(error), severity="error", markup=False)
+            self.notify(str(error), severity="error")
             return
         self.form_view.forget([name for name, text in self.form_view.typed.items() if _held(name, text)])
         self.presets.set_entries(self.app.source.presets(), name)
-        self.notify(f"saved as {path}", markup=False)
+        self.notify(f"saved as {path}")
 
     def _ask_replace(self, name: str, path: str) -> None:
         rows: list[Row] = [((f"{glyphs.WARN} {path} exists, and what it says is lost.", "text"),)]
@@ -463,7 +463,7 @@ class LaunchScreen(Screen[None]):
         if preview is None:
             self.notify("the plan is not ready yet; press Enter again")
         elif preview.problems:
-            self.notify(preview.problems[0], severity="error", markup=False)
+            self.notify(preview.problems[0], severity="error")
         elif preview.asks:
             background(self, "plan", self._ask_hosts(self.form), exclusive=True)
         else:
@@ -485,7 +485,7 @@ class LaunchScreen(Screen[None]):
         try:
             run = await self.app.source.launch(form)
         except LaunchError as error:
-            self.notify(str(error), severity="error", markup=False)
+            self.notify(str(error), severity="error")
             return
         await asyncio.to_thread(self.app.source.remember, form)
         self.app.open_run(run)

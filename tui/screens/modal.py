@@ -141,7 +141,7 @@ class ConfirmScreen(RowsModal[str]):
 
     def action_cancel(self) -> None:
         """Enter: as the question says; whoever pressed it twice hears that nothing was done."""
-        self.app.notify(f"cancelled, nothing was changed: y would {self._verb}", markup=False, timeout=3)
+        self.app.notify(f"cancelled, nothing was changed: y would {self._verb}", timeout=3)
         self.dismiss("")
 
     def action_unfold(self) -> None:
@@ -298,6 +298,6 @@ class NcclScreen(RowsModal[SetNccl | None]):
         if self.form == self._first and not why:
             why = "nothing is chosen yet: the arrows change the level, esc leaves all as it is"
         if why:
-            self.app.notify(why, severity="warning", markup=False)
+            self.app.notify(why, severity="warning")
         else:
             self.dismiss(asked)

@@ -404,7 +404,7 @@ class RunScreen(Screen[None]):
                 step, lambda share: log.name_search(f"searching {int(share * 100)} %")
             )
         except LinkError as error:
-            self.notify(str(error), severity="error", markup=False)
+            self.notify(str(error), severity="error")
             return
         finally:
             late.cancel()
@@ -434,7 +434,7 @@ class RunScreen(Screen[None]):
         except JumpError as error:
             why = str(error)
         if why:
-            self.notify(why, severity="error", markup=False)
+            self.notify(why, severity="error")
         elif not self.log_view.display:
             self.action_pane("log")
 
@@ -556,12 +556,12 @@ class RunScreen(Screen[None]):
         try:
             done = await follower.send(Dump(new_id(), "stacks", ranks, at=then))
         except LinkError as error:
-            self.notify(str(error), severity="error", markup=False)
+            self.notify(str(error), severity="error")
             return
         finally:
             late.cancel()
         if not done.data:
-            self.notify(done.text, severity="information" if done.ok else "error", markup=False)
+            self.notify(done.text, severity="information" if done.ok else "error")
             return
         self.app.show_stacks(done.data, done.text if then else "")
 

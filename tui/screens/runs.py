@@ -229,7 +229,7 @@ class RunsScreen(Screen[None]):
         if away is None:
             return runs
         where = f"kept on {away.host}: Enter opens it there" if away.host else "not kept here"
-        self.notify(f"run {away.name} is {where}", severity="error", markup=False)
+        self.notify(f"run {away.name} is {where}", severity="error")
         return []
 
     def _ask_marks(self, kind: str, hint: str, runs: list[RunEntry], value: str = "") -> None:
@@ -247,7 +247,7 @@ class RunsScreen(Screen[None]):
     async def _write_marks(self, kind: str, text: str, runs: list[str]) -> None:
         for run in runs:
             if problem := await asyncio.to_thread(self.app.mark, kind, text, run):
-                self.notify(problem, severity="error", markup=False)
+                self.notify(problem, severity="error")
         self.list.show(await asyncio.to_thread(self.app.source.measured_runs))
 
     def action_remove(self) -> None:
@@ -261,9 +261,7 @@ class RunsScreen(Screen[None]):
                 if run.live and not run.host and run.path
                 else "is not kept here"
             )
-            self.notify(
-                f"run {run.name} {why}, and only ended runs are removed", severity="error", markup=False
-            )
+            self.notify(f"run {run.name} {why}, and only ended runs are removed", severity="error")
         elif runs:
             self._ask_removal(runs)
 
@@ -275,7 +273,7 @@ class RunsScreen(Screen[None]):
         try:
             self.list.marked = await asyncio.to_thread(self.app.source.prunable, 30 * 86400.0, 20)
         except RunError as error:
-            self.notify(str(error), severity="error", markup=False)
+            self.notify(str(error), severity="error")
             return
         self.list.searched()
         count = len(self.list.marked)
@@ -301,8 +299,8 @@ class RunsScreen(Screen[None]):
         names, freed, problems = await asyncio.to_thread(self.app.source.remove, runs)
         if names:
             text = f"removed {plural(len(names), 'run')}, {size_short(freed)} freed: {', '.join(names)}"
-            self.notify(clean_text(text), markup=False)
+            self.notify(clean_text(text))
         for problem in problems:
-            self.notify(problem, severity="error", markup=False)
+            self.notify(problem, severity="error")
         self.list.marked.clear()
         self.list.show(await asyncio.to_thread(self.app.source.measured_runs))
