@@ -31,16 +31,12 @@ class IdleGpus:
     def of(self, state: RunState, now: float, ticks: float, seconds: float) -> Idle | None:
         """Those that have been idle for so long; None if there are none. `now`, `ticks`: see Rules.judge."""
         users = own_gpus(state)
-        for gpu in list(self._since):
-            if gpu not in users:
-                del self._since[gpu]
-        for (node, index), util in _used(state, now):
-            if (node, index) not in users:
-                continue
+        self._since = {gpu: since for gpu, since in self._since.items() if gpu in users}
+        for gpu, util in _used(state, now):
             if util is None or util > BUSY_PERCENT:
-                self._since.pop((node, index), None)
-            elif util < IDLE_PERCENT:
-                self._since.setdefault((node, index), ticks)
+                self._since.pop(gpu, None)
+            elif util < IDLE_PERCENT and gpu in users:
+                self._since.setdefault(gpu, ticks)
         idle = {gpu: since for gpu, since in self._since.items() if ticks - since >= seconds}
         if not idle:
             return None

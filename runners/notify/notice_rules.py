@@ -6,7 +6,7 @@ before the next one about it: what comes and goes calls nobody twice.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
@@ -68,12 +68,8 @@ class _Condition:
     """Whether there was a notice, and it has not been gone for long enough since."""
 
 
-Wanted = Collection[tuple[str, float | None]]
-"""Rules that are on for some way, with their minutes."""
-
-
 def wanted_of(ways: Iterable[Minutes]) -> set[tuple[str, float | None]]:
-    """The rules of all ways."""
+    """The rules that are on for some way, with their minutes."""
     return {pair for rules in ways for pair in rules.items()}
 
 
@@ -81,7 +77,7 @@ def wanted_of(ways: Iterable[Minutes]) -> set[tuple[str, float | None]]:
 class Rules:
     """What was noticed so far, and what is on."""
 
-    wanted: Wanted = field(default_factory=lambda: wanted_of([every_rule()]))
+    wanted: set[tuple[str, float | None]] = field(default_factory=lambda: wanted_of([every_rule()]))
     _keys: set[str] = field(default_factory=set)
     _conditions: dict[str, _Condition] = field(default_factory=dict)
     _idle: IdleGpus = field(default_factory=IdleGpus)

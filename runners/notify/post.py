@@ -62,11 +62,5 @@ def reason_of(error: object) -> str:
     return type(error).__name__
 
 
-def main() -> int:
-    """See the module."""
-    json.dump(post(json.load(sys.stdin)), sys.stdout)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    json.dump(post(json.load(sys.stdin)), sys.stdout)

@@ -38,7 +38,6 @@ OWN = ("terminal", "desktop")
 KINDS = (*POSTED, "command", *OWN)
 SEQUENCES = ("auto", "osc9", "osc777", "bell")
 """What a terminal can be sent."""
-MOST_WAYS = 16
 _TEXTS = ("url", "url_file", "url_env", "token_file", "token_env", "sequence")
 _KEYS = (*_TEXTS, "type", "command", "rules")
 
@@ -83,11 +82,8 @@ class Configured(Struct, frozen=True):
 
 def load(environ: Mapping[str, str] = os.environ) -> Configured:
     """The settings of this user; never fails."""
-
-    def unusable(why: str) -> Configured:
-        return Configured(settings_path(environ), _own_ways(every_rule()), problems=(why,))
-
-    return loaded("notify", of_table, unusable, environ)
+    nothing = Configured(settings_path(environ), _own_ways(every_rule()))
+    return loaded("notify", of_table, lambda why: structs.replace(nothing, problems=(why,)), environ)
 
 
 def of_table(table: Any, path: Path) -> Configured:
@@ -112,7 +108,7 @@ def of_table(table: Any, path: Path) -> Configured:
     ):
         problems.append(f"{path}: notify.ways has to hold a section for each way, as [notify.ways.team]")
         sections = {}
-    for name, section in list(sections.items())[:MOST_WAYS]:
+    for name, section in sections.items():
         try:
             ways[name] = _way(name, section, rules)
         except RunError as error:
