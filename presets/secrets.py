@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache, partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache, partial
 from itertools import accumulate
 from typing import Any
 
@@ -20,21 +20,6 @@ MASK = "***"
 """Stands in place of a secret value."""
 SECRET_WORDS = "DISTUI_SECRET_WORDS"
 """Variable in which words of a command and texts of files that hold secrets reach whoever executes a plan, as JSON."""
-
-
-class _Late:
-    """A pattern that is compiled when it is used for the first time: most processes mask no text."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    @cached_property
-    def sub(self) -> Callable[..., str]:
-        return re.compile(self._text).sub
-
-    @cached_property
-    def finditer(self) -> Callable[..., Iterator[re.Match[str]]]:
-        return re.compile(self._text).finditer
 
 
 def _set(text: str) -> frozenset[str]:
@@ -151,39 +136,40 @@ _NAME = (
     rf"(?<![A-Za-z0-9_-])(?=[A-Za-z0-9_-]{{3,131}}(?:{_Q})?\]?[ \t]*[=:])"
     rf"(?P<name>-{{0,2}}[A-Za-z0-9_-]{{0,64}}?{_HINT}[A-Za-z0-9_-]{{0,64}})"
 )
-_NAMED = _Late(
+# What is a text here is compiled at its first use: most processes mask nothing.
+_NAMED = (
     rf"{_NAME}(?P<sep>(?:{_Q})?\]?[ \t]*(?:=>|:=|[=:])(?:(?<=['\"]:)\s{{0,99}}(?=['\"])|[ \t]*))"
     rf"(?:{_OPEN}{_SCHEME}{_REST}|(?:{_Q})?{_SCHEME}(?P<bare>{_BARE}))"
 )
 """`HF_TOKEN=x`, `"HF_TOKEN": "x"`, `HF_TOKEN: x`, `Authorization: Bearer x`."""
-_OPENED = _Late(rf"{_NAME}(?P<sep>(?:{_Q})?\]?[ \t]*(?:=>|:=|[=:])\s{{0,99}})(?=[\[{{(])")
+_OPENED = rf"{_NAME}(?P<sep>(?:{_Q})?\]?[ \t]*(?:=>|:=|[=:])\s{{0,99}})(?=[\[{{(])"
 """`"tokens": [`, `password={`."""
-_TOKEN = _Late(rf"{_OPEN}{_REST}|[\[\]{{}}()]")
-_ITEM = _Late(rf"{_OPEN}{_REST}|(?P<bare>[^\s,:\[\]{{}}()'\"\\]+)")
+_TOKEN = rf"{_OPEN}{_REST}|[\[\]{{}}()]"
+_ITEM = rf"{_OPEN}{_REST}|(?P<bare>[^\s,:\[\]{{}}()'\"\\]+)"
 _SCANNED = 4096
 """Characters in which the end of a list is looked for."""
 _COLON = re.compile(r"\s*:")
 _GLUED_ON = re.compile(r"[^\s,;:&'\"\\\[\](){}]")
 _AT_START = re.compile(r"(?:\A|[\n{(\[,='\"])[ \t]*(?:- )?\Z")
 """Before the name of a field in YAML; before a word of a sentence stand others."""
-_OPTION = _Late(
+_OPTION = (
     rf"(?<![\w-])(?P<name>--?[A-Za-z0-9_.-]{{0,64}}?(?i:{_HINT}|pw)[A-Za-z0-9_-]{{0,64}})"
     rf"(?P<sep>[ \t]+|{_Q},\s*(?=\\*['\"]))(?:{_OPEN}{_REST}|(?P<bare>{_BARE}))"
 )
 """`--hf-token x`, also as two words of a list."""
-_USER = _Late(
+_USER = (
     r"(://)([^/\s:@'\"]{0,256}:[^/\s'\"]{1,512}|[A-Za-z0-9_~.-]{20,512}"
     r"|(?:(?<=(?i:http)://)|(?<=(?i:https)://))(?![a-z][a-z._-]{0,14}\d{0,2}@)[^/\s:@'\"?#\\]{1,512})@"
 )
 """Also a token as the user of a web address, where that is no plain name: `git+https://X@host`."""
-_QUERY = _Late(r"([?&;]([\w.-]{1,64})=)([^&\s'\"<>#\\]+)")
+_QUERY = r"([?&;]([\w.-]{1,64})=)([^&\s'\"<>#\\]+)"
 _SIGNED = frozenset(("sig", "signature", "x-amz-signature", "x-goog-signature", "code"))
-_BEARER = _Late(r"\b((?i:bearer|basic)[ \t]+)([A-Za-z0-9._~+/-]{8,}={0,2})")
-_COOKIE = _Late(rf"(?<![\w-])((?i:set-cookie|cookie):[ \t]*(?:{_Q})?)([^\s'\"][^\r\n'\"]*)")
-_WANDB = _Late(
+_BEARER = r"\b((?i:bearer|basic)[ \t]+)([A-Za-z0-9._~+/-]{8,}={0,2})"
+_COOKIE = rf"(?<![\w-])((?i:set-cookie|cookie):[ \t]*(?:{_Q})?)([^\s'\"][^\r\n'\"]*)"
+_WANDB = (
     r"((?i:wandb)(?:(?!(?i:commit|sha|revision))[^\n]){0,80}?(?<![0-9A-Za-z]))([0-9a-f]{40})(?![0-9A-Za-z])"
 )
-_SHAPES = _Late(
+_SHAPES = (
     r"(?<![A-Za-z0-9_-])(?:(?:hf|gh[pousr]|npm|r8|gsk)_[A-Za-z0-9]{16,}"
     r"|(?:github_pat_|dckr_pat_|nvapi-|hvs\.|glrt-|pypi-AgE)[A-Za-z0-9_-]{16,}"
     r"|(?:sk-|glpat-|xapp-|xox[abeoprs]-)(?=[A-Za-z_-]{0,256}\d)[A-Za-z0-9_-]{10,}"
@@ -192,7 +178,7 @@ _SHAPES = _Late(
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[A-Za-z0-9+/=\s\\]+"
 )
 """Values that are known by how they begin, and private keys."""
-_HOOK = _Late(r"(hooks\.slack\.com/(?:services|workflows)/|discord(?:app)?\.com/api/webhooks/)([\w/-]+)")
+_HOOK = r"(hooks\.slack\.com/(?:services|workflows)/|discord(?:app)?\.com/api/webhooks/)([\w/-]+)"
 _NO_FLAG = re.compile(r"[=:\s]")
 _OPTIONS = frozenset(("pwd", "pass", "pw"))
 """Options that take a password, though a variable of that name would not, or not surely."""
@@ -200,18 +186,16 @@ _ARGUMENTS = frozenset(
     (("sshpass", "-p"), ("curl", "-u"), ("curl", "--user"), ("wget", "--http-user"), ("redis-cli", "-a"))
 )
 """Short options of well-known programs."""
-_TYPED = _Late(
+_TYPED = (
     r"(?<![\w-])((?:sshpass\b[^\n|;]{0,256}?[ \t]-p|redis-cli\b[^\n|;]{0,256}?[ \t]-a"
     r"|curl\b[^\n|;]{0,256}?[ \t](?:-[uU]|--user|--proxy-user)(?=[ \t=]*\\*['\"]?[^\s:'\"]{0,256}:))[ \t=]*)"
     rf"(?:{_OPEN}{_REST}|(?P<bare>{_BARE}))"
 )
 """The same in the text of a command: `bash -c "curl -u me:x URL"`."""
-_GLUED = _Late(
-    rf"(?<![\w-])((?:mysql\w*|mariadb[\w-]*)\b[^\n|;]{{0,256}}?[ \t]-p)(?=[^\s'\"-])(?P<bare>{_BARE})"
-)
+_GLUED = rf"(?<![\w-])((?:mysql\w*|mariadb[\w-]*)\b[^\n|;]{{0,256}}?[ \t]-p)(?=[^\s'\"-])(?P<bare>{_BARE})"
 """`mysql -pX`: the password stands at the option itself."""
 _GLUING = re.compile(r"mysql\w*|mariadb[\w-]*")
-_CONNECTION = _Late(
+_CONNECTION = (
     rf"((?i:(?<![\w-])pwd[ \t]*=[ \t]*))(?P<bare>(?![$/.~]){_BARE})(?=;)"
     rf"|((?i:;[ \t]*pwd[ \t]*=[ \t]*))(?P<last>(?![$/.~]){_BARE})"
 )
@@ -350,7 +334,7 @@ def _has_members(name: str, mapping: bool) -> bool:
 def _closed(text: str, at: int) -> int:
     """Where the bracket that opens at `at` is closed; 0 where that is not seen."""
     depth = 0
-    for token in _TOKEN.finditer(text, at, at + _SCANNED):
+    for token in re.compile(_TOKEN).finditer(text, at, at + _SCANNED):
         depth += (token[0] in "[{(") - (token[0] in "]})")
         if depth == 0:
             return token.end()
@@ -367,7 +351,7 @@ def _lists(text: str, hide: Hide) -> str:
         return _replaced(match, hide) if _field_tells(name, value, check) else match[0]
 
     parts, at, seen = [], 0, 0
-    for match in _OPENED.finditer(text):
+    for match in re.finditer(_OPENED, text):
         name, check = match["name"].lstrip("-"), _any if _is_key(match) else _mixed
         if text[match.end()] == "{":
             check = _mixed
@@ -378,7 +362,7 @@ def _lists(text: str, hide: Hide) -> str:
         if end and _GLUED_ON.match(text, end):
             continue
         end = end or (text.find("\n", match.end()) + 1 or len(text))
-        parts += [text[at : match.end()], _ITEM.sub(item, text[match.end() : end])]
+        parts += [text[at : match.end()], re.sub(_ITEM, item, text[match.end() : end])]
         at = end
     return "".join([*parts, text[at:]])
 
@@ -388,7 +372,7 @@ def _connections(text: str, hide: Hide) -> str:
         value = match["bare"] or match["last"]
         return match[0] if value == MASK else (match[1] or match[3]) + hide(value)
 
-    return _CONNECTION.sub(masked, text) if ";" in text else text
+    return re.sub(_CONNECTION, masked, text) if ";" in text else text
 
 
 _UNSEEN = re.compile(rf"{ESCAPE.pattern}|\x08")
@@ -439,12 +423,12 @@ def _mask_by_rules(text: str, hide: Hide = _hidden) -> str:
         return match[1] + hide(match[2]) if sure else match[0]
 
     named, option, typed = (partial(by, hide=hide) for by in (_mask_named, _mask_option, _replaced))
-    text = _SHAPES.sub(lambda match: hide(match[0]), text)
-    text = _lists(_USER.sub(user, text), hide)
-    text = _connections(_GLUED.sub(bare, _TYPED.sub(typed, text)), hide)
+    text = re.sub(_SHAPES, lambda match: hide(match[0]), text)
+    text = _lists(re.sub(_USER, user, text), hide)
+    text = _connections(re.sub(_GLUED, bare, re.sub(_TYPED, typed, text)), hide)
     for pattern, by in ((_HOOK, tail), (_WANDB, tail), (_COOKIE, tail), (_QUERY, query), (_OPTION, option)):
-        text = pattern.sub(by, text)
-    return _BEARER.sub(bearer, _NAMED.sub(named, text))
+        text = re.sub(pattern, by, text)
+    return re.sub(_BEARER, bearer, re.sub(_NAMED, named, text))
 
 
 def mask(name: str, value: str, hide: Hide = _hidden) -> str:
