@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ...presets.sanitize import clean_text
 from ...presets.secrets import MASK, mask, mask_text
@@ -352,19 +351,13 @@ def _row_json(row: Difference) -> dict[str, Any]:
 
 def masked(account: Account) -> Account:
     """As it may leave this machine: no fingerprints, every text without secrets."""
-
-    def clean(facts: Mapping[str, str], by: Callable[[str, str], str]) -> dict[str, str]:
-        return {name: by(name, text) for name, text in facts.items()}
-
-    facts = {
-        section: clean(rows, lambda _, text: mask_text(text)) for section, rows in account.facts.items()
-    }
-    return Account(
-        account.title, account.run, account.state, account.format, account.attempt, account.attempts, account.live,
-        facts, clean(account.env, mask), account.env_whole, {}, account.quantities, account.curves,
-        tuple(_masked(account.gaps)),
-    )  # fmt: skip
-
-
-def _masked(texts: Iterable[str]) -> Iterable[str]:
-    return (mask_text(text) for text in texts)
+    return structs.replace(
+        account,
+        facts={
+            section: {name: mask_text(text) for name, text in rows.items()}
+            for section, rows in account.facts.items()
+        },
+        env={name: mask(name, value) for name, value in account.env.items()},
+        fingerprints={},
+        gaps=tuple(map(mask_text, account.gaps)),
+    )
