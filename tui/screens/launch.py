@@ -46,7 +46,8 @@ from ..rows.form import (
 from ..rows.glyphs import Row, key_row, wrap
 from .bars import Flash
 from .launch_panes import PANES, Candidates, Details, FormView, PresetList
-from .modal import ConfirmScreen, PromptScreen, RowsModal
+from .modal import ConfirmScreen, RowsModal
+from .prompts import WordsPrompt
 from .rows_view import RowsView
 
 if TYPE_CHECKING:
@@ -420,8 +421,8 @@ class LaunchScreen(Screen[None]):
         if entry is None or self.loaded is None:
             self.notify("there is no preset to build on: choose one first", severity="error")
             return
-        hint = f"name of a preset of your own: {entry.name} with what was changed"
-        self.app.push_screen(PromptScreen("save as ", hint=hint), self._named)
+        about = f"a preset of your own: {entry.name} with what was changed"
+        self.app.push_screen(WordsPrompt("save as", "a name", about), self._named)
 
     def _named(self, name: str | None) -> None:
         if name and name.strip():

@@ -204,29 +204,6 @@ class WideScreen(TextScreen):
         super().fit_into(size)
 
 
-class PromptScreen(ModalScreen[str | None]):
-    """One line of input at the bottom, for a name."""
-
-    BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
-        Binding("escape", "dismiss", "cancel", id="prompt.cancel")
-    ]
-
-    def __init__(self, sign: str, value: str = "", hint: str = "") -> None:
-        super().__init__()
-        self._sign, self._value, self._hint = sign, value, hint
-
-    def compose(self) -> ComposeResult:
-        with Vertical(id="prompt"):
-            yield Label(self._sign, id="prompt-sign", markup=False)
-            yield Input(self._value, placeholder=self._hint, compact=True, id="prompt-input")
-
-    def on_mount(self) -> None:
-        self.query_one(Input).focus()
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        self.dismiss(event.value)
-
-
 _KEYS = key_row(
     ("← →", " change   "), ("space", " choose   "), ("Enter", " go on (asks again)   "), ("esc", " cancel")
 )

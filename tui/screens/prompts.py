@@ -13,7 +13,6 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label
 
-from ...runners import run_notes
 from ...runners.errors import RunError
 from ..background import after, background, keep_running
 from ..rows.command_line import RunNames, candidates, completed, help_line
@@ -155,37 +154,38 @@ class FilterPrompt(LinePrompt):
             self.dismiss(event.value)
 
 
-class MarksPrompt(LinePrompt):
-    """A note, or tags, of runs. Returns the line, or None; what no tag can be stays to be mended."""
+class WordsPrompt(LinePrompt):
+    """A note, tags, or a name. Returns the line, or None."""
 
     SELECTED = False
 
-    def __init__(self, sign: str, hint: str, about: str, value: str = "", ascii_only: bool = False) -> None:
-        """`sign`: "note" or "tags"; `about`: what is beside the line while nothing is wrong with it."""
+    def __init__(
+        self,
+        sign: str,
+        hint: str,
+        about: str,
+        value: str = "",
+        ascii_only: bool = False,
+        check: Callable[[str], object] = str,
+    ) -> None:
+        """`about`: what is beside the line; `check` raises RunError for a line that stays to be mended."""
         self.SIGN, self.HINT = f" {sign}: ", hint  # type: ignore[misc]
         super().__init__((), value, ascii_only)
-        self._tags, self._about = sign == "tags", about
+        self._about, self._check = about, check
 
     def on_mount(self) -> None:
         self.line.focus()
         self.show_help(self._about)
 
-    def _wrong(self) -> str:
-        try:
-            if self._tags:
-                run_notes.words_of(self.line.value.split())
-        except RunError as error:
-            return str(error)
-        return ""
-
     def on_input_changed(self, event: Input.Changed) -> None:
         self.show_help(self._about)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        if wrong := self._wrong():
-            self.show_help(wrong, "bad")
-        else:
+        try:
+            self._check(event.value)
             self.dismiss(event.value)
+        except RunError as error:
+            self.show_help(str(error), "bad")
 
 
 class CommandPrompt(LinePrompt):

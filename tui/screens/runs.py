@@ -13,6 +13,7 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from ...presets.sanitize import clean_text
+from ...runners import run_notes
 from ...runners.errors import RunError
 from ...runners.formatting import plural, size_short
 from ..background import background, keep_running
@@ -34,7 +35,7 @@ from ..rows.runs import (
 from ..source import ASK_S
 from .modal import ConfirmScreen
 from .panes import KeyFooter
-from .prompts import MarksPrompt
+from .prompts import WordsPrompt
 from .rows_view import RowsView
 from .searchable import SearchableRows
 
@@ -236,7 +237,8 @@ class RunsScreen(Screen[None]):
         first = runs[0]
         now = first.note if kind == "note" else " ".join(first.tags)
         about = plural(len(runs), "run") if len(runs) > 1 else f"{first.name}: {now or f'no {kind}'}"
-        screen = MarksPrompt(kind, hint, clean_text(about), value, self.app.view.ascii)
+        check = _check_tags if kind == "tags" else str
+        screen = WordsPrompt(kind, hint, clean_text(about), value, self.app.view.ascii, check)
         ids = [run.id for run in runs]
         self.app.push_screen(screen, lambda text: self._mark(kind, text, ids))
 
@@ -304,3 +306,8 @@ class RunsScreen(Screen[None]):
             self.notify(problem, severity="error")
         self.list.marked.clear()
         self.list.show(await asyncio.to_thread(self.app.source.measured_runs))
+
+
+def _check_tags(line: str) -> object:
+    """Raises RunError."""
+    return run_notes.words_of(line.split())
