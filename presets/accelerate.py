@@ -198,5 +198,9 @@ def argv(python: str, config: Mapping[str, Any], launch: Launch, run_dir: str) -
     options: tuple[str, ...] = ("--config_file", f"{run_dir}/{name}")
     if config.get("distributed_type") == "DEEPSPEED":
         options = (*options, "--mixed_precision", str(config["mixed_precision"]))
-    form = ("--module",) * launch.module + ("--no_python",) * launch.no_python
+    form = []
+    if launch.module:
+        form.append("--module")
+    if launch.no_python:
+        form.append("--no_python")
     return (python, "-m", MODULE, *options, *launch.extra, *form, *launch.command)

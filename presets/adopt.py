@@ -66,7 +66,11 @@ def _also(preset: Preset) -> str:
         done.append("sends gradients by PowerSGD")
     if (passes := preset.batch.accumulation) > 1:
         done.append(f"makes 1 optimizer step of {passes}, with the mean gradient of {passes} batches")
-    return f", {', '.join(done[:-1])}{' and ' * (len(done) > 1)}{done[-1]}" if done else ""
+    if not done:
+        return ""
+    if len(done) == 1:
+        return f", {done[0]}"
+    return f", {', '.join(done[:-1])} and {done[-1]}"
 
 
 def refusal(preset: Preset, *, python: bool = True) -> str:

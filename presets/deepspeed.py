@@ -120,7 +120,9 @@ def _changes(own: object, made: object, path: str = "") -> list[tuple[str, str, 
     if isinstance(own, Mapping) and isinstance(made, Mapping):
         inner = ((f"{path}.{key}".lstrip("."), value, made.get(key)) for key, value in own.items())
         return [change for name, value, after in inner for change in _changes(value, after, name)]
-    return [] if own == made else [(path, _brief(own), "left out" if made is None else _brief(made))]
+    if own == made:
+        return []
+    return [(path, _brief(own), "left out" if made is None else _brief(made))]
 
 
 def _brief(value: object) -> str:
@@ -213,7 +215,11 @@ def environment(backend: str, path: str) -> dict[str, str]:
 
 def argv(python: str, launch: Launch, run_dir: str) -> tuple[str, ...]:
     """The launcher's command line on one node; on several each node starts its own ranks."""
-    form = ("--module",) * launch.module + ("--no_python",) * launch.no_python
+    form = []
+    if launch.module:
+        form.append("--module")
+    if launch.no_python:
+        form.append("--no_python")
     base = (
         python,
         "-m",

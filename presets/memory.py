@@ -124,7 +124,9 @@ def _kept(preset: Preset) -> int | None:
     if preset.strategy.kind == "fsdp1":
         return 1 if preset.strategy.sharding in ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2") else None
     kept = preset.strategy.reshard_after_forward
-    return kept if type(kept) is int else None if kept else 1
+    if type(kept) is int:
+        return kept
+    return None if kept else 1
 
 
 def _compute(preset: Preset) -> int | None:
@@ -245,7 +247,7 @@ def estimate(
     mine, data = held(layout, model), layout.data
     weight, gradient = _resident(layout, form)
     gradients = gradient * mine / (data if layout.gradients else 1)
-    optimizer = form.optimizer * _updated(layout, model, mine) * (layout.optimizer_at == "none")
+    optimizer = form.optimizer * _updated(layout, model, mine) if layout.optimizer_at == "none" else 0.0
     kept = activations(model, form, layout)
     beyond = kept - _shared(layout, model, form, gradients, kept)
     buffers = _buffers(layout, model, form, mine)
@@ -414,6 +416,8 @@ def _elsewhere(layout: Layout, form: Format, mine: float) -> tuple[float, float]
         return (states * mine / layout.data if layout.weights_at == "cpu" else 0.0), 0.0
     host = disk = 0.0
     for where, size in ((layout.optimizer_at, HOST_OPTIMIZER), (layout.weights_at, form.weights)):
-        host += HOST_COPIES * size * mine / layout.data * (where == "cpu")
-        disk += size * mine / layout.data * (where == "nvme")
+        if where == "cpu":
+            host += HOST_COPIES * size * mine / layout.data
+        elif where == "nvme":
+            disk += size * mine / layout.data
     return host, disk

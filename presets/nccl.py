@@ -252,12 +252,12 @@ def parse_subsys(text: str) -> str:
     wanted = text.strip().upper()
     if not wanted:
         return DEFAULT_SUBSYS
-    inverted = wanted.startswith("^")
     names = [part.strip() for part in wanted.removeprefix("^").split(",")]
     for name in names:
         if name not in {subsystem.name for subsystem in SUBSYSTEMS}:
             raise NcclError(_unknown_subsystem(name))
-    return "^" * inverted + ",".join(dict.fromkeys(names))
+    chosen = ",".join(dict.fromkeys(names))
+    return f"^{chosen}" if wanted.startswith("^") else chosen
 
 
 def subsystems(version: str | None = None) -> tuple[Subsystem, ...]:

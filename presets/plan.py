@@ -185,6 +185,9 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
     obeyed, sizes = _megatron(request, obeyed, sizes)
     own = _own_config(request, place)
     wired = wire(preset, launch, obeyed, ranks.backend, place.run_dir, python or "python", env, own)
+    command = (script, *request.args)
+    if request.module:
+        command = ("-m", *command)
     return Plan(
         run=place.run,
         name=request.name or _name(request),
@@ -195,7 +198,7 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
         python=python,
         cwd=place.cwd,
         argv=wired.argv,
-        command=(*("-m",) * request.module, script, *request.args),
+        command=command,
         env={**env, **wired.env},
         hosts=_hosts(preset.hosts, request),
         files=wired.files,

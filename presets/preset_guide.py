@@ -225,7 +225,9 @@ def _smaller(model: Shape, simplest: Callable[[Shape, int], Estimate | None]) ->
     for passes in _divisors(model.micro_batch):
         size = model.micro_batch // passes
         if fit := simplest(replace(model, micro_batch=size), passes):
-            options = f"--micro-batch {size}" + " --recompute" * model.recompute
+            options = f"--micro-batch {size}"
+            if model.recompute:
+                options += " --recompute"
             return Remedy(
                 change=f"Accumulate gradients over {passes} passes", options=options, estimate=fit
             )
@@ -237,8 +239,10 @@ def _shorter(model: Shape, simplest: Callable[[Shape], Estimate | None], also: s
     seq = model.seq // 2
     while seq >= SHORTEST:
         if fit := simplest(replace(model, seq=seq, micro_batch=1)):
-            options = f"--seq {seq}" + " --micro-batch 1" * (model.micro_batch > 1) + also
-            return Remedy(change="Take shorter sequences", options=options, estimate=fit)
+            options = f"--seq {seq}"
+            if model.micro_batch > 1:
+                options += " --micro-batch 1"
+            return Remedy(change="Take shorter sequences", options=options + also, estimate=fit)
         seq //= 2
     return None
 

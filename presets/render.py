@@ -113,7 +113,9 @@ def _coordinates(sizes: Mapping[str, int]) -> list[str]:
     for rank in range(min(world, LISTED)):
         at = worker_group.coordinates(sizes, rank)
         lines.append(f"  rank {rank:<6} {'  '.join(f'{name} {number}' for name, number in at.items())}")
-    return lines + [f"  … {world - LISTED} more, all of them in --json"] * (world > LISTED)
+    if world > LISTED:
+        lines.append(f"  … {world - LISTED} more, all of them in --json")
+    return lines
 
 
 def _ranks(nnodes: int, fewest: int | None, nproc: int) -> str:

@@ -120,7 +120,9 @@ def _escaped(char: str) -> str:
         return f"\\{char}"
     if 0xDC80 <= code <= 0xDCFF:  # a byte that was no UTF-8
         return f"\\x{code - 0xDC00:02x}"
-    return f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    if code < 0x80:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def _last_state(raw: bytes, width: int) -> tuple[str, bool]:

@@ -294,7 +294,9 @@ def wraps(full: str) -> tuple[str, str]:
 
 
 def _last(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 MOST_STARS = 50
@@ -459,9 +461,9 @@ def _parallelize(name: str, call: ScriptCall, asked: Requirements, steps: bool) 
     if "pp" in asked.mesh and not steps:
         return Obeys(None, f"{lead} and never forward_backward(), by which a pipeline runs.", "parallelize")
     doubt = "" if call.full == PARALLELIZE else ", if the parallelize beside it is distui's"
-    but = ", but not batch.accumulation, which acts in forward_backward()" * (
-        asked.accumulation > 1 and not steps
-    )
+    but = ""
+    if asked.accumulation > 1 and not steps:
+        but = ", but not batch.accumulation, which acts in forward_backward()"
     how = f"{lead}: it obeys strategy and precision{doubt}{but}."
     return Obeys(how, how, "parallelize")
 

@@ -443,13 +443,20 @@ def holds_secret(name: str, value: str) -> bool:
     return mask(name, value) != value
 
 
+def _may_be_a_value(word: str) -> bool:
+    """Return False for an empty word, a short option ("-x") and a long one ("--name")."""
+    if word.startswith("--"):
+        return False
+    return len(word) > (2 if word.startswith("-") else 0)
+
+
 def mask_words(words: Iterable[str], hide: Hide = _hidden) -> list[str]:
     """A command line as it may be shown, word by word."""
     shown: list[str] = []
     programs: set[str] = set()
     before, expected, several = "", False, False
     for word in words:
-        if expected and not word.startswith("--") and len(word) > 2 - (word[:1] != "-") * 2:
+        if expected and _may_be_a_value(word):
             innocent = word.lower() in _NOTHING or (
                 _SPECIAL.fullmatch(word) and "pass" not in before.lower()
             )

@@ -303,12 +303,14 @@ def accelerators(wish: Resources) -> list[str]:
 def own_task(documents: Sequence[Any], where: str) -> dict[str, Any]:
     """The one task in a file that a user wrote. Raises PlanError."""
     if len(documents) != 1 or not isinstance(documents[0], Mapping):
-        actual = "no task" if not documents else "several documents" if len(documents) > 1 else "no mapping"
-        remedy = (
-            f"`sky jobs launch {where}` launches a group"
-            if len(documents) > 1
-            else "name the file of a task"
-        )
+        remedy = "name the file of a task"
+        if not documents:
+            actual = "no task"
+        elif len(documents) > 1:
+            actual = "several documents"
+            remedy = f"`sky jobs launch {where}` launches a group"
+        else:
+            actual = "no mapping"
         raise PlanError(f"{where} holds {actual}, and distui launches one SkyPilot task: {remedy}")
     config = dict(documents[0])
     for key in ("service", "pool"):

@@ -131,6 +131,8 @@ def _each(call: shell.LauncherCall, gpus: int | None) -> int | None:
     """Ranks of one node."""
     options = launches.read_options(call.words)
     word = options.values.get("nproc-per-node")
-    if word is None:
-        return None if options.opaque else gpus if call.completed else 1
-    return (gpus or None) if word.text in PER_NODE else whole(word.text)
+    if word is not None:
+        return (gpus or None) if word.text in PER_NODE else whole(word.text)
+    if options.opaque:
+        return None
+    return gpus if call.completed else 1

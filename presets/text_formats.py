@@ -301,6 +301,8 @@ def _build(events: Iterable[Event], scalar: Callable[[Event], object]) -> list[M
     return builder.documents
 
 
+MOST_DIGITS = 400
+"""Of a number in YAML, which 1:1:1… makes as long as the file; a longer scalar is a text."""
 _CORE = "tag:yaml.org,2002:"
 """What `!!` stands for in YAML."""
 
@@ -315,6 +317,8 @@ def read_yaml(text: str) -> list[MarkupNode]:
 
     def scalar(event: Any) -> object:
         """What a scalar means to whoever reads the file with PyYAML; dates and the like stay texts."""
+        if len(event.value) > MOST_DIGITS:
+            return event.value
         tag = event.tag or meaning.resolve(yaml.ScalarNode, event.value, event.implicit)
         if tag.rpartition(":")[2] not in ("int", "float", "bool", "null"):
             return event.value
@@ -481,7 +485,11 @@ def toml_literal(value: object) -> str:
 
 def toml_escaped(text: str) -> str:
     """`text` inside a basic string, with nothing in it that acts on a terminal. JSON's escapes are TOML's, too."""
-    return "".join(
-        c if c.isprintable() else f"\\u{ord(c):04x}" if ord(c) < 0x10000 else f"\\U{ord(c):08x}"
-        for c in json.dumps(text, ensure_ascii=False)[1:-1]
-    )
+    return "".join(map(_toml_character, json.dumps(text, ensure_ascii=False)[1:-1]))
+
+
+def _toml_character(char: str) -> str:
+    if char.isprintable():
+        return char
+    code = ord(char)
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

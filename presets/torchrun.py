@@ -92,9 +92,14 @@ def argv(launch: Launch) -> tuple[str, ...]:
         "--max-restarts": str(MAX_RESTARTS),
         "--monitor-interval": f"{launch.monitor_interval_s:g}",
     }
-    flags = ("-m",) * launch.module + ("--no-python",) * launch.no_python
+    flags = []
+    if launch.module:
+        flags.append("-m")
+    if launch.no_python:
+        flags.append("--no-python")
     # argparse drops a "--" right after the script, unless one before it has ended the options already.
-    flags += ("--",) * (launch.command[1:2] == ("--",))
+    if launch.command[1:2] == ("--",):
+        flags.append("--")
     words = (part for pair in options.items() for part in pair if part)
     return (*words, *launch.extra, *flags, *launch.command)
 

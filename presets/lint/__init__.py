@@ -187,8 +187,10 @@ def lint_task(
     for document in documents:
         below = document.mapping.get("resources")
         merged = {**(below.mapping if below else {}), **plain(asked).mapping}
-        resources = {"resources": MarkupNode(below.line if below else 0, merged)} if merged else {}
-        changed.append(MarkupNode(document.line, {**document.mapping, **plain(given).mapping, **resources}))
+        mapping = {**document.mapping, **plain(given).mapping}
+        if merged:
+            mapping["resources"] = MarkupNode(below.line if below else 0, merged)
+        changed.append(MarkupNode(document.line, mapping))
     return worst_first(_document(changed, name, exists))
 
 
@@ -369,7 +371,12 @@ def lint_plan(
 
 def refusal(message: str) -> Finding:
     """Why no plan can be made, as a finding: the message of a PlanError."""
-    id = "L17" if message.startswith("batch.") else "L18" if message.startswith("mesh") else "L19"
+    if message.startswith("batch."):
+        id = "L17"
+    elif message.startswith("mesh"):
+        id = "L18"
+    else:
+        id = "L19"
     return issue(id, "", sentence(message), remedy="")
 
 

@@ -397,8 +397,10 @@ def _counts(node: MarkupNode | None) -> Iterator[int | None]:
         yield node.number(name)
     if isinstance(node.value, str):
         name, _, count = node.value.partition(":")
-        tpu = name.lower().startswith("tpu")
-        yield None if tpu else whole(count) if count else 1
+        if name.lower().startswith("tpu"):
+            yield None
+        else:
+            yield whole(count) if count else 1
 
 
 def _task_names(task: MarkupNode, file: str) -> Iterator[Finding]:

@@ -151,13 +151,17 @@ def issue(
     worst = severity or rule.severities[0]
     if worst not in rule.severities:
         raise ValueError(f"{id} is never {worst}")
+    if near:
+        remedy = f"Did you mean {near}?"
+    elif remedy is None:
+        remedy = rule.repair
     return Finding(
         id=id,
         severity=worst,
         where=where,
         value=value,
         text=text,
-        remedy=f"Did you mean {near}?" if near else rule.repair if remedy is None else remedy,
+        remedy=remedy,
     )
 
 
