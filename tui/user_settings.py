@@ -66,12 +66,25 @@ OF_VIEW = ("columns", "sort", "reverse", "gpu_columns", "gpu_sort", "gpu_reverse
 """Fields that `ViewOptions` has by the same name."""
 
 
-class SettingKey(Struct, frozen=True):
-    """One key of the file."""
+class SettingGuide(Struct, frozen=True):
+    """What a key of the file is for."""
 
-    field: str
+    about: str
+    """A sentence without a final period."""
     wants: str
     """What its value has to be, behind "has to be"."""
+    example: Any
+    """A value that it may have."""
+    default: Any = None
+    """The value that it has where nobody sets one; None: distui chooses by what it sees."""
+    without: str = ""
+    """What happens without it, where no value says so."""
+
+
+class SettingKey(SettingGuide, frozen=True, kw_only=True):
+    """One key that the cockpit reads."""
+
+    field: str
     fits: Callable[[Any], bool]
 
 
@@ -99,33 +112,52 @@ def _is_metric(name: str) -> bool:
     return name in BY_NAME or re.fullmatch(r"train\.\S{1,80}", name) is not None
 
 
-def _of_table(table: str, prefix: str) -> dict[str, SettingKey]:
+def _of_table(
+    table: str, prefix: str, example: list[str], sort: str, without: str
+) -> dict[str, SettingKey]:
     ids = tuple(column.id for column in TABLES[table])
     sortable = tuple(column.id for column in TABLES[table] if column.key is not None)
     return {
         f"{table}.columns": SettingKey(
-            f"{prefix}columns", f"a list of columns, each once, of {', '.join(ids)}", _texts(_among(*ids))
+            f"columns of the {table} table, in their order", f"a list of columns, each once, of {', '.join(ids)}",
+            example, None, "those that fit and have values", field=f"{prefix}columns", fits=_texts(_among(*ids)),
         ),
-        f"{table}.sort": SettingKey(f"{prefix}sort", f"one of {', '.join(sortable)}", _among(*sortable)),
-        f"{table}.reverse": SettingKey(f"{prefix}reverse", "true or false", _is_flag),
-    }
+        f"{table}.sort": SettingKey(
+            f"column by which the {table} table is sorted; unknown values come last", f"one of {', '.join(sortable)}",
+            sort, None, without, field=f"{prefix}sort", fits=_among(*sortable),
+        ),
+        f"{table}.reverse": SettingKey(
+            "sort the other way round", "true or false", True, False, field=f"{prefix}reverse", fits=_is_flag
+        ),
+    }  # fmt: skip
 
 
+_WINDOWS = tuple(name for name, _ in WINDOWS)
 KEYS: dict[str, SettingKey] = {
-    "theme": SettingKey("theme", f"one of {', '.join(ALL_THEMES)}", _among(*ALL_THEMES)),
-    "hosts": SettingKey(
-        "hosts", f'a list of hosts, {MOST_HOSTS} at most, as in ["gpu1", "me@gpu2"]',
-        lambda value: _texts(_is_host)(value) and len(value) <= MOST_HOSTS,
+    "theme": SettingKey(
+        "colours of the cockpit", f"one of {', '.join(ALL_THEMES)}", "light", "dark",
+        field="theme", fits=_among(*ALL_THEMES),
     ),
-    **_of_table("ranks", ""),
-    **_of_table("gpus", "gpu_"),
+    "hosts": SettingKey(
+        "hosts, as ssh names them, whose runs the list of runs shows, too",
+        f'a list of hosts, {MOST_HOSTS} at most, as in ["gpu1", "me@gpu2"]',
+        ["gpu1", "me@gpu2"], None, "those of your launches on hosts",
+        field="hosts", fits=lambda value: _texts(_is_host)(value) and len(value) <= MOST_HOSTS,
+    ),
+    **_of_table("ranks", "", ["rank", "state", "log", "step", "pace", "util", "temp"], "log", "the worst first"),
+    **_of_table("gpus", "gpu_", ["gpu", "ranks", "util", "mem", "power", "throttle"], "power", "by index"),
     "curves.metrics": SettingKey(
-        "metrics", 'a list of metrics, each once, as in ["train.loss", "gpu.util"]', _texts(_is_metric)
+        "metrics that the curves draw, in their order",
+        'a list of metrics, each once, as in ["train.loss", "gpu.util"]',
+        ["train.loss", "gpu.util", "rank.step_s"], None, "ten usual ones", field="metrics", fits=_texts(_is_metric),
     ),
     "curves.window": SettingKey(
-        "window", f"one of {', '.join(name for name, _ in WINDOWS)}", _among(*(name for name, _ in WINDOWS))
+        "how far back the curves go", f"one of {', '.join(_WINDOWS)}", "15m", "5m",
+        field="window", fits=_among(*_WINDOWS),
     ),
-    "curves.log_scale": SettingKey("log_scale", "true or false", _is_flag),
+    "curves.log_scale": SettingKey(
+        "logarithmic axes", "true or false", True, False, field="log_scale", fits=_is_flag
+    ),
 }  # fmt: skip
 """By their names in the file."""
 

@@ -21,19 +21,7 @@ from distui.runners.telemetry import export_settings
 from distui.tui import paint
 from distui.tui.cli import main
 from distui.tui.rows.command_line import CommandError, RunNames, candidates, parse
-from distui.tui.setting_guide import (
-    ENDPOINT,
-    EXPORT,
-    GUIDES,
-    HEADERS_FILE,
-    INTERVAL,
-    KEEP,
-    LOG_CAP,
-    OF_RUNS,
-    OLDER,
-    SEND,
-    example,
-)
+from distui.tui.setting_guide import GUIDES, OF_RUNS, example
 from distui.tui.user_settings import ALL_THEMES, KEYS, TEXTUAL_THEMES, UserSettings, load
 
 LEAST = {
@@ -58,13 +46,13 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_every_key_has_a_guide_whose_example_it_takes() -> None:
-    assert GUIDES.keys() == KEYS.keys()
+def test_every_key_takes_its_example_and_its_default() -> None:
+    for name, key in KEYS.items():
+        assert key.fits(key.example), name
+        assert key.default is None or key.fits(key.default), name
     for name, guide in GUIDES.items():
-        assert KEYS[name].fits(guide.example), name
-        assert guide.default is None or KEYS[name].fits(guide.default), name
         assert (guide.default is None) == bool(guide.without), name
-        assert not guide.about.endswith(".")
+        assert not guide.about.endswith("."), name
 
 
 def test_a_preset_that_nobody_has_made_is_named(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,13 +72,13 @@ def test_the_example_changes_nothing_until_a_comment_is_taken_away(file: Path) -
     settings, problems = load(file)
     assert problems == []
     for name, key in KEYS.items():
-        value = GUIDES[name].example
-        assert getattr(settings, key.field) == (tuple(value) if isinstance(value, list) else value), name
+        value = tuple(key.example) if isinstance(key.example, list) else key.example
+        assert getattr(settings, key.field) == value, name
     assert ways.load().send == ("terminal",)
     assert log_settings.load() == log_settings.LogSettings(200_000_000, "200MB")
     assert retention.load() == retention.Retention(30 * 86400.0, 200)
     assert export_settings.load().otlp == export_settings.OtlpExport(
-        *(guide.example for name, (guide, _) in OF_RUNS.items() if "otlp" in name)
+        *(guide.example for name, guide in OF_RUNS.items() if "otlp" in name)
     )
     assert max(map(len, example().splitlines())) <= 121
 
@@ -105,13 +93,13 @@ def test_each_value_is_shown_with_where_it_comes_from(
     assert main(["settings", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     rows = {row["key"]: (row["value"], row["origin"]) for row in shown["settings"]}
-    assert rows.keys() == KEYS.keys() | OF_RUNS.keys()
-    assert rows[LOG_CAP] == ("200MB", str(file))
-    assert rows[KEEP] == (7, str(file))
-    assert rows[OLDER] == (None, "default")
-    assert rows[EXPORT] == ("/m", str(file))
-    assert rows[ENDPOINT] == (None, "default")
-    assert rows[SEND] == (["terminal:hang"], str(file))
+    assert rows.keys() == GUIDES.keys()
+    assert rows["logs.cap"] == ("200MB", str(file))
+    assert rows["retention.keep"] == (7, str(file))
+    assert rows["retention.older_than"] == (None, "default")
+    assert rows["export.openmetrics_dir"] == ("/m", str(file))
+    assert rows["export.otlp_endpoint"] == (None, "default")
+    assert rows["notify.send"] == (["terminal:hang"], str(file))
     assert rows["theme"] == ("nord", str(file))
     assert rows["ranks.sort"] == ("step", str(file))
     assert rows["curves.window"] == ("5m", "default")
@@ -138,9 +126,9 @@ def test_a_collector_is_shown_without_secrets_and_an_extra_that_is_missing_is_na
     assert main(["settings", "--json"]) == 0
     text = capsys.readouterr().out
     rows = {row["key"]: (row["value"], row["origin"]) for row in json.loads(text)["settings"]}
-    assert rows[ENDPOINT] == ("https://collect.example/***", str(file))
-    assert rows[HEADERS_FILE] == ("otlp-headers", str(file))
-    assert rows[INTERVAL] == ("10s", "default")
+    assert rows["export.otlp_endpoint"] == ("https://collect.example/***", str(file))
+    assert rows["export.otlp_headers_file"] == ("otlp-headers", str(file))
+    assert rows["export.otlp_interval"] == ("10s", "default")
     assert "secret-of-the-file" not in text
     monkeypatch.setattr(export_settings, "is_installed", lambda: False)
     assert main(["settings"]) == 1

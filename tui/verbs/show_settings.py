@@ -22,22 +22,7 @@ from ...runners.settings_file import SecretError, section_of, settings_path
 from ...runners.telemetry import export_settings
 from ...runners.telemetry.export_settings import MetricsExport
 from ..rows.glyphs import table
-from ..setting_guide import (
-    ENDPOINT,
-    EXPORT,
-    HEADERS_ENV,
-    HEADERS_FILE,
-    INTERVAL,
-    KEEP,
-    LOG_CAP,
-    OLDER,
-    PLACE,
-    PRESET,
-    SEND,
-    document,
-    example,
-    toml,
-)
+from ..setting_guide import document, example, toml
 from ..terminal import complain
 from ..user_settings import load
 
@@ -79,7 +64,7 @@ def _unknown_preset(path: Path) -> Iterator[str]:
         yield presets.problems[name]
     elif name and name not in presets.names:
         hint = nearest_or_all(name, presets.names) or "; `distui presets` lists them"
-        yield f"{path}: {PRESET}: there is no preset {quoted(name)} here{hint}"
+        yield f"{path}: launch.preset: there is no preset {quoted(name)} here{hint}"
 
 
 def _unreadable_secrets(path: Path, export: MetricsExport) -> Iterator[str]:
@@ -98,20 +83,20 @@ def _unreadable_secrets(path: Path, export: MetricsExport) -> Iterator[str]:
 
 
 def _of_runs(export: MetricsExport) -> dict[str, Any]:
-    """What launches and runs read themselves, by key; None where the file has nothing that can be used."""
+    """What launches and runs read themselves, by key; None or nothing where the file has nothing that can be used."""
     kept, otlp = retention.load(), export.otlp
     table = section_of(retention.SECTION) if kept.acts else {}
     defaults = launch_settings.load()
     return {
-        PRESET: defaults.preset or None,
-        PLACE: defaults.place or None,
-        SEND: list(ways.load().send) or None,
-        EXPORT: None if export.directory is None else str(export.directory),
-        ENDPOINT: otlp and mask_text(otlp.endpoint),
-        HEADERS_FILE: otlp and (otlp.headers_file or None),
-        HEADERS_ENV: otlp and (otlp.headers_env or None),
-        INTERVAL: otlp and (otlp.interval or None),
-        LOG_CAP: log_settings.load().typed or None,
-        OLDER: table.get("older_than"),
-        KEEP: table.get("keep"),
+        "launch.preset": defaults.preset,
+        "launch.place": defaults.place,
+        "notify.send": ways.load().send,
+        "export.openmetrics_dir": export.directory and str(export.directory),
+        "export.otlp_endpoint": otlp and mask_text(otlp.endpoint),
+        "export.otlp_headers_file": otlp and otlp.headers_file,
+        "export.otlp_headers_env": otlp and otlp.headers_env,
+        "export.otlp_interval": otlp and otlp.interval,
+        "logs.cap": log_settings.load().typed,
+        "retention.older_than": table.get("older_than"),
+        "retention.keep": table.get("keep"),
     }
