@@ -100,7 +100,7 @@ async def test_a_part_that_fails_is_named_on_the_screen_and_the_cockpit_goes_on(
     it = rig(play.running())
     async with shown(it, faults=True):
         await it.press(*keys)
-        sentence = f"internal error in {name} ({follows}): Fault: {name} (part-failed:{name}); "
+        sentence = f"Internal error in {name} ({follows}): Fault: {name} (part-failed:{name}); "
         await it.until(lambda: any(said.startswith(sentence) for said in it.app.said))
         if follows != ONCE:
             await it.until(lambda: name in breaking.ran)
@@ -163,7 +163,7 @@ async def test_a_callback_of_the_loop_that_fails_is_named(rig: Start) -> None:
 
     async with shown(rig(play.running()), faults=True) as it:
         asyncio.get_running_loop().call_later(0.1, broken)
-        await it.until(lambda: "internal error in event-loop (Exception in callback " in it.told())
+        await it.until(lambda: "Internal error in event-loop (Exception in callback " in it.told())
         assert "Fault: callback (part-failed:event-loop)" in it.told()
 
 
