@@ -27,8 +27,9 @@ from .background import OwnedSignal, after, background, call, keep_running
 from .cockpit_commands import CommandingApp
 from .keys import ACTIONS, MUTATING, bindings, help_rows, key_text, keymap_path, load_keymap
 from .paint import NAMES, THEMES, Beat, CalmDriver, PacedApp
+from .past import copied
 from .rows import glyphs
-from .rows.frame import Frame, LinkPhase, ViewOptions, held
+from .rows.frame import Frame, LinkPhase, ViewOptions
 from .rows.glyphs import Row
 from .rows.run_status import launching
 from .rows.runs import RunEntry
@@ -229,7 +230,7 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
         if not self.view.paused:
             self._held = None
         elif self._held is None:
-            self._held = dataclasses.replace(frame, state=held(frame.state))
+            self._held = dataclasses.replace(frame, state=copied(frame.state))
         if self._held is not None:
             frame = dataclasses.replace(self._held, view=self.view, wall=frame.now)
         with self.pacer.together():

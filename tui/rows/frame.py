@@ -8,8 +8,7 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -186,23 +185,6 @@ class Frame:
         return node.gpus if self.fresh(node.node, node.gpu_sampled) else ()
 
 
-def held(state: RunState) -> RunState:
-    """The state as it is now, for a screen that is held: events do not change it any more."""
-    return replace(
-        state,
-        nodes={key: copy(node) for key, node in state.nodes.items()},
-        ranks={key: copy(rank) for key, rank in state.ranks.items()},
-        attempts=[copy(attempt) for attempt in state.attempts],
-        stages={key: copy(progress) for key, progress in state.stages.items()},
-        findings=dict(state.findings),
-        training=dict(state.training),
-        checkpoints=list(state.checkpoints),
-        log_sizes=dict(state.log_sizes),
-        notices=list(state.notices),
-        open_commands=dict(state.open_commands),
-    )
-
-
 def gpu_of(rank: Rank, node: Node | None) -> Gpu | None:
     """The GPU that a rank uses: by NVML, else by its launch environment."""
     if node is None:
@@ -269,11 +251,6 @@ class SampleFields:
 def gpu_fields(frame: Frame) -> SampleFields:
     """Of `fresh_gpus`, for the header and the charts."""
     return SampleFields(frame.once(fresh_gpus), ("util", "mem_used", "mem_total", "power_w"))
-
-
-def ranks_on(state: RunState, node: int) -> list[Rank]:
-    """The ranks of one node, by rank."""
-    return state.ranks_of(node)
 
 
 def names(state: RunState) -> dict[int, str]:

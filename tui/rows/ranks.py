@@ -14,7 +14,7 @@ from ...runners.formatting import NA, duration_short, size_short, spans_short, s
 from ...runners.model import Gpu
 from ...runners.state import Node, Rank, RunState
 from . import glyphs
-from .frame import Frame, fit_name, gpu_of, link_state, names, ranks_on
+from .frame import Frame, fit_name, gpu_of, link_state, names
 from .glyphs import Cell, Row, clip, fit, percent, table
 
 CELL = 7
@@ -73,7 +73,7 @@ def shown_nodes(state: RunState) -> list[Node]:
     return [
         node
         for number, node in sorted(state.nodes.items())
-        if node.gpus or node.link is not None or ranks_on(state, number)
+        if node.gpus or node.link is not None or state.ranks_of(number)
     ]
 
 
@@ -155,10 +155,10 @@ def node_cells(frame: Frame, node: Node) -> list[Heat]:
 
 def _cells(frame: Frame, node: Node, most: float | None) -> list[Heat]:
     if not node.gpus:
-        return [_rank_cell(frame, rank, most) for rank in ranks_on(frame.state, node.node)]
+        return [_rank_cell(frame, rank, most) for rank in frame.state.ranks_of(node.node)]
     fresh = frame.fresh(node.node, node.gpu_sampled)
     owners: dict[int, list[Rank]] = {}
-    for rank in ranks_on(frame.state, node.node):
+    for rank in frame.state.ranks_of(node.node):
         gpu = gpu_of(rank, node)
         if gpu is not None:
             owners.setdefault(gpu.index, []).append(rank)
