@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -26,10 +27,14 @@ CONFIGS = ("config_file", "deepspeed", "deepspeed_config", "deepspeed_config_fil
 
 def check_text(text: str, around: Surroundings, first_line: int = 1) -> list[Finding]:
     """Everything about a shell text. Never raises."""
+    if len(text) > shell.MOST_TEXT:
+        what = f"is too large to be read (more than {shell.MOST_TEXT >> 10} KiB): nothing in it was checked"
+        return [issue("L41", around.at(first_line), f"The text {what}.", severity="warning", remedy="")]
     script = shell.read_script(text, first_line, around.env)
     exported = {var.name: var.value for var in script.settings if var.exported}
     around = replace(around, env={**around.env, **exported})
-    return once([*_settings(script, around), *_order(script, around), *_started(script, around)])
+    started = itertools.islice(_started(script, around), lint_rules.MOST)
+    return once([*_settings(script, around), *_order(script, around), *started])
 
 
 def _settings(script: ShellText, around: Surroundings) -> Iterator[Finding]:
@@ -277,9 +282,9 @@ class Options:
 
 def read_options(words: Sequence[Word]) -> Options:
     """The options of `words`, which follow the program's name."""
-    made, left = Options(), list(words)
+    made, left = Options(), deque(words)
     while left:
-        word = left.pop(0)
+        word = left.popleft()
         text = word.text
         if text == "--":
             made.script = left[0] if left else None
@@ -289,7 +294,7 @@ def read_options(words: Sequence[Word]) -> Options:
                 made.script = word
                 break
             made.opaque = True  # "$OPTIONS", or a script's name: what follows is told by the next word
-            if not any(after.text.startswith("-") for after in left[:1]):
+            if not left or not left[0].text.startswith("-"):
                 break
             continue
         if len(text) > 1:
@@ -297,7 +302,7 @@ def read_options(words: Sequence[Word]) -> Options:
     return made
 
 
-def _take(made: Options, word: Word, left: list[Word]) -> None:
+def _take(made: Options, word: Word, left: deque[Word]) -> None:
     """One option, and its value from what is left."""
     name, equals, value = word.text.partition("=")
     if name in ("-m", "-h"):
@@ -310,7 +315,7 @@ def _take(made: Options, word: Word, left: list[Word]) -> None:
     elif full in VALUES:
         attached = equals or (short and len(name) > 2)
         text = value if equals else name[2:]
-        taken = Word(text, word.line) if attached else left.pop(0) if left else None
+        taken = Word(text, word.line) if attached else left.popleft() if left else None
         if taken is not None:
             made.values[full] = taken
     elif "$" in name:
@@ -322,12 +327,15 @@ def _take(made: Options, word: Word, left: list[Word]) -> None:
         if left and not left[0].literal:  # its value, or the script: what follows is not told apart
             made.opaque = True
             left.clear()
-        if not equals and left[1:] and not left[0].text.startswith("-") and not _is_script(left[0]):
-            left.pop(0)  # its value, as far as one can tell
+        if not equals and len(left) > 1 and not left[0].text.startswith("-") and not _is_script(left[0]):
+            left.popleft()  # its value, as far as one can tell
 
 
 def _is_script(word: Word) -> bool:
     return word.text.endswith((".py", ".sh"))
+
+
+_SPELLINGS = {key: option for option in VALUES | SWITCHES for key in (option, option.replace("-", "_"))}
 
 
 def _full_option(name: str) -> str:
@@ -337,8 +345,7 @@ def _full_option(name: str) -> str:
     plain = name[2:].replace("_", "-")
     if plain in VALUES | SWITCHES:
         return plain
-    spellings = {key: option for option in VALUES | SWITCHES for key in (option, option.replace("-", "_"))}
-    starting = [option for key, option in spellings.items() if plain and key.startswith(name[2:])]
+    starting = [option for key, option in _SPELLINGS.items() if plain and key.startswith(name[2:])]
     return starting[0] if len(starting) == 1 else ""  # argparse takes two spellings for an ambiguity
 
 

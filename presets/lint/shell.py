@@ -6,8 +6,10 @@ in which environment. Nothing raises: what cannot be understood ends a command.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -20,7 +22,7 @@ _CLOSING = frozenset({"fi", "done", "esac"})
 _SKIPPED = frozenset({"!", "{", "}", "time", "in", *_BRANCH, *_CLOSING})
 _ENDS = ";\n&|()"
 MOST_DEPTH = 50
-"""Of substitutions inside each other."""
+"""Of substitutions, and of branches, inside each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,15 @@ class Command:
         return self.words[0].line
 
 
-def read_commands(text: str, first_line: int = 1) -> list[Command]:
+MOST_TEXT = 128 << 10
+"""Letters of a text that is read: Linux passes no longer one to `bash -c`."""
+
+
+@functools.lru_cache(maxsize=8)  # a plan asks for the same text several times
+def read_commands(text: str, first_line: int = 1) -> Sequence[Command]:
+    """The commands of a script, in order; none of one that is longer than MOST_TEXT."""
+    if len(text) > MOST_TEXT:
+        return []
     return _ShellReader(text.replace("\r\n", "\n"), first_line).commands()
 
 
@@ -61,6 +71,8 @@ class _ShellReader:
         self._done: list[Command] = []
         self._since, self._groups = 0, list[int]()
         """Where in `_done` the list began that an `&` would send to the background; the same of open groups."""
+        self._background: Counter[int] = Counter()
+        """Places in `_done` behind which one list more is in the background, or one less."""
         self._joined = False
         """Whether a list goes on behind `|`, `&&` or `||`."""
 
@@ -82,6 +94,11 @@ class _ShellReader:
             else:
                 words.append(self._word())
         self._command(words)
+        depth = 0
+        for place, command in enumerate(self._done):
+            depth += self._background[place]
+            if depth:
+                self._done[place] = replace(command, background=True)
         return self._done
 
     def _is_redirection(self, letter: str) -> bool:
@@ -98,8 +115,9 @@ class _ShellReader:
             self._joined = True
             return
         elif letter == "&":
-            self._done[self._since :] = [replace(cmd, background=True) for cmd in self._done[self._since :]]
+            self._background[self._since] += 1
             self._since = len(self._done)
+            self._background[self._since] -= 1
         elif not self._joined or any_words:
             self._since = len(self._done)
         self._joined = self._joined and letter == "\n" and not any_words
@@ -189,19 +207,20 @@ class _ShellReader:
 
     def _command(self, words: list[Word]) -> None:
         """Add the command of some words, without the shell's own and without redirections."""
-        while words and words[0].text in _SKIPPED | _OPENING:
-            self._step(words[0].text)
-            if words[0].text in ("for", "case", "select"):
+        begin = 0
+        while begin < len(words) and words[begin].text in _SKIPPED | _OPENING:
+            self._step(words[begin].text)
+            if words[begin].text in ("for", "case", "select"):
                 return
-            words = words[1:]
+            begin += 1
         kept, skip = [], False
-        for word in words:
+        for word in words[begin:]:
             match = _REDIRECTION.fullmatch(word.text)
             if match is None and not skip:
                 kept.append(word)
             skip = match is not None and not match[1]
         if kept and kept[0].text:
-            self._done.append(Command(tuple(kept), False, tuple(self._branch)))
+            self._done.append(Command(tuple(kept), False, tuple(self._branch[:MOST_DEPTH])))
 
     def _step(self, word: str) -> None:
         """Enter a branch or group, go on to the next, or leave it."""
@@ -380,11 +399,12 @@ def _expanded(command: Command, values: Mapping[str, str]) -> Command:
 def _launches(command: Command) -> Iterator[LauncherCall]:
     """The launcher that a command starts; none or one."""
     for at in _starts(command.words):
-        launcher = _program(command.words[at:])
+        launcher = _program([word.text for word in command.words[at : at + 3]])
         if launcher is not None:
-            program, rest, legacy = launcher
-            completed = any(word.text == "oumi" for word in command.words[: -len(rest) or None])
-            yield LauncherCall(program, tuple(rest), command, legacy, completed)
+            program, count, legacy = launcher
+            rest = command.words[at + count :]
+            completed = any(word.text == "oumi" for word in command.words[: at + count])
+            yield LauncherCall(program, rest, command, legacy, completed)
             return
 
 
@@ -407,21 +427,20 @@ def _starts(words: Sequence[Word]) -> Iterator[int]:
         at += 2 if wrapped and text in NAMING else 1
 
 
-def _program(words: Sequence[Word]) -> tuple[Program, Sequence[Word], bool] | None:
-    """The launcher with which `words` begin."""
-    texts = [word.text for word in words[:3]]
+def _program(texts: Sequence[str]) -> tuple[Program, int, bool] | None:
+    """The launcher with which some words begin, how many words name it, and whether it is torch's old one."""
     name = texts[0].rsplit("/", 1)[-1] if texts else ""
     if name == "torchrun":
-        return "torchrun", words[1:], False
+        return "torchrun", 1, False
     if name == "deepspeed":
-        return "deepspeed", words[1:], False
+        return "deepspeed", 1, False
     if name == "accelerate" and texts[1:2] == ["launch"]:
-        return "accelerate", words[2:], False
+        return "accelerate", 2, False
     if _PYTHON.fullmatch(name) and texts[1:2] == ["-m"] and len(texts) > 2:
         if texts[2] in ("torch.distributed.run", "torch.distributed.launch"):
-            return "torchrun", words[3:], texts[2].endswith("launch")
+            return "torchrun", 3, texts[2].endswith("launch")
         if texts[2] == "accelerate.commands.launch":
-            return "accelerate", words[3:], False
+            return "accelerate", 3, False
         if texts[2] == "deepspeed.launcher.runner":
-            return "deepspeed", words[3:], False
+            return "deepspeed", 3, False
     return None

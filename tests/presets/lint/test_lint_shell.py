@@ -7,7 +7,7 @@ from each import for_each
 from distui.presets.finding import Finding
 from distui.presets.lint import lint_command, lint_text
 from distui.presets.lint.launches import check_text
-from distui.presets.lint.shell import Surroundings, read_script
+from distui.presets.lint.shell import MOST_TEXT, Surroundings, read_commands, read_script
 
 STATIC = "torchrun --nnodes=2 --nproc-per-node=8 --node-rank=$RANK --master-addr=$HEAD --master-port=8008 train.py"
 C10D = "torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=$HEAD:8008 --rdzv-id=7 train.py"
@@ -218,3 +218,49 @@ def test_only_the_disk_knows_which_files_are_there() -> None:
     assert lint_text(command) == []
     assert lint_text(command, lambda name: True) == []
     assert [one.id for one in lint_text(command, lambda name: False)] == ["L8"]
+
+
+def marks(text: str) -> str:
+    """The first words of all commands, an & behind each of those in the background."""
+    return " ".join(one.words[0].text + ("&" if one.background else "") for one in read_commands(text))
+
+
+@for_each(
+    ("text", "expected"),
+    [
+        ("a & b", "a& b"),
+        ("a && b & c", "a& b& c"),
+        ("(a; b) & c", "a& b& c"),
+        ("{ a; b; } & c; d &", "a& b& c d&"),
+        ("( (a; b) & c ) & d", "a& b& c& d"),
+        ("a | b\nc &", "a b c&"),
+        ("(a; (b; c)&)", "a b& c&"),
+    ],
+)
+def test_lists_in_the_background(text: str, expected: str) -> None:
+    assert marks(text) == expected
+
+
+@for_each(
+    "text",
+    [
+        "(" * 700 + "a;" * 60_000 + ")&" * 700,
+        "if a; then b; " * 9_000,
+        "! " * 60_000 + "a",
+        "env " * 30_000,
+        "srun " * 20_000 + "torchrun x.py",
+        "torchrun " + "--foo " * 20_000,
+        "bash -c " * 15_000,
+        "cat <<A " * 15_000,
+    ],
+)
+def test_what_took_the_square_of_a_text_is_read(text: str) -> None:
+    """Some took minutes, or gigabytes: a limit of the suite would end them."""
+    assert len(text) <= MOST_TEXT
+    assert all(one.id == "L3" for one in lint_text(text))
+
+
+def test_a_text_that_nobody_has_written_is_named_and_not_read() -> None:
+    (one,) = lint_text("torchrun --nope t.py\n" * 10_000)
+    assert (one.id, one.severity, one.where) == ("L41", "warning", "line 1")
+    assert one.text == "The text is too large to be read (more than 128 KiB): nothing in it was checked."
