@@ -16,6 +16,8 @@ MOST_BYTES = 1 << 20
 MOST_NODES = 50_000
 """Values of a document, every use of a YAML alias counted with all that is in it."""
 MOST_DEPTH = 60
+MOST_SHOWN = 200
+"""Letters of a value in a sentence."""
 
 
 class Unreadable(Exception):
@@ -50,6 +52,12 @@ class MarkupNode:
     """A text, number, boolean or None; a dict of texts to Nodes; a list of Nodes."""
     text_line: int = 0
     """Where the first line of a text stands."""
+
+    @property
+    def shown(self) -> str:
+        """Its value as a sentence quotes it: that of a list or mapping without lines, a long one cut."""
+        text = str(bare(self))
+        return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
 
     @property
     def mapping(self) -> dict[str, MarkupNode]:

@@ -224,6 +224,8 @@ def check_preset(
             findings.append(issue("L31", _at(file, lines, key), text_, value=key))
     tables = document.get("preset")
     for name, table in (tables if isinstance(tables, dict) else {}).items():
+        if len(findings) >= lint_rules.MOST:
+            break
         prefix = f"preset.{name}."
         if isinstance(table, dict):
             findings += _preset(name, table, file, lines, prefix, bases)

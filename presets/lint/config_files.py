@@ -84,13 +84,13 @@ def _machines(document: MarkupNode, file: str, gpus: int | None) -> Iterator[Fin
     total, machines = document.number("num_processes"), document.number("num_machines") or 1
     port = document.get("main_process_port")
     if machines == 1:
-        if port is not None and str(port.value) == DEFAULT_PORT:
-            text = f"Port {port.value} is everybody's default: a second job on the machine does not start."
+        if port is not None and port.shown == DEFAULT_PORT:
+            text = f"Port {port.shown} is everybody's default: a second job on the machine does not start."
             yield issue(
                 "L22",
                 place(file, port, "main_process_port"),
                 text,
-                value=f"main_process_port: {port.value}",
+                value=f"main_process_port: {port.shown}",
             )
         return
     if total is not None and total > 0:
@@ -105,10 +105,10 @@ def _machines(document: MarkupNode, file: str, gpus: int | None) -> Iterator[Fin
         text = f"{machines} machines, and no {' and no '.join(missing)}: each takes itself for the first."
         yield issue("L29", where, text, value=f"num_machines: {machines}")
     address = document.get("main_process_ip")
-    if address is not None and document.get("mpirun_config") is None and HERE.fullmatch(str(address.value)):
-        text = f"{address.value} is another place on each machine."
+    if address is not None and document.get("mpirun_config") is None and HERE.fullmatch(address.shown):
+        text = f"{address.shown} is another place on each machine."
         where = place(file, address, "main_process_ip")
-        yield issue("L38", where, text, value=f"main_process_ip: {address.value}")
+        yield issue("L38", where, text, value=f"main_process_ip: {address.shown}")
 
 
 def _fsdp(document: MarkupNode, file: str) -> Iterator[Finding]:
@@ -141,7 +141,7 @@ def sharding_name(node: MarkupNode | None) -> str:
     """FULL_SHARD and so on, also where it is written as a number."""
     if node is None:
         return ""
-    text = str(node.value)
+    text = node.shown
     return SHARDINGS[int(text) - 1] if text in ("1", "2", "3", "4", "5") else text.upper()
 
 
@@ -408,8 +408,8 @@ def _task_names(task: MarkupNode, file: str) -> Iterator[Finding]:
         yield from lint_rules.keys(file, task, SKYPILOT_KEYS, "A SkyPilot task", refuses=True)
     nodes = task.get("num_nodes")
     if nodes is not None and (task.number("num_nodes") or 0) < 1:
-        text = f"num_nodes {nodes.value} is no number of nodes."
-        value = f"num_nodes: {nodes.value}"
+        text = f"num_nodes {nodes.shown} is no number of nodes."
+        value = f"num_nodes: {nodes.shown}"
         yield issue(
             "L30", place(file, nodes, "num_nodes"), text, value=value, remedy="Write a number from 1 on."
         )
@@ -421,9 +421,9 @@ def _resources(task: MarkupNode, file: str, nnodes: int | None) -> Iterator[Find
     wishes = _wishes(task)
     for wish in wishes:
         tier = wish.get("network_tier")
-        if tier is not None and str(tier.value).lower() not in TIERS:
-            text = f"SkyPilot has no network_tier {tier.value}, and refuses the task."
-            value = f"network_tier: {tier.value}"
+        if tier is not None and tier.shown.lower() not in TIERS:
+            text = f"SkyPilot has no network_tier {tier.shown}, and refuses the task."
+            value = f"network_tier: {tier.shown}"
             yield issue("L7", place(file, tier, "resources.network_tier"), text, value=value)
         ports = wish.get("ports")
         if ports is not None:

@@ -183,7 +183,7 @@ def choice(
         text = f"Without quotes YAML reads {word} as false, which is no {path} of {program}."
         yield issue("L30", where, text, value=f"{path}: {word}", remedy=f"Write '{word}', in quotes.")
         return
-    value = str(node.value)
+    value = node.shown
     if value.lower() not in (option.lower() for option in options):
         text, remedy = f"{program} has no {path} {value}.", f"Write one of {', '.join(options)}."
         near = nearest(value, options)

@@ -9,6 +9,7 @@ from each import for_each
 
 from distui.presets.finding import Finding
 from distui.presets.lint import lint_file
+from distui.presets.lint.lint_rules import MOST
 from distui.presets.load import library
 from distui.presets.text_formats import MOST_BYTES
 
@@ -279,6 +280,40 @@ def test_a_number_that_cannot_be_printed_is_no_crash() -> None:
 def test_an_empty_text_that_is_tagged_a_number_is_no_crash() -> None:
     (one,) = check("task.yaml", "run: echo\nnum_nodes: !!int ''\n")
     assert (one.id, one.where) == ("L30", "task.yaml:2")
+
+
+@for_each(
+    ("name", "text", "value"),
+    [
+        ("ds.json", '{"zero_optimization": {"stage": [3]}, "train_batch_size": 8}', "stage: [3]"),
+        (
+            "ds.json",
+            '{"zero_optimization": {"stage": {"a": [1]}}, "train_batch_size": 8}',
+            "stage: {'a': [1]}",
+        ),
+        ("task.yaml", "run: echo\nnum_nodes: [2]\n", "num_nodes: [2]"),
+        ("task.yaml", "run: echo\nresources:\n  network_tier: {a: b}\n", "network_tier: {'a': 'b'}"),
+        ("task.yaml", f"run: echo\nnum_nodes: {'x' * 900_000}\n", f"num_nodes: {'x' * 200}…"),
+        ("acc.yaml", "distributed_type: [FSDP, DDP]\n", "distributed_type: ['FSDP', 'DDP']"),
+    ],
+)
+def test_a_value_is_quoted_as_it_is_written_and_no_longer_than_a_line(
+    name: str, text: str, value: str
+) -> None:
+    found = check(name, text)
+    assert value in [one.value for one in found]
+    assert not [one for one in found if "MarkupNode" in f"{one}" or len(one.text) > 1000]
+
+
+def test_a_number_as_long_as_a_file_is_a_text() -> None:
+    """As a number of base 60 it took 42 s of CPU."""
+    (one,) = check("task.yaml", f"run: echo\nnum_nodes: 1{':1' * 400_000}\n")
+    assert (one.id, one.where) == ("L30", "task.yaml:2")
+
+
+def test_findings_on_thousands_of_presets_are_cut() -> None:
+    text = "".join(f"[preset.a{number}]\nenv.NCCL_TIMEOUT = '{number}'\n" for number in range(MOST + 100))
+    assert len(check("distui.toml", text)) == MOST
 
 
 def test_aliases_and_merged_keys_are_followed() -> None:
