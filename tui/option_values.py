@@ -1,11 +1,13 @@
-"""Values of options as people type them: numbers, durations, sizes. Each raises ArgumentTypeError, in a sentence."""
+"""Values as people type them: numbers, durations, sizes, each raises ArgumentTypeError in a sentence; and paths."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
+from itertools import islice
 
 from ..runners.formatting import bytes_of_cap, seconds_of, time_before
 
@@ -105,3 +107,33 @@ def minutes(text: str) -> int | None:
     if not text.isascii() or not text.isdecimal() or not 0 < int(text) < 10**6:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of minutes: write 1 or more, or off")
     return int(text)
+
+
+MOST_ENTRIES = 20_000
+"""Entries of a folder that are looked at."""
+
+
+def paths_on(text: str) -> list[str]:
+    """The paths that go on with `text`, folders with a slash; hidden ones only where they are asked for."""
+    head, last = os.path.split(text)
+    try:
+        with os.scandir(os.path.expanduser(head) or ".") as entries:
+            return sorted(
+                os.path.join(head, entry.name) + "/" * entry.is_dir()
+                for entry in islice(entries, MOST_ENTRIES)
+                if entry.name.startswith(last or entry.name)
+                and (last.startswith(".") or not entry.name.startswith("."))
+                and entry.name.isprintable()
+            )
+    except OSError:
+        return []
+
+
+def common_start(texts: Sequence[str]) -> str:
+    """What all of them begin with."""
+    first, last = min(texts), max(texts)
+    return first[
+        : next(
+            (at for at, pair in enumerate(zip(first, last, strict=False)) if len({*pair}) > 1), len(first)
+        )
+    ]

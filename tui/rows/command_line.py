@@ -26,6 +26,7 @@ from ...runners.model import (
     Signal,
     Stop,
 )
+from ..option_values import common_start
 from ..user_settings import ALL_THEMES
 
 
@@ -184,12 +185,7 @@ def completed(text: str, names: RunNames) -> str:
         return text
     head, blank, last = text.rpartition(" ")
     before = last.rpartition(",")
-    first, last_of_all = min(fitting), max(fitting)
-    common = first[
-        : next(
-            (at for at, (a, b) in enumerate(zip(first, last_of_all, strict=False)) if a != b), len(first)
-        )
-    ]
+    common = common_start(fitting)
     if len(fitting) == 1 and not common.endswith("="):
         common += " "
     return f"{head}{blank}{before[0]}{before[1]}{common}"

@@ -20,6 +20,7 @@ from ...runners.errors import RunError
 from ..arguments import CHANGES
 from ..command_words import PLANS as WITH_SCRIPT
 from ..command_words import SCRIPTS
+from ..option_values import paths_on
 
 SHELLS = ("bash", "zsh", "fish")
 LIVE = CHANGES - {"autostop", "down", "note", "prune", "rm", "tag"} | {"dump"}
@@ -285,14 +286,7 @@ def _host_list(prefix: str, **asked: Any) -> Words:
 
 
 def files(prefix: str, **_: Any) -> Words:
-    """Paths that go on from a prefix, directories with a slash."""
-    head, name = os.path.split(prefix)
-    folder = Path(os.path.expanduser(head) or ".")
-    paths = []
-    for entry in sorted(_names_in(folder)):
-        if entry.startswith(name or entry) and (name.startswith(".") or not entry.startswith(".")):
-            paths.append(os.path.join(head, entry) + "/" * (folder / entry).is_dir())
-    return paths
+    return paths_on(prefix)
 
 
 def folders(prefix: str, **_: Any) -> Words:
