@@ -22,11 +22,9 @@ class TerminalFocus:
         self._typed = float("-inf")
 
     def report(self, focused: bool) -> None:
-        """The terminal got the focus, or lost it."""
         self._reported = focused
 
     def typed(self, now: float) -> None:
-        """A key came."""
         self._typed = now
 
     def away(self, now: float) -> bool:

@@ -280,7 +280,6 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
         self.push_screen(ComparisonScreen(mine, other, title, self.view.ascii))
 
     def action_mark_run(self, kind: str, text: str) -> None:
-        """A note or tags of the run on the screen."""
         if self.run_id.startswith(WATCH) or self._forced_readonly:
             self.notify(self.why_readonly(), severity="error")
             return
@@ -355,7 +354,6 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
         return self.run_id
 
     def rerun(self, run: str) -> None:
-        """The launch form, filled from a run."""
         from .screens.launch import LaunchScreen
 
         self.push_screen(LaunchScreen(run, True))
@@ -413,7 +411,6 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
     # --- what is kept for later cockpits
 
     def choose(self, **fields: object) -> None:
-        """See CommandingApp.choose."""
         self.settings = replace(self.settings, **fields)
         if not self._unkept:
             background(self, "settings", after(KEEP_AFTER_S, self._keep_settings))

@@ -499,7 +499,6 @@ def _mcp(verbs: Verbs) -> None:
 
 
 def names_hosts(options: argparse.Namespace) -> bool:
-    """Whether the user named hosts."""
     return options.hosts is not None or options.hostfile is not None
 
 

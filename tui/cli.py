@@ -85,7 +85,6 @@ class TypedVerb:
         self._verbs, self._name = verbs, name
 
     def add_parser(self, name: str, **about: Any) -> argparse.ArgumentParser | UnusedParser:
-        """As argparse's."""
         return self._verbs.add_parser(name, **about) if name == self._name else UnusedParser()
 
 

@@ -90,7 +90,6 @@ class LendingApp(App[None]):
         self.notify(f"{plural(text.count(chr(10)) + 1, 'line')} copied, also to {path}")
 
     def page(self, text: str) -> None:
-        """The user's pager on this text."""
         with tempfile.NamedTemporaryFile("w", prefix="distui-", suffix=".log", encoding="utf-8") as file:
             file.write(text)
             file.flush()
@@ -143,7 +142,6 @@ class CommandingApp(LendingApp, FollowingApp):
         raise NotImplementedError
 
     def change_view(self, **changes: object) -> None:
-        """Change view options."""
         self.view = replace(self.view, **changes)
         self.publish()
 
@@ -204,7 +202,6 @@ class CommandingApp(LendingApp, FollowingApp):
         return self.source.mark(run, add=add, remove=remove)
 
     def why_readonly(self) -> str:
-        """Why nothing can be changed, in a sentence."""
         if self.run_id.startswith(WATCH):
             return "distui did not start this job: it can only be watched"
         return "read-only: this cannot change the run"
@@ -266,7 +263,6 @@ class CommandingApp(LendingApp, FollowingApp):
         background(self, "send", self._send(Down(new_id(), name)))
 
     def allowed(self, action: str) -> bool | None:
-        """Whether an action may be taken now."""
         raise NotImplementedError
 
     def cluster_commands(self) -> list[tuple[str, str, Callable[[], None]]]:
@@ -439,7 +435,6 @@ class CommandingApp(LendingApp, FollowingApp):
             background(self, "action", self.run_action(asked.action, self.screen if of_screen else self))
 
     def shell(self, rank: int | None) -> None:
-        """A shell on the node of a rank."""
         if self.follower is None:
             return
         state = self.follower.state

@@ -247,7 +247,6 @@ examples:
 
 
 def grouped_help(verbs: Mapping[str, argparse.ArgumentParser]) -> str:
-    """The verbs under their headings."""
     lines: list[str] = []
     for heading, names in GROUPS:
         there = [name for name in names if name in verbs]

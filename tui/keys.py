@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 
 class Action(Struct, frozen=True):
-    """What a key does."""
-
     id: str
     """Stable name: what `keys.toml` uses."""
     key: str

@@ -284,7 +284,6 @@ class CalmDriver(LinuxDriver):
     """A pipe that is written to when the thread is to end."""
 
     def start_application_mode(self) -> None:
-        """See Driver.start_application_mode."""
         self._close_bell()
         self._bell = os.pipe()
         super().start_application_mode()  # type: ignore[no-untyped-call]

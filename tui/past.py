@@ -101,7 +101,6 @@ class Timeline:
 
     @property
     def end(self) -> float:
-        """Unix time of the last event."""
         return self._times[-1] if self._times else 0.0
 
     def state_at(self, when: float) -> RunState:

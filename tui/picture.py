@@ -146,7 +146,6 @@ class Picture:
         self.put_cells(x, y, cells)
 
     def put_cells(self, x: int, y: int, cells: list[Cell]) -> None:
-        """The same of cells."""
         width, height = self.size
         if not 0 <= y < height or x >= width:
             return

@@ -65,7 +65,6 @@ class Travel:
 
     @property
     def active(self) -> bool:
-        """Whether a moment of the past is shown."""
         return self._at is not None
 
     @property
@@ -267,7 +266,6 @@ class Travel:
             self._app.notify(f"speed {self._speed:g}×: space plays")
 
     def pause(self) -> None:
-        """Hold the moment."""
         self._playing = False
 
     async def _go_on(self) -> None:

@@ -42,8 +42,6 @@ class CallError(Exception):
 
 @dataclass(frozen=True)
 class VerbEnd:
-    """How a verb ended."""
-
     code: int | None
     """None: what it printed was enough, and it was ended."""
     sentences: list[str]
@@ -62,7 +60,6 @@ class Printed:
         self.whole = True
 
     def take(self, data: bytes) -> bool:
-        """See Take."""
         self.whole = len(self.data) + len(data) <= MOST_BYTES
         if self.whole:
             self.data += data

@@ -299,7 +299,6 @@ TABLES: dict[str, tuple[Column, ...]] = {"ranks": RANK_COLUMNS, "gpus": GPU_COLU
 
 
 def by_id(table: str, id: str) -> Column | None:
-    """A column of a table."""
     return next((column for column in TABLES[table] if column.id == id), None)
 
 

@@ -222,7 +222,6 @@ def _going_on(state: RunState, missing: list[int]) -> list[Row]:
 
 
 def stop(state: RunState, command: Stop, now: float | None = None) -> Confirmation:
-    """The end of the run."""
     if launching(state):
         line = _line("launch", given_up(state, now))
         return Confirmation(f"Give up the launch of {state.name}?", (line,), "give it up", command)
@@ -286,7 +285,6 @@ def signal_name(text: str) -> str:
 
 
 def signal(state: RunState, command: Signal) -> Confirmation:
-    """A signal to ranks."""
     ranks = sorted(command.ranks) or sorted(state.ranks)
     number = number_of(command.signal)
     name = command.signal if number is None else number.name

@@ -47,7 +47,6 @@ def source_of(state: RunState) -> Source:
 
 
 def no_source(frame: StackFrame) -> str:
-    """Of no frame."""
     return ""
 
 

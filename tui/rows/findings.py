@@ -68,7 +68,6 @@ class Item(Struct, frozen=True):
 
 
 def ranks_of(finding: Finding) -> tuple[int, ...]:
-    """The ranks of one finding."""
     alone = () if finding.rank is None else (finding.rank,)
     return finding.ranks or alone
 

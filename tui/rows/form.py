@@ -334,8 +334,6 @@ _HEADINGS = {
 
 @dataclass(frozen=True, slots=True)
 class FormRows:
-    """The rows, and the row of each field."""
-
     rows: list[Row]
     at: list[int]
     """Index of a field → index of its row."""
@@ -549,7 +547,6 @@ _RIGHT = ("CPUs", "GB", "$/h")
 
 
 def head_row() -> Row:
-    """The names of the columns."""
     return tuple((f"{fit(name, width, right=name in _RIGHT)} ", "dim") for name, width in _WIDTHS)
 
 

@@ -274,7 +274,6 @@ def short_host(host: str) -> str:
 
 
 def name_of(state: RunState, node: int) -> str:
-    """The name of one node."""
     return names(state).get(node, f"node {node}")
 
 

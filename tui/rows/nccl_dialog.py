@@ -230,7 +230,6 @@ def _ends(form: NcclForm) -> str:
 
 
 def command(form: NcclForm, command_id: str) -> SetNccl:
-    """What the form asks for."""
     return SetNccl(
         id=command_id,
         level=form.level,

@@ -93,8 +93,6 @@ Test = Callable[[RunEntry], bool | None]
 
 
 class RunFilter(Struct, frozen=True):
-    """A filter that was understood."""
-
     tests: tuple[Test, ...] = ()
     fields: frozenset[str] = frozenset()
     """Names of the fields that it asks for."""

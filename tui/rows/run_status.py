@@ -112,8 +112,6 @@ _PARTS = re.compile(
 
 
 class LaunchFailure(Struct, frozen=True):
-    """Why a launch failed."""
-
     stage: Stage
     cause: str
     elsewhere: str

@@ -111,7 +111,6 @@ class RunColumn(Struct, frozen=True):
     """Its text in the list, if that is another."""
 
     def in_list(self, run: RunEntry) -> str:
-        """Its text in the list."""
         return (self.shown or self.text)(run)
 
 
@@ -200,8 +199,6 @@ IF_ANY = ("host", "tags", "note")
 
 
 class PlacedColumn(Struct, frozen=True):
-    """A column with its place on the screen."""
-
     column: RunColumn
     first: int
     width: int
@@ -250,7 +247,6 @@ def head_row(places: Sequence[PlacedColumn], sort: str = "", reverse: bool = Fal
 
 
 def run_row(entry: RunEntry, places: Sequence[PlacedColumn], marked: bool = False) -> Row:
-    """One run."""
     cells: list[Cell] = [(glyphs.MARK if marked else " ", "accent")]
     if entry.instead:
         width = places[-1].first + places[-1].width - places[0].first - places[0].width

@@ -47,8 +47,6 @@ ASKED_FROM = 190
 
 
 class Table(Struct):
-    """What a pane shows."""
-
     head: Row = ()
     rows: list[Row] = field(default_factory=list)
     """() where a row is not to be seen."""
@@ -149,8 +147,6 @@ def _kept(frame: Frame) -> frozenset[str]:
 
 
 class _Laid(Struct, frozen=True):
-    """Columns beside each other."""
-
     columns: list[Column]
     sizes: list[int]
     of: int
@@ -247,7 +243,6 @@ class _Ranks:
 
 
 def rank_row(frame: Frame, line: RankRow, chosen: Sequence[Column], sizes: Sequence[int]) -> Row:
-    """One rank."""
     marked = line.rank.place.rank in frame.view.marked
     cells: list[Cell] = [(glyphs.MARK if marked else " ", "accent")]
     for column, width in zip(chosen, sizes, strict=True):

@@ -11,8 +11,6 @@ from .glyphs import Row, row_width
 
 
 class Tab(Struct, frozen=True):
-    """One pane of a run."""
-
     pane: str
     """As in `ViewOptions.pane`."""
     id: str

@@ -30,7 +30,6 @@ class ClickRow(RowsView):
         self.spans: list[ClickArea] = []
 
     def on_click(self, event: Click) -> None:
-        """What stands under the pointer is done."""
         inside = event.get_content_offset(self)
         if inside is None:
             return
@@ -40,7 +39,6 @@ class ClickRow(RowsView):
                 return
 
     async def act(self, action: str) -> None:
-        """Do what a span stands for."""
         await self.app.run_action(action, self.screen)
 
 
@@ -98,7 +96,6 @@ class Flash(RowsView):
         self._changed()
 
     def clear(self) -> None:
-        """Show none any more."""
         if self._said:
             self._said.clear()
             self._changed()

@@ -58,7 +58,6 @@ def title(view: ChartView) -> str:
 
 
 def chart_mode(frame: Frame) -> Mode:
-    """What curves are drawn with."""
     return Mode.ASCII if frame.view.ascii else Mode.BRAILLE
 
 

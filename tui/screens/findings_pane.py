@@ -51,7 +51,6 @@ class FindingList(Pane):
 
     @property
     def current(self) -> Item | None:
-        """What is under the cursor."""
         return self._items[self.cursor] if 0 <= self.cursor < len(self._items) else None
 
     def cursor_moved(self) -> None:
@@ -116,7 +115,6 @@ class Diagnosis(Vertical):
             self.call_after_refresh(self.again)
 
     def again(self) -> None:
-        """Paint both as they are now."""
         self.list.again()
         self.detail.again()
 

@@ -68,7 +68,6 @@ class Details(RowsView):
             self._draw()
 
     def show(self, pane: str) -> None:
-        """Put a pane in front."""
         if pane != self.pane:
             self.pane = pane
             self._left = 0
@@ -180,7 +179,6 @@ class PresetList(SearchableRows):
 
     @property
     def current(self) -> PresetEntry | None:
-        """The preset at hand."""
         return self.listed[self.cursor] if self.listed else None
 
     def set_entries(self, entries: Sequence[PresetEntry], name: str = "") -> None:
@@ -299,12 +297,10 @@ class FormView(RowsView, inherit_bindings=False):
         self._draw()
 
     def go(self, name: str) -> None:
-        """Put the cursor on a field."""
         self._to([field.name for field in self.fields].index(name))
 
     @property
     def current(self) -> Field:
-        """The field at hand."""
         return self.fields[self._index]
 
     @property

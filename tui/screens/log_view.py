@@ -104,7 +104,6 @@ class LogView(LogRows):
     # --- what is shown
 
     def select(self, selection: Selection) -> None:
-        """Show something else."""
         if selection != self.selection:
             self.selection = selection
             self._left = 0

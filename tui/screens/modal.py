@@ -264,7 +264,6 @@ class NcclScreen(RowsModal[SetNccl | None]):
         self.hint.set_rows(notes)
 
     def action_change(self, step: int) -> None:
-        """Change the value of the current row."""
         self.form = change(self.form, self.view.cursor, step)
         self._draw()
 

@@ -47,7 +47,6 @@ class Pane(RowsView):
         self.call_next(self.again)  # its rows have a column more or less
 
     def again(self) -> None:
-        """Paint the newest frame again."""
         if self.frame is not None:
             call(self, self.id or "pane", self.show, self.frame)
 
@@ -62,7 +61,6 @@ class Pane(RowsView):
             self.set_rows(self.build(frame, self.columns), self.build_head(frame, self.columns))
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
-        """The pane's rows."""
         raise NotImplementedError
 
     def build_head(self, frame: Frame, width: int) -> Row | None:

@@ -159,7 +159,6 @@ class ColumnPicker(RowsModal[ColumnChoice | None]):
         self._draw()
 
     def action_show_column(self) -> None:
-        """Show the column, or hide it."""
         choice = toggled(self.choice, self.view.cursor)
         if choice is self.choice:
             self.app.notify("this column names the row, it stays", timeout=3)
@@ -171,7 +170,6 @@ class ColumnPicker(RowsModal[ColumnChoice | None]):
         self.view.move_to(self.view.cursor + by)
 
     def action_sort(self) -> None:
-        """Sort by the column."""
         self._show(resorted(self.choice, self.view.cursor))
 
     def action_undo(self) -> None:

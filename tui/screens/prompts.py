@@ -72,7 +72,6 @@ class LinePrompt(ModalScreen[str | None]):
 
     @property
     def line(self) -> Input:
-        """Where it is typed."""
         return self.query_one(Input)
 
     def show_help(self, text: str, style: str = "dim") -> None:
@@ -91,7 +90,6 @@ class LinePrompt(ModalScreen[str | None]):
         self.help_row.set_rows(rows)
 
     def put(self, text: str) -> None:
-        """Replace the line."""
         self.line.value = text
         self.line.cursor_position = len(text)
 

@@ -290,14 +290,12 @@ class RowsView(ScrollView):
         """For subclasses: the user moved."""
 
     def action_cursor(self, by: int) -> None:
-        """Down or up by rows."""
         if self.has_cursor:
             self.move_to(self.cursor + by)
         else:
             self.scroll_relative(y=by, animate=False, immediate=True)
 
     def action_page(self, by: int) -> None:
-        """Down or up by pages."""
         step = max(1, self.shown - 1) * by
         if self.has_cursor:
             self.move_to(self.cursor + step)
@@ -305,14 +303,12 @@ class RowsView(ScrollView):
             self.scroll_relative(y=step, animate=False, immediate=True)
 
     def action_end(self, bottom: bool) -> None:
-        """To the last or the first row."""
         if self.has_cursor:
             self.move_to(len(self.rows) - 1 if bottom else 0)
         else:
             self._scroll_row(len(self.rows) if bottom else 0)
 
     def action_sideways(self, by: int) -> None:
-        """Left or right by columns."""
         left = max(0, min(self._left + by, self._farthest()))
         if left != self._left:
             self._left = left

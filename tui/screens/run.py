@@ -237,7 +237,6 @@ class RunScreen(Screen[None]):
         self.show_pane(pane)
 
     def show_pane(self, pane: str) -> None:
-        """Put a pane in front."""
         self.app.change_view(pane=pane)
         target = self._of_pane(pane, self.log_view if pane == "log" else self.ranks)
         self.call_after_refresh(target.focus)

@@ -121,7 +121,6 @@ class RunList(SearchableRows):
             self.move_to(self.cursor + 1)
 
     def order(self, sort: str, reverse: bool) -> None:
-        """Order the list by a column."""
         self.sort, self.reverse = sort, reverse
         self.searched()
 
@@ -205,7 +204,6 @@ class RunsScreen(Screen[None]):
         self.list.order(self.list.sort, not self.list.reverse)
 
     def action_rerun(self) -> None:
-        """The launch form, filled from the run under the cursor."""
         run = self.list.current
         if run is not None and run.host:
             self.notify(f"the run is kept on {run.host}: Enter opens it there, and r launches it again")

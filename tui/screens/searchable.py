@@ -64,7 +64,6 @@ class SearchableRows(RowsView):
             self.entered()
 
     def search(self, words: str, searching: bool = True) -> None:
-        """Search for these words."""
         self.words, self.searching = words, searching
         self.searched()
 

@@ -203,7 +203,6 @@ def _pair(result: Result, members: Sequence[str]) -> tuple[str, str, str]:
 
 
 def document(outcome: Examination, names: Sequence[str]) -> dict[str, Any]:
-    """For `--json`."""
     nodes = {node.name: node for node in outcome.nodes}
     first, second = outcome.rounds
     reference = usual(first) or usual(second)

@@ -191,7 +191,6 @@ def small_curve(series: Series) -> str:
 
 
 def document(run: str, window: MetricsWindow, shown: Sequence[Series]) -> dict[str, Any]:
-    """For --json."""
     return {
         "run": run,
         "begin": window.begin,

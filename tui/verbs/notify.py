@@ -26,7 +26,6 @@ from ..terminal import complain
 
 
 def notify(options: argparse.Namespace) -> int:
-    """Dispatch the forms."""
     if options.action == "log":
         return _log(options)
     configured = ways.load()
@@ -63,7 +62,6 @@ def _list(configured: Configured, as_json: bool) -> int:
 
 
 def clean_lines(lines: list[str]) -> str:
-    """For the terminal."""
     return "\n".join(clean_text(line) for line in lines) + "\n"
 
 

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 
 def presets(options: argparse.Namespace) -> int:
-    """Dispatch the forms."""
     if options.action is None:
         return _list_presets(options.json)
     if options.action == "nccl":
