@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 import jsonschema
 import msgspec
 from msgspec import Struct
+from referencing import Registry, Resource
 
 from distui.presets.nccl import NcclVariable
 from distui.runners.comparison.account import Account
@@ -124,7 +129,7 @@ class Attempt(Document):
     idle: str | None
 
 
-class Stage(Document):
+class LaunchStage(Document):
     stage: str
     node: int | None
     state: str
@@ -153,7 +158,7 @@ class Status(Document):
     findings: list[RunFinding]
     attempts: list[Attempt]
     cluster: Cluster | None
-    stages: list[Stage]
+    stages: list[LaunchStage]
     agent_pid: int | None
     runner_pid: int | None
 
@@ -181,7 +186,7 @@ class Started(Document):
     path: str
 
 
-class Finding(Document):
+class LaunchFinding(Document):
     id: str
     severity: str
     where: str
@@ -191,7 +196,7 @@ class Finding(Document):
 
 
 class Findings(Document):
-    findings: list[Finding]
+    findings: list[LaunchFinding]
 
 
 class Variable(Document):
@@ -215,14 +220,14 @@ class Plan(Struct):
     env: dict[str, str]
     origins: dict[str, str]
     starts: Starts
-    findings: list[Finding] = []
+    findings: list[LaunchFinding] = []
 
 
 class PlanElsewhere(Struct):
     """With --on and --hosts."""
 
     plan: Plan
-    findings: list[Finding] = []
+    findings: list[LaunchFinding] = []
 
 
 class ListedRun(Document):
@@ -433,7 +438,7 @@ class Pair(Document):
 
 class Examination(Document):
     nodes: list[ExaminedNode]
-    findings: list[Finding]
+    findings: list[LaunchFinding]
     backend: str | None
     pairs: list[Pair]
 
@@ -664,9 +669,18 @@ BY_LINE = ("logs", "events")
 """Verbs that print a document in each line."""
 
 
+TYPES = "types"
+"""The file of the types that several verbs print."""
+WIDTH = 100
+"""Characters of a line of a schema; what is longer gets a line per item."""
+
+
 @functools.cache
 def _validator(verb: str) -> jsonschema.Draft202012Validator:
-    return jsonschema.Draft202012Validator(json.loads((FOLDER / f"{verb}.json").read_text()))
+    types = Resource.from_contents(json.loads((FOLDER / f"{TYPES}.json").read_text()))
+    registry: Registry[Any] = Registry().with_resource(f"{TYPES}.json", types)
+    written = json.loads((FOLDER / f"{verb}.json").read_text())
+    return jsonschema.Draft202012Validator(written, registry=registry)
 
 
 def check(verb: str, document: Any) -> None:
@@ -686,29 +700,85 @@ def checked(words: Sequence[str], out: str) -> list[Any]:
     return documents
 
 
-def schema(verb: str) -> dict[str, Any]:
-    """The JSON Schema of what a verb prints."""
-    types = getattr(DOCUMENTS[verb], "__args__", ()) if _is_union(DOCUMENTS[verb]) else (DOCUMENTS[verb],)
-    parts, components = msgspec.json.schema_components(types, ref_template="#/$defs/{name}")
-    body = {"anyOf": list(parts)} if len(parts) > 1 else parts[0]
-    each = " (each line)" if verb in BY_LINE else ""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"distui {verb} --json{each}",
-        **body,
-        "$defs": {name: _tidied(part) for name, part in sorted(components.items())},
-    }
+def files() -> dict[str, str]:
+    """The text of each schema by the name of its file: one per verb, and the types that several of them use."""
+    alternatives = {verb: _alternatives(document) for verb, document in DOCUMENTS.items()}
+    every_type = [kind for kinds in alternatives.values() for kind in kinds]
+    parts, definitions = msgspec.json.schema_components(every_type, ref_template="#/$defs/{name}")
+    left = iter(parts)
+    bodies = {verb: [next(left) for _ in kinds] for verb, kinds in alternatives.items()}
+    used = {verb: _reached(body, definitions) for verb, body in bodies.items()}
+    users = Counter(name for names in used.values() for name in names)
+    shared = {name for name, count in users.items() if count > 1}
+    texts = {TYPES: _text("types of several verbs", {}, definitions, shared)}
+    for verb, body in bodies.items():
+        title = f"distui {verb} --json{' (each line)' if verb in BY_LINE else ''}"
+        document = {"anyOf": body} if len(body) > 1 else body[0]
+        texts[verb] = _text(title, _pointing_to(document, shared), definitions, used[verb] - shared, shared)
+    return texts
 
 
-def _is_union(kind: Any) -> bool:
-    return type(kind).__name__ in ("UnionType", "Union", "_UnionGenericAlias")
+def _alternatives(document: Any) -> Sequence[Any]:
+    return get_args(document) if get_origin(document) in (Union, UnionType) else [document]
 
 
-def _tidied(part: dict[str, Any]) -> dict[str, Any]:
-    """Without docstrings of types, which are about code."""
-    return {key: value for key, value in part.items() if key != "description"}
+def _reached(schema: Any, definitions: Values) -> set[str]:
+    """Names of the definitions that a schema refers to, directly or through others."""
+    names: set[str] = set()
+    pending = _references(schema)
+    while pending:
+        name = pending.pop()
+        if name not in names:
+            names.add(name)
+            pending |= _references(definitions[name])
+    return names
 
 
-def text(verb: str) -> str:
-    """Of its file."""
-    return json.dumps(schema(verb), indent=1, ensure_ascii=False) + "\n"
+def _references(schema: Any) -> set[str]:
+    return set(re.findall(r'"#/\$defs/([\w.]+)"', json.dumps(schema)))
+
+
+def _pointing_to(schema: Values, shared: Collection[str]) -> Values:
+    """The schema with references to shared types leading into their file."""
+
+    def target(match: re.Match[str]) -> str:
+        return f'"{TYPES}.json#/$defs/{match[1]}"' if match[1] in shared else match[0]
+
+    pointing: Values = json.loads(re.sub(r'"#/\$defs/([\w.]+)"', target, json.dumps(schema)))
+    return pointing
+
+
+def _text(
+    title: str, body: Values, definitions: Values, own: Collection[str], shared: Collection[str] = ()
+) -> str:
+    """The text of one file, whose definitions are `own`."""
+    document = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **body}
+    if own:
+        document["$defs"] = {
+            name: _pointing_to(_named_by_its_key(definitions[name]), shared) for name in sorted(own)
+        }
+    return _laid_out(document) + "\n"
+
+
+def _named_by_its_key(definition: Values) -> Values:
+    """Without the title, and without the docstring of the type, which is about code."""
+    return {key: value for key, value in definition.items() if key not in ("title", "description")}
+
+
+def _laid_out(value: Any, indent: str = "", before: int = 0) -> str:
+    """JSON with a line per property; anything else that fits on a line is on one. `before`: characters before it."""
+    line = json.dumps(value, ensure_ascii=False)
+    if not isinstance(value, dict | list) or len(indent) + before + len(line) < WIDTH:
+        return line
+    inner = f"{indent} "
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        words = textwrap.fill(line[1:-1], WIDTH, initial_indent=inner, subsequent_indent=inner)
+        return f"[\n{words}\n{indent}]"
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(inner + _laid_out(item, inner) for item in value) + f"\n{indent}]"
+    items = []
+    for key, item in value.items():
+        name = f"{inner}{json.dumps(key)}: "
+        broken = WIDTH if key == "properties" and len(item) > 1 else len(name)
+        items.append(name + _laid_out(item, inner, broken))
+    return "{\n" + ",\n".join(items) + f"\n{indent}}}"
