@@ -316,7 +316,11 @@ def _unanswered(pulses: Sequence[Pulse], where: RankPosition, stack: tuple[Site,
     """A rank whose hook does not answer: where its stack comes from, and what its main thread waits in."""
     newest = next((pulse for pulse in reversed(pulses) if pulse.stack), None)
     stale = newest is not None and newest.hook
-    origin = _STALE if stale else _SOURCES.get(newest.source, "") if newest is not None else ""
+    origin = ""
+    if stale:
+        origin = _STALE
+    elif newest is not None:
+        origin = _SOURCES.get(newest.source, "")
     kernel = f"its main thread waits in the kernel's {pulses[-1].waits_in}" if pulses[-1].waits_in else ""
     source = "; ".join(note for note in (origin, kernel) if note)
     return Doing(Activity.UNKNOWN, where, stack, source=source, stale=stale)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
 
+from ...presets.finding import Role
 from ..inrank.failure_causes import Failure, of_line
 from ..inrank.known_causes import NAN_REMEDY
 from .exceptions import LAST, sentence, text_of
@@ -339,7 +340,8 @@ def _around(text: str, at: int) -> str:
     """What stands at a place of a line, of a long one without its beginning."""
     text = shown(text.strip())
     begin = max(0, min(at, len(text)) - QUOTED // 2) if len(text) > QUOTED else 0
-    return "…" * bool(begin) + text[begin : begin + QUOTED]
+    part = text[begin : begin + QUOTED]
+    return f"…{part}" if begin else part
 
 
 def _follows(first: First, killed: First | None) -> bool:
@@ -419,9 +421,15 @@ def _rule(best: _Sentence, ended: bool) -> Rule:
         remedy = "Read the lines around it: it is the earliest sentence that tells of an error."
     else:
         name, text, remedy = f"died-{failure.kind}", text_of(failure), sentence(failure.remedy)
-    symptom = failure is not None and failure.symptom
+    role: Role
+    if failure is not None and failure.symptom:
+        role = "symptom"
+    elif ended:
+        role = "cause"
+    else:
+        role = "hint"
     return Rule(
         id=name, severity="error" if ended else "warning", layer="unknown",
-        role="symptom" if symptom else "cause" if ended else "hint",
+        role=role,
         confidence="low", text=text, remedy=remedy, place=PLACE,
     )  # fmt: skip

@@ -291,8 +291,9 @@ class Exceptions:
         elif first is not None:
             number, line = first.last
             where = first.printed.place + _within(first.printed, line) if first.printed.place else ""
-            where = f"{', of ' * bool(first.printed.wrapped)}{first.printed.wrapped}{', at ' * bool(where)}{where}"
-            text = f"The log ends within a traceback{where}: {CUT_OFF.text}"
+            wrapped = f", of {first.printed.wrapped}" if first.printed.wrapped else ""
+            at = f", at {where}" if where else ""
+            text = f"The log ends within a traceback{wrapped}{at}: {CUT_OFF.text}"
             evidence = FactLine(first.name, number, shown(line))
             place = First(first.stream[0], evidence, first.head, stamp_of(line))
             yield RuleHits.of(replace(CUT_OFF, text=text), place)

@@ -44,11 +44,14 @@ def _variable_finding(name: str, value: str, read: Mapping[str, str]) -> Finding
     listed = name in catalogue()
     near = likely(name)
     alarm = name in READ_AT_INIT or bool(near)
-    why = (
-        f"it looks like {near}" if near else "it is read only where it is needed"
-        if listed and not alarm else "it was set too late, or the processes do not see it"
-        if listed else "no NCCL is known to read it"
-    )  # fmt: skip
+    if near:
+        why = f"it looks like {near}"
+    elif not listed:
+        why = "no NCCL is known to read it"
+    elif alarm:
+        why = "it was set too late, or the processes do not see it"
+    else:
+        why = "it is read only where it is needed"
     names = sorted(read)
     more = f" and {len(names) - 8} others" if len(names) > 8 else ""
     return Finding(
@@ -221,7 +224,9 @@ def _sockets(stated: NodeStatements, view: View) -> Iterator[Finding]:
         return
     if requests_sockets(node.env) or requests_sockets(plan):
         return
-    names = ", ".join(devices[:4]) + ", …" * (len(devices) > 4)
+    names = ", ".join(devices[:4])
+    if len(devices) > 4:
+        names += ", …"
     yield _finding(
         "expect-network",
         "warning",

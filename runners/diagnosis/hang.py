@@ -306,8 +306,11 @@ def circle(view: View, blocked: Sequence[Pending]) -> Finding:
         for each in blocked
     ]
     ranks = tuple(sorted({rank for pending in blocked for rank in pending.waits}))
+    text = f"ranks wait for each other: {'; '.join(parts[:4])}"
+    if len(parts) > 4:
+        text += " …"
     return Finding(
-        "hang-mismatch", "error", f"ranks wait for each other: {'; '.join(parts[:4])}" + " …" * (len(parts) > 4),
+        "hang-mismatch", "error", text,
         **view.about(ranks),
         remedy="let every rank call the collectives of its groups in the same order",
         evidence=tuple(waiting_text(view, pending) for pending in blocked[:4]),

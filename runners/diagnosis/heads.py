@@ -104,7 +104,10 @@ def parse_head(text: str, file: str = "", rank: int | None = None) -> Head:
     written = rank_of(before) if before else None
     task = _TASK.match(before) if match and before and written is None else None
     host, pid, tid = (match["host"], int(match["pid"]), int(match["tid"])) if match else ("", None, None)
-    rank = int(task[1]) if task else rank if written is None else written
+    if task:
+        rank = int(task[1])
+    elif written is not None:
+        rank = written
     return Head(
         host,
         pid,

@@ -136,14 +136,16 @@ class Unread:
     def __iter__(self) -> Iterator[str]:
         yield from self.sentences
         if self.no_logs:
-            some = ", ".join(self.no_logs[:4]) + ", …" * (len(self.no_logs) > 4)
+            some = ", ".join(self.no_logs[:4])
+            if len(self.no_logs) > 4:
+                some += ", …"
             are = "is no log" if len(self.no_logs) == 1 else "are no logs"
             yield f"{plural(len(self.no_logs), 'file')} {are}: {some}"
         if self.older:
-            yield (
-                f"{plural(len(self.older), 'log')} of older attempts: {', '.join(self.older[:2])}"
-                + ", …" * (len(self.older) > 2)
-            )
+            older = ", ".join(self.older[:2])
+            if len(self.older) > 2:
+                older += ", …"
+            yield f"{plural(len(self.older), 'log')} of older attempts: {older}"
         if self.links:
             yield f"{plural(self.links, 'symbolic link')} {'is' if self.links == 1 else 'are'} not followed"
 

@@ -180,7 +180,9 @@ def speed(kind: str) -> int:
         return 0
     if kind == "SHM":
         return 1
-    return 4 if kind == "NET/Socket" else 2 if kind.endswith("/GDRDMA") else 3
+    if kind == "NET/Socket":
+        return 4
+    return 2 if kind.endswith("/GDRDMA") else 3
 
 
 def folded_pairs(pairs: Iterable[Pair], owners: Mapping[int, str]) -> tuple[tuple[Pair, ...], int]:

@@ -141,7 +141,11 @@ class PrintedTraceback:
         compiling = name in COMPILING and bool(self._frames) and not self._frames[-1][0].startswith("<")
         text = self._message[0]
         for line in self._message[1:]:
-            text += ("\n" if self._whole(text) else " " * bool(text)) + line.strip()
+            if self._whole(text):
+                text += "\n"
+            elif text:
+                text += " "
+            text += line.strip()
         return {"type": name, "text": shortened(text), "where": where, "importing": importing or compiling}
 
     def _whole(self, text: str) -> bool:

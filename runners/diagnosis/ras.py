@@ -144,8 +144,14 @@ class _TextReader:
     def _rank(self, match: re.Match[str]) -> None:
         number, comm = int(match[1]), self.communicators[self._hash]
         if self._operation:
-            alone = int(match[2]) if match[2] else 0 if "not launched" in match[0] else None
-            count = alone if alone is not None else self._group[1] if self._group else None
+            alone: int | None = None
+            if match[2]:
+                alone = int(match[2])
+            elif "not launched" in match[0]:
+                alone = 0
+            count = alone
+            if alone is None and self._group:
+                count = self._group[1]
             if count is not None:
                 comm.counts.setdefault(self._operation, {})[number] = count
                 if alone is not None:

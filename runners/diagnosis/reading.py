@@ -422,7 +422,9 @@ def _other(word: str) -> tuple[Handler, bool] | None:
     """The handler for other first words."""
     kind = word[:4]
     if kind == "nccl" or kind == "NCCL":
-        return _NAMED if word.startswith("ncclComm") else _VERSION if word == kind else _VARIABLE
+        if word.startswith("ncclComm"):
+            return _NAMED
+        return _VERSION if word == kind else _VARIABLE
     if word[-1:] == ":":
         return _CALLED if word[:-1].isalpha() else None
     return _NUMBERED if word.isdecimal() else None
@@ -615,7 +617,8 @@ def _communicator(name: str, comm: CommunicatorPart, raw: dict[str, FactLine]) -
     owners = {part.rank: part.host for part in members}
     pairs, folded = folded_pairs(_pairs(comm), owners)
     began = ((part.rank, _unix(part.stamp)) for part in members)
-    nvls = comm.channels.get("nvls")
+    nvls_channels = comm.channels.get("nvls")
+    uses_nvls = None if nvls_channels is None else bool(nvls_channels)
     return Communicator(
         id=name,
         nranks=comm.nranks,
@@ -629,7 +632,7 @@ def _communicator(name: str, comm: CommunicatorPart, raw: dict[str, FactLine]) -
         ring_count=comm.channels.get("coll") or len(comm.rings),
         trees=comm.trees,
         channels=dict(comm.channels),
-        nvls=True if comm.nvls or nvls else None if nvls is None else False,
+        nvls=True if comm.nvls else uses_nvls,
         tuning=dict(comm.tuning),
         collectives=dict(comm.collectives),
         folded=folded,

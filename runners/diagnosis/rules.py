@@ -132,7 +132,7 @@ def _alternation(needles: Set[str]) -> str:
     if not groups:
         return ""
     pattern = "|".join(re.escape(first) + _alternation(rests) for first, rests in groups.items())
-    return f"(?:{pattern})" + "?" * ("" in needles)
+    return f"(?:{pattern})?" if "" in needles else f"(?:{pattern})"
 
 
 def parse_version(text: str) -> Version:
@@ -277,7 +277,10 @@ class Tally:
     def _progressed(self, match: re.Match[str], head: Head) -> None:
         """Keep each rank's first: later ones are of other groups, or follow from it."""
         values = match.groupdict()
-        rank = int(values["rank"][:9]) if values.get("rank") else None if head.node else head.rank
+        if values.get("rank"):
+            rank: int | None = int(values["rank"][:9])
+        else:
+            rank = None if head.node else head.rank
         if rank is None or (rank not in self.progress and len(self.progress) >= SOURCES):
             return
         state = self.progress.setdefault(rank, RankProgress())

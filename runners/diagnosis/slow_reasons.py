@@ -86,9 +86,9 @@ def _clocks(own: Gpu, others: list[Gpu]) -> Iterator[Reason]:
         return
     clocks = f"{own.sm_mhz / 1000:.1f} of {usual / 1000:.1f} GHz"
     words = [word for word in own.throttle or () if word not in BENIGN]
-    hot = "" if own.temp_c is None else f"{5 * round(own.temp_c / 5)} °C"
+    hot = "" if own.temp_c is None else f" at {5 * round(own.temp_c / 5)} °C"
     if any(word.startswith("thermal") for word in words) or (own.temp_c or 0) >= 85:
-        yield Reason("thermal", f"thermal throttling{f' at {hot}' * bool(hot)}, {clocks}",
+        yield Reason("thermal", f"thermal throttling{hot}, {clocks}",
                      "check the cooling of this GPU")  # fmt: skip
     elif words:
         yield Reason(words[0], f"{', '.join(words)}, {clocks}", _remedy(words[0]))

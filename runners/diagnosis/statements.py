@@ -63,8 +63,9 @@ def transport(via: str) -> str:
         return "SHM"
     parts = via.split("/")
     if parts[0] == "NET" and len(parts) > 1:
-        direct = any(part.startswith("GDRDMA") for part in parts[2:])
-        return f"NET/{parts[1][:60]}" + "/GDRDMA" * direct
+        network = f"NET/{parts[1][:60]}"
+        is_direct = any(part.startswith("GDRDMA") for part in parts[2:])
+        return f"{network}/GDRDMA" if is_direct else network
     if parts[0] == "P2P" and len(parts) > 1:
         return f"P2P/{parts[1].split('[')[0][:60]}"
     return parts[0][:60]

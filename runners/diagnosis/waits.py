@@ -467,8 +467,9 @@ def _placed(action: str, does: Doing) -> str:
 def _stuck(does: Doing, age: float, held: HeldBy) -> Culprit | None:
     if does.mode is Activity.SILENT or (does.mode is Activity.SILENT_BUSY and age >= LONG_S):
         busy = does.mode is Activity.SILENT_BUSY
+        last_seen = ", last seen" if does.stale else ""
         return _verdict(
-            "hang-c-call", does, f"sits in a C call that holds the GIL{', last seen' * does.stale}{_at(does)}",
+            "hang-c-call", does, f"sits in a C call that holds the GIL{last_seen}{_at(does)}",
             "its hook does not answer; "
             + ("it uses CPU time" if busy else "it uses no CPU time, though it is runnable"),
             "warning" if busy else "error",
