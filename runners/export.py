@@ -552,7 +552,8 @@ class Gathering:
                 data, damaged = gathered(path, level, MOST_CURVES)
                 if data or damaged:
                     self._writer.add(before + name, data)
-                    self._lacks(*([f"{before}{name} has lines that are damaged"] * damaged))
+                if damaged:
+                    self._lacks(f"{before}{name} has lines that are damaged")
         absent = sorted(node for node in self._state.nodes if hub and node != HUB and node not in by_node)
         if absent:
             self.missing.append(f"the curves of {spans_text('node', absent)} are on other machines")

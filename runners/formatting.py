@@ -30,11 +30,14 @@ def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 def spans(numbers: Iterable[int], most: int | None = None) -> str:
     """[0, 1, 3] → "0, 1, 3"; [0, 1, 2, 5] → "0-2, 5". Of more than `most` parts the first, and "…"."""
-    shown = [
-        str(low) if low == high else f"{low}, {high}" if low + 1 == high else f"{low}-{high}"
-        for low, high in runs(numbers)
-    ]
+    shown = [_span(low, high) for low, high in runs(numbers)]
     return ", ".join(shown[:most]) + (" …" if most is not None and len(shown) > most else "")
+
+
+def _span(low: int, high: int) -> str:
+    if low == high:
+        return str(low)
+    return f"{low}, {high}" if low + 1 == high else f"{low}-{high}"
 
 
 def spans_short(numbers: Iterable[int], comma: str = ",") -> str:
@@ -159,7 +162,9 @@ def step_short(seconds: float | None) -> str:
         return NA
     if seconds < 1:
         return f"{seconds * 1000:.0f}ms"
-    return f"{seconds:.2f}s" if seconds < 10 else f"{seconds:.1f}s" if seconds < 100 else f"{seconds:.0f}s"
+    if seconds < 10:
+        return f"{seconds:.2f}s"
+    return f"{seconds:.1f}s" if seconds < 100 else f"{seconds:.0f}s"
 
 
 # --- readings of wall clocks, which people and NTP set ---

@@ -242,7 +242,10 @@ def start(
     document = json.dumps(plan_to_json(plan, masked=True), indent=1).encode()
     check_files(plan.nproc_per_node or 1)
     ours = record.kind != "hub"  # whose ranks have the environments of the jobs on its nodes
-    env = environment.of_launch((os.environ if shell is None else shell) if ours else {}, plan.env)
+    inherited: Mapping[str, str] = {}
+    if ours:
+        inherited = os.environ if shell is None else shell
+    env = environment.of_launch(inherited, plan.env)
     secrets = {**environment.hidden(env), **hidden_of(plan)} if ours else hidden_of(plan)
     whole = record.kind != "node"  # a node's part of a run has the rest from its hub
     if whole:

@@ -494,7 +494,9 @@ def why_lost(entry: Entry, orphans: list[int]) -> str:
     name = entry.record.name
     if orphans:
         count = plural(len(orphans), "process")
-        pids = ", ".join(map(str, orphans[:8])) + ", …" * (len(orphans) > 8)
+        pids = ", ".join(map(str, orphans[:8]))
+        if len(orphans) > 8:
+            pids += ", …"
         return (
             f"lost: neither agent nor runner lives, and {count} of the run still do (pid {pids}): "
             f"`distui stop {name}` ends them, `distui restart {name}` ends them and starts the next attempt"

@@ -101,7 +101,7 @@ def _node(node: Node, ended: bool, now: float) -> dict[str, Any]:
     return {
         "node": node.node,
         "host": node.host,
-        "state": str(node.link) if node.link else "up" if node.heard else "unknown",
+        "state": _link_state(node),
         "age_s": round(max(0.0, now - node.heard), 3) if node.heard else None,
         "problem": node.link_text or None,
         "outcome": None if node.phase is None else str(node.phase),
@@ -112,13 +112,24 @@ def _node(node: Node, ended: bool, now: float) -> dict[str, Any]:
     }
 
 
+def _link_state(node: Node) -> str:
+    if node.link:
+        return str(node.link)
+    return "up" if node.heard else "unknown"
+
+
 def _whole(struct: msgspec.Struct) -> dict[str, Any]:
     """All fields, also those that have their default."""
     return {name: msgspec.to_builtins(getattr(struct, name)) for name in struct.__struct_fields__}
 
 
 def _stage(progress: StageProgress) -> dict[str, Any]:
-    state = "failed" if progress.failed else "begun" if progress.ended is None else "done"
+    if progress.failed:
+        state = "failed"
+    elif progress.ended is None:
+        state = "begun"
+    else:
+        state = "done"
     return {
         "stage": str(progress.stage),
         "node": None if progress.node == HUB else progress.node,

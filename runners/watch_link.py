@@ -402,10 +402,11 @@ class WatchLink:
                 clauses.setdefault(f"{{ranks}}: {error}", []).append(rank)
         failed = sentence(Clause(text, tuple(of)) for text, of in clauses.items())
         if data:
+            stacks = f"stacks of {plural(len(data), 'rank')}"
             return CommandDone(
                 command.id,
                 True,
-                f"stacks of {plural(len(data), 'rank')}{'; ' * bool(failed)}{failed}",
+                f"{stacks}; {failed}" if failed else stacks,
                 data,
             )
         why = failed or "no rank of it runs"

@@ -64,19 +64,15 @@ def shared_name(place: Path) -> str:
 def check(run: ServedRun, folder: Path | None) -> Finding | None:
     """The finding of now. `folder`: the one that the script's arguments name. Never fails; may take long on NFS."""
     saved, cwd = run.state.checkpoint, run.plan.cwd
-    place = (
-        None
-        if saved is None
-        else place_of(Path(saved.path).parent if "://" not in saved.path else saved.path, cwd)
-    )
+    place = None
+    if saved is not None:
+        place = place_of(Path(saved.path).parent if "://" not in saved.path else saved.path, cwd)
     if place is None and folder is not None:
         place = place_of(folder, cwd)
+    if place is None:
+        return None
     try:
-        return (
-            None
-            if place is None
-            else finding_of(place, run.run_dir, run.node, saved.size if saved else None)
-        )
+        return finding_of(place, run.run_dir, run.node, saved.size if saved else None)
     except OSError:
         return None  # the folder is gone, or its server: what is unknown is no finding
 

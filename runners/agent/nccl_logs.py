@@ -542,7 +542,9 @@ class NcclLogs:
                 await asyncio.sleep(0)
         if left or self._dirty:
             self._report(left)
-        return BEHIND_S if tails.left else BUSY_S if left > IN_LOOP else EVERY_S
+        if tails.left:
+            return BEHIND_S
+        return BUSY_S if left > IN_LOOP else EVERY_S
 
     async def _in_thread(self, work: Callable[[], None]) -> None:
         """Let a thread read. It is waited for even where this task is cancelled: by the next who reads."""

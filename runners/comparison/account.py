@@ -419,11 +419,11 @@ def quantities(window: MetricsWindow) -> tuple[Quantity, ...]:
 def extents(state: RunState, number: int | None, now: float) -> tuple[Quantity, ...]:
     """How long it took, how many steps and checkpoints it made: what no metric has, or not up to the end."""
     attempt = chosen(state, number)
+    lasted: float | None = None
     if number is None:
         lasted = state.lasted(now)
-    else:
-        ended = attempt is not None and attempt.outcome is not None
-        lasted = attempt.lasted(None if ended else now) if attempt is not None else None
+    elif attempt is not None:
+        lasted = attempt.lasted(now if attempt.outcome is None else None)
     complete = sum(each.complete and number in (None, each.attempt) for each in state.checkpoints)
     made = [] if lasted is None else [Quantity("last:lasted", "lasted", "s", lasted, 1)]
     if steps := _steps_made(state, attempt):

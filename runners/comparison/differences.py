@@ -130,12 +130,17 @@ def _row(name: str, a: Facts | None, b: Facts | None) -> Difference:
         lists = _lists(name, a if before is None else b)
         absent = NOT_THERE if lists else None
         left, right = (absent if text is None else _fact(name, text) for text in (before, after))
-        return Difference(
-            shown, left, right, UNKNOWN if not lists else ONLY_B if before is None else ONLY_A
-        )
+        return Difference(shown, left, right, _one_sided(before, lists))
     if before == after and MASK in before:
         return Difference(shown, _fact(name, before), _fact(name, after), UNKNOWN, UNSAID)
     return Difference(shown, _fact(name, before), _fact(name, after), SAME if before == after else DIFFERS)
+
+
+def _one_sided(before: str | None, is_complete: bool) -> str:
+    """The kind of a row that only one side has. `is_complete`: the other side has all its names."""
+    if not is_complete:
+        return UNKNOWN
+    return ONLY_B if before is None else ONLY_A
 
 
 NOT_THERE = "-"
@@ -205,7 +210,7 @@ def _variable(name: str, a: Account, b: Account) -> Difference:
     left, right = (_value(name, text, side) for text, side in ((before, a), (after, b)))
     if before is None or after is None:
         whole = a.env_whole if before is None else b.env_whole
-        return Difference(shown, left, right, (ONLY_B if before is None else ONLY_A) if whole else UNKNOWN)
+        return Difference(shown, left, right, _one_sided(before, whole))
     if MASK not in (left, right) and MASK not in before and MASK not in after:
         return Difference(shown, left, right, SAME if before == after else DIFFERS)
     return _secret(name, before, after, a, b, Difference(shown, left, right, SAME))
@@ -221,7 +226,12 @@ def _secret(name: str, before: str, after: str, a: Account, b: Account, row: Dif
         same = False if before != after and shown is not None and MASK not in shown else None
     elif same is None:
         same = False if row.a != row.b else None
-    kind = UNKNOWN if same is None else SAME if same else DIFFERS
+    if same is None:
+        kind = UNKNOWN
+    elif same:
+        kind = SAME
+    else:
+        kind = DIFFERS
     words = {SAME: "secret: the same", DIFFERS: "secret: they differ"}
     note = words.get(kind, UNSAID)
     return Difference(row.name, row.a, row.b, kind, note)

@@ -424,7 +424,9 @@ def _memory(node: ExaminedNode) -> str | None:
 
 def _loaded(node: ExaminedNode) -> str | None:
     loaded = node.get("gpudirect", "peermem")
-    return None if loaded is None or not node.gpus else "loaded" if loaded else "not loaded"
+    if loaded is None or not node.gpus:
+        return None
+    return "loaded" if loaded else "not loaded"
 
 
 SAME = "Make the environments the same: one image, or one shared home."

@@ -222,7 +222,8 @@ class Adoption:
             self._sharded.append((ddp, states))
             here, count = ddp.local_bytes(), len(ddp.units) - 1
             sizes = f"{size_text(ddp.whole_bytes)} → {size_text(here)} of parameters on this rank"
-            done = [f"{count} block{'s' * (count != 1)}", sizes, *ddp.prepared, *words]
+            blocks = "1 block" if count == 1 else f"{count} blocks"
+            done = [blocks, sizes, *ddp.prepared, *words]
             adopted.calls.append(f"fsdp2 applied at {where()}: {', '.join(done)}")
 
         kind.__init__ = constructed

@@ -153,6 +153,12 @@ def _failure_of(case: _FailureClass, death: Death, raised: Mapping[str, Any]) ->
     where = str(raised.get("where") or "")
     at = min(death.at, raised.get("time", death.at)) if death.at else raised.get("time", 0.0)
     step = raised.get("step")
+    if case.symptom:
+        key = ""
+    elif raised:
+        key = _key(raised, where)
+    else:
+        key = _crash_key(death)
     return Failure(
         rank=death.rank,
         kind=case.kind,
@@ -162,7 +168,7 @@ def _failure_of(case: _FailureClass, death: Death, raised: Mapping[str, Any]) ->
         symptom=case.symptom,
         where=where,
         at=at,
-        key="" if case.symptom else _key(raised, where) if raised else _crash_key(death),
+        key=key,
         step=step if isinstance(step, int) else None,
         untrained=bool(raised.get("untrained")),
     )

@@ -448,7 +448,10 @@ class EndNotes:
         self._leave(code)
 
     def _keep(self, code: object) -> None:
-        self._code = code if isinstance(code, int) else 1 if code else 0
+        if isinstance(code, int):
+            self._code = code
+        else:
+            self._code = 1 if code else 0
 
     def _ended(self) -> None:
         if os.getpid() == self._pid and not self._over.is_set():

@@ -108,7 +108,9 @@ class CommandGroup(WorkerGroup):
         self.started()
         phase, code, text = self._run_attempts()
         self.end(phase, code, text)
-        return 0 if phase == "succeeded" else code if code > 0 else 1
+        if phase == "succeeded":
+            return 0
+        return code if code > 0 else 1
 
     def _run_attempts(self) -> tuple[str, int, str]:
         """Phase, exit code and a sentence: how the run ended."""

@@ -217,16 +217,15 @@ class Uses:
         if not target:
             return whole(args)
         mesh = target[0].device_mesh
-        return _mapped(
-            args,
-            lambda each: (
-                each
-                if isinstance(each, DTensor) or not each.ndim
-                else as_shard(each.detach(), target[0])
-                if each.shape == target[0].shape
-                else DTensor.from_local(each, mesh, [Replicate()] * mesh.ndim, run_check=False)
-            ),
-        )
+
+        def distributed(tensor: torch.Tensor) -> torch.Tensor:
+            if isinstance(tensor, DTensor) or not tensor.ndim:
+                return tensor
+            if tensor.shape == target[0].shape:
+                return as_shard(tensor.detach(), target[0])
+            return DTensor.from_local(tensor, mesh, [Replicate()] * mesh.ndim, run_check=False)
+
+        return _mapped(args, distributed)
 
 
 def _graph(args: Any) -> bool:
@@ -261,11 +260,10 @@ def whole(args: Any) -> Any:
 
 def _mapped(args: Any, change: Callable[[Any], Any]) -> Any:
     """The arguments with their tensors changed, also in lists."""
+
+    def changed(arg: Any) -> Any:
+        return change(arg) if isinstance(arg, torch.Tensor) else arg
+
     return tuple(
-        change(arg)
-        if isinstance(arg, torch.Tensor)
-        else type(arg)(change(each) if isinstance(each, torch.Tensor) else each for each in arg)
-        if type(arg) in (list, tuple)
-        else arg
-        for arg in args
+        type(arg)(map(changed, arg)) if type(arg) in (list, tuple) else changed(arg) for arg in args
     )

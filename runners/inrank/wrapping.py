@@ -136,7 +136,9 @@ def _computes_in(objects: dict[str, Any], optimizer: Any) -> str | None:
     engine, fsdp1, fsdp2 = (objects.get(name) for name in ("deepspeed", "fsdp1", "fsdp2"))
     try:
         if engine is not None:
-            return "bf16" if engine.bfloat16_enabled() else "fp16" if engine.fp16_enabled() else "fp32"
+            if engine.bfloat16_enabled():
+                return "bf16"
+            return "fp16" if engine.fp16_enabled() else "fp32"
         dtype = None
         if fsdp2 is not None:
             dtype = fsdp2._get_fsdp_state()._mp_policy.param_dtype
@@ -147,4 +149,6 @@ def _computes_in(objects: dict[str, Any], optimizer: Any) -> str | None:
     except MISTAKES:
         return None
     types = {str(getattr(parameter, "dtype", "")) for parameter in _parameters(optimizer)}
-    return "bf16" if types == {"torch.bfloat16"} else "fp16" if types == {"torch.float16"} else None
+    if types == {"torch.bfloat16"}:
+        return "bf16"
+    return "fp16" if types == {"torch.float16"} else None

@@ -54,7 +54,8 @@ class LaunchOption:
     @property
     def sentences(self) -> str:
         """The line of the form."""
-        return f"{self.help[0].upper()}{self.help[1:]}.{' ' * bool(self.more)}{self.more}"
+        first = f"{self.help[0].upper()}{self.help[1:]}."
+        return f"{first} {self.more}" if self.more else first
 
 
 def _of_nodes(flag: str, takes: str, text: str, **more: Any) -> LaunchOption:

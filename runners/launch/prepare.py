@@ -411,7 +411,9 @@ def _option(plan: Plan, name: str, default: str) -> str:
     for at in range(len(words) - 1, -1, -1):
         option, equals, value = words[at].partition("=")
         if option.replace("_", "-") == name:
-            return value if equals else words[at + 1] if at + 1 < len(words) else default
+            if equals:
+                return value
+            return words[at + 1] if at + 1 < len(words) else default
     return default
 
 

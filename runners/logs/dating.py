@@ -182,7 +182,11 @@ class LogSpan:
         if moment.by is None and came is not None:
             moment = LineTime(came, came)
         own = own_time(text, moment, now, self._shift)
-        at = own if own is not None else moment.by if moment.slack <= SHARP_S else None
-        when = own if own is not None else moment.by or 0.0
+        at: float | None
+        if own is not None:
+            at, when = own, own
+        else:
+            at = moment.by if moment.slack <= SHARP_S else None
+            when = moment.by or 0.0
         self._floor = max(self._floor, when)
         return Dated(text, key_of(self.file, self._floor, offset), at, own is not None)

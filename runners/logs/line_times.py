@@ -305,9 +305,15 @@ class LineTimes:
         offset, last = index.last or (0, None)
         if size == offset and last is not None:
             return
-        earliest = before if before is not None else last if last is not None else 0.0
-        at = written if earliest <= written <= now else max(earliest, now) if written > now else now
-        at = max(earliest, min(written, now)) if before is not None else at
+        earliest = 0.0 if last is None else last
+        if before is not None:
+            at = max(before, min(written, now))
+        elif written > now:
+            at = max(earliest, now)
+        elif written >= earliest:
+            at = written
+        else:
+            at = now
         if before is not None and (last is None or not 0 <= before - last <= SHARP_S):
             index.add((offset, before))
         index.add((size, at))

@@ -374,12 +374,18 @@ def folded(gathered: Mapping[int, Gathered], fold: str, counts: bool = False) ->
     for name in sorted(by_metric, key=_order):
         groups: dict[tuple[int, int], list[Points]] = {}
         for (node, index), points in sorted(by_metric[name].items()):
-            group = (node, index) if fold == "each" else (node, HOST) if fold == "node" else (HUB, HOST)
-            groups.setdefault(group, []).append(points)
+            groups.setdefault(_group(fold, node, index), []).append(points)
         for (node, index), several in groups.items():
             place = next(iter(gathered)) if node == HUB and len(gathered) == 1 else node
             series.append(_series(name, place, None if index == HOST else index, several, counts))
     return series
+
+
+def _group(fold: str, node: int, index: int) -> tuple[int, int]:
+    """Node and index of the series that takes in the series of `node` and `index`."""
+    if fold == "each":
+        return node, index
+    return (node, HOST) if fold == "node" else (HUB, HOST)
 
 
 def _order(name: str) -> tuple[int, int, str]:

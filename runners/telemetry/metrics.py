@@ -256,7 +256,12 @@ def encoded(begin: int, seconds: int, cells: Cells) -> bytes:
 
 
 def _columns(name: str, held: Mapping[int, Cell], indexes: list[int], samples: float) -> str:
-    digits = "%.15g" if name in COUNTS else "%.6g" if name.startswith("train.") else "%.4g"
+    if name in COUNTS:
+        digits = "%.15g"
+    elif name.startswith("train."):
+        digits = "%.6g"
+    else:
+        digits = "%.4g"
     of_row = [held.get(index) for index in indexes]
     if samples == 1.0 and name not in COUNTS:
         return _column([None if cell is None else digits % cell[0] for cell in of_row])

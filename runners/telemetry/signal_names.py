@@ -207,9 +207,9 @@ def _before(signal: ReportedValue, other: ReportedValue) -> bool:
 
 
 def _number(value: float | str) -> float:
-    return (
-        value if isinstance(value, float) else float(value) if value in ("nan", "inf", "-inf") else math.nan
-    )
+    if isinstance(value, float):
+        return value
+    return float(value) if value in ("nan", "inf", "-inf") else math.nan
 
 
 def best(signals: Iterable[ReportedValue]) -> dict[str, ReportedValue]:

@@ -34,7 +34,10 @@ def of_text(command: str) -> tuple[int, str] | None:
 def _named(words: Sequence[str]) -> Iterator[tuple[int, str]]:
     for at, word in enumerate(words):
         name, equals, value = word.partition("=")
-        if NAMES.fullmatch(name if name.startswith("-") else f"--{name}" if equals else ""):
+        option = name
+        if not name.startswith("-"):
+            option = f"--{name}" if equals else ""
+        if NAMES.fullmatch(option):
             if not equals:
                 value = words[at + 1] if at + 1 < len(words) else ""
             if _NUMBER.fullmatch(value):

@@ -68,9 +68,15 @@ def prepare(layers: Iterable[nn.Module], config: Settings, around: Around = null
     chosen = list(layers) if recomputed or compiled else []
     for layer in chosen:
         layer.forward = Forward(layer, recomputed, compiled, around)
-    done = [*["recomputed in backward"] * recomputed, *["compiled"] * compiled]
-    count = f"{len(chosen)} layer{'s' * (len(chosen) != 1)}"
-    return [f"{count} {' and '.join(done)}"] if done else []
+    done = []
+    if recomputed:
+        done.append("recomputed in backward")
+    if compiled:
+        done.append("compiled")
+    if not done:
+        return []
+    count = "1 layer" if len(chosen) == 1 else f"{len(chosen)} layers"
+    return [f"{count} {' and '.join(done)}"]
 
 
 class Forward:

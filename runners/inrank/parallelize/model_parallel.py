@@ -301,7 +301,12 @@ def cut(model: nn.Module, stage: int, stages: int) -> Callable[[Any, Any], Any]:
         )
     mine = range(len(whole) * stage // stages, len(whole) * (stage + 1) // stages)
     setattr(model, plan["blocks"], Blocks({str(number): whole[number] for number in mine}))
-    for name in (*plan["first"] * (stage > 0), *plan["last"] * (stage < stages - 1)):
+    of_other_stages = []
+    if stage > 0:
+        of_other_stages += plan["first"]
+    if stage < stages - 1:
+        of_other_stages += plan["last"]
+    for name in of_other_stages:
         setattr(model, name, None)
     model.forward = _Part(model, plan["blocks"], stage == 0, stage == stages - 1)
     return loss
