@@ -23,7 +23,6 @@ from ..runners.diagnosis.nccl_facts import NcclFacts, merge
 from ..runners.directory_trees import size_of
 from ..runners.errors import LaunchError, NoSuchRunError, RunError
 from ..runners.foreign_jobs import WatchedJob, find_job, name_of, scan
-from ..runners.launch import launch_settings
 from ..runners.local_agent import folded_batches, open_link
 from ..runners.model import (
     Command,
@@ -308,10 +307,6 @@ class LocalSource:
         ]  # fmt: skip
         return recorded + watched + self.elsewhere.entries({entry.id for entry in recorded}, now)
 
-    async def ask_hosts(self, named: Sequence[str]) -> None:
-        """Ask other hosts for the runs that they keep; the list then has them."""
-        await self.elsewhere.ask(named)
-
     async def attach_words(self, entry_id: str, *flags: str) -> list[str]:
         """What opens the cockpit of another host on its run. Raises LaunchError."""
         hosts = _hosts()
@@ -458,22 +453,6 @@ class LocalSource:
             if run_id.startswith(WATCH):
                 raise RunError("distui did not start this job, so no form is known of it")
             return recent.form_of(run_directories.resolve(run_id), os.getcwd())
-
-    def recent_forms(self) -> list[LaunchForm]:
-        """The last launches, the newest first."""
-        from ..runners.launch import recent
-
-        return recent.read()
-
-    def launch_defaults(self) -> launch_settings.LaunchDefaults:
-        """Preset and place that the settings name for a first launch."""
-        return launch_settings.load()
-
-    def remember(self, form: LaunchForm) -> None:
-        """Keep a launch for the next form, without its secrets."""
-        from ..runners.launch import recent
-
-        recent.remember(form)
 
     async def candidates(self, form: LaunchForm) -> list[Candidate]:
         """The nodes that SkyPilot would take for this form. Raises LaunchError."""

@@ -19,6 +19,7 @@ from ...presets.preset_guide import QUESTIONS, Recommendation, recommend
 from ...presets.sanitize import clean_text
 from ...presets.secrets import holds_secret
 from ...runners.errors import LaunchError, RunError
+from ...runners.launch import launch_settings, recent
 from ...runners.launch.launch_form import LaunchForm, LaunchPreview, hardware_here, with_free_name
 from ...runners.launch.launch_settings import LOCAL, SKY, kind_of
 from ..background import background, stop
@@ -207,23 +208,22 @@ class LaunchScreen(Screen[None]):
 
     def _begin(self) -> None:
         """With the run at hand, else with the last launch."""
-        source = self.app.source
         if self._from:
             try:
-                self._fill(source.form_of(self._from))
+                self._fill(self.app.source.form_of(self._from))
             except LaunchError as error:
                 if self._again:
                     self.notify(str(error), severity="error")
             else:
                 self.form_view.border_subtitle = "as the run at hand, without --set"
                 return
-        self._recents = source.recent_forms()
+        self._recents = recent.read()
         if self._recents:
             self._recent = 0
             self._fill(self._recents[0])
             self.form_view.border_subtitle = "as the last launch: ^r goes back further"
             return
-        defaults = source.launch_defaults()
+        defaults = launch_settings.load()
         if defaults.preset or defaults.place:
             self._fill(LaunchForm(preset=defaults.preset, place=defaults.place))
             self.form_view.border_subtitle = "as the settings say"
@@ -237,7 +237,7 @@ class LaunchScreen(Screen[None]):
 
     def action_recent(self) -> None:
         """The launch before the one that is shown."""
-        self._recents = self._recents or self.app.source.recent_forms()
+        self._recents = self._recents or recent.read()
         if not self._recents:
             self.notify("no launch of before is remembered")
             return
@@ -488,6 +488,6 @@ class LaunchScreen(Screen[None]):
         except LaunchError as error:
             self.notify(str(error), severity="error")
             return
-        await asyncio.to_thread(self.app.source.remember, form)
+        await asyncio.to_thread(recent.remember, form)
         self.app.open_run(run)
         background(self.app, "retention", self.app.retire(run))

@@ -176,7 +176,7 @@ class RunsScreen(Screen[None]):
         """Other hosts are asked while the list is on the screen: a login each time."""
         while True:
             if self.is_active:
-                await self.app.source.ask_hosts(self.app.settings.hosts)
+                await self.app.source.elsewhere.ask(self.app.settings.hosts)
             await asyncio.sleep(ASK_S)
 
     def on_run_list_listed(self) -> None:
