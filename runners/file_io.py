@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import errno
 import functools
 import os
 import platform
@@ -167,6 +168,23 @@ def content(path: Path, most: int = MOST_DOCUMENT, streams: bool = False) -> byt
     return data
 
 
+def written(descriptor: int, offset: int) -> tuple[int, int]:
+    """Begin and end of the next bytes from an offset on that were written; both the file's size where none were.
+
+    What was never written is a hole: it reads as zeros, and may be larger than the disk. Moves the file's position.
+    """
+    about = os.fstat(descriptor)
+    size = max(about.st_size, offset)
+    if about.st_blocks * 512 >= size:
+        return offset, size
+    try:
+        begin = os.lseek(descriptor, offset, os.SEEK_DATA)
+        return begin, os.lseek(descriptor, begin, os.SEEK_HOLE)
+    except OSError as error:
+        only_a_hole = error.errno == errno.ENXIO
+        return size if only_a_hole else offset, size
+
+
 def document(path: Path, kind: type[T]) -> T:
     """The one JSON value of a file. Raises FileError."""
     data = content(path)
@@ -211,6 +229,7 @@ def lines(path: Path, offset: int = 0) -> Iterator[tuple[int, bytes]]:
                     yield offset, line
                 elif len(line) == MOST_LINE:
                     while line and not line.endswith(b"\n"):
+                        offset = file.seek(written(file.fileno(), offset)[0])
                         line = file.readline(MOST_LINE)
                         offset += len(line)
                     yield offset, b""

@@ -194,7 +194,7 @@ class Tail:
 
     def __init__(self, run_dir: Path, file: LogFile, reading: Reading) -> None:
         self.file, self.offset, self.size = file, 0, 0
-        self._run_dir, self._reading = run_dir, reading
+        self._run_dir, self._reading, self._on_disk = run_dir, reading, 0
         self._rest, self._dropping = b"", False
         self._again = False
         self._newest = b""
@@ -208,14 +208,14 @@ class Tail:
 
     @property
     def left(self) -> int:
-        """Bytes that were written and not read yet."""
-        return max(0, self.size - self.offset)
+        """Bytes that were written and not read yet; of a file with holes no more than it takes on the disk."""
+        return max(0, min(self.size - self.offset, self._on_disk + NEWEST))
 
-    def saw(self, size: int) -> None:
+    def saw(self, size: int, on_disk: int) -> None:
         """It is so large now. A file that became smaller is read from its start."""
         if size < self.offset:
             self.offset, self._rest, self._dropping, self._again = 0, b"", False, True
-        self.size = size
+        self.size, self._on_disk = size, on_disk
 
     def read(self, limit: int) -> Iterator[int]:
         """Feed what is there, at most so many bytes, block by block; yields the bytes of each."""
@@ -223,8 +223,8 @@ class Tail:
         try:
             with opened(self._run_dir, self.file.id) as descriptor:
                 while self.offset < end:
-                    room = self._pass_gap(self._take)
-                    block = os.pread(descriptor, min(BLOCK, end - self.offset, room), self.offset)
+                    room = self._pass_gap(descriptor, self._take)
+                    block = os.pread(descriptor, max(0, min(BLOCK, end - self.offset, room)), self.offset)
                     if not block:
                         break
                     self.offset += len(block)
@@ -239,8 +239,10 @@ class Tail:
         try:
             with opened(self._run_dir, self.file.id) as descriptor:
                 while self.offset < end:
-                    room = self._pass_gap(self._pass)
-                    block = os.pread(descriptor, min(16 * BLOCK, end - self.offset, room), self.offset)
+                    room = self._pass_gap(descriptor, self._pass)
+                    block = os.pread(
+                        descriptor, max(0, min(16 * BLOCK, end - self.offset, room)), self.offset
+                    )
                     cut = block.rfind(b"\n") + 1 or len(block)
                     if not block:
                         break
@@ -251,15 +253,20 @@ class Tail:
         except (LogError, OSError):
             self.offset = self.size
 
-    def _pass_gap(self, feed: Callable[[bytes], None]) -> int:
-        """What is left out by the cap of logs counts as so many empty lines; bytes that may be read from here on."""
+    def _pass_gap(self, descriptor: int, feed: Callable[[bytes], None]) -> int:
+        """Pass over holes, and over what the cap of logs has left out, which counts as so many empty lines.
+
+        Returns how many bytes may be read from here on.
+        """
         gap = gaps.read(self._run_dir / self.file.id)
-        if gap is not None and gap.holds(self.offset):
-            self.offset, left = gap.end, gap.lines
+        begin, end = next(gaps.stretches(descriptor, self.offset, gap), (self.size, self.size))
+        if gap is not None and self.offset < gap.end <= begin:
+            left = gap.lines
             while left > 0:
                 feed(b"\n" * min(left, 1 << 20))
                 left -= 1 << 20
-        return gap.begin - self.offset if gap is not None and self.offset < gap.begin else self.size
+        self.offset = begin
+        return end - begin
 
     def end(self) -> None:
         """Nothing more is written: what is left is a line, too."""
@@ -349,7 +356,8 @@ class Tails:
                     continue
                 tail = self._tails[name] = Tail(self._run_dir, file, self.reading)
             try:
-                tail.saw(entry.stat(follow_symlinks=False).st_size)
+                about = entry.stat(follow_symlinks=False)
+                tail.saw(about.st_size, about.st_blocks * 512)
             except OSError:
                 continue
         return self.left

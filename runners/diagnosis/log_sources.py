@@ -25,9 +25,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .. import file_io
 from ..errors import RunError
 from ..formatting import plural, size_text
-from ..logs.gaps import Gap
+from ..logs.gaps import Gap, stretches
 from ..logs.gaps import read as read_gap
 from .log_text import BLOCK, SAMPLE
 
@@ -224,33 +225,43 @@ class _OpenFile:
         os.close(self.descriptor)
 
 
-class _CappedLog(_OpenFile):
-    """A log of which the cap left out a part: that comes as so many empty lines, which are counted."""
+class _RegularFile(_OpenFile):
+    """A file as it was when it was opened: holes in it are passed over, and what its cap left out are empty lines."""
 
-    def __init__(self, descriptor: int, gap: Gap) -> None:
+    def __init__(self, descriptor: int, size: int, gap: Gap | None) -> None:
         super().__init__(descriptor)
-        self._gap, self._at, self._lines = gap, 0, 0
+        self._size, self._gap, self._at, self._lines = size, gap, 0, 0
 
     def read(self, size: int) -> bytes:
-        if self._at == self._gap.begin:
-            self._lines, self._at = self._gap.lines, os.lseek(self.descriptor, self._gap.end, os.SEEK_SET)
+        begin, end = next(stretches(self.descriptor, self._at, self._gap), (self._size, self._size))
+        if self._gap is not None and self._at < self._gap.end <= begin:
+            self._lines = self._gap.lines
+        self._at = begin
         if self._lines:
             given = min(size, self._lines)
             self._lines -= given
             return b"\n" * given
-        room = self._gap.begin - self._at
-        data = os.read(self.descriptor, min(size, room) if room > 0 else size)
+        data = os.pread(self.descriptor, max(0, min(size, end - begin, self._size - begin)), begin)
         self._at += len(data)
         return data
 
 
 def _open(name: str, path: Path, flags: int) -> _OpenFile:
+    """Raises RunError, also for a device and for a file of the kernel."""
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC)
-        gap = read_gap(path, os.fstat(descriptor).st_size)
-        return _OpenFile(descriptor) if gap is None else _CappedLog(descriptor, gap)
     except OSError as error:
         raise RunError(why(name, error)) from None
+    refusal = file_io.endless(descriptor, streams=True)
+    if refusal:
+        os.close(descriptor)
+        raise RunError(
+            f"file {name} {refusal}: copy what is wanted of it, as in `dmesg | distui diagnose -`"
+        )
+    about = os.fstat(descriptor)
+    if not stat.S_ISREG(about.st_mode):
+        return _OpenFile(descriptor)
+    return _RegularFile(descriptor, about.st_size, read_gap(path, about.st_size))
 
 
 def why(name: str | Path, error: OSError) -> str:

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 from msgspec.structs import replace
 
 from ..errors import RunError
+from ..file_io import written
 from ..formatting import spans_text
 from ..state import RunState
 from ..wire.client import Window
@@ -198,21 +199,23 @@ def _read_window(
 def window_of(
     descriptor: int, file: str, offset: int, limit: int, grep: str = "", gap: gaps.Gap | None = None
 ) -> Window:
-    """`read_window` of a file that is already open, without times. It ends where `gap` begins, or begins behind."""
+    """`read_window` of a file that is already open, without times.
+
+    It ends where `gap` or a hole begins, or begins behind: up to there it is read as if the file ended so.
+    """
     size = os.fstat(descriptor).st_size
+    start = max(size + offset, 0) if offset < 0 else min(offset, size)
+    begin, end = next(gaps.stretches(descriptor, start, gap), (size, size))
     if grep:
-        start = max(size + offset, 0) if offset < 0 else min(offset, size)
-        start = gap.end if gap and gap.holds(start) else _line_before(descriptor, start)
+        start = begin if begin > start else _line_before(descriptor, start)
         matches, starts, position = search.search(descriptor, start, limit, grep, gap)
         return Window(file, start, position, max(size, position), matches, starts=starts)
-    if gap and gap.holds(max(size + offset, 0) if offset < 0 else offset):
-        offset = gap.end
-    start = _tail_start(descriptor, size, -offset, limit) if offset < 0 else min(offset, size)
-    if gap and start < gap.begin:
-        size, whole = gap.begin, size  # up to there it is read as if it ended so
-        window = _window_at(descriptor, file, offset, start, limit, size)
-        return replace(window, size=whole)
-    return _window_at(descriptor, file, offset, start, limit, size)
+    if begin > start:
+        window = _window_at(descriptor, file, begin, begin, limit, end)
+    else:
+        start = _tail_start(descriptor, size, -offset, limit) if offset < 0 else start
+        window = _window_at(descriptor, file, offset, start, limit, end)
+    return window if end >= size else replace(window, size=size)
 
 
 def _window_at(descriptor: int, file: str, offset: int, start: int, limit: int, size: int) -> Window:
@@ -244,7 +247,9 @@ def line_start(descriptor: int, line: int) -> int:
     counts = _counted.get((about.st_dev, about.st_ino), [0])
     counts = counts if len(counts) <= whole + 1 else [0]  # truncated since
     while counts[-1] < line - 1 and len(counts) <= whole:
-        data = os.pread(descriptor, _CHUNK, (len(counts) - 1) * _CHUNK)
+        at = (len(counts) - 1) * _CHUNK
+        is_hole = written(descriptor, at)[0] >= at + _CHUNK
+        data = b"" if is_hole else os.pread(descriptor, _CHUNK, at)
         counts.append(counts[-1] + data.count(b"\n"))
     _counted.clear()
     _counted[about.st_dev, about.st_ino] = counts
@@ -266,18 +271,25 @@ def _line_beside(descriptor: int, line: int, gap: gaps.Gap, file: str) -> int:
         raise LogError(
             f"line {line:,} of {file} is left out: {before + 1:,} to {before + gap.lines:,} are not kept"
         )
-    at, left, size = gap.end, line - 1 - before - gap.lines, os.fstat(descriptor).st_size
-    while left > 0 and at < size:
-        data = os.pread(descriptor, _CHUNK, at)
-        count = data.count(b"\n")
-        if count < left:
-            left, at = left - count, at + len(data)
-            continue
-        place = -1
-        for _ in range(left):
-            place = data.find(b"\n", place + 1)
-        return at + place + 1
-    return min(at, size)
+    left = line - 1 - before - gap.lines
+    for at, end in gaps.stretches(descriptor, gap.end):
+        while left > 0 and at < end:
+            data = os.pread(descriptor, min(_CHUNK, end - at), at)
+            count = data.count(b"\n")
+            if count >= left:
+                return at + _behind(data, left)
+            left, at = left - count, at + (len(data) or end)
+        if not left:
+            return at
+    return os.fstat(descriptor).st_size
+
+
+def _behind(data: bytes, count: int) -> int:
+    """Where the text goes on after so many line ends."""
+    at = -1
+    for _ in range(count):
+        at = data.find(b"\n", at + 1)
+    return at + 1
 
 
 def _line_before(descriptor: int, offset: int) -> int:

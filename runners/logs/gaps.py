@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -62,12 +63,33 @@ def read(path: str | Path, size: int | None = None) -> Gap | None:
     return gap
 
 
+def stretches(descriptor: int, offset: int, gap: Gap | None = None) -> Iterator[tuple[int, int]]:
+    """Begin and end of each piece of a log that there is to read from an offset on.
+
+    Between them are holes, where nothing was ever written, and what its cap left out.
+    """
+    while True:
+        begin, end = file_io.written(descriptor, offset)
+        if begin >= end:
+            return
+        if gap is not None and gap.holds(begin):
+            offset = gap.end
+            continue
+        if gap is not None and begin < gap.begin:
+            end = min(end, gap.begin)
+        yield begin, end
+        offset = end
+
+
 def newlines(descriptor: int, begin: int, end: int) -> int:
     """Line ends in a part of a file."""
     count = 0
-    while begin < end and (data := os.pread(descriptor, min(_CHUNK, end - begin), begin)):
-        count += data.count(b"\n")
-        begin += len(data)
+    for at, stop in stretches(descriptor, begin):
+        while at < min(stop, end) and (data := os.pread(descriptor, min(_CHUNK, stop - at, end - at), at)):
+            count += data.count(b"\n")
+            at += len(data)
+        if stop >= end:
+            break
     return count
 
 

@@ -1,10 +1,11 @@
 """Lines of one file that match a regular expression: run as a process of its own, because `re` holds the
 interpreter while it backtracks and cannot be interrupted in a thread.
 
-    python -I -S grep.py OFFSET LIMIT SCAN_BYTES SCAN_SECONDS HIT_SECONDS PATTERN GAP_BEGIN GAP_END < FILE
+    python -I -S grep.py OFFSET LIMIT SCAN_BYTES SCAN_SECONDS HIT_SECONDS PATTERN [BEGIN END]… < FILE
 
-Writes one line `next`, one with the offset of each matching line, and then these lines as they are; a bad pattern is
-one line on stderr and status 2. Standard library only; imports nothing of distui, so that it starts in milliseconds.
+Bytes from each BEGIN to its END are passed over. Writes one line `next`, one with the offset of each matching line, and
+then these lines as they are; a bad pattern is one line on stderr and status 2. Standard library only; imports nothing of
+distui, so that it starts in milliseconds.
 
 A line matches where the pattern is found in its text: decoded, without colours and other escape sequences, without
 carriage returns at its end. To look at each line alone would cost a microsecond a line, so whole slices are searched:
@@ -20,7 +21,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # `typing` alone would take a fifth of the start
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
 SLICE = 1 << 20
@@ -59,8 +60,9 @@ def answer(descriptor: int, argv: list[str]) -> tuple[int, bytes, str]:
         search = Search(argv[5])
     except (re.error, RecursionError, OverflowError) as error:
         return 2, b"", str(error)
-    seconds, gap = (float(argv[3]), float(argv[4])), (int(argv[6]), int(argv[7]))
-    matches, starts, position = scan(descriptor, offset, limit, scan_bytes, seconds, search, gap)
+    seconds, numbers = (float(argv[3]), float(argv[4])), [int(word) for word in argv[6:]]
+    passed = list(zip(numbers[::2], numbers[1::2], strict=True))
+    matches, starts, position = scan(descriptor, offset, limit, scan_bytes, seconds, search, passed)
     head = b"%d\n%s\n" % (position, b" ".join(b"%d" % start for start in starts))
     return 0, head + matches, ""
 
@@ -313,11 +315,11 @@ def scan(
     scan_bytes: int,
     seconds: tuple[float, float],
     search: Search,
-    gap: tuple[int, int] = (0, 0),
+    passed: Sequence[tuple[int, int]] = (),
 ) -> tuple[bytes, list[int], int]:
     """Matching lines, at most `limit` bytes (a longer line is cut), where each begins, and where to go on.
 
-    `seconds`: CPU seconds to search without a hit, and with one; `gap`: what is passed over.
+    `seconds`: CPU seconds to search without a hit, and with one; `passed`: what is passed over, in order.
     """
     matches, starts, position, stop = bytearray(), list[int](), offset, offset + scan_bytes
     cpu, wall = time.process_time(), time.monotonic()
@@ -325,9 +327,11 @@ def scan(
         most = seconds[bool(starts)]
         if time.process_time() - cpu >= most or time.monotonic() - wall >= WAITS * most:
             break
-        if gap[0] <= position < gap[1]:
-            position = gap[1]
-        room = min(SLICE, gap[0] - position) if position < gap[0] else SLICE
+        before = next((pair for pair in passed if pair[1] > position), None)
+        if before is not None and before[0] <= position:
+            position = before[1]
+            continue
+        room = SLICE if before is None else min(SLICE, before[0] - position)
         piece = whole_lines(os.pread(descriptor, room, position))
         if not piece:
             break

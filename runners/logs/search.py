@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -9,11 +11,13 @@ from pathlib import Path
 
 from .. import clock
 from ..telemetry.proc import read_stat
-from .gaps import Gap
+from .gaps import Gap, stretches
 from .log_files import LogError
 
 SCAN_BYTES = 1 << 40
 """Most bytes that one search reads; the next one goes on from there."""
+MOST_STRETCHES = 64
+"""Pieces of a file with holes that one search reads."""
 SCAN_SECONDS = 0.3
 """CPU seconds after which a search that finds nothing reports how far it came."""
 HIT_SECONDS = 0.1
@@ -39,10 +43,10 @@ def search(
     """
     if "\0" in pattern:
         raise LogError("the pattern holds a NUL character: write it as \\x00")
-    numbers = (str(value) for value in (start, limit, SCAN_BYTES, SCAN_SECONDS, HIT_SECONDS))
-    hole = (gap.begin, gap.end) if gap is not None else (0, 0)
+    passed, most = _passed(descriptor, start, gap)
+    numbers = (str(value) for value in (start, limit, most, SCAN_SECONDS, HIT_SECONDS))
     try:
-        status, out, problem = run_grep(descriptor, [*numbers, pattern, *map(str, hole)])
+        status, out, problem = run_grep(descriptor, [*numbers, pattern, *map(str, passed)])
     except subprocess.TimeoutExpired as error:
         raise LogError(
             f"the pattern {pattern!r} was still searching after {GREP_TIMEOUT:.0f} s: "
@@ -57,6 +61,20 @@ def search(
         )
     position, starts, matches = out.split(b"\n", 2)
     return matches, tuple(map(int, starts.split())), int(position)
+
+
+def _passed(descriptor: int, start: int, gap: Gap | None) -> tuple[list[int], int]:
+    """Where that begins and ends which is passed over, in one list, and how many bytes can be searched so."""
+    passed: list[int] = []
+    end, pieces = start, stretches(descriptor, start, gap)
+    for begin, stop in itertools.islice(pieces, MOST_STRETCHES):
+        if begin > end:
+            passed += [end, begin]
+        end = stop
+    if next(pieces, None) is not None:
+        return passed, end - start
+    size = os.fstat(descriptor).st_size
+    return passed + ([end, size] if size > end else []), SCAN_BYTES
 
 
 def run_grep(descriptor: int, argv: list[str]) -> tuple[int, bytes, str]:
