@@ -168,6 +168,17 @@ def content(path: Path, most: int = MOST_DOCUMENT, streams: bool = False) -> byt
     return data
 
 
+def piece(path: Path, offset: int, size: int) -> bytes:
+    """At most `size` bytes from an offset on, which counts from the end where it is negative. Raises FileError."""
+    with opened(path) as file:
+        try:
+            whole = os.fstat(file.fileno()).st_size
+            file.seek(max(0, whole + offset) if offset < 0 else offset)
+            return file.read(size)
+        except OSError as error:
+            raise FileError(path, f"cannot be read: {error.strerror}") from None
+
+
 def written(descriptor: int, offset: int) -> tuple[int, int]:
     """Begin and end of the next bytes from an offset on that were written; both the file's size where none were.
 

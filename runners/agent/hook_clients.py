@@ -19,7 +19,7 @@ from ...presets.finding import Finding
 from ...presets.plan import Plan
 from ...presets.render import revealed, unknown_words
 from ...presets.secrets import MASK, SECRET_WORDS
-from .. import clock, environment, rpc
+from .. import clock, environment, file_io, rpc
 from ..environment import Kept, Started
 from ..formatting import agreeing
 from ..logs.log_files import attempt_dir
@@ -42,6 +42,8 @@ from .runner_process import ServedRun
 
 LINE_LIMIT = 64 << 20
 """Bytes of one answer: a flight recorder of 2,000 entries is a few MB."""
+MOST_STACKS = 4 << 20
+"""Bytes of the stacks that a rank's faulthandler has written."""
 YOUNG_S = 10.0
 """How long a rank may take from its start to its hook: an interpreter that starts on a busy machine."""
 ROUND_S = 0.05
@@ -290,9 +292,17 @@ class HookClient:
             await asyncio.sleep(0.1)
             now = file.stat().st_size if file.exists() else 0
             if now > before and now == size:
-                return file.read_bytes()[before:].decode("utf-8", "replace")
+                return _stacks(file, before)
             size = now
         raise HookError(f"rank {self.rank} (pid {pid}) answered neither its hook nor SIGUSR2")
+
+
+def _stacks(file: Path, begin: int) -> str:
+    """What faulthandler has written behind an offset. Raises HookError."""
+    try:
+        return file_io.piece(file, begin, MOST_STACKS).decode("utf-8", "replace")
+    except file_io.FileError as error:
+        raise HookError(str(error)) from None
 
 
 def made_of(reported: object) -> Wrapped | None:

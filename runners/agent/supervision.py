@@ -44,7 +44,7 @@ from ..telemetry.signal_names import Reported
 from . import pulses
 from .checkpoint_watch import CheckpointWatch
 from .commands import Restarts
-from .hook_clients import Hooks
+from .hook_clients import MOST_STACKS, Hooks
 from .nccl_logs import NcclLogs
 from .processes import NOTHING, KernelEvidence, OomWatch, sweep
 from .runner_process import ReportTail, Runner, ServedRun, SpawnRunner, reports
@@ -153,10 +153,10 @@ def _lines_of_command(run_dir: Path, change: RankChanged, node: int) -> tuple[st
 def _crashed(error_log: Path) -> tuple[Site, ...]:
     """The thread in which a signal came, as faulthandler wrote it before the process died."""
     try:
-        text = error_log.with_suffix(".stacks").read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        data = file_io.piece(error_log.with_suffix(".stacks"), -MOST_STACKS, MOST_STACKS)
+    except file_io.FileError:
         return ()
-    _, fatal, stacks = text.rpartition("Fatal Python error")
+    _, fatal, stacks = data.decode("utf-8", "replace").rpartition("Fatal Python error")
     return pulses.crash_sites(stacks) if fatal else ()
 
 
@@ -239,7 +239,7 @@ def last_lines(run_dir: Path, file: str, count: int = LAST_LINES) -> tuple[str, 
         window = read_window(run_dir, file, -16384)
     except LogError:
         return ()
-    lines = [clean_line(line) for line in window.data.splitlines()]
+    lines = [clean_line(line) for line in window.data.rstrip(b"\0").splitlines()]
     return tuple([line for line in lines if line.strip()][-count:])
 
 

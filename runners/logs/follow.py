@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import itertools
 import os
 import re
 from bisect import bisect_left
@@ -204,7 +205,7 @@ def window_of(
     It ends where `gap` or a hole begins, or begins behind: up to there it is read as if the file ended so.
     """
     size = os.fstat(descriptor).st_size
-    start = max(size + offset, 0) if offset < 0 else min(offset, size)
+    start = max(_written_end(descriptor, size, gap) + offset, 0) if offset < 0 else min(offset, size)
     begin, end = next(gaps.stretches(descriptor, start, gap), (size, size))
     if grep:
         start = begin if begin > start else _line_before(descriptor, start)
@@ -213,7 +214,7 @@ def window_of(
     if begin > start:
         window = _window_at(descriptor, file, begin, begin, limit, end)
     else:
-        start = _tail_start(descriptor, size, -offset, limit) if offset < 0 else start
+        start = _tail_start(descriptor, start, end, limit) if offset < 0 else start
         window = _window_at(descriptor, file, offset, start, limit, end)
     return window if end >= size else replace(window, size=size)
 
@@ -301,16 +302,21 @@ def _line_before(descriptor: int, offset: int) -> int:
     return 0 if low == 0 else offset
 
 
-def _tail_start(descriptor: int, size: int, back: int, limit: int) -> int:
-    """Where a window of the last `back` bytes begins: after a line it would cut, unless it is the last."""
-    start = max(size - back, 0)
+def _written_end(descriptor: int, size: int, gap: gaps.Gap | None) -> int:
+    """Where the last bytes end that were written; `size` where there are too many holes to tell."""
+    pieces = list(itertools.islice(gaps.stretches(descriptor, 0, gap), search.MOST_STRETCHES))
+    return pieces[-1][1] if 0 < len(pieces) < search.MOST_STRETCHES else size
+
+
+def _tail_start(descriptor: int, start: int, end: int, limit: int) -> int:
+    """Where a window of the bytes from `start` to `end` begins: after a line it would cut, unless it is the last."""
     before = _line_before(descriptor, start)
     if before == start:
         return start
-    newline = os.pread(descriptor, min(REACH, size - start), start).find(b"\n")
-    if newline >= 0 and start + newline + 1 < size:
+    newline = os.pread(descriptor, min(REACH, end - start), start).find(b"\n")
+    if newline >= 0 and start + newline + 1 < end:
         return start + newline + 1
-    return before if size - before <= limit else start
+    return before if end - before <= limit else start
 
 
 def _whole_lines(data: bytes, start: int, size: int) -> bytes:
