@@ -892,9 +892,6 @@ class Hello(Struct, frozen=True, tag=True):
     proto: tuple[int, int] = PROTOCOL
     after: int = 0
     """Journal seq already seen."""
-    telemetry: bool = True
-    follow: bool = True
-    """False: close after the history."""
     readonly: bool = False
     """True: the agent refuses commands on this connection."""
     fold: str = ""
@@ -1027,7 +1024,7 @@ class Dump(RunCommand, frozen=True, tag=True):
 
     what: str
     """"stacks", "flight", "memory", or "record": torch records allocations for later snapshots of its memory; "runner":
-    nothing of the ranks, only whether the runner answers (where the agent's `caps` have it)."""
+    nothing of the ranks, only whether the runner answers."""
     ranks: tuple[int, ...] = ()
     at: float = 0.0
     """Unix time: stacks that were kept by then, and no rank is asked."""
@@ -1206,8 +1203,6 @@ class AgentHello(Struct, frozen=True, tag=True):
     run: str
     seq: int
     """Newest journal seq."""
-    caps: tuple[str, ...] = ()
-    readonly: bool = False
     node: int = 0
     """Number of the node it serves; HUB for a hub."""
     now: float = 0.0

@@ -56,19 +56,6 @@ from ..wire.client import (
     remove_stale,
 )
 
-CAPS = (
-    "restart",
-    "stop",
-    "nccl",
-    "signal",
-    "dump",
-    "log",
-    "runner",
-    "metrics",
-    "log-jumps",
-    "fold",
-    "profile",
-)
 RESTORE_S = 2.0
 """Between two looks whether the socket is still there."""
 MOST_ASKED = 64
@@ -192,7 +179,7 @@ class Client:
         await self._read.wait()
 
     async def write(self) -> None:
-        """Write whatever is due, as fast as the viewer reads; ends when history was all it wanted."""
+        """Write whatever is due, as fast as the viewer reads; cancel to stop."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -200,9 +187,6 @@ class Client:
                 self.writer.write(batch)
                 await self.writer.drain()
             self._read.set()
-            if self._caught_up and self.hello is not None and not self.hello.follow:
-                self.writer.close()
-                return
 
     def _gather_anew(self) -> None:
         if self._gathering is not None:
@@ -216,7 +200,7 @@ class Client:
             self._next += len(lines)
             parts += lines
             level = self._next == len(self._journal.lines)
-            if (self._caught_up or level) and self.hello.telemetry:
+            if self._caught_up or level:
                 parts += [encode(stamped) for stamped in self._telemetry.values()]
                 self._telemetry.clear()
                 self._gather_anew()
@@ -395,7 +379,7 @@ class AgentServer:
         record = self._record
         node = HUB if record.kind == "hub" else record.node
         seq = self._chronicle.journal.seq
-        return AgentHello(PROTOCOL, self._version, record.run, seq, CAPS, node=node, now=clock.now())
+        return AgentHello(PROTOCOL, self._version, record.run, seq, node=node, now=clock.now())
 
     async def _listen(self, client: Client, reader: asyncio.StreamReader) -> None:
         """Take requests until the viewer leaves. Raises FrameError and OSError."""

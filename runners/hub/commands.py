@@ -41,7 +41,7 @@ from ..model import (
     Signal,
     Stop,
 )
-from ..wire.client import Link, LinkError, SilentError, SocketLink, new_id
+from ..wire.client import Link, LinkError, SilentError, new_id
 from ..wire.ssh import HostError
 from .links import Links, sub_id
 from .merged_run import CANCEL, CANCEL_SECONDS, Cloud, CloudError, MergedRun, patience
@@ -168,11 +168,6 @@ async def _silence(link: Link) -> str:
     return ""
 
 
-def caps(link: Link | None) -> tuple[str, ...]:
-    """What the agent at the other end says that it can do."""
-    return link.hello.caps if isinstance(link, SocketLink) and link.hello is not None else ()
-
-
 def _in_parts(command: RunCommand) -> bool:
     """Whether what some nodes answer is worth something without the others."""
     return isinstance(command, Dump) or (isinstance(command, Profile) and command.part == "wait")
@@ -286,9 +281,8 @@ class HubCommands(CommandExecutor):
 
     async def _all_ready(self, nodes: list[int]) -> None:
         """Whether every node could restart its ranks: where one cannot, none does. Raises CommandRefused."""
-        probe = Dump(new_id(), "runner")
-        able = [node for node in nodes if "runner" in caps(self._links.up(node))]
-        unable = [answer for answer in await self._ask_all(probe, able) if not answer.ok]
+        answers = await self._ask_all(Dump(new_id(), "runner"), nodes)
+        unable = [answer for answer in answers if not answer.ok]
         if unable:
             raise CommandRefused(needs_all([answer.named(answer.text) for answer in unable]))
 

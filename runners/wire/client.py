@@ -459,29 +459,23 @@ class SocketLink:
 
     @property
     def readonly(self) -> bool:
-        return self._readonly or (self.hello is not None and self.hello.readonly)
+        return self._readonly
 
-    async def events(
-        self, after: int = 0, telemetry: bool = True, follow: bool = True, fold: str = ""
-    ) -> AsyncIterator[Stamped]:
+    async def events(self, after: int = 0, fold: str = "") -> AsyncIterator[Stamped]:
         """See Link.events, and Hello.fold. Raises LinkError when the connection breaks before the agent closed it."""
-        async for batch in self.batches(after, telemetry, follow, fold):
+        async for batch in self.batches(after, fold):
             for stamped in batch:
                 yield stamped
 
-    async def batches(
-        self, after: int = 0, telemetry: bool = True, follow: bool = True, fold: str = ""
-    ) -> AsyncIterator[list[Stamped]]:
+    async def batches(self, after: int = 0, fold: str = "") -> AsyncIterator[list[Stamped]]:
         """The same, as many at once as have come, at most YIELD_EVERY."""
-        await self._write(
-            Hello(after=after, telemetry=telemetry, follow=follow, readonly=self._readonly, fold=fold)
-        )
+        await self._write(Hello(after=after, readonly=self._readonly, fold=fold))
         self._start()
         ended = live = False
         while not (ended and live):
             batch = await self._batches.get()
             if batch is None:
-                if ended or (live and not follow):
+                if ended:
                     return
                 raise LinkError(self._broken)
             for stamped in batch:
@@ -515,18 +509,11 @@ class SocketLink:
         self, file: str, offset: int, limit: int = 65536, grep: str = "", *, line: int = 0, at: float = 0.0
     ) -> Window:
         """See Link.read_log."""
-        if (line or at) and self.hello is not None and "log-jumps" not in self.hello.caps:
-            why = "the agent of this run is of an older distui: it finds no line by its number or time"
-            return Window(file, 0, 0, 0, b"", why)
         ask = ReadLog(new_id(), file, offset, limit, grep, line, at)
         return await self._answer(ask, self._windows.open(ask.id))
 
     async def read_metrics(self, ask: ReadMetrics) -> MetricsWindow:
         """See Link.read_metrics."""
-        if self.hello is not None and "metrics" not in self.hello.caps:
-            return MetricsWindow(
-                ask.id, error="the agent of this run is of an older distui: it serves no curves"
-            )
         return await self._answer(ask, self._curves.open(ask.id))
 
     async def _answer(self, command: Command, request: rpc.OpenRequest[T]) -> T:

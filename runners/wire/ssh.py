@@ -191,12 +191,10 @@ class SshLink(SocketLink):
             raise
         return link
 
-    async def batches(
-        self, after: int = 0, telemetry: bool = True, follow: bool = True, fold: str = ""
-    ) -> AsyncIterator[list[Stamped]]:
+    async def batches(self, after: int = 0, fold: str = "") -> AsyncIterator[list[Stamped]]:
         """See SocketLink.batches."""
         try:
-            async for batch in super().batches(after, telemetry, follow, fold):
+            async for batch in super().batches(after, fold):
                 yield batch
         except LinkError as error:
             raise LinkError(await self.why(str(error))) from None

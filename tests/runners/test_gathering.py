@@ -12,7 +12,7 @@ from msgspec import json
 from owner import owner
 
 from distui.runners import clock
-from distui.runners.agent.server import GATHER_S, GROWTH_S, AgentServer
+from distui.runners.agent.server import GROWTH_S, AgentServer
 from distui.runners.journal import Chronicle, RunRecord
 from distui.runners.model import (
     Action,
@@ -126,16 +126,6 @@ async def test_an_answer_goes_at_once(tmp_path: Path) -> None:
         viewer.writer.write(encode(Stop("a")))
         await viewer.until(CommandDone)
         assert clock.monotonic() == begun
-
-
-async def test_who_wants_no_samples_gets_events_all_the_same(tmp_path: Path) -> None:
-    async with serving(tmp_path, Hello(telemetry=False)) as (chronicle, viewer):
-        for text in ("one", "two"):
-            sample(chronicle, 0)
-            await asyncio.sleep(2 * GATHER_S)
-            chronicle.emit(RunnerLost(7, text))
-            await viewer.until(RunnerLost)
-        assert not [stamped for stamped in viewer.said if isinstance(stamped.event, GpuTick | HostTick)]
 
 
 async def test_samples_go_on_after_they_were_gathered_once(tmp_path: Path) -> None:
