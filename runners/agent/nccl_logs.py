@@ -219,15 +219,14 @@ class Tail:
 
     def read(self, limit: int) -> Iterator[int]:
         """Feed what is there, at most so many bytes, block by block; yields the bytes of each."""
-        end = min(self.size, self.offset + limit)
         try:
             with opened(self._run_dir, self.file.id) as descriptor:
-                while self.offset < end:
-                    room = self._pass_gap(descriptor, self._take)
-                    block = os.pread(descriptor, max(0, min(BLOCK, end - self.offset, room)), self.offset)
+                while limit > 0 and self.offset < self.size:
+                    block = self._block(descriptor, min(BLOCK, limit, self.left), self._take)
                     if not block:
                         break
                     self.offset += len(block)
+                    limit -= len(block)
                     self._take(block)
                     yield len(block)
         except (LogError, OSError):
@@ -235,28 +234,26 @@ class Tail:
 
     def skip(self, limit: int) -> Iterator[int]:
         """Pass over all but the newest part, at most so many bytes: lines are counted, warnings are read."""
-        end = min(self.size - NEWEST, self.offset + limit)
         try:
             with opened(self._run_dir, self.file.id) as descriptor:
-                while self.offset < end:
-                    room = self._pass_gap(descriptor, self._pass)
-                    block = os.pread(
-                        descriptor, max(0, min(16 * BLOCK, end - self.offset, room)), self.offset
-                    )
+                while limit > 0 and self.offset < self.size - NEWEST:
+                    room = self.size - NEWEST - self.offset
+                    block = self._block(descriptor, min(16 * BLOCK, limit, room), self._pass)
                     cut = block.rfind(b"\n") + 1 or len(block)
                     if not block:
                         break
                     self.offset += cut
+                    limit -= cut
                     self._pass(self._rest + block[:cut])
                     self._rest = b""
                     yield cut
         except (LogError, OSError):
             self.offset = self.size
 
-    def _pass_gap(self, descriptor: int, feed: Callable[[bytes], None]) -> int:
-        """Pass over holes, and over what the cap of logs has left out, which counts as so many empty lines.
+    def _block(self, descriptor: int, size: int, feed: Callable[[bytes], None]) -> bytes:
+        """The bytes that come next, at most `size`; of what the cap of logs left out as many empty lines are fed.
 
-        Returns how many bytes may be read from here on.
+        Holes are passed over.
         """
         gap = gaps.read(self._run_dir / self.file.id)
         begin, end = next(gaps.stretches(descriptor, self.offset, gap), (self.size, self.size))
@@ -266,7 +263,7 @@ class Tail:
                 feed(b"\n" * min(left, 1 << 20))
                 left -= 1 << 20
         self.offset = begin
-        return end - begin
+        return os.pread(descriptor, min(size, end - begin), begin)
 
     def end(self) -> None:
         """Nothing more is written: what is left is a line, too."""
