@@ -18,7 +18,6 @@ from textual.screen import Screen
 from textual.signal import Signal
 
 from ..runners import clock
-from ..runners.errors import LaunchError
 from ..runners.model import CaughtUp, Event, GpuTick, HostTick, LogGrew, RankTick
 from ..runners.settings_file import SettingsError, settings_path
 from . import terminal
@@ -34,7 +33,7 @@ from .rows.glyphs import Row
 from .rows.run_status import launching
 from .rows.runs import RunEntry
 from .screens.modal import TextScreen
-from .screens.run import PATIENCE_S, RunScreen
+from .screens.run import RunScreen
 from .screens.runs import RunList, RunsScreen
 from .source import HOST, WATCH, Follower, LocalSource
 from .travel import Travel
@@ -324,7 +323,9 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
     def action_help(self) -> None:
         keymap, problems = load_keymap(self._keys)
         wrong: list[Row] = [((f"{glyphs.WARN} ", "warn"), (problem, "text")) for problem in problems]
-        rows = [*wrong, *[()] * bool(wrong), *help_rows(self.view.readonly, keymap)]
+        if wrong:
+            wrong.append(())
+        rows = [*wrong, *help_rows(self.view.readonly, keymap)]
         self.push_screen(TextScreen("Keys", rows, self.view.ascii))
 
     def action_help_quit(self) -> None:
@@ -386,16 +387,10 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
         flags = [
             flag for flag, on in (("--readonly", self._forced_readonly), ("--ascii", self.view.ascii)) if on
         ]
-        asked = after(PATIENCE_S, lambda: self.notify("the host is asked for its distui"))
-        late = background(self, "patience", asked)
-        try:
+        words = list[str]()
+        with self.refusals("the host is asked for its distui"):
             words = await self.source.attach_words(entry, *flags)
-        except LaunchError as error:
-            self.notify(str(error), severity="error", timeout=20)
-            return
-        finally:
-            late.cancel()
-        if code := self.lend(words):
+        if words and (code := self.lend(words)):
             text = f"the cockpit on {words[words.index('--') + 1]} ended with exit code {code}"
             self.notify(text, severity="warning", timeout=20)
 

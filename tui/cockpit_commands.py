@@ -7,8 +7,8 @@ import os
 import socket
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -22,12 +22,12 @@ from ..presets import trusted_files
 from ..presets.sanitize import as_message
 from ..presets.trusted_files import private_folder
 from ..runners import file_io, profiling, run_notes, saving
-from ..runners.errors import LaunchError, RunError
+from ..runners.errors import RunError
 from ..runners.formatting import plural
 from ..runners.model import Command, CommandDone, Down, Dump, Profile, Restart, SetAutostop, SetNccl, Stop
 from ..runners.nccl_reach import UNUSED, refusal, uses_gloo
 from ..runners.wire.client import LinkError, Window, new_id
-from .background import background, keep_running
+from .background import after, background, keep_running, stop
 from .rows.command_line import CommandError, RunNames, parse
 from .rows.confirm import Confirmation, Target, changed_since, confirmation, env_now, target
 from .rows.frame import Frame, LinkPhase
@@ -36,9 +36,12 @@ from .rows.run_status import no_cluster
 from .screens.bars import Flash
 from .screens.modal import ConfirmScreen, NcclScreen, TypedScreen, WideScreen
 from .screens.prompts import CommandPrompt
-from .source import WATCH, Follower
+from .source import WATCH, Follower, Shell
 from .travel import FollowingApp, Travel
 from .user_settings import UserSettings
+
+PATIENCE_S = 0.5
+"""How long nothing is said of what one waits for."""
 
 MOST_LINES = 100
 """Lines of `:` that are remembered while the cockpit is open."""
@@ -64,6 +67,23 @@ class LendingApp(App[None]):
             flash.say(text, options.get("severity", "information"), options.get("timeout"))
         else:
             super().notify(text, **options | {"markup": False})  # names and paths are in it
+
+    def tell(self, done: CommandDone) -> None:
+        """What came of a command."""
+        self.notify(done.text, severity="information" if done.ok else "error")
+
+    @contextmanager
+    def refusals(self, late: str = "") -> Iterator[None]:
+        """A refusal inside ends the block, and is told; `late`: what is said of one that lasts."""
+        if late:
+            background(self, "patience", after(PATIENCE_S, partial(self.notify, late, timeout=2)))
+        try:
+            yield
+        except (CommandError, LinkError, RunError) as error:
+            self.notify(str(error), severity="error")
+        finally:
+            if late:
+                stop(self, "patience")
 
     def _flash(self) -> Flash | None:
         return next(iter(self.screen.query(Flash)), None) if self.screen_stack else None
@@ -95,7 +115,7 @@ class LendingApp(App[None]):
             file.flush()
             self.lend(pager_argv(Path(file.name)))
 
-    def lend(self, argv: list[str]) -> int | None:
+    def lend(self, argv: Sequence[str]) -> int | None:
         """Let a program have the terminal until it ends; its exit code, None where it could not begin."""
         try:
             with self.suspend():
@@ -227,10 +247,8 @@ class CommandingApp(LendingApp, FollowingApp):
         if not answer or chosen is None or self.follower is None:
             return
         changed = changed_since(about, self.follower.state)
-        if not changed and answer == "s" and isinstance(chosen, Restart):
-            background(self, "send", self._save_then(chosen, self.follower))
-        elif not changed:
-            background(self, "send", self._send(chosen))
+        if not changed:
+            background(self, "send", self._send(chosen, save=answer == "s"))
         elif self.follower.state.phase.ended and not isinstance(chosen, SetAutostop):
             self.notify(f"{changed}: nothing was done", severity="error")
         else:
@@ -275,28 +293,44 @@ class CommandingApp(LendingApp, FollowingApp):
             ("cluster: never down by itself", ":autostop off", lambda: self.run_line("autostop off")),
         ]
 
-    async def _send(self, command: Command) -> None:
+    async def _send(self, command: Command, save: bool = False) -> None:
+        """`save`: a checkpoint comes first, where the ranks can be asked for one."""
         follower = self.follower
         if follower is None:
             return
-        try:
+        with self.refusals():
             if isinstance(command, Down | SetAutostop) and follower.state.phase.ended:
                 done = await self._afterwards(follower, command)
             elif isinstance(command, Stop) and not follower.readonly:
                 done = await self.source.stop(self.run_id, command, self._warn)
+            elif isinstance(command, Restart) and save:
+                if asked := saving.way(follower.state):
+                    most = f"{saving.SECONDS:g} s at most"
+                    self.notify(f"{saving.words(asked)}: the restart waits for a checkpoint, {most}")
+                done = await saving.saved_then(command, saving.SECONDS, follower.send)
             else:
                 done = await follower.send(command)
-        except LinkError as error:
-            self.notify(str(error), severity="error")
-            return
-        self.notify(done.text, severity="information" if done.ok else "error")
+            self.tell(done)
+            if done.data:
+                await self._show_data(command, done, follower)
+
+    async def _show_data(self, command: Command, done: CommandDone, follower: Follower) -> None:
+        """Of a profile the traces are fetched first, where they are on other machines. Raises LinkError."""
+        title = done.text
         if isinstance(command, Profile):
-            await self._show_profile(done, follower)
-        elif done.data:
+            answered = profiling.traces(done)
+            run_dir, elsewhere = self.source.kept_at(self.run_id)
+            if run_dir is not None and not elsewhere:
+                fetched = profiling.here(run_dir, answered)
+            else:
+                folder = profiling.folder_of(run_dir or state_dir(), answered)
+                fetched = await profiling.fetched(follower.send, answered, folder)
+            title, rows = profiling.title(answered), partial(answer_rows, done, answered, fetched)
+        else:
             what = command.what if isinstance(command, Dump) else "stacks"
             source = dumps().source_of(follower.state)
             rows = partial(dumps().dump_rows, what, done.data, source=source)
-            self.push_screen(WideScreen(done.text, rows, self.view.ascii))
+        self.push_screen(WideScreen(title, rows, self.view.ascii))
 
     def show_stacks(self, data: Mapping[str, str], when: str = "") -> None:
         """Where ranks are, by what they answered; `when`: that it was then, of the past."""
@@ -326,38 +360,6 @@ class CommandingApp(LendingApp, FollowingApp):
         if follower := self._may("profile", "there are no ranks to profile"):
             ranks = tuple(sorted(self.view.marked & set(follower.state.ranks)))
             self.ask(Profile(new_id(), ranks))
-
-    async def _show_profile(self, done: CommandDone, follower: Follower) -> None:
-        """The traces are fetched first, where they are on other machines."""
-        if not done.data:
-            return
-        answered = profiling.traces(done)
-        run_dir, elsewhere = self.source.kept_at(self.run_id)
-        try:
-            if run_dir is not None and not elsewhere:
-                fetched = profiling.here(run_dir, answered)
-            else:
-                folder = profiling.folder_of(run_dir or state_dir(), answered)
-                fetched = await profiling.fetched(follower.send, answered, folder)
-        except LinkError as error:
-            self.notify(str(error), severity="error")
-            return
-        rows = partial(answer_rows, done, answered, fetched)
-        self.push_screen(WideScreen(profiling.title(answered), rows, self.view.ascii))
-
-    async def _save_then(self, command: Restart, follower: Follower) -> None:
-        asked = saving.way(follower.state)
-        if asked is not None:
-            text = (
-                f"{saving.words(asked)}: the restart waits for a checkpoint, {saving.SECONDS:g} s at most"
-            )
-            self.notify(text)
-        try:
-            done = await saving.saved_then(command, saving.SECONDS, follower.send)
-        except LinkError as error:
-            self.notify(str(error), severity="error")
-            return
-        self.notify(done.text, severity="information" if done.ok else "error")
 
     def _warn(self, text: str) -> None:
         self.notify(text, severity="warning")
@@ -423,41 +425,36 @@ class CommandingApp(LendingApp, FollowingApp):
         """What was typed after `:`."""
         if not line:
             return
-        try:
+        with self.refusals():
             asked = parse(line, new_id, self.view.marked)
-        except CommandError as error:
-            self.notify(str(error), severity="error")
-            return
-        if asked.command is not None:
-            self.ask(asked.command)
-        elif asked.action:
-            of_screen = asked.action.startswith(("pane", "rank_log", "log_jump", "columns"))
-            background(self, "action", self.run_action(asked.action, self.screen if of_screen else self))
+            if asked.command is not None:
+                self.ask(asked.command)
+            elif asked.action:
+                of_screen = asked.action.startswith(("pane", "rank_log", "log_jump", "columns"))
+                background(
+                    self, "action", self.run_action(asked.action, self.screen if of_screen else self)
+                )
 
     def shell(self, rank: int | None) -> None:
         if self.follower is None:
             return
         state = self.follower.state
         place = state.ranks[rank].place.node if rank in state.ranks else min(state.nodes, default=0)
-        try:
+        with self.refusals():
             shell = self.source.shell(self.run_id, place) if state.merged else None
-        except LaunchError as error:
-            self.notify(str(error), severity="error")
-            return
-        if shell is None:
-            self.lend(shell_argv(state.nodes[place].host if place in state.nodes else ""))
-            return
-        if shell.text:
-            self.notify(shell.text)
-        if shell.argv:
-            self.lend(list(shell.argv))
+            if shell is None:
+                shell = Shell(shell_argv(state.nodes[place].host if place in state.nodes else ""))
+            if shell.text:
+                self.notify(shell.text)
+            if shell.argv:
+                self.lend(shell.argv)
 
 
-def shell_argv(host: str, environ: Mapping[str, str] = os.environ) -> list[str]:
+def shell_argv(host: str, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """A shell on a node: the user's own here, ssh elsewhere."""
     if host in ("", "localhost", socket.gethostname()):
-        return [environ.get("SHELL") or "/bin/sh"]
-    return ["ssh", "-t", host]
+        return (environ.get("SHELL") or "/bin/sh",)
+    return "ssh", "-t", host
 
 
 def pager_argv(path: Path, environ: Mapping[str, str] = os.environ) -> list[str]:

@@ -171,8 +171,8 @@ def test_without_a_terminal_it_refuses_in_one_sentence(capsys: pytest.CaptureFix
 
 
 def test_a_shell_is_local_here_and_ssh_elsewhere() -> None:
-    assert cockpit_commands.shell_argv("", {"SHELL": "/bin/zsh"}) == ["/bin/zsh"]
-    assert cockpit_commands.shell_argv("far.example", {}) == ["ssh", "-t", "far.example"]
+    assert cockpit_commands.shell_argv("", {"SHELL": "/bin/zsh"}) == ("/bin/zsh",)
+    assert cockpit_commands.shell_argv("far.example", {}) == ("ssh", "-t", "far.example")
     assert cockpit_commands.pager_argv(Path("/x"), {}) == ["less", "+G", "/x"]
     assert cockpit_commands.pager_argv(Path("/x"), {"PAGER": "most -w"}) == ["most", "-w", "/x"]
 

@@ -14,15 +14,14 @@ from textual.containers import Container
 from textual.events import Resize
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.worker import Worker
 
 from ...presets.sanitize import clean_text
 from ...runners.formatting import spans_text
 from ...runners.logs.follow import compile_grep
 from ...runners.logs.log_files import LogError
 from ...runners.model import Dump
-from ...runners.wire.client import LinkError, new_id
-from ..background import after, background
+from ...runners.wire.client import new_id
+from ..background import background
 from ..cockpit_commands import CommandingApp
 from ..history import MetricHistory
 from ..keys import bindings
@@ -64,9 +63,6 @@ _LONGEST = 160
 
 ANSWERED = ("nccl", "stop")
 """Keys that say why they can do nothing now."""
-
-PATIENCE_S = 0.5
-"""How long an answer may take before a notification says that the key was heard."""
 
 
 def pattern_of(text: str) -> str:
@@ -396,19 +392,14 @@ class RunScreen(Screen[None]):
     async def _to_error(self, step: int) -> None:
         """The one above or below; where none is loaded, what is not loaded is searched."""
         log = self.log_view
-        searching = after(PATIENCE_S, lambda: self.notify("searching for an error", timeout=2))
-        late = background(self, "patience", searching)
         try:
-            reached = await log.next_error(
-                step, lambda share: log.name_search(f"searching {int(share * 100)} %")
-            )
-        except LinkError as error:
-            self.notify(str(error), severity="error")
-            return
+            with self.app.refusals("searching for an error"):
+                reached = await log.next_error(
+                    step, lambda share: log.name_search(f"searching {int(share * 100)} %")
+                )
+                self.notify(reached or "no error or warning in this log", timeout=2)
         finally:
-            late.cancel()
             log.name_search("")
-        self.notify(reached or "no error or warning in this log", timeout=2)
 
     def action_log_times(self) -> None:
         names = {"clock": "time of day", "start": "since the attempt began", "step": "since the line above"}
@@ -542,27 +533,20 @@ class RunScreen(Screen[None]):
             )
             return
         marked = tuple(sorted(self.app.view.marked & set(state.ranks)))
-        who = "the marked ranks" if marked else "every rank"
-        asking = after(PATIENCE_S, lambda: self.notify(f"asking {who} for stacks", timeout=2))
-        late = background(self, "patience", asking)
-        background(self, "stacks", self._ask_stacks(marked, then, late), exclusive=True)
+        background(self, "stacks", self._ask_stacks(marked, then), exclusive=True)
 
-    async def _ask_stacks(self, ranks: tuple[int, ...], then: float, late: Worker[None]) -> None:
+    async def _ask_stacks(self, ranks: tuple[int, ...], then: float) -> None:
         """`then`: unix time of the moment that is shown; 0 for now."""
         follower = self.app.follower
+        who = "the marked ranks" if ranks else "every rank"
         if follower is None:
             return
-        try:
+        with self.app.refusals(f"asking {who} for stacks"):
             done = await follower.send(Dump(new_id(), "stacks", ranks, at=then))
-        except LinkError as error:
-            self.notify(str(error), severity="error")
-            return
-        finally:
-            late.cancel()
-        if not done.data:
-            self.notify(done.text, severity="information" if done.ok else "error")
-            return
-        self.app.show_stacks(done.data, done.text if then else "")
+            if done.data:
+                self.app.show_stacks(done.data, done.text if then else "")
+            else:
+                self.app.tell(done)
 
     def _show_text(self, title: str, rows: list[Row]) -> None:
         self.app.push_screen(TextScreen(title, rows, self.app.view.ascii))

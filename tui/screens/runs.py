@@ -14,7 +14,6 @@ from textual.widgets import Static
 
 from ...presets.sanitize import clean_text
 from ...runners import run_notes
-from ...runners.errors import RunError
 from ...runners.formatting import plural, size_short
 from ..background import background, keep_running
 from ..cockpit_commands import CommandingApp
@@ -270,15 +269,12 @@ class RunsScreen(Screen[None]):
         background(self, "remove", self._mark_old())
 
     async def _mark_old(self) -> None:
-        try:
+        with self.app.refusals():
             self.list.marked = await asyncio.to_thread(self.app.source.prunable, 30 * 86400.0, 20)
-        except RunError as error:
-            self.notify(str(error), severity="error")
-            return
-        self.list.searched()
-        count = len(self.list.marked)
-        text = f"{plural(count, 'run')} marked: ended 30 days ago or more, and not among the newest 20; X removes them"
-        self.notify(text if count else "no run ended 30 days ago or more, besides the newest 20")
+            self.list.searched()
+            count = len(self.list.marked)
+            text = f"{plural(count, 'run')} marked: ended 30 days ago or more, not among the newest 20; X removes them"
+            self.notify(text if count else "no run ended 30 days ago or more, besides the newest 20")
 
     def _ask_removal(self, runs: list[RunEntry]) -> None:
         sizes = [run.size for run in runs if run.size is not None]
