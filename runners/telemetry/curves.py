@@ -21,7 +21,7 @@ from .. import clock
 from ..model import HUB, MetricsWindow, ReadMetrics, Series
 from ..run_directories import Entry, parts
 from .metric_names import HOST, METRICS, SOURCES, metric, selected, unknown
-from .metrics_files import FOLDER, LEVELS, Resolution, Row, columns_of, end_of, names_of, oldest, read_rows
+from .metrics_files import FOLDER, LEVELS, Resolution, Row, columns_of, end_of, oldest, read_rows
 
 DAY_S = 86400
 NICE_S = (
@@ -30,8 +30,6 @@ NICE_S = (
 )  # fmt: skip
 """Lengths of buckets; each is made of whole rows of some level, and from 10 s on of those of the second level, too."""
 MOST_BUCKETS = 1000
-FEW = 8
-"""Metrics that are picked out of rows; of more, rows are decoded whole."""
 MOST_VALUES = 200_000
 """Numbers in one answer, which stays below MAX_LINE with them."""
 FOLDS = ("each", "node", "all")
@@ -146,13 +144,12 @@ class Store:
                 level, mine, bins = coarser, other, bins_of(begin, end, buckets, seconds)
         return bins, level
 
-    def rows(self, level: int, begin: float, end: float, metrics: Sequence[str] = ()) -> Iterator[Row]:
+    def rows(self, level: int, begin: float, end: float) -> Iterator[Row]:
         """Rows of a level in [begin, end), and of finer ones from where it ends."""
-        few = metrics if len(metrics) <= FEW and not {*metrics} & {*SOURCES} else ()
         reached = begin
         for finer in range(level, -1, -1):
             newest = reached
-            for row in read_rows(self._directory, self._levels[finer], reached, end, few):
+            for row in read_rows(self._directory, self._levels[finer], reached, end):
                 newest = max(newest, row.end)
                 yield row
             reached = newest if newest > reached else max(reached, self._until(finer))
@@ -189,7 +186,7 @@ def directories(entry: Entry) -> dict[int, Path]:
 def newest(store: Store, metrics: Sequence[str], begin: float, end: float) -> dict[str, dict[int, float]]:
     """The newest value of each index in [begin, end), by metric. Reads files; raises nothing."""
     values: dict[str, dict[int, float]] = {name: {} for name in metrics}
-    for row in store.rows(0, begin, end, metrics):
+    for row in store.rows(0, begin, end):
         for name in metrics:
             columns = columns_of(row, name)
             if columns is not None:
@@ -213,9 +210,7 @@ def read(stores: Stores, ask: ReadMetrics, now: float | None = None) -> MetricsW
     least = max(bins.seconds for bins, _ in fits.values())
     bins = bins_of(*window, buckets, least)
     gathered = {
-        node: gather(
-            stores[node].rows(level, bins.begin, bins.end, ask.metrics), bins, ask.metrics, ask.indexes
-        )
+        node: gather(stores[node].rows(level, bins.begin, bins.end), bins, ask.metrics, ask.indexes)
         for node, (_, level) in fits.items()
     }
     return answer(ask, bins, folded(gathered, ask.fold, ask.counts))
@@ -303,7 +298,7 @@ def gather(
         place = (row.time - bins.begin) // bins.seconds
         if not 0 <= place < bins.buckets:
             continue
-        for name in names_of(row):
+        for name in row.columns:
             wanted = chosen.get(name)
             if wanted is None:
                 wanted = chosen[name] = selected(name, metrics)
@@ -327,15 +322,7 @@ def _put(gathered: Gathered, bins: Bins, place: int, name: str, row: Row, only: 
         points = gathered.get((name, index))
         if points is None:
             points = gathered[name, index] = no_points(bins.buckets)
-        if last:
-            points.total[place], points.samples[place] = mean, 1
-        else:
-            points.total[place] += mean * count
-            points.samples[place] += count
-        if low < points.low[place]:
-            points.low[place] = low
-        if high > points.high[place]:
-            points.high[place] = high
+        _add(points, place, last, mean, count, low, high)
 
 
 def _add(

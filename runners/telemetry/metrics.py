@@ -119,10 +119,7 @@ class MetricsStore:
         bucket = self._buckets[0]
         if bucket.number is None:
             return None
-        copied: Cells = {
-            name: {index: [*cell] for index, cell in held.items()} for name, held in bucket.cells.items()
-        }
-        return Row(bucket.begin, self._levels[0].seconds, 1, {}, {"": copied})
+        return decode_row(encoded(bucket.begin, self._levels[0].seconds, bucket.cells))
 
     def _take_training(self, cells: Cells, signals: TrainingSample) -> None:
         """Signals are what a script reports now and then: each report counts once."""

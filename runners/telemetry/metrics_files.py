@@ -10,7 +10,7 @@ import math
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,8 +67,8 @@ class Row(NamedTuple):
     """Of each series, where its columns do not say otherwise."""
     indexes: Mapping[str, list[int]]
     """By source."""
-    columns: Mapping[str, msgspec.Raw | bytes | Cells]
-    """By metric; see `cells`."""
+    columns: Mapping[str, msgspec.Raw]
+    """By metric; see `columns_of`."""
 
     @property
     def end(self) -> int:
@@ -89,25 +89,15 @@ def pieces(directory: Path, level: Resolution) -> list[tuple[int, Path]]:
 
 
 def read_rows(
-    directory: str | Path,
-    level: Resolution,
-    begin: float = -math.inf,
-    end: float = math.inf,
-    names: Sequence[str] = (),
+    directory: str | Path, level: Resolution, begin: float = -math.inf, end: float = math.inf
 ) -> Iterator[Row]:
     """The rows of one level whose buckets begin in [begin, end), in the order in which they were written.
 
-    With `names` only these metrics of them, which is cheaper.
-
     Lines that do not decode (torn by a crash) and files that cannot be read are passed over.
     """
-    keys = [(name, msgspec.json.encode(name) + b":") for name in names]
     for lines in _contents(Path(directory), level, begin, end):
         for line in lines:
-            at = _time(line)
-            if at is not None and not begin <= at < end:
-                continue
-            row = _picked(line, keys) if keys and at is not None else decode_row(line)
+            row = decode_row(line)
             if row is not None and begin <= row.time < end:
                 yield row
 
@@ -210,14 +200,6 @@ _Column = float | None | list[float | None]
 _columns_of = msgspec.json.Decoder(list[_Column])
 
 
-def _time(line: bytes) -> int | None:
-    """The time of a row, without decoding it; None of what is none."""
-    if not line.startswith(b'{"t":'):
-        return None
-    text = line[5:25].partition(b",")[0]
-    return int(text) if text.isdigit() else None
-
-
 def decode_row(line: bytes) -> Row | None:
     """One line as a row; None where it is none."""
     try:
@@ -225,45 +207,6 @@ def decode_row(line: bytes) -> Row | None:
         return Row(row.t, row.s, row.n, row.i, row.m) if row.s > 0 else None
     except (msgspec.MsgspecError, RecursionError, ValueError, OverflowError):
         return None
-
-
-class _Head(msgspec.Struct):
-    t: int
-    s: int = 1
-    n: int = 1
-
-
-_head = msgspec.json.Decoder(_Head)
-_indexes = msgspec.json.Decoder(dict[str, list[int]])
-_INDEXES: dict[bytes, dict[str, list[int]]] = {}
-"""What was decoded of the indexes of rows, which mostly are the same."""
-
-
-def _picked(line: bytes, keys: Sequence[tuple[str, bytes]]) -> Row | None:
-    """A few metrics of a line as `encoded` writes it, without decoding the others; None where it is torn."""
-    end, begin = line.find(b',"i":{'), line.find(b'},"m":{')
-    if not 0 < end < begin or not line.endswith(b"}}"):
-        return decode_row(line)
-    try:
-        head = _head.decode(line[:end] + b"}")
-        text = line[end + 5 : begin + 1]
-        indexes = _INDEXES.get(text)
-        if indexes is None:
-            indexes = _indexes.decode(text)
-            if len(_INDEXES) >= 64:
-                _INDEXES.clear()
-            _INDEXES[text] = indexes
-    except (msgspec.MsgspecError, RecursionError):
-        return None
-    if head.s <= 0:
-        return None
-    columns: dict[str, msgspec.Raw | bytes | Cells] = {}
-    for name, key in keys:
-        at = line.find(key, begin)
-        if at >= 0:
-            until = line.find(b'],"', at)
-            columns[name] = line[at + len(key) : until + 1 if until >= 0 else -2]
-    return Row(head.t, head.s, head.n, indexes, columns)
 
 
 def gathered(directory: Path, level: Resolution, most: int) -> tuple[bytes, bool]:
@@ -281,16 +224,8 @@ def gathered(directory: Path, level: Resolution, most: int) -> tuple[bytes, bool
     return b"".join(line + b"\n" for line in reversed(kept)), damaged
 
 
-def names_of(row: Row) -> Iterable[str]:
-    whole = row.columns.get("")
-    return whole if isinstance(whole, dict) else row.columns
-
-
 def cells_of(row: Row) -> Cells:
     """All that a row holds."""
-    whole = row.columns.get("")
-    if isinstance(whole, dict):
-        return whole
     cells: Cells = {}
     for name in row.columns:
         columns = columns_of(row, name)
@@ -317,23 +252,9 @@ class Columns(NamedTuple):
 
 def columns_of(row: Row, name: str) -> Columns | None:
     """One metric of a row; None where it has none that can be read."""
-    whole = row.columns.get("")
-    if isinstance(whole, dict):
-        held = whole.get(name)
-        if not held:
-            return None
-        cells = held.values()
-        means = [cell[0] / cell[1] for cell in cells]
-        return Columns(
-            [*held],
-            [*means],
-            [cell[2] for cell in cells],
-            [cell[3] for cell in cells],
-            [cell[1] for cell in cells],
-        )
     raw = row.columns.get(name)
     indexes = row.indexes.get(source_of(name))
-    if raw is None or not indexes or isinstance(raw, dict):
+    if raw is None or not indexes:
         return None
     try:
         columns = _columns_of.decode(raw)
@@ -341,8 +262,6 @@ def columns_of(row: Row, name: str) -> Columns | None:
         return None
     size = len(indexes)
     usual = 1.0 if name in COUNTS else float(row.samples)
-    if len(columns) == 1 and isinstance(only := columns[0], list) and len(only) == size:
-        return Columns(indexes, only, only, only, [usual] * size)
     lists = [column if isinstance(column, list) else [column] * size for column in columns]
     if len(lists) not in (1, 3, 4) or any(len(each) != size for each in lists):
         return None
