@@ -123,7 +123,9 @@ def styles(theme: str) -> dict[str, Style]:
 def _alike(theme: Theme | None) -> str:
     if theme is None:
         return DARK
-    return ANSI if theme.background == "ansi_default" else DARK if theme.dark else LIGHT
+    if theme.background == "ansi_default":
+        return ANSI
+    return DARK if theme.dark else LIGHT
 
 
 THEMES = (

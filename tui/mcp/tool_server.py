@@ -181,7 +181,11 @@ class Verbs:
         ended = await self._run(_of_run(words, entry), gathered.take, 300.0)
         if ended.code not in (0, None) and not gathered.kept:
             raise _failed(ended, words[0])
-        held = gathered.kept[:-skip] if newest and skip else gathered.kept[0 if newest else skip :]
+        held = gathered.kept
+        if not newest:
+            held = held[skip:]
+        elif skip:
+            held = held[:-skip]
         few, more = (held[-count:] if newest else held[:count]), len(held) > count
         masker = await _masker(entry)
         answer = window(await anyio.to_thread.run_sync(safe, few, masker), skip, more, newest)

@@ -136,9 +136,9 @@ def table_row(estimate: Estimate) -> tuple[str, ...]:
 def question(advice: Advice) -> str:
     """ "7 B parameters, about 33 layers of 4096, on 8 × A100-80GB (80 GB)"."""
     model, gpus = advice.model, advice.gpus
-    where = (
-        f"{advice.nodes} × " * (advice.nodes > 1) + f"{gpus.count} × {gpus.name} ({gpus.memory_gb:g} GB)"
-    )
+    where = f"{gpus.count} × {gpus.name} ({gpus.memory_gb:g} GB)"
+    if advice.nodes > 1:
+        where = f"{advice.nodes} × {where}"
     return (
         f"{model.parameters / GB:g} B parameters, about {model.layers} layers of {model.hidden}, on {where}"
     )

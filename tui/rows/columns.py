@@ -149,7 +149,9 @@ def _others(line: Line) -> str:
     if counted is None:
         return NA
     count, size = counted
-    return "-" if not count else f"{count} {size_short(size)}" if size else str(count)
+    if not count:
+        return "-"
+    return f"{count} {size_short(size)}" if size else str(count)
 
 
 def tight(text: str, width: int) -> str:

@@ -164,7 +164,8 @@ def _choices(words: list[str], names: RunNames) -> list[str]:
         case "profile" if rest and rest[-1] == "steps":
             return ["1", "3", "10"]
         case "profile":
-            return [*(rank for rank in ranks if rank not in rest), *["steps"] * ("steps" not in rest)]
+            others = [rank for rank in ranks if rank not in rest]
+            return others if "steps" in rest else [*others, "steps"]
         case "signal" | "dump" | "logs":
             return [rank for rank in ranks if rank not in rest]
         case "autostop":

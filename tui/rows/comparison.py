@@ -206,7 +206,7 @@ def _steps(side: Account, curve: MetricCurve) -> Values:
         return [None] * len(curve.mean)
     held: list[float | None] = []
     for value in counted.mean:
-        held.append(value if value is not None else held[-1] if held else None)
+        held.append(held[-1] if value is None and held else value)
     return held
 
 

@@ -106,8 +106,9 @@ def _who(state: RunState, ranks: list[int]) -> Row:
 
 
 def _ladder(state: RunState, grace_s: float | None = None) -> Row:
-    grace = grace_s if grace_s is not None else (state.plan.grace_s if state.plan else DEFAULT_GRACE_S)
-    return _line("signals", f"SIGTERM, {grace:g} s later SIGKILL")
+    if grace_s is None:
+        grace_s = state.plan.grace_s if state.plan else DEFAULT_GRACE_S
+    return _line("signals", f"SIGTERM, {grace_s:g} s later SIGKILL")
 
 
 def _lost(state: RunState, now: float | None) -> Row:
@@ -143,8 +144,11 @@ def diff_rows(state: RunState, env: Mapping[str, str], unset: Iterable[str]) -> 
     changes: dict[str, str | None] = {**env, **dict.fromkeys(unset)}
     rows = [_line("environment", "unchanged")] if not changes else []
     for name, value in sorted(changes.items()):
-        old = before.get(name, "") if name in before else "as launched"
-        shown_old = "unset" if old is None else mask(name, old) if name in before else old
+        if name in before:
+            old = before[name]
+            shown_old = "unset" if old is None else mask(name, old)
+        else:
+            shown_old = "as launched"
         shown_new = "unset" if value is None else mask(name, value)
         rows.append(_line("environment", f"{name}  {shown_old} → {shown_new}", "accent"))
     return rows

@@ -215,7 +215,9 @@ def flight(texts: Mapping[int, str]) -> list[str]:
         lines += [f"Group {named}: {members}", *(f"    {row}" for row in _rows(group))]
         lines += [f"    {sentence}" for sentence in _sentences(group)]
     counted = _counted(texts)
-    return [*lines, *[""] * bool(lines and counted), *counted] or [_nothing(texts)]
+    if lines and counted:
+        lines.append("")
+    return [*lines, *counted] or [_nothing(texts)]
 
 
 def _counted(texts: Mapping[int, str]) -> list[str]:

@@ -392,7 +392,11 @@ def of_item(frame: Frame, item: Item) -> Statement:
     glyph, style = glyphs.severity(finding)
     many = len(item.findings) > 1
     named = finding.rank is None or f"rank {finding.rank}" in finding.text
-    where = f"{place(frame.state, item)}: " if many else "" if named else f"rank {finding.rank}: "
+    where = ""
+    if many:
+        where = f"{place(frame.state, item)}: "
+    elif not named:
+        where = f"rank {finding.rank}: "
     since = "" if finding.since is None else f" · since {_since(frame, finding)}"
     return Statement(glyph, style, f"{where}{finding.text}{since}", finding.remedy)
 
@@ -483,12 +487,11 @@ def ledger_rows(state: RunState, width: int) -> list[Row]:
     for attempt in state.attempts:
         outcome = str(attempt.outcome) if attempt.outcome else "running"
         style = _OUTCOME[attempt.outcome] if attempt.outcome else "ok"
-        over = attempt.ended is not None or state.ended is not None
-        took = (
-            duration_exact(attempt.lasted(None if attempt.ended is not None else state.ended))
-            if over
-            else ""
-        )
+        took = ""
+        if attempt.ended is not None:
+            took = duration_exact(attempt.lasted(None))
+        elif state.ended is not None:
+            took = duration_exact(attempt.lasted(state.ended))
         text = f"   {attempt.number:>3}  {time_of_day(attempt.began)}  {fit(attempt.cause, 10)}  {fit(took, 12)}"
         more = "; ".join(filter(None, [_changes(attempt), _why_it_failed(state, attempt)]))
         rows.append(clip(((text, "text"), (fit(outcome, 11), style), (more, "dim")), width))

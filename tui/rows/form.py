@@ -218,9 +218,9 @@ def _of_preset(loaded: Loaded) -> Iterator[Field]:
 def _named() -> Iterator[Field]:
     for preset in nccl.nccl_presets().values():
         pairs = [f"{name}={value}" for name, value in preset.env.items()]
-        changes = " ".join(pairs[:3]) + f" and {len(pairs) - 3} more, which the plan lists" * (
-            len(pairs) > 3
-        )
+        changes = " ".join(pairs[:3])
+        if len(pairs) > 3:
+            changes += f" and {len(pairs) - 3} more, which the plan lists"
         yield Field(
             name=NAMED + preset.name,
             label=preset.name,
@@ -299,7 +299,12 @@ def stepped(field: Field, text: str, step: int) -> str:
     if field.check:
         return "" if text else "on"
     now = text or field.value
-    at = field.choices.index(now) if now in field.choices else -1 if step > 0 else 0
+    if now in field.choices:
+        at = field.choices.index(now)
+    elif step > 0:
+        at = -1
+    else:
+        at = 0
     after = field.choices[(at + step) % len(field.choices)]
     return "" if after == field.value else after
 
@@ -350,7 +355,8 @@ def form_rows(
     end, table = 0, ""
     for index, field in enumerate(given):
         if field.table != table:
-            rows += [()] * bool(rows)
+            if rows:
+                rows.append(())
             table = field.table
             rows.append(heading(table, width))
         here = focus and index == current
@@ -461,9 +467,11 @@ def folded_plan(text: str) -> list[Row]:
     for line in text.splitlines():
         if line and not line[0].isspace():
             match = _SECTION.fullmatch(line)
-            section = "variables" if match else "written" if line == "written" else ""
             if match:
+                section = "variables"
                 line = f"{match[1]}: {match[2]} variables, e shows them"
+            else:
+                section = "written" if line == "written" else ""
         folded = section == "written" or (
             section and line[:1].isspace() and any(mark in line for mark in _OURS)
         )
@@ -564,7 +572,12 @@ def candidate_rows(offers: Sequence[Candidate]) -> list[Row]:
 def _candidate_row(offer: Candidate) -> Row:
     cells: list[Cell] = []
     for text, (name, width) in zip(_texts(offer), _WIDTHS, strict=True):
-        style = "stale" if text in ("-", NA) else "head" if offer.chosen else "text"
+        if text in ("-", NA):
+            style = "stale"
+        elif offer.chosen:
+            style = "head"
+        else:
+            style = "text"
         cells.append((f"{fit(text, width, right=name in _RIGHT)} ", style))
     return (*cells, ("first", "ok")) if offer.chosen else tuple(cells)
 

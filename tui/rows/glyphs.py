@@ -78,7 +78,7 @@ def run_phase(phase: str) -> tuple[str, str]:
 def bucket(value: float) -> int:
     """The step of the heat ramp for 0 to 100; what lies outside is clamped."""
     step = int(value * BUCKETS / 100)
-    return step if 0 <= step < BUCKETS else 0 if step < 0 else BUCKETS - 1
+    return min(max(0, step), BUCKETS - 1)
 
 
 def heat(value: float | None, ascii_only: bool = False) -> tuple[str, str]:

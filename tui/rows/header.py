@@ -211,10 +211,15 @@ def _software(state: RunState) -> Row:
     plan = state.plan
     gloo = plan is not None and plan.backend == "gloo" and not instead_of_gloo(state)
     versions = state.once(_nccl_versions)
+    backend = ""
+    if gloo:
+        backend = "gloo"
+    elif versions:
+        backend = f"NCCL {_short_version(min(versions))}"
     texts = [
         plan.preset if plan is not None else "",
         f"torch {_short_version(state.torch)}" if state.torch else "",
-        "gloo" if gloo else f"NCCL {_short_version(min(versions))}" if versions else "",
+        backend,
     ]
     return ((" · ".join(text for text in texts if text), "text"),) if any(texts) else ()
 

@@ -177,7 +177,9 @@ def is_large(width: int, height: int) -> bool:
 
 def most_banner(height: int) -> int:
     """Rows that what needs a person may take."""
-    return 6 if height >= TALL else 4 if height >= 20 else 2
+    if height >= TALL:
+        return 6
+    return 4 if height >= 20 else 2
 
 
 def shows_wrong(width: int, height: int, pane: str, ended: bool) -> bool:
@@ -303,5 +305,7 @@ def _left(left: Stack, wants: Wants, natural: bool) -> None:
         left.add("card", card)
     if left.height >= 4 + left.extra:
         left.rest("events")
+    elif "card" in left.panes:
+        left.grow("card")
     else:
-        left.grow("card" if "card" in left.panes else "wrong" if "wrong" in left.panes else "ranks")
+        left.grow("wrong" if "wrong" in left.panes else "ranks")

@@ -154,7 +154,9 @@ def change(form: NcclForm, row: int, step: int) -> NcclForm:
         form = replace(form, level=LEVELS[(LEVELS.index(form.level) + step) % len(LEVELS)])
     elif row < _HEAD + len(form.offered):
         form = replace(form, chosen=form.chosen ^ {form.offered[row - _HEAD].name})
-    return replace(form, seconds=ENDS_S if form.floods else None) if form.timed else form
+    if form.timed:
+        return replace(form, seconds=ENDS_S if form.floods else None)
+    return form
 
 
 _LABEL = 7

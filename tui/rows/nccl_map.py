@@ -169,12 +169,19 @@ def matrix_rows(comm: Communicator, width: int, raw: Mapping[str, FactLine]) -> 
 def _line_of(made: Grid, row: int, step: int) -> Row:
     """The cells of one row."""
     cells: list[Cell] = []
-    for column, other in enumerate(made.units):
-        gap = " " * (column > 0 and other.group != made.units[column - 1].group)
+    for column in range(len(made.units)):
+        gap = _gap(made, column)
         own = made.single and row == column
         text, style = (_SELF, "dim") if own else cell_text(made.cells.get((row, column)))
         cells.append((gap + text + " " * (step - 1), style))
     return joined(cells)
+
+
+def _gap(made: Grid, column: int) -> str:
+    """A blank before the first column of each further group."""
+    if column == 0 or made.units[column].group == made.units[column - 1].group:
+        return ""
+    return " "
 
 
 def wanted_width(comm: Communicator) -> int:
@@ -194,7 +201,7 @@ def _header(made: Grid, edge: int, step: int) -> list[Row]:
             continue
         text, before = "", 0
         for at, unit in enumerate(made.units):
-            gap = " " * (at > 0 and unit.group != made.units[at - 1].group)
+            gap = _gap(made, at)
             shown = power == 1 or unit.number // power != before
             text += gap + (str(unit.number // power % 10) if shown else " ") + " " * (step - 1)
             before = unit.number // power

@@ -34,7 +34,9 @@ class Mode(enum.StrEnum):
     @property
     def up(self) -> int:
         """Dots in a column of a cell."""
-        return 4 if self is Mode.BRAILLE else 8 if self is Mode.BLOCK else 5
+        if self is Mode.BRAILLE:
+            return 4
+        return 8 if self is Mode.BLOCK else 5
 
 
 class Axis(Struct, frozen=True):
@@ -140,9 +142,12 @@ def _dots(axis: Axis, values: Values, dots: int) -> list[int | None]:
     for value in values:
         if value is None or not math.isfinite(value):
             places.append(None)
+            continue
+        dot = (value - low) * scale
+        if dot < 0:
+            places.append(0)
         else:
-            dot = (value - low) * scale
-            places.append(0 if dot < 0 else top if dot >= top else int(dot))
+            places.append(top if dot >= top else int(dot))
     return places
 
 
@@ -320,7 +325,12 @@ class TimeSpan(Struct, frozen=True):
 
 
 def _label(when: float, step: float) -> str:
-    shape = "%H:%M:%S" if step < 60 else "%H:%M" if step < 86400 else "%d %b"
+    if step < 60:
+        shape = "%H:%M:%S"
+    elif step < 86400:
+        shape = "%H:%M"
+    else:
+        shape = "%d %b"
     return time.strftime(shape, time.localtime(when))
 
 

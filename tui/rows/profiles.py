@@ -37,7 +37,9 @@ def profile_rows(
     ):
         rows += _operators(noun, merged(of_rank), steps, seconds, width)
     below = [*(f"Rank {rank}: {why}." for rank, why in sorted(problems.items())), *lines]
-    return [*rows, *[()] * bool(rows and below), *map(_line, below)]
+    if rows and below:
+        rows.append(())
+    return [*rows, *map(_line, below)]
 
 
 def _line(text: str) -> Row:
@@ -80,7 +82,10 @@ def time_text(seconds: float) -> str:
     """The time of an operator or a step: "0.04 ms", "12.3 ms", "1.24 s"."""
     if seconds >= 1:
         return f"{seconds:.2f} s"
-    return f"{1000 * seconds:.{2 if seconds < 0.01 else 1 if seconds < 0.1 else 0}f} ms"
+    milliseconds = 1000 * seconds
+    if seconds < 0.01:
+        return f"{milliseconds:.2f} ms"
+    return f"{milliseconds:.1f} ms" if seconds < 0.1 else f"{milliseconds:.0f} ms"
 
 
 def _share(value: float | None) -> str:

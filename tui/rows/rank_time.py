@@ -138,7 +138,12 @@ def rank_time_rows(
     """
     if not series or width < 1 or height < 1:
         return []
-    foot = 2 if height >= 4 else 1 if height >= 3 else 0
+    if height >= 4:
+        foot = 2
+    elif height == 3:
+        foot = 1
+    else:
+        foot = 0
     parts = groups(sorted(series), height - foot)
     labels = [_label(part, noun, names) for part in parts]
     edge = min(max(map(len, labels)), max(0, width - 8)) + 1 if width >= 16 else 0

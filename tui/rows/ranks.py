@@ -38,14 +38,15 @@ class Heat(Struct, frozen=True):
 
 def heat_title(frame: Frame) -> str:
     """What the map shows, with its unit."""
-    gpu, ranks = any(node.gpus for node in frame.state.nodes.values()), bool(frame.state.ranks)
+    if any(node.gpus for node in frame.state.nodes.values()):
+        utilisation, memory = "GPU utilisation", "GPU memory"
+    elif frame.state.ranks:
+        utilisation, memory = "no GPU · CPU, percent of one core", "no GPU · resident memory"
+    else:
+        utilisation, memory = "utilisation", "memory"
     names = {
-        "util": "GPU utilisation"
-        if gpu
-        else "no GPU · CPU, percent of one core"
-        if ranks
-        else "utilisation",
-        "mem": "GPU memory" if gpu else "no GPU · resident memory" if ranks else "memory",
+        "util": utilisation,
+        "mem": memory,
         "power": "power, share of the limit",
         "temp": "temperature",
         "step-time": "time of a step",

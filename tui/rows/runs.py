@@ -237,9 +237,10 @@ def placed(runs: Sequence[RunEntry], width: int) -> list[PlacedColumn]:
 def head_row(places: Sequence[PlacedColumn], sort: str = "", reverse: bool = False) -> Row:
     """The names of the columns; the one that orders the list is marked."""
     cells: list[Cell] = [(" ", "dim")]
+    arrow = "▴" if reverse else "▾"
     for place in places:
         name = place.column.name
-        mark = ("▴" if reverse else "▾") if name == sort else ""
+        mark = arrow if name == sort else ""
         shown = name if len(name) + len(mark) <= place.width else name[: place.width - len(mark)]
         text = fit(f"{shown}{mark}", place.width, right=place.column.right)
         cells.append((f"{text}  ", "accent" if mark else "dim"))

@@ -265,9 +265,10 @@ def _head(
     areas: list[tuple[int, int, str]] = []
     at = 1
     up, down = ("^", "v") if frame.view.ascii else ("▴", "▾")
+    arrow = down if reverse else up
     for column, width in zip(chosen, sizes, strict=True):
         current = column.id == sort
-        title = column.title + ((down if reverse else up) if current else "")
+        title = column.title + arrow if current else column.title
         cells.append((fit(title, width, right=column.right) + " ", "head" if current else "dim"))
         areas.append((at, at + width, column.id))
         at += width + GAP
@@ -388,7 +389,12 @@ def gpu_rows_wanted(state: RunState) -> int:
             mine.setdefault(rank.place.node, set()).add(gpu.index)
     used = sum(len(indexes) for indexes in mine.values())
     all_ = sum(len(node.gpus) for node in state.nodes.values())
-    return 0 if not all_ else 1 + (used + (used < all_) if used else all_)
+    if not all_:
+        return 0
+    if not used:
+        return 1 + all_
+    unused_row = 1 if used < all_ else 0
+    return 1 + used + unused_row
 
 
 def _gpu_row(frame: Frame, line: GpuRow, chosen: Sequence[Column], sizes: Sequence[int]) -> Row:

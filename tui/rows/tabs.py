@@ -93,8 +93,13 @@ def _tabs(
     for tab in TABS:
         current = tab.pane == pane
         first = not row.width
-        between = "" if first else "]" if before else " "
-        opening = "[" if current else " " if gap or first else ""
+        between = opening = ""
+        if not first:
+            between = "]" if before else " "
+        if current:
+            opening = "["
+        elif gap or first:
+            opening = " "
         if current and not gap and not first:
             between = ""  # one column is between neighbours: the bracket takes it
         row.add((f"{between}{'' if first else gap}{opening}", "tab"))

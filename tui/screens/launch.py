@@ -472,7 +472,7 @@ class LaunchScreen(Screen[None]):
             findings = [row for row in finding_rows(preview, 86) if preview.findings]
             name = preview.preset or form.preset
             title = clean_text(f"Start {form.name or form.script} with preset {name}?")
-            above = [*findings, *[()] * bool(findings)]
+            above = [*findings, ()] if findings else []
             rows, more = [*above, *folded_plan(preview.text)], [*above, *plan_rows(preview)]
             all_ = more if len(rows) < len(more) else ()
             question = ConfirmScreen(title, rows, "start", self.app.view.ascii, more=all_)

@@ -174,7 +174,9 @@ class LogView(LogRows):
     def _patience(self) -> float | None:
         if self._searching:
             return SEARCH_S if not self._reason else PAUSE_S
-        return HELD_S if self._fresh else PAUSE_S if self._behind or self._held_back() else None
+        if self._fresh:
+            return HELD_S
+        return PAUSE_S if self._behind or self._held_back() else None
 
     @property
     def _searching(self) -> bool:
@@ -316,7 +318,9 @@ class LogView(LogRows):
         tail = self._tail
         if tail is not None and self.selection.pattern and self.selection.only_hits:
             count = len(tail.lines) + max(0, tail.dropped)
-            hits = f"{plural(count, 'line')} {'matches' if count == 1 else 'match'}" if count else ""
+            hits = ""
+            if count:
+                hits = f"{plural(count, 'line')} {'matches' if count == 1 else 'match'}"
             hits = f"more than {hits}" if tail.skipped else hits
             if tail.searching and clock.monotonic() < self._begun + SLOW_S:
                 return hits

@@ -212,8 +212,12 @@ class RowsView(ScrollView):
 
     def _pieces(self, row: Row, current: bool) -> Row:
         """A row with the column of the cursor, in the characters that the terminal has."""
-        cells = ((glyphs.CURSOR if current else " ", "accent"), *row) if self.has_cursor else row
-        return tuple((glyphs.to_ascii(text), style) for text, style in cells) if self.ascii_only else cells
+        cells = row
+        if self.has_cursor:
+            cells = ((glyphs.CURSOR if current else " ", "accent"), *row)
+        if self.ascii_only:
+            cells = tuple((glyphs.to_ascii(text), style) for text, style in cells)
+        return cells
 
     def _style(self, name: str) -> Style:
         table = styles(self.app.theme)

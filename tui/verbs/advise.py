@@ -126,16 +126,17 @@ def _conclusion(asked: _Asked) -> list[str]:
         lines += [_launch(asked, first), "    (--dry-run in front of the -- shows the whole plan first)"]
         lines += first.notes
         helps = "To have everything on the GPUs:" if asked.remedies else ""
-    return [*lines, *["", helps] * bool(helps), *(f"  * {remedy.text}" for remedy in asked.remedies)]
+    if helps:
+        lines += ["", helps]
+    return [*lines, *(f"  * {remedy.text}" for remedy in asked.remedies)]
 
 
 def _launch(asked: _Asked, estimate: Estimate) -> str:
     nodes = asked.advice.nodes
-    return (
-        f"    distui launch {estimate.strategy.words} --nproc-per-node {asked.advice.gpus.count}"
-        + f" --nnodes {nodes}" * (nodes > 1)
-        + f" -- {asked.script}"
-    )
+    command = f"    distui launch {estimate.strategy.words} --nproc-per-node {asked.advice.gpus.count}"
+    if nodes > 1:
+        command += f" --nnodes {nodes}"
+    return f"{command} -- {asked.script}"
 
 
 def _document(asked: _Asked) -> dict[str, Any]:

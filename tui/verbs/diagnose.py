@@ -140,7 +140,12 @@ def against(name: str, state: RunState, missing: Sequence[str]) -> list[str]:
     """What stands against a run by its own detectors, as lines."""
     findings = standing(state)
     lost = state.phase is RunPhase.LOST
-    when = "when it was last heard of" if lost else "at its end" if state.phase.ended else "now"
+    if lost:
+        when = "when it was last heard of"
+    elif state.phase.ended:
+        when = "at its end"
+    else:
+        when = "now"
     lines = [f"Findings of {name} {when}:" if findings else f"No findings of {name} {when}."]
     for finding in findings:
         host = state.nodes[finding.node].host if finding.node in state.nodes else ""
@@ -212,7 +217,9 @@ def _first(verdict: Verdict) -> list[str]:
     lines = _finding(verdict.first, label, verdict.first.stamp, ordered)
     if verdict.victims:
         followed = ", ".join(
-            f"{victim.id} {victim.count} ×" + f" ({spans_text('rank', victim.ranks)})" * bool(victim.ranks)
+            f"{victim.id} {victim.count} × ({spans_text('rank', victim.ranks)})"
+            if victim.ranks
+            else f"{victim.id} {victim.count} ×"
             for victim in verdict.victims
         )
         lines.append(f"    Symptoms that go with it: {followed}")
@@ -245,7 +252,9 @@ def _finding(
     where += [spans_text("rank", finding.ranks)] if finding.ranks else []
     if first and len(finding.ranks) > 1 and finding.rank is not None:
         where.append(f"rank {finding.rank} first")
-    where += [", ".join(finding.hosts[:4]) + " …" * (len(finding.hosts) > 4)] if finding.hosts else []
+    if finding.hosts:
+        hosts = ", ".join(finding.hosts[:4])
+        where.append(f"{hosts} …" if len(finding.hosts) > 4 else hosts)
     if finding.device is not None and not finding.ranks and finding.count == 1:
         where.append(f"GPU {finding.device}")
     where += [since.clock] if since is not None else []

@@ -48,9 +48,9 @@ def headline(state: RunState, now: float | None = None) -> str:
     words = no_step_yet(state, frame.now)
     begun = [f"attempt {state.attempt}"] if state.attempt else []
     seen, world = len(state.ranks), world_size(state)
-    begun += (
-        [plural(world, "rank") if seen == world else f"{seen} of {plural(world, 'rank')}"] if seen else []
-    )
+    if seen:
+        ranks = plural(world, "rank")
+        begun.append(ranks if seen == world else f"{seen} of {ranks}")
     parts = [
         state.name,
         state_words(state),
