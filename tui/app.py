@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from msgspec.structs import replace
 from textual.app import SystemCommand
@@ -450,24 +450,12 @@ def _only(runs: list[RunEntry]) -> str | None:
     return chosen[0].id if len(chosen) == 1 else None
 
 
-def run_cockpit(
-    source: LocalSource,
-    run_id: str | None,
-    readonly: bool = False,
-    ascii: bool = False,
-    replay: bool = False,
-    compare: str = "",
-) -> int:
-    """Show the cockpit until the user leaves it and return the process's exit status.
+def run_cockpit(source: LocalSource, run_id: str | None, **options: Any) -> int:
+    """Show the cockpit until the user leaves it and return the process's exit status; `options`: of CockpitApp.
 
-    With `replay` the run can be played; `compare` names what is shown over it at first.
-
-    `run_id` None shows the run list, or the only live run. Refuses without a terminal, in one sentence.
+    `run_id` None shows the run list, or the only live run.
     """
-    if problem := terminal.complaint():
-        terminal.complain(problem)
-        return 2
-    app = CockpitApp(source, run_id, readonly=readonly, ascii_only=ascii, replay=replay, compare=compare)
+    app = CockpitApp(source, run_id, **options)
     app.owns_terminal = True
     app.driver_class = CalmDriver
     app.run()

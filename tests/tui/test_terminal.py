@@ -22,9 +22,10 @@ import scripted as play
 from each import for_each
 from patience import HANG_S
 
+from distui.runners.errors import RunError
 from distui.tui import cockpit_commands
-from distui.tui.app import run_cockpit
 from distui.tui.terminal import draws_ascii_alone, take_answers
+from distui.tui.verbs import runs
 
 STAGE = Path(__file__).with_name("stage.py")
 ENTER_SCREEN, LEAVE_SCREEN = b"\x1b[?1049h", b"\x1b[?1049l"
@@ -163,11 +164,11 @@ def test_a_terminal_that_goes_away_ends_the_cockpit(tmp_path: Path) -> None:
 
 
 def test_without_a_terminal_it_refuses_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_cockpit(play.ScriptedSource(), "r-1a2b3c4d") == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    assert "no terminal" in err
+    with pytest.raises(
+        RunError, match=r"^the cockpit needs a terminal, and there is no terminal on .*text$"
+    ):
+        runs.show("r-1a2b3c4d", False, False)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_shell_is_local_here_and_ssh_elsewhere() -> None:

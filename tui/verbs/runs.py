@@ -12,7 +12,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -241,14 +241,14 @@ def check_terminal() -> None:
         raise RunError(problem)
 
 
-def show(run: str | None, readonly: bool, ascii_only: bool, replay: bool = False, compare: str = "") -> int:
-    """Run the cockpit and return its exit status."""
+def show(run: str | None, readonly: bool, ascii_only: bool, **more: Any) -> int:
+    """Run the cockpit and return its exit status; `more`: of CockpitApp."""
     check_terminal()
     gc.disable()  # nothing of what a start makes is garbage; the app turns it on again
     from .. import app, source
 
     plain = ascii_only or draws_ascii_alone(os.environ)
-    return app.run_cockpit(source.LocalSource(readonly), run, readonly, plain, replay, compare)
+    return app.run_cockpit(source.LocalSource(readonly), run, readonly=readonly, ascii_only=plain, **more)
 
 
 # -----------------------------------------------------------------------------------------------------------
