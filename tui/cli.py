@@ -16,7 +16,8 @@ from ..presets.sanitize import quoted
 from ..presets.trusted_files import ignored
 from ..runners.errors import RunError
 from . import command_words, terminal, verb_guide
-from .arguments import CHANGES, add_verbs, handed_over
+from .arguments import Verb, add_verb, handed_over
+from .verb_table import VERBS
 
 EPILOG = """\
 RUN is a run's name, id or unique prefix. Default: the only live run, else the newest run.
@@ -55,7 +56,7 @@ class TopParser(Parser):
     def format_help(self) -> str:
         """Usage, options, the verbs in groups, examples, the exit codes."""
         head, _, _ = super().format_help().partition(EPILOG)
-        return f"{head}{command_words.grouped_help(self.verbs)}\n{command_words.EXAMPLES}\n\n{EPILOG}\n"
+        return f"{head}{verb_guide.overview()}\n\n{EPILOG}\n"
 
 
 class ShowVersion(argparse.Action):
@@ -68,28 +69,8 @@ class ShowVersion(argparse.Action):
         parser.exit()
 
 
-class UnusedParser:
-    """Of a verb that was not typed: its options are not made."""
-
-    def add(self, *_: Any, **__: Any) -> UnusedParser:
-        """An option, a group of options, a default."""
-        return self
-
-    add_argument = add_argument_group = add_mutually_exclusive_group = set_defaults = add
-
-
-class TypedVerb:
-    """Makes the parser of one verb alone: those of all take as long as what most verbs do."""
-
-    def __init__(self, verbs: Any, name: str) -> None:
-        self._verbs, self._name = verbs, name
-
-    def add_parser(self, name: str, **about: Any) -> argparse.ArgumentParser | UnusedParser:
-        return self._verbs.add_parser(name, **about) if name == self._name else UnusedParser()
-
-
 def parser(typed: str | None = None) -> TopParser:
-    """The whole command line, or what of it is needed where one verb was typed."""
+    """The whole command line, or only the verb that was typed: to make all parsers takes as long as most verbs do."""
     top = TopParser(
         prog="distui",
         usage="distui [options] [VERB …]",
@@ -100,9 +81,11 @@ def parser(typed: str | None = None) -> TopParser:
     top.add_argument("-V", "--version", action=ShowVersion, nargs=0, help="print the version and exit")
     top.add_argument("--readonly", action="store_true", help="allow nothing that changes a run")
     top.add_argument("--ascii", action="store_true", help="draw with ASCII characters only")
-    top.set_defaults(verb="runs:open_cockpit", rest=None)
+    top.set_defaults(verb="runs:open_cockpit", declaration=None, rest=None)
     verbs = top.add_subparsers(prog="distui", metavar="VERB", help=argparse.SUPPRESS, parser_class=Parser)
-    add_verbs(verbs if typed is None else TypedVerb(verbs, typed))
+    for name, verb in VERBS.items():
+        if typed in (None, name):
+            add_verb(verbs, name, verb)
     top.verbs = verbs.choices
     return top
 
@@ -118,21 +101,20 @@ def split_rest(argv: list[str]) -> tuple[list[str], list[str] | None]:
 def parsed(words: list[str]) -> argparse.Namespace:
     """What the words mean. Raises WrongUsage."""
     verb = next((word for word in words if not word.startswith("-")), None)
+    if verb is not None and verb not in VERBS:
+        raise command_words.WrongUsage(command_words.verb_refusal(verb, VERBS))
     top = parser(verb)
-    if verb is not None and verb not in top.verbs:
-        raise command_words.WrongUsage(command_words.verb_refusal(verb, parser().verbs))
     options, unknown = top.parse_known_args(words)
-    many = getattr(options, "many", None)
-    if many and not any(
-        word.startswith("-") for word in unknown
-    ):  # argparse ends a list at the first option
-        getattr(options, many).extend(unknown)
+    declared: Verb | None = options.declaration
+    # argparse ends a list at the first option
+    if declared and declared.list_argument and not any(word.startswith("-") for word in unknown):
+        setattr(options, declared.list_argument, [*getattr(options, declared.list_argument), *unknown])
         unknown = []
     if unknown:
         used = top if verb is None else top.verbs[verb]
         prog = used.prog
         raise command_words.WrongUsage(command_words.option_refusal(unknown, prog, used.format_options()))
-    if options.readonly and verb in CHANGES:
+    if options.readonly and declared and declared.changes_runs:
         raise command_words.WrongUsage(
             f"--readonly allows nothing that changes a run, as `distui {verb}` does: leave out one"
         )
@@ -188,7 +170,7 @@ def _run(words: list[str], rest: list[str] | None) -> int:
         words, rest = command_words.understood(words, rest, os.path.isfile, _presumed_preset)
         options = parsed(words)
         options.rest = rest
-        if rest is not None and not getattr(options, "takes_rest", False):
+        if rest is not None and not (options.declaration and options.declaration.has_command):
             raise RunError(f"`{' '.join(('distui', *words[:1]))}` takes nothing behind --")
         module, _, function = options.verb.partition(":")
         return int(getattr(_imported(f".verbs.{module}"), function)(options))

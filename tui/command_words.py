@@ -6,7 +6,6 @@ may mean two things is refused by a sentence with the command line that says whi
 
 from __future__ import annotations
 
-import argparse
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -218,44 +217,3 @@ def choice_refusal(message: str, prog: str) -> str:
     )
     hint = f"did you mean {near}? " if near else ""
     return f"{named}: {hint}take {', '.join(choices[:-1])} or {choices[-1]}"
-
-
-# -----------------------------------------------------------------------------------------------------------
-# `distui --help`: the verbs by what they are for.
-
-
-GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("start", ("launch", "exec", "demo", "rerun", "plan", "lint")),
-    ("look at runs", ("ls", "attach", "status", "logs", "metrics", "diff", "events", "wait", "watch")),
-    ("change a run", ("nccl", "restart", "signal", "stop")),
-    ("keep order", ("note", "tag", "rm", "prune")),
-    ("find what is wrong", ("diagnose", "dump", "profile", "doctor", "export", "replay")),
-    ("presets, memory and notices", ("presets", "advise", "trust", "notify")),
-    ("language models", ("mcp",)),
-    ("SkyPilot's clusters", ("candidates", "autostop", "down")),
-    ("distui itself", ("settings", "completion", "man")),
-)
-
-EXAMPLES = """\
-examples:
-  distui demo                                          a small training to look at
-  distui launch ddp -- train.py --lr 1e-3              start a script on all GPUs of this machine
-  distui launch fsdp2 --hosts gpu1,gpu2 -- train.py    on two machines, via ssh
-  distui attach night                                  open the cockpit on a run; q leaves it running
-  distui diagnose night                                why it hangs, or failed
-  distui nccl night INFO --for 30                      NCCL_DEBUG=INFO for 30 s, without a restart"""
-
-
-def grouped_help(verbs: Mapping[str, argparse.ArgumentParser]) -> str:
-    lines: list[str] = []
-    for heading, names in GROUPS:
-        there = [name for name in names if name in verbs]
-        lines += (
-            [f"{heading}:", *(f"  {name:<11} {_about(verbs[name])}" for name in there), ""] if there else []
-        )
-    return "\n".join(lines)
-
-
-def _about(verb: argparse.ArgumentParser) -> str:
-    text = verb.description or ""
-    return text[:1].lower() + text[1:] if text[1:2].islower() else text

@@ -6,8 +6,8 @@ import argparse
 import re
 from collections.abc import Iterator, Mapping
 
-from . import command_words
-from .verb_guide import GUIDES, MEANINGS, exit_codes
+from .verb_guide import EXAMPLES, MEANINGS, exit_codes
+from .verb_table import GROUPS, VERBS
 
 SHORT = "the cockpit for distributed PyTorch training"
 
@@ -35,15 +35,12 @@ def _top(
     yield _text("Each verb has a page of its own, as distui-launch(1).")
     yield ".SH OPTIONS"
     yield from _options(top)
-    for heading, names in command_words.GROUPS:
+    for heading, declared in GROUPS.items():
         yield f".SH {_text(heading.upper())}"
-        for name in names:
-            if name in verbs:
-                yield from (".TP", f".BR distui\\-{_text(name)} (1)", _text(_sentence(verbs[name])))
+        for name in declared:
+            yield from (".TP", f".BR distui\\-{_text(name)} (1)", _text(_sentence(verbs[name])))
     yield ".SH EXAMPLES"
-    for line in command_words.EXAMPLES.splitlines()[1:]:
-        typed, _, about = line.strip().partition("  ")
-        yield from _example(typed, about.strip())
+    yield from _examples(EXAMPLES)
     yield from _exits(MEANINGS)
 
 
@@ -52,8 +49,7 @@ def _of_verb(name: str, verb: argparse.ArgumentParser, version: str) -> Iterator
     yield from (".SH SYNOPSIS", _usage(verb), ".SH OPTIONS")
     yield from _options(verb)
     yield ".SH EXAMPLES"
-    for typed, about in GUIDES[name].examples:
-        yield from _example(f"distui {typed}", about)
+    yield from _examples(VERBS[name].examples)
     yield from _exits(exit_codes(name))
     yield from (".SH SEE ALSO", ".BR distui (1)")
 
@@ -101,8 +97,9 @@ def _help(action: argparse.Action) -> str:
     return (action.help or "").replace("%%", "%") or "see docs/cli.md"
 
 
-def _example(typed: str, about: str) -> Iterator[str]:
-    yield from (".TP", f".B {_text(typed)}", _text(about))
+def _examples(examples: Mapping[str, str]) -> Iterator[str]:
+    for typed, about in examples.items():
+        yield from (".TP", f".B {_text(f'distui {typed}')}", _text(about))
 
 
 def _exits(codes: Mapping[int, str]) -> Iterator[str]:

@@ -5,7 +5,6 @@ With DISTUI_WRITE=1 the table in docs/cli.md is written anew.
 
 from __future__ import annotations
 
-import argparse
 import os
 from dataclasses import fields
 from pathlib import Path
@@ -14,18 +13,12 @@ from each import for_each
 
 from distui.runners.launch.launch_form import LaunchForm
 from distui.runners.launch.options import ALL, OPTIONS, LaunchOption, of_form, options
-from distui.tui.arguments import PARSERS, add_verbs
+from distui.tui.arguments import PARSERS
+from distui.tui.cli import parser
 from distui.tui.rows.form import fields as form_fields
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 BEGIN, END = "<!-- launch options: written by the tests -->\n", "<!-- end -->"
-
-
-def parsers() -> dict[str, argparse.ArgumentParser]:
-    top = argparse.ArgumentParser()
-    verbs = top.add_subparsers()
-    add_verbs(verbs)
-    return dict(verbs.choices)
 
 
 def row(option: LaunchOption) -> str:
@@ -59,7 +52,7 @@ def test_the_page_has_the_table() -> None:
 
 @for_each("verb", ["launch", "plan", "lint", "exec", "candidates", "doctor"])
 def test_a_verb_takes_its_options_and_no_other(verb: str) -> None:
-    actions = parsers()[verb]._option_string_actions
+    actions = parser(verb).verbs[verb]._option_string_actions
     for option in OPTIONS:
         for flag in option.flags:
             if option in options(verb):

@@ -13,7 +13,8 @@ from each import for_each
 
 from distui.tui.cli import main, parser
 from distui.tui.manual import pages
-from distui.tui.verb_guide import GUIDES, MEANINGS, exit_codes
+from distui.tui.verb_guide import MEANINGS, exit_codes
+from distui.tui.verb_table import VERBS as DECLARED
 
 TOP = parser()
 VERBS = TOP.verbs
@@ -49,7 +50,7 @@ def test_a_page_has_all_that_help_has(name: str) -> None:
         if action.help is not argparse.SUPPRESS:
             assert all(flag in text for flag in action.option_strings), action
             assert " ".join((action.help or "").replace("%%", "%").split()) in text
-    assert all(f"distui {line} {about}" in text for line, about in GUIDES[name].examples)
+    assert all(f"distui {line} {about}" in text for line, about in DECLARED[name].examples.items())
     assert all(f"{code} {meaning}" in text for code, meaning in exit_codes(name).items())
 
 
@@ -57,7 +58,7 @@ def test_nothing_in_a_text_is_a_request() -> None:
     top = argparse.ArgumentParser(prog="distui", description=".so /etc/passwd")
     verb = argparse.ArgumentParser(prog="distui ls", description="'x \\n(.g")
     verb.add_argument("--odd", help=".de x")
-    made = pages({"ls": verb}, top, "1")
+    made = pages({**VERBS, "ls": verb}, top, "1")
     assert "\n\\&.so /etc/passwd\n" in made["distui.1"]
     assert "\n\\&.de x\n" in made["distui-ls.1"]
     assert "\\n(" not in made["distui-ls.1"].replace("\\en(", "")

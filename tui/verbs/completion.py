@@ -17,16 +17,12 @@ from typing import Any
 from ...presets import trusted_files
 from ...presets.finding import PresetError
 from ...runners.errors import RunError
-from ..arguments import CHANGES
 from ..command_words import PLANS as WITH_SCRIPT
 from ..command_words import SCRIPTS
 from ..option_values import paths_on
+from ..verb_table import VERBS
 
 SHELLS = ("bash", "zsh", "fish")
-LIVE = CHANGES - {"autostop", "down", "note", "prune", "rm", "tag"} | {"dump"}
-"""Verbs that a run which has ended has no use for."""
-ENDED = frozenset(["replay", "rm"])
-"""Verbs for runs that have ended alone."""
 
 MOST_TAGGED = 300
 """Runs whose tags are looked for."""
@@ -202,14 +198,17 @@ def _newest() -> tuple[Path, list[str]]:
 def runs(verb: str) -> dict[str, str]:
     """Names of runs that a verb may mean, the newest first, and when each began."""
     folder, names = _newest()
+    wants = VERBS[verb].wants
     named: dict[str, str] = {}
     for name in names:
         match = _RUN.fullmatch(name)
         if match is None:
             continue
-        ended = (folder / name / "end.json").exists() if verb in LIVE | ENDED else verb in ENDED
-        if ended == (verb in ENDED):
-            named.setdefault(match[4], f"of {match[1]} {match[2]}:{match[3]}")
+        if wants:
+            has_ended = (folder / name / "end.json").exists()
+            if has_ended != (wants == "ended"):
+                continue
+        named.setdefault(match[4], f"of {match[1]} {match[2]}:{match[3]}")
     return named
 
 

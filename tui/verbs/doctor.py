@@ -82,7 +82,7 @@ def _request(options: argparse.Namespace) -> DoctorRequest:
         places = [NodeToCheck("this node")]
     return DoctorRequest(
         places=places, python=_python(options.python), cwd=cwd, port=options.port,
-        head=options.head_addr or "", try_pairs=options.pairs, size=options.size * MIB,
+        head=options.head_addr or "", try_pairs=not options.no_pairs, size=options.size * MIB,
     )  # fmt: skip
 
 

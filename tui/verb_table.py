@@ -1,0 +1,834 @@
+"""Every verb of the command line, declared once: the parser, `--help`, the man pages and completion are made from it.
+
+A new verb is a row here, its function in `tui/verbs/` and, if language models may use it, a tool in `tui/mcp/tools.py`.
+Nothing heavy is imported: `distui --help` makes all parsers.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+
+from ..runners.launch.options import HOSTS, NODES, RUN
+from .arguments import Exclusive, Exits, LaunchOptions, Verb, launch_option, switch, value, values, word
+from .option_values import count, duration, gigabytes, minutes, moment, rank_list, seconds
+
+PRESET_HELP = "`distui presets` lists them"
+RUN_HELP = "name, id or unique prefix"
+ONE_RUN = word("run", "RUN", f"{RUN_HELP} (default: the only live run, else the newest)", nargs="?")
+NAMED_RUN = word("run", "RUN", RUN_HELP)
+JSON = switch("--json", "print JSON on stdout and nothing else")
+YES = switch("-y --yes", "do not ask")
+RANKS = values("-r --rank", "N", "only this rank", type=count)
+FOLLOW = switch("-f --follow", "keep following new output")
+READONLY = switch("--readonly", "allow nothing that changes a run", default=argparse.SUPPRESS)
+REACHABLE = switch("--reachable", "restart an elastic run without the nodes that do not answer")
+SSH_CONFIG = launch_option("--ssh-config")
+CHANGED_VARIABLES = values("--env", "K=V", "change a variable")
+REMOVED_VARIABLES = values("--unset", "K", "remove a variable")
+
+LAUNCH_USAGE = "PRESET [options] -- SCRIPT [ARGS…]"
+TRAINING_FAILED = "the training failed"
+NOT_REMOVED = "a run could not be removed"
+ERROR_FOUND = "an error is among the findings"
+READS_A_RUN = Exits((3, 4))
+COMMANDS_A_RUN = Exits((1, 3, 4, 5))
+
+_START = {
+    "launch": Verb(
+        "launch:launch",
+        "start a run and open the cockpit on it",
+        options=(
+            word("preset", "PRESET", PRESET_HELP, nargs="?"),
+            LaunchOptions("launch", (RUN, HOSTS, NODES)),
+        ),
+        usage=f"distui launch {LAUNCH_USAGE}",
+        has_command=True,
+        examples={
+            "launch ddp -- train.py --lr 1e-3": "on all GPUs of this machine, then the cockpit",
+            "launch fsdp2 --hosts gpu1,gpu2 --name night -- train.py": "on two machines, via ssh",
+            "launch ddp --on sky --gpus H100:8 --spot -- train.py": "on the cheapest such node of a cloud",
+        },
+        exits=Exits((1,), TRAINING_FAILED),
+    ),
+    "exec": Verb(
+        "launch:execute",
+        "run any command under supervision",
+        options=(LaunchOptions("exec", (RUN,)),),
+        usage="distui exec [options] -- COMMAND…",
+        has_command=True,
+        examples={
+            "exec -- torchrun --nproc-per-node 8 train.py": "any command, as it is",
+            "exec --name night --restarts 3 -- bash train.sh": "restarted after failures",
+            "exec --detach --json -- accelerate launch train.py": "start it and return",
+        },
+        exits=Exits((1,), TRAINING_FAILED),
+    ),
+    "demo": Verb(
+        "demo:demo",
+        "train the shipped example and open the cockpit on it",
+        options=(
+            value("--preset", None, "preset to train under (default: ddp)"),
+            value("--python", "PATH", "interpreter of an environment that has torch"),
+            value("--steps", None, "optimizer steps (default: 2000)", type=count, default=2000),
+            value("--nproc-per-node", "N", "ranks (default: 2)", default="2"),
+            switch("--hang", "let the last rank hang after 100 steps, to see it found"),
+            *map(launch_option, ("--detach", "--quiet", "--json")),
+        ),
+        examples={
+            "demo": "a small training on 2 ranks, and the cockpit",
+            "demo --preset fsdp2 --nproc-per-node 4": "under another preset",
+            "demo --hang": "a rank that hangs after 100 steps, to see it detected",
+        },
+        exits=Exits((1,), TRAINING_FAILED),
+    ),
+    "rerun": Verb(
+        "launch:rerun",
+        "repeat a launch as a new run, with changes; on the same cluster if it is up",
+        options=(
+            ONE_RUN,
+            launch_option("--set"),
+            CHANGED_VARIABLES,
+            REMOVED_VARIABLES,
+            value("--name", "NAME", "name of the new run (default: the same)"),
+            *map(launch_option, ("--detach", "--quiet", "--dry-run", "--json")),
+        ),
+        examples={
+            "rerun night": "the same launch again, as a new run",
+            "rerun night --set strategy.bucket_cap_mb=50 --env NCCL_DEBUG=INFO": "with a field and a variable changed",
+            "rerun night --name night-2 -n": "print the plan of one that may live beside it",
+        },
+        exits=Exits((1, 3), TRAINING_FAILED),
+    ),
+    "plan": Verb(
+        "launch:plan",
+        "print what launch would do, without doing it",
+        options=(
+            word("preset", "PRESET", PRESET_HELP, nargs="?"),
+            LaunchOptions("plan", (RUN, HOSTS, NODES)),
+        ),
+        usage=f"distui plan {LAUNCH_USAGE}",
+        has_command=True,
+        examples={
+            "plan ddp -- train.py": "command line, environment and files of every rank",
+            "plan fsdp2 --nnodes 2 --hosts gpu1,gpu2 --json -- train.py": "the plan as JSON",
+            "plan ddp --set strategy.static_graph=true -- train.py": "with a field of the preset changed",
+        },
+        exits=Exits(()),
+    ),
+    "lint": Verb(
+        "lint:lint",
+        "check a launch or configuration files before you pay for GPUs",
+        options=(
+            word("preset", "PRESET", PRESET_HELP, nargs="*"),
+            LaunchOptions("lint", (RUN, HOSTS, NODES)),
+        ),
+        usage=f"distui lint {LAUNCH_USAGE} | FILE… | -- COMMAND…",
+        has_command=True,
+        examples={
+            "lint ddp --nproc-per-node 8 -- train.py": "a launch before it",
+            "lint job.sh ds_config.json": "files of a launch that is not distui's",
+            "lint -- torchrun --nproc-per-node 8 train.py": "a command",
+        },
+        exits=Exits((1,), ERROR_FOUND),
+    ),
+}
+
+_LOOK = {
+    "ls": Verb(
+        "listing:ls",
+        "list runs",
+        options=(
+            word(
+                "filter", "FILTER", "only runs that fit all: state:failed preset:fsdp2 'age<2d'", nargs="*"
+            ),
+            value("--sort", "COLUMN", "order by a column (default: the newest first)"),
+            switch("--reverse", "the other way round"),
+            value("--columns", "A,B,…", "print these columns"),
+            switch("-w --watch", "print the list again and again, until Ctrl-C"),
+            value("--every", "SECONDS", "with --watch: how often (default: 2)", type=seconds),
+            values("--host", "NAME", "list the runs on this host, via ssh"),
+            SSH_CONFIG,
+            JSON,
+        ),
+        list_argument="filter",
+        examples={
+            "ls": "the runs of this machine, newest first",
+            "ls state:failed preset:fsdp2 'age<2d' --sort size": "those that fit all words, the largest first",
+            "ls -w --host gpu1 --host me@gpu2": "those of other machines, via ssh, again and again",
+        },
+        exits=Exits((4,)),
+    ),
+    "attach": Verb(
+        "runs:attach",
+        "open the cockpit on a run",
+        options=(
+            ONE_RUN,
+            READONLY,
+            value("--host", "NAME", "attach to a run on this host, via ssh"),
+            value(
+                "--compare", "RUN", "open it with another run, an attempt (RUN@2, @2) or a bundle over it"
+            ),
+            SSH_CONFIG,
+        ),
+        examples={
+            "attach": "the only live run, else the newest",
+            "attach night --readonly": "where nothing can be changed by mistake",
+            "attach night --host gpu1": "a run of another machine, via ssh",
+        },
+        exits=READS_A_RUN,
+    ),
+    "status": Verb(
+        "status:status",
+        "show the current state of a run",
+        options=(
+            ONE_RUN,
+            switch("-w --watch", "again every 2 s until the run has ended; JSON: an object a line"),
+            JSON,
+        ),
+        examples={
+            "status": "state, ranks, GPUs and findings of the newest run",
+            "status night -w": "again and again, until it has ended",
+            "status night --json": "for scripts",
+        },
+        exits=READS_A_RUN,
+    ),
+    "logs": Verb(
+        "logs:logs",
+        "print the logs of the ranks",
+        options=(
+            ONE_RUN,
+            RANKS,
+            value("--node", "N", "only this node", type=count),
+            value(
+                "--stream",
+                None,
+                "repeatable (default: out and err; log: of runner and agent)",
+                action="append",
+                choices=("out", "err", "nccl", "log"),
+                default=[],
+            ),
+            FOLLOW,
+            value("-n --tail", "N", "only the last N lines", type=count),
+            value("--since", "TIME", "only lines since 10m ago (s, h, d), or since 10:06:29", type=moment),
+            switch("-t --timestamps", "print the time of each line"),
+            JSON,
+            value("--grep", "RE", "only lines that match", default=""),
+            value("--attempt", "N", "(default: the newest)", type=count),
+        ),
+        examples={
+            "logs night -f -t": "all ranks as they write, with times",
+            "logs night -r 3 -n 50": "the last 50 lines of rank 3",
+            "logs night --since 10m --grep 'loss|error'": "lines of the last 10 minutes that match",
+        },
+        exits=Exits((1, 3, 4), "a log cannot be read"),
+    ),
+    "metrics": Verb(
+        "metrics:metrics",
+        "print metrics of a run over time",
+        options=(
+            ONE_RUN,
+            word("metric", "METRIC", "gpu.util, rank.step_s, train, … (default: all)", nargs="*"),
+            switch("--list", "list the metrics; of RUN, those that it has"),
+            value(
+                "--last",
+                "TIME",
+                "only this long before now, or before the run's end: 10m, 2h",
+                type=duration,
+            ),
+            value("--since", "TIME", "10m (ago), 12:40, 2026-01-31T12:40 or unix seconds", type=moment),
+            value("--until", "TIME", "the same (default: now)", type=moment),
+            RANKS,
+            values("--gpu", "N", "only this GPU", type=count),
+            switch("--fold", "one row a metric, of all ranks and GPUs together"),
+            JSON,
+        ),
+        examples={
+            "metrics night": "newest, smallest, mean and largest value of everything",
+            "metrics night gpu.util rank.step_s --last 10m": "two of them, of the last 10 minutes",
+            "metrics night --list": "which there are",
+        },
+        exits=Exits((1, 3, 4), "there are no values in the window"),
+    ),
+    "diff": Verb(
+        "diff:diff",
+        "compare two runs, attempts or bundles: what differs, and by how much",
+        options=(
+            word("a", "A", "RUN, RUN@ATTEMPT, HOST:RUN or the file of a bundle"),
+            word("b", "B", "the same; without it, the record of A is printed", nargs="?"),
+            switch("--all", "also what is the same, and variables of the terminal"),
+            switch("--exit-code", "exit with 1 if something differs"),
+            SSH_CONFIG,
+            JSON,
+        ),
+        usage="distui diff A B [--all] [--json] [--exit-code]",
+        examples={
+            "diff night night-2": "what differs: plan, arguments, environment, code, versions, numbers",
+            "diff night@1 night@2": "a failed attempt and its restart",
+            "diff run.tar.gz gpu1:night --all": "a bundle and a run of another machine, also what is the same",
+        },
+        exits=Exits((1, 3, 4), "with --exit-code: something differs"),
+    ),
+    "events": Verb(
+        "runs:events",
+        "print the journal of a run",
+        options=(ONE_RUN, FOLLOW, JSON),
+        examples={
+            "events night": "what happened, from the beginning",
+            "events night -f": "and what comes",
+            "events night --json": "an object a line",
+        },
+        exits=READS_A_RUN,
+    ),
+    "wait": Verb(
+        "runs:wait",
+        "wait for a run and exit with its outcome",
+        options=(
+            ONE_RUN,
+            value(
+                "--until",
+                None,
+                "(default: done)",
+                choices=("running", "healthy", "done"),
+                default="done",
+            ),
+            value("--timeout", "SECONDS", "give up after SECONDS (exit code 124)", type=seconds),
+            JSON,
+        ),
+        examples={
+            "wait night": "until it has ended",
+            "wait night --until healthy --timeout 600": "until every rank has made a step, 10 minutes at most",
+            "wait night --json": "and print its status then",
+        },
+        exits=Exits((1, 3, 4, 6, 124), "the run failed, or cannot come there any more"),
+    ),
+    "watch": Verb(
+        "status:watch",
+        "show jobs that distui did not start, read-only",
+        options=(word("pid", "PID", "any process of the job", nargs="?", type=int), JSON),
+        examples={
+            "watch": "jobs on this machine that distui did not start",
+            "watch 4711": "the job of this process",
+            "watch 4711 --json": "its status, for scripts",
+        },
+    ),
+}
+
+_CHANGE = {
+    "nccl": Verb(
+        "control:nccl",
+        "change NCCL_DEBUG of a running job",
+        options=(
+            ONE_RUN,
+            word("level", "LEVEL", "VERSION, WARN, INFO or TRACE"),
+            value("--subsys", "A,B", "NCCL_DEBUG_SUBSYS, e.g. COLL,NET", default=""),
+            value("--for", "SECONDS", "revert after SECONDS", dest="seconds", type=seconds),
+            switch("--restart", "apply by restarting the worker group instead of live"),
+            REACHABLE,
+            RANKS,
+            JSON,
+        ),
+        changes_runs=True,
+        wants="live",
+        examples={
+            "nccl night INFO --for 30": "for 30 s, without a restart",
+            "nccl night TRACE --subsys COLL -r 3": "collectives of rank 3 alone",
+            "nccl night WARN --restart": "where NCCL cannot change it live",
+        },
+        exits=COMMANDS_A_RUN,
+    ),
+    "restart": Verb(
+        "control:restart",
+        "restart the worker group in place",
+        options=(
+            ONE_RUN,
+            CHANGED_VARIABLES,
+            values(
+                "--env-from-shell",
+                "K",
+                "set a variable to its value in this shell, which keeps it out of the arguments",
+                dest="from_shell",
+            ),
+            REMOVED_VARIABLES,
+            switch("--save-first", "save first, the way --save-on of the launch says; else do nothing"),
+            value("--save-timeout", "SECONDS", "how long the save may take (default: 120)", type=seconds),
+            REACHABLE,
+            YES,
+            JSON,
+        ),
+        changes_runs=True,
+        wants="live",
+        examples={
+            "restart night": "the worker group in place, after a question",
+            "restart night --env NCCL_IB_DISABLE=1 -y": "with a variable changed, without the question",
+            "restart night --save-first": "once the script has saved a checkpoint",
+        },
+        exits=COMMANDS_A_RUN,
+    ),
+    "signal": Verb(
+        "control:send_signal",
+        "send a signal to ranks",
+        options=(ONE_RUN, word("signal", "SIG", "e.g. USR1"), RANKS, YES, JSON),
+        changes_runs=True,
+        wants="live",
+        examples={
+            "signal night USR1": "to every rank",
+            "signal night USR1 -r 0": "to rank 0 alone",
+            "signal night STOP -r 3 -y": "without the question",
+        },
+        exits=COMMANDS_A_RUN,
+    ),
+    "stop": Verb(
+        "control:stop",
+        "stop a run (SIGTERM, then SIGKILL after the grace period)",
+        options=(
+            ONE_RUN,
+            value("--grace", "SECONDS", "(default: the preset's)", type=seconds),
+            YES,
+            JSON,
+        ),
+        changes_runs=True,
+        wants="live",
+        examples={
+            "stop night": "SIGTERM, then SIGKILL after the grace period; asks first",
+            "stop night -y": "without the question, as in scripts",
+            "stop night --grace 120": "two minutes to save",
+        },
+        exits=COMMANDS_A_RUN,
+    ),
+}
+
+_KEEP_ORDER = {
+    "note": Verb(
+        "notes:note",
+        "write a note on a run, or print its notes",
+        options=(
+            NAMED_RUN,
+            word(
+                "text", "TEXT", 'the note (default: print those there are; "": none)', nargs="*", default=[]
+            ),
+            switch("--clear", "remove all notes of the run"),
+            JSON,
+        ),
+        list_argument="text",
+        changes_runs=True,
+        examples={
+            "note night 'baseline of table 2'": "write a note, which ls and status show",
+            "note night": "print its notes",
+            "note night --clear": "remove them",
+        },
+    ),
+    "tag": Verb(
+        "notes:tag",
+        "add tags to a run or take them away, or print them",
+        options=(
+            NAMED_RUN,
+            word("tags", "+TAG", "add a tag; + may be left out", nargs="*", default=[]),
+            values("--remove", "TAG", "take a tag away, as -TAG does"),
+            JSON,
+        ),
+        usage="distui tag RUN [+TAG | -TAG]… [--json]",
+        list_argument="tags",
+        changes_runs=True,
+        examples={
+            "tag night +good -bad": "add a tag and take another away",
+            "tag night": "print its tags",
+            "tag night keep": "prune and retention then leave it",
+        },
+    ),
+    "rm": Verb(
+        "removal:rm",
+        "remove runs that have ended, with their logs",
+        options=(word("runs", "RUN", RUN_HELP, nargs="+"), YES, JSON),
+        changes_runs=True,
+        wants="ended",
+        examples={
+            "rm night": "an ended run with its logs, after a question",
+            "rm night night-2 -y": "two, without the question",
+            "rm night --json -y": "what was removed, for scripts",
+        },
+        exits=Exits((1, 3), NOT_REMOVED),
+    ),
+    "prune": Verb(
+        "removal:prune",
+        "remove ended runs by age, number or outcome",
+        options=(
+            value("--older-than", "TIME", "that ended so long ago: 30d, 12h, 45m", type=duration),
+            value("--keep", "N", "except the newest N ended runs", type=count),
+            switch("--failed", "only runs that failed or are lost"),
+            switch("-n --dry-run", "print what would be removed"),
+            YES,
+            JSON,
+        ),
+        changes_runs=True,
+        examples={
+            "prune --older-than 30d": "ended runs older than 30 days, after a question",
+            "prune --keep 20 -n": "what would go if the newest 20 stayed",
+            "prune --failed -y": "what failed or is lost, without the question",
+        },
+        exits=Exits((1,), NOT_REMOVED),
+    ),
+}
+
+_FIND = {
+    "diagnose": Verb(
+        "diagnose:diagnose",
+        "find the root cause in NCCL and PyTorch logs",
+        options=(
+            word(
+                "names",
+                "FILE|RUN",
+                "log files, archives or directories (- is standard input), a bundle of `distui export`, or a run",
+                nargs="*",
+            ),
+            JSON,
+        ),
+        usage="distui diagnose [FILE… | BUNDLE | RUN] [--json]",
+        examples={
+            "diagnose night": "why it hangs, or failed",
+            "diagnose slurm-4711.out": "logs of a job that was not distui's",
+            "diagnose run.tar.gz --json": "a bundle of `distui export`, for scripts",
+        },
+        exits=Exits((1, 3), "the cause is an error, or the run is lost"),
+    ),
+    "dump": Verb(
+        "diagnose:dump",
+        "print stacks, flight recorders or memory of the ranks",
+        options=(
+            ONE_RUN,
+            word("what", choices=("stacks", "flight", "memory")),
+            RANKS,
+            switch("--raw", "print each rank's answer instead of merging them"),
+            value("--out", "DIR", "also write each rank's answer to a file in DIR"),
+            switch("--record", "memory: have torch record allocations for later snapshots"),
+            JSON,
+        ),
+        wants="live",
+        examples={
+            "dump night stacks": "what every rank is doing; equal stacks once",
+            "dump night flight -r 0 -r 3": "the newest collectives of two ranks",
+            "dump night memory --out dumps": "memory by rank, and each answer in a file",
+        },
+        exits=COMMANDS_A_RUN._replace(failure="no rank answered"),
+    ),
+    "profile": Verb(
+        "profile:profile",
+        "record steps of ranks with torch.profiler, and sum up the traces",
+        options=(
+            word(
+                "run",
+                "RUN|DIR|FILE",
+                "name, id or unique prefix of a live run (default: the only one); or traces, which are shown",
+                nargs="?",
+            ),
+            value(
+                "-r --ranks --rank",
+                "LIST",
+                "only these, as in 0,5 or 0-7; all (default)",
+                type=rank_list,
+                action="append",
+                default=[],
+            ),
+            value("--steps", "N", "optimizer steps (default: 3)", type=count, default=3),
+            value("--timeout", "SECONDS", "give up after SECONDS (default: by the pace)", type=seconds),
+            value("--out", "DIR", "copy the traces to DIR (default: the run's directory)"),
+            JSON,
+        ),
+        usage="distui profile [RUN | DIR | FILE] [--ranks LIST] [--steps N] [--timeout SECONDS] [--out DIR] [--json]",
+        changes_runs=True,
+        wants="live",
+        examples={
+            "profile night": "3 steps of all ranks by torch.profiler: operators, communication, the slowest rank",
+            "profile night --ranks 0,5 --steps 10 --out traces": "two ranks, their traces in a directory",
+            "profile traces --json": "traces that are there, as JSON",
+        },
+        exits=COMMANDS_A_RUN._replace(failure="no rank has a trace"),
+    ),
+    "doctor": Verb(
+        "doctor:doctor",
+        "check that this node (or --hosts) can run a job",
+        options=(
+            word("run", "RUN", f"{RUN_HELP} (default: this node)", nargs="?"),
+            LaunchOptions("doctor", (HOSTS,)),
+            value("--python", "PATH", "interpreter of the training environment"),
+            value("--port", "PORT", "rendezvous port on the first node", type=int),
+            switch("--no-pairs", "skip the all-reduce between pairs of nodes"),
+            value("--size", "MiB", "all-reduce size in MiB (default: 16)", type=count, default=16),
+            JSON,
+        ),
+        examples={
+            "doctor": "whether this node can run a job",
+            "doctor --hosts gpu1,gpu2": "two nodes, their differences, and the network between",
+            "doctor night --json": "the nodes of a run, for scripts",
+        },
+        exits=Exits((1, 3), ERROR_FOUND),
+    ),
+    "export": Verb(
+        "diagnose:export",
+        "write a run to one file, which `distui replay` opens",
+        options=(
+            word("run", "RUN"),
+            word("file", "FILE", "output file, e.g. run.tar.gz"),
+            value(
+                "--logs",
+                "MiB",
+                "size kept of the end of each log, beside its first 256 KiB (default: 4)",
+                type=count,
+                default=4,
+            ),
+            switch("--with-traces", "also the traces of `distui profile`"),
+            switch("-f --force", "overwrite FILE"),
+            JSON,
+        ),
+        examples={
+            "export night night.tar.gz": "everything about a run in one file",
+            "export night night.tar.gz --logs 64 -f": "more of each log, over the file that is there",
+            "export night night.tar.gz --with-traces --json": "also traces of `profile`; the manifest, for scripts",
+        },
+        exits=READS_A_RUN,
+    ),
+    "replay": Verb(
+        "runs:replay",
+        "open the record of a run that has ended, or a bundle",
+        options=(
+            word("run", "FILE|RUN", "a bundle of `distui export`, or a run", nargs="?"),
+            READONLY,
+        ),
+        wants="ended",
+        examples={
+            "replay night": "the cockpit on the record of a run",
+            "replay night.tar.gz": "on a bundle that another person exported",
+            "replay night.tar.gz --ascii": "on a terminal without UTF-8",
+        },
+    ),
+}
+
+_PRESETS = {
+    "presets": Verb(
+        "presets:presets",
+        "list, show or create presets; nccl: settings and variables of NCCL",
+        options=(
+            word("action", nargs="?", choices=("show", "new", "nccl")),
+            word("name", "NAME", nargs="?"),
+            value("--set", "FIELD=VALUE", "as for launch", action="append", default=[]),
+            value("--base", "NAME", "preset to build on (default: ddp)", default="ddp"),
+            value(
+                "--from",
+                "FILE|RUN",
+                "import accelerate's YAML, DeepSpeed's JSON, a SkyPilot task or the plan of a run",
+                dest="source",
+            ),
+            JSON,
+        ),
+        usage="distui presets [--json] | show NAME [--set F=VALUE] | new NAME [--base NAME | --from FILE|RUN]"
+        " | nccl [NAME]",
+        examples={
+            "presets": "list them",
+            "presets show fsdp2 --json": "the fields of one of them, and where each comes from",
+            "presets new mine --base ddp": "a preset of your own",
+        },
+        exits=Exits((1, 3), "a file of presets cannot be read"),
+    ),
+    "advise": Verb(
+        "advise:advise",
+        "estimate which strategies fit into the memory of GPUs",
+        options=(
+            Exclusive(
+                (
+                    value("--params", "N", "the model's parameters: 7B, 350M"),
+                    value("--script", "PATH[:NAME]", "file (and class or function) that defines the model"),
+                ),
+                required=True,
+            ),
+            value("--model-args", "K=V,…", "arguments of --script's class or function", default=""),
+            value("--python", "PATH", "interpreter of the training environment, for --script"),
+            value("--gpus", "COUNTxNAME", "GPUs of one node, as in 8xA100-80GB", required=True),
+            value("--nodes", "N", "(default: 1)", type=count, default=1),
+            value("--gpu-memory", "GB", "memory of each GPU, for models not in the list", type=gigabytes),
+            value("--host-memory", "GB", "memory of each node (default: enough)", type=gigabytes),
+            value("--layers", "N", "layers (default: typical for that many parameters)", type=count),
+            value("--hidden", "N", "hidden size (default: typical)", type=count),
+            value("--vocab", "N", "vocabulary size (default: 32000)", type=count),
+            value("--seq", "N", "sequence length (default: 2048)", type=count, default=2048),
+            value("--micro-batch", "N", "sequences per GPU (default: 1)", type=count, default=1),
+            switch("--recompute", "activation checkpointing of every layer"),
+            value(
+                "--format",
+                None,
+                "bytes per parameter of weights, gradients, Adam: 2+2+8, 2+2+12, 4+4+8 (default: bf16)",
+                choices=("bf16", "mixed", "fp32"),
+                default="bf16",
+            ),
+            JSON,
+        ),
+        examples={
+            "advise --params 7B --gpus 8xA100-80GB": "which strategies fit, and the simplest",
+            "advise --params 70B --gpus 8xH100 --nodes 4 --recompute": "several nodes, with checkpointing",
+            "advise --script model.py:GPT --gpus 8xA100-80GB --json": "with the parameters of your class",
+        },
+        exits=Exits((1,), "no strategy fits"),
+    ),
+    "trust": Verb(
+        "presets:trust",
+        "trust a configuration file that other users can write, as it is now",
+        options=(
+            word("path", "PATH", "(default: the nearest distui.toml)", nargs="?"),
+            Exclusive(
+                (switch("--list", "list trusted files"), switch("--remove", "stop trusting the file"))
+            ),
+            JSON,
+        ),
+        usage="distui trust [PATH] | --list | --remove [PATH]",
+        examples={
+            "trust": "the nearest distui.toml, as it is now",
+            "trust --list": "what is trusted, and whether it has changed",
+            "trust --remove distui.toml": "no longer",
+        },
+        exits=Exits(()),
+    ),
+    "notify": Verb(
+        "notify:notify",
+        "list the ways on which notices of runs go, or test them",
+        options=(
+            word("action", nargs="?", choices=("list", "test", "log"), default="list"),
+            word("name", "WAY|RUN", "test: only this way; log: of this run", nargs="?"),
+            JSON,
+        ),
+        usage="distui notify [list | test [WAY] | log [RUN]] [--json]",
+        examples={
+            "notify": "the ways that are configured, and the rules",
+            "notify test team": "whether a way works",
+            "notify log night": "what a run has sent",
+        },
+        exits=Exits((1, 3), "a way does not work, or the settings have a mistake"),
+    ),
+}
+
+_MODELS = {
+    "mcp": Verb(
+        "mcp:mcp",
+        "serve the verbs to language models, by MCP on stdin and stdout",
+        options=(
+            switch("--allow-control", "also start and change runs (default: only read)"),
+            switch("--skill", "print SKILL.md, which says how to use distui, and exit"),
+        ),
+        examples={
+            "mcp": "what an MCP client starts: reads only",
+            "mcp --allow-control": "the same, and it may start and change runs",
+            "mcp --skill": "SKILL.md, for an agent that has a shell",
+        },
+        exits=Exits(()),
+    ),
+}
+
+_CLUSTERS = {
+    "candidates": Verb(
+        "launch:candidates",
+        "list the nodes SkyPilot would take, and their prices",
+        options=(
+            value(
+                "--on",
+                "INFRA",
+                "infrastructure to search (default: all that SkyPilot has enabled)",
+                default="sky",
+            ),
+            value("--nnodes --num-nodes", "N", "nodes (default: 1)"),
+            LaunchOptions("candidates", (NODES,)),
+            JSON,
+        ),
+        examples={
+            "candidates --gpus H100:8": "nodes and their prices",
+            "candidates --gpus A100:8 --nnodes 4 --spot": "four spot instances",
+            "candidates --on aws --gpus H100:8 --json": "of one cloud, for scripts",
+        },
+        exits=Exits((1,), "no node fits"),
+    ),
+    "autostop": Verb(
+        "launch:autostop",
+        "set the idle time after which a run's cluster is torn down",
+        options=(
+            word("run", "RUN"),
+            word("minutes", "MINUTES|off", "idle minutes, or off", type=minutes),
+            JSON,
+        ),
+        changes_runs=True,
+        examples={
+            "autostop night 30": "tear the cluster down after 30 idle minutes",
+            "autostop night off": "never",
+            "autostop night 30 --json": "for scripts",
+        },
+        exits=COMMANDS_A_RUN,
+    ),
+    "down": Verb(
+        "launch:down",
+        "tear down the cluster of a run, with everything on it",
+        options=(
+            ONE_RUN,
+            value("-y --yes", "CLUSTER", "the cluster's name: do not ask for it"),
+            JSON,
+        ),
+        changes_runs=True,
+        examples={
+            "down night": "asks for the cluster's name first",
+            "down night --yes night-cluster": "names it already, as in scripts",
+            "down night --yes night-cluster --json": "the answer as JSON",
+        },
+        exits=COMMANDS_A_RUN,
+    ),
+}
+
+_ITSELF = {
+    "settings": Verb(
+        "show_settings:settings",
+        "show the settings, and where each value comes from",
+        options=(switch("--example", "print a settings file with every key as a comment"), JSON),
+        examples={
+            "settings": "each value, and whether it is yours or distui's",
+            "settings --example > ~/.config/distui/settings.toml": "a file to begin with",
+            "settings --json": "for scripts",
+        },
+        exits=Exits((1,), "something in the file cannot be used"),
+    ),
+    "completion": Verb(
+        "completion:script",
+        "print the completion script of a shell",
+        options=(
+            word("shell", help="(default: that of $SHELL)", nargs="?", choices=("bash", "zsh", "fish")),
+        ),
+        examples={
+            "completion bash >> ~/.bash_completion": "runs, presets, hosts and options at Tab in bash",
+            "completion zsh > ~/.zfunc/_distui": "in zsh, where ~/.zfunc is in fpath",
+            "completion fish > ~/.config/fish/completions/distui.fish": "in fish",
+        },
+        exits=Exits(()),
+    ),
+    "man": Verb(
+        "man:man",
+        "show the man page of distui or of a verb",
+        options=(
+            word("name", "VERB", nargs="?"),
+            value("--dir", "DIR", "write all pages into DIR, as ~/.local/share/man/man1"),
+        ),
+        examples={
+            "man": "distui and its verbs",
+            "man launch": "a verb",
+            "man --dir ~/.local/share/man/man1": "install all pages, so that `man distui-launch` has them",
+        },
+        exits=Exits(()),
+    ),
+}
+
+GROUPS: Mapping[str, Mapping[str, Verb]] = {
+    "start": _START,
+    "look at runs": _LOOK,
+    "change a run": _CHANGE,
+    "keep order": _KEEP_ORDER,
+    "find what is wrong": _FIND,
+    "presets, memory and notices": _PRESETS,
+    "language models": _MODELS,
+    "SkyPilot's clusters": _CLUSTERS,
+    "distui itself": _ITSELF,
+}
+"""The verbs under the headings of `distui --help`."""
+VERBS: Mapping[str, Verb] = {name: verb for verbs in GROUPS.values() for name, verb in verbs.items()}
+"""By name."""
