@@ -433,21 +433,16 @@ class LaunchScreen(Screen[None]):
 
     async def _save(self, name: str, replace: bool) -> None:
         try:
-            path = await asyncio.to_thread(self.app.source.save, name, self.form, replace)
+            with self.app.refusals():
+                path = await asyncio.to_thread(self.app.source.save, name, self.form, replace)
+                typed = self.form_view.typed.items()
+                self.form_view.forget([field for field, text in typed if _held(field, text)])
+                self.presets.set_entries(self.app.source.presets(), name)
+                self.notify(f"saved as {path}")
         except FileExistsError as error:
-            self._ask_replace(name, str(error))
-            return
-        except (LaunchError, RunError) as error:
-            self.notify(str(error), severity="error")
-            return
-        self.form_view.forget([name for name, text in self.form_view.typed.items() if _held(name, text)])
-        self.presets.set_entries(self.app.source.presets(), name)
-        self.notify(f"saved as {path}")
-
-    def _ask_replace(self, name: str, path: str) -> None:
-        rows: list[Row] = [((f"{glyphs.WARN} {path} exists, and what it says is lost.", "text"),)]
-        question = ConfirmScreen(f"Replace the preset {name}?", rows, "replace", self.app.view.ascii)
-        self.app.push_screen(question, lambda yes: self._start_saving(name, True) if yes else None)
+            rows: list[Row] = [((f"{glyphs.WARN} {error} exists, and what it says is lost.", "text"),)]
+            question = ConfirmScreen(f"Replace the preset {name}?", rows, "replace", self.app.view.ascii)
+            self.app.push_screen(question, lambda yes: self._start_saving(name, True) if yes else None)
 
     # --- start
 
@@ -483,11 +478,8 @@ class LaunchScreen(Screen[None]):
             background(self, "launch", self._launch(form), exclusive=True)
 
     async def _launch(self, form: LaunchForm) -> None:
-        try:
+        with self.app.refusals():
             run = await self.app.source.launch(form)
-        except LaunchError as error:
-            self.notify(str(error), severity="error")
-            return
-        await asyncio.to_thread(recent.remember, form)
-        self.app.open_run(run)
-        background(self.app, "retention", self.app.retire(run))
+            await asyncio.to_thread(recent.remember, form)
+            self.app.open_run(run)
+            background(self.app, "retention", self.app.retire(run))
