@@ -11,6 +11,7 @@ from importlib import resources
 from typing import Any
 
 from .finding import PlanError, did_you_mean, misspells, nearest, nearest_names
+from .plurals import plural
 
 
 class NcclError(ValueError):
@@ -294,8 +295,8 @@ def cost(level: str, subsys: str, collectives: float = 200.0, ranks: int = 8) ->
     lines = sum(subsystem.lines for subsystem in _flooding(level, subsys))
     each = "a line" if lines == 1 else f"{lines:g} lines"
     return (
-        f"{names}: {each} a collective a rank; at {collectives:g} collectives/s × {ranks} "
-        f"rank{'s' * (ranks != 1)} ≈ {rate / 1e6:{'.1f' if rate < 1e7 else '.0f'}} MB/s"
+        f"{names}: {each} a collective a rank; at {collectives:g} collectives/s × {plural(ranks, 'rank')} "
+        f"≈ {rate / 1e6:{'.1f' if rate < 1e7 else '.0f'}} MB/s"
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from .finding import PlanError
+from .plurals import noun_form, plural
 
 if TYPE_CHECKING:
     from .model import Batch, Preset
@@ -202,7 +203,7 @@ def ranks(preset: Preset, gpus: int, cores: int, nodes: int | None, env: Mapping
     on_gpu = gpus > 0 and asked != "cpu"
     if on_gpu and nproc > gpus and env.get(SHARED_GPU) != "1":
         raise PlanError(
-            f"nproc_per_node {nproc} > {gpus} {_gpus(gpus)}: give at most {gpus}, "
+            f"nproc_per_node {nproc} > {plural(gpus, 'GPU')}: give at most {gpus}, "
             f"or --env CUDA_VISIBLE_DEVICES= to run on CPU, or --env {SHARED_GPU}=1 to have ranks share a GPU"
         )
     if not on_gpu and nproc > cores * CPU_RANKS_PER_CORE:
@@ -230,14 +231,12 @@ def _backend_notes(gpus: int, asked: int | str, nproc: int, where: str) -> tuple
         ranks_of = f", {nproc} ranks (one a core)" if asked == "auto" and nproc > 1 else ""
         return (f"No GPU is visible on {where}: backend gloo{ranks_of}.",)
     if asked == "cpu":
-        return (f"The ranks run on CPU as asked: backend gloo; the {_gpus(gpus)} of {where} stay idle.",)
+        return (
+            f"The ranks run on CPU as asked: backend gloo; the {noun_form(gpus, 'GPU')} of {where} stay idle.",
+        )
     if nproc < gpus:
         return (f"Uses {nproc} of {gpus} GPUs.",)
     return ()
-
-
-def _gpus(count: int) -> str:
-    return "GPU" if count == 1 else "GPUs"
 
 
 @dataclass(frozen=True, slots=True)

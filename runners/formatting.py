@@ -1,5 +1,7 @@
-"""Texts of lists of ranks, plurals, sizes, durations and times: `…_text` for sentences and tables, `…_short` for narrow
-columns."""
+"""Texts of lists of ranks, sizes, durations and times.
+
+`…_text` is for sentences and tables, `…_short` for narrow columns. `presets/plurals.py` has counts with a noun.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,13 @@ import re
 import time
 from collections.abc import Iterable, Sequence, Sized
 
+from ..presets.plurals import plural as plural
+
 NA = "n/a"
 """How an unknown value is written; never 0."""
 
 
-# --- lists and plurals ---
+# --- lists ---
 
 MOST_SPANS = 8
 """Parts of a list of ranks that a sentence names."""
@@ -58,12 +62,6 @@ def listed(texts: Sequence[str], most: int = 4) -> str:
     """ "a, b, c"; of more than `most` texts "a, b, c, d and 12 more"."""
     more = f" and {len(texts) - most} more" if len(texts) > most else ""
     return ", ".join(texts[:most]) + more
-
-
-def plural(count: int, noun: str) -> str:
-    """ "1 rank", "8 ranks", "2 processes"; from 10,000 on with separators."""
-    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
-    return f"{count:{',' if count >= 10_000 else ''}} {noun}{ending}"
 
 
 def agreeing(subjects: Sized, singular: str, several: str) -> str:
