@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...presets.plurals import plural
 from ...presets.sanitize import clean_whole
 from ...presets.secrets import Masker
-from ...runners.formatting import plural
 
 MOST_CHARACTERS = 40_000
 """Of the JSON of one answer, about 10,000 words of a language model."""

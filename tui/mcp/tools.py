@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import anyio
@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from ...runners.inrank.env_changes import not_a_name
 from .launch_words import OptionError, option_words
-from .tool_server import Refused, ToolServer, Verbs, serve, skill
+from .tool_server import Refused, Tool, ToolServer, Verbs, serve, skill
 
 Answer = dict[str, Any]
 Texts = tuple[str, ...]
@@ -542,21 +542,40 @@ def serve_tools(*, control: bool) -> int:
 def server(*, control: bool) -> ToolServer:
     """A server with its tools; `control`: those that start and change runs are offered, too."""
     verbs, made = Verbs(control=control), ToolServer()
-    reading, checking, changing = ReadingTools(verbs), CheckingTools(verbs), ControlTools(verbs)
-    reads: list[Callable[..., Any]] = [
-        reading.ls, reading.status, reading.diagnose, reading.logs, reading.events, reading.metrics, reading.dump,
-        reading.wait, reading.diff, checking.plan, checking.lint, checking.doctor, checking.presets, checking.advise,
-    ]  # fmt: skip
-    for tool in reads:
-        made.offer(tool, reads=True)
-    changes: list[Callable[..., Any]] = [
-        changing.launch, changing.rerun, changing.restart, changing.nccl, changing.signal, changing.profile,
-        changing.note, changing.tag, changing.stop,
-    ]  # fmt: skip
-    for tool in changes:
-        if control:
-            made.offer(tool, reads=False)
+    for tool in tools(verbs):
+        if tool.reads or control:
+            made.offer(tool)
         else:
             made.withhold(tool)
     made.resource("distui://skill", name="SKILL.md", mime_type="text/markdown")(skill)
     return made
+
+
+def tools(verbs: Verbs) -> tuple[Tool, ...]:
+    """Every tool, with the hints that clients get."""
+    reading, checking, changing = ReadingTools(verbs), CheckingTools(verbs), ControlTools(verbs)
+    return (
+        Tool(reading.ls, reads=True, open_world=True),
+        Tool(reading.status, reads=True),
+        Tool(reading.diagnose, reads=True),
+        Tool(reading.logs, reads=True),
+        Tool(reading.events, reads=True),
+        Tool(reading.metrics, reads=True),
+        Tool(reading.dump, reads=True),
+        Tool(reading.wait, reads=True),
+        Tool(reading.diff, reads=True, open_world=True),
+        Tool(checking.plan, reads=True, open_world=True),
+        Tool(checking.lint, reads=True, open_world=True),
+        Tool(checking.doctor, reads=True, open_world=True),
+        Tool(checking.presets, reads=True),
+        Tool(checking.advise, reads=True),
+        Tool(changing.launch, reads=False, destructive=True, open_world=True),
+        Tool(changing.rerun, reads=False, destructive=True, open_world=True),
+        Tool(changing.restart, reads=False, destructive=True),
+        Tool(changing.nccl, reads=False, destructive=True),
+        Tool(changing.signal, reads=False, destructive=True),
+        Tool(changing.profile, reads=False),
+        Tool(changing.note, reads=False),
+        Tool(changing.tag, reads=False),
+        Tool(changing.stop, reads=False, destructive=True),
+    )
