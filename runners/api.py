@@ -28,10 +28,10 @@ from typing import Any, TypeVar
 
 from ..presets.finding import PlanError, PresetError
 from ..presets.plan import Request
+from ..presets.plurals import plural
 from . import agentless, environment, local_agent, profile_report, run_directories
 from .environment import pairs
 from .errors import NoSuchRunError, RunError, UnknownOutcomeError, UnreachableError
-from .formatting import plural
 from .inrank.env_changes import not_a_name
 from .launch.hosts import Named, OnHosts, check_hosts
 from .launch.prepare import Here, LaunchRequest, nccl_pairs, prepare

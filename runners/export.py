@@ -28,6 +28,7 @@ from types import TracebackType
 import msgspec
 from msgspec import Struct, structs
 
+from ..presets.plurals import plural
 from ..presets.secrets import Masker, secrets_in
 from ..presets.trusted_files import private_folder
 from . import clock, exported_traces, file_io, journal, run_directories
@@ -35,7 +36,7 @@ from .agent.processes import environ_of
 from .diagnosis.first_cause import document, judge
 from .diagnosis.reading import logs_of_run, read_run
 from .errors import RunError
-from .formatting import plural, size_text, spans_text, time_of_day
+from .formatting import size_text, spans_text, time_of_day
 from .logs import line_times
 from .logs.log_files import parse_file_id
 from .model import HUB, Event, RankSample, RankTick, RunEnded, RunPhase, Stamped

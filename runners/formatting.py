@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Iterable, Sequence, Sized
 
-from ..presets.plurals import plural as plural
+from ..presets.plurals import plural
 
 NA = "n/a"
 """How an unknown value is written; never 0."""

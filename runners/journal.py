@@ -24,10 +24,10 @@ import msgspec
 from msgspec import Struct, field, structs
 
 from ..presets.finding import PlanError
+from ..presets.plurals import plural
 from ..presets.sanitize import clean_text
 from ..presets.secrets import mask_value
 from . import clock, file_io, snapshot
-from .formatting import plural
 from .inrank.control import FULL
 from .launch_record import GitState
 from .model import (

@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import structs
 
+from ..presets.plurals import plural
 from ..presets.worker_group import inherited_env
 from . import clock, environment, file_io, launch_record, own_runs, run_directories
 from . import snapshot as folds
 from .agentless import DiskLink, FilesLink
 from .errors import NoTorchError, RunError, UnknownOutcomeError, UnreachableError
-from .formatting import agreeing, plural, spans_text
+from .formatting import agreeing, spans_text
 from .host_processes import StartMode, connect
 from .journal import RunRecord
 from .model import HUB, HostTick, LinkState, RankTick, RunPhase, Stage, Stamped

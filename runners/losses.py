@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from .formatting import plural
+from ..presets.plurals import noun_form, plural
 from .model import Checkpoint, RankPhase
 from .progress import STEPS_SOURCE, progress
 from .state import RunState
@@ -33,14 +33,12 @@ class Loss(Struct, frozen=True):
             return "nothing: no rank has run yet"
         spent = "" if self.seconds is None else f"about {_about(self.seconds)} of {self.units}"
         if self.saved_ago is None:
-            steps = (
-                "" if self.steps is None else f"{self.steps:,} {'step' if self.steps == 1 else 'steps'}, "
-            )
+            steps = "" if self.steps is None else f"{self.steps:,} {noun_form(self.steps, 'step')}, "
             most = f" (at most {steps}{spent})" if spent else ""
             return NONE_SEEN + most
         since = "" if self.saved_step is None else f" since step {self.saved_step:,}"
         if self.steps is not None:
-            text = f"{self.steps:,} {'step' if self.steps == 1 else 'steps'}{since}"
+            text = f"{self.steps:,} {noun_form(self.steps, 'step')}{since}"
         else:
             text = f"work since the checkpoint of {_about(self.saved_ago)} ago"
             text += f" (step {self.saved_step:,})" if self.saved_step is not None else ""

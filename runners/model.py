@@ -9,6 +9,7 @@ from typing import ClassVar
 from msgspec import Raw, Struct, field
 
 from ..presets.finding import Finding
+from ..presets.plurals import plural
 from ..presets.secrets import mask
 from .formatting import spans_text
 
@@ -1061,7 +1062,7 @@ class Profile(RunCommand, frozen=True, tag=True):
         return self.part in ("ready", "read")
 
     def requested(self) -> str:
-        return f"profile of {self.steps} step{'s' * (self.steps != 1)} requested"
+        return f"profile of {plural(self.steps, 'step')} requested"
 
 
 class Down(RunCommand, frozen=True, tag=True):

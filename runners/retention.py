@@ -14,9 +14,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from ..presets.plurals import plural
 from . import clock, file_io, run_directories, run_removal
 from .errors import RunError
-from .formatting import duration_text, plural, seconds_of, size_short, time_of_day
+from .formatting import duration_text, seconds_of, size_short, time_of_day
 from .model import RunPhase
 from .run_directories import Entry
 from .settings_file import loaded, no_section, strangers

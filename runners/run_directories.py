@@ -21,10 +21,10 @@ from msgspec import Struct, structs
 
 from ..presets import trusted_files
 from ..presets.finding import did_you_mean
+from ..presets.plurals import plural
 from ..presets.trusted_files import private_folder
 from . import clock, file_io, host_processes, journal, own_runs
 from .errors import NoSuchRunError, RunError
-from .formatting import plural
 from .journal import History, RunRecord
 from .model import RunPhase
 from .state import RunState

@@ -23,10 +23,11 @@ from typing import Any
 
 from msgspec import Struct
 
+from ..presets.plurals import plural
 from . import clock, directory_trees, file_io, host_processes, journal, run_directories, run_notes
 from .checkpoints import folder_option
 from .errors import RunError
-from .formatting import duration_short, elapsed, plural
+from .formatting import duration_short, elapsed
 from .model import RunPhase
 from .run_directories import AGENT_LOCK, RUNNER_LOCK, Entry
 from .state import RunState

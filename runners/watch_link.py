@@ -12,11 +12,11 @@ from contextlib import suppress
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..presets.plurals import plural
 from . import clock
 from .agent.pyspy import PySpy, PySpyError
 from .finding_ledger import FindingLedger
 from .foreign_jobs import RankProcess, Scan, WatchedJob, command_of, name_of, scan
-from .formatting import plural
 from .logs.follow import ask_window
 from .logs.log_files import command_id, file_id, parse_file_id
 from .model import (

@@ -19,11 +19,11 @@ from textual.app import App, SuspendNotSupported
 from textual.signal import Signal
 
 from ..presets import trusted_files
+from ..presets.plurals import plural
 from ..presets.sanitize import as_message
 from ..presets.trusted_files import private_folder
 from ..runners import file_io, profiling, run_notes, saving
 from ..runners.errors import RunError
-from ..runners.formatting import plural
 from ..runners.model import Command, CommandDone, Down, Dump, Profile, Restart, SetAutostop, SetNccl, Stop
 from ..runners.nccl_reach import UNUSED, refusal, uses_gloo
 from ..runners.wire.client import LinkError, Window, new_id

@@ -22,8 +22,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TextIO
 
+from ..presets.plurals import plural
 from ..presets.sanitize import LONGEST, as_message, clean_text
-from ..runners.formatting import plural
 
 POLLS_TERMINALS = sys.platform == "linux"
 """poll(2) of macOS takes no terminals."""

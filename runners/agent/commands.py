@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from ...presets.plurals import plural
 from .. import clock, kept_stacks, saving
 from ..daemon import (
     ENDED,
@@ -25,7 +26,7 @@ from ..daemon import (
 )
 from ..environment import RESTART, refusal, shown
 from ..errors import OUTCOME_UNKNOWN
-from ..formatting import agreeing, plural
+from ..formatting import agreeing
 from ..model import (
     Action,
     Clause,

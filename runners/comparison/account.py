@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from ...presets import adopt
+from ...presets.plurals import plural
 from ...presets.secrets import MASK
 from ..diagnosis.nccl_facts import NcclFacts
-from ..formatting import plural, spans_text
+from ..formatting import spans_text
 from ..journal import RunRecord
 from ..launch_record import GitState
 from ..model import FirstCause, MetricsWindow, RunPhase

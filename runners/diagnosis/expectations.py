@@ -13,7 +13,7 @@ import msgspec
 from ...presets.finding import Finding
 from ...presets.nccl import catalogue, likely
 from ...presets.plan import Plan
-from ..formatting import plural
+from ...presets.plurals import plural
 from ..model import Outcome
 from ..status import applied
 from . import nccl_facts

@@ -25,9 +25,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ...presets.plurals import plural
 from .. import file_io
 from ..errors import RunError
-from ..formatting import plural, size_text
+from ..formatting import size_text
 from ..logs.gaps import Gap, stretches
 from ..logs.gaps import read as read_gap
 from .log_text import BLOCK, SAMPLE

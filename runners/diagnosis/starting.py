@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ...presets.finding import Finding
-from ..formatting import agreeing, plural, spans_text
+from ...presets.plurals import plural
+from ..formatting import agreeing, spans_text
 from ..model import Collective, Pulse, RankPhase, RunPhase, Site, Stall
 from . import activity, waits
 from .activity import Activity, Kind

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...presets.finding import Finding, Severity, sentence
-from ..formatting import listed, plural, size_text
+from ...presets.plurals import plural
+from ..formatting import listed, size_text
 
 # --- one node ---
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from msgspec import structs
 
 from ...presets.finding import sentence
+from ...presets.plurals import plural
 from .. import clock, profiling, run_directories, saving
 from ..agentless import forced_stop
 from ..daemon import (
@@ -23,7 +24,7 @@ from ..daemon import (
     reply,
 )
 from ..errors import RunError
-from ..formatting import agreeing, duration_text, plural
+from ..formatting import agreeing, duration_text
 from ..model import (
     Action,
     Clause,

@@ -15,10 +15,10 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from ...presets.plurals import plural
 from ...presets.secrets import MASK, SECRET_WORDS
 from .. import file_io
 from ..errors import RunError
-from ..formatting import plural
 from ..inrank.secure_channel import KEY_FILE
 from ..model import Cluster, ClusterChanged, LinkChanged, LinkState, Stage, StageChanged, Stop
 from ..node import package as bundles

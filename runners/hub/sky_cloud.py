@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from ...presets.finding import Finding
+from ...presets.plurals import plural
 from .. import clock, run_directories
 from ..errors import RunError
-from ..formatting import plural
 from ..journal import Journal
 from ..model import (
     HUB,

@@ -23,6 +23,7 @@ from ...presets.finding import PlanError
 from ...presets.load import load
 from ...presets.nccl import check, full_name
 from ...presets.plan import Place, Plan, Request, command_plan, make_plan
+from ...presets.plurals import plural
 from ...presets.render import LOG_CAP, for_host, plan_to_json, render, rendezvous_port
 from ...presets.sanitize import quoted
 from ...presets.secrets import mask, mask_value, mask_words
@@ -31,7 +32,6 @@ from ...presets.worker_group import DISTUI, TORCH
 from .. import local_agent, own_runs, run_directories
 from ..environment import pairs
 from ..errors import RunError
-from ..formatting import plural
 from ..hub.launch_order import CARGO, SkyRequest
 from ..hub.merged_run import LAUNCH_FILE
 from ..hub.on_hosts import HostsRequest

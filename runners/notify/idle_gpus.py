@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ..formatting import duration_exact, plural, spans_text
+from ...presets.plurals import plural
+from ..formatting import duration_exact, spans_text
 from ..freshness import Freshness, freshness
 from ..state import LIVING, RunState
 

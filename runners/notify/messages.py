@@ -9,9 +9,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
 from ...presets.secrets import MASK, Masker, mask_text
-from ..formatting import duration_text, plural
+from ..formatting import duration_text
 from .notice_rules import LATE_S, Notice
 from .ways import NoticeWay, WayTarget
 

@@ -14,7 +14,8 @@ from statistics import median
 from msgspec import Struct, structs
 
 from ...presets.finding import Finding, worst_first
-from ..formatting import duration_exact, plural, spans_text
+from ...presets.plurals import plural
+from ..formatting import duration_exact, spans_text
 from ..model import FirstCause, Outcome, RankPhase, RunPhase
 from ..progress import current, parts, progress
 from ..state import Attempt, RunState

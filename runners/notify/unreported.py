@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ...presets.finding import Finding
+from ...presets.plurals import plural
 from .. import clock, host_processes, journal, own_runs, run_directories
-from ..formatting import plural
 from ..model import RunEnded, RunPhase, Stamped
 from ..run_directories import AGENT_LOCK, Condition, Entry
 from ..state import RunState

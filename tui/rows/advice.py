@@ -9,6 +9,7 @@ from ...presets import megatron
 from ...presets.finding import PlanError
 from ...presets.memory import Estimate, estimate_for, format_for
 from ...presets.model import Preset
+from ...presets.plurals import plural
 from ...presets.preset_guide import QUESTIONS, Question, Recommendation, needed, survey
 from ...presets.workload import (
     FORMATS,
@@ -21,7 +22,6 @@ from ...presets.workload import (
     parse_parameters,
     shape,
 )
-from ...runners.formatting import plural
 from ...runners.launch.launch_form import LaunchForm
 from . import glyphs
 from .glyphs import Cell, Row, fit, row_width, wrap

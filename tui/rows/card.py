@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
-from ...runners.formatting import NA, elapsed, listed, plural, size_text, time_of_day
+from ...runners.formatting import NA, elapsed, listed, size_text, time_of_day
 from ...runners.model import Checkpoint
 from ...runners.nccl_reach import uses_gloo
 from ...runners.progress import progress, source_text

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
+from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
 from ...runners.comparison.account import DRAWN, STEPS, Account, MetricCurve
 from ...runners.comparison.differences import (
@@ -20,7 +21,7 @@ from ...runners.comparison.differences import (
     Section,
     ratio_text,
 )
-from ...runners.formatting import NA, duration_short, plural
+from ...runners.formatting import NA, duration_short
 from .charts import ChartMetric, count_short, metric_of, near
 from .glyphs import Cell, Row, clip, fit, labelled, row_width
 from .plot import Axis, Line, Mode, Values, axis_for, draw, finite, with_labels

@@ -8,9 +8,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ...presets.plurals import plural
 from ...presets.secrets import mask
 from ...runners import clock, saving
-from ...runners.formatting import listed, plural, spans
+from ...runners.formatting import listed, spans
 from ...runners.losses import what_is_lost
 from ...runners.model import Command, Down, Profile, Restart, SetAutostop, SetNccl, Signal, Stop
 from ...runners.nccl_reach import UNUSED, how, reach, uses_gloo

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
 from ...runners.diagnosis.rank_dumps import (
     RecorderGroup,
@@ -19,16 +20,7 @@ from ...runners.diagnosis.rank_dumps import (
     merged_recorders,
     merged_stacks,
 )
-from ...runners.formatting import (
-    NA,
-    agreeing,
-    plural,
-    size_text,
-    spans,
-    spans_short,
-    spans_text,
-    time_of_day,
-)
+from ...runners.formatting import NA, agreeing, size_text, spans, spans_short, spans_text, time_of_day
 from ...runners.state import RunState
 from . import glyphs
 from .glyphs import Row, fit, or_na, table

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...presets.finding import Finding, worst_first
+from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
 from ...presets.secrets import mask
 from ...runners.formatting import (
@@ -18,7 +19,6 @@ from ...runners.formatting import (
     duration_short,
     elapsed,
     listed,
-    plural,
     size_text,
     spans_short,
     spans_text,

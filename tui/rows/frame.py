@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from ...runners.formatting import duration_exact, elapsed, plural, time_of_day
+from ...presets.plurals import plural
+from ...runners.formatting import duration_exact, elapsed, time_of_day
 from ...runners.freshness import Freshness, freshness, holds
 from ...runners.model import Gpu, LinkState
 from ...runners.state import Node, Rank, RunState

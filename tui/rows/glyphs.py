@@ -13,8 +13,9 @@ from operator import itemgetter
 from rich.cells import cell_len, set_cell_size
 
 from ...presets.finding import SEVERITIES, Finding
+from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
-from ...runners.formatting import NA, duration_text, elapsed, plural
+from ...runners.formatting import NA, duration_text, elapsed
 from ...runners.model import RankPhase, RunPhase
 
 OK, WARN, BAD, STALE = "●", "▲", "✖", "◌"

@@ -8,16 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ...presets.finding import Finding
+from ...presets.plurals import plural
 from ...runners.diagnosis.first_step import no_step_yet
-from ...runners.formatting import (
-    NA,
-    duration_exact,
-    duration_short,
-    elapsed,
-    plural,
-    time_of_day,
-    usage_short,
-)
+from ...runners.formatting import NA, duration_exact, duration_short, elapsed, time_of_day, usage_short
 from ...runners.model import Cluster, LinkState, RankPhase, RunPhase
 from ...runners.nccl_reach import instead_of_gloo, uses_gloo
 from ...runners.progress import STEPS_SOURCE, Progress, hung, parts, progress

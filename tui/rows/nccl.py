@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from ...presets.plurals import plural
 from ...presets.secrets import mask
 from ...runners.diagnosis.nccl_facts import STAGES, Communicator, FactLine, Init, NcclFacts, NcclNode
-from ...runners.formatting import NA, agreeing, listed, plural, size_short, spans, spans_text
+from ...runners.formatting import NA, agreeing, listed, size_short, spans, spans_text
 from ...runners.nccl_reach import uses_gloo
 from ...runners.state import RunState
 from ...runners.status import foreign

@@ -8,8 +8,9 @@ from itertools import groupby
 
 from msgspec import Struct, field
 
+from ...presets.plurals import plural
 from ...runners.diagnosis.nccl_facts import STAGES, Communicator, FactLine, NcclFacts
-from ...runners.formatting import listed, plural
+from ...runners.formatting import listed
 from . import glyphs
 from .frame import fit_name, short_host
 from .glyphs import Cell, Row, clip, fit, joined, labelled, wrap

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
 from ...runners import profiling
-from ...runners.formatting import NA, plural, spans_text
+from ...runners.formatting import NA, spans_text
 from ...runners.model import CommandDone
 from ...runners.profile_report import APART, merged, shares_of, slowest
 from ...runners.profiling import Fetched, RankTrace

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
 from ...runners import clock
-from ...runners.formatting import duration_exact, elapsed, plural
+from ...runners.formatting import duration_exact, elapsed
 from ...runners.model import HUB, Cluster, LinkState, Stage
 from ...runners.state import Node, RunState, StageProgress
 from . import glyphs

@@ -8,8 +8,9 @@ from typing import Any
 
 from msgspec import Struct, structs
 
+from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
-from ...runners.formatting import NA, duration_short, duration_text, elapsed, plural, size_short
+from ...runners.formatting import NA, duration_short, duration_text, elapsed, size_short
 from ...runners.journal import History
 from ...runners.model import RunPhase
 from ...runners.run_directories import Entry

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from ...presets.plurals import plural
 from ...runners import status
-from ...runners.formatting import NA, plural, spans_short
+from ...runners.formatting import NA, spans_short
 from ...runners.model import RankPhase
 from ...runners.nccl_reach import uses_gloo
 from ...runners.state import Rank, RunState

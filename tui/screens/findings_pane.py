@@ -11,7 +11,7 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.signal import Signal
 
-from ...runners.formatting import plural
+from ...presets.plurals import plural
 from ..keys import bindings
 from ..rows.findings import Item, coverage_rows, detail_rows, end_rows, item_row, items, no_findings
 from ..rows.frame import Frame

@@ -16,8 +16,9 @@ from textual.events import Resize
 from textual.message import Message
 from textual.signal import Signal
 
+from ...presets.plurals import plural
 from ...runners import clock
-from ...runners.formatting import plural, size_short, time_of_day
+from ...runners.formatting import size_short, time_of_day
 from ...runners.logs.follow import ALARMS, Level, level_of
 from ...runners.state import RunState
 from ...runners.wire.client import LinkError

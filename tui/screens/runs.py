@@ -12,9 +12,10 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Static
 
+from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
 from ...runners import run_notes
-from ...runners.formatting import plural, size_short
+from ...runners.formatting import size_short
 from ..background import background, keep_running
 from ..cockpit_commands import CommandingApp
 from ..keys import bindings

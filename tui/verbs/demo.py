@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from ...runners.formatting import plural
+from ...presets.plurals import plural
 from ..terminal import interactive
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from ...presets.plurals import plural
 from ...presets.sanitize import clean_text, escaped_json
 from ...presets.trusted_files import private_folder
 from ...runners import clock, file_io, run_directories
@@ -26,7 +27,7 @@ from ...runners.diagnosis.reading import Reading, logs_of_run, read_all, read_ru
 from ...runners.errors import NoSuchRunError, RunError
 from ...runners.export import BundleWriter, Gathering, Manifest, is_bundle, opened
 from ...runners.foreign_jobs import pids_of, scan
-from ...runners.formatting import plural, size_text, spans_text, time_of_day
+from ...runners.formatting import size_text, spans_text, time_of_day
 from ...runners.local_agent import check_ranks, history, snapshot, with_link
 from ...runners.model import CommandDone, Dump, RankPhase, RunEnded, RunPhase, Stamped
 from ...runners.state import RunState

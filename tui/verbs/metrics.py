@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...presets.finding import nearest_names
+from ...presets.plurals import plural
 from ...runners import clock, run_directories
 from ...runners.errors import RunError
-from ...runners.formatting import NA, plural, size_text
+from ...runners.formatting import NA, size_text
 from ...runners.local_agent import with_link
 from ...runners.model import HUB, MetricsWindow, ReadMetrics, Series
 from ...runners.telemetry.metric_names import METRICS, SOURCES, metric, source_of, unknown

@@ -6,10 +6,10 @@ import argparse
 import json
 import sys
 
+from ...presets.plurals import plural
 from ...presets.sanitize import LONGEST, clean_text
 from ...runners import clock, run_directories, run_notes
 from ...runners.errors import RunError
-from ...runners.formatting import plural
 from ..rows.glyphs import ago
 from ..terminal import complain
 

@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
 from ...runners import clock, run_directories, run_removal
 from ...runners.directory_trees import size_of
 from ...runners.errors import RunError
-from ...runners.formatting import plural, size_short
+from ...runners.formatting import size_short
 from ...runners.run_removal import Removal
 from ..rows.glyphs import table
 from ..terminal import complain

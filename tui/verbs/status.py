@@ -9,13 +9,14 @@ import sys
 from collections.abc import Iterable
 
 from ...presets.finding import worst_first
+from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
 from ...runners import clock, run_directories, run_notes
 from ...runners.agentless import DiskLink, FilesLink, damage
 from ...runners.checkpoints import checkpoint_line
 from ...runners.diagnosis.first_step import no_step_yet
 from ...runners.foreign_jobs import WatchedJob, find_job, scan
-from ...runners.formatting import NA, duration_text, plural, size_text, step_short
+from ...runners.formatting import NA, duration_text, size_text, step_short
 from ...runners.local_agent import folded_events, snapshot, with_link
 from ...runners.model import FindingRaised, Host, LinkState, RunPhase, Stamped
 from ...runners.nccl_reach import instead_of_gloo
