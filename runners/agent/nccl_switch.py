@@ -12,6 +12,7 @@ from ...presets.nccl import DEFAULT_SUBSYS, NcclError, parse_level, parse_subsys
 from .. import clock
 from ..daemon import CommandRefused, Reply
 from ..diagnosis import ras
+from ..diagnosis.rules import parse_version
 from ..formatting import spans_text
 from ..model import Clause, NcclChanged, Pulse, RankPhase, SetNccl
 from ..nccl_reach import UNUSED, called, calls_nccl, standing
@@ -227,23 +228,19 @@ LARGEST = 8 << 20
 ID = "nccl-ras"
 
 
-def refusal(state: RunState, always: bool, now: float) -> str:
+def refusal(state: RunState, now: float) -> str:
     """Why RAS is not to be asked now; "" when it may be. Pure.
 
     Asking during an init, or NCCL before 2.28, has crashed ranks (NVIDIA/nccl #1669, #1718, #1996, #2346).
-    `always`: the user has set NCCL_RAS_ENABLE=1, and wants it also of 2.24 to 2.27.
     """
     ranks = state.ranks
     if not ranks or any(rank.phase is not RankPhase.RUNNING for rank in ranks.values()):
         return "not every rank runs"
-    versions = {ras.parse_version(rank.nccl_version or "") for rank in ranks.values()}
-    oldest = min((version for version in versions if version is not None), default=None)
-    if oldest is None or None in versions:
+    oldest = min(parse_version(rank.nccl_version or "") for rank in ranks.values())
+    if not oldest:
         return "the version of NCCL is not known on every rank"
-    if oldest < (2, 24, 0):
-        return "NCCL has RAS from 2.24 on"
-    if oldest < ras.TRUSTED_SINCE and not always:
-        return "RAS of NCCL 2.24 to 2.27 has crashed jobs that asked it; --nccl RAS_ENABLE=1 has it asked"
+    if oldest < ras.SINCE:
+        return "RAS of NCCL before 2.28.7 has crashed jobs that asked it"
     pulses = {number: rank.pulse for number, rank in ranks.items()}
     if not _all_joined(
         {number: pulse for number, pulse in pulses.items() if pulse is not None}, len(ranks)
@@ -265,7 +262,7 @@ def _waits(pulse: Pulse | None, now: float) -> bool:
     return pulse is not None and any(call.created and now - call.created > WAITS_S for call in pulse.active)
 
 
-async def ask(port: int, as_json: bool, hosts: tuple[str, ...] = ("::1", "127.0.0.1")) -> ras.RasReport:
+async def ask(port: int, hosts: tuple[str, ...] = ("::1", "127.0.0.1")) -> ras.RasReport:
     """One report of all communicators that a process behind `port` knows. Raises OSError, TimeoutError, RasError.
 
     The ranks of a node share the port, and the kernel gives a connection to any of them, also to one that is stopped:
@@ -280,7 +277,7 @@ async def ask(port: int, as_json: bool, hosts: tuple[str, ...] = ("::1", "127.0.
             problem = error
             continue
         try:
-            if await _greeted(reader, writer, as_json):
+            if await _greeted(reader, writer):
                 async with asyncio.timeout(LIMIT_S):
                     return ras.parse(await _status(reader, writer))
             problem = TimeoutError("nobody answers")
@@ -289,12 +286,11 @@ async def ask(port: int, as_json: bool, hosts: tuple[str, ...] = ("::1", "127.0.
     raise problem
 
 
-async def _greeted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, as_json: bool) -> bool:
+async def _greeted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
     """Agree on the protocol; False where nobody answers."""
-    requests = ["CLIENT PROTOCOL 2", "TIMEOUT 5", *(["SET FORMAT json"] if as_json else [])]
     try:
         async with asyncio.timeout(ANSWERS_S):
-            for line in requests:
+            for line in ("CLIENT PROTOCOL 2", "TIMEOUT 5", "SET FORMAT json"):
                 writer.write(line.encode() + b"\n")
                 answer = (await reader.readline()).decode("utf-8", "replace").strip()
                 if not answer.startswith(("SERVER PROTOCOL", "OK")):
@@ -327,14 +323,13 @@ class RasWatch:
         self._before: ras.RasReport | None = None
         address = run.plan.env.get("NCCL_RAS_ADDR", "")
         self._port = int(address.rpartition(":")[2]) if address.rpartition(":")[2].isdigit() else None
-        self._always = run.plan.env.get("NCCL_RAS_ENABLE") == "1"
         self._off = self._port is None or run.plan.env.get("NCCL_RAS_ENABLE") == "0"
 
     async def run(self) -> None:
         """For as long as the run lives; cancel to stop."""
         while not self._off:
             await asyncio.sleep(EVERY_S)
-            if refusal(self._run.state, self._always, clock.now()):
+            if refusal(self._run.state, clock.now()):
                 self._before = None
                 self._report(None)
             else:
@@ -342,12 +337,8 @@ class RasWatch:
 
     async def _ask(self) -> None:
         assert self._port is not None
-        oldest = min(
-            ras.parse_version(rank.nccl_version or "") or (0, 0, 0)
-            for rank in self._run.state.ranks.values()
-        )
         try:
-            now = await ask(self._port, oldest >= ras.JSON_SINCE)
+            now = await ask(self._port)
         except (OSError, TimeoutError, ras.RasError):
             return  # it is a hint: without an answer there is none
         before, self._before = self._before, now

@@ -63,7 +63,7 @@ def test_a_question_to_ras_is_answered_while_one_of_those_that_share_the_port_is
         world.signal(signal.SIGSTOP, 2)
         port = int((tmp_path / "port").read_text())
         for _ in range(4):
-            report = asyncio.run(nccl_switch.ask(port, True))
+            report = asyncio.run(nccl_switch.ask(port))
             assert 2 in {
                 peer.rank for peer in ras.missing(report)
             }  # on a busy machine others may be late, too
