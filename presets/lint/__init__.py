@@ -90,7 +90,10 @@ def lint_command(
         if data is not None:
             facts = script.ScriptFacts(nproc=file.nproc, nnodes=file.nnodes, gpus=gpus)
             findings += lint_file(file.path, data, exists=exists, facts=facts)
-        elif not exists(file.path) and not any(finding.value == file.path for finding in findings):
+        elif exists(file.path):
+            what = f"{file.path} cannot be read: nothing in it was checked."
+            findings.append(issue("L41", file.path, what, severity="warning", remedy=""))
+        elif not any(finding.value == file.path for finding in findings):
             remedy = "Give its path from where the command runs." if file.is_script else None
             what = f"There is no {file.path}, seen from here."
             findings.append(issue("L8", f"line {file.line}", what, value=file.path, remedy=remedy))

@@ -409,8 +409,10 @@ def ssh_options(config: str | None) -> tuple[str, ...]:
     if config is None:
         return ()
     path = Path(config).expanduser().absolute()
-    if not path.is_file():
-        raise RunError(f"--ssh-config {path}: there is no such file")
+    try:
+        file_io.opened(path).close()
+    except file_io.FileError as error:
+        raise RunError(f"--ssh-config {error}: name a configuration of ssh") from None
     return ("-F", str(path))
 
 

@@ -130,7 +130,7 @@ def _from_file(file: Path) -> Imported:
     try:
         data = file_io.head(file, MOST_BYTES + 1, streams=True)
     except file_io.FileError as error:
-        raise RunError(f"--from {error}") from None
+        raise RunError(f"--from {error}: name a file to import, or a run") from None
     imported, problems = imports.import_preset(str(file), data, lambda name: _read(file.parent / name))
     for problem in problems:
         complain(f"{problem.as_lines()[0]}: {problem.text}")
