@@ -313,11 +313,12 @@ def _take(made: Options, word: Word, left: deque[Word]) -> None:
     if full in SWITCHES:
         made.switches[full] = word
     elif full in VALUES:
-        attached = equals or (short and len(name) > 2)
-        text = value if equals else name[2:]
-        taken = Word(text, word.line) if attached else left.popleft() if left else None
-        if taken is not None:
-            made.values[full] = taken
+        if equals:
+            made.values[full] = Word(value, word.line)
+        elif short and len(name) > 2:
+            made.values[full] = Word(name[2:], word.line)
+        elif left:
+            made.values[full] = left.popleft()
     elif "$" in name:
         made.opaque = True
     elif made.opaque:  # of a script whose name is in a variable
