@@ -119,7 +119,7 @@ def paths_on(text: str) -> list[str]:
     try:
         with os.scandir(os.path.expanduser(head) or ".") as entries:
             return sorted(
-                os.path.join(head, entry.name) + "/" * entry.is_dir()
+                os.path.join(head, f"{entry.name}/" if entry.is_dir() else entry.name)
                 for entry in islice(entries, MOST_ENTRIES)
                 if entry.name.startswith(last or entry.name)
                 and (last.startswith(".") or not entry.name.startswith("."))

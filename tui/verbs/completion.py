@@ -162,7 +162,8 @@ def _tags(prefix: str = "", **_: Any) -> Words:
 
     folder, names = _newest()
     tags = {tag for name in names[:MOST_TAGGED] for tag in run_notes.read(folder / name).tags}
-    return [f"{'+' * prefix.startswith('+')}{tag}" for tag in sorted(tags)]
+    sign = "+" if prefix.startswith("+") else ""
+    return [sign + tag for tag in sorted(tags)]
 
 
 def _ways(prefix: str = "", **_: Any) -> Words:
