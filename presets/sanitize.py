@@ -15,25 +15,19 @@ WIDTH = 2000
 LONGEST = 1 << 20
 """Most characters of a line that must not be cut: of a plan, a sentence, a path. More than an argument can have."""
 TAB = 8
-OPENERS = frozenset(
-    (
-        "a", "absent", "all", "allocations", "an", "and", "another", "argument", "arguments", "as",
-        "asking", "at", "attempt", "autostop", "both", "call", "cancels", "cannot", "change", "channel",
-        "check", "cluster", "compare", "copied", "done", "dump", "either", "elastic", "end", "ended",
-        "equal", "every", "expected", "file", "files", "find", "findings", "finished", "for", "frames",
-        "from", "gave", "give", "gives", "goes", "group", "has", "holds", "host", "hosts", "how", "however",
-        "if", "in", "internal", "interrupted", "invalid", "is", "it", "its", "kernel", "launcher", "leaves",
-        "line", "lines", "list", "live", "local", "managed", "microbatches", "more", "name", "neither",
-        "nested", "no", "nobody", "node", "nodes", "none", "not", "nothing", "of", "on", "one", "only",
-        "open", "others", "out", "port", "preset", "presets", "print", "process", "rank", "ranks", "read",
-        "reading", "recovered", "refused", "rendezvous", "repeat", "restart", "restarted", "rule", "run",
-        "runs", "saved", "schedule", "see", "send", "sequence", "set", "several", "sharding", "show",
-        "signal", "since", "sizes", "slots", "so", "standard", "status", "stays", "stop", "stopped",
-        "strategy", "take", "teardown", "that", "the", "there", "these", "they", "this", "those", "times",
-        "too", "two", "unknown", "unrecognized", "unset", "unsupported", "until", "user", "wait", "what",
-        "when", "where", "which", "with", "without", "world", "would", "wrap", "write", "you", "your",
-    )
-)  # fmt: skip
+_ORDINARY = """
+    a absent all allocations an and another argument arguments as asking at attempt autostop both call
+    cancels cannot change channel check cluster compare copied done dump either elastic end ended equal
+    every expected file files find findings finished for frames from gave give gives goes group has holds
+    host hosts how however if in internal interrupted invalid is it its kernel launcher leaves line lines
+    list live local managed microbatches more name neither nested no nobody node nodes none not nothing of
+    on one only open others out port preset presets print process rank ranks read reading recovered refused
+    rendezvous repeat restart restarted rule run runs saved schedule see send sequence set several sharding
+    show signal since sizes slots so standard status stays stop stopped strategy take teardown that the
+    there these they this those times too two unknown unrecognized unset unsupported until user wait what
+    when where which with without world would wrap write you your
+"""
+OPENERS = frozenset(_ORDINARY.split())
 """Ordinary words with which our messages begin. Any other first word may be a name, of a host, a run, a file or a
 program, and stays as it is written."""
 _PERIOD = re.compile(r"(?<=[^\s./~])\.\Z")  # neither of "…" in dots nor of a path
