@@ -21,9 +21,16 @@ MODULE = "accelerate.commands.launch"
 HEAD, NODE = "{head}", "{node}"
 """What stands in the plan for several nodes: address of the head, number of the node."""
 
-IN_THE_FILE = ("zero_stage", "gradient_accumulation_steps", "gradient_clipping", "offload_optimizer_device",
-               "offload_param_device", "offload_optimizer_nvme_path", "offload_param_nvme_path",
-               "zero3_save_16bit_model")  # fmt: skip
+IN_THE_FILE = (
+    "zero_stage",
+    "gradient_accumulation_steps",
+    "gradient_clipping",
+    "offload_optimizer_device",
+    "offload_param_device",
+    "offload_optimizer_nvme_path",
+    "offload_param_nvme_path",
+    "zero3_save_16bit_model",
+)
 """Keys of `deepspeed_config` that Accelerate refuses beside a DeepSpeed file, which distui always writes."""
 
 _MIXED = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}

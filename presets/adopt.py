@@ -15,9 +15,11 @@ from .text_formats import Unreadable
 VARIABLE = "DISTUI_ADOPT"
 """By which the hook knows that it was asked for: 1."""
 DIVIDES = {
-    "pp": "cuts the model into stages", "ep": "divides its experts", "cp": "divides its sequences",
+    "pp": "cuts the model into stages",
+    "ep": "divides its experts",
+    "cp": "divides its sequences",
     "tp": "divides its layers",
-}  # fmt: skip
+}
 """Dimensions of a mesh over which ranks have to see the same samples; what each does."""
 OTHERS = {
     "single": "is one process, which wraps nothing",

@@ -400,8 +400,12 @@ def from_plan(
         )
     draft = Imported()
     draft.base = plan.preset if plan.preset in set(presets) else ""
-    for table, variable in (("strategy", "STRATEGY_OPTIONS"), ("mesh", "MESH"), ("batch", "BATCH"),
-                            ("precision", "PRECISION")):  # fmt: skip
+    for table, variable in (
+        ("strategy", "STRATEGY_OPTIONS"),
+        ("mesh", "MESH"),
+        ("batch", "BATCH"),
+        ("precision", "PRECISION"),
+    ):
         for key, value in _json(plan.env.get(f"DISTUI_{variable}", "{}")).items():
             draft.put(f"{table}.{key}", value)
     draft.values = {"strategy.kind": plan.strategy, **draft.values}

@@ -22,11 +22,35 @@ PROJECT_FILE = "distui.toml"
 """Looked for in the working directory and every directory above it."""
 
 BUILTIN = (
-    "single", "accumulate", "ddp", "ddp-mesh", "zero1", "fsdp2", "fsdp2-zero2", "fsdp2-offload", "hsdp",
-    "fsdp1", "fsdp1-grad-op", "fsdp1-no-shard", "fsdp1-hybrid", "fsdp1-hybrid-zero2", "fsdp1-offload",
-    "ds-zero1", "ds-zero2", "ds-zero3", "ds-zero3-cpu", "ds-zero3-nvme",
-    "tp", "tp-sp", "fsdp2-tp", "pp-gpipe", "pp-1f1b", "3d", "moe", "context",
-)  # fmt: skip
+    "single",
+    "accumulate",
+    "ddp",
+    "ddp-mesh",
+    "zero1",
+    "fsdp2",
+    "fsdp2-zero2",
+    "fsdp2-offload",
+    "hsdp",
+    "fsdp1",
+    "fsdp1-grad-op",
+    "fsdp1-no-shard",
+    "fsdp1-hybrid",
+    "fsdp1-hybrid-zero2",
+    "fsdp1-offload",
+    "ds-zero1",
+    "ds-zero2",
+    "ds-zero3",
+    "ds-zero3-cpu",
+    "ds-zero3-nvme",
+    "tp",
+    "tp-sp",
+    "fsdp2-tp",
+    "pp-gpipe",
+    "pp-1f1b",
+    "3d",
+    "moe",
+    "context",
+)
 """The presets that ship, in the order in which they are listed."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

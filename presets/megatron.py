@@ -20,9 +20,7 @@ SIZES: Mapping[str, str] = {
     "expert_tensor_parallel_size": "etp",
 }
 """Name of an argument → dimension."""
-COUNTS = (
-    "num_attention_heads", "num_query_groups", "num_experts", "micro_batch_size", "global_batch_size"
-)  # fmt: skip
+COUNTS = ("num_attention_heads", "num_query_groups", "num_experts", "micro_batch_size", "global_batch_size")
 """Names of arguments that sizes must divide, or that count samples."""
 DATA_OUTSIDE = "use_tp_pp_dp_mapping"
 """By which data parallelism is the outermost dimension, not the pipeline."""

@@ -23,8 +23,13 @@ Offload = Literal["none", "cpu", "nvme"]
 
 LAYERS = ("activation_checkpointing", "compile")
 DDP_OPTIONS = (
-    "bucket_cap_mb", "find_unused_parameters", "gradient_as_bucket_view", "static_graph", "device_mesh", *LAYERS,
-)  # fmt: skip
+    "bucket_cap_mb",
+    "find_unused_parameters",
+    "gradient_as_bucket_view",
+    "static_graph",
+    "device_mesh",
+    *LAYERS,
+)
 STRATEGY_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "single": LAYERS,
     "ddp": (*DDP_OPTIONS, "powersgd_rank"),

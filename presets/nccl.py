@@ -51,15 +51,33 @@ class Subsystem:
 
 
 SUBSYSTEMS = (
-    Subsystem("INIT", "2.3.4", "Start and end of every communicator and how long its parts took; a few lines."),
+    Subsystem(
+        "INIT", "2.3.4", "Start and end of every communicator and how long its parts took; a few lines."
+    ),
     Subsystem("COLL", "2.3.4", "One line per collective per rank: very verbose.", lines=1),
-    Subsystem("P2P", "2.3.4", "How GPUs of one node reach each other; some lines for each pair at connect time."),
+    Subsystem(
+        "P2P", "2.3.4", "How GPUs of one node reach each other; some lines for each pair at connect time."
+    ),
     Subsystem("SHM", "2.3.4", "Shared memory between processes of a node; some lines at connect time."),
-    Subsystem("NET", "2.3.4", "Adapters found, the network chosen, connections and their errors; little once running."),
-    Subsystem("GRAPH", "2.5", "The topology found and the rings and trees laid over it; long, once at the start."),
-    Subsystem("TUNING", "2.5", "Algorithm and protocol chosen for each size; from 2.22 a line for each collective.",
-              lines=1),
-    Subsystem("ENV", "2.7", "Every variable that NCCL read, with its value; one line each, the effective settings."),
+    Subsystem(
+        "NET",
+        "2.3.4",
+        "Adapters found, the network chosen, connections and their errors; little once running.",
+    ),
+    Subsystem(
+        "GRAPH", "2.5", "The topology found and the rings and trees laid over it; long, once at the start."
+    ),
+    Subsystem(
+        "TUNING",
+        "2.5",
+        "Algorithm and protocol chosen for each size; from 2.22 a line for each collective.",
+        lines=1,
+    ),
+    Subsystem(
+        "ENV",
+        "2.7",
+        "Every variable that NCCL read, with its value; one line each, the effective settings.",
+    ),
     Subsystem("ALLOC", "2.9.9", "Each allocation of memory with its size; many lines at the start."),
     Subsystem("CALL", "2.13", "Each call into NCCL, only together with TRACE; a flood.", lines=1),
     Subsystem("NVLS", "2.17", "NVLink SHARP: its groups and buffers; some lines at the start."),
@@ -71,7 +89,7 @@ SUBSYSTEMS = (
     Subsystem("DESTROY", "2.30.3", "How communicators are taken down; a few lines at the end."),
     Subsystem("ALLOC_HOST", "2.30.7", "Each allocation of host memory; many lines at the start."),
     Subsystem("ALL", "2.3.4", "Everything; a flood.", lines=2),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,14 +210,22 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
         batch=worker_group.check_batch(preset.batch, sizes) or "",
         obeys=obeyed.how,
         restart=preset.restart,
-        grace_s=preset.launcher.grace_s, save_on=_save_on(preset, request),
-        hook=preset.hook, signals=signal_patterns.checked(request.signals),
-        notes=(*loaded.notes, *ranks.notes, *notes, *_node_notes(preset.topology, place.port), *wired.notes,
-               obeyed.why),
+        grace_s=preset.launcher.grace_s,
+        save_on=_save_on(preset, request),
+        hook=preset.hook,
+        signals=signal_patterns.checked(request.signals),
+        notes=(
+            *loaded.notes,
+            *ranks.notes,
+            *notes,
+            *_node_notes(preset.topology, place.port),
+            *wired.notes,
+            obeyed.why,
+        ),
         passed=loaded.notes,
         sources=loaded.sources,
         origins=_origins(loaded, request, place, {**env, **wired.env}),
-    )  # fmt: skip
+    )
 
 
 def _origins(loaded: Loaded, request: Request, place: Place, env: Mapping[str, str]) -> dict[str, str]:
@@ -243,11 +251,15 @@ def _inspect(
         texts = {"": place.script_source, **place.script_beside}
         return adopt.adopted(preset, request.script or "the script", texts, python=not request.no_python)
     asked = script_support.Requirements(
-        kind=preset.strategy.kind, backend=backend, mesh=tuple(sizes), args=request.args,
+        kind=preset.strategy.kind,
+        backend=backend,
+        mesh=tuple(sizes),
+        args=request.args,
         accumulation=preset.batch.accumulation,
-        options=preset.strategy.extras(), beside=place.script_beside,
+        options=preset.strategy.extras(),
+        beside=place.script_beside,
         own_config=_own_config(request, place).path,
-    )  # fmt: skip
+    )
     obeyed = script_support.inspect(
         request.script, None if request.no_python else place.script_source, asked
     )
@@ -465,9 +477,13 @@ def _hosts(preset: Mapping[str, Mapping[str, str]], request: Request) -> dict[st
     for pattern, variables in hosts.items():
         refusal = worker_group.env_refusal(variables)
         refusal = refusal or next(
-            (f"{name} for hosts {pattern} is a secret, which no plan keeps: give it to all nodes with --env"
-             for name, value in variables.items() if holds_secret(name, value)), None,
-        )  # fmt: skip
+            (
+                f"{name} for hosts {pattern} is a secret, which no plan keeps: give it to all nodes with --env"
+                for name, value in variables.items()
+                if holds_secret(name, value)
+            ),
+            None,
+        )
         if refusal:
             raise PlanError(refusal)
     return hosts
@@ -499,9 +515,15 @@ class Wired:
 
 
 def wire(
-    preset: Preset, launch: torchrun.Launch, obeys: Obeys, backend: str, run_dir: str, python: str,
-    env: Mapping[str, str], scripts: OwnConfig = NO_CONFIG,
-) -> Wired:  # fmt: skip
+    preset: Preset,
+    launch: torchrun.Launch,
+    obeys: Obeys,
+    backend: str,
+    run_dir: str,
+    python: str,
+    env: Mapping[str, str],
+    scripts: OwnConfig = NO_CONFIG,
+) -> Wired:
     """Everything of a start that depends on the launcher or on who reads the preset. `env`: the plan's so far.
 
     `python` starts a launcher of another program's. Raises PlanError.
@@ -523,9 +545,12 @@ def wire(
     added = {name: value for name, value in added.items() if name not in env}
     if preset.launcher.kind == "torchrun":
         return Wired(
-            launcher="torchrun", argv=_torchrun(launch), env=added, files=files,
+            launcher="torchrun",
+            argv=_torchrun(launch),
+            env=added,
+            files=files,
             notes=(*notes, *_idle(launch)),
-        )  # fmt: skip
+        )
     return _own(preset, launch, config, run_dir, python, added, files, notes)
 
 
@@ -541,9 +566,15 @@ def _deepspeed_config(
 
 
 def _own(
-    preset: Preset, launch: torchrun.Launch, config: Mapping[str, object], run_dir: str, python: str,
-    added: dict[str, str], files: dict[str, str], notes: tuple[str, ...]
-) -> Wired:  # fmt: skip
+    preset: Preset,
+    launch: torchrun.Launch,
+    config: Mapping[str, object],
+    run_dir: str,
+    python: str,
+    added: dict[str, str],
+    files: dict[str, str],
+    notes: tuple[str, ...],
+) -> Wired:
     """`accelerate launch` or `deepspeed`, as a command. Raises PlanError."""
     kind = preset.launcher.kind
     if launch.nnodes_min is not None:

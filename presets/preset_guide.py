@@ -29,34 +29,71 @@ def _preset(mesh: Mesh | None = None, precision: Precision | None = None, **how:
 _HALF = Precision(param="bf16")
 
 STRATEGIES: Sequence[MemoryStrategy] = (
-    MemoryStrategy(key="single", title="one GPU", words="single", preset=_preset(kind="single"),
-                   why="nothing is exchanged, nothing can go wrong"),
-    MemoryStrategy(key="ddp", title="DDP", words="ddp", preset=_preset(kind="ddp", gradient_as_bucket_view=True),
-                   why="a replica a rank and one all-reduce a step, the fastest"),
-    MemoryStrategy(key="zero1", title="ZeRO-1", words="zero1",
-                   preset=_preset(kind="zero1", gradient_as_bucket_view=True),
-                   why="DDP with the optimizer's states in shards, the same traffic and much less memory"),
-    MemoryStrategy(key="zero2", title="ZeRO-2", words="fsdp2-zero2",
-                   preset=_preset(kind="fsdp2", reshard_after_forward=False),
-                   why="gradients in shards, too; the weights are gathered once a step and kept until backward"),
-    MemoryStrategy(key="zero3", title="ZeRO-3", words="fsdp2", preset=_preset(kind="fsdp2"),
-                   why="everything in shards, the least memory and half as much traffic again")
-)  # fmt: skip
+    MemoryStrategy(
+        key="single",
+        title="one GPU",
+        words="single",
+        preset=_preset(kind="single"),
+        why="nothing is exchanged, nothing can go wrong",
+    ),
+    MemoryStrategy(
+        key="ddp",
+        title="DDP",
+        words="ddp",
+        preset=_preset(kind="ddp", gradient_as_bucket_view=True),
+        why="a replica a rank and one all-reduce a step, the fastest",
+    ),
+    MemoryStrategy(
+        key="zero1",
+        title="ZeRO-1",
+        words="zero1",
+        preset=_preset(kind="zero1", gradient_as_bucket_view=True),
+        why="DDP with the optimizer's states in shards, the same traffic and much less memory",
+    ),
+    MemoryStrategy(
+        key="zero2",
+        title="ZeRO-2",
+        words="fsdp2-zero2",
+        preset=_preset(kind="fsdp2", reshard_after_forward=False),
+        why="gradients in shards, too; the weights are gathered once a step and kept until backward",
+    ),
+    MemoryStrategy(
+        key="zero3",
+        title="ZeRO-3",
+        words="fsdp2",
+        preset=_preset(kind="fsdp2"),
+        why="everything in shards, the least memory and half as much traffic again",
+    ),
+)
 """What needs no more than data parallelism, from the simplest on."""
 
 OFFLOADED: Sequence[MemoryStrategy] = (
-    MemoryStrategy(key="offload", title="ZeRO-3, host", words="fsdp2-offload",
-                   preset=_preset(kind="fsdp2", cpu_offload=True),
-                   why="all states rest in host memory and travel each step: several times slower"),
-    MemoryStrategy(key="ds-cpu", title="DeepSpeed, host", words="ds-zero3-cpu",
-                   preset=_preset(kind="deepspeed", stage=3, offload_optimizer="cpu", offload_param="cpu",
-                                  precision=_HALF),
-                   why="as fsdp2-offload, for scripts on DeepSpeed, Accelerate or the HF Trainer"),
-    MemoryStrategy(key="ds-nvme", title="DeepSpeed, NVMe", words="ds-zero3-nvme",
-                   preset=_preset(kind="deepspeed", stage=3, offload_optimizer="nvme", offload_param="nvme",
-                                  precision=_HALF),
-                   why="all states rest on a local disk of each node: very slow, for what has no room elsewhere")
-)  # fmt: skip
+    MemoryStrategy(
+        key="offload",
+        title="ZeRO-3, host",
+        words="fsdp2-offload",
+        preset=_preset(kind="fsdp2", cpu_offload=True),
+        why="all states rest in host memory and travel each step: several times slower",
+    ),
+    MemoryStrategy(
+        key="ds-cpu",
+        title="DeepSpeed, host",
+        words="ds-zero3-cpu",
+        preset=_preset(
+            kind="deepspeed", stage=3, offload_optimizer="cpu", offload_param="cpu", precision=_HALF
+        ),
+        why="as fsdp2-offload, for scripts on DeepSpeed, Accelerate or the HF Trainer",
+    ),
+    MemoryStrategy(
+        key="ds-nvme",
+        title="DeepSpeed, NVMe",
+        words="ds-zero3-nvme",
+        preset=_preset(
+            kind="deepspeed", stage=3, offload_optimizer="nvme", offload_param="nvme", precision=_HALF
+        ),
+        why="all states rest on a local disk of each node: very slow, for what has no room elsewhere",
+    ),
+)
 """What rests outside the GPUs, the fastest first."""
 
 
@@ -294,18 +331,40 @@ def _question(key: str, text: str, **choices: str) -> Question:
 
 
 QUESTIONS = (
-    _question("model", "How large is the model?", _1B="up to 1 billion parameters", _8B="up to 8 billion",
-              _34B="up to 34 billion", _70B="about 70 billion, or more"),
-    _question("gpu", "Which GPUs?", T4="16 GB each: T4, V100, P100", A10="24 GB: A10, L4, RTX 4090",
-              L40S="48 GB: L40S, A40, A6000", H100="80 GB or more: A100-80GB, H100, H200"),
+    _question(
+        "model",
+        "How large is the model?",
+        _1B="up to 1 billion parameters",
+        _8B="up to 8 billion",
+        _34B="up to 34 billion",
+        _70B="about 70 billion, or more",
+    ),
+    _question(
+        "gpu",
+        "Which GPUs?",
+        T4="16 GB each: T4, V100, P100",
+        A10="24 GB: A10, L4, RTX 4090",
+        L40S="48 GB: L40S, A40, A6000",
+        H100="80 GB or more: A100-80GB, H100, H200",
+    ),
     _question("count", "How many GPUs has a node?", _1="1", _2="2", _4="4", _8="8"),
     _question("nodes", "How many nodes?", _1="1", _2="2", _4="4", _8="8 or more"),
-    _question("script", "What divides the model in your script?", parallelize="parallelize(), or nothing yet",
-              trainer="Accelerate or the HF Trainer", deepspeed="DeepSpeed",
-              own="the script itself: DDP, FSDP or another wrapper"),
-    _question("sequences", "How long are the sequences?", _4096="a few thousand positions", _32768="tens of thousands"),
+    _question(
+        "script",
+        "What divides the model in your script?",
+        parallelize="parallelize(), or nothing yet",
+        trainer="Accelerate or the HF Trainer",
+        deepspeed="DeepSpeed",
+        own="the script itself: DDP, FSDP or another wrapper",
+    ),
+    _question(
+        "sequences",
+        "How long are the sequences?",
+        _4096="a few thousand positions",
+        _32768="tens of thousands",
+    ),
     _question("experts", "Has the model mixture-of-experts layers?", no="no", yes="yes"),
-)  # fmt: skip
+)
 """In the order in which they are asked."""
 
 Answers = Mapping[str, str]
@@ -397,15 +456,20 @@ def _candidates(script: str, model: Shape, ranks: int, limit: float) -> list[tup
 
 
 _SHARDED: Mapping[Literal[1, 2, 3], str] = {
-    1: "the optimizer's states in shards", 2: "gradients in shards, too", 3: "everything in shards",
-}  # fmt: skip
+    1: "the optimizer's states in shards",
+    2: "gradients in shards, too",
+    3: "everything in shards",
+}
 _STAGES = tuple(
     Preset(
-        name=f"ds-zero{stage}", title=f"DeepSpeed's ZeRO-{stage}", summary=why,
-        strategy=Strategy(kind="deepspeed", stage=stage), precision=Precision(param="bf16"),
+        name=f"ds-zero{stage}",
+        title=f"DeepSpeed's ZeRO-{stage}",
+        summary=why,
+        strategy=Strategy(kind="deepspeed", stage=stage),
+        precision=Precision(param="bf16"),
     )
     for stage, why in _SHARDED.items()
-)  # fmt: skip
+)
 """What of the shipped presets memory depends on."""
 
 

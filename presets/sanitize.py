@@ -43,9 +43,21 @@ _PICTURES: dict[int, str | None] = {code: chr(0x2400 + code) for code in range(0
 _PICTURES |= {0x08: None, 0x0B: " ", 0x0C: " ", 0x7F: "\u2421"}
 # What takes no room hides text in a name: blanks of no width, marks of annotations, and the tag letters.
 _PICTURES |= dict.fromkeys(
-    (*range(0x80, 0xA0), 0x061C, 0x180E, 0x200B, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2060, 0x2070), 0xFEFF,
-     *range(0xFFF9, 0xFFFC), *range(0xE0000, 0xE0080)), "\ufffd"
-)  # fmt: skip
+    (
+        *range(0x80, 0xA0),
+        0x061C,
+        0x180E,
+        0x200B,
+        0x200E,
+        0x200F,
+        *range(0x2028, 0x202F),
+        *range(0x2060, 0x2070),
+        0xFEFF,
+        *range(0xFFF9, 0xFFFC),
+        *range(0xE0000, 0xE0080),
+    ),
+    "\ufffd",
+)
 _UNPRINTABLE = re.compile(f"[{re.escape(''.join(map(chr, _PICTURES)))}]")
 
 

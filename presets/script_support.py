@@ -176,15 +176,21 @@ COPY, COPIED_STEPS = "parallelize.parallelize", "parallelize.forward_backward"
 
 FRAMEWORKS: Mapping[str, tuple[str, str, str]] = {
     "DistributedDataParallel": ("torch.nn", "ddp", "wraps its model in DistributedDataParallel"),
-    "FullyShardedDataParallel": ("torch.distributed.fsdp", "fsdp1", "wraps its model in FullyShardedDataParallel"),
+    "FullyShardedDataParallel": (
+        "torch.distributed.fsdp",
+        "fsdp1",
+        "wraps its model in FullyShardedDataParallel",
+    ),
     "fully_shard": ("torch.distributed", "fsdp2", "shards its model with fully_shard"),
     "ZeroRedundancyOptimizer": (
-        "torch.distributed.optim", "zero1", "shards its optimizer with ZeroRedundancyOptimizer"
+        "torch.distributed.optim",
+        "zero1",
+        "shards its optimizer with ZeroRedundancyOptimizer",
     ),
     "parallelize_module": ("torch.distributed", "", "divides its model with parallelize_module"),
     "initialize": ("deepspeed", "deepspeed", "hands its model to DeepSpeed (deepspeed.initialize)"),
     "Accelerator": ("accelerate", "", "leaves it to Accelerate (Accelerator)"),
-}  # fmt: skip
+}
 """Last part of a call's full name → package that it comes from, the kind of strategy that it is, "" for none by itself,
 and what a script that calls it does."""
 
@@ -360,8 +366,13 @@ NOTHING = "obeys nothing: the preset sets only flags and environment"
 VARIABLE = "DISTUI_DEEPSPEED_CONFIG"
 """By which a DeepSpeed script may ask for the configuration itself (deepspeed.VARIABLE)."""
 CLAIMED = (
-    "fsdp_plugin", "deepspeed_plugin", "deepspeed_plugins", "megatron_lm_plugin", "parallelism_config", "cpu"
-)  # fmt: skip
+    "fsdp_plugin",
+    "deepspeed_plugin",
+    "deepspeed_plugins",
+    "megatron_lm_plugin",
+    "parallelism_config",
+    "cpu",
+)
 """Arguments of Accelerator that decide the strategy."""
 TRAINER_CLAIMED = ("fsdp", "fsdp_config", "deepspeed")
 """Arguments of TrainingArguments that do so; also options, where the script reads its own from the command line."""

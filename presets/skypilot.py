@@ -23,8 +23,14 @@ OWN = {
 }
 """Keys that distui sets itself → where they are said instead."""
 
-FIELDS = {"infra": "infra", "cpus": "cpus", "memory": "memory", "region": "region", "image_id": "image",
-          "network_tier": "network_tier"}  # fmt: skip
+FIELDS = {
+    "infra": "infra",
+    "cpus": "cpus",
+    "memory": "memory",
+    "region": "region",
+    "image_id": "image",
+    "network_tier": "network_tier",
+}
 """Key of a task's resources → the field of Resources that a plan reads."""
 
 
@@ -73,10 +79,31 @@ HOME = "~/.distui"
 MOST_AUTOSTOP = 60 * 24 * 365
 
 CLOUDS = (
-    "aws", "azure", "cudo", "fluidstack", "gcp", "hyperbolic", "ibm", "k8s", "kubernetes", "lambda", "mithril",
-    "nebius", "oci", "paperspace", "primeintellect", "runpod", "scp", "seeweb", "shadeform", "slurm", "ssh",
-    "vast", "vsphere", "yotta"
-)  # fmt: skip
+    "aws",
+    "azure",
+    "cudo",
+    "fluidstack",
+    "gcp",
+    "hyperbolic",
+    "ibm",
+    "k8s",
+    "kubernetes",
+    "lambda",
+    "mithril",
+    "nebius",
+    "oci",
+    "paperspace",
+    "primeintellect",
+    "runpod",
+    "scp",
+    "seeweb",
+    "shadeform",
+    "slurm",
+    "ssh",
+    "vast",
+    "vsphere",
+    "yotta",
+)
 """With what an infra of release 0.14 begins (`sky.clouds`)."""
 
 KINDS = {str: "a text", int: "a number"}

@@ -10,10 +10,28 @@ from . import megatron
 from .lint import config_files, launches, shell
 from .text_formats import plain, whole
 
-OTHERS = frozenset({
-    "fabric", "lightning", "tune", "mpirun", "mpiexec", "srun", "horovodrun", "ray", "composer", "colossalai", "torchx",
-    "llamafactory-cli", "axolotl", "swift", "xtuner", "nemo", "litgpt", "pdsh"
-})  # fmt: skip
+OTHERS = frozenset(
+    {
+        "fabric",
+        "lightning",
+        "tune",
+        "mpirun",
+        "mpiexec",
+        "srun",
+        "horovodrun",
+        "ray",
+        "composer",
+        "colossalai",
+        "torchx",
+        "llamafactory-cli",
+        "axolotl",
+        "swift",
+        "xtuner",
+        "nemo",
+        "litgpt",
+        "pdsh",
+    }
+)
 """Programs that start ranks, and that distui's shim does not steer."""
 PER_NODE = ("gpu", "auto", "$SKYPILOT_NUM_GPUS_PER_NODE", "${SKYPILOT_NUM_GPUS_PER_NODE}")
 """Values of --nproc-per-node that are the accelerators of a node."""

@@ -19,13 +19,36 @@ HEAD, LOCAL, IS_HEAD = "{head}", "{local}", "{is_head}"
 """What stands in the plan for several nodes where each node has its own: address of the head, address of
 this node, 1 on the head and 0 elsewhere."""
 
-VALUES = frozenset({
-    "nnodes", "nproc-per-node", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "max-restarts",
-    "monitor-interval", "start-method", "event-log-handler", "role", "log-dir", "redirects", "tee",
-    "local-ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters", "node-rank", "master-addr",
-    "master-port", "local-addr", "logs-specs", "numa-binding", "signals-to-handle", "shutdown-timeout",
-    "log-line-prefix-template"
-})  # fmt: skip
+VALUES = frozenset(
+    {
+        "nnodes",
+        "nproc-per-node",
+        "rdzv-backend",
+        "rdzv-endpoint",
+        "rdzv-id",
+        "rdzv-conf",
+        "max-restarts",
+        "monitor-interval",
+        "start-method",
+        "event-log-handler",
+        "role",
+        "log-dir",
+        "redirects",
+        "tee",
+        "local-ranks-filter",
+        "duplicate-stdout-filters",
+        "duplicate-stderr-filters",
+        "node-rank",
+        "master-addr",
+        "master-port",
+        "local-addr",
+        "logs-specs",
+        "numa-binding",
+        "signals-to-handle",
+        "shutdown-timeout",
+        "log-line-prefix-template",
+    }
+)
 """Options with a value, of torch 2.7 to 2.15; `_` does for `-`."""
 SWITCHES = frozenset(
     {"standalone", "module", "no-python", "run-path", "virtual-local-rank", "print-completion", "help"}
@@ -38,9 +61,14 @@ IDLE = frozenset({"local-ranks-filter", "duplicate-stdout-filters", "duplicate-s
 """Options that are passed on and do nothing: they choose among the ranks' output, which distui keeps all of."""
 
 FREE = IDLE | {
-    "role", "numa-binding", "event-log-handler", "start-method", "signals-to-handle", "shutdown-timeout",
-    "virtual-local-rank"
-}  # fmt: skip
+    "role",
+    "numa-binding",
+    "event-log-handler",
+    "start-method",
+    "signals-to-handle",
+    "shutdown-timeout",
+    "virtual-local-rank",
+}
 """The other options of torchrun (2.13) that are passed on."""
 
 OWN_OPTIONS = (VALUES | SWITCHES) - FREE - NEWER - {"help"}

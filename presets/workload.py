@@ -39,11 +39,16 @@ FORMATS: Mapping[str, Format] = {
     form.name: form
     for form in (
         Format(name="bf16", weights=2, gradients=2, optimizer=8, text="bf16 weights, Adam in fp32"),
-        Format(name="mixed", weights=2, gradients=2, optimizer=12,
-               text="bf16 weights, Adam and a copy of the weights in fp32"),
+        Format(
+            name="mixed",
+            weights=2,
+            gradients=2,
+            optimizer=12,
+            text="bf16 weights, Adam and a copy of the weights in fp32",
+        ),
         Format(name="fp32", weights=4, gradients=4, optimizer=8, text="all in fp32"),
     )
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,9 +136,18 @@ def shape(
 
 _ARGS = "write NAME=VALUE,NAME=VALUE, as in layers=3,width=96"
 _DEFINES = (
-    ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign,
-    ast.AugAssign, ast.Pass, ast.Assert, ast.Raise,
-)  # fmt: skip
+    ast.Import,
+    ast.ImportFrom,
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.ClassDef,
+    ast.Assign,
+    ast.AnnAssign,
+    ast.AugAssign,
+    ast.Pass,
+    ast.Assert,
+    ast.Raise,
+)
 """Statements with which a module defines things."""
 
 
@@ -271,11 +285,37 @@ def counted_from(answer: Mapping[str, object]) -> Counted:
 
 
 MEMORY_GB: Mapping[str, int] = {
-    "A10": 24, "A10G": 24, "A100": 40, "A100-40GB": 40, "A100-80GB": 80, "A30": 24, "A40": 48, "A6000": 48,
-    "B200": 180, "B300": 270, "GB200": 186, "GH200": 96, "H100": 80, "H100-80GB": 80, "H100-NVL": 94, "H200": 141,
-    "L4": 24, "L40": 48, "L40S": 48, "MI250X": 128, "MI300X": 192, "MI325X": 256, "P100": 16, "RTX3090": 24,
-    "RTX4090": 24, "RTX5090": 32, "RTX6000-ADA": 48, "T4": 16, "V100": 16, "V100-32GB": 32,
-}  # fmt: skip
+    "A10": 24,
+    "A10G": 24,
+    "A100": 40,
+    "A100-40GB": 40,
+    "A100-80GB": 80,
+    "A30": 24,
+    "A40": 48,
+    "A6000": 48,
+    "B200": 180,
+    "B300": 270,
+    "GB200": 186,
+    "GH200": 96,
+    "H100": 80,
+    "H100-80GB": 80,
+    "H100-NVL": 94,
+    "H200": 141,
+    "L4": 24,
+    "L40": 48,
+    "L40S": 48,
+    "MI250X": 128,
+    "MI300X": 192,
+    "MI325X": 256,
+    "P100": 16,
+    "RTX3090": 24,
+    "RTX4090": 24,
+    "RTX5090": 32,
+    "RTX6000-ADA": 48,
+    "T4": 16,
+    "V100": 16,
+    "V100-32GB": 32,
+}
 """GB (10⁹ bytes) on each, from the makers' data sheets; names as SkyPilot's catalogue has them."""
 
 _GPUS = re.compile(r"(?:(\d+)\s*[x×*]\s*)?([A-Za-z][A-Za-z0-9-]*)(?::(\d+))?")
