@@ -165,17 +165,55 @@ def _deepspeed(document: MarkupNode, file: str) -> Iterator[Finding]:
 
 
 DEEPSPEED_KEYS = (
-    "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "optimizer",
-    "scheduler", "fp16", "bf16", "bfloat16", "amp", "gradient_clipping", "zero_optimization",
-    "steps_per_print", "wall_clock_breakdown", "dump_state", "activation_checkpointing",
-    "communication_data_type", "prescale_gradients", "gradient_predivide_factor", "sparse_gradients",
-    "tensorboard", "wandb", "csv_monitor", "comms_logger", "flops_profiler", "autotuning", "aio", "elasticity",
-    "data_types", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer",
-    "seq_parallel_communication_data_type", "data_efficiency", "curriculum_learning", "compression_training",
-    "checkpoint", "pipeline", "comet", "memory_breakdown", "sparse_attention", "eigenvalue",
-    "progressive_layer_drop", "nebula", "compile", "hybrid_engine", "tensor_parallel", "disable_allgather",
-    "graph_harvesting", "use_data_before_expert_parallel_"
-)  # fmt: skip
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+    "optimizer",
+    "scheduler",
+    "fp16",
+    "bf16",
+    "bfloat16",
+    "amp",
+    "gradient_clipping",
+    "zero_optimization",
+    "steps_per_print",
+    "wall_clock_breakdown",
+    "dump_state",
+    "activation_checkpointing",
+    "communication_data_type",
+    "prescale_gradients",
+    "gradient_predivide_factor",
+    "sparse_gradients",
+    "tensorboard",
+    "wandb",
+    "csv_monitor",
+    "comms_logger",
+    "flops_profiler",
+    "autotuning",
+    "aio",
+    "elasticity",
+    "data_types",
+    "zero_allow_untested_optimizer",
+    "zero_force_ds_cpu_optimizer",
+    "seq_parallel_communication_data_type",
+    "data_efficiency",
+    "curriculum_learning",
+    "compression_training",
+    "checkpoint",
+    "pipeline",
+    "comet",
+    "memory_breakdown",
+    "sparse_attention",
+    "eigenvalue",
+    "progressive_layer_drop",
+    "nebula",
+    "compile",
+    "hybrid_engine",
+    "tensor_parallel",
+    "disable_allgather",
+    "graph_harvesting",
+    "use_data_before_expert_parallel_",
+)
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 DEVICES = ("none", "cpu", "nvme")
 STAGES = ("0", "1", "2", "3")
@@ -297,26 +335,93 @@ def _auto(document: MarkupNode, file: str, filled_in: bool | None) -> Iterator[F
 
 
 SKYPILOT_KEYS = (
-    "name", "workdir", "event_callback", "num_nodes", "resources", "file_mounts", "service", "pool", "setup",
-    "run", "envs", "secrets", "managed_secrets", "inputs", "outputs", "file_mounts_mapping", "config",
-    "volumes", "volume_mounts", "api_server_access", "execution", "experimental", "_metadata"
-)  # fmt: skip
+    "name",
+    "workdir",
+    "event_callback",
+    "num_nodes",
+    "resources",
+    "file_mounts",
+    "service",
+    "pool",
+    "setup",
+    "run",
+    "envs",
+    "secrets",
+    "managed_secrets",
+    "inputs",
+    "outputs",
+    "file_mounts_mapping",
+    "config",
+    "volumes",
+    "volume_mounts",
+    "api_server_access",
+    "execution",
+    "experimental",
+    "_metadata",
+)
 """Of release 0.14."""
 SKYPILOT_RESOURCES = (
-    "cloud", "region", "zone", "infra", "cpus", "memory", "instance_type", "use_spot", "job_recovery",
-    "volumes", "disk_size", "ephemeral_storage", "disk_tier", "network_tier", "local_disk", "max_hourly_cost",
-    "ports", "labels", "accelerator_args", "image_id", "autostop", "priority", "priority_class",
-    "accelerators", "any_of", "ordered", "spot_recovery"
-)  # fmt: skip
+    "cloud",
+    "region",
+    "zone",
+    "infra",
+    "cpus",
+    "memory",
+    "instance_type",
+    "use_spot",
+    "job_recovery",
+    "volumes",
+    "disk_size",
+    "ephemeral_storage",
+    "disk_tier",
+    "network_tier",
+    "local_disk",
+    "max_hourly_cost",
+    "ports",
+    "labels",
+    "accelerator_args",
+    "image_id",
+    "autostop",
+    "priority",
+    "priority_class",
+    "accelerators",
+    "any_of",
+    "ordered",
+    "spot_recovery",
+)
 SKYPILOT_MARKS = frozenset({"run", "setup", "resources", "num_nodes", "file_mounts", "workdir"})
 """By which a file is known for a task."""
 TIERS = ("standard", "best")
 TIERLESS = ("slurm", "ssh")
 """Infras that do nothing with a network tier (release 0.14)."""
-PLAIN_GPUS = frozenset({
-    "L4", "T4", "T4G", "A10", "A10G", "K80", "P4", "P40", "P100", "M60", "M4000", "P4000", "RTX4000",
-    "RTX5000", "RTX6000", "A2", "A4000", "A5000", "A6000", "RTXA6000", "RTX3090", "RTX4090", "RTX5090", "RTX6000-ADA"
-})  # fmt: skip
+PLAIN_GPUS = frozenset(
+    {
+        "L4",
+        "T4",
+        "T4G",
+        "A10",
+        "A10G",
+        "K80",
+        "P4",
+        "P40",
+        "P100",
+        "M60",
+        "M4000",
+        "P4000",
+        "RTX4000",
+        "RTX5000",
+        "RTX6000",
+        "A2",
+        "A4000",
+        "A5000",
+        "A6000",
+        "RTXA6000",
+        "RTX3090",
+        "RTX4090",
+        "RTX5090",
+        "RTX6000-ADA",
+    }
+)
 """Accelerators whose machines have no faster network that a tier could bring."""
 NETWORKS = re.compile(
     r"(^|[/._-])(efa|rdma|infiniband|ib|roce|hostdev|mlnxnics|sriov\w*)\b|networking\.gke\.io", re.I

@@ -75,9 +75,10 @@ def _sizes(scripts: Sequence[Script], args: Sequence[str]) -> Iterator[tuple[str
         else:
             numbers = [
                 (name, values.of(assigned[0]))
-                for values in by_script for name, assigned in values.assigned.items()
+                for values in by_script
+                for name, assigned in values.assigned.items()
                 if name.lower() in names and len(assigned) == 1
-            ]  # fmt: skip
+            ]
         if len(numbers) == 1 and (count := _number(numbers[0][1].literal)):
             yield what, Size(count, what, numbers[0][0])
 
@@ -145,8 +146,15 @@ def _ratio(count: int, parts: int) -> str:
 
 
 SIGNS = (
-    "checkpoint", "ckpt", "resume", "state_dict", "torch.save", "save_pretrained", "output_dir", "save_steps"
-)  # fmt: skip
+    "checkpoint",
+    "ckpt",
+    "resume",
+    "state_dict",
+    "torch.save",
+    "save_pretrained",
+    "output_dir",
+    "save_steps",
+)
 """Words of scripts and command lines that save their state."""
 
 SAVING_NAMES = ("save", "checkpoint", "ckpt", "trainer")
@@ -166,8 +174,15 @@ RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
 PRIVATE = ("torch.distributed._composable.fsdp", "torch.distributed._composable.fully_shard")
 SPAWNS = frozenset({"torch.multiprocessing.spawn", "torch.multiprocessing.start_processes"})
 ALONE = sys.stdlib_module_names | {
-    "torch", "torchvision", "torchaudio", "numpy", "tqdm", "matplotlib", "PIL", "pandas"
-}  # fmt: skip
+    "torch",
+    "torchvision",
+    "torchaudio",
+    "numpy",
+    "tqdm",
+    "matplotlib",
+    "PIL",
+    "pandas",
+}
 """Imports that cannot make ranks speak to each other."""
 
 
@@ -438,8 +453,10 @@ def _every_nth(test: ast.expr) -> bool:
 def _alone(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
     tops = {module.split(".")[0] for module in seen.names.imported}
     spoken = any(module.startswith("torch.distributed") for module in seen.names.imported)
-    spoken = spoken or any("torch.distributed" in full or full.startswith(("torch.nn.parallel", "torch.nn.Data"))
-                           for full, _, _ in seen.calls)  # fmt: skip
+    spoken = spoken or any(
+        "torch.distributed" in full or full.startswith(("torch.nn.parallel", "torch.nn.Data"))
+        for full, _, _ in seen.calls
+    )
     trains = next((line for full, line, _ in seen.calls if full.startswith("torch.optim.")), None)
     if facts.world < 2 or trains is None or spoken or not tops <= ALONE or any(_own(seen)):
         return

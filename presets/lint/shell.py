@@ -240,19 +240,54 @@ class _ShellReader:
 Program = Literal["torchrun", "accelerate", "deepspeed"]
 
 SUBCOMMANDS = {
-    "conda": "run", "mamba": "run", "micromamba": "run", "uv": "run", "poetry": "run", "pixi": "run",
-    "oumi": "distributed"
-}  # fmt: skip
+    "conda": "run",
+    "mamba": "run",
+    "micromamba": "run",
+    "uv": "run",
+    "poetry": "run",
+    "pixi": "run",
+    "oumi": "distributed",
+}
 """Programs of which only one subcommand starts a program: `conda activate deepspeed` starts none."""
 WRAPPERS = SUBCOMMANDS.keys() | {
-    "exec", "nohup", "time", "env", "sudo", "nice", "srun", "mpirun", "mpiexec", "numactl", "stdbuf", "timeout",
-    "setsid", "nsys", "script"
-}  # fmt: skip
+    "exec",
+    "nohup",
+    "time",
+    "env",
+    "sudo",
+    "nice",
+    "srun",
+    "mpirun",
+    "mpiexec",
+    "numactl",
+    "stdbuf",
+    "timeout",
+    "setsid",
+    "nsys",
+    "script",
+}
 """Programs that start the one that follows, behind options of their own."""
-NAMING = frozenset({
-    "-n", "--name", "-p", "--prefix", "-J", "--job-name", "-e", "--env", "--environment", "--with", "--extra", "--group",
-    "-A", "--account", "--partition", "--container-name", "--container-image"
-})  # fmt: skip
+NAMING = frozenset(
+    {
+        "-n",
+        "--name",
+        "-p",
+        "--prefix",
+        "-J",
+        "--job-name",
+        "-e",
+        "--env",
+        "--environment",
+        "--with",
+        "--extra",
+        "--group",
+        "-A",
+        "--account",
+        "--partition",
+        "--container-name",
+        "--container-image",
+    }
+)
 """Options of wrappers whose value is a name, be it that of a launcher."""
 EXPORTS = frozenset({"export", "declare", "typeset", "local", "readonly"})
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
@@ -343,8 +378,11 @@ def _all_launches(
     """The launcher that a command starts itself, by `bash -c`, or by a variable that holds a whole command line."""
     yield from _launches(_expanded(command, values))
     texts = [word.text for word in command.words]
-    inner = [(word.text, word.line) for shell_, option, word in zip(texts, texts[1:], command.words[2:], strict=False)
-             if shell_ in ("bash", "sh") and option in ("-c", "-lc")]  # fmt: skip
+    inner = [
+        (word.text, word.line)
+        for shell_, option, word in zip(texts, texts[1:], command.words[2:], strict=False)
+        if shell_ in ("bash", "sh") and option in ("-c", "-lc")
+    ]
     if texts[0] not in ("echo", "printf") and not ASSIGNMENT.match(texts[0]) and texts[0] not in EXPORTS:
         used = {match[1] or match[2]: None for word in texts for match in _VARIABLE.finditer(word)}
         inner += [(_spelled(whole[name].value, whole), whole[name].line) for name in used if name in whole][
