@@ -80,11 +80,15 @@ class CharGPT(nn.Module):  # type: ignore[misc]
     block: Any = Block
     """Class of the blocks."""
     tp_plan: ClassVar[dict[str, str]] = {
-        "blocks.*.norm_attention": "sequence_parallel", "blocks.*.norm_mlp": "sequence_parallel",
-        "blocks.*.qkv": "colwise", "blocks.*.out": "rowwise",
-        "blocks.*.mlp.0": "colwise", "blocks.*.mlp.2": "rowwise",
-        "norm": "sequence_parallel", "head": "colwise_rep",
-    }  # fmt: skip
+        "blocks.*.norm_attention": "sequence_parallel",
+        "blocks.*.norm_mlp": "sequence_parallel",
+        "blocks.*.qkv": "colwise",
+        "blocks.*.out": "rowwise",
+        "blocks.*.mlp.0": "colwise",
+        "blocks.*.mlp.2": "rowwise",
+        "norm": "sequence_parallel",
+        "head": "colwise_rep",
+    }
     pp_plan: ClassVar = {"first": ("characters", "positions"), "blocks": "blocks", "last": ("norm", "head")}
 
     def __init__(self, layers: int, width: int, length: int, heads: int = 4) -> None:
