@@ -32,7 +32,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "docs" / "schemas"
 Values = dict[str, Any]
 
 
-class Document(Struct, forbid_unknown_fields=True):
+class Document(Struct):
     """All fields are there, and no other."""
 
 
@@ -71,7 +71,7 @@ class Training(Document):
     earlier: bool
 
 
-class NewestCheckpoint(Checkpoint, kw_only=True, frozen=True):
+class NewestCheckpoint(Checkpoint, kw_only=True, frozen=True, omit_defaults=False):
     age_s: float | None
     saved: int
 
@@ -220,14 +220,14 @@ class Plan(Struct):
     env: dict[str, str]
     origins: dict[str, str]
     starts: Starts
-    findings: list[LaunchFinding] = []
+    findings: list[LaunchFinding] | msgspec.UnsetType = msgspec.UNSET
 
 
 class PlanElsewhere(Struct):
     """With --on and --hosts."""
 
     plan: Plan
-    findings: list[LaunchFinding] = []
+    findings: list[LaunchFinding] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ListedRun(Document):
@@ -669,6 +669,8 @@ BY_LINE = ("logs", "events")
 """Verbs that print a document in each line."""
 
 
+OPEN = (Plan, PlanElsewhere, LogFinding, ExaminedNode, FittedStrategy)
+"""Types that are printed with further fields."""
 TYPES = "types"
 """The file of the types that several verbs print."""
 WIDTH = 100
@@ -705,6 +707,8 @@ def files() -> dict[str, str]:
     alternatives = {verb: _alternatives(document) for verb, document in DOCUMENTS.items()}
     every_type = [kind for kinds in alternatives.values() for kind in kinds]
     parts, definitions = msgspec.json.schema_components(every_type, ref_template="#/$defs/{name}")
+    for kind in _described(every_type):
+        definitions[kind.cls.__name__] = _exact(kind, definitions[kind.cls.__name__])
     left = iter(parts)
     bodies = {verb: [next(left) for _ in kinds] for verb, kinds in alternatives.items()}
     used = {verb: _reached(body, definitions) for verb, body in bodies.items()}
@@ -716,6 +720,43 @@ def files() -> dict[str, str]:
         document = {"anyOf": body} if len(body) > 1 else body[0]
         texts[verb] = _text(title, _pointing_to(document, shared), definitions, used[verb] - shared, shared)
     return texts
+
+
+def _described(types: Sequence[Any]) -> list[Any]:
+    """Every struct, dataclass and typed dict in these types, as msgspec describes it."""
+    found: dict[Any, Any] = {}
+    pending: list[Any] = list(msgspec.inspect.multi_type_info(types))
+    while pending:
+        node = pending.pop()
+        if isinstance(node, tuple):
+            pending += node
+        elif isinstance(node, msgspec.inspect.Type | msgspec.inspect.Field) and id(node) not in found:
+            found[id(node)] = node
+            pending += [getattr(node, name) for name in node.__struct_fields__]
+    return [node for node in found.values() if hasattr(node, "fields")]
+
+
+def _exact(kind: Any, definition: Values) -> Values:
+    """The definition of a type of which every field is printed, and no other."""
+    config = getattr(kind.cls, "__struct_config__", None)
+    if config is not None and (config.omit_defaults or config.array_like):
+        return definition
+    printed = [field.encode_name for field in kind.fields if _is_printed(field)]
+    tagged = [name for name in definition["properties"] if name == getattr(kind, "tag_field", None)]
+    properties = {
+        name: {key: value for key, value in about.items() if key != "default"}
+        for name, about in definition["properties"].items()
+    }
+    exact = definition | {"properties": properties, "required": [*tagged, *printed]}
+    return exact if kind.cls in OPEN else exact | {"additionalProperties": False}
+
+
+def _is_printed(field: msgspec.inspect.Field) -> bool:
+    """Whether the field is always printed; one whose default is UNSET is not."""
+    return field.required or (field.default, field.default_factory) != (
+        msgspec.NODEFAULT,
+        msgspec.NODEFAULT,
+    )
 
 
 def _alternatives(document: Any) -> Sequence[Any]:
