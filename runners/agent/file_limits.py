@@ -43,12 +43,16 @@ def finding_of(
     allowed = size_text(min(limits[rank] for rank in ranks))
     logs, have = agreeing(ranks, "log", "logs"), agreeing(ranks, "has", "have")
     return Finding(
-        NAME, "error",
+        NAME,
+        "error",
         f"the {logs} of {spans_text('rank', ranks)} {have} reached the limit on the size of a file ({allowed}): "
         "further lines are lost, the run goes on",
-        rank=ranks[0] if len(ranks) == 1 else None, ranks=tuple(ranks), node=node, remedy=FILE_LIMIT,
+        rank=ranks[0] if len(ranks) == 1 else None,
+        ranks=tuple(ranks),
+        node=node,
+        remedy=FILE_LIMIT,
         evidence=tuple(f"{full[rank]} has {sizes[full[rank]]:,} bytes" for rank in ranks[:4]),
-    )  # fmt: skip
+    )
 
 
 class FileLimits:

@@ -73,9 +73,12 @@ class PushProcess:
         if self._process is None:
             words = [sys.executable, "-P", "-m", "distui.runners.telemetry.otlp_process"]
             self._process = await asyncio.create_subprocess_exec(
-                *words, env=self._env, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+                *words,
+                env=self._env,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,
-            )  # fmt: skip
+            )
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -145,12 +148,18 @@ class MetricsPush:
             return MISSING
         run = self._run
         state, name, now = run.state, run.record.run, clock.now()
-        return await process.push({
-            "url": otlp.url, "host": otlp.host, "headers": headers, "at": now, "began": state.began or now,
-            "attempt_began": state.attempts[-1].began if state.attempts else now,
-            "resource": resource_of(facts_of(state, run.node), name, run.node, socket.gethostname()),
-            "metrics": metrics_of(samples_of(state, name, run.node, now)),
-        })  # fmt: skip
+        return await process.push(
+            {
+                "url": otlp.url,
+                "host": otlp.host,
+                "headers": headers,
+                "at": now,
+                "began": state.began or now,
+                "attempt_began": state.attempts[-1].began if state.attempts else now,
+                "resource": resource_of(facts_of(state, run.node), name, run.node, socket.gethostname()),
+                "metrics": metrics_of(samples_of(state, name, run.node, now)),
+            }
+        )
 
     async def _finish(self, otlp: OtlpExport, process: PushProcess) -> None:
         """The last values of a run that has ended, after what is on its way."""

@@ -132,8 +132,15 @@ class Guard:
         evidence = (f"{flood.text}: {limits}",)
         node = self._run.node
         finding = Finding(
-            FLOOD_ID, "warning", text, role=role, node=node, remedy=remedy, evidence=evidence, since=clock.now(),
-        )  # fmt: skip
+            FLOOD_ID,
+            "warning",
+            text,
+            role=role,
+            node=node,
+            remedy=remedy,
+            evidence=evidence,
+            since=clock.now(),
+        )
         raised = self._run.state.findings.get((FLOOD_ID, None, node))
         if raised is None or raised.text != text:
             self._run.findings.raise_finding(finding)
@@ -445,8 +452,15 @@ class RaisedFindings:
         seen = f"{left / 1e6:.0f} MB were not read yet when parts were first left out; the files are whole"
         remedy = "`distui nccl RUN WARN` ends a flood of NCCL's; `distui diagnose` reads the files whole"
         finding = Finding(
-            BEHIND_ID, "note", text, role="fact", node=self._node, remedy=remedy, evidence=(seen,), since=now,
-        )  # fmt: skip
+            BEHIND_ID,
+            "note",
+            text,
+            role="fact",
+            node=self._node,
+            remedy=remedy,
+            evidence=(seen,),
+            since=now,
+        )
         return [self._raise(finding)]
 
     def _fired(self, reading: Reading) -> Iterator[LogFinding]:

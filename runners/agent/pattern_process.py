@@ -81,9 +81,15 @@ class SignalPatterns:
         """The matches. Raises TimeoutError when the patterns take too long, and OSError if the process fails."""
         if self._process is None:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-I", "-S", str(Path(match_signals.__file__)), *self._patterns,
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=ANSWER,
-            )  # fmt: skip
+                sys.executable,
+                "-I",
+                "-S",
+                str(Path(match_signals.__file__)),
+                *self._patterns,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                limit=ANSWER,
+            )
         process = self._process
         asking = asyncio.create_task(_exchange(process, json.dumps(lines).encode() + b"\n"))
         began, before = clock.monotonic(), _cpu_s(process.pid)

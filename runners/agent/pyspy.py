@@ -310,9 +310,16 @@ async def _run(program: str, pid: int, *options: str) -> bytes:
     process = None
     try:
         process = await asyncio.create_subprocess_exec(
-            program, "dump", "--pid", str(pid), "--json", *options,
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+            program,
+            "dump",
+            "--pid",
+            str(pid),
+            "--json",
+            *options,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
         written, stderr = await process.communicate()
     finally:
         done = process is not None and process.returncode is not None

@@ -442,8 +442,13 @@ class Sampling:
         waits = self._shares.percent(sample.rank, sample.pid, now)
         age = silence(run.run_dir, run.node, run.state.attempt, sample.rank, now)
         return structs.replace(
-            sample, step=steps.so_far, step_s=steps.step_s, still_s=steps.still_s, wait_percent=waits, log_age_s=age
-        )  # fmt: skip
+            sample,
+            step=steps.so_far,
+            step_s=steps.step_s,
+            still_s=steps.still_s,
+            wait_percent=waits,
+            log_age_s=age,
+        )
 
     # --- findings of the sampler's own -----------------------------------------------------------------------
 

@@ -466,7 +466,15 @@ class AgentServer:
             ask.file, ask.offset, ask.limit, ask.grep, line=ask.line, at=ask.at
         )
         header = LogWindow(
-            ask.id, window.file, window.offset, window.next, window.size, len(window.data), window.error,
-            window.times, window.starts, window.shift,
-        )  # fmt: skip
+            ask.id,
+            window.file,
+            window.offset,
+            window.next,
+            window.size,
+            len(window.data),
+            window.error,
+            window.times,
+            window.starts,
+            window.shift,
+        )
         return msgspec.json.encode(header) + b"\n" + window.data

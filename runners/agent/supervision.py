@@ -165,8 +165,12 @@ def _raised(error_log: Path) -> Raised | None:
 
 
 def last_samples(
-    run_dir: Path, node: int, attempt: int, ranks: Mapping[int, Rank], pace: Callable[[int, int | None], float | None]
-) -> tuple[RankSample, ...]:  # fmt: skip
+    run_dir: Path,
+    node: int,
+    attempt: int,
+    ranks: Mapping[int, Rank],
+    pace: Callable[[int, int | None], float | None],
+) -> tuple[RankSample, ...]:
     """How far the ranks of a closed attempt had come: by the newest sample, or what a hook wrote at the very end.
 
     A rank that ends answers no more: its pace is the last one that was known.
@@ -178,10 +182,15 @@ def last_samples(
         counts = (seen.step, _steps(log, "end"), _steps(log, "exc"))
         step = max((count for count in counts if count is not None), default=None)
         last = RankSample(
-            number, rank.pid, rss_bytes=seen.rss_bytes, gpu=seen.gpu, gpu_source=seen.gpu_source,
-            gpu_mem=seen.gpu_mem, step=step,
+            number,
+            rank.pid,
+            rss_bytes=seen.rss_bytes,
+            gpu=seen.gpu,
+            gpu_source=seen.gpu_source,
+            gpu_mem=seen.gpu_mem,
+            step=step,
             step_s=seen.step_s if seen.step_s is not None else pace(number, rank.pid),
-        )  # fmt: skip
+        )
         if (last.step, last.rss_bytes, last.gpu) != (None, None, None):
             samples.append(last)
     return tuple(samples)
@@ -263,10 +272,19 @@ def first_cause(
     if leaver is not None:
         change = through[leaver.rank]
         return FirstCause(
-            rank=change.rank, local_rank=change.local_rank, node=ended[0].node, pid=change.pid, exit_code=0,
-            text=leaver.text, victims=tuple(sorted(failures)), at=change.at, kind=leaver.kind, remedy=leaver.remedy,
-            retry=leaver.retry, last_lines=gathered(change).last_lines[-LAST_LINES:] if gathered is not None else (),
-        )  # fmt: skip
+            rank=change.rank,
+            local_rank=change.local_rank,
+            node=ended[0].node,
+            pid=change.pid,
+            exit_code=0,
+            text=leaver.text,
+            victims=tuple(sorted(failures)),
+            at=change.at,
+            kind=leaver.kind,
+            remedy=leaver.remedy,
+            retry=leaver.retry,
+            last_lines=gathered(change).last_lines[-LAST_LINES:] if gathered is not None else (),
+        )
     first = next(end for end in ended if end.change.rank == failure.rank)
     change = first.change
     return FirstCause(
@@ -405,9 +423,14 @@ class Supervision:
         """After an adoption: what was open is open again."""
         for number, rank in self._run.state.ranks.items():
             change = RankChanged(
-                self._run.state.attempt, number, rank.phase, rank.place.local_rank, rank.pid,
-                rank.exit_code, rank.signal,
-            )  # fmt: skip
+                self._run.state.attempt,
+                number,
+                rank.phase,
+                rank.place.local_rank,
+                rank.pid,
+                rank.exit_code,
+                rank.signal,
+            )
             self._changes[number] = change
             if rank.phase is RankPhase.RUNNING and rank.pid is not None:
                 self._hooks.follow(change)
