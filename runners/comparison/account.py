@@ -169,15 +169,28 @@ def _cause(cause: FirstCause) -> Facts:
 # --- the plan, as plan.json has it: of any version of distui, and perhaps damaged ---
 
 _PLAIN = {
-    "preset": "preset", "strategy": "strategy", "launcher": "launcher", "backend": "backend", "nnodes": "nodes",
-    "nnodes_min": "fewest nodes", "nproc_per_node": "ranks on each node", "batch": "batch", "cwd": "directory",
-    "python": "python", "grace_s": "grace (s)", "save_on": "asked to save by", "hook": "hook", "obeys": "obeys",
-}  # fmt: skip
+    "preset": "preset",
+    "strategy": "strategy",
+    "launcher": "launcher",
+    "backend": "backend",
+    "nnodes": "nodes",
+    "nnodes_min": "fewest nodes",
+    "nproc_per_node": "ranks on each node",
+    "batch": "batch",
+    "cwd": "directory",
+    "python": "python",
+    "grace_s": "grace (s)",
+    "save_on": "asked to save by",
+    "hook": "hook",
+    "obeys": "obeys",
+}
 """Field of a plan → its name here."""
 _CONTRACT = {
-    "DISTUI_STRATEGY_OPTIONS": "strategy", "DISTUI_MESH": "mesh", "DISTUI_BATCH": "batch",
+    "DISTUI_STRATEGY_OPTIONS": "strategy",
+    "DISTUI_MESH": "mesh",
+    "DISTUI_BATCH": "batch",
     "DISTUI_PRECISION": "precision",
-}  # fmt: skip
+}
 """Variables with an object of JSON that parallelize() reads."""
 
 
@@ -286,9 +299,11 @@ def version_facts(state: RunState, facts: NcclFacts | None) -> Facts:
     logged = {version for node in facts.nodes for version in node.versions} if facts is not None else set()
     drivers = {node.driver for node in state.nodes.values() if node.driver}
     named = {
-        "torch": {state.torch} if state.torch else set(), "NCCL": loaded or logged, "driver": drivers,
+        "torch": {state.torch} if state.torch else set(),
+        "NCCL": loaded or logged,
+        "driver": drivers,
         "distui": {state.release} if state.release else set(),
-    }  # fmt: skip
+    }
     return {name: ", ".join(sorted(versions)) for name, versions in named.items() if versions}
 
 
@@ -324,10 +339,11 @@ def transport_facts(facts: NcclFacts | None) -> Facts:
     kinds = Counter(pair.kind for comm in facts.communicators for pair in comm.pairs)
     taken |= {f"connections by {kind}": str(count) for kind, count in sorted(kinds.items())}
     named = {
-        "network": ", ".join(sorted(networks)), "plugins": ", ".join(sorted(plugins)),
+        "network": ", ".join(sorted(networks)),
+        "plugins": ", ".join(sorted(plugins)),
         "interfaces": ", ".join(sorted({face for node in facts.nodes for face in node.interfaces})),
         "HCAs": ", ".join(sorted({name for node in facts.nodes for name in node.hcas})),
-    }  # fmt: skip
+    }
     taken |= {name: text for name, text in named.items() if text}
     if facts.communicators:
         widest = facts.communicators[0]
@@ -372,15 +388,31 @@ def changes_until(state: RunState, number: int | None) -> dict[str, str | None]:
 # --- numbers and curves ---
 
 MEDIANS: tuple[tuple[str, str], ...] = (
-    ("rank.step_s", "less"), ("train.step_s", "less"), ("train.tokens_s", "more"), ("train.samples_s", "more"),
-    ("train.mfu", "more"), ("rank.wait", "less"), ("gpu.util", "more"), ("gpu.power", ""), ("rank.cpu", ""),
-)  # fmt: skip
+    ("rank.step_s", "less"),
+    ("train.step_s", "less"),
+    ("train.tokens_s", "more"),
+    ("train.samples_s", "more"),
+    ("train.mfu", "more"),
+    ("rank.wait", "less"),
+    ("gpu.util", "more"),
+    ("gpu.power", ""),
+    ("rank.cpu", ""),
+)
 PEAKS = ("rank.gpu_mem", "gpu.mem", "rank.rss")
 LASTS = ("rank.step", "train.step", "train.loss")
 DRAWN = (
-    "rank.step_s", "train.tokens_s", "train.samples_s", "train.loss", "gpu.util", "rank.gpu_mem", "rank.rss", "rank.cpu",
-    "rank.wait", "train.lr", "train.grad_norm",
-)  # fmt: skip
+    "rank.step_s",
+    "train.tokens_s",
+    "train.samples_s",
+    "train.loss",
+    "gpu.util",
+    "rank.gpu_mem",
+    "rank.rss",
+    "rank.cpu",
+    "rank.wait",
+    "train.lr",
+    "train.grad_norm",
+)
 """Metrics whose curves are put over each other."""
 STEPS = ("train.step", "rank.step")
 """What tells the step of a moment, the better first."""

@@ -148,8 +148,16 @@ UNSAID = "secret: whether they differ is not recorded"
 _ALL = ("-", "argument ")
 """Of these a side that is recorded has all."""
 _FAMILIES = (
-    "file ", "connections by ", "channels: ", "node ", "mesh size: ", "strategy: ", "mesh: ", "precision: ", "batch: ",
-)  # fmt: skip
+    "file ",
+    "connections by ",
+    "channels: ",
+    "node ",
+    "mesh size: ",
+    "strategy: ",
+    "mesh: ",
+    "precision: ",
+    "batch: ",
+)
 """Of these a side has all that has any."""
 
 
@@ -174,15 +182,54 @@ def _shown(text: str) -> str:
 
 _TERMINAL = frozenset(
     (
-        "_", "SHLVL", "PWD", "OLDPWD", "TERM", "TERMCAP", "COLUMNS", "LINES", "DISPLAY", "XAUTHORITY", "WINDOWID", "STY",
-        "WINDOW", "COLORTERM", "LS_COLORS", "PS1", "PS2", "PROMPT_COMMAND", "MAIL", "GPG_TTY", "INVOCATION_ID",
-        "JOURNAL_STREAM", "SYSTEMD_EXEC_PID", "DESKTOP_SESSION", "WAYLAND_DISPLAY", "NOTIFY_SOCKET",
+        "_",
+        "SHLVL",
+        "PWD",
+        "OLDPWD",
+        "TERM",
+        "TERMCAP",
+        "COLUMNS",
+        "LINES",
+        "DISPLAY",
+        "XAUTHORITY",
+        "WINDOWID",
+        "STY",
+        "WINDOW",
+        "COLORTERM",
+        "LS_COLORS",
+        "PS1",
+        "PS2",
+        "PROMPT_COMMAND",
+        "MAIL",
+        "GPG_TTY",
+        "INVOCATION_ID",
+        "JOURNAL_STREAM",
+        "SYSTEMD_EXEC_PID",
+        "DESKTOP_SESSION",
+        "WAYLAND_DISPLAY",
+        "NOTIFY_SOCKET",
     )
-)  # fmt: skip
+)
 _TERMINALS = (
-    "XDG_SESSION_", "DBUS_", "VSCODE_", "KITTY_", "ALACRITTY_", "ITERM_", "KONSOLE_", "VTE_", "SUDO_", "GNOME_", "SSH_",
-    "TMUX", "HIST", "LESS", "TERM_", "WT_", "WSL_", "BYOBU_",
-)  # fmt: skip
+    "XDG_SESSION_",
+    "DBUS_",
+    "VSCODE_",
+    "KITTY_",
+    "ALACRITTY_",
+    "ITERM_",
+    "KONSOLE_",
+    "VTE_",
+    "SUDO_",
+    "GNOME_",
+    "SSH_",
+    "TMUX",
+    "HIST",
+    "LESS",
+    "TERM_",
+    "WT_",
+    "WSL_",
+    "BYOBU_",
+)
 
 
 def of_terminal(name: str) -> bool:
@@ -336,27 +383,39 @@ def document(compared: Comparison) -> dict[str, Any]:
         "equal": compared.equal,
         "sections": [
             {
-                "name": section.name, "title": section.title, "note": section.note, "hidden": section.hidden,
+                "name": section.name,
+                "title": section.title,
+                "note": section.note,
+                "hidden": section.hidden,
                 "rows": [_row_json(row) for row in section.rows],
             }
             for section in compared.sections
         ],
         "notes": list(compared.notes),
-    }  # fmt: skip
+    }
 
 
 def _side(account: Account) -> dict[str, Any]:
     return {
-        "title": _shown(account.title), "run": _shown(account.run), "attempt": account.attempt, "state": account.state,
+        "title": _shown(account.title),
+        "run": _shown(account.run),
+        "attempt": account.attempt,
+        "state": account.state,
         "live": account.live,
-    }  # fmt: skip
+    }
 
 
 def _row_json(row: Difference) -> dict[str, Any]:
     return {
-        "name": row.name, "a": row.a, "b": row.b, "kind": row.kind, "note": row.note, "values": row.values,
-        "unit": row.unit, "ratio": row.ratio,
-    }  # fmt: skip
+        "name": row.name,
+        "a": row.a,
+        "b": row.b,
+        "kind": row.kind,
+        "note": row.note,
+        "values": row.values,
+        "unit": row.unit,
+        "ratio": row.ratio,
+    }
 
 
 def masked(account: Account) -> Account:
