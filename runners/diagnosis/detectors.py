@@ -24,8 +24,12 @@ from .view import KEPT, Arrivals, Curve, Detector, Point, View
 AGAIN_S = 20.0
 """Seconds with pulses of every running rank after which an inherited finding that no detector raises is dropped."""
 LONGER_S = {
-    "straggler": 60.0, "input-bound": 60.0, "mem-creep": 360.0, "loss-diverges": 360.0, "throughput-drop": 360.0
-}  # fmt: skip
+    "straggler": 60.0,
+    "input-bound": 60.0,
+    "mem-creep": 360.0,
+    "loss-diverges": 360.0,
+    "throughput-drop": 360.0,
+}
 """The same for findings that need more data."""
 SILENT_S = 120.0
 """Seconds after which a rank without pulses is not waited for."""

@@ -71,10 +71,18 @@ def behind(cause: FirstCause, hangs: Iterable[Finding], changes: Mapping[int, Ra
     late = changes[hang.rank]
     waited = {cause.rank, *cause.victims, *changes} - {late.rank}
     return FirstCause(
-        rank=late.rank, local_rank=late.local_rank, node=cause.node, pid=late.pid,
-        text=f"{hang.text}, until the time limit of the collective", victims=tuple(sorted(waited)), at=cause.at,
-        kind=cause.kind, remedy=hang.remedy, retry=cause.retry, evidence=(cause.text, *hang.evidence),
-    )  # fmt: skip
+        rank=late.rank,
+        local_rank=late.local_rank,
+        node=cause.node,
+        pid=late.pid,
+        text=f"{hang.text}, until the time limit of the collective",
+        victims=tuple(sorted(waited)),
+        at=cause.at,
+        kind=cause.kind,
+        remedy=hang.remedy,
+        retry=cause.retry,
+        evidence=(cause.text, *hang.evidence),
+    )
 
 
 def _at_hand(view: View) -> Attempt | None:

@@ -78,16 +78,50 @@ _WORDS = re.compile(
     r"|\b(?i:cannot|can't|could not|unable to|failed|failure|evicted|killed|aborted|unrecognized arguments|refused)\b"
 )
 HINTS = (
-    "rror", "RROR", "atal", "FATAL", "RITICAL", "xception", "NCCL WARN", "what():", "terminate called", "access fault",
-    "Check FAIL", "[Errno ",
-)  # fmt: skip
+    "rror",
+    "RROR",
+    "atal",
+    "FATAL",
+    "RITICAL",
+    "xception",
+    "NCCL WARN",
+    "what():",
+    "terminate called",
+    "access fault",
+    "Check FAIL",
+    "[Errno ",
+)
 """One stands in each line of the two surer kinds: cheap to look for."""
 SOFT = (
-    "found", "No such", "enied", "annot", "can't", "ould not", "nable to", "ailed", "illed", "victed", "efused",
-    "nrecognized", "not exist", "borted", "are available: ", "is utilizing", "ailure", "nstalled", "topping",
-    "mismatch for", "imes out", "Warning  ", "AILED: ", "undefined symbol", "schedulable: ",
-    "xceed", "not a valid", "rad scale",
-)  # fmt: skip
+    "found",
+    "No such",
+    "enied",
+    "annot",
+    "can't",
+    "ould not",
+    "nable to",
+    "ailed",
+    "illed",
+    "victed",
+    "efused",
+    "nrecognized",
+    "not exist",
+    "borted",
+    "are available: ",
+    "is utilizing",
+    "ailure",
+    "nstalled",
+    "topping",
+    "mismatch for",
+    "imes out",
+    "Warning  ",
+    "AILED: ",
+    "undefined symbol",
+    "schedulable: ",
+    "xceed",
+    "not a valid",
+    "rad scale",
+)
 """The same of the least sure."""
 ERROR_WORDS = (*HINTS, *SOFT)
 _NOTHING = re.compile(
@@ -429,7 +463,12 @@ def _rule(best: _Sentence, ended: bool) -> Rule:
     else:
         role = "hint"
     return Rule(
-        id=name, severity="error" if ended else "warning", layer="unknown",
+        id=name,
+        severity="error" if ended else "warning",
+        layer="unknown",
         role=role,
-        confidence="low", text=text, remedy=remedy, place=PLACE,
-    )  # fmt: skip
+        confidence="low",
+        text=text,
+        remedy=remedy,
+        place=PLACE,
+    )

@@ -130,15 +130,25 @@ class _Inner(NamedTuple):
 
 
 REPORTED = Rule(
-    id="launcher-reports", severity="error", role="symptom", layer="python", confidence="low", place=PLACE - 2,
+    id="launcher-reports",
+    severity="error",
+    role="symptom",
+    layer="python",
+    confidence="low",
+    place=PLACE - 2,
     text="A rank failed, with an exit code that is not told: its launcher reports it, and no line shows why.",
     remedy="Look for the rank's own output: stderr, a folder of logs, the logs of the other nodes.",
-)  # fmt: skip
+)
 CUT_OFF = Rule(
-    id="died-cut-off", severity="error", role="cause", layer="python", confidence="low", place=PLACE - 1,
+    id="died-cut-off",
+    severity="error",
+    role="cause",
+    layer="python",
+    confidence="low",
+    place=PLACE - 1,
     text="its exception is not there.",
     remedy="Look for the rest: the end of the file, stderr, the logs of the other ranks.",
-)  # fmt: skip
+)
 QUOTED = 120
 """Characters of a line of source that are quoted."""
 SHORT = 4
@@ -460,9 +470,15 @@ def _rule(failure: Failure, place: int, sure: bool) -> Rule:
         severity, role = "warning", "symptom" if failure.symptom else "hint"
         remedy = f"the script may have gone on after it; if not: {failure.remedy}"
     return Rule(
-        id=f"died-{failure.kind}", severity=severity, role=role, layer="python",  # type: ignore[arg-type]
-        confidence="high" if sure else "low", text=text_of(failure), remedy=sentence(remedy), place=PLACE + place,
-    )  # fmt: skip
+        id=f"died-{failure.kind}",
+        severity=severity,
+        role=role,
+        layer="python",  # type: ignore[arg-type]
+        confidence="high" if sure else "low",
+        text=text_of(failure),
+        remedy=sentence(remedy),
+        place=PLACE + place,
+    )
 
 
 def _within(printed: PrintedTraceback, last: str) -> str:

@@ -20,10 +20,15 @@ _LISTED = re.compile(
 """In the table at the end of torchrun: a host, a rank on it, and how it ended; that of the root cause comes last."""
 
 _WORDS = {
-    "Killed": signal.SIGKILL, "Segmentation fault": signal.SIGSEGV, "Bus error": signal.SIGBUS,
-    "Terminated": signal.SIGTERM, "Aborted": signal.SIGABRT, "Illegal instruction": signal.SIGILL,
-    "Floating point exception": signal.SIGFPE, "Hangup": signal.SIGHUP,
-}  # fmt: skip
+    "Killed": signal.SIGKILL,
+    "Segmentation fault": signal.SIGSEGV,
+    "Bus error": signal.SIGBUS,
+    "Terminated": signal.SIGTERM,
+    "Aborted": signal.SIGABRT,
+    "Illegal instruction": signal.SIGILL,
+    "Floating point exception": signal.SIGFPE,
+    "Hangup": signal.SIGHUP,
+}
 """What shells and Slurm call signals."""
 _WORD = f"(?P<word>{'|'.join(_WORDS)}|Out [Oo]f [Mm]emory)"
 
@@ -78,15 +83,38 @@ _FORMS = tuple(
 RAISED = "terminated with the following error"
 """Of torch.multiprocessing.spawn, which prints the exception below."""
 NEEDLES = (
-    "failed (exitcode: ", "time      : ", "host      : ", "rank      : ", "exitcode  : ", "Root Cause (first",
+    "failed (exitcode: ",
+    "time      : ",
+    "host      : ",
+    "rank      : ",
+    "exitcode  : ",
+    "Root Cause (first",
     "exited on signal ",
-    "oom_kill event", "oom-kill event", "return code = ", "died with <Signals.", "non-zero exit status ",
-    "terminated with signal SIG", "terminated with exit code ", "ssh exited with ", "srun: error: ",
-    "return code list: [", "FAILED (exitcode ", "exit with status code ", "exited with status code ",
-    RAISED, "*** SIG", "Primary job", "exited with code ", "Exit Code:",
-    "crashed with exit code ", "non-zero exit code", "with exit code", "received by PID",
-    "terminated with code ", *_WORDS,
-)  # fmt: skip
+    "oom_kill event",
+    "oom-kill event",
+    "return code = ",
+    "died with <Signals.",
+    "non-zero exit status ",
+    "terminated with signal SIG",
+    "terminated with exit code ",
+    "ssh exited with ",
+    "srun: error: ",
+    "return code list: [",
+    "FAILED (exitcode ",
+    "exit with status code ",
+    "exited with status code ",
+    RAISED,
+    "*** SIG",
+    "Primary job",
+    "exited with code ",
+    "Exit Code:",
+    "crashed with exit code ",
+    "non-zero exit code",
+    "with exit code",
+    "received by PID",
+    "terminated with code ",
+    *_WORDS,
+)
 """One stands in each line that tells of an exit."""
 _SPEAKER = re.compile(r"\[(?P<host>[A-Za-z0-9][\w.-]{0,200}):(?P<pid>\d{2,9})(?: ?:\d+){0,2}\] ")
 """With what Open MPI and UCX begin."""

@@ -88,9 +88,12 @@ def find_not_applied(view: View) -> Iterable[Finding]:
     expected = state.plan.obeys if state.plan is not None else None
     if acted is not None and acted.state == "not applied" and expected:  # else the plan has said so before
         yield Finding(
-            "acted-otherwise", "warning", f"the preset is not applied: {acted.text}",
-            remedy=UNMADE, evidence=(f"the plan expected: {expected}",),
-        )  # fmt: skip
+            "acted-otherwise",
+            "warning",
+            f"the preset is not applied: {acted.text}",
+            remedy=UNMADE,
+            evidence=(f"the plan expected: {expected}",),
+        )
 
 
 SETTLED_S = 20.0

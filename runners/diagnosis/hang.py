@@ -209,9 +209,14 @@ def mismatch(view: View, pending: Pending, *, sites: bool) -> Finding | None:
         site = f" of {activity.site_text(skipped.sites[0])}" if skipped.sites else ""
         text = f"{view.who(few)} skipped {activity.call_text(skipped)}{site}: {text}"
     return Finding(
-        "hang-mismatch", "error", text, **view.about(few), remedy=ALIGN, since=pending.since,
+        "hang-mismatch",
+        "error",
+        text,
+        **view.about(few),
+        remedy=ALIGN,
+        since=pending.since,
         evidence=tuple(_parted(view, parting, pending)),
-    )  # fmt: skip
+    )
 
 
 def _settled(view: View, parting: Split) -> Split:
@@ -270,16 +275,19 @@ def left_out(view: View, rank: int, pending: Pending) -> Finding | None:
     site = f" of {activity.site_text(apart.theirs.sites[0])}" if apart.theirs.sites else ""
     ranks = pending.ranks
     return Finding(
-        "hang-mismatch", "error",
+        "hang-mismatch",
+        "error",
         f"{view.who([rank])} skipped {activity.call_text(apart.theirs)}{site}; "
         f"{spans_text('rank', ranks)} {agreeing(ranks, 'waits', 'wait')} for it in {activity.call_text(pending.call)}",
-        **view.about([rank]), remedy=ALIGN, since=pending.since,
+        **view.about([rank]),
+        remedy=ALIGN,
+        since=pending.since,
         evidence=(
             waiting_text(view, pending),
             f"at #{apart.mine.seq} rank {rank} called {_brief(apart.mine)}, rank {other} {_brief(apart.theirs)}",
             *own_lines.quoted(view, [rank], ranks),
         ),
-    )  # fmt: skip
+    )
 
 
 def elsewhere(view: View, pending: Pending, others: Sequence[Pending]) -> Finding | None:
@@ -292,11 +300,17 @@ def elsewhere(view: View, pending: Pending, others: Sequence[Pending]) -> Findin
         f"{spans_text('rank', near.ranks)} {agreeing(near.ranks, 'is', 'are')} in {activity.call_text(near.call)}"
     )
     return Finding(
-        "hang-mismatch", "error", text, **view.about(ranks), remedy=ALIGN, since=near.since,
+        "hang-mismatch",
+        "error",
+        text,
+        **view.about(ranks),
+        remedy=ALIGN,
+        since=near.since,
         evidence=(
-            *(waiting_text(view, each) for each in (*others[:3], pending)), *own_lines.quoted(view, ranks, near.ranks)
+            *(waiting_text(view, each) for each in (*others[:3], pending)),
+            *own_lines.quoted(view, ranks, near.ranks),
         ),
-    )  # fmt: skip
+    )
 
 
 def circle(view: View, blocked: Sequence[Pending]) -> Finding:
@@ -310,12 +324,14 @@ def circle(view: View, blocked: Sequence[Pending]) -> Finding:
     if len(parts) > 4:
         text += " …"
     return Finding(
-        "hang-mismatch", "error", text,
+        "hang-mismatch",
+        "error",
+        text,
         **view.about(ranks),
         remedy="let every rank call the collectives of its groups in the same order",
         evidence=tuple(waiting_text(view, pending) for pending in blocked[:4]),
         since=min(pending.since for pending in blocked),
-    )  # fmt: skip
+    )
 
 
 def network(view: View, ranks: Iterable[int], since: float) -> list[Finding]:
@@ -358,17 +374,26 @@ def _cut(view: View, cuts: Mapping[int, Stall], nodes: Mapping[str, int], since:
     near = f" on {view.host(place[0])}" if place else ""
     answer = "no connection to" if first.state == "SYN_SENT" else "no answer any more from"
     return Finding(
-        "hang-network", "error", f"rank {ranks[0]}{near} ({address(first.local)}) gets {answer} {far}: "
-        "the network between them does not carry", rank=ranks[0], ranks=ranks if len(ranks) > 1 else (),
-        node=place[0] if place else None, since=since,
+        "hang-network",
+        "error",
+        f"rank {ranks[0]}{near} ({address(first.local)}) gets {answer} {far}: "
+        "the network between them does not carry",
+        rank=ranks[0],
+        ranks=ranks if len(ranks) > 1 else (),
+        node=place[0] if place else None,
+        since=since,
         remedy="check link, route, firewall and MTU between these two addresses, and the interface "
         "that NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names",
         evidence=tuple(
             f"rank {rank}: connection {cuts[rank].local} → {cuts[rank].remote} "
-            + ("gets no answer to its SYN" if cuts[rank].state == "SYN_SENT" else "retransmits, nothing is acknowledged")
+            + (
+                "gets no answer to its SYN"
+                if cuts[rank].state == "SYN_SENT"
+                else "retransmits, nothing is acknowledged"
+            )
             for rank in ranks[:4]
         ),
-    )  # fmt: skip
+    )
 
 
 def spinning(view: View, pending: Pending) -> Finding | None:
@@ -379,17 +404,19 @@ def spinning(view: View, pending: Pending) -> Finding | None:
         return None
     ranks = pending.ranks
     return Finding(
-        "hang-collective", "error",
+        "hang-collective",
+        "error",
         f"{view.who(ranks)} have all entered {activity.call_text(pending.call)} but it never completes: "
         "their GPUs are spinning",
-        **view.about(ranks), since=pending.since,
+        **view.about(ranks),
+        since=pending.since,
         remedy="check NCCL's messages (NCCL screen, NCCL_DEBUG=INFO): a broken transport, "
         "or one slow or broken link; one run with NCCL_P2P_DISABLE=1 or NCCL_IB_DISABLE=1 shows which",
         evidence=(
             waiting_text(view, pending),
             "every GPU of these is in use all the time at less than half of its power limit: a kernel that spins",
         ),
-    )  # fmt: skip
+    )
 
 
 def _spins(card: Gpu) -> bool:
@@ -407,11 +434,15 @@ def no_verdict(view: View, blocked: Sequence[Pending]) -> Finding:
     )
     waiting = f"{spans_text('rank', ranks)} {agreeing(ranks, 'waits', 'wait')}"
     return Finding(
-        NO_VERDICT, "note", f"{waiting} in {activity.call_text(first.call)}; the reason is unknown: {lacking[0]}",
-        role="fact", ranks=ranks, since=first.since,
+        NO_VERDICT,
+        "note",
+        f"{waiting} in {activity.call_text(first.call)}; the reason is unknown: {lacking[0]}",
+        role="fact",
+        ranks=ranks,
+        since=first.since,
         remedy="take all stacks: distui dump RUN stacks; with NCCL, raise NCCL_DEBUG to INFO",
         evidence=(*(waiting_text(view, pending) for pending in blocked[:4]), *lacking),
-    )  # fmt: skip
+    )
 
 
 def _lacking(view: View, blocked: Sequence[Pending]) -> Iterable[str]:

@@ -41,9 +41,14 @@ def find(view: View) -> Iterable[Finding]:
         others = f"; {spans_text('rank', gone)} {agreeing(gone, 'has', 'have')} exited" if gone else ""
         does = f"{agreeing(ranks, 'is', 'are')} done with the script and {agreeing(ranks, 'does', 'do')} not exit"
         yield Finding(
-            "hang-leaving", "warning", f"{view.who(ranks)} {does}, waiting for {why}{others}", **view.about(ranks),
-            remedy=_REMEDY, since=activity.still_since(view.history[ranks[0]]), evidence=proof[why],
-        )  # fmt: skip
+            "hang-leaving",
+            "warning",
+            f"{view.who(ranks)} {does}, waiting for {why}{others}",
+            **view.about(ranks),
+            remedy=_REMEDY,
+            since=activity.still_since(view.history[ranks[0]]),
+            evidence=proof[why],
+        )
 
 
 def _held(pulses: Sequence[Pulse]) -> str:

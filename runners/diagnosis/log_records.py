@@ -62,13 +62,36 @@ _TRACE = (
     "error.stack_trace",
 )
 _TIME = (
-    "timestamp", "time", "@timestamp", "ts", "asctime", "datetime", "__REALTIME_TIMESTAMP", "_SOURCE_REALTIME_TIMESTAMP",
-    "eventTime", "receiveTimestamp", "t", "date",
-)  # fmt: skip
+    "timestamp",
+    "time",
+    "@timestamp",
+    "ts",
+    "asctime",
+    "datetime",
+    "__REALTIME_TIMESTAMP",
+    "_SOURCE_REALTIME_TIMESTAMP",
+    "eventTime",
+    "receiveTimestamp",
+    "t",
+    "date",
+)
 _HOST = (
-    "pod_name", "podName", "pod", "hostname", "host", "host.name", "_HOSTNAME", "nodeName", "node_name", "node",
-    "instance", "logStreamName", "@logStream", "container_name", "containerName",
-)  # fmt: skip
+    "pod_name",
+    "podName",
+    "pod",
+    "hostname",
+    "host",
+    "host.name",
+    "_HOSTNAME",
+    "nodeName",
+    "node_name",
+    "node",
+    "instance",
+    "logStreamName",
+    "@logStream",
+    "container_name",
+    "containerName",
+)
 _AROUND = ("kubernetes", "k8s", "resource", "labels", "host", "stream", "metadata")
 """Where hosts are named within a record."""
 _RANK = ("rank", "global_rank", "RANK")
@@ -92,8 +115,12 @@ class Records:
     def __init__(self, kind: str, columns: Sequence[str] = ()) -> None:
         """`kind`: json, pretty, export, csv or pieces; `columns`: of csv, by its first line."""
         self._read = {
-            "json": self._json, "pretty": self._pretty, "export": self._export, "csv": self._csv, "pieces": self._pieces,
-        }[kind]  # fmt: skip
+            "json": self._json,
+            "pretty": self._pretty,
+            "export": self._export,
+            "csv": self._csv,
+            "pieces": self._pieces,
+        }[kind]
         self.kind, self._columns = kind, columns
         self._pending: dict[str, str] = {}
         """By writer the beginning of a line that comes in pieces."""

@@ -50,14 +50,50 @@ HEADER = 1 << 20
 """Bytes of a name or of attributes in a tar."""
 
 _BROKEN = (
-    OSError, EOFError, ValueError, NotImplementedError, struct.error, zlib.error, lzma.LZMAError, tarfile.TarError,
+    OSError,
+    EOFError,
+    ValueError,
+    NotImplementedError,
+    struct.error,
+    zlib.error,
+    lzma.LZMAError,
+    tarfile.TarError,
     zipfile.BadZipFile,
-)  # fmt: skip
+)
 _NO_LOGS = frozenset(
-    (".py", ".pyc", ".ipynb", ".md", ".rst", ".toml", ".yaml", ".yml", ".ini", ".cfg", ".conf", ".sh", ".sbatch",
-     ".slurm", ".bash", ".html", ".css", ".js", ".tsv", ".c", ".cc", ".cpp", ".cu", ".h", ".patch", ".diff", ".svg",
-     ".lock", ".pid", ".prom")
-)  # fmt: skip
+    (
+        ".py",
+        ".pyc",
+        ".ipynb",
+        ".md",
+        ".rst",
+        ".toml",
+        ".yaml",
+        ".yml",
+        ".ini",
+        ".cfg",
+        ".conf",
+        ".sh",
+        ".sbatch",
+        ".slurm",
+        ".bash",
+        ".html",
+        ".css",
+        ".js",
+        ".tsv",
+        ".c",
+        ".cc",
+        ".cpp",
+        ".cu",
+        ".h",
+        ".patch",
+        ".diff",
+        ".svg",
+        ".lock",
+        ".pid",
+        ".prom",
+    )
+)
 """What stands beside logs in their directories, and speaks of errors without having any."""
 _NUMBERS = re.compile(r"(\d{1,18})")
 
@@ -394,8 +430,13 @@ class _Member(tarfile.TarInfo):
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
         member = super().frombuf(buf, encoding, errors)
-        held = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME,
-                tarfile.GNUTYPE_LONGLINK)  # fmt: skip
+        held = (
+            tarfile.XHDTYPE,
+            tarfile.XGLTYPE,
+            tarfile.SOLARIS_XHDTYPE,
+            tarfile.GNUTYPE_LONGNAME,
+            tarfile.GNUTYPE_LONGLINK,
+        )
         if member.type in held and member.size > HEADER:
             raise BrokenOff(f"a name in it has {size_text(member.size)}")
         return member

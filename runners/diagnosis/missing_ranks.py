@@ -17,10 +17,16 @@ from .statements import CommunicatorPart
 MOST_RANKS = 1 << 17
 """A job with more is a number that was misread: nobody is counted as missing then."""
 ABSENT = Rule(
-    id="rank-absent", severity="error", role="cause", layer="torch", confidence="medium", text="", place=PLACE + 1,
+    id="rank-absent",
+    severity="error",
+    role="cause",
+    layer="torch",
+    confidence="medium",
+    text="",
+    place=PLACE + 1,
     remedy="Find out what it did instead: its own log and its stack; a phase that only some ranks enter (saving, "
     "validation), a crash, a node that is gone.",
-)  # fmt: skip
+)
 
 
 class TimedOut(NamedTuple):
@@ -58,9 +64,12 @@ def absent(reading: Reading) -> Iterator[RuleHits]:
     heads: dict[Thread, Head] = {("", None, rank): Head(rank=rank) for rank in ranks.culprits[:SOURCES]}
     named = Head(rank=ranks.culprits[0] if ranks.culprits else None)
     yield replace(
-        hits, rule=replace(ABSENT, text=_kept_waiting(ranks)), heads=heads, further=[],
+        hits,
+        rule=replace(ABSENT, text=_kept_waiting(ranks)),
+        heads=heads,
+        further=[],
         firsts=[replace(first, head=named) for first in hits.firsts],
-    )  # fmt: skip
+    )
 
 
 def _timed_out(timed: Mapping[int, RankProgress], world: int) -> TimedOut:
@@ -96,9 +105,10 @@ def silent(reading: Reading, symptoms: Sequence[RuleHits]) -> Iterator[RuleHits]
             )
             named = [replace(first, head=Head(rank=ranks[0])) for first in firsts[:1]]
             yield RuleHits(
-                replace(ABSENT, layer="nccl", text=text), firsts=named,
+                replace(ABSENT, layer="nccl", text=text),
+                firsts=named,
                 heads={("", None, rank): Head(rank=rank) for rank in ranks[:SOURCES]},
-            )  # fmt: skip
+            )
             return
 
 

@@ -198,9 +198,19 @@ def alike(values: Mapping[int, K]) -> list[tuple[K, tuple[int, ...]]]:
 
 
 SIZED = frozenset(
-    {"all_reduce", "allreduce", "broadcast", "reduce", "_all_gather_base", "_reduce_scatter_base",
-     "all_gather_into_tensor", "reduce_scatter_tensor", "_reduce_oop", "_broadcast_oop"}
-)  # fmt: skip
+    {
+        "all_reduce",
+        "allreduce",
+        "broadcast",
+        "reduce",
+        "_all_gather_base",
+        "_reduce_scatter_base",
+        "all_gather_into_tensor",
+        "reduce_scatter_tensor",
+        "_reduce_oop",
+        "_broadcast_oop",
+    }
+)
 """Collectives that every rank calls with inputs of one size; of others the sizes may differ rightly."""
 
 

@@ -73,11 +73,44 @@ class _Plain(pickle._Unpickler):
 
 
 _STEPS = (
-    "PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1",
-    "BININT2", "LONG1", "BINFLOAT", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "SHORT_BINBYTES", "BINBYTES",
-    "EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "LIST", "APPEND", "APPENDS",
-    "MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT", "GET", "BINGET", "LONG_BINGET",
-)  # fmt: skip
+    "PROTO",
+    "FRAME",
+    "STOP",
+    "MARK",
+    "POP",
+    "POP_MARK",
+    "NONE",
+    "NEWTRUE",
+    "NEWFALSE",
+    "INT",
+    "BININT",
+    "BININT1",
+    "BININT2",
+    "LONG1",
+    "BINFLOAT",
+    "SHORT_BINUNICODE",
+    "BINUNICODE",
+    "BINUNICODE8",
+    "SHORT_BINBYTES",
+    "BINBYTES",
+    "EMPTY_DICT",
+    "EMPTY_LIST",
+    "EMPTY_TUPLE",
+    "TUPLE",
+    "TUPLE1",
+    "TUPLE2",
+    "TUPLE3",
+    "LIST",
+    "APPEND",
+    "APPENDS",
+    "MEMOIZE",
+    "PUT",
+    "BINPUT",
+    "LONG_BINPUT",
+    "GET",
+    "BINGET",
+    "LONG_BINGET",
+)
 
 
 def _counted(step: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -124,8 +157,18 @@ def loaded(data: bytes) -> dict[str, Any]:
     except KeyError as error:
         code = error.args[0]
         raise DumpError(f"it has step {code!r}, which builds no plain data") from None
-    except (pickle.PickleError, EOFError, ValueError, TypeError, IndexError, AttributeError, OverflowError,
-            MemoryError, RecursionError, struct.error) as error:  # fmt: skip
+    except (
+        pickle.PickleError,
+        EOFError,
+        ValueError,
+        TypeError,
+        IndexError,
+        AttributeError,
+        OverflowError,
+        MemoryError,
+        RecursionError,
+        struct.error,
+    ) as error:
         raise DumpError(f"{type(error).__name__}: {error}"[:200]) from None
     if not isinstance(value, dict):
         raise DumpError("it is no flight recorder's")
@@ -231,10 +274,12 @@ def _mismatch(group: RecorderGroup, parting: Divergence) -> Rule:
         for call, ranks in parting.variants[:4]
     )
     return _rule(
-        "coll-mismatch", 0, "cause",
+        "coll-mismatch",
+        0,
+        "cause",
         f"Ranks called different collectives as #{parting.seq}{_named(group)}: {calls}.",
         "Look at those lines for branches, unused parameters and last batches that differ between ranks.",
-    )  # fmt: skip
+    )
 
 
 def _absent(group: RecorderGroup, wait: CollectiveWait) -> Rule:
@@ -265,9 +310,15 @@ def _capital(text: str) -> str:
 def _rule(name: str, place: int, role: str, text: str, remedy: str) -> Rule:
     severity: Any = "error" if role == "cause" else "warning"
     return Rule(
-        id=name, severity=severity, role=role, layer="torch", confidence="high", text=text, remedy=remedy,  # type: ignore[arg-type]
+        id=name,
+        severity=severity,
+        role=role,
+        layer="torch",
+        confidence="high",
+        text=text,
+        remedy=remedy,  # type: ignore[arg-type]
         place=PLACE + 2 + place,
-    )  # fmt: skip
+    )
 
 
 def bounded(read_block: Callable[[], bytes]) -> bytes:

@@ -75,8 +75,13 @@ class ShortLog:
         if self._first is None:
             return []
         rule = Rule(
-            id=UNEXPLAINED, severity="error", layer="unknown", role="cause", confidence="low", place=PLACE,
+            id=UNEXPLAINED,
+            severity="error",
+            layer="unknown",
+            role="cause",
+            confidence="low",
+            place=PLACE,
             text=f"No rule knows this: {self._text}",
             remedy="Read the lines around it: it is the first that tells of trouble, and the log is cut off.",
-        )  # fmt: skip
+        )
         return [RuleHits.of(rule, self._first)]

@@ -88,8 +88,7 @@ def _clocks(own: Gpu, others: list[Gpu]) -> Iterator[Reason]:
     words = [word for word in own.throttle or () if word not in BENIGN]
     hot = "" if own.temp_c is None else f" at {5 * round(own.temp_c / 5)} °C"
     if any(word.startswith("thermal") for word in words) or (own.temp_c or 0) >= 85:
-        yield Reason("thermal", f"thermal throttling{hot}, {clocks}",
-                     "check the cooling of this GPU")  # fmt: skip
+        yield Reason("thermal", f"thermal throttling{hot}, {clocks}", "check the cooling of this GPU")
     elif words:
         yield Reason(words[0], f"{', '.join(words)}, {clocks}", _remedy(words[0]))
     else:
@@ -120,9 +119,12 @@ def _of_process(view: View, rank: Rank) -> Iterator[Reason]:
     others = [peer.sample for peer in _other_ranks(view, rank) if peer.sample is not None]
     quota = [peer.throttled_percent or 0.0 for peer in others]
     if (sample.throttled_percent or 0.0) >= 20 and _far(sample.throttled_percent, quota, 1.3):
-        yield Reason("CPU quota", "its cgroup's CPU quota holds it back",
-                     "raise cpu.max of its cgroup, or the job's number of cores",
-                     "the quota was used up in many periods (nr_throttled of cpu.stat grows)")  # fmt: skip
+        yield Reason(
+            "CPU quota",
+            "its cgroup's CPU quota holds it back",
+            "raise cpu.max of its cgroup, or the job's number of cores",
+            "the quota was used up in many periods (nr_throttled of cpu.stat grows)",
+        )
     yield from _cores(view, rank, sample)
     if (
         sample.read_bps is not None
@@ -132,9 +134,12 @@ def _of_process(view: View, rank: Rank) -> Iterator[Reason]:
         node = view.state.nodes.get(rank.place.node)
         host = None if node is None else node.metrics
         low = host and host.page_cache is not None and host.page_cache < 0.05 * (host.mem_total or 0)
-        yield Reason("reads from storage", "it reads from storage where the others do not",
-                     "put its part of the data on a local disk, or give the node more memory for its page cache",
-                     "little of the node's memory is page cache" if low else "")  # fmt: skip
+        yield Reason(
+            "reads from storage",
+            "it reads from storage where the others do not",
+            "put its part of the data on a local disk, or give the node more memory for its page cache",
+            "little of the node's memory is page cache" if low else "",
+        )
 
 
 def _cores(view: View, rank: Rank, sample: RankSample) -> Iterator[Reason]:
@@ -215,11 +220,17 @@ def _of_node(view: View, rank: Rank) -> Iterator[Reason]:
     if (host.steal_percent or 0) >= 5 and _far(
         host.steal_percent, [peer.steal_percent for peer in hosts], 2.0
     ):
-        yield Reason("steal", "the hypervisor takes CPU time from the node (CPU steal)",
-                     "ask for a dedicated machine, or move the node")  # fmt: skip
+        yield Reason(
+            "steal",
+            "the hypervisor takes CPU time from the node (CPU steal)",
+            "ask for a dedicated machine, or move the node",
+        )
     if host.nic_errors and _far(host.nic_errors, [peer.nic_errors for peer in hosts], 3.0):
-        yield Reason("network errors", "the node's interfaces count network errors",
-                     "check cable, transceiver and switch port (ethtool -S, ibqueryerrors)")  # fmt: skip
+        yield Reason(
+            "network errors",
+            "the node's interfaces count network errors",
+            "check cable, transceiver and switch port (ethtool -S, ibqueryerrors)",
+        )
     yield from _short_of_cores(host, hosts)
 
 
@@ -228,9 +239,12 @@ def _short_of_cores(host: Host, hosts: list[Host]) -> Iterator[Reason]:
     loaded = bool(host.load1 and host.cores and host.load1 > 1.5 * host.cores)
     if not (stalled or loaded) or not hosts or (not _far(host.load1, [peer.load1 for peer in hosts], 1.5)):
         return
-    yield Reason("short of cores", "the node is short of cores",
-                 "end what else runs there, or give the ranks fewer threads (OMP_NUM_THREADS)",
-                 "tasks wait for a core (load, /proc/pressure/cpu)")  # fmt: skip
+    yield Reason(
+        "short of cores",
+        "the node is short of cores",
+        "end what else runs there, or give the ranks fewer threads (OMP_NUM_THREADS)",
+        "tasks wait for a core (load, /proc/pressure/cpu)",
+    )
 
 
 def _other_ranks(view: View, rank: Rank) -> list[Rank]:

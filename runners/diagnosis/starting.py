@@ -199,9 +199,14 @@ def _unreachable(view: View, remote: str, comers: Sequence[Comer], ranks: tuple[
             "check firewall and route"
         )
     return _finding(
-        view, "start-unreachable", ranks, text, remedy, comers,
+        view,
+        "start-unreachable",
+        ranks,
+        text,
+        remedy,
+        comers,
         [f"{spans_text('rank', ranks)}: connections to {remote} get no answer to their SYN"],
-    )  # fmt: skip
+    )
 
 
 def _sizes(view: View, there: Sequence[Comer]) -> Finding | None:
@@ -222,9 +227,14 @@ def _sizes(view: View, there: Sequence[Comer]) -> Finding | None:
         text = f"{view.who(other)} cannot be in a world of WORLD_SIZE {seen[other[0]]}"
         facts = [f"RANK={other[0]}, WORLD_SIZE={seen[other[0]]}"]
     return _finding(
-        view, "start-world-size", other, text, "give every rank the same WORLD_SIZE: nodes × ranks a node", there,
+        view,
+        "start-world-size",
+        other,
+        text,
+        "give every rank the same WORLD_SIZE: nodes × ranks a node",
+        there,
         facts,
-    )  # fmt: skip
+    )
 
 
 def _masters(view: View, there: Sequence[Comer]) -> Finding | None:
@@ -243,10 +253,14 @@ def _masters(view: View, there: Sequence[Comer]) -> Finding | None:
         f"{spans_text('rank', usual)} at {most}"
     )
     return _finding(
-        view, "start-unreachable", other, text,
-        "give every rank the same MASTER_ADDR and MASTER_PORT: an address of rank 0's node that all can reach", there,
+        view,
+        "start-unreachable",
+        other,
+        text,
+        "give every rank the same MASTER_ADDR and MASTER_PORT: an address of rank 0's node that all can reach",
+        there,
         [f"{view.who(ranks)}: MASTER_ADDR:MASTER_PORT {address}" for address, ranks in groups[:4]],
-    )  # fmt: skip
+    )
 
 
 def _plain(master: str | None) -> str:
@@ -265,10 +279,14 @@ def _unmet(view: View, there: Sequence[Comer]) -> Finding | None:
     ranks = tuple(sorted(comer.rank for comer in seeking))
     text = f"all {len(ranks)} ranks are there, and nobody answers at MASTER_ADDR:MASTER_PORT {seeking[0].pulse.master}"
     return _finding(
-        view, "start-unreachable", ranks, text,
-        "set MASTER_ADDR to an address of rank 0's node and MASTER_PORT to a free port there", there,
+        view,
+        "start-unreachable",
+        ranks,
+        text,
+        "set MASTER_ADDR to an address of rank 0's node and MASTER_PORT to a free port there",
+        there,
         [f"every rank waits in {activity.site_text(seeking[0].inner)} for the store of rank 0"],
-    )  # fmt: skip
+    )
 
 
 def _ended(view: View, there: Sequence[Comer]) -> Finding | None:
@@ -283,9 +301,14 @@ def _ended(view: View, there: Sequence[Comer]) -> Finding | None:
         f"{agreeing(ranks, 'waits', 'wait')} in {there[0].op}"
     )
     return _finding(
-        view, "hang-gone", gone, text, "let every rank of the group call init_process_group", there,
+        view,
+        "hang-gone",
+        gone,
+        text,
+        "let every rank of the group call init_process_group",
+        there,
         [f"rank {rank}: exit code {view.state.ranks[rank].exit_code}" for rank in gone[:4]],
-    )  # fmt: skip
+    )
 
 
 def _expected(view: View) -> int:
@@ -368,12 +391,22 @@ def _reason(view: View, rank: int) -> str:
 
 
 def _finding(
-    view: View, name: str, ranks: Sequence[int], text: str, remedy: str, there: Sequence[Comer],
-    facts: Iterable[str], severity: str = "error",
-) -> Finding:  # fmt: skip
+    view: View,
+    name: str,
+    ranks: Sequence[int],
+    text: str,
+    remedy: str,
+    there: Sequence[Comer],
+    facts: Iterable[str],
+    severity: str = "error",
+) -> Finding:
     wait = sorted(comer.rank for comer in there)
     return Finding(
-        name, severity, text, role="cause" if severity != "note" else "fact",
-        **view.about(ranks), remedy=remedy,
+        name,
+        severity,
+        text,
+        role="cause" if severity != "note" else "fact",
+        **view.about(ranks),
+        remedy=remedy,
         evidence=(*facts, f"{view.who(wait)} {agreeing(wait, 'is', 'are')} in {there[0].op}"),
-    )  # fmt: skip
+    )

@@ -24,9 +24,13 @@ WAIT_S, MOST_S, GAPS = 8.0, 20.0, 5.0
 FRESH_S = 2.0
 """A sample of a missing rank counts when it is this much newer than the start of the wait."""
 ENDED = (
-    RankPhase.SUCCEEDED, RankPhase.FAILED, RankPhase.KILLED, RankPhase.STOPPED, RankPhase.LOST,
+    RankPhase.SUCCEEDED,
+    RankPhase.FAILED,
+    RankPhase.KILLED,
+    RankPhase.STOPPED,
+    RankPhase.LOST,
     RankPhase.ENDED,
-)  # fmt: skip
+)
 
 
 class Key(NamedTuple):
@@ -435,9 +439,12 @@ def _gone(view: View, rank: int) -> Culprit:
     state = view.state.ranks[rank]
     if state.phase is RankPhase.SUCCEEDED:
         return Culprit(
-            id="hang-gone", severity="error", does="ended with exit code 0", remedy=UNEVEN,
+            id="hang-gone",
+            severity="error",
+            does="ended with exit code 0",
+            remedy=UNEVEN,
             proof="it was done before the others: uneven data at the end of an epoch, or a branch on the rank",
-        )  # fmt: skip
+        )
     how = f"was killed by {state.signal}" if state.signal else "ended"
     if state.exit_code is not None and not state.signal:
         how = f"ended with exit code {state.exit_code}"
@@ -447,10 +454,13 @@ def _gone(view: View, rank: int) -> Culprit:
 def stopped(does: Doing, pid: int | None) -> Culprit:
     """A rank that the kernel does not let run."""
     return Culprit(
-        id="hang-stopped", severity="error", does="is stopped by a signal (SIGSTOP) or a debugger",
+        id="hang-stopped",
+        severity="error",
+        does="is stopped by a signal (SIGSTOP) or a debugger",
         remedy=_REMEDIES["hang-stopped"],
-        proof=f"kernel state of pid {'n/a' if pid is None else pid}: T (stopped)", stack=does.stack,
-    )  # fmt: skip
+        proof=f"kernel state of pid {'n/a' if pid is None else pid}: T (stopped)",
+        stack=does.stack,
+    )
 
 
 def _at(does: Doing) -> str:
@@ -469,16 +479,21 @@ def _stuck(does: Doing, age: float, held: HeldBy) -> Culprit | None:
         busy = does.mode is Activity.SILENT_BUSY
         last_seen = ", last seen" if does.stale else ""
         return _verdict(
-            "hang-c-call", does, f"sits in a C call that holds the GIL{last_seen}{_at(does)}",
+            "hang-c-call",
+            does,
+            f"sits in a C call that holds the GIL{last_seen}{_at(does)}",
             "its hook does not answer; "
             + ("it uses CPU time" if busy else "it uses no CPU time, though it is runnable"),
             "warning" if busy else "error",
-        )  # fmt: skip
+        )
     if does.mode is Activity.LOOPS and age >= LONG_S:
         return _verdict(
-            "hang-python", does, f"loops{_at(does)}",
-            "it uses CPU time, but every sample shows this one function, which calls no other", "warning",
-        )  # fmt: skip
+            "hang-python",
+            does,
+            f"loops{_at(does)}",
+            "it uses CPU time, but every sample shows this one function, which calls no other",
+            "warning",
+        )
     if does.mode in (Activity.ASLEEP, Activity.GPU_ALONE):
         return _asleep(does, age, held)
     return None
@@ -514,9 +529,13 @@ def _works(does: Doing, age: float, blocked: Sequence[Pending]) -> Culprit | Non
         named = not does.place.site.name.startswith("<")
         action = f"works in {does.place.site.name}()" if named else f"works{_at(does)}"
     return Culprit(
-        id="hang-not-joined", severity="warning" if late else "note", does=action,
-        remedy=_TOO_LONG if late else _BUSY, proof=does.sign, stack=does.stack if late else (),
-    )  # fmt: skip
+        id="hang-not-joined",
+        severity="warning" if late else "note",
+        does=action,
+        remedy=_TOO_LONG if late else _BUSY,
+        proof=does.sign,
+        stack=does.stack if late else (),
+    )
 
 
 def _within(does: Doing, blocked: Sequence[Pending]) -> str:
@@ -528,9 +547,14 @@ def _within(does: Doing, blocked: Sequence[Pending]) -> str:
 
 def _verdict(name: str, does: Doing, action: str, proof: str, severity: str = "error") -> Culprit:
     return Culprit(
-        id=name, severity=severity, does=action, remedy=_REMEDIES[name], proof=proof, stack=does.stack,
+        id=name,
+        severity=severity,
+        does=action,
+        remedy=_REMEDIES[name],
+        proof=proof,
+        stack=does.stack,
         source=does.source,
-    )  # fmt: skip
+    )
 
 
 def together(view: View, candidates: Mapping[int, Sequence[Pending]]) -> list[Case]:
@@ -562,9 +586,13 @@ def _by_holder(view: View, case: Case) -> Case:
     if itself is not None:
         does += f", and waits for {agreeing(ranks, 'it', 'them')} in {activity.call_text(itself.call)}"
     culprit = Culprit(
-        id="hang-lock", severity=fault.severity, does=does, remedy=_REMEDIES["hang-lock"],
-        stack=doing(view, holder).stack, proof=f"/proc/locks: {wait} {path}, which rank {holder} holds",
-    )  # fmt: skip
+        id="hang-lock",
+        severity=fault.severity,
+        does=does,
+        remedy=_REMEDIES["hang-lock"],
+        stack=doing(view, holder).stack,
+        proof=f"/proc/locks: {wait} {path}, which rank {holder} holds",
+    )
     return Case(culprit, [holder], nearest)
 
 
