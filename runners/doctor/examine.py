@@ -190,17 +190,24 @@ async def _examined(request: DoctorRequest, place: NodeToCheck, session: NodeSes
 
 def _unreached(name: str, why: str) -> Finding:
     return Finding(
-        id="D-SSH", severity="error", where=name, value=why, text=sentence(f"It cannot be reached: {why}"),
+        id="D-SSH",
+        severity="error",
+        where=name,
+        value=why,
+        text=sentence(f"It cannot be reached: {why}"),
         remedy="Make `ssh` there work without a password, with a Python 3.8 or newer on its PATH.",
-    )  # fmt: skip
+    )
 
 
 def _silent(name: str, why: str) -> Finding:
     return Finding(
-        id="D-FACTS", severity="error", where=name, value=why,
+        id="D-FACTS",
+        severity="error",
+        where=name,
+        value=why,
         text=sentence(f"It was reached, and then stopped answering: {why}"),
         remedy="Run `distui doctor` on the node itself.",
-    )  # fmt: skip
+    )
 
 
 async def _reach(
@@ -273,11 +280,14 @@ def _between(nodes: Sequence[_Node]) -> list[PairMember]:
     gpus = all(_usable(node.facts) for node in nodes)
     return [
         PairMember(
-            node.facts.name, node.session, node.facts.get("training", "executable"), node.facts.address or "",
+            node.facts.name,
+            node.session,
+            node.facts.get("training", "executable"),
+            node.facts.address or "",
             0 if gpus else None,
         )
         for node in nodes
-    ]  # fmt: skip
+    ]
 
 
 def _within(nodes: Sequence[_Node]) -> list[PairMember]:
@@ -306,9 +316,13 @@ def _skipped(request: DoctorRequest, able: Sequence[_Node]) -> Finding:
         else "not every node can be reached by the others"
     )
     return Finding(
-        id="D-PAIRS-SKIPPED", severity="note", where="", value="n/a",
-        text=f"No all-reduce was tried: {why}.", remedy="Repair what is reported above, and run it again.",
-    )  # fmt: skip
+        id="D-PAIRS-SKIPPED",
+        severity="note",
+        where="",
+        value="n/a",
+        text=f"No all-reduce was tried: {why}.",
+        remedy="Repair what is reported above, and run it again.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,9 +43,12 @@ def _interfaces(node: ExaminedNode) -> Iterator[Finding]:
     for name in IFNAMES:
         if env.get(name) and not chosen(env[name], up, prefix=name.startswith("NCCL")):
             yield node.finding(
-                "D-NIC-IFNAME", "error", f"{name} fits no interface of this node that is up and has an address.",
-                f"{name}={env[name]}", f"Name one of {', '.join(up) or 'those that will be there'}, or unset it.",
-            )  # fmt: skip
+                "D-NIC-IFNAME",
+                "error",
+                f"{name} fits no interface of this node that is up and has an address.",
+                f"{name}={env[name]}",
+                f"Name one of {', '.join(up) or 'those that will be there'}, or unset it.",
+            )
 
 
 def chosen(text: str, names: list[str], prefix: bool) -> list[str]:
@@ -226,9 +229,7 @@ def second_round(first: Sequence[Result]) -> list[list[Members]]:
     reference = usual(first)
     bad = [result.members for result in first if state(result, reference) != "good"]
     suspects = [member for group in bad for member in group]
-    good = [
-        member for result in first if state(result, reference) == "good" for member in result.members
-    ]  # fmt: skip
+    good = [member for result in first if state(result, reference) == "good" for member in result.members]
     if good:
         pairs = [(suspect, good[at % len(good)]) for at, suspect in enumerate(suspects)]
     elif len(suspects) == 3:
@@ -321,11 +322,14 @@ def check_pairs(names: Sequence[str], first: Sequence[Result], second: Sequence[
     if blame.nothing_works:
         return [
             Finding(
-                id="D-PAIRS", severity="error", where="", value=f"0 of {len(results)} pairs",
+                id="D-PAIRS",
+                severity="error",
+                where="",
+                value=f"0 of {len(results)} pairs",
                 text=sentence(f"No pair of nodes could reduce anything: {first[0].problem}"),
                 remedy="Check for a firewall between all of them, or a wrong GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME.",
             )
-        ]  # fmt: skip
+        ]
     reference = usual(first) or usual(second)
     findings = [_node(names, member, how, results, reference) for member, how in blame.nodes.items()]
     return findings + _links(names, blame, results, reference)
@@ -345,9 +349,13 @@ def _node(
         "slow": f"{name} is slow with everybody it could reduce with ({partners}).",
     }[how]
     return Finding(
-        id=id_, severity=severity, where=name, value=_value(tried[-1], reference), text=text,
+        id=id_,
+        severity=severity,
+        where=name,
+        value=_value(tried[-1], reference),
+        text=text,
         remedy=REMEDIES[how],
-    )  # fmt: skip
+    )
 
 
 def _links(
@@ -367,10 +375,14 @@ def _links(
         id_, severity = LINK[how]
         findings.append(
             Finding(
-                id=id_, severity=severity, where=both.replace(" and ", ", "),
-                value=_value(result, reference), text=text, remedy=BETWEEN[how],
+                id=id_,
+                severity=severity,
+                where=both.replace(" and ", ", "),
+                value=_value(result, reference),
+                text=text,
+                remedy=BETWEEN[how],
             )
-        )  # fmt: skip
+        )
     return findings
 
 
@@ -519,10 +531,13 @@ def _machines(nodes: Sequence[ExaminedNode]) -> list[Finding]:
             groups.setdefault(node.get("boot"), []).append(node.name)
     return [
         Finding(
-            id="D-SAME-MACHINE", severity="note", where="", value=f"{len(names)} nodes",
+            id="D-SAME-MACHINE",
+            severity="note",
+            where="",
+            value=f"{len(names)} nodes",
             text=f"{_who(names)} are one machine: they share its cores, memory and GPUs.",
             remedy="Name each machine once, unless you are trying things out.",
         )
         for names in groups.values()
         if len(names) > 1
-    ]  # fmt: skip
+    ]

@@ -134,12 +134,13 @@ def _ports(node: ExaminedNode) -> Iterator[Finding]:
     for port in node.get("infiniband") or ():
         if port.get("state") not in (None, "ACTIVE"):
             yield node.finding(
-                "D-IB-DOWN", "warning",
+                "D-IB-DOWN",
+                "warning",
                 f"Port {port['port']} of {port['device']} ({port.get('link_layer') or 'link layer unknown'}) is not "
                 "active, and NCCL goes around it.",
                 f"{port['state']}, {port.get('physical') or 'physical state unknown'}",
                 "Check the cable and the switch (ibstat), or name the others in NCCL_IB_HCA.",
-            )  # fmt: skip
+            )
 
 
 def _rates(node: ExaminedNode) -> Iterator[Finding]:
@@ -152,9 +153,12 @@ def _rates(node: ExaminedNode) -> Iterator[Finding]:
         slow = [f"{port['device']} {port['gbps']:g} Gb/s" for port in ports if port["gbps"] < best]
         if slow:
             yield node.finding(
-                "D-IB-RATE", "warning", f"Active {layer} ports differ in rate; the best has {best:g} Gb/s.",
-                ", ".join(slow), "Check the cables, or leave the slow ports out with NCCL_IB_HCA=^NAME.",
-            )  # fmt: skip
+                "D-IB-RATE",
+                "warning",
+                f"Active {layer} ports differ in rate; the best has {best:g} Gb/s.",
+                ", ".join(slow),
+                "Check the cables, or leave the slow ports out with NCCL_IB_HCA=^NAME.",
+            )
 
 
 def _gpudirect(node: ExaminedNode) -> Iterator[Finding]:
@@ -166,11 +170,13 @@ def _gpudirect(node: ExaminedNode) -> Iterator[Finding]:
     dma_buf = bool(node.get("driver", "open")) and new and node.get("gpudirect", "dma_buf") is not False
     if peermem is False and not dma_buf:
         yield node.finding(
-            "D-GPUDIRECT", "warning",
+            "D-GPUDIRECT",
+            "warning",
             "There are GPUs and InfiniBand, and neither nvidia_peermem nor dma-buf: data between nodes goes through "
             "the processor's memory.",
-            "nvidia_peermem is not loaded", "modprobe nvidia_peermem, or use NVIDIA's open kernel modules.",
-        )  # fmt: skip
+            "nvidia_peermem is not loaded",
+            "modprobe nvidia_peermem, or use NVIDIA's open kernel modules.",
+        )
 
 
 def _acs(node: ExaminedNode) -> Iterator[Finding]:
@@ -183,21 +189,25 @@ def _acs(node: ExaminedNode) -> Iterator[Finding]:
     if bad:
         named = listed([f"{bridge['device']} {bridge['control']:#06x}" for bridge in bad])
         yield node.finding(
-            "D-ACS", "warning",
+            "D-ACS",
+            "warning",
             f"ACS is on at {len(bad)} PCI bridges: traffic between GPUs goes through the root complex, which is slow "
             "and has made NCCL hang.",
-            named, "Switch ACS off in the BIOS, or with `setpci -s DEVICE ECAP_ACS+6.w=0000` as root.",
-        )  # fmt: skip
+            named,
+            "Switch ACS off in the BIOS, or with `setpci -s DEVICE ECAP_ACS+6.w=0000` as root.",
+        )
 
 
 def _iommu(node: ExaminedNode) -> Iterator[Finding]:
     words = node.get("iommu", "cmdline") or []
     if node.get("iommu", "active") and not PASSED & set(words):
         yield node.finding(
-            "D-IOMMU", "warning",
+            "D-IOMMU",
+            "warning",
             "The IOMMU translates what GPUs send each other: slow, and P2P may hang (in a virtual machine it has to).",
-            " ".join(words) or "the kernel's default", "Boot with iommu=pt.",
-        )  # fmt: skip
+            " ".join(words) or "the kernel's default",
+            "Boot with iommu=pt.",
+        )
 
 
 def _p2p(node: ExaminedNode) -> Iterator[Finding]:
@@ -260,20 +270,29 @@ def _driver(node: ExaminedNode) -> Iterator[Finding]:
     problem = node.get("nvml", "problem") or node.get("nvml_problem")
     if problem:
         yield node.finding(
-            "D-DRIVER", "error", sentence(f"NVIDIA's driver does not answer: {problem}"), problem,
+            "D-DRIVER",
+            "error",
+            sentence(f"NVIDIA's driver does not answer: {problem}"),
+            problem,
             "Load the driver (modprobe nvidia), or reboot the node after an update of it.",
-        )  # fmt: skip
+        )
     for index in node.get("nvml", "lost") or ():
         yield node.finding(
-            "D-GPU-LOST", "error", f"The driver no longer reaches GPU {index}.", f"GPU {index}",
+            "D-GPU-LOST",
+            "error",
+            f"The driver no longer reaches GPU {index}.",
+            f"GPU {index}",
             "Search the kernel's log for Xid; reset the GPU or reboot the node.",
-        )  # fmt: skip
+        )
     for index, gpu in enumerate(node.get("nvml", "gpus") or ()):
         if (gpu.get("used") or 0) > BUSY_BYTES:
             yield node.finding(
-                "D-GPU-BUSY", "warning", f"GPU {index} is in use before the run starts.", size_text(gpu["used"]),
+                "D-GPU-BUSY",
+                "warning",
+                f"GPU {index} is in use before the run starts.",
+                size_text(gpu["used"]),
                 "End what holds it (nvidia-smi names the processes), or leave the GPU out.",
-            )  # fmt: skip
+            )
 
 
 def _cuda(node: ExaminedNode) -> Iterator[Finding]:
@@ -287,10 +306,12 @@ def _cuda(node: ExaminedNode) -> Iterator[Finding]:
     if not facts.get("gpus"):
         why = facts.get("cuda_problem") or "no reason was reported"
         yield node.finding(
-            "D-CUDA-UNUSABLE", "error", sentence(f"torch sees none of the {node.gpus} GPUs: {why}"),
+            "D-CUDA-UNUSABLE",
+            "error",
+            sentence(f"torch sees none of the {node.gpus} GPUs: {why}"),
             f"CUDA {facts.get('cuda')}, driver {node.driver or 'unknown'}",
             "Install a newer driver, or a torch for an older CUDA; check CUDA_VISIBLE_DEVICES.",
-        )  # fmt: skip
+        )
         return
     yield from _arches(node, facts.get("arches") or [], facts["gpus"])
 
@@ -309,10 +330,12 @@ def _arches(node: ExaminedNode, arches: list[str], gpus: list[dict[str, Any]]) -
         )
         if built and not fits:
             yield node.finding(
-                "D-CUDA-ARCH", "error",
+                "D-CUDA-ARCH",
+                "error",
                 f"torch has no kernels for GPU {index} ({gpu['name']}, compute capability {major}.{minor}).",
-                " ".join(arches), "Install a build of torch for this GPU.",
-            )  # fmt: skip
+                " ".join(arches),
+                "Install a build of torch for this GPU.",
+            )
 
 
 def _nccl(node: ExaminedNode) -> Iterator[Finding]:
@@ -323,22 +346,29 @@ def _nccl(node: ExaminedNode) -> Iterator[Finding]:
     for path, settings in (node.get("nccl_conf") or {}).items():
         names = ", ".join(sorted(settings)) or "nothing"
         yield node.finding(
-            "D-NCCL-CONF", "note", f"NCCL also reads {path}, whatever a launch sets.", names,
+            "D-NCCL-CONF",
+            "note",
+            f"NCCL also reads {path}, whatever a launch sets.",
+            names,
             "Check that file when a setting of NCCL is not the one you gave.",
-        )  # fmt: skip
+        )
 
 
 def _variables(node: ExaminedNode) -> Iterator[Finding]:
     env = node.settings
     off = [
-        f"{name}={env[name]}" for name in SWITCHES
+        f"{name}={env[name]}"
+        for name in SWITCHES
         if env.get(name) == ("1" if name.endswith("DISABLE") else "0")
-    ]  # fmt: skip
+    ]
     if off:
         yield node.finding(
-            "D-NCCL-OFF", "warning", "A way on which NCCL sends is switched off for every run here.",
-            " ".join(off), "Unset it, unless this machine needs it.",
-        )  # fmt: skip
+            "D-NCCL-OFF",
+            "warning",
+            "A way on which NCCL sends is switched off for every run here.",
+            " ".join(off),
+            "Unset it, unless this machine needs it.",
+        )
     level = env.get("NCCL_DEBUG", "").upper()
     if level in LOUD:
         value = f"NCCL_DEBUG={level}" + (

@@ -34,8 +34,12 @@ TIMEX_BYTES = 256
 """struct timex takes 208; `modes`, its first field, is 0: nothing is changed."""
 UNLIMITED = 1 << 60
 """Version 1 of cgroups writes "no limit" as a number near 2^63."""
-KINDS = {"memlock": resource.RLIMIT_MEMLOCK, "nofile": resource.RLIMIT_NOFILE,
-         "nproc": resource.RLIMIT_NPROC, "stack": resource.RLIMIT_STACK}  # fmt: skip
+KINDS = {
+    "memlock": resource.RLIMIT_MEMLOCK,
+    "nofile": resource.RLIMIT_NOFILE,
+    "nproc": resource.RLIMIT_NPROC,
+    "stack": resource.RLIMIT_STACK,
+}
 
 
 def read(path: str) -> str:
@@ -114,8 +118,14 @@ def _disk(name: str, path: str, made: bool) -> dict[str, Any]:
         device = os.stat(there).st_dev
     except OSError:
         pass
-    return {"name": name, "path": path, "there": os.path.isdir(there), "device": device,
-            "writable": os.access(there, os.W_OK), **space}  # fmt: skip
+    return {
+        "name": name,
+        "path": path,
+        "there": os.path.isdir(there),
+        "device": device,
+        "writable": os.access(there, os.W_OK),
+        **space,
+    }
 
 
 def clock_synchronised() -> bool | None:
@@ -167,14 +177,26 @@ def _chain(mount: str, path: str, name: str) -> list[str]:
 def variables(environ: dict[str, str]) -> dict[str, str]:
     """What of the environment a run's communication and distui's hook depend on."""
     heads = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "GLOO_", "DISTUI_", "FI_", "UCX_")
-    names = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "LD_LIBRARY_PATH", "LD_PRELOAD", "MASTER_ADDR", "MASTER_PORT",
-             "PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONSAFEPATH", "OMP_NUM_THREADS",
-             "TORCH_DISTRIBUTED_DEBUG")  # fmt: skip
+    names = (
+        "CUDA_VISIBLE_DEVICES",
+        "CUDA_DEVICE_ORDER",
+        "LD_LIBRARY_PATH",
+        "LD_PRELOAD",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "PYTHONPATH",
+        "PYTHONHOME",
+        "PYTHONNOUSERSITE",
+        "PYTHONSAFEPATH",
+        "OMP_NUM_THREADS",
+        "TORCH_DISTRIBUTED_DEBUG",
+    )
     secret = ("TOKEN", "KEY", "SECRET", "PASSWORD")
     return {
-        name: value for name, value in sorted(environ.items())
+        name: value
+        for name, value in sorted(environ.items())
         if (name.startswith(heads) or name in names) and not any(word in name for word in secret)
-    }  # fmt: skip
+    }
 
 
 def conf_files(home: str) -> dict[str, dict[str, str]]:
@@ -418,8 +440,11 @@ def reverse(address: str) -> dict[str, Any]:
         return [socket.getnameinfo((address, 0), socket.NI_NAMEREQD)[0]]
 
     outcome = limited(name)
-    return {"address": address, "name": None if isinstance(outcome, str) else outcome[0],
-            "problem": outcome if isinstance(outcome, str) else ""}  # fmt: skip
+    return {
+        "address": address,
+        "name": None if isinstance(outcome, str) else outcome[0],
+        "problem": outcome if isinstance(outcome, str) else "",
+    }
 
 
 def ssh_address() -> str | None:
@@ -524,9 +549,10 @@ def nvml_facts() -> dict[str, Any]:
     nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
     handles = [ctypes.c_void_p() for _ in range(count.value)]
     lost = [
-        index for index, handle in enumerate(handles)
+        index
+        for index, handle in enumerate(handles)
         if nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle))
-    ]  # fmt: skip
+    ]
     version = ctypes.create_string_buffer(TEXT_BYTES)
     readable = not nvml.nvmlSystemGetDriverVersion(version, ctypes.c_uint(TEXT_BYTES))
     return {

@@ -47,9 +47,13 @@ class Child:
         self._stderr: collections.deque[str] = collections.deque(maxlen=KEPT_LINES)
         environ = dict(os.environ, **spec.get("env", {}))
         self._process = subprocess.Popen(
-            [*python, "-c", BOOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            start_new_session=True, env=environ,
-        )  # fmt: skip
+            [*python, "-c", BOOT],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            env=environ,
+        )
         Child.every[self._process.pid] = self
         self._timer = threading.Timer(seconds, self._too_late)
         self._timer.daemon = True
