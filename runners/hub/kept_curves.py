@@ -23,7 +23,7 @@ from ..telemetry.curves import (
     kept,
     merged,
     refusal,
-)  # fmt: skip
+)
 from ..telemetry.metric_names import HOST
 from ..telemetry.metrics import encoded
 from ..telemetry.metrics_files import COUNTS, FOLDER, Cells

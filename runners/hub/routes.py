@@ -105,9 +105,14 @@ def keep(part: run_directories.Entry) -> run_directories.Entry:
     own_runs.check(part.path)
     ways = ways_from_here(run_directories.parts(record.whole), record.nnodes)
     whole = RunRecord(
-        record.whole, record.run8.rpartition("n")[0], record.name, record.created, platform.node(), "hub",
+        record.whole,
+        record.run8.rpartition("n")[0],
+        record.name,
+        record.created,
+        platform.node(),
+        "hub",
         nnodes=record.nnodes,
-    )  # fmt: skip
+    )
     try:
         plan = _whole_plan(part, record.whole, str(path))
         path.mkdir(mode=0o700, exist_ok=True)

@@ -175,10 +175,15 @@ class Sky:
             python = self._python if os.access(self._python, os.X_OK) else interpreter()
             try:
                 self._process = await asyncio.create_subprocess_exec(
-                    python, str(SERVE), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+                    python,
+                    str(SERVE),
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
                     stderr=asyncio.subprocess.DEVNULL if self._log is None else self._log,
-                    limit=MOST_LINE, start_new_session=True, umask=users_umask(),
-                )  # fmt: skip
+                    limit=MOST_LINE,
+                    start_new_session=True,
+                    umask=users_umask(),
+                )
             except OSError as error:
                 raise SkyError(
                     f"{python} cannot be executed ({error.strerror}): name SkyPilot's in {PYTHON}"
