@@ -27,9 +27,15 @@ from .adopted import AdoptionError, own_call, where
 from .peer_service import PeerService
 
 COLLECTIVES = (
-    "barrier", "all_reduce", "broadcast", "reduce", "all_gather", "broadcast_object_list", "all_gather_object",
+    "barrier",
+    "all_reduce",
+    "broadcast",
+    "reduce",
+    "all_gather",
+    "broadcast_object_list",
+    "all_gather_object",
     "gather_object",
-)  # fmt: skip
+)
 """Functions of torch.distributed by which scripts wait for each other."""
 EVALUATION, VALUES = "evaluation", "use of a parameter's values"
 ALONE = EVALUATION, VALUES

@@ -198,14 +198,19 @@ TARGETS: tuple[tuple[str, str, str, str, Find], ...] = (
     ("torch.distributed.checkpoint.state_dict_saver", "", "async_save", "dcp", _of_dcp),
     ("safetensors.torch", "", "save_file", "safetensors", _argument("filename")),
     ("safetensors.torch", "", "save_model", "safetensors", _argument("filename")),
-    ("transformers.modeling_utils", "PreTrainedModel", "save_pretrained", "save_pretrained",
-     _argument("save_directory")),
+    (
+        "transformers.modeling_utils",
+        "PreTrainedModel",
+        "save_pretrained",
+        "save_pretrained",
+        _argument("save_directory"),
+    ),
     ("transformers.trainer", "Trainer", "_save_checkpoint", "transformers", _of_trainer),
     ("accelerate.accelerator", "Accelerator", "save_state", "accelerate", _of_accelerate),
     ("deepspeed.runtime.engine", "DeepSpeedEngine", "save_checkpoint", "deepspeed", _of_deepspeed),
     ("lightning.pytorch.trainer.trainer", "Trainer", "save_checkpoint", "lightning", _argument("filepath")),
     ("pytorch_lightning.trainer.trainer", "Trainer", "save_checkpoint", "lightning", _argument("filepath")),
-)  # fmt: skip
+)
 """Module, class or "", function, its name in reports, and where it saves to."""
 
 

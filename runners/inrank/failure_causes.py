@@ -228,8 +228,14 @@ def _unknown(kind: str, head: str, raised: Mapping[str, Any], code: int | None) 
 
 
 _PLAIN = (
-    "NameError", "AttributeError", "TypeError", "ValueError", "KeyError", "IndexError", "AssertionError",
-)  # fmt: skip
+    "NameError",
+    "AttributeError",
+    "TypeError",
+    "ValueError",
+    "KeyError",
+    "IndexError",
+    "AssertionError",
+)
 """What the same code raises in the same way again, where it has not begun to train."""
 
 

@@ -296,11 +296,12 @@ def _of_script(torch: Any) -> bool:
     idle = getattr(torch.profiler.ProfilerAction, "NONE", None)
     kind = torch.profiler.profile
     return any(
-        item.current_action is not idle and getattr(item, "profiler", None) is not None
+        item.current_action is not idle
+        and getattr(item, "profiler", None) is not None
         and getattr(item.profiler, "kineto_results", None) is None
         for item in gc.get_objects()
         if issubclass(type(item), kind)
-    )  # fmt: skip
+    )
 
 
 def _made(torch: Any) -> Any:

@@ -31,9 +31,15 @@ SAMPLES, APART_S = 20, 0.02
 HELD_UP = ("futex", "lock", "sleep", "poll")
 """Waits of the main thread in which the other threads are looked at: one of them may be what it waits for."""
 UNREADABLE = (
-    OSError, RuntimeError, AttributeError, ValueError, LookupError, TypeError, pickle.PickleError,
+    OSError,
+    RuntimeError,
+    AttributeError,
+    ValueError,
+    LookupError,
+    TypeError,
+    pickle.PickleError,
     EOFError,
-)  # fmt: skip
+)
 """What reading torch's private parts may raise in a version that is not out yet."""
 
 
@@ -262,9 +268,15 @@ def counted(kinds: Container[str]) -> list[dict[str, Any]]:
                         () if str(name) == DEFAULT else tuple(sorted(world.pg_group_ranks.get(group, ())))
                     )
                     groups.append(
-                        {"name": str(name), "desc": str(group.group_desc), "ranks": ranks, "enqueued": called,
-                         "completed": -1, "backend": kind}
-                    )  # fmt: skip
+                        {
+                            "name": str(name),
+                            "desc": str(group.group_desc),
+                            "ranks": ranks,
+                            "enqueued": called,
+                            "completed": -1,
+                            "backend": kind,
+                        }
+                    )
     return groups
 
 
@@ -356,9 +368,15 @@ class _Recorder:
         for entry in entries:
             group = seen.setdefault(
                 str(entry["pg_id"]),
-                {"name": entry["group"], "desc": str(entry["process_group"][1]), "plain": True,
-                 "enqueued": 0, "waits": None, "backend": entry["profiling_name"].rpartition(":")[0]},
-            )  # fmt: skip
+                {
+                    "name": entry["group"],
+                    "desc": str(entry["process_group"][1]),
+                    "plain": True,
+                    "enqueued": 0,
+                    "waits": None,
+                    "backend": entry["profiling_name"].rpartition(":")[0],
+                },
+            )
             if entry["is_p2p"]:
                 group["plain"] = False
                 continue
@@ -520,10 +538,25 @@ def _lives(entry: dict[str, Any], members: dict[str, tuple[int, ...]]) -> bool:
 
 
 _BRIEF = (
-    "record_id", "pg_id", "process_group", "collective_seq_id", "p2p_seq_id", "op_id", "profiling_name", "is_p2p",
-    "time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns", "duration_ms",
-    "input_sizes", "input_dtypes", "output_sizes", "output_dtypes", "state", "retired",
-)  # fmt: skip
+    "record_id",
+    "pg_id",
+    "process_group",
+    "collective_seq_id",
+    "p2p_seq_id",
+    "op_id",
+    "profiling_name",
+    "is_p2p",
+    "time_created_ns",
+    "time_discovered_started_ns",
+    "time_discovered_completed_ns",
+    "duration_ms",
+    "input_sizes",
+    "input_dtypes",
+    "output_sizes",
+    "output_dtypes",
+    "state",
+    "retired",
+)
 
 
 def _brief(entry: dict[str, Any], most: int = 6) -> dict[str, Any]:
@@ -536,10 +569,16 @@ def _brief(entry: dict[str, Any], most: int = 6) -> dict[str, Any]:
 
 
 _STATS = (
-    "allocated_bytes.all.current", "allocated_bytes.all.peak", "reserved_bytes.all.current",
-    "reserved_bytes.all.peak", "inactive_split_bytes.all.current", "active_bytes.all.current",
-    "requested_bytes.all.current", "num_alloc_retries", "num_ooms",
-)  # fmt: skip
+    "allocated_bytes.all.current",
+    "allocated_bytes.all.peak",
+    "reserved_bytes.all.current",
+    "reserved_bytes.all.peak",
+    "inactive_split_bytes.all.current",
+    "active_bytes.all.current",
+    "requested_bytes.all.current",
+    "num_alloc_retries",
+    "num_ooms",
+)
 
 
 def memory() -> str:

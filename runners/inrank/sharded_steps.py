@@ -27,9 +27,20 @@ from .peer_service import PeerService
 from .sharded_backward import BACKWARD, tensors
 
 BY_PARAMETER = (
-    "ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Muon", "NAdam", "RAdam", "RMSprop", "Rprop",
+    "ASGD",
+    "Adadelta",
+    "Adafactor",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "Muon",
+    "NAdam",
+    "RAdam",
+    "RMSprop",
+    "Rprop",
     "SGD",
-)  # fmt: skip
+)
 """Optimizers of torch's that update each parameter by itself, and none without a gradient."""
 KEPT_STEPS = 100
 """An optimizer that has not stepped during so many steps of others is the script's alone."""

@@ -21,42 +21,146 @@ from .sharded_states import ShardedStates
 
 READS = frozenset(
     [
-        "item", "tolist", "__bool__", "__float__", "__int__", "__index__", "__complex__", "__format__", "__contains__",
-        "numpy", "__array__", "equal", "allclose",
+        "item",
+        "tolist",
+        "__bool__",
+        "__float__",
+        "__int__",
+        "__index__",
+        "__complex__",
+        "__format__",
+        "__contains__",
+        "numpy",
+        "__array__",
+        "equal",
+        "allclose",
     ]
-)  # fmt: skip
+)
 """What needs a value itself: of a part, or of a sum that is still in parts, torch gives this rank's alone."""
 SUMMARIES = frozenset(
     [
-        "max", "min", "amax", "amin", "argmax", "argmin", "median", "std", "var", "topk", "sort", "quantile", "any",
-        "all", "histc", "count_nonzero",
+        "max",
+        "min",
+        "amax",
+        "amin",
+        "argmax",
+        "argmin",
+        "median",
+        "std",
+        "var",
+        "topk",
+        "sort",
+        "quantile",
+        "any",
+        "all",
+        "histc",
+        "count_nonzero",
     ]
-)  # fmt: skip
+)
 """What is computed of whole values, where no gradient is asked for: parts may be empty."""
 LINEAR = frozenset(
     [
-        "__get__", "__set__", "__hash__", "__repr__", "numel", "size", "dim", "stride", "storage_offset", "element_size",
-        "is_contiguous", "is_floating_point", "is_complex", "is_same_size", "data_ptr", "type", "requires_grad_",
-        "retain_grad", "detach", "detach_", "clone", "float", "half", "bfloat16", "double", "mul", "mul_", "div", "div_",
-        "true_divide", "neg", "neg_", "zero_", "zeros_like", "ones_like", "empty_like", "sum", "mean",
+        "__get__",
+        "__set__",
+        "__hash__",
+        "__repr__",
+        "numel",
+        "size",
+        "dim",
+        "stride",
+        "storage_offset",
+        "element_size",
+        "is_contiguous",
+        "is_floating_point",
+        "is_complex",
+        "is_same_size",
+        "data_ptr",
+        "type",
+        "requires_grad_",
+        "retain_grad",
+        "detach",
+        "detach_",
+        "clone",
+        "float",
+        "half",
+        "bfloat16",
+        "double",
+        "mul",
+        "mul_",
+        "div",
+        "div_",
+        "true_divide",
+        "neg",
+        "neg_",
+        "zero_",
+        "zeros_like",
+        "ones_like",
+        "empty_like",
+        "sum",
+        "mean",
     ]
-)  # fmt: skip
+)
 """What needs no other rank, also of sums that are still in parts."""
 LOCAL = LINEAR | frozenset(
     [
-        "add", "add_", "sub", "sub_", "rsub", "abs", "abs_", "sqrt", "pow", "square", "sign", "exp", "log", "clamp",
-        "clamp_", "clamp_min", "clamp_max", "copy_", "fill_", "lerp_", "addcmul_", "addcdiv_", "norm", "vector_norm",
-        "isnan", "isinf", "isfinite", "ne", "eq", "gt", "lt", "ge", "le", "where",
+        "add",
+        "add_",
+        "sub",
+        "sub_",
+        "rsub",
+        "abs",
+        "abs_",
+        "sqrt",
+        "pow",
+        "square",
+        "sign",
+        "exp",
+        "log",
+        "clamp",
+        "clamp_",
+        "clamp_min",
+        "clamp_max",
+        "copy_",
+        "fill_",
+        "lerp_",
+        "addcmul_",
+        "addcdiv_",
+        "norm",
+        "vector_norm",
+        "isnan",
+        "isinf",
+        "isfinite",
+        "ne",
+        "eq",
+        "gt",
+        "lt",
+        "ge",
+        "le",
+        "where",
     ]
-)  # fmt: skip
+)
 """The same, of parts of a whole."""
 RANDOM = frozenset(
     [
-        "normal", "normal_", "uniform_", "random_", "bernoulli", "bernoulli_", "exponential_", "log_normal_", "cauchy_",
-        "geometric_", "rand_like", "randn_like", "randint_like", "multinomial", "dropout", "dropout_",
+        "normal",
+        "normal_",
+        "uniform_",
+        "random_",
+        "bernoulli",
+        "bernoulli_",
+        "exponential_",
+        "log_normal_",
+        "cauchy_",
+        "geometric_",
+        "rand_like",
+        "randn_like",
+        "randint_like",
+        "multinomial",
+        "dropout",
+        "dropout_",
         "kaiming_uniform_",
     ]
-)  # fmt: skip
+)
 """What draws numbers: each rank would draw those of its part, and all of them others than DDP."""
 HOOKS = ("register_hook", "register_post_accumulate_grad_hook")
 CHANGES = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__")

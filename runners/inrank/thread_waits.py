@@ -20,15 +20,46 @@ from .tracebacks import frames_of, shortened
 
 _CALLS = {
     "x86_64": {
-        0: "read", 2: "open", 7: "poll", 17: "read", 23: "poll", 35: "sleep", 42: "connect", 45: "read", 47: "read",
-        61: "wait", 72: "lock", 73: "lock", 202: "futex", 230: "sleep", 232: "poll", 247: "wait", 257: "open",
-        270: "poll", 271: "poll", 281: "poll",
+        0: "read",
+        2: "open",
+        7: "poll",
+        17: "read",
+        23: "poll",
+        35: "sleep",
+        42: "connect",
+        45: "read",
+        47: "read",
+        61: "wait",
+        72: "lock",
+        73: "lock",
+        202: "futex",
+        230: "sleep",
+        232: "poll",
+        247: "wait",
+        257: "open",
+        270: "poll",
+        271: "poll",
+        281: "poll",
     },
     "aarch64": {
-        22: "poll", 25: "lock", 32: "lock", 56: "open", 63: "read", 67: "read", 72: "poll", 73: "poll", 95: "wait",
-        98: "futex", 101: "sleep", 115: "sleep", 203: "connect", 207: "read", 212: "read", 260: "wait",
+        22: "poll",
+        25: "lock",
+        32: "lock",
+        56: "open",
+        63: "read",
+        67: "read",
+        72: "poll",
+        73: "poll",
+        95: "wait",
+        98: "futex",
+        101: "sleep",
+        115: "sleep",
+        203: "connect",
+        207: "read",
+        212: "read",
+        260: "wait",
     },
-}  # fmt: skip
+}
 """Number of a system call → what it waits for, by machine; from the kernel's tables (asm/unistd_64.h, asm-generic)."""
 _PATH_IN = {2: 0, 257: 1, 56: 1}
 """Argument of open and openat that holds the address of the path."""

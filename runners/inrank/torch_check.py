@@ -164,8 +164,11 @@ def _meet(torch: Any, spec: dict[str, Any]) -> Any:
         torch.cuda.set_device(spec["device"])
     torch.distributed.init_process_group(
         "gloo" if spec["device"] is None else "nccl",
-        store=store, rank=spec["rank"], world_size=spec["world"], timeout=limit,
-    )  # fmt: skip
+        store=store,
+        rank=spec["rank"],
+        world_size=spec["world"],
+        timeout=limit,
+    )
     return torch.distributed.group.WORLD
 
 
