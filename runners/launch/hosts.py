@@ -69,9 +69,15 @@ class OnHosts(LaunchPlace):
             work=_work(record) if place.workdir else "",
         )
         listed = [
-            {"host": host.destination, "address": address, "gpus": host.gpus, "cores": host.cores, "torch": host.torch}
+            {
+                "host": host.destination,
+                "address": address,
+                "gpus": host.gpus,
+                "cores": host.cores,
+                "torch": host.torch,
+            }
             for host, address in zip(facts, reached, strict=True)
-        ]  # fmt: skip
+        ]
         about = {"hosts": listed, "workdir": place.workdir or None}
         return Prepared(plan, hub_record(record, plan), order, details=_details(order, listed), about=about)
 

@@ -223,10 +223,15 @@ def read(entry: run_directories.Entry) -> KeptRequest:
         return KeptRequest(
             launch.cwd,
             LaunchRequest(
-                request=launch.request, preset=launch.preset, overrides=launch.overrides,
-                command=launch.command, task=launch.task, port=launch.port, place=msgspec.convert(place, kind),
+                request=launch.request,
+                preset=launch.preset,
+                overrides=launch.overrides,
+                command=launch.command,
+                task=launch.task,
+                port=launch.port,
+                place=msgspec.convert(place, kind),
             ),
-        )  # fmt: skip
+        )
     except file_io.FileError as error:
         why = (
             "was launched by a version that kept no request"
@@ -305,9 +310,11 @@ def _filled(name: str, launch: LaunchRequest, changes: Mapping[str, str | None])
         }
 
     request = replace(
-        request, env=filled(request.env), nccl=filled(request.nccl),
+        request,
+        env=filled(request.env),
+        nccl=filled(request.nccl),
         hosts={pattern: filled(values) for pattern, values in request.hosts.items()},
-    )  # fmt: skip
+    )
     if missing:
         raise RunError(f"{listed(missing)}: secrets are never written down; export them here and rerun it")
     words = (*request.args, *(launch.command or ()), *launch.overrides, *_texts(launch.place))

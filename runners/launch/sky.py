@@ -152,9 +152,14 @@ def again(entry: run_directories.Entry, name: str | None) -> Prepared:
         return moved_paths(texts, tuple(before.files), before.run_dir, run_dir)
 
     plan = replace(
-        before, run=record.run, name=record.name, run_dir=run_dir, argv=tuple(moved(words).values()),
-        files=moved(before.files), env=moved({**before.env, "DISTUI_RUN_ID": record.run}),
-    )  # fmt: skip
+        before,
+        run=record.run,
+        name=record.name,
+        run_dir=run_dir,
+        argv=tuple(moved(words).values()),
+        files=moved(before.files),
+        env=moved({**before.env, "DISTUI_RUN_ID": record.run}),
+    )
     secrets = {name: value for name, value in os.environ.items() if is_secret(name)}
     task, _ = skypilot.revealed(order.task, secrets)
     cargo = _cargo(record, {})

@@ -53,8 +53,13 @@ def _by_interpreter(plan: Plan, script: str) -> str:
     try:
         asked = subprocess.run(
             [plan.python, "-I", "-S", "-c", _CODE, script],
-            capture_output=True, text=True, errors="replace", timeout=SECONDS, stdin=subprocess.DEVNULL, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=SECONDS,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     line, _, message = asked.stdout.strip().partition(" ")
