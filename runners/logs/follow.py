@@ -119,9 +119,15 @@ REACH = 65536
 
 
 async def ask_window(
-    run_dir: str | Path, file: str, offset: int, limit: int = REACH, grep: str = "", *,
-    line: int = 0, at: float = 0.0,
-) -> Window:  # fmt: skip
+    run_dir: str | Path,
+    file: str,
+    offset: int,
+    limit: int = REACH,
+    grep: str = "",
+    *,
+    line: int = 0,
+    at: float = 0.0,
+) -> Window:
     """`read_window` off the event loop, a LogError reported in `Window.error`: what agent and viewer call."""
     return await _ask(read_window, run_dir, file, offset, limit, grep, line, at)
 
@@ -148,9 +154,15 @@ async def _ask(
 
 
 def read_window(
-    run_dir: str | Path, file: str, offset: int, limit: int = REACH, grep: str = "", *,
-    line: int = 0, at: float = 0.0,
-) -> Window:  # fmt: skip
+    run_dir: str | Path,
+    file: str,
+    offset: int,
+    limit: int = REACH,
+    grep: str = "",
+    *,
+    line: int = 0,
+    at: float = 0.0,
+) -> Window:
     """At most `limit` bytes (and 1 MiB) of `file` from the line that holds byte `offset`.
 
     A negative `offset` counts from the end, and then the window begins at the first line start after it.
@@ -371,9 +383,15 @@ def all_sizes(run_dir: str | Path) -> dict[str, int]:
 
 
 async def ask_anywhere(
-    run_dir: str | Path, file: str, offset: int, limit: int, grep: str = "", *,
-    line: int = 0, at: float = 0.0,
-) -> Window:  # fmt: skip
+    run_dir: str | Path,
+    file: str,
+    offset: int,
+    limit: int,
+    grep: str = "",
+    *,
+    line: int = 0,
+    at: float = 0.0,
+) -> Window:
     """A window of a log of any node, or of the hub's own, as far as it can be read here."""
     place = part_of(file)
     if place is None:
@@ -386,9 +404,15 @@ async def ask_anywhere(
 
 
 def read_piece(
-    run_dir: str | Path, file: str, offset: int, limit: int = REACH, grep: str = "", *,
-    line: int = 0, at: float = 0.0,
-) -> Window:  # fmt: skip
+    run_dir: str | Path,
+    file: str,
+    offset: int,
+    limit: int = REACH,
+    grep: str = "",
+    *,
+    line: int = 0,
+    at: float = 0.0,
+) -> Window:
     """As `read_window`, of the pieces that are kept: in a gap the window begins with the next piece.
 
     Raises LogError.
@@ -423,9 +447,14 @@ def read_piece(
     else:
         spans = [(window.offset + begin, window.next + begin)]
     return replace(
-        window, offset=window.offset + begin, next=window.next + begin, size=size, starts=starts,
-        times=line_times.within(times, spans), shift=kept_shift(run_dir, file),
-    )  # fmt: skip
+        window,
+        offset=window.offset + begin,
+        next=window.next + begin,
+        size=size,
+        starts=starts,
+        times=line_times.within(times, spans),
+        shift=kept_shift(run_dir, file),
+    )
 
 
 def kept_shift(run_dir: str | Path, file: str) -> float:

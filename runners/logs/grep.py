@@ -274,8 +274,26 @@ def _changed(op: Any, value: Any, parser: Any) -> tuple[Any, Any]:
     return op, value
 
 
-_SPACES = (9, 11, 12, 13, 28, 29, 30, 31, 32, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F,
-           0x205F, 0x3000)  # fmt: skip
+_SPACES = (
+    9,
+    11,
+    12,
+    13,
+    28,
+    29,
+    30,
+    31,
+    32,
+    0x85,
+    0xA0,
+    0x1680,
+    *range(0x2000, 0x200B),
+    0x2028,
+    0x2029,
+    0x202F,
+    0x205F,
+    0x3000,
+)
 """What `\\s` matches in str, without the newline."""
 
 
