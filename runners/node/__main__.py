@@ -67,9 +67,12 @@ def start(run: str, node: int) -> int:
         with open(log, "ab", opener=file_io.opener) as file:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", __package__, "job", run, str(node)],
-                stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
                 env={**os.environ, **given.env},
-            )  # fmt: skip
+            )
         _await(process, part_run8(given.job.run8, node), log)
     except OSError as error:
         raise RunError(str(error)) from None

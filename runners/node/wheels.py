@@ -33,9 +33,15 @@ SCREENS = (
 )
 """Textual and what it needs, as far as it is installed; and PyYAML, which works without its compiled part."""
 DOWNLOAD = (
-    "download", "--quiet", "--disable-pip-version-check", "--no-input", "--only-binary=:all:", "--no-deps",
-    "--implementation", "cp",
-)  # fmt: skip
+    "download",
+    "--quiet",
+    "--disable-pip-version-check",
+    "--no-input",
+    "--only-binary=:all:",
+    "--no-deps",
+    "--implementation",
+    "cp",
+)
 """Words for pip."""
 PLATFORMS = ("manylinux2014", "manylinux_2_17", "manylinux_2_28")
 DOWNLOAD_SECONDS = 60.0
@@ -144,9 +150,13 @@ def _download(folder: Path, node: Node) -> str:
         try:
             done = subprocess.run(
                 [*_pip(), *words, "--dest", fresh, *requirements()],
-                stdin=subprocess.DEVNULL, capture_output=True, timeout=DOWNLOAD_SECONDS, check=False, text=True,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=DOWNLOAD_SECONDS,
+                check=False,
+                text=True,
                 umask=0o077,
-            )  # fmt: skip
+            )
         except OSError as error:
             return str(error.strerror)
         except subprocess.TimeoutExpired:
