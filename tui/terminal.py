@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import json
 import os
 import re
 import select
@@ -104,6 +105,22 @@ def complain(text: str, details: Iterable[str] = ()) -> None:
         sys.stderr.flush()
     except OSError:
         _silence()
+
+
+def answer(as_json: bool, document: object, lines: Iterable[str]) -> None:
+    """Print what a verb has found: as JSON, or as lines of which nothing acts on the terminal."""
+    text = json.dumps(document) if as_json else "\n".join(map(clean_text, lines))
+    sys.stdout.write(f"{text}\n")
+
+
+def confirmed(question: str, otherwise: str) -> bool:
+    """Whether the user, being asked, says yes; else `otherwise` is said."""
+    sys.stderr.write(f"{question}Really? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() in ("y", "yes"):
+        return True
+    complain(otherwise)
+    return False
 
 
 def guarded(verb: Callable[[], int]) -> int:

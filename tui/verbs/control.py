@@ -28,7 +28,7 @@ from ...runners.wire.client import Link, LinkError, new_id
 from ..rows import confirm
 from ..rows.command_line import number_of
 from ..rows.glyphs import plain
-from ..terminal import complain
+from ..terminal import complain, confirmed
 
 
 def nccl(options: argparse.Namespace) -> int:
@@ -113,7 +113,7 @@ def send_signal(options: argparse.Namespace) -> int:
     if effect and not options.yes:
         if not sys.stdin.isatty():
             raise RunError(f"{effect}: add --yes to send it")
-        if not _answered(f"{clean_text(effect)}. "):
+        if not confirmed(f"{clean_text(effect)}. ", "nothing was changed"):
             return 1
     return _do(options, Signal(new_id(), number.name, tuple(options.rank)))
 
@@ -216,7 +216,8 @@ def _sure(options: argparse.Namespace, command: Restart | Stop, save_s: float | 
     state = entry.state()  # its files: an agent may not answer
     about = confirm.target(state)
     asked = _question(state, command, save_s)
-    if not _answered("".join(f"{line}\n" for line in (clean_text(asked.title), *plain(asked.lines)))):
+    lines = (clean_text(asked.title), *plain(asked.lines), "")
+    if not confirmed("\n".join(lines), "nothing was changed"):
         return False
     state = entry.state()
     if isinstance(command, Stop):
@@ -232,13 +233,3 @@ def _question(state: RunState, command: Restart | Stop, save_s: float | None) ->
     if isinstance(command, Stop):
         return confirm.stop(state, command)
     return confirm.restart(state, command, save_s=save_s)
-
-
-def _answered(question: str) -> bool:
-    """Whether the user, being asked, says yes."""
-    sys.stderr.write(f"{question}Really? [y/N] ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() in ("y", "yes"):
-        return True
-    complain("nothing was changed")
-    return False

@@ -36,7 +36,7 @@ from ...runners.wire.client import Link, new_id
 from ..rows.dumps import Source, by_rank, memory_values, merged_rows, no_source, source_of
 from ..rows.glyphs import plain
 from ..rows.nccl import by_size, communicator_card, node_rows
-from ..terminal import complain, typeable
+from ..terminal import answer, complain, typeable
 from .status import complete
 
 STDIN = ("(standard input)", Path("/dev/stdin"))
@@ -57,7 +57,7 @@ def diagnose(options: argparse.Namespace) -> int:
     if len(names) > 1 or (names and (names[0] == "-" or os.path.exists(names[0]))):
         reading = read_all((STDIN if name == "-" else (name, Path(name)) for name in names), _wait_for)
         verdict = judge(reading)
-        _print(options.json, document(reading, verdict), text(reading, verdict))
+        answer(options.json, document(reading, verdict), text(reading, verdict))
         return 1 if verdict.failed else 0
     try:
         entry = run_directories.resolve(names[0] if names else None)
@@ -99,7 +99,7 @@ def _of_run(entry: run_directories.Entry, as_json: bool) -> int:
     if files:
         lines += ["", "The logs of the newest attempt:", *text(reading, verdict)]
         lines += ["", SURVIVED] if verdict is not judged else []
-    _print(as_json, document(reading, verdict) | {"live": live}, lines)
+    answer(as_json, document(reading, verdict) | {"live": live}, lines)
     failed = any(
         finding.severity == "error" and finding.role == "cause" for finding in state.findings.values()
     )
@@ -128,13 +128,6 @@ def survived(verdict: Verdict, state: RunState) -> Verdict:
     cause = next((finding for finding in kept if finding.role == "cause"), None)
     victims = tuple(finding for finding in kept if finding.role == "symptom")
     return replace(verdict, findings=kept + facts, first=cause, victims=victims, ended=False)
-
-
-def _print(as_json: bool, value: dict[str, Any], lines: Sequence[str]) -> None:
-    if as_json:
-        sys.stdout.write(json.dumps(value) + "\n")
-    else:
-        sys.stdout.write("\n".join(clean_text(line) for line in lines) + "\n")
 
 
 def against(name: str, state: RunState, missing: Sequence[str]) -> list[str]:

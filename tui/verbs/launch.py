@@ -22,7 +22,7 @@ from ...presets.finding import Finding, PlanError, worst_first
 from ...presets.load import load
 from ...presets.model import Loaded, Preset
 from ...presets.plan import Plan, Request
-from ...presets.sanitize import clean_text, clean_whole
+from ...presets.sanitize import clean_whole
 from ...presets.skypilot import Resources
 from ...presets.text_formats import MOST_BYTES
 from ...runners import file_io, local_agent, retention, run_directories
@@ -45,7 +45,7 @@ from ..arguments import cloud_words, names_hosts
 from ..rows import confirm
 from ..rows.form import candidate_table
 from ..rows.glyphs import plain
-from ..terminal import complain, interactive, typeable
+from ..terminal import answer, complain, interactive, typeable
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -470,11 +470,8 @@ def candidates(options: argparse.Namespace) -> int:
         raise RunError(f"--nnodes {text}: a number of nodes, from 1 on")
     wish = planned(skypilot.check, node_resources(options))
     offers = asyncio.run(candidates_for(wish, int(text), config.get("resources") or {}))
-    if options.json:
-        rows = [{field: getattr(offer, field) for field in Candidate.__slots__} for offer in offers]
-        sys.stdout.write(json.dumps(rows) + "\n")
-        return 0 if offers else 1
-    sys.stdout.write("\n".join(candidate_table(offers)) + "\n")
+    rows = [{field: getattr(offer, field) for field in Candidate.__slots__} for offer in offers]
+    answer(options.json, rows, candidate_table(offers))
     return 0 if offers else 1
 
 
@@ -553,10 +550,8 @@ def _command(options: argparse.Namespace, entry: run_directories.Entry, command:
 
 
 def _answer(options: argparse.Namespace, ok: bool, text: str) -> int:
-    if options.json:
-        sys.stdout.write(json.dumps({"ok": ok, "text": text}) + "\n")
-    elif ok:
-        sys.stdout.write(f"{clean_text(text)}\n")
+    if ok or options.json:
+        answer(options.json, {"ok": ok, "text": text}, [text])
     else:
         complain(text)
     return 0 if ok else 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +20,7 @@ from ...runners.wire.client import Link, new_id
 from ..option_values import DISTANT
 from ..rows.glyphs import table
 from ..rows.plot import Axis, Mode, finite, sparkline
-from ..terminal import complain
+from ..terminal import answer, complain
 from .runs import run_or_bundle
 
 WIDTH = 24
@@ -55,16 +54,13 @@ def metrics(options: argparse.Namespace) -> int:
     if options.list:
         return _print_names([*dict.fromkeys(series.metric for series in window.series)], options.json)
     shown = chosen(window.series, options.rank, options.gpu, bool(names))
-    if options.json:
-        sys.stdout.write(json.dumps(document(run, window, shown)) + "\n")
-        return 0
-    if not shown:
+    if not shown and not options.json:
         complain(
             "there are no values in this window: `distui metrics RUN --list` lists the metrics of a run"
         )
         return 1
     utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8" and not options.ascii
-    sys.stdout.write("\n".join(lines(shown, utf8)) + "\n")
+    answer(options.json, document(run, window, shown), lines(shown, utf8))
     return 0
 
 
@@ -222,12 +218,7 @@ def _series(series: Series) -> dict[str, Any]:
 
 
 def _print_names(names: Sequence[str], as_json: bool) -> int:
-    if as_json:
-        listed = [
-            {"metric": name, "title": metric(name).title, "unit": metric(name).unit} for name in names
-        ]
-        sys.stdout.write(json.dumps(listed) + "\n")
-    else:
-        rows = [(name, metric(name).unit, metric(name).title) for name in names]
-        sys.stdout.write("\n".join(table([("METRIC", "UNIT", "TITLE"), *rows])) + "\n")
+    listed = [{"metric": name, "unit": metric(name).unit, "title": metric(name).title} for name in names]
+    rows = [tuple(about.values()) for about in listed]
+    answer(as_json, listed, table([("METRIC", "UNIT", "TITLE"), *rows]))
     return 0

@@ -11,7 +11,7 @@ from ...presets.sanitize import LONGEST, clean_text
 from ...runners import clock, run_directories, run_notes
 from ...runners.errors import RunError
 from ..rows.glyphs import ago
-from ..terminal import complain
+from ..terminal import answer, complain
 
 
 def note(options: argparse.Namespace) -> int:
@@ -47,10 +47,8 @@ def tag(options: argparse.Namespace) -> int:
     if add or remove:
         run_notes.tag(entry.path, add, remove)
     tags = _read(entry).tags
-    if options.json:
-        sys.stdout.write(json.dumps({"run": entry.record.run, "tags": list(tags)}) + "\n")
-    else:
-        sys.stdout.write(f"{entry.record.name}: {' '.join(tags) or 'no tags'}\n")
+    line = f"{entry.record.name}: {' '.join(tags) or 'no tags'}"
+    answer(options.json, {"run": entry.record.run, "tags": list(tags)}, [line])
     return 0
 
 

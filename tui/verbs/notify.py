@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import platform
-import sys
 from typing import Any
 
-from ...presets.sanitize import clean_text
 from ...runners import clock, run_directories
 from ...runners.errors import RunError
 from ...runners.formatting import time_of_day
@@ -22,7 +19,7 @@ from ...runners.notify.unreported import unreported
 from ...runners.notify.ways import POSTED, Configured, NoticeWay, WayError
 from ..alert_bytes import alert_bytes
 from ..due_alerts import ring
-from ..terminal import complain
+from ..terminal import answer, complain
 
 
 def notify(options: argparse.Namespace) -> int:
@@ -41,28 +38,21 @@ def notify(options: argparse.Namespace) -> int:
 
 def _list(configured: Configured, as_json: bool) -> int:
     rows = [_about(way, configured) for way in configured.ways.values()]
-    if as_json:
-        document = {
-            "path": str(configured.path), "send": list(configured.send), "ways": rows,
-            "rules": [{"rule": name, "when": when} for name, when in RULES.items()],
-            "problems": list(configured.problems),
-        }  # fmt: skip
-        sys.stdout.write(json.dumps(document) + "\n")
-        return 1 if configured.problems else 0
+    document = {
+        "path": str(configured.path), "send": list(configured.send), "ways": rows,
+        "rules": [{"rule": name, "when": when} for name, when in RULES.items()],
+        "problems": list(configured.problems),
+    }  # fmt: skip
     lines = ["ways"]
     for row in rows:
         lines.append(f"  {row['way']:<12} {row['type']:<9} {row['to'] or row['problem']}  ({row['rules']})")
     send = ", ".join(configured.send) or "none: a launch sends nothing without --notify"
     lines += ["", f"launches without --notify use: {send}", "", "rules"]
     lines += [f"  {name:<19} {when}" for name, when in RULES.items()]
-    sys.stdout.write(clean_lines(lines))
-    for problem in configured.problems:
+    answer(as_json, document, lines)
+    for problem in () if as_json else configured.problems:
         complain(problem)
     return 1 if configured.problems else 0
-
-
-def clean_lines(lines: list[str]) -> str:
-    return "\n".join(clean_text(line) for line in lines) + "\n"
 
 
 def _about(way: NoticeWay, configured: Configured) -> dict[str, Any]:
@@ -98,15 +88,9 @@ def _test(options: argparse.Namespace, configured: Configured) -> int:
             "`distui notify test terminal` needs none"
         )
     rows = asyncio.run(_try_all(chosen, configured))
-    if options.json:
-        sys.stdout.write(json.dumps({"ways": rows}) + "\n")
-    else:
-        said = [
-            f"sent in {row['seconds']:.1f} s" if row["ok"] else f"not sent: {row['why']}" for row in rows
-        ]
-        sys.stdout.write(
-            clean_lines([f"{row['way']}: {text}" for row, text in zip(rows, said, strict=True)])
-        )
+    said = [f"sent in {row['seconds']:.1f} s" if row["ok"] else f"not sent: {row['why']}" for row in rows]
+    lines = [f"{row['way']}: {text}" for row, text in zip(rows, said, strict=True)]
+    answer(options.json, {"ways": rows}, lines)
     return 0 if all(row["ok"] for row in rows) and not (configured.problems and options.name is None) else 1
 
 
@@ -144,10 +128,6 @@ def _log(options: argparse.Namespace) -> int:
             "way": last.way, "rule": last.rule, "state": last.state, "at": each.first.at, "tries": each.tries,
             "title": last.title or None, "why": last.why or None,
         })  # fmt: skip
-    if options.json:
-        document = {"run": entry.record.run, "notices": rows}
-        sys.stdout.write(json.dumps(document) + "\n")
-        return 0
     lines = [] if rows else [f"run {entry.record.name} has sent no notices"]
     for row in rows:
         about = row["title"] or row["why"] or ""
@@ -155,5 +135,5 @@ def _log(options: argparse.Namespace) -> int:
             f"{time_of_day(row['at'])}  {row['way']}  {row['rule']}  {row['state']}  {about}".rstrip()
         )
     lines += [finding.text for finding in unreported(entry)]
-    sys.stdout.write(clean_lines(lines))
+    answer(options.json, {"run": entry.record.run, "notices": rows}, lines)
     return 0

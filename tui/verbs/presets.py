@@ -30,12 +30,11 @@ from ...presets.load import (
     user_dir,
 )
 from ...presets.nccl import nccl_presets
-from ...presets.sanitize import clean_text
 from ...presets.text_formats import MOST_BYTES, decode_toml, parse_toml
 from ...presets.trusted_files import private_folder
 from ...runners import file_io
 from ...runners.errors import RunError
-from ..terminal import complain
+from ..terminal import answer, complain
 
 if TYPE_CHECKING:
     from ...presets.imports import Imported
@@ -160,16 +159,15 @@ def _nccl(name: str | None, as_json: bool) -> int:
     if name is not None and name not in nccl_presets():
         return _variables(name, as_json)
     named = [preset for preset in nccl_presets().values() if name in (None, preset.name)]
-    if as_json:
-        rows = [
-            {"name": preset.name, "when": preset.when, "live": preset.live, "env": dict(preset.env)}
-            for preset in named
-        ]
-        sys.stdout.write(json.dumps(rows) + "\n")
-        return 0
+    rows = [
+        {"name": preset.name, "when": preset.when, "live": preset.live, "env": dict(preset.env)}
+        for preset in named
+    ]
+    lines: list[str] = []
     for preset in named:
         pairs = " ".join(f"{name}={shlex.quote(value)}" for name, value in preset.env.items())
-        sys.stdout.write(f"{preset.name}\n    {preset.when}\n    {pairs}\n")
+        lines += [preset.name, f"    {preset.when}", f"    {pairs}"]
+    answer(as_json, rows, lines)
     return 0
 
 
@@ -180,12 +178,11 @@ def _variables(name: str, as_json: bool) -> int:
         near = nccl.likely(nccl.full_name(name.upper())) or nearest(name, nccl_presets())
         hint = f"did you mean {near}?" if near else "`distui presets nccl NCCL_` lists all variables"
         raise RunError(f"{name} is neither a setting nor a variable of NCCL: {hint}")
-    if as_json:
-        sys.stdout.write(json.dumps([asdict(entry) for entry in entries]) + "\n")
-        return 0
+    lines: list[str] = []
     for entry in entries:
         meaning = entry.meaning or "In NCCL's sources alone, without a word in its documentation."
-        sys.stdout.write(f"{entry.name}\n    {meaning}\n    {nccl.facts(entry)}\n")
+        lines += [entry.name, f"    {meaning}", f"    {nccl.facts(entry)}"]
+    answer(as_json, [asdict(entry) for entry in entries], lines)
     return 0
 
 
@@ -229,14 +226,10 @@ def _add(path: Path, as_json: bool) -> int:
         raise RunError(f"file {path} cannot be read: {why}") from None
     document = decode_toml(data, str(path))
     added = trusted.add(os.environ, path, data)
-    if as_json:
-        _print_json(
-            {"path": added.path, "sha256": added.sha256, "since": added.since, "sets": _sets(document)}
-        )
-        return 0
+    about = {"path": added.path, "sha256": added.sha256, "since": added.since, "sets": _sets(document)}
     lines = [f"{added.path} is trusted as it is now (sha256 {added.sha256[:12]}…); it sets"]
     lines += [f"  {setting}" for setting in _sets(document)] or ["  nothing"]
-    sys.stdout.write("".join(f"{clean_text(line)}\n" for line in lines))
+    answer(as_json, about, lines)
     return 0
 
 
@@ -254,10 +247,8 @@ def _sets(document: dict[str, Any]) -> list[str]:
 def _remove(path: Path, as_json: bool) -> int:
     if not trusted.remove(os.environ, path):
         raise RunError(f"{trusted_files.name_of(path)} is not trusted: `distui trust --list` shows what is")
-    if as_json:
-        _print_json({"path": trusted_files.name_of(path)})
-    else:
-        sys.stdout.write(clean_text(f"{trusted_files.name_of(path)} is trusted no longer") + "\n")
+    name = trusted_files.name_of(path)
+    answer(as_json, {"path": name}, [f"{name} is trusted no longer"])
     return 0
 
 
@@ -266,11 +257,8 @@ def _list_trusted(as_json: bool) -> int:
         {"path": entry.path, "sha256": entry.sha256, "since": entry.since, "state": _state(entry)}
         for entry in trusted.entries(os.environ)
     ]
-    if as_json:
-        _print_json(rows)
-        return 0
-    text = "".join(f"{row['state']:<9} {row['path']}" + "\n" for row in rows)
-    sys.stdout.write("".join(f"{clean_text(line)}\n" for line in text.splitlines()))
+    if rows or as_json:
+        answer(as_json, rows, [f"{row['state']:<9} {row['path']}" for row in rows])
     return 0
 
 
@@ -286,7 +274,3 @@ def _state(entry: trusted.Trusted) -> str:
         return "gone"
     except (OSError, trusted_files.NoFile):
         return "unreadable"
-
-
-def _print_json(document: object) -> None:
-    sys.stdout.write(json.dumps(document) + "\n")

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import re
-import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...presets.sanitize import clean_text
 from ...runners import profiling, run_directories, traces
 from ...runners.errors import NoSuchRunError, RunError
 from ...runners.local_agent import with_link
@@ -22,7 +19,7 @@ from ...runners.traces import TraceError, TraceSummary
 from ...runners.wire.client import new_id
 from ..rows.glyphs import plain
 from ..rows.profiles import answer_rows, profile_rows
-from ..terminal import complain
+from ..terminal import answer, complain
 
 MOST_FILES = profiling.MOST_RANKS
 """Traces that are summed up at a time."""
@@ -48,17 +45,12 @@ def profile(options: argparse.Namespace) -> int:
 
 def _show(done: CommandDone, answered: Mapping[int, RankTrace], fetched: Fetched, as_json: bool) -> int:
     document = report(done, answered, fetched)
-    if as_json:
-        sys.stdout.write(json.dumps(document) + "\n")
-    elif done.ok:
-        _print([f"{profiling.title(answered)}.", "", *plain(answer_rows(done, answered, fetched))])
+    if done.ok or as_json:
+        lines = [f"{profiling.title(answered)}.", "", *plain(answer_rows(done, answered, fetched))]
+        answer(as_json, document, lines)
     if not done.ok:
         complain(done.text)
     return 0 if done.ok and document["files"] else 1
-
-
-def _print(lines: Iterable[str]) -> None:
-    sys.stdout.write("\n".join(clean_text(line) for line in lines) + "\n")
 
 
 # --- traces that are there
@@ -83,12 +75,10 @@ def _of_files(path: Path, ranks: tuple[int, ...], as_json: bool, no_run: str) ->
                 summaries[rank] = summary
         except TraceError as error:
             problems[_rank_of(file, None, number, {**summaries, **problems})] = str(error)
-    if as_json:
+    if summaries or as_json:
         about: dict[str, Any] = {"ok": bool(summaries), "text": "" if summaries else NOTHING}
-        about |= {"folder": str(path), "files": {}}
-        sys.stdout.write(json.dumps(about | values(summaries, problems)) + "\n")
-    elif summaries:
-        _print(plain(profile_rows(summaries, problems, [])))
+        about |= {"folder": str(path), "files": {}, **values(summaries, problems)}
+        answer(as_json, about, plain(profile_rows(summaries, problems, [])))
     if not summaries:
         complain("; ".join(problems.values()) or f"{path} has no trace of these ranks")
     return 0 if summaries else 1

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...presets.plurals import plural
-from ...presets.sanitize import clean_text
 from ...runners import clock, run_directories, run_removal
 from ...runners.directory_trees import size_of
 from ...runners.errors import RunError
 from ...runners.formatting import size_short
 from ...runners.run_removal import Removal
 from ..rows.glyphs import table
-from ..terminal import complain
+from ..terminal import answer, complain, confirmed
 
 
 def rm(options: argparse.Namespace) -> int:
@@ -70,17 +68,12 @@ def _total(chosen: Sequence[Removal], sizes: Mapping[Path, int]) -> str:
 
 def _show(options: argparse.Namespace, chosen: Sequence[Removal]) -> int:
     sizes = _sizes(chosen)
-    if options.json:
-        documents = [
-            _document(removal, removal.folders, sum(sizes[folder] for folder in removal.folders))
-            for removal in chosen
-        ]
-        sys.stdout.write(json.dumps({"would_remove": documents}) + "\n")
-    elif chosen:
-        lines = [*_lines(chosen, sizes), f"would remove {_total(chosen, sizes)}"]
-        sys.stdout.write("\n".join(lines) + "\n")
-    else:
-        sys.stdout.write("nothing to remove\n")
+    documents = [
+        _document(removal, removal.folders, sum(sizes[folder] for folder in removal.folders))
+        for removal in chosen
+    ]
+    lines = [*_lines(chosen, sizes), f"would remove {_total(chosen, sizes)}"]
+    answer(options.json, {"would_remove": documents}, lines if chosen else ["nothing to remove"])
     return 0
 
 
@@ -109,16 +102,12 @@ def _remove(options: argparse.Namespace, chosen: Sequence[Removal]) -> int:
         except RunError as error:
             failed.append(str(error))
     freed = sum(each["bytes"] for each in removed)
-    if options.json:
-        sys.stdout.write(json.dumps({"removed": removed, "freed_bytes": freed, "failed": failed}) + "\n")
-    elif chosen:
-        lines = [
-            f"{each['name']}  {size_short(each['bytes'])}  {', '.join(each['folders'])}" for each in removed
-        ]
-        lines.append(f"removed {plural(len(removed), 'run')}, {size_short(freed)} freed")
-        sys.stdout.write("".join(f"{clean_text(line)}\n" for line in lines))
-    else:
-        sys.stdout.write("nothing to remove\n")
+    lines = [
+        f"{each['name']}  {size_short(each['bytes'])}  {', '.join(each['folders'])}" for each in removed
+    ]
+    lines.append(f"removed {plural(len(removed), 'run')}, {size_short(freed)} freed")
+    document = {"removed": removed, "freed_bytes": freed, "failed": failed}
+    answer(options.json, document, lines if chosen else ["nothing to remove"])
     for text in (*said, *failed):
         complain(text)
     return 1 if failed else 0
@@ -131,10 +120,5 @@ def _sure(options: argparse.Namespace, chosen: Sequence[Removal]) -> bool:
     if not sys.stdin.isatty():
         raise RunError("there is no terminal to ask on: add --yes, or --dry-run with prune")
     sizes = _sizes(chosen)
-    lines = [f"Remove {_total(chosen, sizes)}?", *_lines(chosen, sizes), "Really? [y/N] "]
-    sys.stderr.write("\n".join(lines))
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() in ("y", "yes"):
-        return True
-    complain("nothing was removed")
-    return False
+    lines = [f"Remove {_total(chosen, sizes)}?", *_lines(chosen, sizes), ""]
+    return confirmed("\n".join(lines), "nothing was removed")

@@ -34,7 +34,7 @@ from ..rows.ranks import plain_gpus
 from ..rows.run_status import cost, recovered, stage_rows
 from ..rows.tables import plain_table
 from ..source import WATCH, first_pid, job_name
-from ..terminal import SecondScreen, interactive, typeable
+from ..terminal import SecondScreen, answer, interactive, typeable
 from .runs import run_or_bundle, show, while_read
 
 WIDTH = 121
@@ -280,13 +280,8 @@ def watch(options: argparse.Namespace) -> int:
         return show(f"{WATCH}{first_pid(job)}", True, options.ascii)
     state = asyncio.run(_once(job))
     lacks = missing(state, None)  # its output is where its ranks write it, and is not searched
-    if options.json:
-        sys.stdout.write(json.dumps(status_json(state) | {"missing": lacks}) + "\n")
-    else:
-        sys.stdout.write(
-            "\n".join([describe(state).rstrip(), "", *(f"Missing: {sentence}." for sentence in lacks)])
-            + "\n"
-        )
+    lines = [*describe(state).rstrip().splitlines(), "", *(f"Missing: {sentence}." for sentence in lacks)]
+    answer(options.json, status_json(state) | {"missing": lacks}, lines)
     return 0
 
 
@@ -311,11 +306,9 @@ def _list(jobs: list[WatchedJob], as_json: bool) -> int:
         }
         for job in jobs
     ]
-    if as_json:
-        sys.stdout.write(json.dumps(rows) + "\n")
-        return 0
+    lines: list[str] = []
     for row in rows:
         whose = f"distui run {row['run']}" if row["run"] else f"started by {row['launcher']}"
-        sys.stdout.write(f"{row['pid']:>8}  {row['name']}  {row['ranks']} ranks  {whose}\n")
-    sys.stdout.write(typeable("`distui watch PID` opens one of them\n", sys.stdout))
+        lines.append(f"{row['pid']:>8}  {row['name']}  {row['ranks']} ranks  {whose}")
+    answer(as_json, rows, [*lines, typeable("`distui watch PID` opens one of them", sys.stdout)])
     return 0
