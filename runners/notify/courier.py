@@ -40,8 +40,12 @@ def start(run_dirs: Sequence[Path], lookup: Lookup) -> None:
     with contextlib.suppress(OSError), file_io.appending(run_dirs[0] / "agent.log") as log:
         subprocess.Popen(
             [sys.executable, "-P", "-m", "distui.runners.notify.courier", *map(str, run_dirs)],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=env,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env=env,
+        )
 
 
 async def start_for_others(lookup: Lookup) -> None:

@@ -78,9 +78,17 @@ def text_of(
         counts = ", ".join(f"{plural(left_out[rule], 'notice')} of {rule}" for rule in sorted(left_out))
         lines.append(f"Left out by the rate limit: {counts}")
     return Text(
-        notice.rule, notice.severity, run, host, cut(f"{run}: {notice.what}", MOST_TITLE),
-        tuple(filter(None, lines)), attach, notice.ranks, notice.node, notice.at,
-    )  # fmt: skip
+        notice.rule,
+        notice.severity,
+        run,
+        host,
+        cut(f"{run}: {notice.what}", MOST_TITLE),
+        tuple(filter(None, lines)),
+        attach,
+        notice.ranks,
+        notice.node,
+        notice.at,
+    )
 
 
 def trial_text(host: str, at: float) -> Text:
@@ -129,10 +137,18 @@ def posting(way: NoticeWay, where: WayTarget, text: Text) -> Posting:
 def generic(text: Text) -> dict[str, Any]:
     """Of a webhook of one's own; see docs/notifications.md."""
     return {
-        "version": 1, "rule": text.rule, "severity": text.severity, "run": text.run or None, "host": text.host,
-        "title": text.title, "text": text.body, "ranks": list(text.ranks), "node": text.node,
-        "attach": text.attach or None, "at": text.at,
-    }  # fmt: skip
+        "version": 1,
+        "rule": text.rule,
+        "severity": text.severity,
+        "run": text.run or None,
+        "host": text.host,
+        "title": text.title,
+        "text": text.body,
+        "ranks": list(text.ranks),
+        "node": text.node,
+        "attach": text.attach or None,
+        "at": text.at,
+    }
 
 
 def slack(text: Text) -> dict[str, Any]:
@@ -156,9 +172,15 @@ def variables(text: Text) -> dict[str, str]:
     if len(text.ranks) > MOST_RANKS:
         ranks += ",…"
     values = {
-        "RULE": text.rule, "SEVERITY": text.severity, "RUN": text.run, "HOST": text.host, "TITLE": text.title,
-        "TEXT": text.body, "ATTACH": text.attach, "RANKS": ranks,
-    }  # fmt: skip
+        "RULE": text.rule,
+        "SEVERITY": text.severity,
+        "RUN": text.run,
+        "HOST": text.host,
+        "TITLE": text.title,
+        "TEXT": text.body,
+        "ATTACH": text.attach,
+        "RANKS": ranks,
+    }
     return {
         f"DISTUI_NOTIFY_{name}": value.replace("\0", "")[:MOST_VARIABLE] for name, value in values.items()
     }

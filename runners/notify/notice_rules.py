@@ -119,9 +119,13 @@ class Rules:
         if state.cluster is not None and state.cluster.recoveries:
             times = plural(state.cluster.recoveries, "time")
             yield Notice(
-                "spot-notice", f"recovered:{state.cluster.recoveries}", "SkyPilot recovers the job on other nodes", now,
-                f"it has done so {times} by now; the training goes on from its newest checkpoint", severity="warning",
-            )  # fmt: skip
+                "spot-notice",
+                f"recovered:{state.cluster.recoveries}",
+                "SkyPilot recovers the job on other nodes",
+                now,
+                f"it has done so {times} by now; the training goes on from its newest checkpoint",
+                severity="warning",
+            )
 
     def _first_step(self, state: RunState, now: float) -> Iterator[Notice]:
         attempt = state.attempts[-1] if state.attempts else None
@@ -134,10 +138,14 @@ class Rules:
         took = max(0.0, now - attempt.began)
         again = f" again, in attempt {attempt.number}" if attempt.number > 1 else ""
         yield Notice(
-            "first-step", f"first-step:{attempt.number}", f"it trains{again}", now if seen else attempt.began,
+            "first-step",
+            f"first-step:{attempt.number}",
+            f"it trains{again}",
+            now if seen else attempt.began,
             f"the first step came {duration_exact(took)} after the start, on {plural(attempt.world_size, 'rank')}"
-            if seen else "",
-        )  # fmt: skip
+            if seen
+            else "",
+        )
 
     # --- what lasts ---
 
@@ -156,9 +164,16 @@ class Rules:
         idle = self._idle.of(state, now, ticks, 60 * minutes)
         if idle is not None:
             yield Notice(
-                "gpus-idle", f"gpus-idle:{state.attempt}:{minutes:g}", idle.what, now, idle.text,
-                "find out what they wait for (`distui status`), or stop the run", "warning", idle.ranks, minutes=minutes,
-            )  # fmt: skip
+                "gpus-idle",
+                f"gpus-idle:{state.attempt}:{minutes:g}",
+                idle.what,
+                now,
+                idle.text,
+                "find out what they wait for (`distui status`), or stop the run",
+                "warning",
+                idle.ranks,
+                minutes=minutes,
+            )
 
     def _lasting(self, holding: list[Notice], ticks: float) -> list[Notice]:
         fresh = []
@@ -217,10 +232,16 @@ def _restarted(state: RunState, attempt: Attempt, now: float) -> Notice:
     saved = state.checkpoint
     since = f"the newest checkpoint is {saved.path}" if saved is not None else ""
     return Notice(
-        "restarted", f"restarted:{attempt.number}", f"attempt {attempt.number} failed, the next one starts",
-        attempt.ended or now, _sentences(_cause_text(cause) or attempt.text, count, since),
-        "" if cause is None else cause.remedy, "warning", _ranks_of(cause), None if cause is None else cause.node,
-    )  # fmt: skip
+        "restarted",
+        f"restarted:{attempt.number}",
+        f"attempt {attempt.number} failed, the next one starts",
+        attempt.ended or now,
+        _sentences(_cause_text(cause) or attempt.text, count, since),
+        "" if cause is None else cause.remedy,
+        "warning",
+        _ranks_of(cause),
+        None if cause is None else cause.node,
+    )
 
 
 def _gave_up(state: RunState, now: float) -> Notice:
@@ -231,10 +252,16 @@ def _gave_up(state: RunState, now: float) -> Notice:
     if cause is not None and _cause_text(cause) not in text:
         text = text if cause.text and cause.text in text else _sentences(_cause_text(cause), text)
     return Notice(
-        "gave-up", f"{'lost' if is_lost else 'gave-up'}:{state.attempt}", what, state.end() or now, text,
+        "gave-up",
+        f"{'lost' if is_lost else 'gave-up'}:{state.attempt}",
+        what,
+        state.end() or now,
+        text,
         cause.remedy if cause is not None and cause.remedy else "`distui diagnose` has what the logs say",
-        "error", _ranks_of(cause), None if cause is None else cause.node,
-    )  # fmt: skip
+        "error",
+        _ranks_of(cause),
+        None if cause is None else cause.node,
+    )
 
 
 def _succeeded(state: RunState, now: float) -> Notice:
@@ -243,9 +270,13 @@ def _succeeded(state: RunState, now: float) -> Notice:
     line = ", ".join(words for name, words in parts(progress(state, now)) if name in ("step", "loss"))
     idle = state.attempts[-1].idle if state.attempts else ""
     return Notice(
-        "succeeded", f"succeeded:{state.attempt}", "it has succeeded" + (", without a training step" if idle else ""),
-        state.ended or now, _sentences(took, line, idle), severity="warning" if idle else "note",
-    )  # fmt: skip
+        "succeeded",
+        f"succeeded:{state.attempt}",
+        "it has succeeded" + (", without a training step" if idle else ""),
+        state.ended or now,
+        _sentences(took, line, idle),
+        severity="warning" if idle else "note",
+    )
 
 
 def _cause_text(cause: FirstCause | None) -> str:
@@ -268,9 +299,15 @@ def _sentences(*texts: str) -> str:
 
 
 _OF_FINDINGS = {
-    "straggler": "straggler", "loss-not-finite": "loss-nan", "spot-notice": "spot-notice", "file-limit": "disk",
-    "disk-low": "disk", "disk-full": "disk", "disk-checkpoints-low": "disk", "disk-checkpoints-full": "disk",
-}  # fmt: skip
+    "straggler": "straggler",
+    "loss-not-finite": "loss-nan",
+    "spot-notice": "spot-notice",
+    "file-limit": "disk",
+    "disk-low": "disk",
+    "disk-full": "disk",
+    "disk-checkpoints-low": "disk",
+    "disk-checkpoints-full": "disk",
+}
 """Finding → the rule that it falls under; also those that begin with hang- or start-."""
 
 
@@ -313,9 +350,10 @@ def _of_finding(rule: str, key: str, finding: Finding, state: RunState, now: flo
         what = f"{disk} is {'full' if finding.id.endswith('-full') else 'nearly full'}{where}"
     else:
         what = {
-            "straggler": f"{who or 'a rank'} holds the others up", "spot-notice": f"a node is taken back{where}",
+            "straggler": f"{who or 'a rank'} holds the others up",
+            "spot-notice": f"a node is taken back{where}",
             "loss-nan": "the loss is no number any more",
-        }[rule]  # fmt: skip
+        }[rule]
     return Notice(rule, key, what, now, finding.text, finding.remedy, finding.severity, ranks, finding.node)
 
 
@@ -345,11 +383,15 @@ def _overdue(state: RunState, now: float, minutes: float | None) -> Iterator[Not
         step = "" if saved.step is None else f" of step {saved.step:,}"
         last = f"the newest{step} is {saved.path}"
     yield Notice(
-        "checkpoint-overdue", f"checkpoint-overdue:{state.attempt}:{minutes or 0:g}",
-        f"no checkpoint for {duration_exact(now - since)}", now, _sentences(usually, last),
-        "a failure now costs all that was trained since: see whether the ranks can still save", "warning",
+        "checkpoint-overdue",
+        f"checkpoint-overdue:{state.attempt}:{minutes or 0:g}",
+        f"no checkpoint for {duration_exact(now - since)}",
+        now,
+        _sentences(usually, last),
+        "a failure now costs all that was trained since: see whether the ranks can still save",
+        "warning",
         minutes=minutes,
-    )  # fmt: skip
+    )
 
 
 def usual_gap(state: RunState) -> float | None:

@@ -29,9 +29,17 @@ WHOLE_S = 15.0
 """How long all of a request may take."""
 COMMAND_S = 30.0
 NETWORK = (
-    "http_proxy", "https_proxy", "all_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY",
-    "SSL_CERT_FILE", "SSL_CERT_DIR",
-)  # fmt: skip
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
+    "no_proxy",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "NO_PROXY",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+)
 """Variables of the launch that requests obey."""
 DESKTOP = ("DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR")
 """Variables of the launch by which notify-send finds the desktop."""
@@ -153,9 +161,13 @@ async def _ended(
     Such a one is ended, with its process group. Raises OSError if the program cannot be started.
     """
     process = await asyncio.create_subprocess_exec(
-        *words, env=env, stdin=asyncio.subprocess.PIPE, stdout=output,
-        stderr=asyncio.subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
+        *words,
+        env=env,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=output,
+        stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
+    )
     try:
         async with asyncio.timeout(seconds):
             out, _ = await process.communicate(text.encode("utf-8", "replace"))
