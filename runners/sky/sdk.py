@@ -250,10 +250,25 @@ def managed_tail(call: SkyCall, job: int) -> int:
 VERBS = {
     verb.__name__: verb
     for verb in (
-        version, candidates, launch, follow, describe, reach, jobs, job_state,
-        tail, cancel, autostop, down, cost, managed_launch, managed_jobs, managed_cancel, managed_tail,
+        version,
+        candidates,
+        launch,
+        follow,
+        describe,
+        reach,
+        jobs,
+        job_state,
+        tail,
+        cancel,
+        autostop,
+        down,
+        cost,
+        managed_launch,
+        managed_jobs,
+        managed_cancel,
+        managed_tail,
     )
-}  # fmt: skip
+}
 """By the names of their functions."""
 
 
