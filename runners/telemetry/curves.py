@@ -25,9 +25,31 @@ from .metrics_files import FOLDER, LEVELS, Resolution, Row, columns_of, end_of, 
 
 DAY_S = 86400
 NICE_S = (
-    1, 2, 3, 4, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 3 * 3600, 6 * 3600, 12 * 3600,
-    DAY_S, 2 * DAY_S, 7 * DAY_S, 28 * DAY_S, 364 * DAY_S,
-)  # fmt: skip
+    1,
+    2,
+    3,
+    4,
+    5,
+    10,
+    20,
+    30,
+    60,
+    120,
+    300,
+    600,
+    1200,
+    1800,
+    3600,
+    7200,
+    3 * 3600,
+    6 * 3600,
+    12 * 3600,
+    DAY_S,
+    2 * DAY_S,
+    7 * DAY_S,
+    28 * DAY_S,
+    364 * DAY_S,
+)
 """Lengths of buckets; each is made of whole rows of some level, and from 10 s on of those of the second level, too."""
 MOST_BUCKETS = 1000
 MOST_VALUES = 200_000

@@ -34,28 +34,41 @@ class GpuRule(NamedTuple):
 
 RULES = (
     GpuRule(
-        "gpu-lost", "error", lambda gpu: gpu.lost,
+        "gpu-lost",
+        "error",
+        lambda gpu: gpu.lost,
         "GPU {0.index} is lost: the driver no longer reaches it",
         "restart without this node; the GPU needs a reset, mostly a reboot",
     ),
     GpuRule(
-        "gpu-ecc", "error", lambda gpu: bool(gpu.ecc_uncorrected),
+        "gpu-ecc",
+        "error",
+        lambda gpu: bool(gpu.ecc_uncorrected),
         "GPU {0.index} counts {0.ecc_uncorrected} uncorrected ECC errors since the driver was loaded",
         "results since then may be wrong; reset the GPU and watch whether the errors come back",
     ),
     GpuRule(
-        "gpu-remap-failed", "error", lambda gpu: gpu.remap_failed is True,
-        "GPU {0.index} could not replace a broken memory row", "have the GPU exchanged",
+        "gpu-remap-failed",
+        "error",
+        lambda gpu: gpu.remap_failed is True,
+        "GPU {0.index} could not replace a broken memory row",
+        "have the GPU exchanged",
     ),
     GpuRule(
-        "gpu-remap-pending", "warning", lambda gpu: gpu.remap_pending is True,
-        "GPU {0.index} will replace a broken memory row at its next reset", "reset the GPU before the next run",
+        "gpu-remap-pending",
+        "warning",
+        lambda gpu: gpu.remap_pending is True,
+        "GPU {0.index} will replace a broken memory row at its next reset",
+        "reset the GPU before the next run",
     ),
     GpuRule(
-        "gpu-recovery", "warning", lambda gpu: gpu.recovery is not None,
-        "the driver asks for GPU {0.index}: {0.recovery}", "do that when the run has ended",
+        "gpu-recovery",
+        "warning",
+        lambda gpu: gpu.recovery is not None,
+        "the driver asks for GPU {0.index}: {0.recovery}",
+        "do that when the run has ended",
     ),
-)  # fmt: skip
+)
 
 
 def judge(gpus: Iterable[Gpu], node: int | None = None) -> tuple[Finding, ...]:

@@ -45,20 +45,40 @@ MOST_NAME = 64
 """Characters of one."""
 
 _GPU = (
-    ("gpu.util", "util"), ("gpu.mem", "mem_used"), ("gpu.power", "power_w"), ("gpu.temp", "temp_c"),
-    ("gpu.sm_mhz", "sm_mhz"), ("gpu.throttled", "throttled_percent"), ("gpu.pcie_rx", "pcie_rx_bps"),
-    ("gpu.pcie_tx", "pcie_tx_bps"), ("gpu.nvlink_rx", "nvlink_rx_bps"), ("gpu.nvlink_tx", "nvlink_tx_bps"),
-    ("gpu.sm_active", "sm_active"), ("gpu.tensor_active", "tensor_active"), ("gpu.dram_active", "dram_active"),
-)  # fmt: skip
+    ("gpu.util", "util"),
+    ("gpu.mem", "mem_used"),
+    ("gpu.power", "power_w"),
+    ("gpu.temp", "temp_c"),
+    ("gpu.sm_mhz", "sm_mhz"),
+    ("gpu.throttled", "throttled_percent"),
+    ("gpu.pcie_rx", "pcie_rx_bps"),
+    ("gpu.pcie_tx", "pcie_tx_bps"),
+    ("gpu.nvlink_rx", "nvlink_rx_bps"),
+    ("gpu.nvlink_tx", "nvlink_tx_bps"),
+    ("gpu.sm_active", "sm_active"),
+    ("gpu.tensor_active", "tensor_active"),
+    ("gpu.dram_active", "dram_active"),
+)
 _RANK = (
-    ("rank.cpu", "cpu_percent"), ("rank.rss", "rss_bytes"), ("rank.read", "read_bps"), ("rank.write", "write_bps"),
-    ("rank.gpu_mem", "gpu_mem"), ("rank.step", "step"), ("rank.step_s", "step_s"), ("rank.wait", "wait_percent"),
-)  # fmt: skip
+    ("rank.cpu", "cpu_percent"),
+    ("rank.rss", "rss_bytes"),
+    ("rank.read", "read_bps"),
+    ("rank.write", "write_bps"),
+    ("rank.gpu_mem", "gpu_mem"),
+    ("rank.step", "step"),
+    ("rank.step_s", "step_s"),
+    ("rank.wait", "wait_percent"),
+)
 _HOST = (
-    ("host.cpu", "cpu_percent"), ("host.mem", "mem_used"), ("host.net_rx", "net_rx_bps"),
-    ("host.net_tx", "net_tx_bps"), ("host.ib_rx", "ib_rx_bps"), ("host.ib_tx", "ib_tx_bps"),
-    ("host.disk_free", "disk_free"), ("host.shm", "shm_used"),
-)  # fmt: skip
+    ("host.cpu", "cpu_percent"),
+    ("host.mem", "mem_used"),
+    ("host.net_rx", "net_rx_bps"),
+    ("host.net_tx", "net_tx_bps"),
+    ("host.ib_rx", "ib_rx_bps"),
+    ("host.ib_tx", "ib_tx_bps"),
+    ("host.disk_free", "disk_free"),
+    ("host.shm", "shm_used"),
+)
 _TRAIN = tuple(
     (f"train.{field}", field)
     for field in ("loss", "lr", "grad_norm", "tokens_s", "samples_s", "mfu", "step", "step_s")

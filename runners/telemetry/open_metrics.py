@@ -60,9 +60,15 @@ _UNITS = {"seconds": "s", "bytes": "By", "ratio": "1", "cores": "{cpu}"}
 
 
 def _own(
-    name: str, otel: str, about: str, unit: str = "", *, otel_unit: str = "", otel_kind: str = "gauge",
+    name: str,
+    otel: str,
+    about: str,
+    unit: str = "",
+    *,
+    otel_unit: str = "",
+    otel_kind: str = "gauge",
     of_attempt: bool = False,
-) -> MetricFamily:  # fmt: skip
+) -> MetricFamily:
     """A metric that no convention has."""
     kind = "counter" if otel_kind == "counter" else "gauge"
     spelling = OtelSpelling(otel, otel_unit or _UNITS.get(unit, ""), otel_kind, of_attempt=of_attempt)
@@ -78,92 +84,132 @@ START_TIME = _own(
 )
 ATTEMPT = _own("distui_run_attempt", "distui.run.attempt", "Number of the current attempt, from 1 on.")
 FAILURES = _own(
-    "distui_run_failures_total", "distui.run.failures", "Failures that the restart policy counted.",
-    otel_unit="{failure}", otel_kind="counter",
-)  # fmt: skip
+    "distui_run_failures_total",
+    "distui.run.failures",
+    "Failures that the restart policy counted.",
+    otel_unit="{failure}",
+    otel_kind="counter",
+)
 EXIT_CODE = _own("distui_run_exit_code", "distui.run.exit_code", "Exit code of a run that has ended.")
 FINDINGS = _own(
-    "distui_run_findings", "distui.run.findings", "Findings that hold now, by severity.",
-    otel_unit="{finding}", otel_kind="updowncounter",
-)  # fmt: skip
+    "distui_run_findings",
+    "distui.run.findings",
+    "Findings that hold now, by severity.",
+    otel_unit="{finding}",
+    otel_kind="updowncounter",
+)
 RANKS = _own(
-    "distui_ranks", "distui.ranks", "Ranks of the current attempt on this node, by state.",
-    otel_unit="{rank}", otel_kind="updowncounter",
-)  # fmt: skip
+    "distui_ranks",
+    "distui.ranks",
+    "Ranks of the current attempt on this node, by state.",
+    otel_unit="{rank}",
+    otel_kind="updowncounter",
+)
 RANK_INFO = _own("distui_rank_info", "distui.rank.info", "1, with the local rank and GPU of the rank.")
 
 _OF_RANK: tuple[tuple[MetricFamily, Callable[[RankSample], float | None]], ...] = (
     (
         _own(
-            "distui_rank_steps_total", "distui.rank.steps", "Optimizer steps since the rank's process began.",
-            otel_unit="{step}", otel_kind="counter", of_attempt=True,
+            "distui_rank_steps_total",
+            "distui.rank.steps",
+            "Optimizer steps since the rank's process began.",
+            otel_unit="{step}",
+            otel_kind="counter",
+            of_attempt=True,
         ),
         lambda it: it.step,
     ),
     (
         _own(
-            "distui_rank_step_duration_seconds", "distui.rank.step.duration", "Mean time of a step, while steps go on.",
+            "distui_rank_step_duration_seconds",
+            "distui.rank.step.duration",
+            "Mean time of a step, while steps go on.",
             "seconds",
         ),
         lambda it: it.step_s,
     ),
     (
         _own(
-            "distui_rank_collective_wait_ratio", "distui.rank.collective.wait",
-            "Share of time waited for other ranks in collectives.", "ratio",
+            "distui_rank_collective_wait_ratio",
+            "distui.rank.collective.wait",
+            "Share of time waited for other ranks in collectives.",
+            "ratio",
         ),
         lambda it: _share(it.wait_percent),
     ),
     (
         _own(
-            "distui_rank_cpu_cores", "distui.rank.cpu.cores", "CPU time of the rank and its children, in cores.", "cores"
+            "distui_rank_cpu_cores",
+            "distui.rank.cpu.cores",
+            "CPU time of the rank and its children, in cores.",
+            "cores",
         ),
         lambda it: _share(it.cpu_percent),
     ),
     (
         _own(
-            "distui_rank_memory_usage_bytes", "distui.rank.memory.usage", "Resident memory of the rank.", "bytes",
+            "distui_rank_memory_usage_bytes",
+            "distui.rank.memory.usage",
+            "Resident memory of the rank.",
+            "bytes",
             otel_kind="updowncounter",
         ),
         lambda it: it.rss_bytes,
     ),
     (
         _own(
-            "distui_rank_gpu_memory_usage_bytes", "distui.rank.gpu.memory.usage", "GPU memory of the rank's process.",
-            "bytes", otel_kind="updowncounter",
+            "distui_rank_gpu_memory_usage_bytes",
+            "distui.rank.gpu.memory.usage",
+            "GPU memory of the rank's process.",
+            "bytes",
+            otel_kind="updowncounter",
         ),
         lambda it: it.gpu_mem,
     ),
     (
         _own(
-            "distui_rank_output_age_seconds", "distui.rank.output.age", "Time since the rank wrote any output.",
+            "distui_rank_output_age_seconds",
+            "distui.rank.output.age",
+            "Time since the rank wrote any output.",
             "seconds",
         ),
         lambda it: it.log_age_s,
     ),
-)  # fmt: skip
+)
 
 _OF_TRAINING = {
     "loss": _own(
-        "distui_training_loss", "distui.training.loss", "Newest loss that the script reports, also NaN and Inf."
+        "distui_training_loss",
+        "distui.training.loss",
+        "Newest loss that the script reports, also NaN and Inf.",
     ),
     "lr": _own("distui_training_learning_rate", "distui.training.learning_rate", "Newest learning rate."),
-    "grad_norm": _own("distui_training_gradient_norm", "distui.training.gradient_norm", "Newest norm of the gradients."),
+    "grad_norm": _own(
+        "distui_training_gradient_norm", "distui.training.gradient_norm", "Newest norm of the gradients."
+    ),
     "tokens_s": _own(
-        "distui_training_tokens_per_second", "distui.training.tokens_per_second", "Tokens a second of the whole job.",
+        "distui_training_tokens_per_second",
+        "distui.training.tokens_per_second",
+        "Tokens a second of the whole job.",
         otel_unit="{token}/s",
     ),
     "samples_s": _own(
-        "distui_training_samples_per_second", "distui.training.samples_per_second", "Samples a second of the whole job.",
+        "distui_training_samples_per_second",
+        "distui.training.samples_per_second",
+        "Samples a second of the whole job.",
         otel_unit="{sample}/s",
     ),
-    "mfu": _own("distui_training_mfu_ratio", "distui.training.mfu", "Model FLOPs utilisation, from 0 to 1.", "ratio"),
+    "mfu": _own(
+        "distui_training_mfu_ratio", "distui.training.mfu", "Model FLOPs utilisation, from 0 to 1.", "ratio"
+    ),
     "epoch": _own("distui_training_epoch", "distui.training.epoch", "Epoch as the script counts."),
     "step": _own("distui_training_step", "distui.training.step", "Step as the script counts."),
     "total": _own(
-        "distui_training_steps_planned", "distui.training.steps_planned", "Steps after which the training is over."
+        "distui_training_steps_planned",
+        "distui.training.steps_planned",
+        "Steps after which the training is over.",
     ),
-}  # fmt: skip
+}
 _DIVISORS = {"mfu": 100}
 
 _MIB = 1 << 20
@@ -174,67 +220,126 @@ _SENT, _RECEIVED = ((*_GPU, ("network.io.direction", way)) for way in ("transmit
 _PCIE, _NVLINK = ("distui.gpu.pcie.throughput", "By/s"), ("distui.gpu.nvlink.throughput", "By/s")
 _OF_GPU: tuple[tuple[str, str, str, str, int, OtelSpelling], ...] = (
     (
-        "util", "DCGM_FI_DEV_GPU_UTIL", "GPU utilization", ", in percent", 1,
+        "util",
+        "DCGM_FI_DEV_GPU_UTIL",
+        "GPU utilization",
+        ", in percent",
+        1,
         OtelSpelling("hw.gpu.utilization", "1", divisor=100, attributes=_GPU),
     ),
     (
-        "mem_used", "DCGM_FI_DEV_FB_USED", "Used GPU memory", ", in MiB", _MIB,
+        "mem_used",
+        "DCGM_FI_DEV_FB_USED",
+        "Used GPU memory",
+        ", in MiB",
+        _MIB,
         OtelSpelling("hw.gpu.memory.usage", "By", "updowncounter", _MIB, attributes=_GPU),
     ),
     (
-        "mem_total", "DCGM_FI_DEV_FB_TOTAL", "GPU memory", ", in MiB", _MIB,
+        "mem_total",
+        "DCGM_FI_DEV_FB_TOTAL",
+        "GPU memory",
+        ", in MiB",
+        _MIB,
         OtelSpelling("hw.gpu.memory.limit", "By", "updowncounter", _MIB, attributes=_GPU),
     ),
     (
-        "power_w", "DCGM_FI_DEV_POWER_USAGE", "Power", ", in W", 1,
+        "power_w",
+        "DCGM_FI_DEV_POWER_USAGE",
+        "Power",
+        ", in W",
+        1,
         OtelSpelling("hw.power", "W", attributes=_GPU),
     ),
     (
-        "temp_c", "DCGM_FI_DEV_GPU_TEMP", "Temperature of the GPU", ", in degrees Celsius", 1,
+        "temp_c",
+        "DCGM_FI_DEV_GPU_TEMP",
+        "Temperature of the GPU",
+        ", in degrees Celsius",
+        1,
         OtelSpelling("hw.temperature", "Cel", attributes=((SENSOR, "gpu"),), about="Temperature"),
     ),
     (
-        "mem_temp_c", "DCGM_FI_DEV_MEMORY_TEMP", "Temperature of its memory", ", in degrees Celsius", 1,
+        "mem_temp_c",
+        "DCGM_FI_DEV_MEMORY_TEMP",
+        "Temperature of its memory",
+        ", in degrees Celsius",
+        1,
         OtelSpelling("hw.temperature", "Cel", attributes=((SENSOR, "memory"),), about="Temperature"),
     ),
     (
-        "sm_mhz", "DCGM_FI_DEV_SM_CLOCK", "Clock of the SMs", ", in MHz", 1,
+        "sm_mhz",
+        "DCGM_FI_DEV_SM_CLOCK",
+        "Clock of the SMs",
+        ", in MHz",
+        1,
         OtelSpelling("distui.gpu.sm.clock", "Hz", times=10**6, attributes=_GPU),
     ),
     (
-        "mem_mhz", "DCGM_FI_DEV_MEM_CLOCK", "Clock of its memory", ", in MHz", 1,
+        "mem_mhz",
+        "DCGM_FI_DEV_MEM_CLOCK",
+        "Clock of its memory",
+        ", in MHz",
+        1,
         OtelSpelling("distui.gpu.memory.clock", "Hz", times=10**6, attributes=_GPU),
     ),
     (
-        "sm_active", "DCGM_FI_PROF_SM_ACTIVE", "Share of cycles with a warp on an SM", ", from 0 to 1", 100,
+        "sm_active",
+        "DCGM_FI_PROF_SM_ACTIVE",
+        "Share of cycles with a warp on an SM",
+        ", from 0 to 1",
+        100,
         OtelSpelling("distui.gpu.sm.active", "1", attributes=_GPU),
     ),
     (
-        "tensor_active", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "Share of cycles with busy tensor cores",
-        ", from 0 to 1", 100,
+        "tensor_active",
+        "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
+        "Share of cycles with busy tensor cores",
+        ", from 0 to 1",
+        100,
         OtelSpelling("distui.gpu.tensor.active", "1", attributes=_GPU),
     ),
     (
-        "dram_active", "DCGM_FI_PROF_DRAM_ACTIVE", "Share of the memory's bandwidth in use", ", from 0 to 1", 100,
+        "dram_active",
+        "DCGM_FI_PROF_DRAM_ACTIVE",
+        "Share of the memory's bandwidth in use",
+        ", from 0 to 1",
+        100,
         OtelSpelling("distui.gpu.dram.active", "1", attributes=_GPU),
     ),
     (
-        "pcie_tx_bps", "DCGM_FI_PROF_PCIE_TX_BYTES", "Sent over PCIe", ", in bytes per second", 1,
+        "pcie_tx_bps",
+        "DCGM_FI_PROF_PCIE_TX_BYTES",
+        "Sent over PCIe",
+        ", in bytes per second",
+        1,
         OtelSpelling(*_PCIE, attributes=_SENT, about="Sent or received over PCIe"),
     ),
     (
-        "pcie_rx_bps", "DCGM_FI_PROF_PCIE_RX_BYTES", "Received over PCIe", ", in bytes per second", 1,
+        "pcie_rx_bps",
+        "DCGM_FI_PROF_PCIE_RX_BYTES",
+        "Received over PCIe",
+        ", in bytes per second",
+        1,
         OtelSpelling(*_PCIE, attributes=_RECEIVED, about="Sent or received over PCIe"),
     ),
     (
-        "nvlink_tx_bps", "DCGM_FI_PROF_NVLINK_TX_BYTES", "Sent over NVLink", ", in bytes per second", 1,
+        "nvlink_tx_bps",
+        "DCGM_FI_PROF_NVLINK_TX_BYTES",
+        "Sent over NVLink",
+        ", in bytes per second",
+        1,
         OtelSpelling(*_NVLINK, attributes=_SENT, about="Sent or received over NVLink"),
     ),
     (
-        "nvlink_rx_bps", "DCGM_FI_PROF_NVLINK_RX_BYTES", "Received over NVLink", ", in bytes per second", 1,
+        "nvlink_rx_bps",
+        "DCGM_FI_PROF_NVLINK_RX_BYTES",
+        "Received over NVLink",
+        ", in bytes per second",
+        1,
         OtelSpelling(*_NVLINK, attributes=_RECEIVED, about="Sent or received over NVLink"),
     ),
-)  # fmt: skip
+)
 """Field of a GPU, DCGM's name of it, what it is, DCGM's unit and by what to divide for it, OpenTelemetry's spelling."""
 _GPU_FAMILIES = tuple(
     (field, MetricFamily(name, f"{about}{unit}.", otel=otel._replace(about=otel.about or about)), divisor)
@@ -341,9 +446,13 @@ def _of_training(
 
 def _of_gpu(gpu: Gpu, base: tuple[tuple[str, str], ...], node: Node) -> Iterator[MetricSample]:
     labels = (
-        *base, ("gpu", str(gpu.index)), ("UUID", gpu.uuid), ("device", f"nvidia{gpu.index}"), ("modelName", gpu.name),
+        *base,
+        ("gpu", str(gpu.index)),
+        ("UUID", gpu.uuid),
+        ("device", f"nvidia{gpu.index}"),
+        ("modelName", gpu.name),
         *((("Hostname", node.host),) if node.host else ()),
-    )  # fmt: skip
+    )
     for field, family, divisor in _GPU_FAMILIES:
         value = getattr(gpu, field)
         if value is not None:
@@ -351,9 +460,19 @@ def _of_gpu(gpu: Gpu, base: tuple[tuple[str, str], ...], node: Node) -> Iterator
 
 
 FAMILIES = (
-    RUN_INFO, RUN_STATE, START_TIME, ATTEMPT, FAILURES, EXIT_CODE, FINDINGS, RANKS, RANK_INFO,
-    *(family for family, _ in _OF_RANK), *_OF_TRAINING.values(), *(family for _, family, _ in _GPU_FAMILIES),
-)  # fmt: skip
+    RUN_INFO,
+    RUN_STATE,
+    START_TIME,
+    ATTEMPT,
+    FAILURES,
+    EXIT_CODE,
+    FINDINGS,
+    RANKS,
+    RANK_INFO,
+    *(family for family, _ in _OF_RANK),
+    *_OF_TRAINING.values(),
+    *(family for _, family, _ in _GPU_FAMILIES),
+)
 """All that there are, in the order of the text."""
 
 # --- samples as text ---

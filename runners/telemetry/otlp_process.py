@@ -122,9 +122,12 @@ class MetricsPusher:
         self._host = host
         self._session = BoundedSession()
         self._exporter = OTLPMetricExporter(
-            url, certificate_file=_certificates(), timeout=ANSWER_S, compression=Compression.Gzip,
+            url,
+            certificate_file=_certificates(),
+            timeout=ANSWER_S,
+            compression=Compression.Gzip,
             session=self._session,
-        )  # fmt: skip
+        )
 
     def push(self, document: Mapping[str, Any]) -> str:
         """Why it has not arrived; "" where it has."""

@@ -55,9 +55,13 @@ def metrics_of(samples: Iterable[MetricSample]) -> list[dict[str, Any]]:
 def _empty(family: MetricFamily, spelling: OtelSpelling) -> dict[str, Any]:
     about = spelling.about or family.about.rstrip(".")
     return {
-        "name": spelling.name, "unit": spelling.unit, "kind": spelling.kind, "about": about,
-        "of_attempt": spelling.of_attempt, "points": [],
-    }  # fmt: skip
+        "name": spelling.name,
+        "unit": spelling.unit,
+        "kind": spelling.kind,
+        "about": about,
+        "of_attempt": spelling.of_attempt,
+        "points": [],
+    }
 
 
 def _attributes(spelling: OtelSpelling, labels: Iterable[tuple[str, str]]) -> dict[str, Any]:

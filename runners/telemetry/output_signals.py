@@ -94,24 +94,43 @@ class Signature(NamedTuple):
 
 
 SIGNATURES = (
-    Signature("torchtitan", " tps: ", re.compile(r"\bloss: .*\bmemory: .*\btps: "), {
-        "tps": Name("tokens_s", per_gpu=True),
-    }),
+    Signature(
+        "torchtitan",
+        " tps: ",
+        re.compile(r"\bloss: .*\bmemory: .*\btps: "),
+        {
+            "tps": Name("tokens_s", per_gpu=True),
+        },
+    ),
     Signature("Megatron-LM", "iteration ", re.compile(r"\biteration\s+\d+/\s*\d+ \|"), complete=True),
     Signature("nanoGPT", ", time ", re.compile(r"\biter \d+: loss \S+, time "), {"time": Name("step_s")}),
     Signature("nanochat", " lrm: ", re.compile(r"\| lrm: "), {"dt": Name("step_s")}),
-    Signature("llm.c", "tok/s", re.compile(r"\bstep +\d+/\d+ \| loss .*tok/s"), {"norm": Name("grad_norm")}),
-    Signature("DeepSpeed", "=", re.compile(r"\bstep=\d+, skipped=\d+|SamplesPerSec="), {
-        "currsamplespersec": Name("samples_s"), "samplespersec": Name("samples_s", order=1),
-    }, complete=True),
-    Signature("HF dict", "{'", re.compile(r"\{'(?:loss|eval_loss|grad_norm|train_runtime|learning_rate)': ")),
+    Signature(
+        "llm.c", "tok/s", re.compile(r"\bstep +\d+/\d+ \| loss .*tok/s"), {"norm": Name("grad_norm")}
+    ),
+    Signature(
+        "DeepSpeed",
+        "=",
+        re.compile(r"\bstep=\d+, skipped=\d+|SamplesPerSec="),
+        {
+            "currsamplespersec": Name("samples_s"),
+            "samplespersec": Name("samples_s", order=1),
+        },
+        complete=True,
+    ),
+    Signature(
+        "HF dict", "{'", re.compile(r"\{'(?:loss|eval_loss|grad_norm|train_runtime|learning_rate)': ")
+    ),
     Signature("Keras bar", "] - ", re.compile(r"\[=*>?\.*\] - ")),
-)  # fmt: skip
+)
 """In this order; the first that fits."""
 _PAIRED = {
-    "norm": Name("grad_norm", order=9), "dt": Name("step_s"), "step_avg": Name("step_s", order=2),
-    "steps": Name("step", order=20), "iterations": Name("step", order=21),
-}  # fmt: skip
+    "norm": Name("grad_norm", order=9),
+    "dt": Name("step_s"),
+    "step_avg": Name("step_s", order=2),
+    "steps": Name("step", order=20),
+    "iterations": Name("step", order=21),
+}
 """Names that mean this beside a loss alone."""
 
 

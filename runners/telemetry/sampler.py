@@ -50,8 +50,15 @@ GPM_METRICS = {
 }
 GPM_VARIABLE = "DISTUI_GPM"
 """0 in it: the hardware's counters are left to others, as to DCGM; only one reader at a time gets true values."""
-FAST_FIELDS = (MEMORY_TEMP, ENERGY_MJ, (NVLINK_TX, ALL_LINKS), (NVLINK_RX, ALL_LINKS), PCIE_TX, PCIE_RX,
-               *HELD_FIELDS)  # fmt: skip
+FAST_FIELDS = (
+    MEMORY_TEMP,
+    ENERGY_MJ,
+    (NVLINK_TX, ALL_LINKS),
+    (NVLINK_RX, ALL_LINKS),
+    PCIE_TX,
+    PCIE_RX,
+    *HELD_FIELDS,
+)
 CLOCK_SM, CLOCK_MEM = 1, 2
 SENSOR_GPU = 0
 UNCORRECTED, VOLATILE = 1, 0

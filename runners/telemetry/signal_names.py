@@ -47,27 +47,83 @@ class ReportedValue(NamedTuple):
 
 OWN = Name("")
 _LOSS = (
-    "loss", "train_loss", "training_loss", "loss_train", "loss_training", "train_loss_step", "lm_loss", "train_lm_loss",
-    "batch_loss", "train_batch_loss", "loss_step", "global_loss", "loss_metrics_global_avg_loss", "avg_loss",
-    "average_loss", "mean_loss", "running_loss", "current_loss", "nll_loss", "ce_loss", "train_ce_loss",
-    "cross_entropy_loss", "mlm_loss", "reduced_train_loss", "cross_entropy", "train_cross_entropy",
-    "train_crossentropyloss", "total_loss", "train_total_loss", "loss_total", "loss_train_total",
-    "train_loss_train_total", "xent",
-)  # fmt: skip
-_STEP = ("global_step", "step", "train_global_step", "trainer_global_step", "train_step", "optimizer_step",
-         "iteration", "iter", "iter_num", "it", "num_updates", "update", "batch_idx")  # fmt: skip
+    "loss",
+    "train_loss",
+    "training_loss",
+    "loss_train",
+    "loss_training",
+    "train_loss_step",
+    "lm_loss",
+    "train_lm_loss",
+    "batch_loss",
+    "train_batch_loss",
+    "loss_step",
+    "global_loss",
+    "loss_metrics_global_avg_loss",
+    "avg_loss",
+    "average_loss",
+    "mean_loss",
+    "running_loss",
+    "current_loss",
+    "nll_loss",
+    "ce_loss",
+    "train_ce_loss",
+    "cross_entropy_loss",
+    "mlm_loss",
+    "reduced_train_loss",
+    "cross_entropy",
+    "train_cross_entropy",
+    "train_crossentropyloss",
+    "total_loss",
+    "train_total_loss",
+    "loss_total",
+    "loss_train_total",
+    "train_loss_train_total",
+    "xent",
+)
+_STEP = (
+    "global_step",
+    "step",
+    "train_global_step",
+    "trainer_global_step",
+    "train_step",
+    "optimizer_step",
+    "iteration",
+    "iter",
+    "iter_num",
+    "it",
+    "num_updates",
+    "update",
+    "batch_idx",
+)
 _TOTAL = ("max_steps", "total_steps", "num_steps", "train_steps", "max_iters", "num_iterations", "max_step")
 _LR = ("lr", "learning_rate", "train_lr", "train_learning_rate", "optim_lr", "lr_group_0", "lr_0", "lr_pg0")
-_GRAD = ("grad_norm", "gradient_norm", "train_grad_norm", "gnorm", "global_grad_norm", "grad_norm_total",
-         "total_grad_norm", "gradnorm", "grad_2_norm", "optim_grad_norm", "grad_total_norm")  # fmt: skip
+_GRAD = (
+    "grad_norm",
+    "gradient_norm",
+    "train_grad_norm",
+    "gnorm",
+    "global_grad_norm",
+    "grad_norm_total",
+    "total_grad_norm",
+    "gradnorm",
+    "grad_2_norm",
+    "optim_grad_norm",
+    "grad_total_norm",
+)
 _EPOCH = ("epoch", "train_epoch", "current_epoch")
 EXACT: dict[str, Name] = {
     name: Name(field, order=at)
     for field, names in (
-        ("loss", _LOSS), ("step", _STEP), ("total", _TOTAL), ("lr", _LR), ("grad_norm", _GRAD), ("epoch", _EPOCH),
+        ("loss", _LOSS),
+        ("step", _STEP),
+        ("total", _TOTAL),
+        ("lr", _LR),
+        ("grad_norm", _GRAD),
+        ("epoch", _EPOCH),
     )
     for at, name in enumerate(names)
-}  # fmt: skip
+}
 _BY_OPTIMIZER = re.compile(r"lr_(?:fused)?(?:adamw?|sgd|lion|muon|adafactor|lamb|rmsprop|adagrad)(?:_pg1)?")
 """As Lightning's monitor of learning rates calls them."""
 _A_SECOND = r"_?(?:per_)?s(?:ec(?:ond)?s?)?"
