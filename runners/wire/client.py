@@ -588,9 +588,16 @@ class SocketLink:
     async def _take_window(self, header: LogWindow) -> None:
         data = await self._lines.exactly(header.length)
         window = Window(
-            header.file, header.offset, header.next, header.size, data, header.error, header.times, header.starts,
+            header.file,
+            header.offset,
+            header.next,
+            header.size,
+            data,
+            header.error,
+            header.times,
+            header.starts,
             header.shift,
-        )  # fmt: skip
+        )
         self._windows.answer(header.id, window)
 
     def _fail(self, text: str) -> None:

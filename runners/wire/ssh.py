@@ -43,27 +43,46 @@ AGAIN_S = (0.5, 1.0, 2.0)
 """Seconds before each further try where the connection was closed before the login."""
 
 _FAILURES = (
-    (r"Permission denied|Too many authentication failures|no mutual signature",
-     "{host} does not accept your key: `ssh {host}` has to work without a password"),
-    (r"Host key verification failed|REMOTE HOST IDENTIFICATION HAS CHANGED|host key is known for",
-     "the host key of {host} is not the known one: run `ssh {host}` once by hand and check it"),
-    (r"Could not resolve hostname|Name or service not known|nodename nor servname",
-     "{host} is no host that is known here: check its name, or add it to your ssh configuration"),
+    (
+        r"Permission denied|Too many authentication failures|no mutual signature",
+        "{host} does not accept your key: `ssh {host}` has to work without a password",
+    ),
+    (
+        r"Host key verification failed|REMOTE HOST IDENTIFICATION HAS CHANGED|host key is known for",
+        "the host key of {host} is not the known one: run `ssh {host}` once by hand and check it",
+    ),
+    (
+        r"Could not resolve hostname|Name or service not known|nodename nor servname",
+        "{host} is no host that is known here: check its name, or add it to your ssh configuration",
+    ),
     (r"Connection refused", "{host} refuses ssh connections: is its sshd up, and the port right?"),
-    (r"timed out|Timeout, server|No route to host|Network is unreachable",
-     "{host} does not answer: is it up, and the network between?"),
-    (r"Session open refused|open failed|administratively prohibited|mux_client",
-     "{host} opens no further session on that connection (MaxSessions of its sshd): close others, or raise it"),
-    (r"Connect call failed",  # said by SkyPilot's websocket_proxy.py
-     "the way to {host} leads through SkyPilot's API server, which does not answer: `sky api start`"),
-    (r"ConnectionClosedOK", CLOSED_BY_SKY),  # its first message is awaited there when Slurm's step has ended
-    (r"ConnectionClosedError.*\(policy violation\)",
-     "SkyPilot's API server refuses the way to {host}: `sky status {host}` shows whether it is up"),
+    (
+        r"timed out|Timeout, server|No route to host|Network is unreachable",
+        "{host} does not answer: is it up, and the network between?",
+    ),
+    (
+        r"Session open refused|open failed|administratively prohibited|mux_client",
+        "{host} opens no further session on that connection (MaxSessions of its sshd): close others, or raise it",
+    ),
+    (
+        r"Connect call failed",  # said by SkyPilot's websocket_proxy.py
+        "the way to {host} leads through SkyPilot's API server, which does not answer: `sky api start`",
+    ),
+    (
+        r"ConnectionClosedOK",
+        CLOSED_BY_SKY,
+    ),  # its first message is awaited there when Slurm's step has ended
+    (
+        r"ConnectionClosedError.*\(policy violation\)",
+        "SkyPilot's API server refuses the way to {host}: `sky status {host}` shows whether it is up",
+    ),
     (r"kex_exchange_identification|Connection (reset|closed) by|banner exchange|MaxStartups", CLOSED),
     (r"Broken pipe|client_loop", "the connection to {host} broke"),
-    (r"Bad owner or permissions|Bad configuration option|terminating, \d+ bad",
-     "your ssh does not accept its own configuration: `ssh {host}` shows why"),
-)  # fmt: skip
+    (
+        r"Bad owner or permissions|Bad configuration option|terminating, \d+ bad",
+        "your ssh does not accept its own configuration: `ssh {host}` shows why",
+    ),
+)
 
 
 def argv(destination: str, options: Sequence[str], remote: Sequence[str]) -> list[str]:
@@ -175,8 +194,12 @@ class SshLink(SocketLink):
         try:
             process = await asyncio.create_subprocess_exec(
                 *argv(destination, options, remote),
-                stdin=pipe, stdout=pipe, stderr=pipe, limit=MAX_LINE, start_new_session=True,
-            )  # fmt: skip
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                limit=MAX_LINE,
+                start_new_session=True,
+            )
         except OSError as error:
             raise LinkError(f"ssh cannot be executed here ({error.strerror}): install OpenSSH") from None
         link = cls(process, destination)
@@ -275,8 +298,11 @@ async def _call(way: Way, remote: Sequence[str], data: bytes, seconds: float) ->
     try:
         process = await asyncio.create_subprocess_exec(
             *argv(way.destination, way.options, remote),
-            stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True,
-        )  # fmt: skip
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            start_new_session=True,
+        )
     except OSError as error:
         raise HostError(f"ssh cannot be executed here ({error.strerror}): install OpenSSH") from None
     try:
