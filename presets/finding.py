@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
@@ -23,8 +23,6 @@ ROLES: tuple[str, ...] = ("cause", "hint", "symptom", "fact", "trace", "noise")
 """From what explains a failure to what says nothing."""
 NO_VERDICT = "hang-no-verdict"
 """Of the notes, the one that a user waits for."""
-_EARLIER: Mapping[str, Severity] = {"warn": "warning", "info": "note"}
-"""What journals of earlier versions say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +52,6 @@ class Finding:
     """The line, field, variable or node that it is about; "" for the whole."""
     value: str = ""
     """What stands or was measured there."""
-
-    def __post_init__(self) -> None:
-        if self.severity in _EARLIER:
-            object.__setattr__(self, "severity", _EARLIER[self.severity])
 
     @property
     def alarm(self) -> bool:

@@ -248,7 +248,6 @@ def _agent_started(state: RunState, at: Stamped, event: AgentStarted) -> None:
 
 def _runner_started(state: RunState, at: Stamped, event: RunnerStarted) -> None:
     state.torch = event.torch or state.torch
-    state.runner_kind = event.kind
     if not state.of_part(at):
         state.runner_pid = event.pid
         state.runner_socket = event.socket or state.runner_socket
@@ -423,7 +422,6 @@ def _command_received(state: RunState, at: Stamped, event: CommandReceived) -> N
 
 def _command_done(state: RunState, at: Stamped, event: CommandDone) -> None:
     if not state.of_part(at):
-        state.last_command = event
         state.open_commands.pop(event.id, None)
     state.notice(at, event.text)
 
@@ -600,7 +598,6 @@ class RunState:
     release: str = ""
     """Version of distui that serves the run, or served it last."""
     runner_pid: int | None = None
-    runner_kind: str = ""
     runner_socket: str = ""
     torch: str | None = None
     nodes: dict[int, Node] = field(default_factory=dict)
@@ -625,7 +622,6 @@ class RunState:
     delay: RestartDelayed | None = None
     failures: int = 0
     """Failures that the restart policy counted so far."""
-    last_command: CommandDone | None = None
     open_commands: dict[str, tuple[CommandReceived, int]] = field(default_factory=dict)
     """Commands without an answer so far, by id, each with the attempt of that moment."""
     notices: list[tuple[float, str]] = field(default_factory=list)

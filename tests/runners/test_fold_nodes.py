@@ -146,16 +146,15 @@ def test_links_and_stages_are_told_with_their_node() -> None:
     assert stages == {("provision", None): "done", ("setup", 1): "failed"}
 
 
-def test_only_the_hubs_own_command_is_the_last_command() -> None:
+def test_only_the_hubs_own_commands_are_open() -> None:
     state = fold(
         *part(0),
         *part(1),
-        (HUB, CommandDone("a", True, "restarted")),
+        (HUB, CommandReceived("a", "restart requested", "restart")),
+        (1, CommandDone("a", True, "restarted")),
         (1, CommandReceived("b", "stop requested", "stop")),
-        (1, CommandDone("b", True, "stopped")),
     )
-    assert state.last_command is not None
-    assert state.last_command.id == "a"
+    assert [*state.open_commands] == ["a"]
     assert state.phase is RunPhase.STOPPING
 
 

@@ -124,8 +124,9 @@ async def test_a_torchrun_in_a_command_restarts_in_place(with_torchrun: None) ->
         # The launcher's own end is not the command's; from then on a restart is one of the command.
         pid = run.state.ranks[1].pid
         assert pid is not None
+        nested = run.state.runner_pid
         os.kill(pid, signal.SIGKILL)
-        await run.until(lambda s: s.runner_kind == "command")
+        await run.until(lambda s: s.runner_pid != nested)
         assert "after 1" in await run.wrote("command.out", "after")
         assert run.changes(1)[-1][1:] == ("killed", -9)
         assert str(run.state.phase) == "running"
