@@ -45,8 +45,18 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from .settings import ParallelizeError, Settings, device
 
 STYLES = ("colwise", "rowwise", "colwise_rep", "sequence_parallel")
-HEADS = ("heads", "num_heads", "n_heads", "n_head", "nhead", "num_attention_heads",
-         "kv_heads", "num_kv_heads", "n_kv_heads", "num_key_value_heads")  # fmt: skip
+HEADS = (
+    "heads",
+    "num_heads",
+    "n_heads",
+    "n_head",
+    "nhead",
+    "num_attention_heads",
+    "kv_heads",
+    "num_kv_heads",
+    "n_kv_heads",
+    "num_key_value_heads",
+)
 """Attributes by which attention layers say how many heads they have."""
 ATTENTION = re.compile(r"(?:.*\.)?(?:w?[qkv]|qkv|wqkv|query|key|value|c_attn|in_proj)(?:_proj)?")
 """Names of layers whose outputs are cut into heads."""
