@@ -296,9 +296,17 @@ def launch(
     line.
     """
     given = checked(
-        script=script, args=args, name=name, python=python, nnodes=nnodes, nproc_per_node=nproc_per_node,
-        env=env, nccl=nccl, adopt=adopt, notify=notify,
-    )  # fmt: skip
+        script=script,
+        args=args,
+        name=name,
+        python=python,
+        nnodes=nnodes,
+        nproc_per_node=nproc_per_node,
+        env=env,
+        nccl=nccl,
+        adopt=adopt,
+        notify=notify,
+    )
     under = checked(preset=preset, overrides=overrides)
     named = [Named(host) for host in checked(hosts=hosts)["hosts"]]
     place = OnHosts(hosts=check_hosts(named, "hosts")) if named else Here()

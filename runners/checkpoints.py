@@ -141,9 +141,19 @@ def is_checkpoint_name(name: str, folder: bool) -> bool:
 
 
 OPTIONS = (
-    "checkpoint-dir", "checkpoint-path", "checkpoints-dir", "ckpt-dir", "ckpt-path", "save-dir", "save-path", "save",
-    "output-dir", "out-dir", "default-root-dir", "checkpoint.folder",
-)  # fmt: skip
+    "checkpoint-dir",
+    "checkpoint-path",
+    "checkpoints-dir",
+    "ckpt-dir",
+    "ckpt-path",
+    "save-dir",
+    "save-path",
+    "save",
+    "output-dir",
+    "out-dir",
+    "default-root-dir",
+    "checkpoint.folder",
+)
 """By which scripts take the folder of their checkpoints."""
 
 
@@ -208,12 +218,16 @@ def settled(
     already = {(each.path, each.at) for each in reported}
     return [
         Checkpoint(
-            path=seen.path, at=seen.changed, source="folder", step=step_in(seen.path), size=seen.size,
+            path=seen.path,
+            at=seen.changed,
+            source="folder",
+            step=step_in(seen.path),
+            size=seen.size,
             complete=seen.whole,
         )
         for seen in sorted(now, key=lambda seen: seen.changed)
         if held.get(seen.path) == seen and (seen.path, seen.changed) not in already
-    ]  # fmt: skip
+    ]
 
 
 def same_save(first: Checkpoint, other: Checkpoint) -> bool:

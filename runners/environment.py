@@ -28,11 +28,34 @@ RESTART = "DISTUI_RESTART"
 _OF_A_RUN = frozenset(
     f"DISTUI_{name}"
     for name in (
-        "RUN_ID", "ATTEMPT", "HOOK", "RUNNER_PID", "RANK_FILES", "SOCKETS", "RUN_DIR", "NESTED", "UNSET", "AGAIN",
-        "RELAY_KEY", "USER_PYTHONPATH", "STRATEGY", "STRATEGY_OPTIONS", "MESH", "BATCH", "PRECISION", "BACKEND",
-        "NODE", "NNODES", "HEAD", "CHANGED", "SECRET_WORDS", "SECRET_SETUP", "SECRET_RUN", "RESTART",
+        "RUN_ID",
+        "ATTEMPT",
+        "HOOK",
+        "RUNNER_PID",
+        "RANK_FILES",
+        "SOCKETS",
+        "RUN_DIR",
+        "NESTED",
+        "UNSET",
+        "AGAIN",
+        "RELAY_KEY",
+        "USER_PYTHONPATH",
+        "STRATEGY",
+        "STRATEGY_OPTIONS",
+        "MESH",
+        "BATCH",
+        "PRECISION",
+        "BACKEND",
+        "NODE",
+        "NNODES",
+        "HEAD",
+        "CHANGED",
+        "SECRET_WORDS",
+        "SECRET_SETUP",
+        "SECRET_RUN",
+        "RESTART",
     )
-)  # fmt: skip
+)
 """What distui itself sets for the processes of one run: nothing for a run that is launched inside a rank."""
 
 _DAEMONS = frozenset(

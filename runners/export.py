@@ -500,9 +500,17 @@ class Gathering:
         record, state = self._entry.record, self._state
         missing = [self._masker.value(text) for text in self.missing]
         manifest = Manifest(
-            FORMAT, version("distui"), clock.now(), record.run, record.name, str(state.phase),
-            not state.phase.ended, list(self._writer.files), missing, self._masker.count,
-        )  # fmt: skip
+            FORMAT,
+            version("distui"),
+            clock.now(),
+            record.run,
+            record.name,
+            str(state.phase),
+            not state.phase.ended,
+            list(self._writer.files),
+            missing,
+            self._masker.count,
+        )
         self._writer.finish(manifest)
         return manifest
 

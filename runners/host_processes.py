@@ -204,8 +204,10 @@ SILENT_S = {"T": 1.0, "t": 1.0, "D": 4.0}
 EVERY_S, RESTORE_S = 0.25, 4.0
 """Seconds between two checks of the process; seconds it may take to bind its socket again."""
 STATES = {
-    "T": "stopped", "t": "stopped by a debugger", "D": "waits in the kernel, mostly for a disk or a network file system",
-}  # fmt: skip
+    "T": "stopped",
+    "t": "stopped by a debugger",
+    "D": "waits in the kernel, mostly for a disk or a network file system",
+}
 
 
 async def connect(who: file_io.Identity, readonly: bool = False) -> SocketLink:

@@ -29,8 +29,12 @@ KEY = "fingerprint.key"
 """In the state directory: what fingerprints of secrets are made with. It is in no bundle and on no other machine."""
 KEY_BYTES = 32
 _QUIET = {
-    "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_PAGER": "cat", "LC_ALL": "C",
-}  # fmt: skip
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_PAGER": "cat",
+    "LC_ALL": "C",
+}
 """Reading writes no index, asks for nothing, fetches nothing."""
 _PLACED = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_EXTERNAL_DIFF", "GIT_TRACE")
 _SAFE = (
@@ -87,9 +91,12 @@ def git_output(folder: str, words: Sequence[str], deadline: float, top: bool = F
     try:
         process = subprocess.Popen(
             ["git", "-C", folder, *_SAFE, *words, *([":/"] if top else [])],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=env,
             start_new_session=True,
-        )  # fmt: skip
+        )
     except (OSError, ValueError):
         return None
     try:

@@ -322,9 +322,13 @@ def start_agent(
             subprocess.Popen(
                 # -P: what lies in the user's directory must not shadow the standard library
                 [sys.executable, "-P", "-m", module, "run", str(entry.path), str(write), str(mode)],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, pass_fds=(write,),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=(write,),
                 env=_daemon_environment(entry, env or {}),
-            )  # fmt: skip
+            )
     except OSError as error:
         raise RunError(f"the agent of {entry.record.name} could not be started: {error.strerror}") from None
     finally:

@@ -14,13 +14,31 @@ from .model import TrainingSample
 from .state import RunState
 
 PEAKS = (
-    ("GB200", 2500e12), ("B200", 2250e12), ("GB300", 2500e12), ("B300", 2250e12),
-    ("H200", 989e12), ("GH200", 989e12), ("H100 PCIe", 756e12), ("H100 NVL", 835e12), ("H100", 989e12), ("H800", 989e12),
-    ("H20", 148e12), ("A100", 312e12), ("A800", 312e12), ("A40", 149.7e12), ("A30", 165e12), ("A10G", 70e12),
+    ("GB200", 2500e12),
+    ("B200", 2250e12),
+    ("GB300", 2500e12),
+    ("B300", 2250e12),
+    ("H200", 989e12),
+    ("GH200", 989e12),
+    ("H100 PCIe", 756e12),
+    ("H100 NVL", 835e12),
+    ("H100", 989e12),
+    ("H800", 989e12),
+    ("H20", 148e12),
+    ("A100", 312e12),
+    ("A800", 312e12),
+    ("A40", 149.7e12),
+    ("A30", 165e12),
+    ("A10G", 70e12),
     ("A10", 125e12),
-    ("L40S", 362.05e12), ("L40", 181.05e12), ("L4", 121e12), ("RTX A6000", 154.8e12), ("RTX 6000 Ada", 364.25e12),
-    ("RTX 4090", 165.2e12), ("RTX 3090", 71e12),
-)  # fmt: skip
+    ("L40S", 362.05e12),
+    ("L40", 181.05e12),
+    ("L4", 121e12),
+    ("RTX A6000", 154.8e12),
+    ("RTX 6000 Ada", 364.25e12),
+    ("RTX 4090", 165.2e12),
+    ("RTX 3090", 71e12),
+)
 """Part of NVML's name → dense bf16 FLOP/s of the tensor cores: NVIDIA's datasheets, those with sparsity halved. The
 first that fits, as whole words."""
 SLOWER = re.compile(r"MIG|Laptop|Max-Q")

@@ -34,8 +34,13 @@ class RunPhase(enum.StrEnum):
     def ended(self) -> bool:
         """Whether nothing of it changes any more."""
         return self in (
-            RunPhase.SUCCEEDED, RunPhase.FAILED, RunPhase.STOPPED, RunPhase.LOST, RunPhase.ENDED, RunPhase.EXPORTED
-        )  # fmt: skip
+            RunPhase.SUCCEEDED,
+            RunPhase.FAILED,
+            RunPhase.STOPPED,
+            RunPhase.LOST,
+            RunPhase.ENDED,
+            RunPhase.EXPORTED,
+        )
 
     @property
     def words(self) -> str:

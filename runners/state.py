@@ -212,8 +212,13 @@ def _cluster_changed(state: RunState, at: Stamped, event: ClusterChanged) -> Non
 
 
 _WORST = (
-    Outcome.FAILED, Outcome.LOST, Outcome.ENDED, Outcome.STOPPED, Outcome.RESTARTED, Outcome.SUCCEEDED,
-)  # fmt: skip
+    Outcome.FAILED,
+    Outcome.LOST,
+    Outcome.ENDED,
+    Outcome.STOPPED,
+    Outcome.RESTARTED,
+    Outcome.SUCCEEDED,
+)
 """An attempt on several nodes ended as the first of these that one of them reports."""
 
 LIVING = (RankPhase.STARTING, RankPhase.RUNNING)

@@ -89,10 +89,16 @@ def hidden(state: RunState, damaged: bool = False) -> bool:
 def _plan_defaults(plan: Any) -> dict[str, Any]:
     """Fields that the wire leaves out when they have their default."""
     return {
-        "preset": plan.preset, "nnodes": plan.nnodes, "nproc_per_node": plan.nproc_per_node,
-        "backend": plan.backend, "obeys": plan.obeys, "notes": list(plan.notes), "mesh": plan.mesh,
-        "zero_stage": plan.zero_stage, "precision": plan.precision,
-    }  # fmt: skip
+        "preset": plan.preset,
+        "nnodes": plan.nnodes,
+        "nproc_per_node": plan.nproc_per_node,
+        "backend": plan.backend,
+        "obeys": plan.obeys,
+        "notes": list(plan.notes),
+        "mesh": plan.mesh,
+        "zero_stage": plan.zero_stage,
+        "precision": plan.precision,
+    }
 
 
 def _node(node: Node, ended: bool, now: float) -> dict[str, Any]:

@@ -43,8 +43,12 @@ COLLECTIVE = re.compile(r"(?:gloo|nccl|mpi|ucc|xccl|hccl|rccl):")
 """Spans of a collective on the CPU, from its start to its end."""
 COLLECTIVE_KERNEL = re.compile(r"nccl|rccl|oneccl", re.IGNORECASE)
 _WRAPPERS = (
-    "autograd::engine::", "torch::autograd::", "c10d::", "c10d_functional::", "_c10d_functional::",
-)  # fmt: skip
+    "autograd::engine::",
+    "torch::autograd::",
+    "c10d::",
+    "c10d_functional::",
+    "_c10d_functional::",
+)
 """Operators that compute nothing themselves, and may wait for a collective."""
 _KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
 
@@ -240,13 +244,19 @@ def summarized(trace: Trace) -> TraceSummary:
     own = _of_kernels(computes, operators) if kernels else _self_times(operators)
     about = trace.distributed or DistributedInfo()
     return TraceSummary(
-        (end - begin) / 1e6, length(computing) / 1e6, length(communicating) / 1e6,
+        (end - begin) / 1e6,
+        length(computing) / 1e6,
+        length(communicating) / 1e6,
         (length(communicating) - common(communicating, computing)) / 1e6,
-        max(0.0, end - begin - length(busy)) / 1e6, _most(own),
+        max(0.0, end - begin - length(busy)) / 1e6,
+        _most(own),
         _most((_short(event.name), event.dur) for event in collectives),
-        steps[0].number if steps else None, tuple((step.end - step.begin) / 1e6 for step in steps), bool(kernels),
-        about.rank, about.world_size,
-    )  # fmt: skip
+        steps[0].number if steps else None,
+        tuple((step.end - step.begin) / 1e6 for step in steps),
+        bool(kernels),
+        about.rank,
+        about.world_size,
+    )
 
 
 def _kinds(
@@ -262,8 +272,12 @@ def _kinds(
         )
     return (
         [event for event in inside if event.cat == "cpu_op" and computes(event.name)],
-        [event for event in inside if event.cat in ("cpu_op", "user_annotation") and COLLECTIVE.match(event.name)],
-    )  # fmt: skip
+        [
+            event
+            for event in inside
+            if event.cat in ("cpu_op", "user_annotation") and COLLECTIVE.match(event.name)
+        ],
+    )
 
 
 def computes(name: str) -> bool:
@@ -341,9 +355,10 @@ def step_spans(spans: Sequence[TraceEvent]) -> list[StepSpan]:
         return []
     first = marks[0][0]
     around = union(
-        event.nanoseconds for event in spans
+        event.nanoseconds
+        for event in spans
         if event.tid == first.tid and event.pid == first.pid and event.name.startswith(OPTIMIZER)
-    )  # fmt: skip
+    )
     times = [mark.nanoseconds for mark, _ in marks]
     ends = [max([end, *(_around(around, begin) or ())]) for begin, end in times]
     return [
@@ -379,9 +394,16 @@ def _step_events(spans: Sequence[TraceEvent], steps: Sequence[StepSpan]) -> list
         if track and not events:
             events.append({"ph": "M", "name": "thread_name", **where, "args": {"name": "steps"}})
         events.append(
-            {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{number}", **where, "ts": begin,
-             "dur": length_ns / 1000, "args": {}}
-        )  # fmt: skip
+            {
+                "ph": "X",
+                "cat": "user_annotation",
+                "name": f"ProfilerStep#{number}",
+                **where,
+                "ts": begin,
+                "dur": length_ns / 1000,
+                "args": {},
+            }
+        )
     return events
 
 
