@@ -12,7 +12,7 @@ import gc
 import itertools
 import warnings
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from typing import TypeVar, overload
 
 from .text_formats import Unreadable
 
@@ -23,7 +23,8 @@ MOST_NODES = 150_000
 MOST_FILES = 50
 """Files beside a script that are read."""
 
-Node = TypeVar("Node", bound=ast.AST)
+A = TypeVar("A", bound=ast.AST)
+B = TypeVar("B", bound=ast.AST)
 
 
 class InvalidSyntaxError(Unreadable):
@@ -34,8 +35,13 @@ class ScriptTree:
     def __init__(self, module: ast.Module, nodes: list[ast.AST]) -> None:
         self.module, self.nodes = module, nodes
 
-    def of(self, *kinds: type[Node]) -> Iterator[Node]:
-        """The nodes of some kinds, each before those below it."""
+    @overload
+    def of(self, first: type[A]) -> Iterator[A]: ...
+    @overload
+    def of(self, first: type[A], second: type[B]) -> Iterator[A | B]: ...
+    def of(self, first: type[ast.AST], second: type[ast.AST] | None = None) -> Iterator[ast.AST]:
+        """The nodes of one or two kinds, each before those below it."""
+        kinds = (first,) if second is None else (first, second)
         return (node for node in self.nodes if isinstance(node, kinds))
 
 

@@ -267,10 +267,10 @@ def count(
         raise RunError(f"--script {path} {why}")
     question = json.dumps({"path": os.path.abspath(path), "name": name, "args": dict(args)})
     answer = _answer(check_python(python), path, question, seconds)
-    error = answer.get("error")
-    if error is not None:
+    problem = answer.get("error")
+    if problem is not None:
         doing = {"reading": "cannot be read: ", "building": "has no model that can be built here: "}
-        raise RunError(f"--script {path} {doing.get(str(answer.get('doing')), '')}{error}")
+        raise RunError(f"--script {path} {doing.get(str(answer.get('doing')), '')}{problem}")
     try:
         return counted_from(answer)
     except PlanError as error:
