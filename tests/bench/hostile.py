@@ -1,4 +1,4 @@
-"""A live run with a log of 150 MB that no training writes: CPU of `diagnose` and `logs --grep`."""
+"""A live run with a log of 150 MB that no training writes, and scripts of any size: CPU of what reads them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,14 @@ PARTS = (
 )
 """A long line, openers of escape sequences that never end, zeros, and a loss that is not a number."""
 COMMANDS = (("diagnose", RUN), ("logs", RUN, "--grep", "loss"), ("logs", RUN, "--grep", "bab"))
+GOAL_PLAN_S = 3.0
+SCRIPTS = {
+    "of 240,000 names": "a\n" * 240_000,
+    "of 29,000 calls": "import torch\n" + "torch.x=dist.y(1)\n" * 29_000,
+    "of 13,000 calls, which is read": "import torch\n" + "torch.x=dist.y(1)\n" * 13_000,
+    "of 50 modules of half a MiB": "".join(f"import m{number}\n" for number in range(50)),
+}
+"""The first two are larger than what is read of a script, the third is at the limit."""
 
 
 def written(place: Place) -> int:
@@ -35,6 +43,18 @@ def written(place: Place) -> int:
 
     wait_for("the log", look, 120)
     return size
+
+
+def plan_s(place: Place, text: str) -> float:
+    """CPU seconds of the plan of a script."""
+    (place.root / "hostile.py").write_text(text)
+    before = _viewers()
+    code = place.start(
+        [str(BIN / "distui"), "plan", "ddp", "--nproc-per-node", "2", "--", "hostile.py"]
+    ).wait()
+    if code:
+        raise NotReached(f"distui plan: exit code {code}")
+    return _viewers() - before
 
 
 def cpu_s(place: Place, agent: int, words: tuple[str, ...]) -> float:
@@ -65,9 +85,15 @@ def rows(effort: Effort) -> list[Row]:
             (words, [cpu_s(place, agent, words) for _ in range(max(1, effort.paints // 3))])
             for words in COMMANDS
         ]
+        for number in range(50):
+            (place.root / f"m{number}.py").write_text("torch.x=dist.y(1)\n" * 29_000)
+        planned = {
+            name: [plan_s(place, text) for _ in range(max(1, effort.paints // 3))]
+            for name, text in SCRIPTS.items()
+        }
     note = "Of the command, the agent, and the processes that search."
     what = f"a hostile log of {size / 1e6:.0f} MB"
-    return [
+    rows = [
         limit_row(
             f"{what}: CPU of `distui {' '.join(words)}`",
             Sample(tuple(taken), "s", 1),
@@ -75,4 +101,8 @@ def rows(effort: Effort) -> list[Row]:
             notes=(note,),
         )
         for words, taken in found
+    ]
+    return rows + [
+        limit_row(f"a script {name}: CPU of `distui plan`", Sample(tuple(taken), "s", 2), GOAL_PLAN_S)
+        for name, taken in planned.items()
     ]
