@@ -58,9 +58,12 @@ HEAD = ("", "weights", "gradients", "optimizer", "states", "activations", "buffe
 PARTS = ("weights", "gradients", "optimizer", "states", "activations", "buffers", "total")
 
 BAR = (
-    ("weights", "W", "heat2"), ("gradients", "G", "heat3"), ("optimizer", "O", "heat5"),
-    ("activations", "A", "heat6"), ("buffers", "B", "heat8"),
-)  # fmt: skip
+    ("weights", "W", "heat2"),
+    ("gradients", "G", "heat3"),
+    ("optimizer", "O", "heat5"),
+    ("activations", "A", "heat6"),
+    ("buffers", "B", "heat8"),
+)
 """Component, its letter in the bar, its style: readable without colour."""
 
 _FULL_WIDTH = 102
@@ -102,9 +105,11 @@ def asked(form: LaunchForm, preset: Preset, here: str = "") -> Advice | None:
         raise PlanError(f"sequence {form.seq}: a number of positions from 1 on")
     recompute = form.recompute == "true" or preset.strategy.activation_checkpointing
     model = replace(
-        shape(size), seq=int(form.seq or Shape(parameters=1, layers=1, hidden=1).seq),
-        micro_batch=preset.batch.micro or 1, recompute=recompute,
-    )  # fmt: skip
+        shape(size),
+        seq=int(form.seq or Shape(parameters=1, layers=1, hidden=1).seq),
+        micro_batch=preset.batch.micro or 1,
+        recompute=recompute,
+    )
     counted = FORMATS[form.format] if form.format else format_for(preset)
     estimates = survey(model, counted, gpus.count, int(nodes), gpus.memory_gb * GB)
     return Advice(model, counted, gpus, int(nodes), estimates)

@@ -122,7 +122,9 @@ METRICS: tuple[ChartMetric, ...] = (
     ChartMetric("host.net_tx", "net_tx_bps", "network out", "B/s"),
     ChartMetric("rank.write", "write_bps", "disk write", "B/s"),
     ChartMetric("rank.read", "read_bps", "disk read", "B/s"),
-    ChartMetric("rank.wait", "wait_percent", "wait share", "%", "the hook measures it by torch's flight recorder"),
+    ChartMetric(
+        "rank.wait", "wait_percent", "wait share", "%", "the hook measures it by torch's flight recorder"
+    ),
     ChartMetric("rank.step", "step", "step", "", _NO_STEPS),
     ChartMetric("rank.cpu", "cpu_percent", "rank CPU", "core %"),
     ChartMetric("rank.rss", "rss_bytes", "rank memory", "B"),
@@ -147,15 +149,23 @@ METRICS: tuple[ChartMetric, ...] = (
     ChartMetric("host.ib_tx", "ib_tx_bps", "InfiniBand out", "B/s", _NO_IB),
     ChartMetric("host.shm", "shm_used", "shared memory", "B"),
     ChartMetric("host.disk_free", "disk_free", "disk free", "B"),
-)  # fmt: skip
+)
 """In the order of the list; those of a strip come first."""
 
 BY_NAME = {metric.name: metric for metric in METRICS}
 
 STRIP = (
-    "rank.step_s", "train.tokens_s", "train.loss", "gpu.util", "gpu.mem", "gpu.power", "host.cpu", "host.net_rx",
-    "rank.write", "rank.wait",
-)  # fmt: skip
+    "rank.step_s",
+    "train.tokens_s",
+    "train.loss",
+    "gpu.util",
+    "gpu.mem",
+    "gpu.power",
+    "host.cpu",
+    "host.net_rx",
+    "rank.write",
+    "rank.wait",
+)
 """What is shown until the user chooses."""
 
 
@@ -278,8 +288,13 @@ def title_row(panel: Panel, view: ChartView, width: int) -> Row:
     parts: list[Row] = []
     tops = finite(main.high) or finite(main.mean)
     parts.append(
-        ((f" · p50 {metric.text(percentile(finite(main.mean), 0.5))} p99 {metric.text(percentile(tops, 0.99))}", "dim"),)
-    )  # fmt: skip
+        (
+            (
+                f" · p50 {metric.text(percentile(finite(main.mean), 0.5))} p99 {metric.text(percentile(tops, 0.99))}",
+                "dim",
+            ),
+        )
+    )
     for curve in panel.curves[1:]:
         if curve.letter:
             parts.append(((f" {curve.letter} {metric.text(at_cursor(curve, view, metric))}", curve.style),))
@@ -401,15 +416,39 @@ def marks_of(state: RunState) -> tuple[Mark, ...]:
 # --- windows ---
 
 WINDOWS: tuple[tuple[str, float], ...] = (
-    ("1m", 60.0), ("5m", 300.0), ("15m", 900.0), ("1h", 3600.0), ("6h", 21600.0), ("all", 0.0),
-)  # fmt: skip
+    ("1m", 60.0),
+    ("5m", 300.0),
+    ("15m", 900.0),
+    ("1h", 3600.0),
+    ("6h", 21600.0),
+    ("all", 0.0),
+)
 """Name and seconds that are shown at least; all: since the run began."""
 
 LIVE_WINDOW = "5m"
 
 BUCKETS = (
-    1, 2, 3, 4, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 10800, 21600, 43200, 86400,
-)  # fmt: skip
+    1,
+    2,
+    3,
+    4,
+    5,
+    10,
+    20,
+    30,
+    60,
+    120,
+    300,
+    600,
+    1200,
+    1800,
+    3600,
+    7200,
+    10800,
+    21600,
+    43200,
+    86400,
+)
 """Seconds of a dot: those that the store of metrics has, or that divide into them."""
 
 

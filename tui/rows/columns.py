@@ -83,9 +83,15 @@ class Column(Struct, frozen=True):
 
 
 def _gpu(
-    id: str, title: str, about: str, width: int, order: int,
-    pick: Callable[[Gpu], float | None], text: Callable[[Any], str], asked: bool = False,
-) -> Column:  # fmt: skip
+    id: str,
+    title: str,
+    about: str,
+    width: int,
+    order: int,
+    pick: Callable[[Gpu], float | None],
+    text: Callable[[Any], str],
+    asked: bool = False,
+) -> Column:
     def value(line: Line) -> float | None:
         return None if line.gpu is None else pick(line.gpu)
 
@@ -172,38 +178,129 @@ UTIL = _gpu("util", "util", "GPU utilisation, %", 4, 2, lambda gpu: gpu.util, pe
 
 _OF_GPU: tuple[Column, ...] = (
     UTIL,
-    Column("mem", "mem", "GPU memory used and total", 9, 3,
-           lambda line: NA if line.gpu is None else usage_short(line.gpu.mem_used, line.gpu.mem_total),
-           lambda line: None if line.gpu is None else line.gpu.mem_used, only="gpu"),
+    Column(
+        "mem",
+        "mem",
+        "GPU memory used and total",
+        9,
+        3,
+        lambda line: NA if line.gpu is None else usage_short(line.gpu.mem_used, line.gpu.mem_total),
+        lambda line: None if line.gpu is None else line.gpu.mem_used,
+        only="gpu",
+    ),
     _gpu("temp", "temp", "GPU temperature, °C", 4, 11, lambda gpu: gpu.temp_c, _whole("°")),
-    Column("power", "power", "GPU power and its limit, W", 8, 12, _power,
-           lambda line: None if line.gpu is None else line.gpu.power_w, only="gpu"),
-    Column("clock", "clock", "SM clock, GHz", 5, 13, _clock,
-           lambda line: None if line.gpu is None else line.gpu.sm_mhz, only="gpu"),
-    Column("throttle", "throttle", "what holds the clocks back", 8, 14, _throttle, _throttle, right=False, most=24,
-           only="gpu"),
-    _gpu("held", "held", "share of the last period in which power or heat held the clocks back, %", 4, 15,
-         lambda gpu: gpu.throttled_percent, percent),
-    _gpu("sm", "SM", "SM active, % (NVML serves it on Hopper and newer)", 4, 20, lambda gpu: gpu.sm_active, percent),
-    _gpu("tensor", "tensor", "tensor cores active, % (Hopper and newer)", 6, 21, lambda gpu: gpu.tensor_active,
-         percent),
-    _gpu("dram", "DRAM", "memory bandwidth used, % (Hopper and newer)", 4, 22, lambda gpu: gpu.dram_active, percent),
-    _gpu("pcie", "PCIe", "PCIe traffic, both ways, bytes/s", 5, 24,
-         lambda gpu: _sum(gpu.pcie_rx_bps, gpu.pcie_tx_bps), size_short),
-    _gpu("nvlink", "NVLink", "NVLink traffic, both ways, bytes/s", 6, 23,
-         lambda gpu: _sum(gpu.nvlink_rx_bps, gpu.nvlink_tx_bps), size_short),
-    Column("others", "others", "processes on the GPU that are not the run's, and their memory", 7, 16, _others,
-           lambda line: None if (counted := others(line)) is None else float(counted[1] or counted[0]), only="gpu"),
-)  # fmt: skip
+    Column(
+        "power",
+        "power",
+        "GPU power and its limit, W",
+        8,
+        12,
+        _power,
+        lambda line: None if line.gpu is None else line.gpu.power_w,
+        only="gpu",
+    ),
+    Column(
+        "clock",
+        "clock",
+        "SM clock, GHz",
+        5,
+        13,
+        _clock,
+        lambda line: None if line.gpu is None else line.gpu.sm_mhz,
+        only="gpu",
+    ),
+    Column(
+        "throttle",
+        "throttle",
+        "what holds the clocks back",
+        8,
+        14,
+        _throttle,
+        _throttle,
+        right=False,
+        most=24,
+        only="gpu",
+    ),
+    _gpu(
+        "held",
+        "held",
+        "share of the last period in which power or heat held the clocks back, %",
+        4,
+        15,
+        lambda gpu: gpu.throttled_percent,
+        percent,
+    ),
+    _gpu(
+        "sm",
+        "SM",
+        "SM active, % (NVML serves it on Hopper and newer)",
+        4,
+        20,
+        lambda gpu: gpu.sm_active,
+        percent,
+    ),
+    _gpu(
+        "tensor",
+        "tensor",
+        "tensor cores active, % (Hopper and newer)",
+        6,
+        21,
+        lambda gpu: gpu.tensor_active,
+        percent,
+    ),
+    _gpu(
+        "dram",
+        "DRAM",
+        "memory bandwidth used, % (Hopper and newer)",
+        4,
+        22,
+        lambda gpu: gpu.dram_active,
+        percent,
+    ),
+    _gpu(
+        "pcie",
+        "PCIe",
+        "PCIe traffic, both ways, bytes/s",
+        5,
+        24,
+        lambda gpu: _sum(gpu.pcie_rx_bps, gpu.pcie_tx_bps),
+        size_short,
+    ),
+    _gpu(
+        "nvlink",
+        "NVLink",
+        "NVLink traffic, both ways, bytes/s",
+        6,
+        23,
+        lambda gpu: _sum(gpu.nvlink_rx_bps, gpu.nvlink_tx_bps),
+        size_short,
+    ),
+    Column(
+        "others",
+        "others",
+        "processes on the GPU that are not the run's, and their memory",
+        7,
+        16,
+        _others,
+        lambda line: None if (counted := others(line)) is None else float(counted[1] or counted[0]),
+        only="gpu",
+    ),
+)
 
 
 # --- ranks ---
 
 
 def _sampled(
-    id: str, title: str, about: str, width: int, order: int,
-    pick: Callable[[RankSample], float | None], text: Callable[[Any], str], only: str = "live",
-) -> Column:  # fmt: skip
+    id: str,
+    title: str,
+    about: str,
+    width: int,
+    order: int,
+    pick: Callable[[RankSample], float | None],
+    text: Callable[[Any], str],
+    only: str = "live",
+) -> Column:
     def value(line: RankRow) -> float | None:
         gone = only == "live" and line.rank.phase not in LIVING  # its last sample is of a process that was
         return None if line.sample is None or gone else pick(line.sample)
@@ -217,27 +314,81 @@ def worst(line: RankRow) -> str:
     return {"bad": "0", "warn": "1", "stale": "2"}.get(style, "3") + str(line.rank.phase)
 
 
-RANK = Column("rank", "rank", "number of the rank", 4, 0, lambda line: str(line.rank.place.rank),
-              lambda line: line.rank.place.rank)  # fmt: skip
-NODE = Column("node", "node", "name of its node", 8, 17, lambda line: line.where, lambda line: line.where,
-              right=False, most=20, only="nodes")  # fmt: skip
-STATE = Column("state", "state", "state of the process", 11, 1,
-               lambda line: " ".join((glyphs.RANK[line.rank.phase][0], line.rank.phase)), worst,
-               right=False)  # fmt: skip
+RANK = Column(
+    "rank",
+    "rank",
+    "number of the rank",
+    4,
+    0,
+    lambda line: str(line.rank.place.rank),
+    lambda line: line.rank.place.rank,
+)
+NODE = Column(
+    "node",
+    "node",
+    "name of its node",
+    8,
+    17,
+    lambda line: line.where,
+    lambda line: line.where,
+    right=False,
+    most=20,
+    only="nodes",
+)
+STATE = Column(
+    "state",
+    "state",
+    "state of the process",
+    11,
+    1,
+    lambda line: " ".join((glyphs.RANK[line.rank.phase][0], line.rank.phase)),
+    worst,
+    right=False,
+)
 MESH = Column(
     "mesh", "mesh", "coordinates in the preset's mesh", 4, 16, lambda line: line.mesh or NA, right=False
 )
 """Its width is that of the widest coordinates."""
-EXIT = Column("exit", "exit", "signal or exit code", 8, 2,
-              lambda line: line.rank.signal or or_na(line.rank.exit_code), right=False, only="ended")  # fmt: skip
-STEP = _sampled("step", "steps", "optimizer steps since the process began, not the script's own count", 7, 6,
-                lambda sample: sample.step, or_na, "")  # fmt: skip
+EXIT = Column(
+    "exit",
+    "exit",
+    "signal or exit code",
+    8,
+    2,
+    lambda line: line.rank.signal or or_na(line.rank.exit_code),
+    right=False,
+    only="ended",
+)
+STEP = _sampled(
+    "step",
+    "steps",
+    "optimizer steps since the process began, not the script's own count",
+    7,
+    6,
+    lambda sample: sample.step,
+    or_na,
+    "",
+)
 PACE = _sampled("pace", "s/step", "mean time of a step", 6, 5, lambda sample: sample.step_s, step_short, "")
 RSS = _sampled("rss", "RSS", "resident memory", 5, 9, lambda sample: sample.rss_bytes, size_short, "")
-WAIT = _sampled("wait", "wait", "share of the last minute that it waited for other ranks in collectives, %", 4, 7,
-                lambda sample: sample.wait_percent, percent)  # fmt: skip
-LOG = _sampled("log", "log", "how long ago it wrote its last line to its log", 4, 19,
-               lambda sample: sample.log_age_s, duration_short)  # fmt: skip
+WAIT = _sampled(
+    "wait",
+    "wait",
+    "share of the last minute that it waited for other ranks in collectives, %",
+    4,
+    7,
+    lambda sample: sample.wait_percent,
+    percent,
+)
+LOG = _sampled(
+    "log",
+    "log",
+    "how long ago it wrote its last line to its log",
+    4,
+    19,
+    lambda sample: sample.log_age_s,
+    duration_short,
+)
 SILENT_S = 60.0
 """A log that is so old is silent."""
 
@@ -251,50 +402,133 @@ def silent(lines: Sequence[RankRow]) -> bool:
 
 RANK_COLUMNS: tuple[Column, ...] = (
     RANK,
-    Column("local", "local", "local rank", 5, 18, lambda line: str(line.rank.place.local_rank),
-           lambda line: line.rank.place.local_rank, only="nodes"),
+    Column(
+        "local",
+        "local",
+        "local rank",
+        5,
+        18,
+        lambda line: str(line.rank.place.local_rank),
+        lambda line: line.rank.place.local_rank,
+        only="nodes",
+    ),
     NODE,
     MESH,
     STATE,
     Column("pid", "pid", "process", 7, 10, lambda line: or_na(line.rank.pid), lambda line: line.rank.pid),
     EXIT,
-    Column("gpu", "GPU", "index of its GPU", 3, 8, lambda line: or_na(line.gpu_index), lambda line: line.gpu_index,
-           only="gpu"),
+    Column(
+        "gpu",
+        "GPU",
+        "index of its GPU",
+        3,
+        8,
+        lambda line: or_na(line.gpu_index),
+        lambda line: line.gpu_index,
+        only="gpu",
+    ),
     *_OF_GPU,
-    _sampled("cpu", "CPU", "percent of one core, with children", 6, 4, lambda sample: sample.cpu_percent, percent),
+    _sampled(
+        "cpu", "CPU", "percent of one core, with children", 6, 4, lambda sample: sample.cpu_percent, percent
+    ),
     RSS,
-    _sampled("read", "read", "read from storage, bytes/s", 5, 25, lambda sample: sample.read_bps, size_short),
-    _sampled("write", "write", "written to storage, bytes/s", 5, 26, lambda sample: sample.write_bps, size_short),
+    _sampled(
+        "read", "read", "read from storage, bytes/s", 5, 25, lambda sample: sample.read_bps, size_short
+    ),
+    _sampled(
+        "write", "write", "written to storage, bytes/s", 5, 26, lambda sample: sample.write_bps, size_short
+    ),
     STEP,
     PACE,
     WAIT,
     LOG,
-    Column("nccl", "NCCL", "its NCCL_DEBUG", 4, 9, lambda line: line.rank.nccl_debug or NA, right=False, most=7,
-           only="nccl"),
-    Column("hook", "hook", "state of distui's hook", 6, 27, lambda line: line.rank.hook or NA, right=False,
-           asked=True),
-)  # fmt: skip
+    Column(
+        "nccl",
+        "NCCL",
+        "its NCCL_DEBUG",
+        4,
+        9,
+        lambda line: line.rank.nccl_debug or NA,
+        right=False,
+        most=7,
+        only="nccl",
+    ),
+    Column(
+        "hook",
+        "hook",
+        "state of distui's hook",
+        6,
+        27,
+        lambda line: line.rank.hook or NA,
+        right=False,
+        asked=True,
+    ),
+)
 
 # --- GPUs ---
 
 GPU_INDEX = Column(
     "gpu", "GPU", "index of the GPU", 3, 0, lambda line: str(line.index), lambda line: line.index
 )
-GPU_RANKS = Column("ranks", "rank", "ranks of the run that use it", 5, 4,
-                   lambda line: f"r{spans_short(line.ranks)}" if line.ranks else "-",
-                   lambda line: min(line.ranks, default=None), right=False)  # fmt: skip
+GPU_RANKS = Column(
+    "ranks",
+    "rank",
+    "ranks of the run that use it",
+    5,
+    4,
+    lambda line: f"r{spans_short(line.ranks)}" if line.ranks else "-",
+    lambda line: min(line.ranks, default=None),
+    right=False,
+)
 
 GPU_COLUMNS: tuple[Column, ...] = (
-    Column("node", "node", "name of its node", 8, 5, lambda line: line.where, lambda line: line.where, right=False,
-           most=20),
+    Column(
+        "node",
+        "node",
+        "name of its node",
+        8,
+        5,
+        lambda line: line.where,
+        lambda line: line.where,
+        right=False,
+        most=20,
+    ),
     GPU_INDEX,
     GPU_RANKS,
     *_OF_GPU,
-    _gpu("mem_temp", "HBM", "memory temperature, °C", 4, 30, lambda gpu: gpu.mem_temp_c, _whole("°"), asked=True),
-    _gpu("ecc", "ECC", "uncorrected ECC errors", 4, 31, lambda gpu: gpu.ecc_uncorrected, _whole(""), asked=True),
-    Column("name", "name", "product", 10, 32, lambda line: line.name or NA, lambda line: line.name, right=False,
-           most=30, asked=True),
-)  # fmt: skip
+    _gpu(
+        "mem_temp",
+        "HBM",
+        "memory temperature, °C",
+        4,
+        30,
+        lambda gpu: gpu.mem_temp_c,
+        _whole("°"),
+        asked=True,
+    ),
+    _gpu(
+        "ecc",
+        "ECC",
+        "uncorrected ECC errors",
+        4,
+        31,
+        lambda gpu: gpu.ecc_uncorrected,
+        _whole(""),
+        asked=True,
+    ),
+    Column(
+        "name",
+        "name",
+        "product",
+        10,
+        32,
+        lambda line: line.name or NA,
+        lambda line: line.name,
+        right=False,
+        most=30,
+        asked=True,
+    ),
+)
 
 TABLES: dict[str, tuple[Column, ...]] = {"ranks": RANK_COLUMNS, "gpus": GPU_COLUMNS}
 """By name of the table in the settings file."""
@@ -315,9 +549,12 @@ def least(column: Column, sorted_by: str = "") -> int:
 
 
 def fitting(
-    columns: Sequence[Column], width: int, keep: frozenset[str] = frozenset(), sorted_by: str = "",
+    columns: Sequence[Column],
+    width: int,
+    keep: frozenset[str] = frozenset(),
+    sorted_by: str = "",
     own: bool = False,
-) -> list[Column]:  # fmt: skip
+) -> list[Column]:
     """Those that fit beside each other, in their order; of those in `keep` none is left out before the others.
 
     Of the user's `own` columns the last ones are left out, of all others those that matter least.
@@ -438,10 +675,12 @@ def choice_rows(
         place += on
         mark = marks[choice.reverse] if choice.sort == id else " "
         about = column.about + (" (not in this run)" if id in absent else "")
-        rows.append((
-            (f"{place:>2} " if on else "   ", "accent"),
-            (fit(column.title, 9), "head" if on else "dim"),
-            (f"{mark} ", "accent"),
-            (fit(about, max(8, width - 15)), "text" if on else "dim"),
-        ))  # fmt: skip
+        rows.append(
+            (
+                (f"{place:>2} " if on else "   ", "accent"),
+                (fit(column.title, 9), "head" if on else "dim"),
+                (f"{mark} ", "accent"),
+                (fit(about, max(8, width - 15)), "text" if on else "dim"),
+            )
+        )
     return rows

@@ -27,9 +27,13 @@ from .glyphs import Cell, Row, clip, fit, labelled, row_width
 from .plot import Axis, Line, Mode, Values, axis_for, draw, finite, with_labels
 
 MARKS = {
-    SAME: (" ", "text"), DIFFERS: ("*", "warn"), ONLY_A: ("-", "warn"), ONLY_B: ("+", "warn"),
-    UNKNOWN: ("?", "stale"), VALUE: (" ", "text"),
-}  # fmt: skip
+    SAME: (" ", "text"),
+    DIFFERS: ("*", "warn"),
+    ONLY_A: ("-", "warn"),
+    ONLY_B: ("+", "warn"),
+    UNKNOWN: ("?", "stale"),
+    VALUE: (" ", "text"),
+}
 """Before a row: what a reader without colours goes by."""
 LEGEND = "* differs  - only A  + only B  ? not recorded on one side, or too little to tell"
 NAME = 30
@@ -80,12 +84,16 @@ def head_rows(compared: Comparison, width: int) -> list[Row]:
     edge = max(len(clean_text(side.title)) for side in sides)
     return [
         clip(
-            ((f"{letter}  ", ink), (f"{clean_text(side.title):<{edge}}  ", "head"), (side.state, "text"),
-             (f"  {clean_text(side.run)}", "dim")),
+            (
+                (f"{letter}  ", ink),
+                (f"{clean_text(side.title):<{edge}}  ", "head"),
+                (side.state, "text"),
+                (f"  {clean_text(side.run)}", "dim"),
+            ),
             width,
         )
         for letter, ink, side in zip(SIDES, INKS, sides, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def section_rows(section: Section, width: int) -> list[Row]:
@@ -118,9 +126,11 @@ def _difference(row: Difference, sizes: tuple[int, int, int], width: int) -> lis
     name, left, right = sizes
     if len(row.name) <= name and len(a) <= left and len(b) <= right:
         line: Row = (
-            (f"{mark} ", ink), (f"{row.name:<{name}}  ", "text"), (f"{a:<{left}}  ", _ink(row.a)),
+            (f"{mark} ", ink),
+            (f"{row.name:<{name}}  ", "text"),
+            (f"{a:<{left}}  ", _ink(row.a)),
             (f"{b:<{right}}", _ink(row.b)),
-        )  # fmt: skip
+        )
         behind: Row = ((f"  {tail}" if tail else "", "dim"),)
         if row_width((*line, *behind)) <= width:
             return [(*line, *behind)]

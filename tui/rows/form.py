@@ -154,9 +154,12 @@ _OWN = (
 """Name, label, heading, what stands there while it is empty, help."""
 
 FURTHER = Field(
-    name="further", label="--set", table="further", value="e.g. sky.key=value",
+    name="further",
+    label="--set",
+    table="further",
+    value="e.g. sky.key=value",
     help="Further fields as `--set` takes them, quoted as in a shell: keys of env, nccl, deepspeed, accelerate, sky.",
-)  # fmt: skip
+)
 
 
 def fields(loaded: Loaded | None, kind: str = "", hardware: str = "") -> list[Field]:

@@ -32,10 +32,28 @@ _RAMP = "▁▁▂▃▄▅▆▇█"
 
 _ASCII = str.maketrans(
     {
-        OK: "*", WARN: "!", BAD: "x", STALE: "o", MISSING: ".", CURSOR: ">", MARK: "+", "…": "~", "│": "|",
-        "─": "-", "→": ">", "×": "x", "–": "-", "█": "#", "░": "-", "▏": "|", "≈": "~", "▸": ">", "°": "C", "»": ">",
+        OK: "*",
+        WARN: "!",
+        BAD: "x",
+        STALE: "o",
+        MISSING: ".",
+        CURSOR: ">",
+        MARK: "+",
+        "…": "~",
+        "│": "|",
+        "─": "-",
+        "→": ">",
+        "×": "x",
+        "–": "-",
+        "█": "#",
+        "░": "-",
+        "▏": "|",
+        "≈": "~",
+        "▸": ">",
+        "°": "C",
+        "»": ">",
     }
-)  # fmt: skip
+)
 
 RANK: dict[RankPhase, tuple[str, str]] = {
     RankPhase.STARTING: (STALE, "warn"),

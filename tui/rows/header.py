@@ -297,9 +297,19 @@ def time_cell(frame: Frame) -> Row:
 # --- the second line ---
 
 _ORDER = {
-    "step": 0, "fraction": 6, "eta_s": 2, "still_s": 1, "loss": 1, "tokens_s": 5, "samples_s": 5, "mfu": 8, "step_s": 4,
-    "epoch": 13, "lr": 14, "grad_norm": 15,
-}  # fmt: skip
+    "step": 0,
+    "fraction": 6,
+    "eta_s": 2,
+    "still_s": 1,
+    "loss": 1,
+    "tokens_s": 5,
+    "samples_s": 5,
+    "mfu": 8,
+    "step_s": 4,
+    "epoch": 13,
+    "lr": 14,
+    "grad_norm": 15,
+}
 """By field of `Progress`; the checkpoint has 6, in its short form 3, the load 7 and 9 to 11."""
 _COMMAND = 20
 _BESIDE_STEP = ("fraction", "eta_s", "still_s")

@@ -116,9 +116,12 @@ def _bits(dots: tuple[int, ...], lit: int) -> int:
 
 
 _BRAILLE = tuple(
-    tuple(chr(0x2800 + _bits(_LEFT, left) + _bits(_RIGHT, right)) if left or right else " " for right in range(16))
+    tuple(
+        chr(0x2800 + _bits(_LEFT, left) + _bits(_RIGHT, right)) if left or right else " "
+        for right in range(16)
+    )
     for left in range(16)
-)  # fmt: skip
+)
 """Left column, right column → glyph; four bits from below each."""
 
 _STIPPLE = (0x5555_5555_5555_5555, 0xAAAA_AAAA_AAAA_AAAA)
@@ -299,8 +302,27 @@ def sparkline(values: Values, width: int, axis: Axis | None = None, mode: Mode =
 # --- the time axis ---
 
 TICKS = (
-    1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800,
-)  # fmt: skip
+    1,
+    2,
+    5,
+    10,
+    15,
+    30,
+    60,
+    120,
+    300,
+    600,
+    900,
+    1800,
+    3600,
+    7200,
+    10800,
+    21600,
+    43200,
+    86400,
+    172800,
+    604800,
+)
 """Seconds between two labels; the first that leaves them room is taken."""
 
 _ROOM = 12

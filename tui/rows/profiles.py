@@ -73,10 +73,14 @@ def _rank(rank: int, summary: TraceSummary) -> tuple[str, ...]:
     steps = max(1, len(summary.steps))
     shares = shares_of(summary)
     return (
-        str(rank), time_text(summary.seconds / steps) if summary.steps else NA, _share(shares["compute"]),
-        _share(shares["communication"]), _share(shares["not_overlapped"]), _share(shares["idle"]),
+        str(rank),
+        time_text(summary.seconds / steps) if summary.steps else NA,
+        _share(shares["compute"]),
+        _share(shares["communication"]),
+        _share(shares["not_overlapped"]),
+        _share(shares["idle"]),
         time_text(summary.own) if summary.steps else NA,
-    )  # fmt: skip
+    )
 
 
 def time_text(seconds: float) -> str:

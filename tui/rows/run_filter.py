@@ -76,9 +76,14 @@ ANYWHERE = ("name", "preset", "host", "id", "finding", "exit", "ranks", "tag", "
 """Where a word without a field may stand."""
 
 _ORDERS: dict[str, Callable[[float, float], bool]] = {
-    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-    "=": operator.eq, ":": operator.eq, "!=": operator.ne,
-}  # fmt: skip
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "=": operator.eq,
+    ":": operator.eq,
+    "!=": operator.ne,
+}
 _WANTS = {
     "number": "a number",
     "percent": "a number of percent",

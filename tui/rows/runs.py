@@ -73,14 +73,20 @@ def entry_of(entry: Entry, history: History, phase: RunPhase, its: RunFigures, m
     """A run of this machine, without its ages."""
     state = history.state
     return RunEntry(
-        id=entry.record.run, name=entry.record.name, phase=str(phase),
-        live=not phase.ended, readonly=phase.ended,
+        id=entry.record.run,
+        name=entry.record.name,
+        phase=str(phase),
+        live=not phase.ended,
+        readonly=phase.ended,
         preset=state.plan.preset or state.plan.launcher if state.plan else "",
         problem=clean_text(f"damaged: {history.problems[0]}") if history.problems else "",
         attempt=None if hidden(state, bool(history.problems)) else state.attempt,
-        path=str(entry.path), began=entry.record.created, tags=marks.tags, note=marks.note,
+        path=str(entry.path),
+        began=entry.record.created,
+        tags=marks.tags,
+        note=marks.note,
         **structs.asdict(its),
-    )  # fmt: skip
+    )
 
 
 EMPTY: tuple[Row, ...] = (
@@ -171,8 +177,15 @@ _COLUMNS = (
     RunColumn("state", _state, words_of_state, width=12, shown=_marked_state),
     RunColumn("name", lambda run: run.name or run.id, lambda run: run.name.lower(), width=12, grows=32),
     RunColumn("host", lambda run: run.host or "here", lambda run: run.host, width=12, rank=1, grows=24),
-    RunColumn("preset", lambda run: run.preset, lambda run: run.preset.lower() or None, width=8, rank=3, grows=16,
-              shown=lambda run: run.preset or "-"),
+    RunColumn(
+        "preset",
+        lambda run: run.preset,
+        lambda run: run.preset.lower() or None,
+        width=8,
+        rank=3,
+        grows=16,
+        shown=lambda run: run.preset or "-",
+    ),
     _number("attempt", "attempt"),
     _number("nodes", "nodes"),
     _number("ranks", "ranks", width=5, rank=4, shown=_world),
@@ -184,14 +197,29 @@ _COLUMNS = (
     _number("ended", "ended_s", duration_short, falling=False),
     _number("exit", "exit_code", width=4, rank=9),
     _number("size", "size", size_short, width=6, rank=10),
-    RunColumn("finding", _finding, lambda run: _finding(run).lower() or None, width=14, rank=5, grows=90,
-              shown=_marked_finding),
-    RunColumn("tags", lambda run: " ".join(run.tags), lambda run: " ".join(run.tags) or None, width=8, rank=3,
-              grows=24),
-    RunColumn("note", lambda run: run.note, lambda run: run.note.lower() or None, width=10, rank=6, grows=40),
+    RunColumn(
+        "finding",
+        _finding,
+        lambda run: _finding(run).lower() or None,
+        width=14,
+        rank=5,
+        grows=90,
+        shown=_marked_finding,
+    ),
+    RunColumn(
+        "tags",
+        lambda run: " ".join(run.tags),
+        lambda run: " ".join(run.tags) or None,
+        width=8,
+        rank=3,
+        grows=24,
+    ),
+    RunColumn(
+        "note", lambda run: run.note, lambda run: run.note.lower() or None, width=10, rank=6, grows=40
+    ),
     RunColumn("id", lambda run: run.id, lambda run: run.id, width=24, rank=11, grows=100),
     RunColumn("path", lambda run: run.path, lambda run: run.path or None),
-)  # fmt: skip
+)
 COLUMNS = {column.name: column for column in _COLUMNS}
 """By name, in their order on the screen; unknown values are n/a."""
 

@@ -87,9 +87,11 @@ def rank_table(
     columns = rank_columns(frame)
     if not view.columns:
         columns = [
-            each for each in columns
-            if each.id == view.sort or (not (beside_gpus and each.of_gpu) and _worth(each, lines, view.sort))
-        ]  # fmt: skip
+            each
+            for each in columns
+            if each.id == view.sort
+            or (not (beside_gpus and each.of_gpu) and _worth(each, lines, view.sort))
+        ]
         if silent(lines):
             columns = [replace(each, order=WAIT.order) if each is LOG else each for each in columns]
     laid = _laid_out(columns, view.columns, view.sort, width, _kept(frame), skip)
@@ -160,9 +162,8 @@ def _laid_out(
     """Those that fit. The column that orders the table is among them, so that its mark is seen."""
     keep |= {sort}
     wanted = [
-        column for column in columns
-        if own or column.id == sort or not column.asked or width >= ASKED_FROM
-    ]  # fmt: skip
+        column for column in columns if own or column.id == sort or not column.asked or width >= ASKED_FROM
+    ]
     chosen = fitting(wanted, width, keep, sort, bool(own))
     if skip and len(chosen) < len(wanted):
         others = [column for column in wanted if column.id not in keep]
@@ -199,9 +200,13 @@ def _worst_first(state: RunState) -> list[int]:
 
 
 _SEVERE = {
-    RankPhase.FAILED: 0, RankPhase.KILLED: 1, RankPhase.LOST: 1, RankPhase.STARTING: 2, RankPhase.STOPPED: 3,
+    RankPhase.FAILED: 0,
+    RankPhase.KILLED: 1,
+    RankPhase.LOST: 1,
+    RankPhase.STARTING: 2,
+    RankPhase.STOPPED: 3,
     RankPhase.ENDED: 3,
-}  # fmt: skip
+}
 
 
 def _blamed(state: RunState) -> set[int]:
@@ -306,9 +311,24 @@ def plain_table(frame: Frame) -> list[str]:
     )
 
 
-_PLAIN = frozenset((
-    "rank", "local", "node", "state", "mesh", "pid", "exit", "gpu", "util", "mem", "cpu", "rss", "step", "pace",
-))  # fmt: skip
+_PLAIN = frozenset(
+    (
+        "rank",
+        "local",
+        "node",
+        "state",
+        "mesh",
+        "pid",
+        "exit",
+        "gpu",
+        "util",
+        "mem",
+        "cpu",
+        "rss",
+        "step",
+        "pace",
+    )
+)
 """Columns that are printed also where nothing of them is known."""
 
 
@@ -334,9 +354,16 @@ def gpu_lines(frame: Frame) -> tuple[list[GpuRow], list[GpuRow]]:
         for gpu in node.gpus:
             ranks = tuple(sorted(used.get((number, gpu.index), ())))
             line = GpuRow(
-                gpu.index, number, gpu if usable and not gpu.lost else None, fresh, named[number], ranks,
-                frozenset(pids.get(number, ())), gpu.lost, gpu.name,
-            )  # fmt: skip
+                gpu.index,
+                number,
+                gpu if usable and not gpu.lost else None,
+                fresh,
+                named[number],
+                ranks,
+                frozenset(pids.get(number, ())),
+                gpu.lost,
+                gpu.name,
+            )
             (mine if ranks else rest).append(line)
     return mine, rest
 
