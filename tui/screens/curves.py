@@ -147,9 +147,15 @@ class HistoryPane(Pane):
         if not series:
             return [(("no sample of a rank yet", "stale"),)]
         return rank_time_rows(
-            series, span, bucket, width, height, chart_mode(frame),
-            names=names(frame.state) if by_node else None, cursor=moment_at(frame),
-        )  # fmt: skip
+            series,
+            span,
+            bucket,
+            width,
+            height,
+            chart_mode(frame),
+            names=names(frame.state) if by_node else None,
+            cursor=moment_at(frame),
+        )
 
     def _rank_series(
         self, frame: Frame, span: TimeSpan, bucket: int, by_node: bool
@@ -275,10 +281,15 @@ class CurveStrip(HistoryPane):
         span = self.placed(frame, end, lambda edge: span_ending(edge, cells, bucket, wide, mode))
         self.history.dot = float(bucket)
         return ChartView(
-            span=span, bucket=bucket, wide=wide, mode=mode, log=frame.view.log_scale,
-            window=window_text(time_word(frame), span), marks=self.marks(frame),
+            span=span,
+            bucket=bucket,
+            wide=wide,
+            mode=mode,
+            log=frame.view.log_scale,
+            window=window_text(time_word(frame), span),
+            marks=self.marks(frame),
             cursor=moment_at(frame),
-        )  # fmt: skip
+        )
 
     def trend(self, frame: Frame, name: str) -> str:
         """A metric over the window in a few cells, its smallest value at the foot; "" before there are two values."""

@@ -460,8 +460,13 @@ class FormView(RowsView, inherit_bindings=False):
 
 
 _MOVES = {
-    "up": -1, "down": 1, "pageup": -PAGE, "pagedown": PAGE, "ctrl+home": -10_000, "ctrl+end": 10_000,
-}  # fmt: skip
+    "up": -1,
+    "down": 1,
+    "pageup": -PAGE,
+    "pagedown": PAGE,
+    "ctrl+home": -10_000,
+    "ctrl+end": 10_000,
+}
 
 
 _TABS = {"tab": 1, "shift+tab": -1}

@@ -139,9 +139,13 @@ class ColumnPicker(RowsModal[ColumnChoice | None]):
         self.choice = choice
         self._absent = absent
         keys = key_row(
-            ("space", " show or hide   "), ("← →", " order   "), ("s", " sort   "),
-            ("u", " as distui chooses   "), ("Enter", " keep   "), ("esc", " cancel"),
-        )  # fmt: skip
+            ("space", " show or hide   "),
+            ("← →", " order   "),
+            ("s", " sort   "),
+            ("u", " as distui chooses   "),
+            ("Enter", " keep   "),
+            ("esc", " cancel"),
+        )
         noun = "GPU" if choice.table == "gpus" else "rank"
         view = _ColumnRows(id="modal-rows", cursor=True)
         super().__init__(f"Columns of the {noun} table", (), keys, ascii_only, view=view)

@@ -24,9 +24,12 @@ from .modal import RowsModal
 AGAIN_S = 10.0
 """How often both are read again while either is live."""
 _KEYS = key_row(
-    ("c", " curves or differences   "), ("x", " by time or step   "), ("a", " all or differences   "),
-    ("esc", " close   "), ("j k g G", " scroll"),
-)  # fmt: skip
+    ("c", " curves or differences   "),
+    ("x", " by time or step   "),
+    ("a", " all or differences   "),
+    ("esc", " close   "),
+    ("j k g G", " scroll"),
+)
 
 
 class ComparisonScreen(RowsModal[None]):
