@@ -150,9 +150,12 @@ def _filters(prefix: str, **asked: Any) -> Words:
         ways = ((name, ":" if about.kind == "text" else "<>") for name, about in FIELDS.items())
         return [f"{contrary}{name}{sign}" for name, signs in ways for sign in signs]
     values: Mapping[str, Callable[[], Words]] = {
-        "state": lambda: [state.rstrip("?") for state in STATES], "preset": presets, "tag": _tags,
-        "host": lambda: hosts(**asked), "name": lambda: runs("ls"),
-    }  # fmt: skip
+        "state": lambda: [state.rstrip("?") for state in STATES],
+        "preset": presets,
+        "tag": _tags,
+        "host": lambda: hosts(**asked),
+        "name": lambda: runs("ls"),
+    }
     return [f"{contrary}{field}:{value}" for value in values.get(field, _nothing)()]
 
 
@@ -303,15 +306,31 @@ def _signals(**_: Any) -> Words:
 
 
 BY_METAVAR: Mapping[str, Callable[..., Words]] = {
-    "PRESET": lambda **_: presets(), "SIG": _signals, "LEVEL": _levels, "METRIC": _metrics, "DIR": folders,
-    "FILTER": _filters, "+TAG": _tags, "TAG": _tags,
-    "WAY[:RULES]": lambda prefix, **_: [*_ways(prefix), "off"], "FILE": files, "PATH": files,
-    "FIELD=VALUE": _fields, "A,B,…": _host_list, "PATH[:NAME]": files, "FILE|RUN": files,
-}  # fmt: skip
+    "PRESET": lambda **_: presets(),
+    "SIG": _signals,
+    "LEVEL": _levels,
+    "METRIC": _metrics,
+    "DIR": folders,
+    "FILTER": _filters,
+    "+TAG": _tags,
+    "TAG": _tags,
+    "WAY[:RULES]": lambda prefix, **_: [*_ways(prefix), "off"],
+    "FILE": files,
+    "PATH": files,
+    "FIELD=VALUE": _fields,
+    "A,B,…": _host_list,
+    "PATH[:NAME]": files,
+    "FILE|RUN": files,
+}
 """By the placeholder of a value."""
 
 BY_NAME: Mapping[str, Callable[..., Words]] = {
-    "base": lambda **_: presets(), "preset": lambda **_: presets(), "nccl_preset": nccl_presets, "nccl": _nccl_variables,
-    "host": hosts, "from_shell": lambda **_: tuple(os.environ), "on": lambda **_: ("local", "sky"),
-}  # fmt: skip
+    "base": lambda **_: presets(),
+    "preset": lambda **_: presets(),
+    "nccl_preset": nccl_presets,
+    "nccl": _nccl_variables,
+    "host": hosts,
+    "from_shell": lambda **_: tuple(os.environ),
+    "on": lambda **_: ("local", "sky"),
+}
 """By the name of an option whose placeholder is a more common one."""

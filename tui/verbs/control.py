@@ -41,9 +41,14 @@ def nccl(options: argparse.Namespace) -> int:
         parse_subsys(options.subsys)
     _there(options)
     command = SetNccl(
-        new_id(), options.level, options.subsys, tuple(options.rank), options.seconds, options.restart,
+        new_id(),
+        options.level,
+        options.subsys,
+        tuple(options.rank),
+        options.seconds,
+        options.restart,
         options.reachable,
-    )  # fmt: skip
+    )
     return _do(options, command)
 
 

@@ -31,9 +31,18 @@ MOST_MIB = 4096
 BAR_CELLS = 24
 BETWEEN = "between the nodes"
 HEAD = (
-    "node", "torch", "CUDA", "NCCL", "Python", "driver", "GPUs", "InfiniBand", "interface", "/dev/shm",
+    "node",
+    "torch",
+    "CUDA",
+    "NCCL",
+    "Python",
+    "driver",
+    "GPUs",
+    "InfiniBand",
+    "interface",
+    "/dev/shm",
     "clock",
-)  # fmt: skip
+)
 MOST_PAIRS = 16
 
 
@@ -81,9 +90,14 @@ def _request(options: argparse.Namespace) -> DoctorRequest:
     else:
         places = [NodeToCheck("this node")]
     return DoctorRequest(
-        places=places, python=_python(options.python), cwd=cwd, port=options.port,
-        head=options.head_addr or "", try_pairs=not options.no_pairs, size=options.size * MIB,
-    )  # fmt: skip
+        places=places,
+        python=_python(options.python),
+        cwd=cwd,
+        port=options.port,
+        head=options.head_addr or "",
+        try_pairs=not options.no_pairs,
+        size=options.size * MIB,
+    )
 
 
 def _of_run(name: str) -> tuple[list[NodeToCheck], str]:

@@ -186,13 +186,21 @@ class LocalLister:
         notes = [f"damaged: {problem}" for problem in problems]
         notes += [run_directories.why_lost(entry, orphans)] if orphans else []
         document = {
-            "run": entry.record.run, "name": entry.record.name, "state": str(phase),
-            "attempt": row.attempt, "created": entry.record.created,
-            "host": entry.record.host, "path": str(entry.path),
-            "preset": history.state.plan.preset if history.state.plan else None, **structs.asdict(its),
-            "tags": list(row.tags), "note": row.note or None, "size": row.size,
-            "problems": problems, "orphans": orphans,
-        }  # fmt: skip
+            "run": entry.record.run,
+            "name": entry.record.name,
+            "state": str(phase),
+            "attempt": row.attempt,
+            "created": entry.record.created,
+            "host": entry.record.host,
+            "path": str(entry.path),
+            "preset": history.state.plan.preset if history.state.plan else None,
+            **structs.asdict(its),
+            "tags": list(row.tags),
+            "note": row.note or None,
+            "size": row.size,
+            "problems": problems,
+            "orphans": orphans,
+        }
         return ListedRun(row, document, tuple(f"{entry.record.run}: {note}" for note in notes))
 
 

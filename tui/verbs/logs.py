@@ -162,9 +162,14 @@ class Printer:
     def _shown(self, line: Dated, file: LogFile) -> str:
         if self._options.json:
             fields = {
-                "time": None if line.at is None else round(line.at, 6), "own": line.own, "rank": file.rank,
-                "node": file.node, "stream": file.stream, "source": file.source, "text": line.text,
-            }  # fmt: skip
+                "time": None if line.at is None else round(line.at, 6),
+                "own": line.own,
+                "rank": file.rank,
+                "node": file.node,
+                "stream": file.stream,
+                "source": file.source,
+                "text": line.text,
+            }
             return escaped_json(json.dumps(fields, ensure_ascii=False)) + "\n"
         return f"{stamp(line) if self._options.timestamps else ''}{self._prefix(file)}{line.text}\n"
 

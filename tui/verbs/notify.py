@@ -39,10 +39,12 @@ def notify(options: argparse.Namespace) -> int:
 def _list(configured: Configured, as_json: bool) -> int:
     rows = [_about(way, configured) for way in configured.ways.values()]
     document = {
-        "path": str(configured.path), "send": list(configured.send), "ways": rows,
+        "path": str(configured.path),
+        "send": list(configured.send),
+        "ways": rows,
         "rules": [{"rule": name, "when": when} for name, when in RULES.items()],
         "problems": list(configured.problems),
-    }  # fmt: skip
+    }
     lines = ["ways"]
     for row in rows:
         lines.append(f"  {row['way']:<12} {row['type']:<9} {row['to'] or row['problem']}  ({row['rules']})")
@@ -105,9 +107,12 @@ async def _try(way: NoticeWay, configured: Configured) -> dict[str, Any]:
     else:
         outcome = await send(way, text, os.environ.get, configured.path.parent)
     return {
-        "way": way.name, "type": way.kind, "ok": outcome.ok, "seconds": round(clock.monotonic() - began, 3),
+        "way": way.name,
+        "type": way.kind,
+        "ok": outcome.ok,
+        "seconds": round(clock.monotonic() - began, 3),
         "why": outcome.why or None,
-    }  # fmt: skip
+    }
 
 
 def _ring(data: str) -> SendOutcome:
@@ -124,10 +129,17 @@ def _log(options: argparse.Namespace) -> int:
     rows: list[dict[str, Any]] = []
     for each in delivery.summaries(delivery.records(entry.path)):
         last = each.newest
-        rows.append({
-            "way": last.way, "rule": last.rule, "state": last.state, "at": each.first.at, "tries": each.tries,
-            "title": last.title or None, "why": last.why or None,
-        })  # fmt: skip
+        rows.append(
+            {
+                "way": last.way,
+                "rule": last.rule,
+                "state": last.state,
+                "at": each.first.at,
+                "tries": each.tries,
+                "title": last.title or None,
+                "why": last.why or None,
+            }
+        )
     lines = [] if rows else [f"run {entry.record.name} has sent no notices"]
     for row in rows:
         about = row["title"] or row["why"] or ""
