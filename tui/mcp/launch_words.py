@@ -8,13 +8,49 @@ from ...presets.finding import did_you_mean
 from ...runners.launch.options import options as launch_options
 from ..command_words import dashed
 
-READING = frozenset((
-    "--nnodes", "--num-nodes", "--nproc-per-node", "--on", "--set", "--adopt", "--port", "-m", "--module",
-    "--no-python", "--name", "--env", "--nccl", "--nccl-preset", "--env-on", "--no-hook", "--signal", "--grace",
-    "--save-on", "--notify", "--log-cap", "--restarts", "--hosts", "--head-addr", "--gpus", "--cpus",
-    "--memory", "--spot", "--region", "--image", "--network-tier", "--any-of", "--cluster", "--workdir",
-    "--setup", "--mount", "--autostop", "--managed", "--retry-until-up",
-))  # fmt: skip
+READING = frozenset(
+    (
+        "--nnodes",
+        "--num-nodes",
+        "--nproc-per-node",
+        "--on",
+        "--set",
+        "--adopt",
+        "--port",
+        "-m",
+        "--module",
+        "--no-python",
+        "--name",
+        "--env",
+        "--nccl",
+        "--nccl-preset",
+        "--env-on",
+        "--no-hook",
+        "--signal",
+        "--grace",
+        "--save-on",
+        "--notify",
+        "--log-cap",
+        "--restarts",
+        "--hosts",
+        "--head-addr",
+        "--gpus",
+        "--cpus",
+        "--memory",
+        "--spot",
+        "--region",
+        "--image",
+        "--network-tier",
+        "--any-of",
+        "--cluster",
+        "--workdir",
+        "--setup",
+        "--mount",
+        "--autostop",
+        "--managed",
+        "--retry-until-up",
+    )
+)
 """Options of `plan` and `lint` on a server that only reads: they execute nothing, and open no file that they name."""
 
 

@@ -25,8 +25,14 @@ END_SECONDS = 5.0
 """How long a verb may take to leave in order."""
 
 SEARCHED = (
-    "PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX",
-)  # fmt: skip
+    "PATH",
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "PYTHONUSERBASE",
+    "LD_LIBRARY_PATH",
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+)
 """Variables with folders of programs, libraries and modules. An empty or relative entry (the rest of
 `LD_LIBRARY_PATH=/x:$LD_LIBRARY_PATH`, for one) means the working directory, which a model chooses by `cwd`."""
 
