@@ -47,9 +47,16 @@ MOST_LINES = 100
 """Lines of `:` that are remembered while the cockpit is open."""
 
 USUAL_VARIABLES = (
-    "CUDA_LAUNCH_BLOCKING", "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_IB_DISABLE", "NCCL_P2P_DISABLE",
-    "NCCL_SOCKET_IFNAME", "OMP_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF", "TORCH_DISTRIBUTED_DEBUG",
-)  # fmt: skip
+    "CUDA_LAUNCH_BLOCKING",
+    "NCCL_DEBUG",
+    "NCCL_DEBUG_SUBSYS",
+    "NCCL_IB_DISABLE",
+    "NCCL_P2P_DISABLE",
+    "NCCL_SOCKET_IFNAME",
+    "OMP_NUM_THREADS",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "TORCH_DISTRIBUTED_DEBUG",
+)
 """What completion offers besides the variables that a restart has changed."""
 
 

@@ -165,12 +165,36 @@ def _is_script(word: str, is_file: Callable[[str], bool]) -> bool:
 
 
 ALIKE = {
-    "run": "launch", "start": "launch", "submit": "launch", "train": "launch", "list": "ls", "ps": "ls", "jobs": "ls",
-    "log": "logs", "tail": "logs", "top": "status", "show": "status", "describe": "status", "info": "status",
-    "open": "attach", "connect": "attach", "kill": "stop", "cancel": "stop", "end": "stop", "delete": "rm",
-    "remove": "rm", "clean": "prune", "check": "lint", "dry-run": "plan", "journal": "events", "explain": "diagnose",
-    "debug": "diagnose", "stacks": "dump", "strategies": "presets", "config": "settings",
-}  # fmt: skip
+    "run": "launch",
+    "start": "launch",
+    "submit": "launch",
+    "train": "launch",
+    "list": "ls",
+    "ps": "ls",
+    "jobs": "ls",
+    "log": "logs",
+    "tail": "logs",
+    "top": "status",
+    "show": "status",
+    "describe": "status",
+    "info": "status",
+    "open": "attach",
+    "connect": "attach",
+    "kill": "stop",
+    "cancel": "stop",
+    "end": "stop",
+    "delete": "rm",
+    "remove": "rm",
+    "clean": "prune",
+    "check": "lint",
+    "dry-run": "plan",
+    "journal": "events",
+    "explain": "diagnose",
+    "debug": "diagnose",
+    "stacks": "dump",
+    "strategies": "presets",
+    "config": "settings",
+}
 """What other programs call a verb that distui has."""
 
 

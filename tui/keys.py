@@ -147,11 +147,23 @@ MUTATING = frozenset(action.action.partition("(")[0] for action in ACTIONS if ac
 """Names of the Textual actions that `--readonly` takes away."""
 
 _NAMES = {
-    "question_mark": "?", "colon": ":", "slash": "/", "exclamation_mark": "!", "escape": "esc",
-    "pageup": "PgUp", "pagedown": "PgDn", "minus": "-", "plus": "+", "equals_sign": "=",
-    "left_square_bracket": "[", "right_square_bracket": "]", "left_curly_bracket": "{", "right_curly_bracket": "}",
-    "less_than_sign": "<", "greater_than_sign": ">",
-}  # fmt: skip
+    "question_mark": "?",
+    "colon": ":",
+    "slash": "/",
+    "exclamation_mark": "!",
+    "escape": "esc",
+    "pageup": "PgUp",
+    "pagedown": "PgDn",
+    "minus": "-",
+    "plus": "+",
+    "equals_sign": "=",
+    "left_square_bracket": "[",
+    "right_square_bracket": "]",
+    "left_curly_bracket": "{",
+    "right_curly_bracket": "}",
+    "less_than_sign": "<",
+    "greater_than_sign": ">",
+}
 
 
 def bindings(*scopes: str) -> list[Binding]:

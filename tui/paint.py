@@ -39,13 +39,29 @@ NAMES = (DARK, LIGHT, ANSI)
 """In the order of the key."""
 
 RAMP = (
-    "#16233f", "#223a63", "#3a4c6c", "#525e70", "#6a6f76", "#868479", "#a49a70", "#c4b462", "#e4cf5b",
-)  # fmt: skip
+    "#16233f",
+    "#223a63",
+    "#3a4c6c",
+    "#525e70",
+    "#6a6f76",
+    "#868479",
+    "#a49a70",
+    "#c4b462",
+    "#e4cf5b",
+)
 """Background of heat cells, cold to hot."""
 
 LIGHT_RAMP = (
-    "#edf1f5", "#dde7f0", "#cbdcea", "#b5cfe4", "#9bbfdb", "#7dadd1", "#5d98c4", "#1f6ea5", "#00507f",
-)  # fmt: skip
+    "#edf1f5",
+    "#dde7f0",
+    "#cbdcea",
+    "#b5cfe4",
+    "#9bbfdb",
+    "#7dadd1",
+    "#5d98c4",
+    "#1f6ea5",
+    "#00507f",
+)
 """The same on a light ground: what is idle is calm, what is busy stands out."""
 
 _DARK = {
@@ -130,17 +146,37 @@ def _alike(theme: Theme | None) -> str:
 
 THEMES = (
     Theme(
-        name=DARK, dark=True, primary="#56b4e9", secondary="#8ecdf0", accent="#8ecdf0", warning="#e69f00",
-        error="#e8702a", success="#56b4e9", foreground="#d3dae3", background="#0f1419", surface="#141b22",
-        panel="#1b242d", variables={"footer-background": "#1b242d", "border": "#33414f"},
+        name=DARK,
+        dark=True,
+        primary="#56b4e9",
+        secondary="#8ecdf0",
+        accent="#8ecdf0",
+        warning="#e69f00",
+        error="#e8702a",
+        success="#56b4e9",
+        foreground="#d3dae3",
+        background="#0f1419",
+        surface="#141b22",
+        panel="#1b242d",
+        variables={"footer-background": "#1b242d", "border": "#33414f"},
     ),
     Theme(
-        name=LIGHT, dark=False, primary="#00639c", secondary="#0b5d8f", accent="#0b5d8f", warning="#8a5a00",
-        error="#b04300", success="#00639c", foreground="#1c2733", background="#fafbfc", surface="#f1f3f5",
-        panel="#e4e8ec", variables={"footer-background": "#e4e8ec", "border": "#b7c0c9"},
+        name=LIGHT,
+        dark=False,
+        primary="#00639c",
+        secondary="#0b5d8f",
+        accent="#0b5d8f",
+        warning="#8a5a00",
+        error="#b04300",
+        success="#00639c",
+        foreground="#1c2733",
+        background="#fafbfc",
+        surface="#f1f3f5",
+        panel="#e4e8ec",
+        variables={"footer-background": "#e4e8ec", "border": "#b7c0c9"},
     ),
     replace(BUILTIN_THEMES["ansi-dark"], name=ANSI),
-)  # fmt: skip
+)
 """For Textual's own widgets: inputs, lists, frames."""
 
 

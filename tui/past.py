@@ -244,9 +244,13 @@ def _blank_gpu(live: Gpu | None, index: int) -> Gpu:
     if live is None:
         return Gpu(index=index, uuid="", name="GPU")
     return Gpu(
-        index=index, uuid=live.uuid, name=live.name, mem_total=live.mem_total,
-        power_limit_w=live.power_limit_w, max_sm_mhz=live.max_sm_mhz,
-    )  # fmt: skip
+        index=index,
+        uuid=live.uuid,
+        name=live.name,
+        mem_total=live.mem_total,
+        power_limit_w=live.power_limit_w,
+        max_sm_mhz=live.max_sm_mhz,
+    )
 
 
 def _blank_host(now: RunState, number: int) -> Host:

@@ -19,28 +19,46 @@ HEAD = """\
 
 OF_RUNS = {
     "launch.preset": SettingGuide(
-        "preset of a launch that names none", launch_settings.WANTS["preset"], "fsdp2", None,
+        "preset of a launch that names none",
+        launch_settings.WANTS["preset"],
+        "fsdp2",
+        None,
         "a launch has to name its preset",
     ),
     "launch.place": SettingGuide(
-        "place of a launch that has neither --on nor --hosts", launch_settings.WANTS["place"], "hosts gpu1,gpu2", None,
+        "place of a launch that has neither --on nor --hosts",
+        launch_settings.WANTS["place"],
+        "hosts gpu1,gpu2",
+        None,
         "this machine",
     ),
     "notify.send": SettingGuide(
         "ways on which every launch sends notices: `distui notify` lists them, and docs/notifications.md has the keys",
-        "a list of ways", ["terminal"], None, "none",
+        "a list of ways",
+        ["terminal"],
+        None,
+        "none",
     ),
     "export.openmetrics_dir": SettingGuide(
         "directory of node_exporter's textfile collector into which runs write their metrics: docs/metrics.md",
-        "a directory", "/var/lib/node_exporter/textfile", None, "no metrics are written",
+        "a directory",
+        "/var/lib/node_exporter/textfile",
+        None,
+        "no metrics are written",
     ),
     "export.otlp_endpoint": SettingGuide(
         "OpenTelemetry collector to which runs push their metrics by OTLP over HTTP; needs `pip install 'distui[otlp]'`",
-        "an address", "http://localhost:4318", None, "no metrics are pushed",
+        "an address",
+        "http://localhost:4318",
+        None,
+        "no metrics are pushed",
     ),
     "export.otlp_headers_file": SettingGuide(
         "file beside this one with the headers that the collector wants, NAME: VALUE each; `chmod 600` it",
-        "a file", "otlp-headers", None, "none",
+        "a file",
+        "otlp-headers",
+        None,
+        "none",
     ),
     "export.otlp_headers_env": SettingGuide(
         "variable of the launch with such headers", "the name of a variable", "OTLP_TOKEN", None, "none"
@@ -48,17 +66,26 @@ OF_RUNS = {
     "export.otlp_interval": SettingGuide("how often runs push", "a time from 1s to 1h", "30s", "10s"),
     "logs.cap": SettingGuide(
         "size on disk beyond which the middle of a rank's log is left out, for every launch without --log-cap",
-        "a size of 16MiB or more, or off", "200MB", None, "logs are kept whole",
+        "a size of 16MiB or more, or off",
+        "200MB",
+        None,
+        "logs are kept whole",
     ),
     "retention.older_than": SettingGuide(
-        "runs that ended so long ago are removed after a launch", "a time in s, m, h, d or w", "30d", None,
+        "runs that ended so long ago are removed after a launch",
+        "a time in s, m, h, d or w",
+        "30d",
+        None,
         "no age removes a run",
     ),
     "retention.keep": SettingGuide(
-        "so many of the newest runs stay, whatever their age", "a number of runs, from 1 on", 200, None,
+        "so many of the newest runs stay, whatever their age",
+        "a number of runs, from 1 on",
+        200,
+        None,
         "no number keeps a run",
     ),
-}  # fmt: skip
+}
 """Keys of the sections that launches and runs read themselves."""
 GUIDES: dict[str, SettingGuide] = {**KEYS, **OF_RUNS}
 """By the names in the file."""
@@ -94,10 +121,13 @@ def document(
     said = {**of_runs, **{name: getattr(settings, key.field) for name, key in KEYS.items()}}
     rows = [
         {
-            "key": name, "value": said.get(name) or guide.default,
-            "origin": path if said.get(name) else "default", "about": guide.about, "wants": guide.wants,
+            "key": name,
+            "value": said.get(name) or guide.default,
+            "origin": path if said.get(name) else "default",
+            "about": guide.about,
+            "wants": guide.wants,
             "without": guide.without or toml(guide.default),
         }
         for name, guide in GUIDES.items()
-    ]  # fmt: skip
+    ]
     return {"path": path, "settings": rows, "problems": problems}

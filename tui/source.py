@@ -233,9 +233,16 @@ async def _runs_on(way: Way) -> list[RunEntry]:
 def host_entry(host: str, phase: str, text: str) -> RunEntry:
     """The line of a host whose runs are not known."""
     return RunEntry(
-        id=f"{HOST}{host}:", name="-", phase=phase, live=False, readonly=True, preset="",
-        problem=clean_text(text), host=host, instead=clean_text(text) or f"{host}: its runs are asked for",
-    )  # fmt: skip
+        id=f"{HOST}{host}:",
+        name="-",
+        phase=phase,
+        live=False,
+        readonly=True,
+        preset="",
+        problem=clean_text(text),
+        host=host,
+        instead=clean_text(text) or f"{host}: its runs are asked for",
+    )
 
 
 def entry_elsewhere(host: str, run: Mapping[str, Any]) -> RunEntry | None:
@@ -262,13 +269,29 @@ def entry_elsewhere(host: str, run: Mapping[str, Any]) -> RunEntry | None:
     damaged = isinstance(problems, list) and problems
     live = text("state") in {str(phase) for phase in RunPhase if not phase.ended}
     return RunEntry(
-        id=f"{HOST}{host}:{text('run')}", name=text("name") or text("run"), phase=text("state") or "unknown",
-        began=number("created"), ended=number("ended"), live=live, readonly=True, preset=text("preset"), host=host,
-        nodes=count("nodes"), ranks=count("ranks"), step=count("step"), total=count("total"),
-        exit_code=count("exit_code"), lasted_s=number("lasted_s"), tags=tuple(marks), note=text("note"),
-        attempt=count("attempt"), size=count("size"), finding=text("finding"), hung=run.get("hung") is True,
+        id=f"{HOST}{host}:{text('run')}",
+        name=text("name") or text("run"),
+        phase=text("state") or "unknown",
+        began=number("created"),
+        ended=number("ended"),
+        live=live,
+        readonly=True,
+        preset=text("preset"),
+        host=host,
+        nodes=count("nodes"),
+        ranks=count("ranks"),
+        step=count("step"),
+        total=count("total"),
+        exit_code=count("exit_code"),
+        lasted_s=number("lasted_s"),
+        tags=tuple(marks),
+        note=text("note"),
+        attempt=count("attempt"),
+        size=count("size"),
+        finding=text("finding"),
+        hung=run.get("hung") is True,
         problem=clean_text(f"damaged: {problems[0]}") if damaged and isinstance(problems, list) else "",
-    )  # fmt: skip
+    )
 
 
 def whole_of(run: str) -> str:
@@ -298,13 +321,20 @@ class LocalSource:
         recorded = [self._entry(entry, now) for entry in run_directories.entries()]
         watched = [
             RunEntry(
-                id=f"{WATCH}{first_pid(job)}", name=job_name(job), phase="watched",
-                age_s=max(0.0, now - job.began), lasted_s=max(0.0, now - job.began), live=True, readonly=True,
-                preset=job.launcher, ranks=len(job.ranks), finding="not started by distui",
+                id=f"{WATCH}{first_pid(job)}",
+                name=job_name(job),
+                phase="watched",
+                age_s=max(0.0, now - job.began),
+                lasted_s=max(0.0, now - job.began),
+                live=True,
+                readonly=True,
+                preset=job.launcher,
+                ranks=len(job.ranks),
+                finding="not started by distui",
             )
             for job in scan().jobs.values()
             if job.run is None
-        ]  # fmt: skip
+        ]
         return recorded + watched + self.elsewhere.entries({entry.id for entry in recorded}, now)
 
     async def attach_words(self, entry_id: str, *flags: str) -> list[str]:

@@ -29,10 +29,28 @@ from .rows.columns import TABLES
 THEMES = ("dark", "light", "terminal")
 """Names of distui's own themes in the file, in the order of the key."""
 TEXTUAL_THEMES = (
-    "textual-dark", "textual-light", "nord", "gruvbox", "catppuccin-mocha", "dracula", "tokyo-night", "monokai",
-    "flexoki", "catppuccin-latte", "catppuccin-frappe", "catppuccin-macchiato", "solarized-light", "solarized-dark",
-    "rose-pine", "rose-pine-moon", "rose-pine-dawn", "atom-one-dark", "atom-one-light", "ansi-dark", "ansi-light",
-)  # fmt: skip
+    "textual-dark",
+    "textual-light",
+    "nord",
+    "gruvbox",
+    "catppuccin-mocha",
+    "dracula",
+    "tokyo-night",
+    "monokai",
+    "flexoki",
+    "catppuccin-latte",
+    "catppuccin-frappe",
+    "catppuccin-macchiato",
+    "solarized-light",
+    "solarized-dark",
+    "rose-pine",
+    "rose-pine-moon",
+    "rose-pine-dawn",
+    "atom-one-dark",
+    "atom-one-light",
+    "ansi-dark",
+    "ansi-light",
+)
 """Those of Textual, which has the colours of its own parts from them; by name, as importing them takes long."""
 ALL_THEMES = (*THEMES, *TEXTUAL_THEMES)
 
@@ -119,46 +137,78 @@ def _of_table(
     sortable = tuple(column.id for column in TABLES[table] if column.key is not None)
     return {
         f"{table}.columns": SettingKey(
-            f"columns of the {table} table, in their order", f"a list of columns, each once, of {', '.join(ids)}",
-            example, None, "those that fit and have values", field=f"{prefix}columns", fits=_texts(_among(*ids)),
+            f"columns of the {table} table, in their order",
+            f"a list of columns, each once, of {', '.join(ids)}",
+            example,
+            None,
+            "those that fit and have values",
+            field=f"{prefix}columns",
+            fits=_texts(_among(*ids)),
         ),
         f"{table}.sort": SettingKey(
-            f"column by which the {table} table is sorted; unknown values come last", f"one of {', '.join(sortable)}",
-            sort, None, without, field=f"{prefix}sort", fits=_among(*sortable),
+            f"column by which the {table} table is sorted; unknown values come last",
+            f"one of {', '.join(sortable)}",
+            sort,
+            None,
+            without,
+            field=f"{prefix}sort",
+            fits=_among(*sortable),
         ),
         f"{table}.reverse": SettingKey(
-            "sort the other way round", "true or false", True, False, field=f"{prefix}reverse", fits=_is_flag
+            "sort the other way round",
+            "true or false",
+            True,
+            False,
+            field=f"{prefix}reverse",
+            fits=_is_flag,
         ),
-    }  # fmt: skip
+    }
 
 
 _WINDOWS = tuple(name for name, _ in WINDOWS)
 KEYS: dict[str, SettingKey] = {
     "theme": SettingKey(
-        "colours of the cockpit", f"one of {', '.join(ALL_THEMES)}", "light", "dark",
-        field="theme", fits=_among(*ALL_THEMES),
+        "colours of the cockpit",
+        f"one of {', '.join(ALL_THEMES)}",
+        "light",
+        "dark",
+        field="theme",
+        fits=_among(*ALL_THEMES),
     ),
     "hosts": SettingKey(
         "hosts, as ssh names them, whose runs the list of runs shows, too",
         f'a list of hosts, {MOST_HOSTS} at most, as in ["gpu1", "me@gpu2"]',
-        ["gpu1", "me@gpu2"], None, "those of your launches on hosts",
-        field="hosts", fits=lambda value: _texts(_is_host)(value) and len(value) <= MOST_HOSTS,
+        ["gpu1", "me@gpu2"],
+        None,
+        "those of your launches on hosts",
+        field="hosts",
+        fits=lambda value: _texts(_is_host)(value) and len(value) <= MOST_HOSTS,
     ),
-    **_of_table("ranks", "", ["rank", "state", "log", "step", "pace", "util", "temp"], "log", "the worst first"),
+    **_of_table(
+        "ranks", "", ["rank", "state", "log", "step", "pace", "util", "temp"], "log", "the worst first"
+    ),
     **_of_table("gpus", "gpu_", ["gpu", "ranks", "util", "mem", "power", "throttle"], "power", "by index"),
     "curves.metrics": SettingKey(
         "metrics that the curves draw, in their order",
         'a list of metrics, each once, as in ["train.loss", "gpu.util"]',
-        ["train.loss", "gpu.util", "rank.step_s"], None, "ten usual ones", field="metrics", fits=_texts(_is_metric),
+        ["train.loss", "gpu.util", "rank.step_s"],
+        None,
+        "ten usual ones",
+        field="metrics",
+        fits=_texts(_is_metric),
     ),
     "curves.window": SettingKey(
-        "how far back the curves go", f"one of {', '.join(_WINDOWS)}", "15m", "5m",
-        field="window", fits=_among(*_WINDOWS),
+        "how far back the curves go",
+        f"one of {', '.join(_WINDOWS)}",
+        "15m",
+        "5m",
+        field="window",
+        fits=_among(*_WINDOWS),
     ),
     "curves.log_scale": SettingKey(
         "logarithmic axes", "true or false", True, False, field="log_scale", fits=_is_flag
     ),
-}  # fmt: skip
+}
 """By their names in the file."""
 
 OF_RUNS: dict[str, Callable[[Any, Path], tuple[str, ...]]] = {
