@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal
+from typing import Literal, TypedDict
 
 
 class PresetError(Exception):
@@ -23,6 +23,32 @@ ROLES: tuple[str, ...] = ("cause", "hint", "symptom", "fact", "trace", "noise")
 """From what explains a failure to what says nothing."""
 NO_VERDICT = "hang-no-verdict"
 """Of the notes, the one that a user waits for."""
+
+
+class LaunchFinding(TypedDict):
+    """A finding in `--json` of lint, plan and doctor."""
+
+    id: str
+    severity: str
+    where: str
+    value: str
+    text: str
+    remedy: str
+
+
+class RunFinding(TypedDict):
+    """A finding in `--json` of status and diagnose."""
+
+    id: str
+    severity: str
+    text: str
+    role: str
+    rank: int | None
+    node: int | None
+    remedy: str
+    evidence: list[str]
+    ranks: list[int]
+    since: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +94,29 @@ class Finding:
         """Whether it stands behind and is shown dim: a note that nobody waits for."""
         return not self.alarm and self.id != NO_VERDICT
 
-    def as_dict(self) -> dict[str, str]:
-        """For `--json` of lint, plan and doctor."""
+    def as_dict(self) -> LaunchFinding:
         return {
-            name: getattr(self, name) for name in ("id", "severity", "where", "value", "text", "remedy")
+            "id": self.id,
+            "severity": self.severity,
+            "where": self.where,
+            "value": self.value,
+            "text": self.text,
+            "remedy": self.remedy,
         }
 
-    def of_run(self) -> dict[str, Any]:
-        """For `--json` of status and diagnose."""
-        names = ("id", "severity", "text", "role", "rank", "node", "remedy", "evidence", "ranks", "since")
-        values = {name: getattr(self, name) for name in names}
-        return {**values, "evidence": list(self.evidence), "ranks": list(self.ranks)}
+    def of_run(self) -> RunFinding:
+        return {
+            "id": self.id,
+            "severity": self.severity,
+            "text": self.text,
+            "role": self.role,
+            "rank": self.rank,
+            "node": self.node,
+            "remedy": self.remedy,
+            "evidence": list(self.evidence),
+            "ranks": list(self.ranks),
+            "since": self.since,
+        }
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:

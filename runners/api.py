@@ -41,6 +41,7 @@ from .logs.log_files import STREAMS, LogError, parse_file_id
 from .logs.merging import MergedLogs, prefixes
 from .model import CommandDone, Profile, RankPhase, Restart, RunPhase, Stop
 from .status import status_json
+from .status_document import RunStatus
 from .wire.client import Link, LinkError, UnansweredError, new_id
 
 __all__ = ["RefusedError", "Run", "attach", "execute", "launch", "runs"]
@@ -385,7 +386,7 @@ class Run:
         """Where it stands by its files and processes."""
         return run_directories.phase(self.entry)
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> RunStatus:
         """What `distui status --json` prints; docs/cli.md has the fields. Raises RunError."""
         return status_json(self._linked(local_agent.snapshot))
 

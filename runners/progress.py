@@ -212,20 +212,7 @@ def hung(state: RunState) -> bool:
     return not state.phase.ended and any(name.startswith("hang-") for name in alarms)
 
 
-# --- as texts and as JSON ---
-
-
-def progress_json(line: Progress) -> dict[str, Any]:
-    """`training` of `status --json`: every field, unknown as null."""
-    names = (*FIELDS[:2], "fraction", "eta_s", "still_s", *FIELDS[2:])
-    return {name: getattr(line, name) for name in names} | {
-        "values": dict(line.values),
-        "not_finite": dict(line.not_finite),
-        "sources": dict(line.sources),
-        "at": line.at,
-        "age_s": line.age_s,
-        "earlier": line.earlier,
-    }
+# --- as texts ---
 
 
 def parts(line: Progress) -> list[tuple[str, str]]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ..presets import worker_group
 from ..presets.finding import Finding, worst_first
@@ -19,9 +19,19 @@ from .freshness import Freshness, freshness
 from .journal import History
 from .logs.log_files import parse_file_id
 from .model import HUB, Gpu, LinkState, PlanSummary, RankPhase, RunPhase, Wrapped
-from .progress import hung, progress, progress_json
+from .progress import hung, progress
 from .run_directories import Entry
 from .state import LIVING, Attempt, Node, Rank, RunState, StageProgress
+from .status_document import (
+    Applied,
+    AttemptStatus,
+    LiveDiagnosis,
+    NewestCheckpoint,
+    NodeStatus,
+    RankStatus,
+    RunStatus,
+    StageStatus,
+)
 from .telemetry import curves, step_totals
 
 FOREIGN = "watch-"
@@ -37,7 +47,7 @@ DAMAGED = "damaged"
 """Id of the finding that files of the run are."""
 
 
-def status_json(state: RunState, now: float | None = None) -> dict[str, Any]:
+def status_json(state: RunState, now: float | None = None) -> RunStatus:
     """The whole state of a run. Unknown values are null. Ages in seconds, sizes in bytes, times unix seconds."""
     now = clock.now() if now is None else now
     plan, arranged, acted = state.plan, sizes(state), applied(state)
@@ -54,13 +64,13 @@ def status_json(state: RunState, now: float | None = None) -> dict[str, Any]:
         "plan": None
         if plan is None
         else msgspec.to_builtins(plan, builtin_types=()) | _plan_defaults(plan),
-        "applied": None if acted is None else {"state": acted.state, "text": acted.text},
-        "training": progress_json(progress(state, now)),
+        "applied": None if acted is None else _whole(acted),
+        "training": _whole(progress(state, now)),
         "no_step_yet": no_step_yet(state, now) or None,
         "checkpoint": _checkpoint(state, now),
         "nodes": [_node(node, state.phase.ended, now) for _, node in sorted(state.nodes.items())],
         "ranks": [
-            _rank(number, rank, state.phase.ended, now) | {"mesh": coordinates(arranged, number)}
+            _rank(number, rank, coordinates(arranged, number), state.phase.ended, now)
             for number, rank in sorted(state.ranks.items())
         ],
         "findings": [finding.of_run() for finding in state.findings.values()],
@@ -72,12 +82,14 @@ def status_json(state: RunState, now: float | None = None) -> dict[str, Any]:
     }
 
 
-def _checkpoint(state: RunState, now: float) -> dict[str, Any] | None:
-    """The newest one that is complete, with its age, and how many the run has saved."""
+def _checkpoint(state: RunState, now: float) -> Any:
     newest = state.checkpoint
     if newest is None:
         return None
-    return _whole(newest) | {"age_s": elapsed(newest.at, now), "saved": len(state.checkpoints)}
+    shown = NewestCheckpoint(
+        **structs.asdict(newest), age_s=elapsed(newest.at, now), saved=len(state.checkpoints)
+    )
+    return _whole(shown)
 
 
 def hidden(state: RunState, damaged: bool = False) -> bool:
@@ -101,7 +113,7 @@ def _plan_defaults(plan: Any) -> dict[str, Any]:
     }
 
 
-def _node(node: Node, ended: bool, now: float) -> dict[str, Any]:
+def _node(node: Node, ended: bool, now: float) -> NodeStatus:
     gpus_hold = ended or freshness(node.gpu_sampled, now) is Freshness.HOLDS
     host_holds = ended or freshness(node.sampled, now) is Freshness.HOLDS
     return {
@@ -124,12 +136,12 @@ def _link_state(node: Node) -> str:
     return "up" if node.heard else "unknown"
 
 
-def _whole(struct: msgspec.Struct) -> dict[str, Any]:
-    """All fields, also those that have their default."""
+def _whole(struct: Struct) -> Any:
+    """A struct as JSON: all fields, also those that have their default."""
     return {name: msgspec.to_builtins(getattr(struct, name)) for name in struct.__struct_fields__}
 
 
-def _stage(progress: StageProgress) -> dict[str, Any]:
+def _stage(progress: StageProgress) -> StageStatus:
     if progress.failed:
         state = "failed"
     elif progress.ended is None:
@@ -218,7 +230,7 @@ def unsampled(gpu: Gpu) -> Gpu:
     return Gpu(gpu.index, gpu.uuid, gpu.name, mem_total=gpu.mem_total, lost=gpu.lost, error=gpu.error)
 
 
-def _rank(number: int, rank: Rank, ended: bool, now: float) -> dict[str, Any]:
+def _rank(number: int, rank: Rank, mesh: dict[str, int], ended: bool, now: float) -> RankStatus:
     sample = live = rank.sample
     if rank.phase not in LIVING:
         live = None  # what else there was are facts of its end
@@ -246,10 +258,11 @@ def _rank(number: int, rank: Rank, ended: bool, now: float) -> dict[str, Any]:
         "nccl_debug": rank.nccl_debug,
         "hook": rank.hook,
         "made": None if rank.made is None else _whole(rank.made),
+        "mesh": mesh,
     }
 
 
-def _attempt(attempt: Attempt) -> dict[str, Any]:
+def _attempt(attempt: Attempt) -> AttemptStatus:
     return {
         "number": attempt.number,
         "began": attempt.began,
@@ -277,12 +290,6 @@ WORDS = {
     "fsdp2": "fully_shard",
     "deepspeed": "DeepSpeed",
 }
-
-
-class Applied(Struct, frozen=True):
-    state: Literal["applied", "not applied", "unknown"]
-    text: str
-    """A few words why."""
 
 
 def world_size(state: RunState) -> int:
@@ -469,8 +476,8 @@ def _unread(state: RunState, logs: Sequence[str]) -> Iterator[str]:
         yield f"the logs {where} were not read yet: `distui logs {state.name}` fetches them"
 
 
-def standing_json(state: RunState, logs: Sequence[str]) -> dict[str, Any]:
-    """For `--json`: `state`, `attempt`, `findings[]` as in `status --json`, `missing[]`."""
+def standing_json(state: RunState, logs: Sequence[str]) -> LiveDiagnosis:
+    """`live` of `diagnose --json`."""
     return {
         "state": str(state.phase),
         "hung": hung(state),

@@ -21,11 +21,12 @@ import msgspec
 from msgspec import Struct
 from referencing import Registry, Resource
 
+from distui.presets.finding import LaunchFinding
 from distui.presets.nccl import NcclVariable
 from distui.runners.comparison.account import Account
 from distui.runners.export import Manifest
-from distui.runners.model import Checkpoint, Cluster, FirstCause, Gpu, Host, PlanSummary, Stamped, Wrapped
-from distui.runners.status import Applied
+from distui.runners.model import Stamped
+from distui.runners.status_document import LiveDiagnosis, MarkedStatus, RunStatus, WatchedStatus
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "schemas"
 
@@ -34,142 +35,6 @@ Values = dict[str, Any]
 
 class Document(Struct):
     """All fields are there, and no other."""
-
-
-class RunFinding(Document):
-    id: str
-    severity: str
-    text: str
-    role: str
-    rank: int | None
-    node: int | None
-    remedy: str
-    evidence: list[str]
-    ranks: list[int]
-    since: float | None
-
-
-class Training(Document):
-    step: int | float | None
-    total: int | float | None
-    fraction: float | None
-    eta_s: float | None
-    still_s: float | None
-    epoch: float | None
-    loss: float | None
-    lr: float | None
-    grad_norm: float | None
-    tokens_s: float | None
-    samples_s: float | None
-    step_s: float | None
-    mfu: float | None
-    values: dict[str, float]
-    not_finite: dict[str, str]
-    sources: dict[str, str]
-    at: float | None
-    age_s: float | None
-    earlier: bool
-
-
-class NewestCheckpoint(Checkpoint, kw_only=True, frozen=True, omit_defaults=False):
-    age_s: float | None
-    saved: int
-
-
-class Node(Document):
-    node: int
-    host: str
-    state: str
-    age_s: float | None
-    problem: str | None
-    outcome: str | None
-    gpus: list[Gpu]
-    gpus_age_s: float | None
-    gpu_problem: str | None
-    host_metrics: Host | None
-
-
-class Rank(Document):
-    rank: int
-    local_rank: int
-    node: int
-    pid: int | None
-    state: str
-    exit_code: int | None
-    signal: int | str | None
-    cpu_percent: float | None
-    rss_bytes: int | None
-    gpu: int | None
-    gpu_source: str | None
-    gpu_mem: int | None
-    step: int | None
-    step_s: float | None
-    still_s: float | None
-    wait_percent: float | None
-    age_s: float | None
-    log_age_s: float | None
-    nccl_debug: str | None
-    hook: str | None
-    made: Wrapped | None
-    mesh: dict[str, int]
-
-
-class Attempt(Document):
-    number: int
-    began: float
-    ended: float | None
-    lasted_s: float | None
-    cause: str
-    env_diff: dict[str, str | None]
-    env_seen: dict[str, str | None]
-    env_differs: dict[str, Any]
-    outcome: str | None
-    first_cause: FirstCause | None
-    text: str
-    idle: str | None
-
-
-class LaunchStage(Document):
-    stage: str
-    node: int | None
-    state: str
-    began: float
-    ended: float | None
-    text: str
-
-
-class Status(Document):
-    run: str
-    name: str
-    state: str
-    hung: bool
-    attempt: int | None
-    began: float | None
-    ended: float | None
-    exit_code: int | None
-    text: str
-    plan: PlanSummary | None
-    applied: Applied | None
-    training: Training
-    no_step_yet: str | None
-    checkpoint: NewestCheckpoint | None
-    nodes: list[Node]
-    ranks: list[Rank]
-    findings: list[RunFinding]
-    attempts: list[Attempt]
-    cluster: Cluster | None
-    stages: list[LaunchStage]
-    agent_pid: int | None
-    runner_pid: int | None
-
-
-class MarkedStatus(Status, kw_only=True):
-    tags: list[str]
-    note: str | None
-
-
-class WatchedStatus(Status, kw_only=True):
-    missing: list[str]
 
 
 class WatchedJob(Document):
@@ -184,15 +49,6 @@ class Started(Document):
     run: str
     name: str
     path: str
-
-
-class LaunchFinding(Document):
-    id: str
-    severity: str
-    where: str
-    value: str
-    text: str
-    remedy: str
 
 
 class Findings(Document):
@@ -393,14 +249,6 @@ class LogFinding(Struct):
     evidence: list[Values]
 
 
-class Live(Document):
-    state: str
-    hung: bool
-    attempt: int
-    findings: list[RunFinding]
-    missing: list[str]
-
-
 class Diagnosis(Document):
     files: list[str]
     unread: list[str]
@@ -415,7 +263,7 @@ class Diagnosis(Document):
     nodes: list[Values]
     communicators: list[Values]
     communicators_left_out: int
-    live: Live | msgspec.UnsetType = msgspec.UNSET
+    live: LiveDiagnosis | msgspec.UnsetType = msgspec.UNSET
 
 
 class ExaminedNode(Struct):
@@ -592,7 +440,7 @@ class Profiled(Document):
     missing: dict[str, str]
 
 
-STARTED = Started | Status | Plan | PlanElsewhere
+STARTED = Started | RunStatus | Plan | PlanElsewhere
 """With --detach; without; with --dry-run."""
 
 
@@ -645,9 +493,9 @@ class SentNotices(Document):
 
 
 DOCUMENTS: dict[str, Any] = {
-    "launch": STARTED, "exec": STARTED, "demo": Started | Status, "rerun": STARTED, "plan": Plan | PlanElsewhere,
-    "lint": Findings, "ls": list[ListedRun], "status": MarkedStatus, "wait": Status, "logs": LogLine, "events": Stamped,
-    "metrics": Curves | list[MetricName], "diff": ComparedRuns | Account,
+    "launch": STARTED, "exec": STARTED, "demo": Started | RunStatus, "rerun": STARTED, "plan": Plan | PlanElsewhere,
+    "lint": Findings, "ls": list[ListedRun], "status": MarkedStatus, "wait": RunStatus, "logs": LogLine,
+    "events": Stamped, "metrics": Curves | list[MetricName], "diff": ComparedRuns | Account,
     "watch": WatchedStatus | list[WatchedJob], "nccl": RankAnswers,
     "restart": RankAnswers, "signal": RankAnswers, "stop": RankAnswers, "rm": Removed, "prune": Removed | Removable,
     "diagnose": Diagnosis, "dump": Dumped, "doctor": Examination, "export": Manifest,
@@ -741,13 +589,18 @@ def _exact(kind: Any, definition: Values) -> Values:
     config = getattr(kind.cls, "__struct_config__", None)
     if config is not None and (config.omit_defaults or config.array_like):
         return definition
-    printed = [field.encode_name for field in kind.fields if _is_printed(field)]
-    tagged = [name for name in definition["properties"] if name == getattr(kind, "tag_field", None)]
-    properties = {
-        name: {key: value for key, value in about.items() if key != "default"}
-        for name, about in definition["properties"].items()
+    always = {field.encode_name for field in kind.fields if _is_printed(field)} | {
+        getattr(kind, "tag_field", "")
     }
-    exact = definition | {"properties": properties, "required": [*tagged, *printed]}
+    sorted_names = isinstance(kind, msgspec.inspect.TypedDictType)  # which are declared in another order
+    properties = {
+        name: {key: value for key, value in definition["properties"][name].items() if key != "default"}
+        for name in (kind.cls.__annotations__ if sorted_names else definition["properties"])
+    }
+    exact = definition | {
+        "properties": properties,
+        "required": [name for name in properties if name in always],
+    }
     return exact if kind.cls in OPEN else exact | {"additionalProperties": False}
 
 

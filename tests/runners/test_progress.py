@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
+from msgspec import structs
 
 from distui.presets.finding import Finding
 from distui.runners.model import (
@@ -24,7 +23,7 @@ from distui.runners.model import (
     TrainingSample,
     TrainingTick,
 )
-from distui.runners.progress import parts, percent_text, progress, progress_json, rate_text, source_text
+from distui.runners.progress import parts, percent_text, progress, rate_text, source_text
 from distui.runners.state import RunState
 
 PLACES = (RankPlace(0, 0), RankPlace(1, 1))
@@ -48,7 +47,7 @@ def test_nothing_is_known_of_a_run_that_reports_nothing() -> None:
     line = progress(running(), 100.0)
     assert not line.reported
     assert parts(line) == []
-    assert all(value in (None, {}, False) for value in progress_json(line).values())
+    assert all(value in (None, {}, False) for value in structs.asdict(line).values())
 
 
 def test_step_total_percent_and_eta() -> None:
@@ -157,7 +156,7 @@ def test_a_loss_that_is_nan_is_shown_as_such() -> None:
     line = progress(state, 100.0)
     assert line.loss is None
     assert ("loss", "loss NaN") in parts(line)
-    assert json.loads(json.dumps(progress_json(line)))["not_finite"] == {"loss": "nan"}
+    assert line.not_finite == {"loss": "nan"}
 
 
 def test_samples_of_the_attempt_before_stay_until_there_is_a_new_one() -> None:
@@ -174,7 +173,7 @@ def test_a_new_attempt_has_no_rates_of_the_one_before() -> None:
     state.apply(Stamped(60.0, AttemptStarted(2, "restart", 2, PLACES), 9))
     line = progress(state, 61.0)
     assert [text for _, text in parts(line)] == ["before the restart: step 90 / 100", "loss 2"]
-    assert progress_json(line)["earlier"] is True
+    assert line.earlier is True
     assert line.eta_s is None
     counted = RankTick((RankSample(0, 200, step=1, step_s=8.0), RankSample(1, 201, step=1, step_s=8.0)))
     state.apply(Stamped(62.0, RankChanged(2, 0, RankPhase.RUNNING, 0, 200), 10))
