@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from ...presets.finding import Role, Severity
 from ..inrank.failure_causes import Death, Failure, classify, signal_of
 from ..inrank.tracebacks import of_launcher
 from .exits import Endings, of_rank
@@ -464,8 +465,11 @@ class Exceptions:
 
 
 def _rule(failure: Failure, place: int, sure: bool) -> Rule:
+    severity: Severity
+    role: Role
     if sure:
-        severity, role, remedy = "error", "symptom" if failure.symptom else "cause", failure.remedy
+        severity, role = "error", "symptom" if failure.symptom else "cause"
+        remedy = failure.remedy
     else:
         severity, role = "warning", "symptom" if failure.symptom else "hint"
         remedy = f"the script may have gone on after it; if not: {failure.remedy}"
@@ -473,7 +477,7 @@ def _rule(failure: Failure, place: int, sure: bool) -> Rule:
         id=f"died-{failure.kind}",
         severity=severity,
         role=role,
-        layer="python",  # type: ignore[arg-type]
+        layer="python",
         confidence="high" if sure else "low",
         text=text_of(failure),
         remedy=sentence(remedy),

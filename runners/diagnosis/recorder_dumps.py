@@ -16,6 +16,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
+from ...presets.finding import Role, Severity
 from ..formatting import spans_text
 from .error_lines import PLACE
 from .heads import SOURCES, Head, Thread
@@ -307,8 +308,8 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _rule(name: str, place: int, role: str, text: str, remedy: str) -> Rule:
-    severity: Any = "error" if role == "cause" else "warning"
+def _rule(name: str, place: int, role: Role, text: str, remedy: str) -> Rule:
+    severity: Severity = "error" if role == "cause" else "warning"
     return Rule(
         id=name,
         severity=severity,
@@ -316,7 +317,7 @@ def _rule(name: str, place: int, role: str, text: str, remedy: str) -> Rule:
         layer="torch",
         confidence="high",
         text=text,
-        remedy=remedy,  # type: ignore[arg-type]
+        remedy=remedy,
         place=PLACE + 2 + place,
     )
 
