@@ -21,7 +21,8 @@ from patience import HANG_S
 
 from distui.runners.logs import grep, search
 from distui.tui.mcp import tool_server, tools
-from distui.tui.mcp.verb_calls import CallError, Take, VerbEnd
+from distui.tui.mcp.answers import Refused
+from distui.tui.mcp.verb_calls import Take, VerbEnd
 
 from .runs import DISTUI, EXAMPLES, Text, World, contents, gone, until
 from .written import Attempt, without_agent, write
@@ -95,7 +96,7 @@ def serve(world: World, check: Callable[[Caller], Awaitable[None]], *, control: 
         cwd: str = "",
     ) -> VerbEnd:
         if "\0" in "".join(words) or (cwd and not Path(cwd).is_dir()):
-            raise CallError(f"cannot be started in {cwd}, or with a null byte")
+            raise Refused(f"cannot be started in {cwd}, or with a null byte")
         done = world.distui(*words, env=env, cwd=Path(cwd) if cwd else None)
         enough = not take(done.out.encode())
         lines = [line.removeprefix("distui: ") for line in done.err.splitlines() if line.strip()]

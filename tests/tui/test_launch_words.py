@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from distui.runners.launch.options import OPTIONS, options
 from distui.tui.cli import parsed
-from distui.tui.mcp.launch_words import READING, OptionError, option_words
+from distui.tui.mcp.answers import Refused
+from distui.tui.mcp.launch_words import READING, option_words
 
 WITHHELD = {"--python", "--ssh-config", "--hostfile", "--task", "--json"}
 """They execute a program, open a file, or change what is printed."""
@@ -52,7 +53,7 @@ def test_every_option_is_on_the_list_or_withheld_by_name() -> None:
 )  # fmt: skip
 def test_what_may_not_be_used_is_a_sentence(words: list[str], why: str) -> None:
     for verb in ("plan", "lint"):
-        with pytest.raises(OptionError) as error:
+        with pytest.raises(Refused) as error:
             option_words(verb, words, control=False)
         assert why.lower() in str(error.value).lower()
 
@@ -75,7 +76,7 @@ def test_what_may_be_used_is_written_in_full(words: list[str], written: list[str
 def test_no_words_make_the_verb_use_what_is_withheld(words: list[str]) -> None:
     try:
         written = option_words("plan", words, control=False)
-    except OptionError:
+    except Refused:
         return
     try:
         options = parsed(["--readonly", "plan", "ddp", "--json", *written])

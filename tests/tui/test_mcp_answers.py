@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from distui.presets.secrets import Masker
 from distui.tui.mcp.answers import (
     MOST_CHARACTERS,
-    PlaceError,
+    Refused,
     fitting,
     page,
     parsed_lines,
@@ -99,7 +99,7 @@ def test_a_long_text_can_be_read_on() -> None:
     ],
 )  # fmt: skip
 def test_a_place_that_is_not_there_is_a_sentence(at: str, offset: int, words: str) -> None:
-    with pytest.raises(PlaceError, match=words):
+    with pytest.raises(Refused, match=words):
         page({"ranks": [{"rank": 0}]}, at, offset)
 
 

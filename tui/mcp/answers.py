@@ -8,20 +8,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mcp.server.mcpserver.exceptions import ToolError
+
 from ...presets.plurals import plural
-from ...presets.sanitize import clean_whole
+from ...presets.sanitize import as_message, clean_text, clean_whole
 from ...presets.secrets import Masker
 
 MOST_CHARACTERS = 40_000
 """Of the JSON of one answer, about 10,000 words of a language model."""
+MOST_OF_A_SENTENCE = 2000
+"""Characters."""
 MOST_CUTS = 20
 """Cut places that an answer names."""
 SHRINKS = ((500, 4000), (100, 2000), (50, 2000), (20, 1000), (8, 500), (4, 200), (2, 100))
 """Most items of a list and most characters of a text, tried one after the other until an answer is short enough."""
 
 
-class PlaceError(Exception):
-    """There is no such place in the JSON of a verb; the text is a sentence."""
+class Refused(ToolError):
+    """A call that is answered by a sentence; `code`: the exit code of its verb."""
+
+    def __init__(self, sentence: str, code: int | None = 2) -> None:
+        super().__init__(clean_text(as_message(sentence), MOST_OF_A_SENTENCE))
+        self.code = code
 
 
 @dataclass(frozen=True)
@@ -56,7 +64,7 @@ def size(value: Any) -> int:
 
 
 def selected(document: Any, at: str) -> Any:
-    """What stands at a JSON pointer, as in /ranks/0. Raises PlaceError."""
+    """What stands at a JSON pointer, as in /ranks/0. Raises Refused."""
     value = document
     for word in pointer(at):
         try:
@@ -64,7 +72,7 @@ def selected(document: Any, at: str) -> Any:
         except (KeyError, IndexError, ValueError, TypeError):
             inside = ", ".join(map(str, list(value)[:30])) if isinstance(value, Mapping) else ""
             held = f"there are {inside}" if inside else _held(value)
-            raise PlaceError(f"at {at!r}: there is no {word!r}, {held}") from None
+            raise Refused(f"at {at!r}: there is no {word!r}, {held}") from None
     return value
 
 
@@ -82,11 +90,11 @@ def _held(value: Any) -> str:
 
 
 def pointer(at: str) -> list[str]:
-    """The words of a JSON pointer (RFC 6901). Raises PlaceError."""
+    """The words of a JSON pointer (RFC 6901). Raises Refused."""
     if not at:
         return []
     if not at.startswith("/"):
-        raise PlaceError(f"at {at!r} is no JSON pointer: write one as in /ranks/0")
+        raise Refused(f"at {at!r} is no JSON pointer: write one as in /ranks/0")
     return [word.replace("~1", "/").replace("~0", "~") for word in at[1:].split("/")]
 
 
@@ -97,13 +105,13 @@ def _below(at: str, word: object) -> str:
 def page(document: Any, at: str = "", offset: int = 0, most: int = MOST_CHARACTERS) -> dict[str, Any]:
     """The part of a document at a place, from an item on: `data`, and `cut` and `next` where more is there.
 
-    Raises PlaceError.
+    Raises Refused.
     """
     value = selected(document, at)
     if not isinstance(value, str | list | Mapping):
         return _answer(Excerpt(value))
     if offset > len(value):
-        raise PlaceError(
+        raise Refused(
             f"{at or 'the answer'} has {plural(len(value), 'item')}: offset {offset} is behind them"
         )
     if isinstance(value, str):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ...presets.finding import did_you_mean
 from ...runners.launch.options import options as launch_options
 from ..command_words import dashed
+from .answers import Refused
 
 READING = frozenset(
     (
@@ -54,12 +55,8 @@ READING = frozenset(
 """Options of `plan` and `lint` on a server that only reads: they execute nothing, and open no file that they name."""
 
 
-class OptionError(Exception):
-    """The options cannot be used; the text is a sentence."""
-
-
 def option_words(verb: str, words: Sequence[str], *, control: bool) -> list[str]:
-    """Each option in full, with its value in the same word. Raises OptionError.
+    """Each option in full, with its value in the same word. Raises Refused.
 
     `control`: all options of the verb may be used, else those of READING.
     """
@@ -70,20 +67,20 @@ def option_words(verb: str, words: Sequence[str], *, control: bool) -> list[str]
         if flag not in table:
             near = did_you_mean(flag, table)
             hint = f"{near} " if near else ""
-            raise OptionError(f"{verb} has no option {flag!r}: {hint}write options in full, as --nnodes 2")
+            raise Refused(f"{verb} has no option {flag!r}: {hint}write options in full, as --nnodes 2")
         if not control and flag not in READING:
-            raise OptionError(
+            raise Refused(
                 f"{flag} can execute a program or open a file, and this server only reads: "
                 "start it with `distui mcp --allow-control`"
             )
         if not table[flag].takes:
             if equals:
-                raise OptionError(f"{flag} takes no value: leave out ={value}")
+                raise Refused(f"{flag} takes no value: leave out ={value}")
             written.append(flag)
             continue
         if not equals:
             if not left:
-                raise OptionError(f"{flag} needs a value: {flag} {table[flag].takes}")
+                raise Refused(f"{flag} needs a value: {flag} {table[flag].takes}")
             value = left.pop(0)
         written.append(f"{flag}={value}")
     return written

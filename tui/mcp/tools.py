@@ -13,8 +13,10 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from ...runners.inrank.env_changes import not_a_name
-from .launch_words import OptionError, option_words
-from .tool_server import Refused, Tool, ToolServer, Verbs, serve, skill
+from ..verbs.mcp import skill
+from .answers import Refused
+from .launch_words import option_words
+from .tool_server import Tool, ToolServer, Verbs, serve
 
 Answer = dict[str, Any]
 Texts = tuple[str, ...]
@@ -155,10 +157,7 @@ async def _launched(
     verbs: Verbs, verb: str, script: str, args: Sequence[str], options: Sequence[str], cwd: str
 ) -> list[str]:
     """The end of a command line of launch, plan and lint. Raises Refused."""
-    try:
-        written = option_words(verb, options, control=verbs.control)
-    except OptionError as error:
-        raise Refused(str(error)) from None
+    written = option_words(verb, options, control=verbs.control)
     return [*written, "--", *await _files([script], cwd), *args]
 
 

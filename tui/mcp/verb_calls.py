@@ -16,6 +16,7 @@ import anyio
 from anyio.abc import Process
 
 from ..terminal import working_directory
+from .answers import Refused
 
 MOST_BYTES = 64 << 20
 """Of what a verb prints; more is no answer to anybody."""
@@ -40,10 +41,6 @@ _running: set[Process] = set()
 
 Take = Callable[[bytes], bool]
 """Takes what was printed, piece by piece; False: no more is wanted."""
-
-
-class CallError(Exception):
-    """A verb was not carried out to its end; the text is a sentence."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +82,11 @@ def anchored(env: Mapping[str, str], folder: str) -> dict[str, str]:
 async def run_verb(
     words: Sequence[str], take: Take, *, limit_s: float, env: Mapping[str, str] | None = None, cwd: str = ""
 ) -> VerbEnd:
-    """Carry out `distui WORDS…`. `env`: variables beside those of this process. Raises CallError."""
+    """Carry out `distui WORDS…`. `env`: variables beside those of this process. Raises Refused."""
     verb = next(word for word in words if not word.startswith("-"))
     folder = working_directory() or STARTED_IN
     if not cwd and not os.path.isdir(folder):
-        raise CallError(
+        raise Refused(
             f"{folder}, the folder in which this server was started, is gone: make it again, or start the server in "
             "another one"
         )
@@ -104,13 +101,13 @@ async def run_verb(
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         where = f" in {cwd}" if cwd else ""
-        raise CallError(f"`distui {verb}` cannot be started{where}: {why}") from None
+        raise Refused(f"`distui {verb}` cannot be started{where}: {why}") from None
     _running.add(process)
     try:
         with anyio.fail_after(limit_s):
             return await _followed(process, take)
     except TimeoutError:
-        raise CallError(f"`distui {verb}` took longer than {limit_s:g} s and was ended") from None
+        raise Refused(f"`distui {verb}` took longer than {limit_s:g} s and was ended") from None
     finally:
         with anyio.CancelScope(shield=True):
             await _end(process)

@@ -18,11 +18,7 @@ def mcp(options: argparse.Namespace) -> int:
     if options.skill:
         if options.allow_control:
             raise RunError("--skill only prints: leave out --allow-control")
-        sys.stdout.write(
-            resources.files(f"{__package__.rpartition('.')[0]}.mcp")
-            .joinpath("SKILL.md")
-            .read_text(encoding="utf-8")
-        )
+        sys.stdout.write(skill())
         return 0
     if options.readonly and options.allow_control:
         raise RunError("--readonly and --allow-control exclude each other: leave out one")
@@ -35,3 +31,8 @@ def mcp(options: argparse.Namespace) -> int:
     if sys.stdin.isatty():
         complain(WAITS)
     return serve_tools(control=options.allow_control)
+
+
+def skill() -> str:
+    """The text of SKILL.md."""
+    return resources.files(f"{__package__.rpartition('.')[0]}.mcp").joinpath("SKILL.md").read_text("utf-8")
