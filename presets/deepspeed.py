@@ -210,9 +210,6 @@ def environment(backend: str, path: str) -> dict[str, str]:
     return {VARIABLE: path, **({"DS_ACCELERATOR": "cpu"} if backend == "gloo" else {})}
 
 
-# --- its own launcher ----------------------------------------------------------------------------------------
-
-
 def argv(python: str, launch: Launch, run_dir: str) -> tuple[str, ...]:
     """The launcher's command line on one node; on several each node starts its own ranks."""
     form = []

@@ -393,8 +393,6 @@ def _words(error: BaseException) -> str:
     return (getattr(error, "strerror", None) or str(error)).lower()
 
 
-# --- opening -----------------------------------------------------------------------------------------------------
-
 STATE_HOME = "XDG_STATE_HOME"
 
 
@@ -464,9 +462,6 @@ def _closing(status: _Status, manifest: Manifest) -> list[Event]:
     when = time_of_day(manifest.created, utc=True, date=True)
     text = f"it was {manifest.state} when it was exported, {when}"
     return [*samples, RunEnded(RunPhase.EXPORTED, None, text)]
-
-
-# --- gathering ---------------------------------------------------------------------------------------------------
 
 
 class Gathering:

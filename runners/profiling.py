@@ -140,9 +140,6 @@ def _armed(data: Mapping[str, str]) -> list[_Armed]:
         raise CommandRefused(f"what a rank answered cannot be read: {error}") from None
 
 
-# --- reading and fetching
-
-
 def piece(run_dir: Path, file: str, offset: int) -> bytes:
     """A piece of a trace; b"" at its end. Raises CommandRefused."""
     if not TRACE_FILE.fullmatch(file) or offset < 0:

@@ -212,9 +212,6 @@ def hung(state: RunState) -> bool:
     return not state.phase.ended and any(name.startswith("hang-") for name in alarms)
 
 
-# --- as texts ---
-
-
 def parts(line: Progress) -> list[tuple[str, str]]:
     """(field, words), the most important first: ("step", "step 18,420 / 50,000"), …; only what is known.
 

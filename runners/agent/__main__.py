@@ -162,8 +162,6 @@ class Agent:
             watchers["diagnosis"] = self.judging.run
         return watchers
 
-    # --- life ------------------------------------------------------------------------------------------------
-
     async def run(self, ready: Callable[[], None]) -> None:
         """Serve the run until it has ended and nobody looks any more; `ready` once the socket answers."""
         # A job that was started again goes on with its part.

@@ -71,8 +71,6 @@ class CheckpointWatch:
                 checkpoint_disk.report(self._run, room)
             await asyncio.sleep(POLL_S)
 
-    # --- reports of hooks
-
     def read_reports(self, attempt: int) -> None:
         """Read what the hooks of an attempt have reported, and report the checkpoints that are complete."""
         for path in sorted((self._run.run_dir / attempt_dir(self._run.node, attempt)).glob("rank-*.saves")):
@@ -130,8 +128,6 @@ class CheckpointWatch:
         if len(moved) > 1 and sizes and path in {report.path for _, report in moved}:
             size = sizes[0]  # copies of one file
         self._run.emit(CheckpointSaved(attempt, checkpoint_of(moved, path, size)))
-
-    # --- the folder
 
     def _watches_folder(self) -> bool:
         """Only where no hook has reported any save: those know more."""

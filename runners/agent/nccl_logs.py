@@ -541,8 +541,6 @@ class NcclLogs:
         async with self._turns:
             await self._end()
 
-    # ---- turns
-
     async def _turn(self) -> float:
         """Read some of what is there; seconds until the next time."""
         attempt = self._run.state.attempt
@@ -601,8 +599,6 @@ class NcclLogs:
             else:
                 self._run.emit(FindingCleared(finding.id, finding.rank, finding.node))
         self._findings = RaisedFindings(self._run.node, raised)
-
-    # ---- telling
 
     def _report(self, left: int) -> None:
         assert self._tails is not None

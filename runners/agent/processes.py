@@ -267,9 +267,6 @@ def _about(match: re.Match[str], pid: int, age_s: float) -> bool:
     return int(match["pid"]) == pid if match["pid"] else -1 <= age_s <= RECENT_S
 
 
-# --- cgroups ---------------------------------------------------------------------------------------------------
-
-
 def cgroup_kills(pid: int | None = None) -> Mapping[Path, int]:
     """How often the kernel killed for memory in the cgroup of a process (None: of this one), by the file that counts.
 

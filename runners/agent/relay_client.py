@@ -72,8 +72,6 @@ class Stream:
         self.whole = True
         """Whether what was read ends with a line."""
 
-    # --- what comes ------------------------------------------------------------------------------------------
-
     def take(self, kind: FrameKind, number: int, payload: bytes) -> None:
         """A frame for this stream. Raises struct.error for one without its counter."""
         self._numbers[1] += 1
@@ -103,8 +101,6 @@ class Stream:
         if self._consumed - self._reported >= ACK_EVERY and not self._ended:
             self.taken(self._consumed)
         return data
-
-    # --- what goes -------------------------------------------------------------------------------------------
 
     def taken(self, count: int) -> None:
         """Tell how many DATA frames were consumed."""
@@ -201,8 +197,6 @@ class AgentRelay:
         """Whether a stream is open, or being opened."""
         return bool(self._streams or self._accepted)
 
-    # --- the connection to the runner ------------------------------------------------------------------------
-
     async def run(self, runner: Callable[[], str | None]) -> None:
         """Carry frames through the runner whose socket `runner()` names, and the next one; cancel to stop."""
         try:
@@ -274,8 +268,6 @@ class AgentRelay:
         peers = sorted({stream.peer for stream in self._streams.values()} | waited_for)
         self.send(CONTROL, msgspec.json.encode({"peers": peers}))
 
-    # --- opening ---------------------------------------------------------------------------------------------
-
     async def open(self, node: int) -> Stream:
         """A stream to the agent of another node. Raises RelayError."""
         if not 0 <= node < self._nnodes or node == self._node:
@@ -318,8 +310,6 @@ class AgentRelay:
         self._name_peers()
         return stream
 
-    # --- hearing ---------------------------------------------------------------------------------------------
-
     def _take(self, peer: int, frame: bytes) -> None:
         """Any frame that came from a node; what is none is passed over, as one that was lost."""
         with contextlib.suppress(struct.error, ValueError):
@@ -357,8 +347,6 @@ class AgentRelay:
             await splice(stream, reader, writer)
         finally:
             writer.close()
-
-    # --- ending ----------------------------------------------------------------------------------------------
 
     def _over(self, stream: Stream) -> None:
         """A stream has ended, and its END is sent or was heard."""

@@ -505,8 +505,6 @@ class Supervision:
         if self._run.runner is not None:
             await sweep(self._run.record.run, grace_s=2.0)
 
-    # --- hearing the runner ----------------------------------------------------------------------------------
-
     def _hear(self, offset: int, stamped: Stamped) -> None:
         event = stamped.event
         if isinstance(event, AttemptStarted):

@@ -113,9 +113,6 @@ def _absent(name: str, a: Account, b: Account) -> str:
     )
 
 
-# --- texts ---
-
-
 def facts_rows(a: Facts | None, b: Facts | None) -> tuple[Difference, ...]:
     """By name, in the order of A, then what B alone has; None: nothing of it is recorded."""
     names = dict.fromkeys((*(a or {}), *(b or {})))
@@ -177,8 +174,6 @@ def _shown(text: str) -> str:
     """For a terminal: without control characters and secrets, whoever wrote it."""
     return clean_text(mask_text(text), LONGEST)
 
-
-# --- the environment ---
 
 _TERMINAL = frozenset(
     (
@@ -290,9 +285,6 @@ def _value(name: str, text: str | None, side: Account) -> str | None:
     return clean_text(mask(name, text), LONGEST)
 
 
-# --- numbers ---
-
-
 def _numbers(a: Account, b: Account) -> Section:
     left, right = ({each.name: each for each in side.quantities} for side in (a, b))
     names = dict.fromkeys((*left, *right))
@@ -370,9 +362,6 @@ def ratio_text(ratio: float | None) -> str:
     if ratio is None:
         return ""
     return f"{ratio:.2f}x" if 0.01 <= ratio < 100 else f"{ratio:.3g}x"
-
-
-# --- as JSON ---
 
 
 def document(compared: Comparison) -> dict[str, Any]:

@@ -115,8 +115,6 @@ class TrainingHealth:
         for losses in self._losses.values():  # what was read of the step after the checkpoint is read again
             losses.values, losses.since, losses.finding = [], None, None
 
-    # --- NaN and Inf ---
-
     def _not_finite(self, view: View, samples: Sequence[TrainingSample]) -> Iterable[Finding]:
         bad = [sample for sample in samples if self._is_bad(sample)]
         if not bad:
@@ -166,8 +164,6 @@ class TrainingHealth:
             self._bad[sample.rank] = at, count
         return count >= STEADY_REPORTS or (word == "nan" and sample.rank in self._finite)
 
-    # --- divergence ---
-
     def _diverging(self, view: View, samples: Sequence[TrainingSample]) -> Iterable[Finding]:
         for sample in samples:
             losses = self._losses.setdefault(sample.rank, _Losses())
@@ -202,8 +198,6 @@ class TrainingHealth:
         losses.since = now if losses.since is None else losses.since
         if now - losses.since >= HOLDS_S:
             losses.finding = _diverged(sample, losses, level)
-
-    # --- throughput ---
 
     def _slowed(self, view: View, samples: Sequence[TrainingSample]) -> Iterable[Finding]:
         speed = self._speed

@@ -11,8 +11,6 @@ from ...presets.finding import Finding, Severity, sentence
 from ...presets.plurals import plural
 from ..formatting import listed, size_text
 
-# --- one node ---
-
 GIB = 1 << 30
 MIB = 1 << 20
 
@@ -119,8 +117,6 @@ def check_node(node: ExaminedNode) -> Iterator[Finding]:
     yield from _cgroup(node)
 
 
-# --- hardware ---
-
 REDIRECTS = 0x0004 | 0x0008 | 0x0010
 """P2P Request Redirect, P2P Completion Redirect, Upstream Forwarding: they lead from GPU to GPU through the root complex
 (PCI Express Base Specification, "ACS Control Register")."""
@@ -218,8 +214,6 @@ def _p2p(node: ExaminedNode) -> Iterator[Finding]:
         text = f"{count} of GPUs cannot read each other's memory: NCCL goes through shared memory there."
         yield node.finding("D-P2P", "note", text, shown)
 
-
-# --- software ---
 
 OLDEST_TORCH = (2, 7)
 """What distui's runner supports."""
@@ -381,8 +375,6 @@ def _variables(node: ExaminedNode) -> Iterator[Finding]:
             text = f"{name} changes where every Python searches modules, also the ranks'."
             yield node.finding("D-PYTHON-PATHS", "note", text, f"{name}={env[name]}", "Unset it.")
 
-
-# --- system ---
 
 SHM_NONE = 128 * MIB
 """Docker gives a container 64 MiB; NCCL's segments and a DataLoader's batches do not fit into that."""

@@ -217,8 +217,6 @@ class HubCommands(CommandExecutor):
             raise CommandRefused(NO_CLUSTER)
         return reply(await self._run.cloud.set_autostop(command.minutes))
 
-    # --- asking nodes ----------------------------------------------------------------------------------------
-
     async def ask(self, command: Action, node: int) -> Answer:
         """One node's answer to its part of a command; a broken link is an answer, too."""
         name, link = self._run.nodes.name(node), self._links.up(node)
@@ -235,8 +233,6 @@ class HubCommands(CommandExecutor):
 
     async def _ask_all(self, command: Action, nodes: list[int]) -> list[Answer]:
         return list(await asyncio.gather(*(self.ask(command, node) for node in nodes)))
-
-    # --- restart ---------------------------------------------------------------------------------------------
 
     async def _restart(self, command: Restart | SetNccl) -> Reply:
         """All nodes at once; done when every rank of the new attempt runs. Raises CommandRefused."""
@@ -286,8 +282,6 @@ class HubCommands(CommandExecutor):
         unable = [answer for answer in answers if not answer.ok]
         if unable:
             raise CommandRefused(needs_all([answer.named(answer.text) for answer in unable]))
-
-    # --- by rank ---------------------------------------------------------------------------------------------
 
     async def _save(self, command: Save) -> Reply:
         """Ask every rank, where all would take it, and wait for the checkpoint. Raises CommandRefused."""
@@ -536,8 +530,6 @@ class Stopping:
     async def late(self, node: int) -> None:
         """A node that did not answer when the run was stopped answers now."""
         await self._ask(Stop(new_id()), node)
-
-    # --- the cluster -----------------------------------------------------------------------------------------
 
     async def down(self, command: Down) -> Reply:
         """End the ranks in order, then take the cluster down; only then the run has ended.

@@ -71,8 +71,6 @@ class Hosts(Cloud):
     def _way(self, node: int) -> Way:
         return Way(self._order.hosts[node], self._order.options)
 
-    # --- launching -------------------------------------------------------------------------------------------
-
     async def launch(self, set_routes: SetRoutes) -> None:
         """All stages; a failure names every host that failed."""
         self._run.emit(
@@ -202,8 +200,6 @@ class Hosts(Cloud):
             self._run.emit(StageChanged(Stage.START, "failed", "its part may still run"), node=node)
         finally:
             await link.close()
-
-    # --- afterwards ------------------------------------------------------------------------------------------
 
     async def revive(self, nodes: Sequence[int]) -> None:
         """Start the parts of these nodes again, where their hosts are back; the others stay silent."""

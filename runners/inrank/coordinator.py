@@ -232,8 +232,6 @@ class Coordinator:
             b"close": self._close,
         }
 
-    # --- connections -----------------------------------------------------------------------------------------
-
     async def admit(self, server: socket.socket) -> None:
         """Accept connections for ever; where no descriptor is free, the oldest stranger makes room."""
         loop = asyncio.get_running_loop()
@@ -305,8 +303,6 @@ class Coordinator:
         del self._strangers[oldest]
         oldest.cancel()
 
-    # --- the store -------------------------------------------------------------------------------------------
-
     async def _set(self, *words: bytes) -> list[bytes]:
         for key, value in zip(words[::2], words[1::2]):
             self._keys.put(key, value)
@@ -332,8 +328,6 @@ class Coordinator:
 
     async def _count(self) -> list[bytes]:
         return [b"ok", b"%d" % len(self._keys.values)]
-
-    # --- the rounds ------------------------------------------------------------------------------------------
 
     async def _join(self, token: bytes, order: bytes, turn: bytes) -> list[bytes]:
         """Round, rank and size once a round with this runner is complete; else "later", or "closed"."""

@@ -185,9 +185,6 @@ def _crash_key(death: Death) -> str:
     return "signal %d" % number if number in CRASHES else ""
 
 
-# --- exceptions ------------------------------------------------------------------------------------------------
-
-
 def _of_exception(raised: Mapping[str, Any], code: int | None) -> _FailureClass:
     kind = str(raised.get("type", ""))
     head = "%s: %s" % (kind, raised.get("text", ""))
@@ -290,8 +287,6 @@ def _at(raised: Mapping[str, Any]) -> str:
 def _code(code: int | None) -> str:
     return " (exit code %d)" % code if code is not None and code >= 0 else ""
 
-
-# --- signals and exit codes ------------------------------------------------------------------------------------
 
 _OUTSIDE = "check what kills processes there: the scheduler's limits, preemption, an administrator"
 

@@ -81,8 +81,6 @@ class JoinedRanks:
         with self._lock:
             return [int(self._places[rank]["local_rank"]) for rank in self.living]
 
-    # --- a rank announces itself -----------------------------------------------------------------------------
-
     def take(self, request: dict[str, Any], peer: socket.socket) -> dict[str, Any]:
         """{"op": "join", "attempt", "rank", "local_rank", "world", "variables"}: its hook and files, or not ok."""
         pid = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
@@ -130,8 +128,6 @@ class JoinedRanks:
             self._report_soon()
         return {"ok": True, "files": stem, "hook": "%s.r%d" % (os.environ["DISTUI_SOCKETS"], local)}
 
-    # --- reports ---------------------------------------------------------------------------------------------
-
     def _report_soon(self) -> None:
         if self._due is None:
             self._first_at = time.monotonic()
@@ -161,8 +157,6 @@ class JoinedRanks:
         self._group.report_attempt([self._places[rank] for rank in sorted(ranks)], self._world, self._diff)
         for rank in sorted(ranks):
             self._group.report("RankChanged", **self._newest[rank])
-
-    # --- ends ------------------------------------------------------------------------------------------------
 
     def _see_end(self, about: dict[str, Any], stem: str, is_command: bool) -> None:
         rank, pid = about["rank"], about["pid"]

@@ -351,8 +351,6 @@ class CoordinatedRendezvous:
                     raise RendezvousConnectionError("no rendezvous at %s: %s" % (where, error)) from None
             time.sleep(AGAIN_S)
 
-    # --- presence -----------------------------------------------------------------------------------------
-
     def _stay(self) -> None:
         if self._staying is None or not self._staying.is_alive():
             self._gone = ""

@@ -40,9 +40,6 @@ def say(value: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-# --- facts ---------------------------------------------------------------------------------------------
-
-
 def facts() -> dict[str, Any]:
     """Python, torch and what torch sees; "problem" where torch cannot be imported."""
     report: dict[str, Any] = {"python": "%d.%d.%d" % sys.version_info[:3], "torch": None, "problem": ""}
@@ -99,9 +96,6 @@ def first_line(error: object) -> str:
     """The first line of an error or a warning, short enough for a table."""
     lines = str(error).strip().splitlines()
     return lines[0][:300] if lines else type(error).__name__
-
-
-# --- a rank of a pair ------------------------------------------------------------------------------------------
 
 
 def pair(spec: dict[str, Any]) -> None:

@@ -72,9 +72,6 @@ class TimeRecords:
         return LineTime(by, before if before is None or before <= by else None)
 
 
-# --- reading --------------------------------------------------------------------------------------------------------
-
-
 def of_window(run_dir: str | Path, file: str, begin: int, end: int) -> tuple[Record, ...]:
     """What is known of the bytes from `begin` to `end`; () where nothing is. Never raises."""
     return tuple(_read(run_dir, file, [(begin, end)]))
@@ -246,9 +243,6 @@ def _of_line(old: Sequence[int], new: Sequence[int], offset: int) -> int:
     """The same line's start, or one byte behind it where the offset is inside the line."""
     line = bisect_right(old, offset) - 1
     return new[line] + (offset > old[line])
-
-
-# --- writing --------------------------------------------------------------------------------------------------------
 
 
 class _Index:

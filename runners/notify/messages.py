@@ -103,9 +103,6 @@ def cut(text: str, most: int = MOST_TEXT) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-# --- requests ---
-
-
 class Posting(Struct, frozen=True):
     """One HTTP request, in memory alone."""
 
@@ -161,9 +158,6 @@ def discord(text: Text) -> dict[str, Any]:
     """Discord takes 2000 characters; nobody is mentioned by what a log says."""
     whole = f"{_MARKS[text.severity]} {text.whole}"
     return {"content": whole[:1990], "allowed_mentions": {"parse": []}}
-
-
-# --- programs ---
 
 
 def variables(text: Text) -> dict[str, str]:

@@ -195,9 +195,6 @@ class Rules:
         return fresh
 
 
-# --- steps and ends ---
-
-
 def ends(state: RunState, now: float) -> list[Notice]:
     """The notice about the end of a run; none while it goes on, or if the user has stopped it."""
     if state.phase in (RunPhase.FAILED, RunPhase.LOST):
@@ -295,9 +292,6 @@ def _sentences(*texts: str) -> str:
     return "; ".join(text.strip().rstrip(".;") for text in texts if text.strip())
 
 
-# --- findings ---
-
-
 _OF_FINDINGS = {
     "straggler": "straggler",
     "loss-not-finite": "loss-nan",
@@ -355,9 +349,6 @@ def _of_finding(rule: str, key: str, finding: Finding, state: RunState, now: flo
             "loss-nan": "the loss is no number any more",
         }[rule]
     return Notice(rule, key, what, now, finding.text, finding.remedy, finding.severity, ranks, finding.node)
-
-
-# --- checkpoints ---
 
 
 def _overdue(state: RunState, now: float, minutes: float | None) -> Iterator[Notice]:

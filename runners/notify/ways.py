@@ -197,9 +197,6 @@ def _is_command(value: Any) -> bool:
     return _is_texts(value) and bool(value and value[0]) and not any("\0" in word for word in value)
 
 
-# --- the words of a launch ---
-
-
 def resolved(words: Sequence[str], configured: Configured) -> tuple[str, ...]:
     """What a plan keeps of `--notify`, or of the settings where nothing was given; () for nothing. Raises RunError."""
     where = "--notify" if words else f"{configured.path}: notify.send"
@@ -228,9 +225,6 @@ def way_of(name: str, configured: Configured, where: str) -> NoticeWay:
     raise RunError(
         f"{where}: there is no way {quoted(name)}{hint}; [notify.ways.{name}] in {configured.path} would make it"
     )
-
-
-# --- secrets ---
 
 
 def secret_names() -> frozenset[str]:

@@ -307,9 +307,6 @@ def _regathered(window: MetricsWindow, begin: int, bins: Bins) -> Gathered:
     return gathered
 
 
-# --- gathering: pure ---------------------------------------------------------------------------------------------
-
-
 def gather(
     rows: Iterable[Row], bins: Bins, metrics: Sequence[str] = (), indexes: Sequence[int] = ()
 ) -> Gathered:

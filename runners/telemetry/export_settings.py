@@ -115,9 +115,6 @@ def _absolute(value: Any) -> Path | None:
     return path if path.is_absolute() else None
 
 
-# --- OTLP ---
-
-
 def _otlp(table: Mapping[str, Any]) -> OtlpExport:
     return OtlpExport(
         table[ENDPOINT],

@@ -353,9 +353,6 @@ def _share(percent: float | None) -> float | None:
     return None if percent is None else percent / 100
 
 
-# --- a state as samples ---
-
-
 def samples_of(state: RunState, run: str, node: int, now: float) -> list[MetricSample]:
     """What is known now of a run, as its agent on one node sees it; what is unknown is left out.
 
@@ -474,8 +471,6 @@ FAMILIES = (
     *(family for _, family, _ in _GPU_FAMILIES),
 )
 """All that there are, in the order of the text."""
-
-# --- samples as text ---
 
 _UNPRINTABLE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f\ud800-\udfff]")
 

@@ -156,9 +156,6 @@ def _segment(text: str) -> list[ReportedValue]:
     return [*_bar(bar), *_line(text[bar.end() :])]
 
 
-# --- progress bars ---
-
-
 def _bar(bar: re.Match[str]) -> list[ReportedValue]:
     """A bar of a training has a loss in it; one of an epoch counts within that."""
     desc, post = bar.string[: bar.start()].rpartition("|")[2].rstrip()[-LONGEST_TITLE:], bar["post"]
@@ -181,9 +178,6 @@ def _bar(bar: re.Match[str]) -> list[ReportedValue]:
         rate = float(bar["rate"])
         counted.append(ReportedValue("step_s", "rate", rate if bar["unit"] == "s/it" else 1 / rate, source))
     return counted + [each for each in made if not each.field and _worth(each.name)][:MOST_VALUES]
-
-
-# --- lines of pairs ---
 
 
 class _Pair(NamedTuple):
