@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -79,33 +81,60 @@ class Column(Struct, frozen=True):
         return self in _OF_GPU
 
 
-# --- of the GPU that a line is about ---
-
-
-def _gpu(
+def _column(
     id: str,
-    title: str,
     about: str,
     width: int,
     order: int,
-    pick: Callable[[Gpu], float | None],
     text: Callable[[Any], str],
-    asked: bool = False,
+    key: Callable[[Any], Sortable] | None = None,
+    *,
+    title: str = "",
+    **more: Any,
 ) -> Column:
-    def value(line: Line) -> float | None:
-        return None if line.gpu is None else pick(line.gpu)
+    """`title`: where it is not the id."""
+    return Column(id, title or id, about, width, order, text, key, **more)
 
-    return Column(
-        id, title, about, width, order, lambda line: text(value(line)), value, only="gpu", asked=asked
-    )
+
+def _value(
+    sample: Callable[[Any], Any],
+    id: str,
+    about: str,
+    width: int,
+    order: int,
+    value: str | Callable[[Any], float | None],
+    text: Callable[[Any], str] = percent,
+    **more: Any,
+) -> Column:
+    """A column of a field, or what a function makes, of the sample of a line; unknown where it has none."""
+    pick = attrgetter(value) if isinstance(value, str) else value
+
+    def of(line: Line) -> Any:
+        found = sample(line)
+        return None if found is None else pick(found)
+
+    return _column(id, about, width, order, lambda line: text(of(line)), of, **more)
+
+
+# --- of the GPU that a line is about ---
+
+_gpu = partial(_value, attrgetter("gpu"), only="gpu")
 
 
 def _whole(unit: str) -> Callable[[float | None], str]:
     return lambda value: NA if value is None else f"{value:.0f}{unit}"
 
 
+def _gigahertz(mhz: float | None) -> str:
+    return NA if mhz is None else f"{mhz / 1000:.2f}G"
+
+
 def _sum(first: float | None, second: float | None) -> float | None:
     return None if first is None and second is None else (first or 0.0) + (second or 0.0)
+
+
+def _memory(line: Line) -> str:
+    return NA if line.gpu is None else usage_short(line.gpu.mem_used, line.gpu.mem_total)
 
 
 def _power(line: Line) -> str:
@@ -117,11 +146,6 @@ def _power(line: Line) -> str:
         if gpu.power_limit_w is None
         else f"{gpu.power_w:.0f}/{gpu.power_limit_w:.0f}W"
     )
-
-
-def _clock(line: Line) -> str:
-    gpu = line.gpu
-    return NA if gpu is None or gpu.sm_mhz is None else f"{gpu.sm_mhz / 1000:.2f}G"
 
 
 def _throttle(line: Line) -> str:
@@ -160,6 +184,12 @@ def _others(line: Line) -> str:
     return f"{count} {size_short(size)}" if size else str(count)
 
 
+def _of_others(line: Line) -> float | None:
+    """Their bytes, or how many they are."""
+    counted = others(line)
+    return None if counted is None else counted[1] or counted[0]
+
+
 def tight(text: str, width: int) -> str:
     """A number in fewer columns than it wants: without its limit or its remark, never with digits cut off."""
     if len(text) <= width:
@@ -174,43 +204,15 @@ def in_column(column: Column, text: str, width: int) -> str:
     return fit(tight(text, width) if column.right else text, width, right=column.right)
 
 
-UTIL = _gpu("util", "util", "GPU utilisation, %", 4, 2, lambda gpu: gpu.util, percent)
+UTIL = _gpu("util", "GPU utilisation, %", 4, 2, "util")
 
 _OF_GPU: tuple[Column, ...] = (
     UTIL,
-    Column(
-        "mem",
-        "mem",
-        "GPU memory used and total",
-        9,
-        3,
-        lambda line: NA if line.gpu is None else usage_short(line.gpu.mem_used, line.gpu.mem_total),
-        lambda line: None if line.gpu is None else line.gpu.mem_used,
-        only="gpu",
-    ),
-    _gpu("temp", "temp", "GPU temperature, °C", 4, 11, lambda gpu: gpu.temp_c, _whole("°")),
-    Column(
-        "power",
-        "power",
-        "GPU power and its limit, W",
-        8,
-        12,
-        _power,
-        lambda line: None if line.gpu is None else line.gpu.power_w,
-        only="gpu",
-    ),
-    Column(
-        "clock",
-        "clock",
-        "SM clock, GHz",
-        5,
-        13,
-        _clock,
-        lambda line: None if line.gpu is None else line.gpu.sm_mhz,
-        only="gpu",
-    ),
-    Column(
-        "throttle",
+    replace(_gpu("mem", "GPU memory used and total", 9, 3, "mem_used"), text=_memory),
+    _gpu("temp", "GPU temperature, °C", 4, 11, "temp_c", _whole("°")),
+    replace(_gpu("power", "GPU power and its limit, W", 8, 12, "power_w"), text=_power),
+    _gpu("clock", "SM clock, GHz", 5, 13, "sm_mhz", _gigahertz),
+    _column(
         "throttle",
         "what holds the clocks back",
         8,
@@ -223,66 +225,39 @@ _OF_GPU: tuple[Column, ...] = (
     ),
     _gpu(
         "held",
-        "held",
         "share of the last period in which power or heat held the clocks back, %",
         4,
         15,
-        lambda gpu: gpu.throttled_percent,
-        percent,
+        "throttled_percent",
     ),
-    _gpu(
-        "sm",
-        "SM",
-        "SM active, % (NVML serves it on Hopper and newer)",
-        4,
-        20,
-        lambda gpu: gpu.sm_active,
-        percent,
-    ),
-    _gpu(
-        "tensor",
-        "tensor",
-        "tensor cores active, % (Hopper and newer)",
-        6,
-        21,
-        lambda gpu: gpu.tensor_active,
-        percent,
-    ),
-    _gpu(
-        "dram",
-        "DRAM",
-        "memory bandwidth used, % (Hopper and newer)",
-        4,
-        22,
-        lambda gpu: gpu.dram_active,
-        percent,
-    ),
+    _gpu("sm", "SM active, % (NVML serves it on Hopper and newer)", 4, 20, "sm_active", title="SM"),
+    _gpu("tensor", "tensor cores active, % (Hopper and newer)", 6, 21, "tensor_active"),
+    _gpu("dram", "memory bandwidth used, % (Hopper and newer)", 4, 22, "dram_active", title="DRAM"),
     _gpu(
         "pcie",
-        "PCIe",
         "PCIe traffic, both ways, bytes/s",
         5,
         24,
         lambda gpu: _sum(gpu.pcie_rx_bps, gpu.pcie_tx_bps),
         size_short,
+        title="PCIe",
     ),
     _gpu(
         "nvlink",
-        "NVLink",
         "NVLink traffic, both ways, bytes/s",
         6,
         23,
         lambda gpu: _sum(gpu.nvlink_rx_bps, gpu.nvlink_tx_bps),
         size_short,
+        title="NVLink",
     ),
-    Column(
-        "others",
+    _column(
         "others",
         "processes on the GPU that are not the run's, and their memory",
         7,
         16,
         _others,
-        lambda line: None if (counted := others(line)) is None else float(counted[1] or counted[0]),
+        _of_others,
         only="gpu",
     ),
 )
@@ -291,21 +266,13 @@ _OF_GPU: tuple[Column, ...] = (
 # --- ranks ---
 
 
-def _sampled(
-    id: str,
-    title: str,
-    about: str,
-    width: int,
-    order: int,
-    pick: Callable[[RankSample], float | None],
-    text: Callable[[Any], str],
-    only: str = "live",
-) -> Column:
-    def value(line: RankRow) -> float | None:
-        gone = only == "live" and line.rank.phase not in LIVING  # its last sample is of a process that was
-        return None if line.sample is None or gone else pick(line.sample)
+def _living(line: RankRow) -> RankSample | None:
+    """The last sample of a rank that has ended is of a process that was."""
+    return line.sample if line.rank.phase in LIVING else None
 
-    return Column(id, title, about, width, order, lambda line: text(value(line)), value, only=only)
+
+_live = partial(_value, _living, only="live")
+_last = partial(_value, attrgetter("sample"))
 
 
 def worst(line: RankRow) -> str:
@@ -314,29 +281,18 @@ def worst(line: RankRow) -> str:
     return {"bad": "0", "warn": "1", "stale": "2"}.get(style, "3") + str(line.rank.phase)
 
 
-RANK = Column(
-    "rank",
+_where = attrgetter("where")
+RANK = _column(
     "rank",
     "number of the rank",
     4,
     0,
     lambda line: str(line.rank.place.rank),
-    lambda line: line.rank.place.rank,
+    attrgetter("rank.place.rank"),
 )
-NODE = Column(
-    "node",
-    "node",
-    "name of its node",
-    8,
-    17,
-    lambda line: line.where,
-    lambda line: line.where,
-    right=False,
-    most=20,
-    only="nodes",
-)
-STATE = Column(
-    "state",
+_NODE = _column("node", "name of its node", 8, 17, _where, _where, right=False, most=20)
+NODE = replace(_NODE, only="nodes")
+STATE = _column(
     "state",
     "state of the process",
     11,
@@ -345,12 +301,9 @@ STATE = Column(
     worst,
     right=False,
 )
-MESH = Column(
-    "mesh", "mesh", "coordinates in the preset's mesh", 4, 16, lambda line: line.mesh or NA, right=False
-)
+MESH = _column("mesh", "coordinates in the preset's mesh", 4, 16, lambda line: line.mesh or NA, right=False)
 """Its width is that of the widest coordinates."""
-EXIT = Column(
-    "exit",
+EXIT = _column(
     "exit",
     "signal or exit code",
     8,
@@ -359,36 +312,13 @@ EXIT = Column(
     right=False,
     only="ended",
 )
-STEP = _sampled(
-    "step",
-    "steps",
-    "optimizer steps since the process began, not the script's own count",
-    7,
-    6,
-    lambda sample: sample.step,
-    or_na,
-    "",
-)
-PACE = _sampled("pace", "s/step", "mean time of a step", 6, 5, lambda sample: sample.step_s, step_short, "")
-RSS = _sampled("rss", "RSS", "resident memory", 5, 9, lambda sample: sample.rss_bytes, size_short, "")
-WAIT = _sampled(
-    "wait",
-    "wait",
-    "share of the last minute that it waited for other ranks in collectives, %",
-    4,
-    7,
-    lambda sample: sample.wait_percent,
-    percent,
-)
-LOG = _sampled(
-    "log",
-    "log",
-    "how long ago it wrote its last line to its log",
-    4,
-    19,
-    lambda sample: sample.log_age_s,
-    duration_short,
-)
+_STEPS = "optimizer steps since the process began, not the script's own count"
+STEP = _last("step", _STEPS, 7, 6, "step", or_na, title="steps")
+PACE = _last("pace", "mean time of a step", 6, 5, "step_s", step_short, title="s/step")
+RSS = _last("rss", "resident memory", 5, 9, "rss_bytes", size_short, title="RSS")
+_WAITED = "share of the last minute that it waited for other ranks in collectives, %"
+WAIT = _live("wait", _WAITED, 4, 7, "wait_percent")
+LOG = _live("log", "how long ago it wrote its last line to its log", 4, 19, "log_age_s", duration_short)
 SILENT_S = 60.0
 """A log that is so old is silent."""
 
@@ -402,128 +332,85 @@ def silent(lines: Sequence[RankRow]) -> bool:
 
 RANK_COLUMNS: tuple[Column, ...] = (
     RANK,
-    Column(
-        "local",
+    _column(
         "local",
         "local rank",
         5,
         18,
         lambda line: str(line.rank.place.local_rank),
-        lambda line: line.rank.place.local_rank,
+        attrgetter("rank.place.local_rank"),
         only="nodes",
     ),
     NODE,
     MESH,
     STATE,
-    Column("pid", "pid", "process", 7, 10, lambda line: or_na(line.rank.pid), lambda line: line.rank.pid),
+    _column("pid", "process", 7, 10, lambda line: or_na(line.rank.pid), attrgetter("rank.pid")),
     EXIT,
-    Column(
+    _column(
         "gpu",
-        "GPU",
         "index of its GPU",
         3,
         8,
         lambda line: or_na(line.gpu_index),
-        lambda line: line.gpu_index,
+        attrgetter("gpu_index"),
+        title="GPU",
         only="gpu",
     ),
     *_OF_GPU,
-    _sampled(
-        "cpu", "CPU", "percent of one core, with children", 6, 4, lambda sample: sample.cpu_percent, percent
-    ),
+    _live("cpu", "percent of one core, with children", 6, 4, "cpu_percent", title="CPU"),
     RSS,
-    _sampled(
-        "read", "read", "read from storage, bytes/s", 5, 25, lambda sample: sample.read_bps, size_short
-    ),
-    _sampled(
-        "write", "write", "written to storage, bytes/s", 5, 26, lambda sample: sample.write_bps, size_short
-    ),
+    _live("read", "read from storage, bytes/s", 5, 25, "read_bps", size_short),
+    _live("write", "written to storage, bytes/s", 5, 26, "write_bps", size_short),
     STEP,
     PACE,
     WAIT,
     LOG,
-    Column(
+    _column(
         "nccl",
-        "NCCL",
         "its NCCL_DEBUG",
         4,
         9,
         lambda line: line.rank.nccl_debug or NA,
+        title="NCCL",
         right=False,
         most=7,
         only="nccl",
     ),
-    Column(
-        "hook",
-        "hook",
-        "state of distui's hook",
-        6,
-        27,
-        lambda line: line.rank.hook or NA,
-        right=False,
-        asked=True,
+    _column(
+        "hook", "state of distui's hook", 6, 27, lambda line: line.rank.hook or NA, right=False, asked=True
     ),
 )
 
 # --- GPUs ---
 
-GPU_INDEX = Column(
-    "gpu", "GPU", "index of the GPU", 3, 0, lambda line: str(line.index), lambda line: line.index
+GPU_INDEX = _column(
+    "gpu", "index of the GPU", 3, 0, lambda line: str(line.index), attrgetter("index"), title="GPU"
 )
-GPU_RANKS = Column(
+GPU_RANKS = _column(
     "ranks",
-    "rank",
     "ranks of the run that use it",
     5,
     4,
     lambda line: f"r{spans_short(line.ranks)}" if line.ranks else "-",
     lambda line: min(line.ranks, default=None),
+    title="rank",
     right=False,
 )
 
 GPU_COLUMNS: tuple[Column, ...] = (
-    Column(
-        "node",
-        "node",
-        "name of its node",
-        8,
-        5,
-        lambda line: line.where,
-        lambda line: line.where,
-        right=False,
-        most=20,
-    ),
+    replace(_NODE, order=5),
     GPU_INDEX,
     GPU_RANKS,
     *_OF_GPU,
-    _gpu(
-        "mem_temp",
-        "HBM",
-        "memory temperature, °C",
-        4,
-        30,
-        lambda gpu: gpu.mem_temp_c,
-        _whole("°"),
-        asked=True,
-    ),
-    _gpu(
-        "ecc",
-        "ECC",
-        "uncorrected ECC errors",
-        4,
-        31,
-        lambda gpu: gpu.ecc_uncorrected,
-        _whole(""),
-        asked=True,
-    ),
-    Column(
-        "name",
+    _gpu("mem_temp", "memory temperature, °C", 4, 30, "mem_temp_c", _whole("°"), title="HBM", asked=True),
+    _gpu("ecc", "uncorrected ECC errors", 4, 31, "ecc_uncorrected", _whole(""), title="ECC", asked=True),
+    _column(
         "name",
         "product",
         10,
         32,
         lambda line: line.name or NA,
-        lambda line: line.name,
+        attrgetter("name"),
         right=False,
         most=30,
         asked=True,
