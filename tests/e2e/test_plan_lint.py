@@ -56,7 +56,14 @@ def test_a_script_of_any_size_and_all_that_it_imports_have_one_limit(
         world.script(f"m{number}.py", f"# {number}\n" + "torch.x=dist.y(1)\n" * 29_000)
     script = world.script("t.py", "".join(f"import m{number}\n" for number in range(50)))
     text = world.distui("plan", "ddp", "--nproc-per-node", "2", "--", script).fine().out
-    assert "m0.py, m1.py, m2.py and 47 more, which it imports, could not be read, so what it obeys is unknown." in text
-    assert "m0.py is too large to be read (more than 150,000 syntax nodes): nothing in it was checked." in text
-    assert "read with the script that imports them: m1.py, m2.py, m3.py and 46 more; nothing in them" in text
+    assert (
+        "m0.py, m1.py, m2.py and 47 more, which it imports, could not be read, so what it obeys is unknown."
+        in text
+    )
+    assert (
+        "m0.py is too large to be read (more than 150,000 syntax nodes): nothing in it was checked." in text
+    )
+    assert (
+        "read with the script that imports them: m1.py, m2.py, m3.py and 46 more; nothing in them" in text
+    )
     assert sum(parsed) <= script_tree.MOST_BYTES

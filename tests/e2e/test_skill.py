@@ -41,4 +41,4 @@ def test_its_commands_exist_with_their_options() -> None:
         assert program == "distui", line
         own, rest = split_rest(words)
         options = parser().parse_args(own)
-        assert rest is None or options.takes_rest, line
+        assert rest is None or (options.declaration and options.declaration.has_command), line

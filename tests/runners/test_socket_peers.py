@@ -76,7 +76,7 @@ def test_whoever_took_the_port_of_ras_ends_no_look() -> None:
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
             try:
-                await nccl_switch.ask(port, as_json=True, hosts=("127.0.0.1",))
+                await nccl_switch.ask(port, hosts=("127.0.0.1",))
             except RasError:
                 return "refused"
         return "believed"

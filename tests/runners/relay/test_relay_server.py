@@ -47,9 +47,7 @@ async def test_where_there_is_no_relay_a_sentence_says_so() -> None:
     async with served() as (_, path):
         with pytest.raises(LinkError) as caught:
             await SocketLink.connect(path, via=1)
-        assert str(caught.value) == (
-            "nothing can be relayed to node 1 from here: the run has one node"
-        )
+        assert str(caught.value) == ("nothing can be relayed to node 1 from here: the run has one node")
 
 
 async def test_the_bytes_of_the_other_node_follow_the_own_hello() -> None:
