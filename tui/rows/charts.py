@@ -23,6 +23,7 @@ from .plot import (
     Values,
     axis_for,
     draw,
+    durations,
     finite,
     mark_row,
     nice_ceiling,
@@ -112,19 +113,19 @@ _NO_IB = "this node has no InfiniBand port"
 METRICS: tuple[ChartMetric, ...] = (
     ChartMetric("rank.step_s", "step_s", "step time", "s", _NO_STEPS),
     ChartMetric("train.tokens_s", "tokens_s", "tokens/s", "/s", _NO_TRAINING),
-    ChartMetric("train.samples_s", "samples_s", "samples/s", "/s", _NO_TRAINING),
     ChartMetric("train.loss", "loss", "loss", "", _NO_TRAINING),
     ChartMetric("gpu.util", "util", "GPU util", "%", _NO_GPU),
     ChartMetric("gpu.mem", "mem_used", "GPU memory", "B", _NO_GPU),
     ChartMetric("gpu.power", "power_w", "GPU power", "W", _NO_GPU),
     ChartMetric("host.cpu", "cpu_percent", "host CPU", "%"),
     ChartMetric("host.net_rx", "net_rx_bps", "network in", "B/s"),
-    ChartMetric("host.net_tx", "net_tx_bps", "network out", "B/s"),
     ChartMetric("rank.write", "write_bps", "disk write", "B/s"),
-    ChartMetric("rank.read", "read_bps", "disk read", "B/s"),
     ChartMetric(
         "rank.wait", "wait_percent", "wait share", "%", "the hook measures it by torch's flight recorder"
     ),
+    ChartMetric("train.samples_s", "samples_s", "samples/s", "/s", _NO_TRAINING),
+    ChartMetric("host.net_tx", "net_tx_bps", "network out", "B/s"),
+    ChartMetric("rank.read", "read_bps", "disk read", "B/s"),
     ChartMetric("rank.step", "step", "step", "", _NO_STEPS),
     ChartMetric("rank.cpu", "cpu_percent", "rank CPU", "core %"),
     ChartMetric("rank.rss", "rss_bytes", "rank memory", "B"),
@@ -154,18 +155,7 @@ METRICS: tuple[ChartMetric, ...] = (
 
 BY_NAME = {metric.name: metric for metric in METRICS}
 
-STRIP = (
-    "rank.step_s",
-    "train.tokens_s",
-    "train.loss",
-    "gpu.util",
-    "gpu.mem",
-    "gpu.power",
-    "host.cpu",
-    "host.net_rx",
-    "rank.write",
-    "rank.wait",
-)
+STRIP = tuple(metric.name for metric in METRICS[:10])
 """What is shown until the user chooses."""
 
 
@@ -427,28 +417,7 @@ WINDOWS: tuple[tuple[str, float], ...] = (
 
 LIVE_WINDOW = "5m"
 
-BUCKETS = (
-    1,
-    2,
-    3,
-    4,
-    5,
-    10,
-    20,
-    30,
-    60,
-    120,
-    300,
-    600,
-    1200,
-    1800,
-    3600,
-    7200,
-    10800,
-    21600,
-    43200,
-    86400,
-)
+BUCKETS = durations((1, 2, 3, 4, 5, 10, 20, 30), (1, 2, 5, 10, 20, 30), (1, 2, 3, 6, 12), (1,))
 """Seconds of a dot: those that the store of metrics has, or that divide into them."""
 
 

@@ -301,28 +301,16 @@ def sparkline(values: Values, width: int, axis: Axis | None = None, mode: Mode =
 
 # --- the time axis ---
 
-TICKS = (
-    1,
-    2,
-    5,
-    10,
-    15,
-    30,
-    60,
-    120,
-    300,
-    600,
-    900,
-    1800,
-    3600,
-    7200,
-    10800,
-    21600,
-    43200,
-    86400,
-    172800,
-    604800,
-)
+
+def durations(
+    seconds: Sequence[int], minutes: Sequence[int], hours: Sequence[int], days: Sequence[int]
+) -> tuple[int, ...]:
+    """All in seconds, the shortest first."""
+    units = ((1, seconds), (60, minutes), (3600, hours), (86400, days))
+    return tuple(unit * number for unit, numbers in units for number in numbers)
+
+
+TICKS = durations((1, 2, 5, 10, 15, 30), (1, 2, 5, 10, 15, 30), (1, 2, 3, 6, 12), (1, 2, 7))
 """Seconds between two labels; the first that leaves them room is taken."""
 
 _ROOM = 12
