@@ -98,7 +98,11 @@ class LogSpan:
                 self.begin = window.offset
             else:  # of a node that is gone, only pieces may be there
                 lines += self._finished(now)
-                lines.append(self._note(f"(… {size_text(window.offset - self.next)} left out: not kept …)"))
+                lines.append(
+                    self._note(
+                        f"(… {size_text(window.offset - self.next)} left out: not kept, or never written …)"
+                    )
+                )
             self.next = window.offset
         elif window.offset < self.begin:
             self.begin = self.next = window.offset
