@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from . import model, trusted_files
 from .finding import PresetError, nearest_or_all, sentence
@@ -387,7 +387,22 @@ def list_text(loaded: list[Loaded]) -> str:
     return clean_whole("\n".join(lines)) + "\n" if lines else ""
 
 
-def list_dict(loaded: list[Loaded]) -> list[dict[str, str]]:
+class ListedPreset(TypedDict):
+    name: str
+    title: str
+    summary: str
+    strategy: str
+
+
+class ShownPreset(TypedDict):
+    """`presets show`: values and origins by field path."""
+
+    name: str
+    values: dict[str, Any]
+    origins: dict[str, str]
+
+
+def list_dict(loaded: list[Loaded]) -> list[ListedPreset]:
     """The same for `--json`."""
     return [
         {"name": p.name, "title": p.title, "summary": p.summary, "strategy": p.strategy.kind}
@@ -408,7 +423,7 @@ def show_text(loaded: Loaded) -> str:
     return "\n".join(lines) + "\n"
 
 
-def show_dict(loaded: Loaded) -> dict[str, Any]:
+def show_dict(loaded: Loaded) -> ShownPreset:
     """The same for `--json`: `values` and `origins` by field path."""
     values = {
         f"{table}.{key}" if table else key: list(value) if isinstance(value, tuple) else value

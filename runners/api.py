@@ -40,6 +40,7 @@ from .logs.follow import check_there, choose
 from .logs.log_files import STREAMS, LogError, parse_file_id
 from .logs.merging import MergedLogs, prefixes
 from .model import CommandDone, Profile, RankPhase, Restart, RunPhase, Stop
+from .profile_report import Profiled
 from .status import status_json
 from .status_document import RunStatus
 from .wire.client import Link, LinkError, UnansweredError, new_id
@@ -468,7 +469,7 @@ class Run:
         steps: int = 3,
         timeout: float | None = None,
         out: str | os.PathLike[str] | None = None,
-    ) -> dict[str, Any]:
+    ) -> Profiled:
         """Record the same steps of `ranks` (all) with torch.profiler: what `distui profile --json` prints.
 
         `timeout`: seconds; None: by the pace. `out`: a directory for the traces, in place of the run's. Raises
@@ -479,7 +480,7 @@ class Run:
         asked = Profile(new_id(), tuple(sorted({*given["ranks"]})), given["steps"], given["timeout"])
         command = profile_report.checked(asked, folder)
 
-        async def use(entry: run_directories.Entry, link: Link) -> dict[str, Any]:
+        async def use(entry: run_directories.Entry, link: Link) -> Profiled:
             done, answered, fetched = await profile_report.profiled(entry, link, command, folder)
             if not done.ok:
                 raise RefusedError(done.text)

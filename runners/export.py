@@ -613,11 +613,9 @@ class Gathering:
         """The output of `distui diagnose --json`, of the whole logs that are on this machine."""
         files = logs_of_run(self._entry, judged_attempt(self._entry, self._state))
         reading, unread = read_run(files)
-        diagnosis = document(reading, judge(reading)) | {
-            "live": standing_json(self._state, [name for name, _ in files])
-        }
-        self._lacks(*diagnosis["live"]["missing"], *unread)
-        self._json("diagnose.json", self._masker.value(diagnosis))
+        live = standing_json(self._state, [name for name, _ in files])
+        self._lacks(*live["missing"], *unread)
+        self._json("diagnose.json", self._masker.value({**document(reading, judge(reading)), "live": live}))
 
 
 def numbered(events: Iterable[Stamped]) -> Iterator[Stamped]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from . import profiling, run_directories
 from .errors import RunError
@@ -46,7 +46,46 @@ async def profiled(
     return done, answered, await profiling.fetched(link.send, answered, folder)
 
 
-def report(done: CommandDone, answered: Mapping[int, RankTrace], fetched: Fetched) -> dict[str, Any]:
+class ProfiledRank(TypedDict):
+    rank: int
+    gpu: bool
+    first_step: int | None
+    steps: list[float]
+    seconds: float
+    compute: float | None
+    communication: float | None
+    exposed: float | None
+    idle: float | None
+    own_step: float | None
+    shares: dict[str, float | None] | None
+
+
+class OperatorTotal(TypedDict):
+    name: str
+    seconds: float
+    calls: int
+
+
+class TraceValues(TypedDict):
+    """What traces say."""
+
+    ranks: list[ProfiledRank]
+    slowest: int | None
+    operators: list[OperatorTotal]
+    collectives: list[OperatorTotal]
+    missing: dict[str, str]
+
+
+class Profiled(TraceValues):
+    """`profile`."""
+
+    ok: bool
+    text: str
+    folder: str | None
+    files: dict[str, str]
+
+
+def report(done: CommandDone, answered: Mapping[int, RankTrace], fetched: Fetched) -> Profiled:
     """All that came of a profile; times in seconds."""
     summaries = {rank: its.summary for rank, its in answered.items() if its.summary is not None}
     lost = dict(fetched.missing)
@@ -55,8 +94,8 @@ def report(done: CommandDone, answered: Mapping[int, RankTrace], fetched: Fetche
         for rank in answered
         if fetched.folder and rank not in lost
     }
-    about = {"ok": done.ok, "text": done.text, "folder": fetched.folder or None, "files": files}
-    return about | values(summaries, _without(done, answered) | profiling.problems(answered, fetched))
+    said = values(summaries, _without(done, answered) | profiling.problems(answered, fetched))
+    return {"ok": done.ok, "text": done.text, "folder": fetched.folder or None, "files": files, **said}
 
 
 def _without(done: CommandDone, answered: Mapping[int, RankTrace]) -> dict[int, str]:
@@ -111,10 +150,10 @@ def shares_of(summary: TraceSummary) -> dict[str, float | None]:
     }
 
 
-def values(summaries: Mapping[int, TraceSummary], problems: Mapping[int, str]) -> dict[str, Any]:
+def values(summaries: Mapping[int, TraceSummary], problems: Mapping[int, str]) -> TraceValues:
     """The same for --json; times in seconds."""
     both = slowest(summaries)
-    ranks = [
+    ranks: list[ProfiledRank] = [
         {
             "rank": rank,
             "gpu": summary.gpu,
@@ -139,5 +178,5 @@ def values(summaries: Mapping[int, TraceSummary], problems: Mapping[int, str]) -
     }
 
 
-def _values(of_rank: Sequence[Sequence[OperatorTime]]) -> list[dict[str, Any]]:
+def _values(of_rank: Sequence[Sequence[OperatorTime]]) -> list[OperatorTotal]:
     return [{"name": each.name, "seconds": each.seconds, "calls": each.calls} for each in merged(of_rank)]

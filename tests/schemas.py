@@ -1,7 +1,7 @@
-"""What `--json` of each verb prints, as types, from which docs/schemas/ is made.
+"""The JSON Schemas in docs/schemas, made from the types of what `--json` of each verb prints.
 
-With DISTUI_WRITE=1 `pytest tests/e2e/test_schemas.py` writes the files anew. A field more in what a verb prints is an
-error there, so that a schema never keeps silent about one.
+With DISTUI_WRITE=1 `pytest tests/e2e/test_schemas.py` writes the files. A field that a verb prints and its type does
+not have is an error there.
 """
 
 from __future__ import annotations
@@ -14,502 +14,111 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, NotRequired, TypedDict, Union, get_args, get_origin
 
 import jsonschema
 import msgspec
-from msgspec import Struct
 from referencing import Registry, Resource
 
 from distui.presets.finding import LaunchFinding
+from distui.presets.load import ListedPreset, ShownPreset
 from distui.presets.nccl import NcclVariable
 from distui.runners.comparison.account import Account
+from distui.runners.comparison.differences import ComparedRuns
+from distui.runners.diagnosis.first_cause import Diagnosis
 from distui.runners.export import Manifest
+from distui.runners.hub.sky_process import Candidate
+from distui.runners.launch.prepare import Starts
 from distui.runners.model import Stamped
-from distui.runners.status_document import LiveDiagnosis, MarkedStatus, RunStatus, WatchedStatus
+from distui.runners.profile_report import Profiled
+from distui.runners.status_document import MarkedStatus, RunStatus, WatchedStatus
+from distui.tui.setting_guide import ExampleSettings, Settings
+from distui.tui.verbs.advise import AdviceDocument, FittedStrategy
+from distui.tui.verbs.control import RankAnswers
+from distui.tui.verbs.diagnose import Dumped, RunDiagnosis
+from distui.tui.verbs.doctor import ExaminationDocument, NodeExamination
+from distui.tui.verbs.launch import Answer, Started
+from distui.tui.verbs.lint import Findings
+from distui.tui.verbs.listing import RunLine
+from distui.tui.verbs.logs import LogLine
+from distui.tui.verbs.metrics import Curves, MetricName
+from distui.tui.verbs.notes import Notes, Tags
+from distui.tui.verbs.notify import ListedWays, SentNotices, TriedWays
+from distui.tui.verbs.presets import NamedSettings, Trusted, TrustedFile, Written
+from distui.tui.verbs.removal import Removable, Removed
+from distui.tui.verbs.status import ListedJob
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "schemas"
 
 Values = dict[str, Any]
 
 
-class Document(Struct):
-    """All fields are there, and no other."""
-
-
-class WatchedJob(Document):
-    pid: int
-    name: str
-    launcher: str
-    ranks: int
-    run: str | None
-
-
-class Started(Document):
-    run: str
-    name: str
-    path: str
-
-
-class Findings(Document):
-    findings: list[LaunchFinding]
-
-
-class Variable(Document):
-    name: str
-    value: str
-    origin: str
-
-
-class Starts(Document):
-    runner: list[str]
-    ranks: list[Any]
-    env: list[Variable]
-    files: list[str]
-    sockets: str
-
-
-class Plan(Struct):
-    """Besides, everything that a plan has."""
+class Plan(TypedDict):
+    """A plan has further fields, which are those of `plan.json`."""
 
     argv: list[str]
     env: dict[str, str]
     origins: dict[str, str]
     starts: Starts
-    findings: list[LaunchFinding] | msgspec.UnsetType = msgspec.UNSET
+    findings: NotRequired[list[LaunchFinding]]
 
 
-class PlanElsewhere(Struct):
+class PlanElsewhere(TypedDict):
     """With --on and --hosts."""
 
     plan: Plan
-    findings: list[LaunchFinding] | msgspec.UnsetType = msgspec.UNSET
-
-
-class ListedRun(Document):
-    run: str
-    name: str
-    state: str
-    attempt: int | None
-    created: float
-    host: str
-    path: str
-    preset: str | None
-    nodes: int | None
-    ranks: int | None
-    step: int | None
-    total: int | None
-    exit_code: int | None
-    finding: str
-    lasted_s: float | None
-    hung: bool
-    ended: float | None
-    tags: list[str]
-    note: str | None
-    size: int | None
-    problems: list[str]
-    orphans: list[int]
-    on: str | msgspec.UnsetType = msgspec.UNSET
-
-
-class LogLine(Document):
-    time: float | None
-    own: bool
-    rank: int | None
-    node: int
-    stream: str
-    source: str
-    text: str
-
-
-class Curve(Document):
-    metric: str
-    title: str
-    unit: str
-    node: int | None
-    index: int | None
-    of: int
-    last: float | None
-    min: float | None
-    mean: float | None
-    max: float | None
-    means: list[float | None]
-    lows: list[float | None]
-    highs: list[float | None]
-    samples: list[int]
-
-
-class Curves(Document):
-    run: str
-    begin: float
-    seconds: float
-    count: int
-    series: list[Curve]
-
-
-class ComparedSide(Document):
-    title: str
-    run: str
-    attempt: int | None
-    state: str
-    live: bool
-
-
-class ComparedRow(Document):
-    name: str
-    a: str | None
-    b: str | None
-    kind: str
-    note: str
-    values: tuple[float | None, float | None]
-    unit: str
-    ratio: float | None
-
-
-class ComparedSection(Document):
-    name: str
-    title: str
-    note: str
-    hidden: int
-    rows: list[ComparedRow]
-
-
-class ComparedRuns(Document):
-    a: ComparedSide
-    b: ComparedSide
-    equal: bool
-    sections: list[ComparedSection]
-    notes: list[str]
-
-
-class MetricName(Document):
-    metric: str
-    title: str
-    unit: str
-
-
-class Answer(Document):
-    ok: bool
-    text: str
-
-
-class RankAnswers(Document):
-    ok: bool
-    text: str
-    data: dict[str, str]
-
-
-class Dumped(Document):
-    ok: bool
-    text: str
-    data: dict[str, str]
-    merged: list[Values] | msgspec.UnsetType | None = msgspec.UNSET
-
-
-class RemovedRun(Document):
-    run: str
-    name: str
-    path: str
-    why: str
-    folders: list[str]
-    bytes: int
-
-
-class Removed(Document):
-    removed: list[RemovedRun]
-    freed_bytes: int
-    failed: list[str]
-
-
-class Removable(Document):
-    would_remove: list[RemovedRun]
-
-
-class LogFinding(Struct):
-    """Besides, `order` of the first cause."""
-
-    id: str
-    severity: str
-    role: str
-    layer: str
-    confidence: str
-    rank: int | None
-    node: int | None
-    host: str | None
-    device: int | None
-    ranks: list[int]
-    hosts: list[str]
-    time: str | None
-    count: int
-    text: str
-    remedy: str
-    env: dict[str, str]
-    values: dict[str, Any]
-    seen: str
-    evidence: list[Values]
-
-
-class Diagnosis(Document):
-    files: list[str]
-    unread: list[str]
-    lines: int
-    nccl_lines: int
-    nccl: list[str]
-    failed: bool
-    first_cause: LogFinding | None
-    victims: list[Values]
-    behind: list[int]
-    findings: list[LogFinding]
-    nodes: list[Values]
-    communicators: list[Values]
-    communicators_left_out: int
-    live: LiveDiagnosis | msgspec.UnsetType = msgspec.UNSET
-
-
-class ExaminedNode(Struct):
-    """Besides, every fact of a node that was reached."""
-
-    name: str
-    reached: bool
-
-
-class Pair(Document):
-    round: int
-    members: list[str]
-    bytes: int
-    seconds: float | None
-    bytes_per_s: float | None
-    right: bool | None
-    state: str
-    problem: str | None
-
-
-class Examination(Document):
-    nodes: list[ExaminedNode]
-    findings: list[LaunchFinding]
-    backend: str | None
-    pairs: list[Pair]
-
-
-class ListedPreset(Document):
-    name: str
-    title: str
-    summary: str
-    strategy: str
-
-
-class ShownPreset(Document):
-    name: str
-    values: Values
-    origins: dict[str, str]
-
-
-class Written(Document):
-    path: str
-
-
-class NcclPreset(Document):
-    name: str
-    when: str
-    live: bool
-    env: dict[str, str]
-
-
-class Trusted(Document):
-    path: str
-    sha256: str
-    since: float
-    sets: list[str]
-
-
-class TrustedFile(Document):
-    path: str
-    sha256: str
-    since: float
-    state: str
-
-
-class FittedStrategy(Struct):
-    """Besides, the bytes of each part, as `weights_bytes`."""
-
-    key: str
-    title: str
-    why: str
-    launch: str
-    fits: bool
-    kept_bytes: float
-    host_bytes_per_node: float
-    disk_bytes_per_node: float
-    notes: list[str]
-
-
-class Advice(Document):
-    parameters: int
-    layers: int
-    hidden: int
-    vocab: int
-    seq: int
-    micro_batch: int
-    recompute: bool
-    counted: Values | None
-    ranks: int
-    nodes: int
-    gpu_memory_bytes: float
-    format: str
-    strategies: list[FittedStrategy]
-    first: str | None
-    next: str | None
-    remedies: list[str]
-    zero3_ranks: int | None
-
-
-class Candidate(Document):
-    infra: str
-    instance: str
-    vcpus: str
-    memory_gb: str
-    gpus: str
-    price_per_hour: float | None
-    chosen: bool
-
-
-class Note(Document):
-    time: float
-    text: str
-
-
-class Notes(Document):
-    run: str
-    note: str | None
-    notes: list[Note]
-
-
-class Tags(Document):
-    run: str
-    tags: list[str]
-
-
-class Setting(Document):
-    key: str
-    value: Any
-    origin: str
-    about: str
-    wants: str
-    without: str
-
-
-class Settings(Document):
-    path: str
-    settings: list[Setting]
-    problems: list[str]
-
-
-class ExampleSettings(Document):
-    example: str
-
-
-class ProfiledRank(Document):
-    rank: int
-    gpu: bool | int | str | None
-    first_step: int | None
-    steps: list[float]
-    seconds: float
-    compute: float | None
-    communication: float | None
-    exposed: float | None
-    idle: float | None
-    own_step: float | None
-    shares: Values | None
-
-
-class OperatorTotal(Document):
-    name: str
-    seconds: float
-    calls: int
-
-
-class Profiled(Document):
-    ok: bool
-    text: str
-    folder: str | None
-    files: dict[str, str]
-    ranks: list[ProfiledRank]
-    slowest: int | None
-    operators: list[OperatorTotal]
-    collectives: list[OperatorTotal]
-    missing: dict[str, str]
+    findings: NotRequired[list[LaunchFinding]]
 
 
 STARTED = Started | RunStatus | Plan | PlanElsewhere
 """With --detach; without; with --dry-run."""
 
-
-class ListedWay(Document):
-    way: str
-    type: str
-    to: str
-    rules: str
-    problem: str
-
-
-class ListedRule(Document):
-    rule: str
-    when: str
-
-
-class ListedWays(Document):
-    path: str
-    send: list[str]
-    ways: list[ListedWay]
-    rules: list[ListedRule]
-    problems: list[str]
-
-
-class TriedWay(Document):
-    way: str
-    type: str
-    ok: bool
-    seconds: float
-    why: str | None
-
-
-class TriedWays(Document):
-    ways: list[TriedWay]
-
-
-class SentNotice(Document):
-    way: str
-    rule: str
-    state: str
-    at: float
-    tries: int
-    title: str | None
-    why: str | None
-
-
-class SentNotices(Document):
-    run: str
-    notices: list[SentNotice]
-
-
 DOCUMENTS: dict[str, Any] = {
-    "launch": STARTED, "exec": STARTED, "demo": Started | RunStatus, "rerun": STARTED, "plan": Plan | PlanElsewhere,
-    "lint": Findings, "ls": list[ListedRun], "status": MarkedStatus, "wait": RunStatus, "logs": LogLine,
-    "events": Stamped, "metrics": Curves | list[MetricName], "diff": ComparedRuns | Account,
-    "watch": WatchedStatus | list[WatchedJob], "nccl": RankAnswers,
-    "restart": RankAnswers, "signal": RankAnswers, "stop": RankAnswers, "rm": Removed, "prune": Removed | Removable,
-    "diagnose": Diagnosis, "dump": Dumped, "doctor": Examination, "export": Manifest,
-    "presets": list[ListedPreset] | ShownPreset | Written | list[NcclPreset] | list[NcclVariable],
-    "advise": Advice, "trust": Trusted | list[TrustedFile] | Written, "candidates": list[Candidate], "autostop": Answer,
-    "down": Answer, "note": Notes, "tag": Tags, "notify": ListedWays | TriedWays | SentNotices,
-    "settings": Settings | ExampleSettings, "profile": Profiled,
-}  # fmt: skip
+    "launch": STARTED,
+    "exec": STARTED,
+    "demo": Started | RunStatus,
+    "rerun": STARTED,
+    "plan": Plan | PlanElsewhere,
+    "lint": Findings,
+    "ls": list[RunLine],
+    "status": MarkedStatus,
+    "wait": RunStatus,
+    "logs": LogLine,
+    "events": Stamped,
+    "metrics": Curves | list[MetricName],
+    "diff": ComparedRuns | Account,
+    "watch": WatchedStatus | list[ListedJob],
+    "nccl": RankAnswers,
+    "restart": RankAnswers,
+    "signal": RankAnswers,
+    "stop": RankAnswers,
+    "rm": Removed,
+    "prune": Removed | Removable,
+    "diagnose": Diagnosis | RunDiagnosis,
+    "dump": Dumped,
+    "doctor": ExaminationDocument,
+    "export": Manifest,
+    "presets": list[ListedPreset] | ShownPreset | Written | list[NamedSettings] | list[NcclVariable],
+    "advise": AdviceDocument,
+    "trust": Trusted | list[TrustedFile] | Written,
+    "candidates": list[Candidate],
+    "autostop": Answer,
+    "down": Answer,
+    "note": Notes,
+    "tag": Tags,
+    "notify": ListedWays | TriedWays | SentNotices,
+    "settings": Settings | ExampleSettings,
+    "profile": Profiled,
+}
 """By verb: a document, or what it may be; of `logs` and `events` a line of many."""
 
 WITHOUT = {
-    "attach": "a screen", "replay": "a screen", "completion": "a script for a shell", "mcp": "a server's answers",
+    "attach": "a screen",
+    "replay": "a screen",
+    "completion": "a script for a shell",
+    "mcp": "a server's answers",
     "man": "a man page",
-}  # fmt: skip
+}
 """Verbs that print no JSON, and what they print instead."""
 
 
@@ -517,7 +126,7 @@ BY_LINE = ("logs", "events")
 """Verbs that print a document in each line."""
 
 
-OPEN = (Plan, PlanElsewhere, LogFinding, ExaminedNode, FittedStrategy)
+OPEN = (Plan, PlanElsewhere, NodeExamination, FittedStrategy)
 """Types that are printed with further fields."""
 TYPES = "types"
 """The file of the types that several verbs print."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 from ..runners.launch import launch_settings
 from .user_settings import KEYS, SettingGuide, UserSettings
@@ -114,12 +114,35 @@ def toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+class Setting(TypedDict):
+    key: str
+    value: Any
+    origin: str
+    about: str
+    wants: str
+    without: str
+
+
+class Settings(TypedDict):
+    """`settings`."""
+
+    path: str
+    settings: list[Setting]
+    problems: list[str]
+
+
+class ExampleSettings(TypedDict):
+    """`settings --example`."""
+
+    example: str
+
+
 def document(
     settings: UserSettings, of_runs: Mapping[str, Any], path: str, problems: list[str]
-) -> Mapping[str, Any]:
+) -> Settings:
     """For `--json`. `of_runs`: what the file says for keys of OF_RUNS; None or nothing where it says nothing."""
     said = {**of_runs, **{name: getattr(settings, key.field) for name, key in KEYS.items()}}
-    rows = [
+    rows: list[Setting] = [
         {
             "key": name,
             "value": said.get(name) or guide.default,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TypedDict
 
 from msgspec import Struct, structs
 
@@ -364,8 +364,44 @@ def ratio_text(ratio: float | None) -> str:
     return f"{ratio:.2f}x" if 0.01 <= ratio < 100 else f"{ratio:.3g}x"
 
 
-def document(compared: Comparison) -> dict[str, Any]:
-    """For --json."""
+class ComparedSide(TypedDict):
+    title: str
+    run: str
+    attempt: int | None
+    state: str
+    live: bool
+
+
+class ComparedRow(TypedDict):
+    name: str
+    a: str | None
+    b: str | None
+    kind: str
+    note: str
+    values: tuple[float | None, float | None]
+    unit: str
+    ratio: float | None
+
+
+class ComparedSection(TypedDict):
+    name: str
+    title: str
+    note: str
+    hidden: int
+    rows: list[ComparedRow]
+
+
+class ComparedRuns(TypedDict):
+    """`diff`."""
+
+    a: ComparedSide
+    b: ComparedSide
+    equal: bool
+    sections: list[ComparedSection]
+    notes: list[str]
+
+
+def document(compared: Comparison) -> ComparedRuns:
     return {
         "a": _side(compared.a),
         "b": _side(compared.b),
@@ -384,7 +420,7 @@ def document(compared: Comparison) -> dict[str, Any]:
     }
 
 
-def _side(account: Account) -> dict[str, Any]:
+def _side(account: Account) -> ComparedSide:
     return {
         "title": _shown(account.title),
         "run": _shown(account.run),
@@ -394,7 +430,7 @@ def _side(account: Account) -> dict[str, Any]:
     }
 
 
-def _row_json(row: Difference) -> dict[str, Any]:
+def _row_json(row: Difference) -> ComparedRow:
     return {
         "name": row.name,
         "a": row.a,

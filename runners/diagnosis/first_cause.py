@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar
 
 from ...presets.finding import ROLES, SEVERITIES, Finding
 from ..formatting import spans_text
@@ -507,8 +507,67 @@ RANKS_NAMED = 64
 """Most ranks of a communicator that are listed as behind the others."""
 
 
-def document(reading: Reading, verdict: Verdict) -> dict[str, Any]:
-    """For `--json`; docs/diagnosis.md documents the keys. None is unknown."""
+class FoundLine(TypedDict):
+    file: str
+    line: int
+    text: str
+
+
+class FoundInLogs(TypedDict):
+    """A finding in logs."""
+
+    id: str
+    severity: str
+    role: str
+    layer: str
+    confidence: str
+    rank: int | None
+    node: int | None
+    host: str | None
+    device: int | None
+    ranks: list[int]
+    hosts: list[str]
+    time: str | None
+    count: int
+    text: str
+    remedy: str
+    env: dict[str, str]
+    values: dict[str, Any]
+    seen: str
+    evidence: list[FoundLine]
+
+
+class FoundFirst(FoundInLogs):
+    """The first cause."""
+
+    order: Order
+
+
+class Victim(TypedDict):
+    id: str
+    count: int
+    ranks: list[int]
+
+
+class Diagnosis(TypedDict):
+    """`diagnose`; docs/diagnosis.md documents the keys. None is unknown."""
+
+    files: list[str]
+    unread: list[str]
+    lines: int
+    nccl_lines: int
+    nccl: list[str]
+    failed: bool
+    first_cause: FoundFirst | None
+    victims: list[Victim]
+    behind: list[int]
+    findings: list[FoundInLogs]
+    nodes: list[dict[str, Any]]
+    communicators: list[dict[str, Any]]
+    communicators_left_out: int
+
+
+def document(reading: Reading, verdict: Verdict) -> Diagnosis:
     first = verdict.first
     statements = reading.statements
     return {
@@ -520,7 +579,7 @@ def document(reading: Reading, verdict: Verdict) -> dict[str, Any]:
         "failed": verdict.failed,
         "first_cause": None
         if first is None or first.severity != "error"
-        else _finding(first) | {"order": verdict.order},
+        else {**_finding(first), "order": verdict.order},
         "victims": [
             {"id": victim.id, "count": victim.count, "ranks": list(victim.ranks)}
             for victim in verdict.victims
@@ -535,7 +594,7 @@ def document(reading: Reading, verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _finding(finding: LogFinding) -> dict[str, Any]:
+def _finding(finding: LogFinding) -> FoundInLogs:
     return {
         "id": finding.id,
         "severity": finding.severity,

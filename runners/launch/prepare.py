@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import msgspec
 
@@ -294,6 +294,22 @@ class RankVariable(NamedTuple):
     origin: str
 
 
+class StartVariable(TypedDict):
+    name: str
+    value: str
+    origin: str
+
+
+class Starts(TypedDict):
+    """`starts` of a plan: what starts on a node, and what it writes."""
+
+    runner: list[str]
+    ranks: list[str]
+    env: list[StartVariable]
+    files: list[str]
+    sockets: str
+
+
 @dataclass(frozen=True, slots=True)
 class Preview:
     """What starts."""
@@ -322,12 +338,15 @@ class Preview:
         rows += ["", "written", *(f"  {file}" for file in self.files), f"  {self.sockets}"]
         return rows
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Starts:
         """The same as JSON values, secrets masked."""
         return {
             "runner": mask_words(self.runner),
             "ranks": mask_words(self.ranks),
-            "env": [{**var._asdict(), "value": mask(var.name, var.value)} for var in self.env],
+            "env": [
+                StartVariable(name=var.name, value=mask(var.name, var.value), origin=var.origin)
+                for var in self.env
+            ],
             "files": list(self.files),
             "sockets": self.sockets,
         }

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypedDict
 
 from ...presets.finding import PlanError
 from ...presets.memory import Estimate
@@ -139,7 +139,43 @@ def _launch(asked: _Asked, estimate: Estimate) -> str:
     return f"{command} -- {asked.script}"
 
 
-def _document(asked: _Asked) -> dict[str, Any]:
+class FittedStrategy(TypedDict):
+    """A strategy; further fields are the bytes of each part, as `weights_bytes`."""
+
+    key: str
+    title: str
+    why: str
+    launch: str
+    fits: bool
+    kept_bytes: float
+    host_bytes_per_node: float
+    disk_bytes_per_node: float
+    notes: list[str]
+
+
+class AdviceDocument(TypedDict):
+    """`advise`."""
+
+    parameters: int
+    layers: int
+    hidden: int
+    vocab: int
+    seq: int
+    micro_batch: int
+    recompute: bool
+    counted: dict[str, Any] | None
+    ranks: int
+    nodes: int
+    gpu_memory_bytes: float
+    format: str
+    strategies: list[FittedStrategy]
+    first: str | None
+    next: str | None
+    remedies: list[str]
+    zero3_ranks: int | None
+
+
+def _document(asked: _Asked) -> AdviceDocument:
     advice, first = asked.advice, asked.advice.first
     model, limit = advice.model, advice.gpus.memory_gb * GB
     return {
@@ -163,7 +199,7 @@ def _document(asked: _Asked) -> dict[str, Any]:
     }
 
 
-def _strategy(advice: Advice, estimate: Estimate) -> dict[str, Any]:
+def _strategy(advice: Advice, estimate: Estimate) -> Any:
     return {
         "key": estimate.strategy.key,
         "title": estimate.strategy.title,

@@ -8,7 +8,8 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypedDict
 
 import msgspec
 from msgspec import structs
@@ -197,10 +198,18 @@ def _do(options: argparse.Namespace, command: Command) -> int:
     return _report(options, asyncio.run(with_link(options.run, use)))
 
 
+class RankAnswers(TypedDict):
+    """`nccl`, `restart`, `signal`, `stop`."""
+
+    ok: bool
+    text: str
+    data: Mapping[str, str]
+
+
 def _report(options: argparse.Namespace, done: CommandDone) -> int:
     if options.json:
-        document = msgspec.json.encode({"ok": done.ok, "text": done.text, "data": done.data})
-        sys.stdout.write(escaped_json(document.decode()) + "\n")
+        document = RankAnswers(ok=done.ok, text=done.text, data=done.data)
+        sys.stdout.write(escaped_json(msgspec.json.encode(document).decode()) + "\n")
     elif done.ok:
         sys.stdout.write(clean_text(done.text) + "\n")
     if not done.ok:

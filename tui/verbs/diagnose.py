@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import msgspec
 
@@ -18,7 +18,7 @@ from ...presets.plurals import plural
 from ...presets.sanitize import clean_text, escaped_json
 from ...presets.trusted_files import private_folder
 from ...runners import clock, file_io, run_directories
-from ...runners.diagnosis.first_cause import LogFinding, Verdict, document, judge
+from ...runners.diagnosis.first_cause import Diagnosis, LogFinding, Verdict, document, judge
 from ...runners.diagnosis.heads import Stamp
 from ...runners.diagnosis.missing_ranks import ABSENT
 from ...runners.diagnosis.nccl_facts import NcclFacts
@@ -32,6 +32,7 @@ from ...runners.local_agent import check_ranks, history, snapshot, with_link
 from ...runners.model import CommandDone, Dump, RankPhase, RunEnded, RunPhase, Stamped
 from ...runners.state import RunState
 from ...runners.status import judged_attempt, standing, standing_json
+from ...runners.status_document import LiveDiagnosis
 from ...runners.wire.client import Link, new_id
 from ..rows.dumps import Source, by_rank, memory_values, merged_rows, no_source, source_of
 from ..rows.glyphs import plain
@@ -82,6 +83,12 @@ def _foreign(name: str) -> str:
     )
 
 
+class RunDiagnosis(Diagnosis):
+    """`diagnose RUN`."""
+
+    live: LiveDiagnosis
+
+
 def _of_run(entry: run_directories.Entry, as_json: bool) -> int:
     """What its detectors say, and then what its logs say, as far as they are here."""
     history = entry.history()
@@ -99,7 +106,8 @@ def _of_run(entry: run_directories.Entry, as_json: bool) -> int:
     if files:
         lines += ["", "The logs of the newest attempt:", *text(reading, verdict)]
         lines += ["", SURVIVED] if verdict is not judged else []
-    answer(as_json, document(reading, verdict) | {"live": live}, lines)
+    about: RunDiagnosis = {**document(reading, verdict), "live": live}
+    answer(as_json, about, lines)
     failed = any(
         finding.severity == "error" and finding.role == "cause" for finding in state.findings.values()
     )
@@ -347,8 +355,17 @@ def values(what: str, texts: Mapping[int, str]) -> list[dict[str, Any]]:
     )
 
 
-def _document(what: str, done: CommandDone, texts: Mapping[int, str]) -> dict[str, Any]:
-    document: dict[str, Any] = {"ok": done.ok, "text": done.text, "data": done.data}
+class Dumped(TypedDict):
+    """`dump`."""
+
+    ok: bool
+    text: str
+    data: Mapping[str, str]
+    merged: NotRequired[list[dict[str, Any]] | None]
+
+
+def _document(what: str, done: CommandDone, texts: Mapping[int, str]) -> Dumped:
+    document = Dumped(ok=done.ok, text=done.text, data=done.data)
     if texts:
         try:
             document["merged"] = values(what, texts)

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
-from ...presets.finding import Finding, failed
+from ...presets.finding import Finding, LaunchFinding, failed
 from ...presets.sanitize import clean_text
 from ...runners import own_runs, run_directories
 from ...runners.doctor.examine import DoctorRequest, Examination, NodeToCheck, examine
@@ -216,7 +216,34 @@ def _pair(result: Result, members: Sequence[str]) -> tuple[str, str, str]:
     return names, f"{result.seconds * 1000:.1f}", f"{result.bandwidth / 1e9:.2f}"
 
 
-def document(outcome: Examination, names: Sequence[str]) -> dict[str, Any]:
+class NodeExamination(TypedDict):
+    """A node, with every fact about one that was reached."""
+
+    name: str
+    reached: bool
+
+
+class PairResult(TypedDict):
+    round: int
+    members: list[str]
+    bytes: int
+    seconds: float | None
+    bytes_per_s: float | None
+    right: bool | None
+    state: str
+    problem: str | None
+
+
+class ExaminationDocument(TypedDict):
+    """`doctor`."""
+
+    nodes: list[NodeExamination]
+    findings: list[LaunchFinding]
+    backend: str | None
+    pairs: list[PairResult]
+
+
+def document(outcome: Examination, names: Sequence[str]) -> ExaminationDocument:
     nodes = {node.name: node for node in outcome.nodes}
     first, second = outcome.rounds
     reference = usual(first) or usual(second)
@@ -241,7 +268,7 @@ def document(outcome: Examination, names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _node(name: str, node: ExaminedNode | None) -> dict[str, Any]:
+def _node(name: str, node: ExaminedNode | None) -> Any:
     if node is None:
         return {"name": name, "reached": False}
     return {"name": name, "reached": True, "ahead_s": node.ahead_s, "doubt_s": node.doubt_s, **node.facts}

@@ -9,11 +9,11 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib import resources
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import msgspec
 
@@ -29,7 +29,7 @@ from ...runners import file_io, local_agent, retention, run_directories
 from ...runners.environment import pairs
 from ...runners.errors import NoTorchError, RunError
 from ...runners.hub import launch_order, sky_cloud
-from ...runners.hub.sky_process import Candidate, candidates_for
+from ...runners.hub.sky_process import candidates_for
 from ...runners.launch import launch_settings, sky
 from ...runners.launch.hosts import OnHosts, of_options, ssh_options
 from ...runners.launch.launch_settings import HOSTS, LOCAL, kind_of
@@ -52,6 +52,14 @@ B = TypeVar("B")
 
 # -----------------------------------------------------------------------------------------------------------
 # launch, plan, exec: what starts a run.
+
+
+class Started(TypedDict):
+    """`launch --detach`."""
+
+    run: str
+    name: str
+    path: str
 
 
 def launch(options: argparse.Namespace) -> int:
@@ -263,10 +271,10 @@ def begin(prepared: Prepared, options: argparse.Namespace) -> int:
     entry = prepared.start()
     if gone := retention.retire(retention.load(), entry.record.run):
         complain(gone)
-    about = {"run": entry.record.run, "name": entry.record.name, "path": str(entry.path)}
     if options.detach:
-        line = f"{about['name']} is starting: `distui attach {about['name']}` opens it"
-        sys.stdout.write((json.dumps(about) if options.json else typeable(line, sys.stdout)) + "\n")
+        started = Started(run=entry.record.run, name=entry.record.name, path=str(entry.path))
+        line = f"{entry.record.name} is starting: `distui attach {entry.record.name}` opens it"
+        sys.stdout.write((json.dumps(started) if options.json else typeable(line, sys.stdout)) + "\n")
         return 0
     from . import foreground, runs  # what reads runs takes a while to load
 
@@ -470,8 +478,7 @@ def candidates(options: argparse.Namespace) -> int:
         raise RunError(f"--nnodes {text}: a number of nodes, from 1 on")
     wish = planned(skypilot.check, node_resources(options))
     offers = asyncio.run(candidates_for(wish, int(text), config.get("resources") or {}))
-    rows = [{field: getattr(offer, field) for field in Candidate.__slots__} for offer in offers]
-    answer(options.json, rows, candidate_table(offers))
+    answer(options.json, [asdict(offer) for offer in offers], candidate_table(offers))
     return 0 if offers else 1
 
 
@@ -549,9 +556,16 @@ def _command(options: argparse.Namespace, entry: run_directories.Entry, command:
     return _answer(options, ok, text)
 
 
+class Answer(TypedDict):
+    """`down`, `autostop`."""
+
+    ok: bool
+    text: str
+
+
 def _answer(options: argparse.Namespace, ok: bool, text: str) -> int:
     if ok or options.json:
-        answer(options.json, {"ok": ok, "text": text}, [text])
+        answer(options.json, Answer(ok=ok, text=text), [text])
     else:
         complain(text)
     return 0 if ok else 1

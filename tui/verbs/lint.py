@@ -8,9 +8,9 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
-from ...presets.finding import Finding, PlanError, PresetError, failed, worst_first
+from ...presets.finding import Finding, LaunchFinding, PlanError, PresetError, failed, worst_first
 from ...presets.lint import SUFFIXES, lint_command, lint_file, lint_plan, refusal
 from ...presets.load import Library, library, load
 from ...presets.plan import Plan, make_plan
@@ -24,11 +24,17 @@ from ..rows.glyphs import counted
 from . import launch
 
 
+class Findings(TypedDict):
+    """`lint`."""
+
+    findings: list[LaunchFinding]
+
+
 def lint(options: argparse.Namespace) -> int:
     """Print what was found; 1 where an error is among it. Raises RunError and PresetError."""
     findings = _checked(options)
     if options.json:
-        sys.stdout.write(json.dumps({"findings": [finding.as_dict() for finding in findings]}) + "\n")
+        sys.stdout.write(json.dumps(Findings(findings=[finding.as_dict() for finding in findings])) + "\n")
     else:
         sys.stdout.write(text(findings))
     return 1 if failed(findings) else 0

@@ -8,7 +8,7 @@ import json
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from msgspec import Struct, structs
 
@@ -44,12 +44,41 @@ class ListOrder(Struct, frozen=True):
         return "size" in (*self.columns, self.sort, *self.filter.fields)
 
 
+class RunLine(TypedDict):
+    """A run in `ls --json`."""
+
+    run: str
+    name: str
+    state: str
+    attempt: int | None
+    created: float
+    host: str
+    path: str
+    preset: str | None
+    nodes: int | None
+    ranks: int | None
+    step: int | None
+    total: int | None
+    exit_code: int | None
+    finding: str
+    lasted_s: float | None
+    hung: bool
+    ended: float | None
+    tags: list[str]
+    note: str | None
+    size: int | None
+    problems: list[str]
+    orphans: list[int]
+    on: NotRequired[str]
+    """The host that was asked, by --host."""
+
+
 class ListedRun(Struct, frozen=True):
     """One run of this machine or another."""
 
     row: RunEntry
     document: Mapping[str, Any]
-    """Of `--json`."""
+    """RunLine, of another host as that wrote it."""
     notes: tuple[str, ...] = ()
     """What a person has to know beside the line, a sentence each."""
 
@@ -185,7 +214,7 @@ class LocalLister:
         problems = [*history.problems, *([marks.problem] if marks.problem else [])]
         notes = [f"damaged: {problem}" for problem in problems]
         notes += [run_directories.why_lost(entry, orphans)] if orphans else []
-        document = {
+        document: RunLine = {
             "run": entry.record.run,
             "name": entry.record.name,
             "state": str(phase),
@@ -194,7 +223,15 @@ class LocalLister:
             "host": entry.record.host,
             "path": str(entry.path),
             "preset": history.state.plan.preset if history.state.plan else None,
-            **structs.asdict(its),
+            "nodes": its.nodes,
+            "ranks": its.ranks,
+            "step": its.step,
+            "total": its.total,
+            "exit_code": its.exit_code,
+            "finding": its.finding,
+            "lasted_s": its.lasted_s,
+            "hung": its.hung,
+            "ended": its.ended,
             "tags": list(row.tags),
             "note": row.note or None,
             "size": row.size,

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import TypedDict
 
 from ...presets.sanitize import escaped_json
 from ...runners import run_directories
@@ -129,6 +130,19 @@ class FollowedLogs:
         return 0
 
 
+class LogLine(TypedDict):
+    """A line of `logs --json`."""
+
+    time: float | None
+    own: bool
+    """Whether the line itself has the time."""
+    rank: int | None
+    node: int
+    stream: str
+    source: str
+    text: str
+
+
 class Printer:
     """Lines as the options ask for them."""
 
@@ -161,7 +175,7 @@ class Printer:
 
     def _shown(self, line: Dated, file: LogFile) -> str:
         if self._options.json:
-            fields = {
+            fields: LogLine = {
                 "time": None if line.at is None else round(line.at, 6),
                 "own": line.own,
                 "rank": file.rank,

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TypedDict
 
 from ...presets.finding import nearest_names
 from ...presets.plurals import plural
@@ -187,7 +187,42 @@ def small_curve(series: Series) -> str:
     return sparkline(values, WIDTH, Axis(low, high), Mode.BLOCK)
 
 
-def document(run: str, window: MetricsWindow, shown: Sequence[Series]) -> dict[str, Any]:
+class Curve(TypedDict):
+    metric: str
+    title: str
+    unit: str
+    node: int | None
+    index: int | None
+    of: int
+    last: float | None
+    min: float | None
+    mean: float | None
+    max: float | None
+    means: Sequence[float | None]
+    lows: Sequence[float | None]
+    highs: Sequence[float | None]
+    samples: Sequence[int]
+
+
+class Curves(TypedDict):
+    """`metrics RUN`."""
+
+    run: str
+    begin: float
+    seconds: float
+    count: int
+    series: list[Curve]
+
+
+class MetricName(TypedDict):
+    """Of `metrics --list`."""
+
+    metric: str
+    unit: str
+    title: str
+
+
+def document(run: str, window: MetricsWindow, shown: Sequence[Series]) -> Curves:
     return {
         "run": run,
         "begin": window.begin,
@@ -197,7 +232,7 @@ def document(run: str, window: MetricsWindow, shown: Sequence[Series]) -> dict[s
     }
 
 
-def _series(series: Series) -> dict[str, Any]:
+def _series(series: Series) -> Curve:
     summary, about = SeriesSummary(series), metric(series.metric)
     return {
         "metric": series.metric,
@@ -218,7 +253,7 @@ def _series(series: Series) -> dict[str, Any]:
 
 
 def _print_names(names: Sequence[str], as_json: bool) -> int:
-    listed = [{"metric": name, "unit": metric(name).unit, "title": metric(name).title} for name in names]
-    rows = [tuple(about.values()) for about in listed]
+    listed = [MetricName(metric=name, unit=metric(name).unit, title=metric(name).title) for name in names]
+    rows = [(about["metric"], about["unit"], about["title"]) for about in listed]
     answer(as_json, listed, table([("METRIC", "UNIT", "TITLE"), *rows]))
     return 0

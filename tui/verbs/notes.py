@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from typing import TypedDict
 
 from ...presets.plurals import plural
 from ...presets.sanitize import LONGEST, clean_text
@@ -12,6 +13,26 @@ from ...runners import clock, run_directories, run_notes
 from ...runners.errors import RunError
 from ..rows.glyphs import ago
 from ..terminal import answer, complain
+
+
+class Note(TypedDict):
+    time: float
+    text: str
+
+
+class Notes(TypedDict):
+    """`note`."""
+
+    run: str
+    note: str | None
+    notes: list[Note]
+
+
+class Tags(TypedDict):
+    """`tag`."""
+
+    run: str
+    tags: list[str]
 
 
 def note(options: argparse.Namespace) -> int:
@@ -28,10 +49,9 @@ def note(options: argparse.Namespace) -> int:
         run_notes.note(entry.path, " ".join(options.text))
     marks = _read(entry)
     if options.json:
-        notes = [{"time": at, "text": text} for at, text in marks.notes]
-        sys.stdout.write(
-            json.dumps({"run": entry.record.run, "note": marks.note or None, "notes": notes}) + "\n"
-        )
+        notes = [Note(time=at, text=text) for at, text in marks.notes]
+        document = Notes(run=entry.record.run, note=marks.note or None, notes=notes)
+        sys.stdout.write(json.dumps(document) + "\n")
     elif not options.text:
         lines = [
             clean_text(f"{ago(at, clock.now())}: {text or '(none)'}", LONGEST) for at, text in marks.notes
@@ -48,7 +68,7 @@ def tag(options: argparse.Namespace) -> int:
         run_notes.tag(entry.path, add, remove)
     tags = _read(entry).tags
     line = f"{entry.record.name}: {' '.join(tags) or 'no tags'}"
-    answer(options.json, {"run": entry.record.run, "tags": list(tags)}, [line])
+    answer(options.json, Tags(run=entry.record.run, tags=list(tags)), [line])
     return 0
 
 

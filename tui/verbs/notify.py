@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import os
 import platform
-from typing import Any
+from typing import TypedDict
 
 from ...runners import clock, run_directories
 from ...runners.errors import RunError
@@ -20,6 +20,60 @@ from ...runners.notify.ways import POSTED, Configured, NoticeWay, WayError
 from ..alert_bytes import alert_bytes
 from ..due_alerts import ring
 from ..terminal import answer, complain
+
+
+class ListedWay(TypedDict):
+    way: str
+    type: str
+    to: str
+    rules: str
+    problem: str
+
+
+class ListedRule(TypedDict):
+    rule: str
+    when: str
+
+
+class ListedWays(TypedDict):
+    """`notify`."""
+
+    path: str
+    send: list[str]
+    ways: list[ListedWay]
+    rules: list[ListedRule]
+    problems: list[str]
+
+
+class TriedWay(TypedDict):
+    way: str
+    type: str
+    ok: bool
+    seconds: float
+    why: str | None
+
+
+class TriedWays(TypedDict):
+    """`notify test`."""
+
+    ways: list[TriedWay]
+
+
+class SentNotice(TypedDict):
+    way: str
+    rule: str
+    state: str
+    at: float
+    tries: int
+    title: str | None
+    why: str | None
+
+
+class SentNotices(TypedDict):
+    """`notify log`."""
+
+    run: str
+    notices: list[SentNotice]
 
 
 def notify(options: argparse.Namespace) -> int:
@@ -38,7 +92,7 @@ def notify(options: argparse.Namespace) -> int:
 
 def _list(configured: Configured, as_json: bool) -> int:
     rows = [_about(way, configured) for way in configured.ways.values()]
-    document = {
+    document: ListedWays = {
         "path": str(configured.path),
         "send": list(configured.send),
         "ways": rows,
@@ -57,7 +111,7 @@ def _list(configured: Configured, as_json: bool) -> int:
     return 1 if configured.problems else 0
 
 
-def _about(way: NoticeWay, configured: Configured) -> dict[str, Any]:
+def _about(way: NoticeWay, configured: Configured) -> ListedWay:
     """A way without anything secret: of an address the host alone."""
     to, problem = "", ""
     if way.kind in POSTED:
@@ -92,15 +146,15 @@ def _test(options: argparse.Namespace, configured: Configured) -> int:
     rows = asyncio.run(_try_all(chosen, configured))
     said = [f"sent in {row['seconds']:.1f} s" if row["ok"] else f"not sent: {row['why']}" for row in rows]
     lines = [f"{row['way']}: {text}" for row, text in zip(rows, said, strict=True)]
-    answer(options.json, {"ways": rows}, lines)
+    answer(options.json, TriedWays(ways=rows), lines)
     return 0 if all(row["ok"] for row in rows) and not (configured.problems and options.name is None) else 1
 
 
-async def _try_all(chosen: list[NoticeWay], configured: Configured) -> list[dict[str, Any]]:
+async def _try_all(chosen: list[NoticeWay], configured: Configured) -> list[TriedWay]:
     return list(await asyncio.gather(*(_try(way, configured) for way in chosen)))
 
 
-async def _try(way: NoticeWay, configured: Configured) -> dict[str, Any]:
+async def _try(way: NoticeWay, configured: Configured) -> TriedWay:
     text, began = trial_text(platform.node(), clock.now()), clock.monotonic()
     if way.kind == "terminal":
         outcome = _ring(alert_bytes(text, os.environ, way.sequence))
@@ -126,7 +180,7 @@ def _ring(data: str) -> SendOutcome:
 def _log(options: argparse.Namespace) -> int:
     """What became of the notices of a run: the newest state of each."""
     entry = run_directories.resolve(options.name)
-    rows: list[dict[str, Any]] = []
+    rows: list[SentNotice] = []
     for each in delivery.summaries(delivery.records(entry.path)):
         last = each.newest
         rows.append(
@@ -147,5 +201,5 @@ def _log(options: argparse.Namespace) -> int:
             f"{time_of_day(row['at'])}  {row['way']}  {row['rule']}  {row['state']}  {about}".rstrip()
         )
     lines += [finding.text for finding in unreported(entry)]
-    answer(options.json, {"run": entry.record.run, "notices": rows}, lines)
+    answer(options.json, SentNotices(run=entry.record.run, notices=rows), lines)
     return 0

@@ -9,7 +9,7 @@ import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ...presets import nccl, trusted_files
 from ...presets import trusted_files as trusted
@@ -41,6 +41,21 @@ if TYPE_CHECKING:
 
 # -----------------------------------------------------------------------------------------------------------
 # presets: list, show, new.
+
+
+class Written(TypedDict):
+    """`presets new`, and `trust --remove`."""
+
+    path: str
+
+
+class NamedSettings(TypedDict):
+    """Of `presets nccl`."""
+
+    name: str
+    when: str
+    live: bool
+    env: dict[str, str]
 
 
 def presets(options: argparse.Namespace) -> int:
@@ -84,7 +99,7 @@ def _new(options: argparse.Namespace) -> int:
         raise _exists(path) from None
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from None
-    sys.stdout.write(json.dumps({"path": str(path)}) + "\n" if options.json else f"{path}\n")
+    sys.stdout.write(json.dumps(Written(path=str(path))) + "\n" if options.json else f"{path}\n")
     return 0
 
 
@@ -160,7 +175,7 @@ def _nccl(name: str | None, as_json: bool) -> int:
         return _variables(name, as_json)
     named = [preset for preset in nccl_presets().values() if name in (None, preset.name)]
     rows = [
-        {"name": preset.name, "when": preset.when, "live": preset.live, "env": dict(preset.env)}
+        NamedSettings(name=preset.name, when=preset.when, live=preset.live, env=dict(preset.env))
         for preset in named
     ]
     lines: list[str] = []
@@ -188,6 +203,24 @@ def _variables(name: str, as_json: bool) -> int:
 
 # -----------------------------------------------------------------------------------------------------------
 # trust: configuration files that count although somebody else can write them.
+
+
+class Trusted(TypedDict):
+    """`trust PATH`."""
+
+    path: str
+    sha256: str
+    since: float
+    sets: list[str]
+
+
+class TrustedFile(TypedDict):
+    """Of `trust --list`."""
+
+    path: str
+    sha256: str
+    since: float
+    state: str
 
 
 def trust(options: argparse.Namespace) -> int:
@@ -226,7 +259,7 @@ def _add(path: Path, as_json: bool) -> int:
         raise RunError(f"file {path} cannot be read: {why}") from None
     document = decode_toml(data, str(path))
     added = trusted.add(os.environ, path, data)
-    about = {"path": added.path, "sha256": added.sha256, "since": added.since, "sets": _sets(document)}
+    about = Trusted(path=added.path, sha256=added.sha256, since=added.since, sets=_sets(document))
     lines = [f"{added.path} is trusted as it is now (sha256 {added.sha256[:12]}…); it sets"]
     lines += [f"  {setting}" for setting in _sets(document)] or ["  nothing"]
     answer(as_json, about, lines)
@@ -248,13 +281,13 @@ def _remove(path: Path, as_json: bool) -> int:
     if not trusted.remove(os.environ, path):
         raise RunError(f"{trusted_files.name_of(path)} is not trusted: `distui trust --list` shows what is")
     name = trusted_files.name_of(path)
-    answer(as_json, {"path": name}, [f"{name} is trusted no longer"])
+    answer(as_json, Written(path=name), [f"{name} is trusted no longer"])
     return 0
 
 
 def _list_trusted(as_json: bool) -> int:
     rows = [
-        {"path": entry.path, "sha256": entry.sha256, "since": entry.since, "state": _state(entry)}
+        TrustedFile(path=entry.path, sha256=entry.sha256, since=entry.since, state=_state(entry))
         for entry in trusted.entries(os.environ)
     ]
     if rows or as_json:

@@ -7,13 +7,12 @@ import asyncio
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ...runners import profiling, run_directories, traces
 from ...runners.errors import NoSuchRunError, RunError
 from ...runners.local_agent import with_link
 from ...runners.model import CommandDone, Profile
-from ...runners.profile_report import NOTHING, checked, profiled, report, values
+from ...runners.profile_report import NOTHING, Profiled, checked, profiled, report, values
 from ...runners.profiling import Fetched, RankTrace
 from ...runners.traces import TraceError, TraceSummary
 from ...runners.wire.client import new_id
@@ -76,9 +75,14 @@ def _of_files(path: Path, ranks: tuple[int, ...], as_json: bool, no_run: str) ->
         except TraceError as error:
             problems[_rank_of(file, None, number, {**summaries, **problems})] = str(error)
     if summaries or as_json:
-        about: dict[str, Any] = {"ok": bool(summaries), "text": "" if summaries else NOTHING}
-        about |= {"folder": str(path), "files": {}, **values(summaries, problems)}
-        answer(as_json, about, plain(profile_rows(summaries, problems, [])))
+        document: Profiled = {
+            "ok": bool(summaries),
+            "text": "" if summaries else NOTHING,
+            "folder": str(path),
+            "files": {},
+            **values(summaries, problems),
+        }
+        answer(as_json, document, plain(profile_rows(summaries, problems, [])))
     if not summaries:
         complain("; ".join(problems.values()) or f"{path} has no trace of these ranks")
     return 0 if summaries else 1

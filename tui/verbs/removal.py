@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from ...presets.plurals import plural
 from ...runners import clock, run_directories, run_removal
@@ -16,6 +16,29 @@ from ...runners.formatting import size_short
 from ...runners.run_removal import Removal
 from ..rows.glyphs import table
 from ..terminal import answer, complain, confirmed
+
+
+class RemovedRun(TypedDict):
+    run: str
+    name: str
+    path: str
+    why: str
+    folders: list[str]
+    bytes: int
+
+
+class Removed(TypedDict):
+    """`rm`, and `prune` without --dry-run."""
+
+    removed: list[RemovedRun]
+    freed_bytes: int
+    failed: list[str]
+
+
+class Removable(TypedDict):
+    """`prune --dry-run`."""
+
+    would_remove: list[RemovedRun]
 
 
 def rm(options: argparse.Namespace) -> int:
@@ -73,11 +96,11 @@ def _show(options: argparse.Namespace, chosen: Sequence[Removal]) -> int:
         for removal in chosen
     ]
     lines = [*_lines(chosen, sizes), f"would remove {_total(chosen, sizes)}"]
-    answer(options.json, {"would_remove": documents}, lines if chosen else ["nothing to remove"])
+    answer(options.json, Removable(would_remove=documents), lines if chosen else ["nothing to remove"])
     return 0
 
 
-def _document(removal: Removal, folders: Sequence[Path], size: int) -> dict[str, Any]:
+def _document(removal: Removal, folders: Sequence[Path], size: int) -> RemovedRun:
     record = removal.entry.record
     return {
         "run": record.run,
@@ -92,7 +115,7 @@ def _document(removal: Removal, folders: Sequence[Path], size: int) -> dict[str,
 def _remove(options: argparse.Namespace, chosen: Sequence[Removal]) -> int:
     if chosen and not _sure(options, chosen):
         return 1
-    said, removed, failed = run_removal.sweep(), list[dict[str, Any]](), list[str]()
+    said, removed, failed = run_removal.sweep(), list[RemovedRun](), list[str]()
     for removal in chosen:
         try:
             gone = run_removal.remove(removal.entry)
@@ -106,7 +129,7 @@ def _remove(options: argparse.Namespace, chosen: Sequence[Removal]) -> int:
         f"{each['name']}  {size_short(each['bytes'])}  {', '.join(each['folders'])}" for each in removed
     ]
     lines.append(f"removed {plural(len(removed), 'run')}, {size_short(freed)} freed")
-    document = {"removed": removed, "freed_bytes": freed, "failed": failed}
+    document = Removed(removed=removed, freed_bytes=freed, failed=failed)
     answer(options.json, document, lines if chosen else ["nothing to remove"])
     for text in (*said, *failed):
         complain(text)

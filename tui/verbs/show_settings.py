@@ -22,7 +22,7 @@ from ...runners.settings_file import SecretError, section_of, settings_path
 from ...runners.telemetry import export_settings
 from ...runners.telemetry.export_settings import MetricsExport
 from ..rows.glyphs import table
-from ..setting_guide import document, example, toml
+from ..setting_guide import ExampleSettings, document, example, toml
 from ..terminal import complain
 from ..user_settings import load
 
@@ -30,7 +30,9 @@ from ..user_settings import load
 def settings(options: argparse.Namespace) -> int:
     """Print them; 1 where something in the file cannot be used."""
     if options.example:
-        sys.stdout.write(json.dumps({"example": example()}) + "\n" if options.json else example())
+        sys.stdout.write(
+            json.dumps(ExampleSettings(example=example())) + "\n" if options.json else example()
+        )
         return 0
     path = settings_path()
     chosen, problems = load(path)

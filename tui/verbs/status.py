@@ -7,6 +7,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterable
+from typing import TypedDict
 
 from ...presets.finding import worst_first
 from ...presets.plurals import plural
@@ -25,6 +26,7 @@ from ...runners.progress import parts, progress, source_text
 from ...runners.run_notes import RunNotes
 from ...runners.state import Node, RunState
 from ...runners.status import DAMAGED, applied, hidden, missing, state_words, status_json, world_size
+from ...runners.status_document import MarkedStatus, WatchedStatus
 from ...runners.wire.client import Link
 from ..rows.findings import Item, cause_rows, item_row, ledger_rows
 from ..rows.frame import Frame, LinkPhase, LinkStatus
@@ -243,7 +245,12 @@ async def _watched(entry: run_directories.Entry, link: Link, as_json: bool) -> i
 
 def _write(state: RunState, marks: RunNotes, as_json: bool) -> None:
     if as_json:
-        text = json.dumps(status_json(state) | {"tags": list(marks.tags), "note": marks.note or None})
+        document: MarkedStatus = {
+            **status_json(state),
+            "tags": list(marks.tags),
+            "note": marks.note or None,
+        }
+        text = json.dumps(document)
     else:
         text = describe(state, marks=marks)
     sys.stdout.write(f"{text}\n")
@@ -281,7 +288,8 @@ def watch(options: argparse.Namespace) -> int:
     state = asyncio.run(_once(job))
     lacks = missing(state, None)  # its output is where its ranks write it, and is not searched
     lines = [*describe(state).rstrip().splitlines(), "", *(f"Missing: {sentence}." for sentence in lacks)]
-    answer(options.json, status_json(state) | {"missing": lacks}, lines)
+    document: WatchedStatus = {**status_json(state), "missing": lacks}
+    answer(options.json, document, lines)
     return 0
 
 
@@ -295,15 +303,25 @@ async def _once(job: WatchedJob) -> RunState:
         await link.close()
 
 
+class ListedJob(TypedDict):
+    """Of `watch`, if there are several jobs."""
+
+    pid: int
+    name: str
+    launcher: str
+    ranks: int
+    run: str | None
+
+
 def _list(jobs: list[WatchedJob], as_json: bool) -> int:
     rows = [
-        {
-            "pid": first_pid(job),
-            "name": job_name(job),
-            "launcher": job.launcher,
-            "ranks": len(job.ranks),
-            "run": job.run,
-        }
+        ListedJob(
+            pid=first_pid(job),
+            name=job_name(job),
+            launcher=job.launcher,
+            ranks=len(job.ranks),
+            run=job.run,
+        )
         for job in jobs
     ]
     lines: list[str] = []
