@@ -7,7 +7,6 @@ import enum
 import itertools
 import os
 import re
-from bisect import bisect_left
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -15,7 +14,6 @@ from typing import NamedTuple, Protocol
 from msgspec.structs import replace
 
 from ..errors import RunError
-from ..file_io import written
 from ..formatting import spans_text
 from ..state import RunState
 from ..wire.client import Window
@@ -191,9 +189,7 @@ def _read_window(
     with opened(run_dir, file) as descriptor:
         gap = gaps.read(f"{run_dir}/{file}", os.fstat(descriptor).st_size)
         if line > 0:
-            offset = (
-                line_start(descriptor, line) if gap is None else _line_beside(descriptor, line, gap, file)
-            )
+            offset = line_start(descriptor, line, gap)
         elif at > 0:
             first = line_times.first_at(run_dir, file, at)
             if first is None:
@@ -249,51 +245,26 @@ def spans_of(window: Window) -> list[tuple[int, int]]:
 
 
 _CHUNK = 4 << 20
-_counted: dict[tuple[int, int], list[int]] = {}
-"""By device and inode: newlines before each chunk of a file, as far as they were counted; of the file asked last."""
 
 
-def line_start(descriptor: int, line: int) -> int:
-    """Offset of a line, counted from 1; the size of the file where it has fewer."""
-    about = os.fstat(descriptor)
-    whole = about.st_size // _CHUNK
-    counts = _counted.get((about.st_dev, about.st_ino), [0])
-    counts = counts if len(counts) <= whole + 1 else [0]  # truncated since
-    while counts[-1] < line - 1 and len(counts) <= whole:
-        at = (len(counts) - 1) * _CHUNK
-        is_hole = written(descriptor, at)[0] >= at + _CHUNK
-        data = b"" if is_hole else os.pread(descriptor, _CHUNK, at)
-        counts.append(counts[-1] + data.count(b"\n"))
-    _counted.clear()
-    _counted[about.st_dev, about.st_ino] = counts
-    chunk = max(bisect_left(counts, line - 1) - 1, 0) if counts[-1] >= line - 1 else len(counts) - 1
-    data, at = os.pread(descriptor, _CHUNK, chunk * _CHUNK), -1
-    for _ in range(line - 1 - counts[chunk]):
-        at = data.find(b"\n", at + 1)
-        if at < 0:
-            return about.st_size
-    return chunk * _CHUNK + at + 1
-
-
-def _line_beside(descriptor: int, line: int, gap: gaps.Gap, file: str) -> int:
-    """The same of a log of which a part is left out. Raises LogError for a line in it."""
-    before = gaps.newlines(descriptor, 0, gap.begin)
-    if line <= before:
-        return line_start(descriptor, line)
-    if line <= before + gap.lines:
-        raise LogError(
-            f"line {line:,} of {file} is left out: {before + 1:,} to {before + gap.lines:,} are not kept"
-        )
-    left = line - 1 - before - gap.lines
-    for at, end in gaps.stretches(descriptor, gap.end):
-        while left > 0 and at < end:
+def line_start(descriptor: int, line: int, gap: gaps.Gap | None = None) -> int:
+    """Offset of a line, counted from 1; the size of the file where it has fewer. Raises LogError for one in `gap`."""
+    left, at = line - 1, 0
+    for begin, end in gaps.stretches(descriptor, 0, gap):
+        if gap is not None and at < gap.end <= begin:
+            if 0 <= left < gap.lines:
+                first = line - left
+                raise LogError(
+                    f"line {line:,} is left out: {first:,} to {first + gap.lines - 1:,} are not kept"
+                )
+            left -= gap.lines
+        at = begin
+        while at < end:
             data = os.pread(descriptor, min(_CHUNK, end - at), at)
             count = data.count(b"\n")
-            if count >= left:
-                return at + _behind(data, left)
-            left, at = left - count, at + (len(data) or end)
-        if not left:
-            return at
+            if count >= left and (start := at + _behind(data, left)) < end:
+                return start
+            left, at = max(left - count, 0), at + (len(data) or end)
     return os.fstat(descriptor).st_size
 
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from .. import file_io
 from .metric_names import METRICS, source_of
 
 
@@ -170,21 +171,17 @@ def _lines(path: Path) -> list[bytes]:
 def _content(path: Path, most: int = MOST_BYTES) -> bytes:
     """What can be read of a file: `most` bytes from its beginning, or of one that is not packed -`most` from its end."""
     try:
-        with open(path, "rb", opener=_regular) as file:
+        with file_io.opened(path) as file:
             if path.suffix == ".gz":
                 return gzip.GzipFile(fileobj=file).read(most if most > 0 else MOST_BYTES)
             if most < 0:
                 file.seek(max(0, os.fstat(file.fileno()).st_size + most))
             return file.read(abs(most))
-    except FileNotFoundError:
+    except file_io.FileError as error:
         packed = path.with_name(path.name + ".gz")  # packed since the folder was listed
-        return _content(packed, most) if path.suffix != ".gz" and packed.exists() else b""
+        return _content(packed, most) if error.missing and path.suffix != ".gz" and packed.exists() else b""
     except (OSError, EOFError, zlib.error):
         return b""
-
-
-def _regular(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe without a writer is not waited for
 
 
 class _Line(msgspec.Struct):

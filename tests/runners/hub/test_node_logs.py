@@ -58,7 +58,7 @@ def test_a_reader_says_what_is_missing(node: Path, hub: Path) -> None:
         lines += [line.text for line in span.feed(read_piece(hub, FILE, span.next, 500), 0.0)]
     assert lines[:100] == [f"line {number:05d}" for number in range(100)]
     assert lines[-100:] == [f"line {number:05d}" for number in range(1900, 2000)]
-    assert lines[100] == "(… 19.3 KiB left out: not kept …)"
+    assert lines[100] == "(… 19.3 KiB left out: not kept, or never written …)"
     assert len(lines) == 201
 
 
