@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from ...runners.inrank.env_changes import not_a_name
-from ..verbs.mcp import skill
+from . import skill
 from .answers import Refused
 from .launch_words import option_words
 from .tool_server import Tool, ToolServer, Verbs, serve

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from importlib import resources
 
 from ...runners.errors import RunError
+from ..mcp import skill
 from ..terminal import complain
 
 MISSING = "`distui mcp` needs the package mcp from 2.0 on: `pip install 'distui[mcp]'`"
@@ -31,8 +31,3 @@ def mcp(options: argparse.Namespace) -> int:
     if sys.stdin.isatty():
         complain(WAITS)
     return serve_tools(control=options.allow_control)
-
-
-def skill() -> str:
-    """The text of SKILL.md."""
-    return resources.files(f"{__package__.rpartition('.')[0]}.mcp").joinpath("SKILL.md").read_text("utf-8")
