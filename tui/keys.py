@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from textual.binding import Binding
+from textual.keys import format_key
 
 from ..presets import trusted_files
 from ..presets.finding import PresetError, did_you_mean
 from .rows import glyphs
 from .rows.glyphs import Row, fit
-
-if TYPE_CHECKING:
-    from textual.binding import Binding
 
 
 class Action(Struct, frozen=True):
@@ -146,30 +144,11 @@ SCOPES = {
 MUTATING = frozenset(action.action.partition("(")[0] for action in ACTIONS if action.mutates)
 """Names of the Textual actions that `--readonly` takes away."""
 
-_NAMES = {
-    "question_mark": "?",
-    "colon": ":",
-    "slash": "/",
-    "exclamation_mark": "!",
-    "escape": "esc",
-    "pageup": "PgUp",
-    "pagedown": "PgDn",
-    "minus": "-",
-    "plus": "+",
-    "equals_sign": "=",
-    "left_square_bracket": "[",
-    "right_square_bracket": "]",
-    "left_curly_bracket": "{",
-    "right_curly_bracket": "}",
-    "less_than_sign": "<",
-    "greater_than_sign": ">",
-}
+_NAMES = {"escape": "esc", "pageup": "PgUp", "pagedown": "PgDn"}
 
 
 def bindings(*scopes: str) -> list[Binding]:
     """Textual bindings of the given scopes; every one carries its id, so that a keymap can change it."""
-    from textual.binding import Binding
-
     return [
         Binding(
             action.key,
@@ -186,10 +165,14 @@ def bindings(*scopes: str) -> list[Binding]:
 
 def key_text(key: str) -> str:
     """A key, or keys joined by commas, as people write them: `^p`, `?`, `G`."""
-    return " ".join(
-        f"^{part.removeprefix('ctrl+')}" if part.startswith("ctrl+") else _NAMES.get(part, part)
-        for part in key.split(",")
-    )
+    return " ".join(map(_name, key.split(",")))
+
+
+def _name(key: str) -> str:
+    if key.startswith("ctrl+"):
+        return f"^{key.removeprefix('ctrl+')}"
+    sign = format_key(key)
+    return sign if sign.isascii() and len(sign) == 1 else _NAMES.get(key, key)
 
 
 def keymap_path(environ: Mapping[str, str] = os.environ) -> Path:
@@ -294,5 +277,5 @@ def _legend() -> list[Row]:
         (),
         ((" Whatever changes a run asks first: Enter cancels, y does it.", "dim"),),
         ((" Keys are changed in ~/.config/distui/keys.toml,", "dim"),),
-        ((" by the ids in docs/keys.md.", "dim"),),
+        ((" by the ids in docs/cockpit.md.", "dim"),),
     ]
