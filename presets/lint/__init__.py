@@ -354,10 +354,10 @@ def lint_plan(
         *_sharding(plan, loaded.preset),
         *_launcher(loaded.preset),
         *_deepspeed(plan, loaded.preset, seen),
-        *_optimizer(plan, loaded.preset, source),
+        *_optimizer(plan, loaded.preset, seen),
         *_nodes(plan, resources, managed, hosts),
         *_path(plan, resources, source),
-        *_script(plan, source, beside or {}),
+        *_script(plan, source, seen, beside or {}),
         *_sizes(plan, loaded.preset, [source, *(beside or {}).values()] if source else ()),
         *_parallel_sizes(plan),
         *_command(plan, resources),
@@ -474,19 +474,16 @@ def _deepspeed(plan: Plan, preset: Preset, seen: script.ScriptContents | None) -
         )
 
 
-def _optimizer(plan: Plan, preset: Preset, source: str | bytes | None) -> Iterator[Finding]:
+def _optimizer(plan: Plan, preset: Preset, seen: script.ScriptContents | None) -> Iterator[Finding]:
     """A script whose optimizer is in a configuration that it is not launched with."""
     if (
-        preset.strategy.kind != "deepspeed"
+        seen is None
+        or preset.strategy.kind != "deepspeed"
         or '"optimizer":' in plan.files.get(deepspeed.CONFIG_FILE, "")
         or not plan.obeys
-        or not source
     ):
         return
-    try:
-        call = parse(source).find("deepspeed.initialize")
-    except Unreadable:
-        return
+    call = seen.script.find("deepspeed.initialize")
     if call is None or len(call.node.args) > 2:
         return
     if not any(keyword.arg in (None, "optimizer") for keyword in call.node.keywords):
@@ -560,7 +557,10 @@ def _plain_gpus(resources: Resources) -> bool:
 
 
 def _script(
-    plan: Plan, source: str | bytes | None, beside: Mapping[str, str | bytes | None]
+    plan: Plan,
+    source: str | bytes | None,
+    seen: script.ScriptContents | None,
+    beside: Mapping[str, str | bytes | None],
 ) -> Iterator[Finding]:
     if source is None or not plan.strategy:
         return
@@ -574,7 +574,6 @@ def _script(
     name = PurePath(next((word for word in plan.command if not word.startswith("-")), "script")).name
     findings = script.check(source, name, facts)
     yield from findings
-    seen = _seen(source)
     raised = {finding.id for finding in findings} | (
         {"L48"} if seen and "is_available" in seen.mentioned else set()
     )
