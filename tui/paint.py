@@ -74,8 +74,6 @@ _DARK = {
     "warn": "#e69f00",
     "bad": "bold #e8702a",
     "hit": "#0f1419 on #e4cf5b",
-    "tab": "bold #ffffff",
-    "key": "bold #8ecdf0",
 }
 _LIGHT = {
     "text": "#1c2733",
@@ -87,8 +85,6 @@ _LIGHT = {
     "warn": "#8a5a00",
     "bad": "bold #b04300",
     "hit": "#000000 on #e4cf5b",
-    "tab": "bold #000000",
-    "key": "bold #0b5d8f",
 }
 _TERMINAL = {
     "text": "default",
@@ -100,8 +96,6 @@ _TERMINAL = {
     "warn": "yellow",
     "bad": "bold red",
     "hit": "reverse",
-    "tab": "bold",
-    "key": "bold cyan",
 }
 
 
@@ -121,7 +115,8 @@ def _terminal_ramp() -> dict[str, str]:
 
 
 def _parsed(table: dict[str, str]) -> dict[str, Style]:
-    return {name: Style.parse(text) for name, text in table.items()}
+    whole = table | {"tab": table["head"], "key": f"bold {table['accent']}"}
+    return {name: Style.parse(text) for name, text in whole.items()}
 
 
 _STYLES = {
@@ -144,40 +139,31 @@ def _alike(theme: Theme | None) -> str:
     return DARK if theme.dark else LIGHT
 
 
+def _theme(name: str, table: dict[str, str], ground: str, surface: str, panel: str, border: str) -> Theme:
+    """The colours of a table for Textual's own widgets."""
+    return Theme(
+        name=name,
+        dark=name == DARK,
+        primary=table["ok"],
+        secondary=table["accent"],
+        accent=table["accent"],
+        warning=table["warn"],
+        error=table["bad"].removeprefix("bold "),
+        success=table["ok"],
+        foreground=table["text"],
+        background=ground,
+        surface=surface,
+        panel=panel,
+        variables={"footer-background": panel, "border": border},
+    )
+
+
 THEMES = (
-    Theme(
-        name=DARK,
-        dark=True,
-        primary="#56b4e9",
-        secondary="#8ecdf0",
-        accent="#8ecdf0",
-        warning="#e69f00",
-        error="#e8702a",
-        success="#56b4e9",
-        foreground="#d3dae3",
-        background="#0f1419",
-        surface="#141b22",
-        panel="#1b242d",
-        variables={"footer-background": "#1b242d", "border": "#33414f"},
-    ),
-    Theme(
-        name=LIGHT,
-        dark=False,
-        primary="#00639c",
-        secondary="#0b5d8f",
-        accent="#0b5d8f",
-        warning="#8a5a00",
-        error="#b04300",
-        success="#00639c",
-        foreground="#1c2733",
-        background="#fafbfc",
-        surface="#f1f3f5",
-        panel="#e4e8ec",
-        variables={"footer-background": "#e4e8ec", "border": "#b7c0c9"},
-    ),
+    _theme(DARK, _DARK, "#0f1419", "#141b22", "#1b242d", "#33414f"),
+    _theme(LIGHT, _LIGHT, "#fafbfc", "#f1f3f5", "#e4e8ec", "#b7c0c9"),
     replace(BUILTIN_THEMES["ansi-dark"], name=ANSI),
 )
-"""For Textual's own widgets: inputs, lists, frames."""
+"""For inputs, lists, frames."""
 
 
 SOON_S = 0.04
