@@ -15,7 +15,6 @@ from ..finding import Finding, PresetError, sentence, worst_first
 from ..load import PROJECT_FILE, Definition, Library, check_name, load
 from ..model import Loaded, Preset
 from ..plan import Plan
-from ..script_support import parse
 from ..skypilot import Resources
 from ..text_formats import (
     MOST_BYTES,
