@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,12 +114,27 @@ def _texts(each: Callable[[str], bool]) -> Callable[[Any], bool]:
     )
 
 
-def _among(*names: str) -> Callable[[Any], bool]:
+def _choice(
+    field: str,
+    about: str,
+    names: Sequence[str],
+    example: str,
+    default: str | None = None,
+    without: str = "",
+) -> SettingKey:
+    """One of some names."""
+    wants = f"one of {', '.join(names)}"
+    return SettingKey(about, wants, example, default, without, field=field, fits=_among(names))
+
+
+def _flag(field: str, about: str) -> SettingKey:
+    return SettingKey(
+        about, "true or false", True, False, field=field, fits=lambda value: isinstance(value, bool)
+    )
+
+
+def _among(names: Sequence[str]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, str) and value in names
-
-
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
 
 
 def _is_host(text: str) -> bool:
@@ -135,52 +150,28 @@ def _of_table(
 ) -> dict[str, SettingKey]:
     ids = tuple(column.id for column in TABLES[table])
     sortable = tuple(column.id for column in TABLES[table] if column.key is not None)
+    sorts = f"column by which the {table} table is sorted; unknown values come last"
     return {
         f"{table}.columns": SettingKey(
             f"columns of the {table} table, in their order",
             f"a list of columns, each once, of {', '.join(ids)}",
             example,
-            None,
-            "those that fit and have values",
+            without="those that fit and have values",
             field=f"{prefix}columns",
-            fits=_texts(_among(*ids)),
+            fits=_texts(_among(ids)),
         ),
-        f"{table}.sort": SettingKey(
-            f"column by which the {table} table is sorted; unknown values come last",
-            f"one of {', '.join(sortable)}",
-            sort,
-            None,
-            without,
-            field=f"{prefix}sort",
-            fits=_among(*sortable),
-        ),
-        f"{table}.reverse": SettingKey(
-            "sort the other way round",
-            "true or false",
-            True,
-            False,
-            field=f"{prefix}reverse",
-            fits=_is_flag,
-        ),
+        f"{table}.sort": _choice(f"{prefix}sort", sorts, sortable, sort, without=without),
+        f"{table}.reverse": _flag(f"{prefix}reverse", "sort the other way round"),
     }
 
 
-_WINDOWS = tuple(name for name, _ in WINDOWS)
 KEYS: dict[str, SettingKey] = {
-    "theme": SettingKey(
-        "colours of the cockpit",
-        f"one of {', '.join(ALL_THEMES)}",
-        "light",
-        "dark",
-        field="theme",
-        fits=_among(*ALL_THEMES),
-    ),
+    "theme": _choice("theme", "colours of the cockpit", ALL_THEMES, "light", "dark"),
     "hosts": SettingKey(
         "hosts, as ssh names them, whose runs the list of runs shows, too",
         f'a list of hosts, {MOST_HOSTS} at most, as in ["gpu1", "me@gpu2"]',
         ["gpu1", "me@gpu2"],
-        None,
-        "those of your launches on hosts",
+        without="those of your launches on hosts",
         field="hosts",
         fits=lambda value: _texts(_is_host)(value) and len(value) <= MOST_HOSTS,
     ),
@@ -192,22 +183,14 @@ KEYS: dict[str, SettingKey] = {
         "metrics that the curves draw, in their order",
         'a list of metrics, each once, as in ["train.loss", "gpu.util"]',
         ["train.loss", "gpu.util", "rank.step_s"],
-        None,
-        "ten usual ones",
+        without="ten usual ones",
         field="metrics",
         fits=_texts(_is_metric),
     ),
-    "curves.window": SettingKey(
-        "how far back the curves go",
-        f"one of {', '.join(_WINDOWS)}",
-        "15m",
-        "5m",
-        field="window",
-        fits=_among(*_WINDOWS),
+    "curves.window": _choice(
+        "window", "how far back the curves go", [name for name, _ in WINDOWS], "15m", "5m"
     ),
-    "curves.log_scale": SettingKey(
-        "logarithmic axes", "true or false", True, False, field="log_scale", fits=_is_flag
-    ),
+    "curves.log_scale": _flag("log_scale", "logarithmic axes"),
 }
 """By their names in the file."""
 
