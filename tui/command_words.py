@@ -77,8 +77,6 @@ def understood(
     at = len(first)
     if own[at : at + 1] == ["help"]:
         own = [*first, *own[at + 1 : at + 2], "--help"]
-    elif own[at:] in (["version"], ["-V"]):
-        own = ["--version"]
     return CommandWords(own, behind)
 
 
@@ -165,42 +163,28 @@ def _is_script(word: str, is_file: Callable[[str], bool]) -> bool:
 
 
 ALIKE = {
-    "run": "launch",
-    "start": "launch",
-    "submit": "launch",
-    "train": "launch",
-    "list": "ls",
-    "ps": "ls",
-    "jobs": "ls",
-    "log": "logs",
-    "tail": "logs",
-    "top": "status",
-    "show": "status",
-    "describe": "status",
-    "info": "status",
-    "open": "attach",
-    "connect": "attach",
-    "kill": "stop",
-    "cancel": "stop",
-    "end": "stop",
-    "delete": "rm",
-    "remove": "rm",
-    "clean": "prune",
-    "check": "lint",
-    "dry-run": "plan",
-    "journal": "events",
-    "explain": "diagnose",
-    "debug": "diagnose",
-    "stacks": "dump",
-    "strategies": "presets",
-    "config": "settings",
+    "launch": ("run", "start", "submit", "train"),
+    "ls": ("list", "ps", "jobs"),
+    "logs": ("log", "tail"),
+    "status": ("top", "show", "describe", "info"),
+    "attach": ("open", "connect"),
+    "stop": ("kill", "cancel", "end"),
+    "rm": ("delete", "remove"),
+    "prune": ("clean",),
+    "lint": ("check",),
+    "plan": ("dry-run",),
+    "events": ("journal",),
+    "diagnose": ("explain", "debug"),
+    "dump": ("stacks",),
+    "presets": ("strategies",),
+    "settings": ("config",),
 }
-"""What other programs call a verb that distui has."""
+"""Verbs, and what other programs call them."""
 
 
 def verb_refusal(word: str, verbs: Collection[str]) -> str:
     """Why a word is no verb, with the one that may be meant."""
-    alike = ALIKE.get(word.lower(), "")
+    alike = next((verb for verb, words in ALIKE.items() if word.lower() in words), "")
     near = alike if alike in verbs else _near(word.lower(), verbs)
     hint = f"did you mean `distui {near}`? " if near else ""
     return f"there is no verb {quoted(word)}: {hint}`distui --help` lists the verbs"

@@ -40,7 +40,6 @@ def read(line: str) -> tuple[str, str | None]:
         ("attach night --readonly --ascii", "--ascii --readonly attach night", None),
         ("help logs", "logs --help", None),
         ("help", "--help", None),
-        ("version", "--version", None),
         ("--ascii help ls", "--ascii ls --help", None),
         ("logs help", "logs help", None),
         ("lint train.py", "lint train.py", None),

@@ -78,8 +78,8 @@ def test_short_options_and_underscores(line: str, name: str, value: object) -> N
 
 
 def test_words_of_other_programs_lead_to_a_verb() -> None:
-    assert set(ALIKE.values()) <= VERBS.keys()
-    assert not ALIKE.keys() & VERBS.keys()
+    assert ALIKE.keys() <= VERBS.keys()
+    assert not VERBS.keys() & {word for words in ALIKE.values() for word in words}
     assert "did you mean `distui ls`?" in verb_refusal("ps", VERBS)
     assert "did you mean `distui stop`?" in verb_refusal("KILL", VERBS)
     assert "did you mean `distui status`?" in verb_refusal("Status", VERBS)
