@@ -1,4 +1,4 @@
-"""The fields of `distui status --json`, as types; docs/schemas is made from them and docs/cli.md says what they mean.
+"""The fields of `distui status --json`, as types; docs/schemas is made from them and docs/cli.md explains them.
 
 Typed dicts, because their parts are structs of the wire, which leave defaults out there and have all fields here.
 """

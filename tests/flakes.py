@@ -1,4 +1,4 @@
-"""`python -m tests.flakes`: run one tier many times, also on a busy machine, and print a table for docs/testing.md.
+"""`python -m tests.flakes`: run one tier many times, also on a busy machine, and print a table for testing.md.
 
 python -m tests.flakes --tier test --runs 8                # a quiet machine
 python -m tests.flakes --tier test --runs 6 --busy 4       # four busy loops beside it
@@ -131,7 +131,7 @@ def _pids_of_the_run() -> list[int]:
 
 
 def _row(options: argparse.Namespace, outcomes: Sequence[Outcome]) -> str:
-    """A row of the table in docs/testing.md."""
+    """A row of the table in docs/development/testing.md."""
     seconds = [outcome.seconds for outcome in outcomes]
     beside = f"{options.busy} busy loops" if options.busy else "nothing"
     if options.stop:

@@ -171,7 +171,7 @@ OPTIONS: tuple[LaunchOption, ...] = (
         takes="REGEX",
         repeat=True,
         help="read training signals in the output with a pattern",
-        more="Its named groups say what it reads: [training.md](training.md#a-pattern-of-your-own).",
+        more="Its named groups say what it reads: [telemetry.md](telemetry.md#a-pattern-of-your-own).",
     ),
     LaunchOption(
         flags=("--grace",), takes="SECONDS", parse="seconds", help="time between SIGTERM and SIGKILL"
@@ -227,7 +227,7 @@ OPTIONS: tuple[LaunchOption, ...] = (
         verbs=(*PLANS, "doctor"),
         heading=HOSTS,
         help="one node per host; the first is the head",
-        more="[hosts.md](hosts.md) has the rest.",
+        more="[nodes.md](nodes.md) has the rest.",
     ),
     LaunchOption(
         flags=("--hostfile",),

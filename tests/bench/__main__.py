@@ -1,4 +1,4 @@
-"""`python -m tests.bench`: measure, print the table, and with --write keep it in docs/benchmarks.md."""
+"""`python -m tests.bench`: measure, print the table, and with --write keep it in docs/development/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def options(argv: list[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("topics", nargs="*", metavar="TOPIC", help=f"of {', '.join(TOPICS)} (default: all)")
     add("--quick", action="store_true", help="few repetitions: shows that it works, no numbers to quote")
-    add("--write", action="store_true", help="also write docs/benchmarks.md")
+    add("--write", action="store_true", help="also write docs/development/benchmarks.md")
     add(
         "--nvitop", action="store_true", help="compare with nvitop, installed into a throw-away environment"
     )

@@ -1,4 +1,4 @@
-"""docs/benchmarks.md: the table between two marks; the words around it are written by hand."""
+"""docs/development/benchmarks.md: the table between two marks; the words around it are written by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from . import machine
 from .figures import Row, markdown
 
-PATH = Path(__file__).parents[2] / "docs" / "benchmarks.md"
+PATH = Path(__file__).parents[2] / "docs" / "development" / "benchmarks.md"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """Repetitions and durations. The table of docs/benchmarks.md is made with the defaults."""
+    """Repetitions and durations. The table of docs/development/benchmarks.md is made with the defaults."""
 
     launches: int = 9
     restarts: int = 20

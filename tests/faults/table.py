@@ -1,4 +1,4 @@
-"""The table fault → verdict → seconds → right or wrong of docs/diagnosis.md, from what the tests saw.
+"""The table fault → seconds → right or wrong of docs/development/verification.md, from what the tests saw.
 
 With DISTUI_WRITE=1 the tests write down what they see, and the table anew.
 """
@@ -20,7 +20,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 SEEN = Path(__file__).with_name("seen.json")
-DOCUMENT = ROOT / "docs" / "diagnosis.md"
+DOCUMENT = ROOT / "docs" / "development" / "verification.md"
 BEGIN, END = "<!-- faults: written by the tests -->", "<!-- end of faults -->"
 
 
@@ -75,19 +75,22 @@ def in_document() -> str:
 def text(found: Mapping[str, Any]) -> str:
     """The table, in Markdown."""
     lines = [f"Seen on {found['date']}: {found['machine']}.", ""]
-    lines += ["| fault | verdict | seconds | |", "|---|---|---|---|"]
+    lines += ["| fault, named right unless it says so | seconds |", "|---|---|"]
     lines += [row(name, Seen(**seen)) for name, seen in sorted(found["faults"].items())]
-    lines += ["", "| healthy job | what is said | |", "|---|---|---|"]
+    lines += ["", "Healthy jobs without an alarm, unless it says so:", ""]
     for name, seen in sorted(found["healthy"].items()):
-        lines.append(f"| {name} | {_cell(seen['verdict'])} | {seen['wrong'] or 'right'} |")
+        lines.append(f"* {_marked(name, seen['wrong'])}")
     return "\n".join(lines) + "\n"
 
 
 def row(name: str, seen: Seen) -> str:
     """One fault."""
     seconds = "–" if seen.seconds is None else f"{seen.seconds:.1f}"
-    right = f"wrong: {seen.wrong}" if seen.wrong else "right"
-    return f"| {name} | {_cell(seen.verdict)} | {seconds} | {_cell(right)} |"
+    return f"| {_marked(name, seen.wrong)} | {seconds} |"
+
+
+def _marked(name: str, wrong: str) -> str:
+    return _cell(f"{name}: wrong: {wrong}" if wrong else name)
 
 
 def plain(said: str) -> str:

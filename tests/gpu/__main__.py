@@ -1,4 +1,4 @@
-"""`python -m gpu [--rehearse] [CHECK…]`: make the checks and write docs/gpu-report.md."""
+"""`python -m gpu [--rehearse] [CHECK…]`: make the checks and write docs/development/gpu-report.md."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from e2e.runs import World
 from .checks import ALONE, CHECKS
 from .site import Seen, Site, make
 
-REPORT = Path(__file__).parents[2] / "docs" / "gpu-report.md"
+REPORT = Path(__file__).parents[2] / "docs" / "development" / "gpu-report.md"
 
 
 def main(argv: Sequence[str]) -> int:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything of distui that only a machine with NVIDIA GPUs can prove: `bash tests/gpu/run.sh`.
 # Uses the virtual environment of `make install` (or makes it), runs the checks on all GPUs that nvidia-smi lists, and writes
-# docs/gpu-report.md. `--rehearse` runs what it can on gloo, without a GPU, and writes to the standard output only.
+# docs/development/gpu-report.md. `--rehearse` runs what it can on gloo, without a GPU, and writes to the standard output only.
 # It changes no setting of a GPU. Exit status 0 when no check failed.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

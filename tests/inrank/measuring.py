@@ -1,4 +1,4 @@
-"""What presets allocate in real ranks, beside what is estimated; run by itself, it prints the table of docs/presets.md.
+"""What presets allocate in real ranks, and what is estimated; as a script, print the table of verification.md.
 
 .venv/bin/python tests/inrank/measuring.py
 """
@@ -120,14 +120,11 @@ class Row:
         return max(one[part] for one in self.ranks)
 
     def cells(self) -> Iterator[str]:
-        """Of the table, in MB: measured / estimated."""
+        """Of the table: the case, its peak in MB measured/estimated, and the error of the estimate."""
+        peak, estimated = self.most("total"), self.case.estimate().total
         yield self.case.name
-        one = self.case.estimate()
-        for part, estimated in PARTS.items():
-            measured = f"{self.most(part) / MB:.1f}" if self.case.whole else "n/a"
-            yield f"{measured} / {getattr(one, estimated) / MB:.1f}"
-        yield f"{self.most('total') / MB:.1f} / {one.total / MB:.1f}"
-        yield f"{100 * (one.total / self.most('total') - 1):+.1f} %"
+        yield f"{peak / MB:.1f}/{estimated / MB:.1f}"
+        yield f"{100 * (estimated / peak - 1):+.1f} %"
 
 
 def measured(case: Case) -> Row:
@@ -140,10 +137,10 @@ def table(cases: tuple[Case, ...]) -> Iterator[str]:
     """Lines of Markdown."""
     day = time.strftime("%Y-%m-%d")
     where = f"torch {version('torch')}, gloo, {platform.libc_ver()[0]}"
-    yield f"Measured {day}, {where}: MB on the fullest rank, measured / estimated."
+    yield f"Measured {day}, {where}: peak in MB on the fullest rank, measured/estimated."
     yield ""
-    yield "| | weights | gradients | optimizer | activations | peak | error |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "| case | peak | error |"
+    yield "|---|---|---|"
     for case in cases:
         yield f"| {' | '.join(measured(case).cells())} |"
 

@@ -1,4 +1,4 @@
-"""The table strategy × launcher of docs/presets.md, from what the tests saw.
+"""The table of presets in docs/development/verification.md, from what the tests saw.
 
 The long tests compare what they see with seen.json; with DISTUI_WRITE=1 they write it, and the table, anew.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,29 +17,17 @@ from distui.presets.load import BUILTIN, load
 from .cases import CASES, NOT_HERE
 
 SEEN = Path(__file__).with_name("seen.json")
-DOCUMENT = Path(__file__).parents[2] / "docs" / "presets.md"
-BEGIN, END = "<!-- strategies × launchers: written by the tests -->", "<!-- end -->"
-LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
+DOCUMENT = Path(__file__).parents[2] / "docs" / "development" / "verification.md"
+BEGIN, END = "<!-- presets: written by the tests -->", "<!-- end of presets -->"
 
-RAN: Mapping[tuple[str, str], str] = {
-    ("ds-zero1", "torchrun"): "ran: scripts on Accelerate and on DeepSpeed, 2 ranks, each updates half",
-    (
-        "ds-zero2",
-        "torchrun",
-    ): "ran: scripts on Accelerate, DeepSpeed and the Trainer, 2 ranks, each updates half",
-    ("ds-zero3", "torchrun"): "ran: scripts on Accelerate and on DeepSpeed, 2 ranks, each holds half",
-    ("ddp", "accelerate"): "ran: script on Accelerate, 2 ranks, by YAML and by flags",
-    ("ds-zero2", "accelerate"): "ran: script on Accelerate, 2 ranks",
-    ("ds-zero2", "deepspeed"): "ran: script on DeepSpeed, 2 ranks",
+RAN: Mapping[str, str] = {
+    "ddp": "under accelerate 2 ranks of a script on Accelerate",
+    "ds-zero1": "scripts on Accelerate and on DeepSpeed, 2 ranks, each updates half",
+    "ds-zero2": "scripts on Accelerate, DeepSpeed and the Trainer, 2 ranks, each updates half; also under accelerate"
+    " and deepspeed",
+    "ds-zero3": "scripts on Accelerate and on DeepSpeed, 2 ranks, each holds half",
 }
-"""What tests/launchers trains for real: (preset, launcher) → what was seen inside the ranks."""
-
-ACCEPTED: Mapping[str, str] = {
-    "torchrun": "text: torchrun's parser",
-    "accelerate": "text: accelerate's loader and launcher",
-    "deepspeed": "text: deepspeed's parser",
-}
-"""What test_accepted.py asks about the presets that did not run."""
+"""What tests/launchers trains for real, by preset: what was seen inside the ranks."""
 
 
 TWINS: Mapping[str, str] = {
@@ -80,27 +68,18 @@ def in_document() -> str:
 
 def text() -> str:
     """The table, in Markdown."""
-    lines = ["| preset | " + " | ".join(LAUNCHERS) + " |", "|---" * (len(LAUNCHERS) + 1) + "|"]
-    lines += [f"| `{name}` | {' | '.join(_row(name))} |" for name in BUILTIN]
-    return "\n".join(lines) + "\n"
+    head = ["| preset | ran as, share of the parameters per rank |", "|---|---|"]
+    return "\n".join([*head, *map(_row, BUILTIN)]) + "\n"
 
 
-def _row(name: str) -> Iterator[str]:
-    for launcher in LAUNCHERS:
-        ran = RAN.get((name, launcher))
-        if launcher == "torchrun" and name in CASES:
-            yield _ran(name)
-        else:
-            yield ran or ACCEPTED[launcher] + (f" ({NOT_HERE[name]})" if _why(name, launcher) else "")
-
-
-def _why(name: str, launcher: str) -> bool:
-    """Whether to say why it did not run: once a row."""
-    return launcher == "torchrun" and name in NOT_HERE
+def _row(name: str) -> str:
+    ran = [_ran(name)] if name in CASES else []
+    ran += [RAN[name]] if name in RAN else []
+    return f"| `{name}` | {'; '.join(ran) or f'not run: {NOT_HERE[name]}'} |"
 
 
 def _ran(name: str) -> str:
-    """ "ran: 4 ranks = dp_replicate 2 × dp_shard 2, losses of `ddp` on 4 ranks, a rank holds 50 % of the parameters".
+    """ "4 ranks = dp_replicate 2 × dp_shard 2, losses of `ddp` on 4 ranks, 50 %".
 
     Not the losses themselves: the example learns the standard library's sources, which differ by Python version.
     """
@@ -108,4 +87,4 @@ def _ran(name: str) -> str:
     losses = "" if case.twin == name else f", losses of {TWINS[case.twin]}"
     sizes = worker_group.mesh_text(worker_group.dimensions(load(name).preset, case.world))
     ranks = "1 process" if case.world == 1 else f"{case.world} ranks" + sizes.removeprefix(str(case.world))
-    return f"ran: {ranks}{losses}, a rank holds {found['held']:.0%} of the parameters".replace("%", " %")
+    return f"{ranks}{losses}, {found['held']:.0%}".replace("%", " %")

@@ -96,6 +96,6 @@ def test_a_preset_does_what_it_says(seen: Seen, name: str) -> None:
     kept = table.seen(ranks)
     if os.environ.get("DISTUI_WRITE"):
         table.remember(name, kept)
-    assert kept == pytest.approx(table.known()[name], abs=0.05), "docs/presets.md says otherwise"
+    assert kept == pytest.approx(table.known()[name], abs=0.05), "verification.md says otherwise"
     places = [tuple(found["coordinates"].items()) for found in ranks]
     assert len(set(places)) == case.world, "every rank has coordinates of its own"

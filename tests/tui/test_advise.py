@@ -50,7 +50,7 @@ def test_the_simplest_that_fits_and_how_to_launch_it(capsys: pytest.CaptureFixtu
         assert total == pytest.approx(states + activations + buffers, abs=0.02)
     assert "ZeRO-1 is the simplest that fits: DDP with the optimizer's states in shards" in out
     assert lines[-2] == "    distui launch zero1 --nproc-per-node 8 -- train.py"
-    docs = Path(__file__).resolve().parents[2] / "docs/presets.md"
+    docs = Path(__file__).resolve().parents[2] / "docs/memory.md"
     assert f"$ distui advise --params 7B --gpus 8xA100-80GB\n{out}```" in docs.read_text()
 
 

@@ -26,16 +26,18 @@ def row(option: LaunchOption) -> str:
     spelled = ", ".join(
         f"`{flag}{takes * (flag == option.flags[-1] or len(flag) == 2)}`" for flag in option.flags
     )
-    verbs = "all" if option.verbs == ALL else ", ".join(option.verbs)
     text = f"{option.summary}. {option.more}".rstrip() if option.more else option.summary
-    return " | ".join(["", *(cell.replace("|", "\\|") for cell in (spelled, verbs, text)), ""]).strip()
+    return " | ".join(["", *(cell.replace("|", "\\|") for cell in (spelled, text)), ""]).strip()
 
 
 def table() -> str:
-    rows = [row(option) for option in OPTIONS]
-    return "\n".join(
-        ["*all*: launch, plan, lint and exec.", "", "| option | of | means |", "|---|---|---|", *rows, ""]
-    )
+    """The options, together with those that the same verbs take."""
+    lines = []
+    for verbs in dict.fromkeys(option.verbs for option in OPTIONS):
+        lines += [f"Options of {', '.join(verbs)}:", "", "| option | means |", "|---|---|"]
+        lines += [row(option) for option in OPTIONS if option.verbs == verbs]
+        lines += [""]
+    return "\n".join(lines)
 
 
 def test_the_page_has_the_table() -> None:

@@ -27,7 +27,7 @@ def main() -> None:
     run.add_argument("scenario")
     run.add_argument("version")
     run.add_argument("folder", type=Path)
-    verbs.add_parser("table", help="write the table of docs/diagnosis.md anew, from the corpus")
+    verbs.add_parser("table", help="write the table of verification.md anew, from the corpus")
     capture = verbs.add_parser(
         "capture", help="run scenarios on all versions and write tests/corpus/nccl_host anew"
     )

@@ -1,4 +1,4 @@
-"""The table of docs/diagnosis.md: scenarios by version of NCCL, and the first cause that each is told as."""
+"""The table of docs/development/verification.md: scenarios, and the first cause that each is told as."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from .verdicts import of_folder
 
 ROOT = Path(__file__).resolve().parents[3]
 CORPUS = ROOT / "tests" / "corpus" / "nccl_host"
-DOCUMENT = ROOT / "docs" / "diagnosis.md"
+DOCUMENT = ROOT / "docs" / "development" / "verification.md"
 BEGIN, END = "<!-- nccl: written by the rig -->", "<!-- end of nccl -->"
 
 
 def text() -> str:
     """The table, in Markdown, from the verdicts on the corpus."""
-    lines = [f"| scenario | {' | '.join(VERSIONS)} |", "|---" * (1 + len(VERSIONS)) + "|"]
+    lines = [f"With NCCL {', '.join(VERSIONS)}:", "", "| scenario | first cause |", "|---|---|"]
     for scenario in SCENARIOS:
         cells = []
         for version in VERSIONS:
             told = of_folder(CORPUS / version / scenario.name)
             ranks = f" ({', '.join(map(str, told.ranks))})" if told.ranks and scenario.named else ""
             cells.append(f"{told.first or ('failed' if told.failed else 'healthy')}{ranks}")
-        lines.append(f"| {scenario.what} | {' | '.join(cells)} |")
+        lines.append(f"| {scenario.what} | {' / '.join(dict.fromkeys(cells))} |")
     return "\n".join(lines) + "\n"
 
 

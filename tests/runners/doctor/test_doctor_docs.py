@@ -10,7 +10,7 @@ from distui.runners.doctor.network_checks import LINK, NODE, ROWS
 from .test_doctor_checks import CASES
 
 ROOT = Path(__file__).resolve().parents[3]
-ROW = re.compile(r"^\| `(D-[A-Z0-9-]+)` \| ([a-z, ]+) \| [^|]+ \| [^|]+ \|$")
+ROW = re.compile(r"^\| `(D-[A-Z0-9-]+)` \| ([a-z, ]+) \| [^|]+ \|$")
 
 
 def listed() -> dict[str, set[str]]:
