@@ -14,7 +14,7 @@ PART ?= 1/1
 # Of the matrix, 2 minutes each: 'torch-2.9.1 python-*'. All of it unless asked.
 ROWS ?=
 
-.PHONY: help install demo test test-real test-long test-frameworks test-faults test-nccl test-cluster test-matrix test-all check lint types imports bench pictures clean
+.PHONY: help install demo test test-real test-long test-frameworks test-faults test-nccl test-cluster test-matrix test-all check lint types imports docs bench pictures clean
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 23
@@ -86,7 +86,11 @@ types: install
 imports: install
 	$(BIN)/lint-imports
 
-bench: install   ## the table of docs/benchmarks.md; BENCH=--quick
+docs: install    ## the documentation as a site in .site; a broken link fails
+	$(BIN)/python -m pip install --quiet --group docs
+	$(BIN)/mkdocs build --strict --config-file .ci/mkdocs.yml
+
+bench: install   ## the table of docs/development/benchmarks.md; BENCH=--quick
 	$(BIN)/python -m tests.bench $(BENCH)
 
 pictures: install ## docs/pictures, from the real program in a terminal
@@ -95,4 +99,4 @@ pictures: install ## docs/pictures, from the real program in a terminal
 	$(BIN)/python -m tests.pictures.recording
 
 clean:           ## remove what install and the tools made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
