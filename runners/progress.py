@@ -58,11 +58,6 @@ class Progress(Struct, frozen=True, kw_only=True):
     earlier: bool = False
     """Whether all this was reported by the attempt before, and nothing yet by this one."""
 
-    @property
-    def reported(self) -> bool:
-        """Whether there is anything to show."""
-        return bool(self.sources)
-
 
 def progress(state: RunState, now: float, dim: bool = False) -> Progress:
     """Of a run; `now`: Unix time by the clock of `state`; `dim`: for a viewer that shows old values as such."""

@@ -674,11 +674,6 @@ class RunState:
         """The newest complete one: what a restart goes on from."""
         return next((each for each in reversed(self.checkpoints) if each.complete), None)
 
-    @property
-    def host(self) -> str:
-        """Of the only node, or of the head."""
-        return self.nodes[min(self.nodes)].host if self.nodes else ""
-
     def apply(self, stamped: Stamped) -> None:
         """Fold one event in. Events of an unknown kind never reach here: decoding refuses them."""
         kind = type(stamped.event)

@@ -56,10 +56,6 @@ class Section(Struct, frozen=True):
     """Rows that differ and are left out, because they are about the terminal that launched it."""
     note: str = ""
 
-    def count(self, kind: str) -> int:
-        """How many rows are of a kind."""
-        return sum(row.kind == kind for row in self.rows)
-
 
 class Comparison(Struct, frozen=True):
     a: Account

@@ -264,11 +264,9 @@ def _why(file: str, error: OSError) -> str:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Which log files grew, and how fast: a stat of the newest attempts' files, a listing only where one may be new.
+# Which log files grew: a stat of the newest attempts' files, a listing only where one may be new.
 
 
-RATE_SECONDS = 1.0
-"""Shortest time over which a rate is taken."""
 SETTLED_S = 2.0
 """Time stamps of folders are coarse: one that changed is listed again by every poll for this long."""
 
@@ -348,8 +346,6 @@ class GrowthWatch:
         """Unix times at which the files that the last `poll` gave were last written, by the file system's clock."""
         self._node = None if node is None else f"node-{node}"
         self._folders: dict[str, _Folder] = {}
-        self._marks: dict[str, tuple[float, int]] = {}
-        self._rates: dict[str, float] = {}
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -368,7 +364,6 @@ class GrowthWatch:
         for name, (size, written) in scanned.items():
             if self.sizes.get(name) != size:
                 changed[name], self.written[name] = size, written
-            self._rate(name, size, now)
         if not changed.keys() <= self.sizes.keys():
             changed |= dict.fromkeys(self._vanished(scanned), GONE)
         keep_sizes(self.sizes, changed)
@@ -380,16 +375,6 @@ class GrowthWatch:
         return [
             name for name in self.sizes if name not in scanned and name[: name.rfind("/") + 1] in folders
         ]
-
-    def rate(self, file: str) -> float | None:
-        """Bytes a second over the last second or so; None until one has passed."""
-        return self._rates.get(file)
-
-    def _rate(self, name: str, size: int, now: float) -> None:
-        then, before = self._marks.setdefault(name, (now, size))
-        if now - then >= RATE_SECONDS:
-            self._rates[name] = max(size - before, 0) / (now - then)
-            self._marks[name] = (now, size)
 
     def _scan(self, now: float) -> dict[str, tuple[int, float]]:
         seen = self._refreshed("", now)
@@ -404,8 +389,6 @@ class GrowthWatch:
         sizes: dict[str, tuple[int, float]] = {}
         for folder in seen:
             sizes |= folder.sizes()
-        for name in self._rates.keys() - sizes.keys():
-            del self._rates[name]
         return sizes
 
     def _refreshed(self, prefix: str, now: float) -> list[_Folder]:

@@ -45,7 +45,6 @@ def running(*samples: TrainingSample, attempt: int = 1, at: float = 10.0) -> Run
 
 def test_nothing_is_known_of_a_run_that_reports_nothing() -> None:
     line = progress(running(), 100.0)
-    assert not line.reported
     assert parts(line) == []
     assert all(value in (None, {}, False) for value in structs.asdict(line).values())
 

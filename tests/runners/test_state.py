@@ -62,7 +62,7 @@ def test_a_group_runs_only_when_every_rank_has_a_process() -> None:
     state = fold(created, *began())
     assert state.phase is RunPhase.RUNNING
     assert [rank.pid for rank in state.ranks.values()] == [100, 101]
-    assert (state.name, state.host, state.attempt) == ("n", "h", 1)
+    assert (state.name, state.nodes[0].host, state.attempt) == ("n", "h", 1)
 
 
 def test_a_restart_is_a_new_attempt_and_old_news_changes_nothing() -> None:

@@ -30,20 +30,6 @@ def test_only_what_changed_is_told(tmp_path: Path) -> None:
     assert watch.sizes == {one: 1, two: 2}
 
 
-def test_the_rate_is_unknown_until_a_second_has_passed(tmp_path: Path) -> None:
-    watch, one = GrowthWatch(tmp_path), file_id(0, 1, 0, "out")
-    write(tmp_path, one, b"x" * 100)
-    watch.poll(10.0)
-    write(tmp_path, one, b"x" * 300)
-    watch.poll(10.5)
-    assert watch.rate(one) is None
-    write(tmp_path, one, b"x" * 300)
-    watch.poll(12.0)
-    assert watch.rate(one) == 300.0
-    watch.poll(13.0)
-    assert watch.rate(one) == 0.0
-
-
 def test_an_attempt_that_ends_is_watched_beside_the_next_and_older_ones_are_not(tmp_path: Path) -> None:
     watch = GrowthWatch(tmp_path)
     files = [file_id(0, attempt, 0, "err") for attempt in (1, 2, 1000)]
