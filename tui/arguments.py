@@ -22,42 +22,8 @@ PARSERS: dict[str, Callable[[str], Any]] = {
 """What reads the value of a launch option, by `LaunchOption.parse`."""
 
 
-class Argument(NamedTuple):
-    """One option or positional argument: what `add_argument` of argparse takes."""
-
-    names: tuple[str, ...]
-    keywords: Mapping[str, Any]
-
-    def add_to(self, parser: argparse._ActionsContainer) -> None:
-        """Let the parser take it."""
-        parser.add_argument(*self.names, **self.keywords)
-
-
-class Exclusive(NamedTuple):
-    """Options of which a command line has at most one."""
-
-    arguments: tuple[Argument, ...]
-    required: bool = False
-
-    def add_to(self, parser: argparse._ActionsContainer) -> None:
-        """Let the parser take them."""
-        group = parser.add_mutually_exclusive_group(required=self.required)
-        for argument in self.arguments:
-            argument.add_to(group)
-
-
-class LaunchOptions(NamedTuple):
-    """The launch options of a verb under some headings of `runners/launch/options.py`."""
-
-    verb: str
-    headings: tuple[str, ...]
-
-    def add_to(self, parser: argparse._ActionsContainer) -> None:
-        """Let the parser take them, each heading as a group of its own."""
-        for heading in self.headings:
-            group = parser.add_argument_group(heading, ABOUT[heading]) if heading else parser
-            for each in launch_options(self.verb, heading):
-                _argument(each).add_to(group)
+Option = Callable[[argparse._ActionsContainer], object]
+"""Lets a parser take an option or a positional argument, or several of them."""
 
 
 class Exits(NamedTuple):
@@ -76,7 +42,7 @@ class Verb(NamedTuple):
     """ "module:function" of `tui/verbs/`."""
     about: str
     """What it does, in lower case and without a final period."""
-    options: tuple[Argument | Exclusive | LaunchOptions, ...]
+    options: tuple[Option, ...]
     examples: Mapping[str, str]
     """Three command lines without `distui`, and what each does."""
     exits: Exits = Exits((3,))
@@ -99,36 +65,59 @@ def add_verb(verbs: Any, name: str, verb: Verb) -> None:
         name, help=verb.about, description=description, usage=verb.usage or None
     )
     parser.set_defaults(verb=verb.function, declaration=verb)
-    for argument in verb.options:
-        argument.add_to(parser)
+    for add_option in verb.options:
+        add_option(parser)
 
 
-def word(name: str, metavar: str | None = None, help: str | None = None, **keywords: Any) -> Argument:
-    """A positional argument."""
-    return Argument((name,), {"metavar": metavar, "help": help, **keywords})
+def word(name: str, metavar: str | None = None, help: str | None = None, **keywords: Any) -> Option:
+    """A positional argument; `keywords` are those of `add_argument`."""
+    return value(name, metavar, help, **keywords)
 
 
-def switch(flags: str, help: str, **keywords: Any) -> Argument:
+def switch(flags: str, help: str, **keywords: Any) -> Option:
     """An option without a value."""
-    return Argument(tuple(flags.split()), {"action": "store_true", "help": help, **keywords})
+    return lambda parser: parser.add_argument(*flags.split(), action="store_true", help=help, **keywords)
 
 
-def value(flags: str, metavar: str | None, help: str | None, **keywords: Any) -> Argument:
+def value(flags: str, metavar: str | None, help: str | None, **keywords: Any) -> Option:
     """An option with a value."""
-    return Argument(tuple(flags.split()), {"metavar": metavar, "help": help, **keywords})
+    return lambda parser: parser.add_argument(*flags.split(), metavar=metavar, help=help, **keywords)
 
 
-def values(flags: str, metavar: str | None, help: str, **keywords: Any) -> Argument:
+def values(flags: str, metavar: str | None, help: str, **keywords: Any) -> Option:
     """An option with a value that may be repeated."""
     return value(flags, metavar, f"{help}; repeatable", action="append", default=[], **keywords)
 
 
-def launch_option(flag: str) -> Argument:
+def exclusive(*options: Option, required: bool = False) -> Option:
+    """Options of which a command line has at most one."""
+
+    def add(parser: argparse._ActionsContainer) -> None:
+        group = parser.add_mutually_exclusive_group(required=required)
+        for add_option in options:
+            add_option(group)
+
+    return add
+
+
+def launch_option(flag: str) -> Option:
     """An option of the table of launch options. Raises KeyError."""
-    return _argument(option(flag))
+    return _of_launch(option(flag))
 
 
-def _argument(option: LaunchOption) -> Argument:
+def launch_headings(verb: str, *headings: str) -> Option:
+    """The launch options of a verb under some headings of the table, each heading as a group of its own."""
+
+    def add(parser: argparse._ActionsContainer) -> None:
+        for heading in headings:
+            group = parser.add_argument_group(heading, ABOUT[heading]) if heading else parser
+            for each in launch_options(verb, heading):
+                _of_launch(each)(group)
+
+    return add
+
+
+def _of_launch(option: LaunchOption) -> Option:
     flags = " ".join(option.flags)
     if not option.takes:
         return switch(flags, option.help)

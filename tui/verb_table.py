@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Mapping
 
 from ..runners.launch.options import HOSTS, NODES, RUN
-from .arguments import Exclusive, Exits, LaunchOptions, Verb, launch_option, switch, value, values, word
+from .arguments import Exits, Verb, exclusive, launch_headings, launch_option, switch, value, values, word
 from .option_values import count, duration, gigabytes, minutes, moment, rank_list, seconds
 
 PRESET_HELP = "`distui presets` lists them"
@@ -40,7 +40,7 @@ _START = {
         "start a run and open the cockpit on it",
         options=(
             word("preset", "PRESET", PRESET_HELP, nargs="?"),
-            LaunchOptions("launch", (RUN, HOSTS, NODES)),
+            launch_headings("launch", RUN, HOSTS, NODES),
         ),
         usage=f"distui launch {LAUNCH_USAGE}",
         has_command=True,
@@ -54,7 +54,7 @@ _START = {
     "exec": Verb(
         "launch:execute",
         "run any command under supervision",
-        options=(LaunchOptions("exec", (RUN,)),),
+        options=(launch_headings("exec", RUN),),
         usage="distui exec [options] -- COMMAND…",
         has_command=True,
         examples={
@@ -105,7 +105,7 @@ _START = {
         "print what launch would do, without doing it",
         options=(
             word("preset", "PRESET", PRESET_HELP, nargs="?"),
-            LaunchOptions("plan", (RUN, HOSTS, NODES)),
+            launch_headings("plan", RUN, HOSTS, NODES),
         ),
         usage=f"distui plan {LAUNCH_USAGE}",
         has_command=True,
@@ -121,7 +121,7 @@ _START = {
         "check a launch or configuration files before you pay for GPUs",
         options=(
             word("preset", "PRESET", PRESET_HELP, nargs="*"),
-            LaunchOptions("lint", (RUN, HOSTS, NODES)),
+            launch_headings("lint", RUN, HOSTS, NODES),
         ),
         usage=f"distui lint {LAUNCH_USAGE} | FILE… | -- COMMAND…",
         has_command=True,
@@ -549,7 +549,7 @@ _FIND = {
         "check that this node (or --hosts) can run a job",
         options=(
             word("run", "RUN", f"{RUN_HELP} (default: this node)", nargs="?"),
-            LaunchOptions("doctor", (HOSTS,)),
+            launch_headings("doctor", HOSTS),
             value("--python", "PATH", "interpreter of the training environment"),
             value("--port", "PORT", "rendezvous port on the first node", type=int),
             switch("--no-pairs", "skip the all-reduce between pairs of nodes"),
@@ -633,11 +633,9 @@ _PRESETS = {
         "advise:advise",
         "estimate which strategies fit into the memory of GPUs",
         options=(
-            Exclusive(
-                (
-                    value("--params", "N", "the model's parameters: 7B, 350M"),
-                    value("--script", "PATH[:NAME]", "file (and class or function) that defines the model"),
-                ),
+            exclusive(
+                value("--params", "N", "the model's parameters: 7B, 350M"),
+                value("--script", "PATH[:NAME]", "file (and class or function) that defines the model"),
                 required=True,
             ),
             value("--model-args", "K=V,…", "arguments of --script's class or function", default=""),
@@ -673,9 +671,7 @@ _PRESETS = {
         "trust a configuration file that other users can write, as it is now",
         options=(
             word("path", "PATH", "(default: the nearest distui.toml)", nargs="?"),
-            Exclusive(
-                (switch("--list", "list trusted files"), switch("--remove", "stop trusting the file"))
-            ),
+            exclusive(switch("--list", "list trusted files"), switch("--remove", "stop trusting the file")),
             JSON,
         ),
         usage="distui trust [PATH] | --list | --remove [PATH]",
@@ -733,7 +729,7 @@ _CLUSTERS = {
                 default="sky",
             ),
             value("--nnodes --num-nodes", "N", "nodes (default: 1)"),
-            LaunchOptions("candidates", (NODES,)),
+            launch_headings("candidates", NODES),
             JSON,
         ),
         examples={
