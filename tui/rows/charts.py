@@ -342,10 +342,8 @@ def chosen(panels: Sequence[Panel], most: int) -> list[Panel]:
     return (filled or list(panels[:1]))[:most]
 
 
-def strip_rows(
-    panels: Sequence[Panel], view: ChartView, width: int, height: int, least: int = 3
-) -> list[Row]:
-    """As many charts as fit, `least` rows each, in at most `height` rows; below them marks and wall times."""
+def strip_rows(panels: Sequence[Panel], view: ChartView, width: int, height: int) -> list[Row]:
+    """As many charts as fit, three rows each at least, in at most `height` rows; below them marks and wall times."""
     if width < 1 or height < 1:
         return []
     edge = gutter(width)
@@ -356,7 +354,7 @@ def strip_rows(
         foot = [*([marked] if marked is not None else []), tick_row(span, view.mode)]
         foot = [((" " * edge, "text"), *row) if edge else row for row in foot]
     room = height - len(foot)
-    shown = chosen(panels, max(1, room // least))
+    shown = chosen(panels, max(1, room // 3))
     if not shown:
         return []
     size, rest = divmod(room, len(shown))
@@ -366,12 +364,12 @@ def strip_rows(
     return [*rows, *foot]
 
 
-def side_by_side(left: Sequence[Row], right: Sequence[Row], width: int, gap: int = 2) -> list[Row]:
+def side_by_side(left: Sequence[Row], right: Sequence[Row], width: int) -> list[Row]:
     """Two columns, the left one `width` cells wide."""
     height = max(len(left), len(right))
     lefts, rights = [*left, *[()] * (height - len(left))], [*right, *[()] * (height - len(right))]
     return [
-        (*row, (" " * (width - row_width(row) + gap), "text"), *other)
+        (*row, (" " * (width - row_width(row) + 2), "text"), *other)
         for row, other in zip(lefts, rights, strict=True)
     ]
 

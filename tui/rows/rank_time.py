@@ -128,7 +128,6 @@ def rank_time_rows(
     height: int,
     mode: Mode = Mode.BRAILLE,
     *,
-    noun: str = "rank",
     names: Mapping[int, str] | None = None,
     cursor: float | None = None,
 ) -> list[Row]:
@@ -145,7 +144,7 @@ def rank_time_rows(
     else:
         foot = 0
     parts = groups(sorted(series), height - foot)
-    labels = [_label(part, noun, names) for part in parts]
+    labels = [_label(part, names) for part in parts]
     edge = min(max(map(len, labels)), max(0, width - 8)) + 1 if width >= 16 else 0
     cells = min(span.cells, width - edge)
     shown = TimeSpan(span.begin + (span.cells - cells) * span.cell, span.cell, cells)
@@ -164,11 +163,11 @@ def rank_time_rows(
     return rows[:height]
 
 
-def _label(part: tuple[int, ...], noun: str, names: Mapping[int, str] | None) -> str:
+def _label(part: tuple[int, ...], names: Mapping[int, str] | None) -> str:
     if names is not None:
         first, last = (names.get(part[at], str(part[at])) for at in (0, -1))
         return first if len(part) == 1 else f"{first}–{last}"
-    return f"{noun[0]}{spans_short(part)}"
+    return f"r{spans_short(part)}"
 
 
 def _cells(kinds: Sequence[StripState], mode: Mode, cursor: int | None) -> Row:

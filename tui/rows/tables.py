@@ -388,7 +388,7 @@ def gpu_table(frame: Frame, width: int, first: int = 0, count: int | None = None
     for at in range(max(0, first), last):
         rows[at] = _gpu_row(frame, ordered[at], chosen, sizes)
     if rest:
-        rows.append(((f"  {_rest(frame, rest)}", "dim"),))
+        rows.append(((f"  {_rest(rest)}", "dim"),))
     return Table(head, rows, list(range(len(ordered))), areas, len(chosen), laid.of, laid.more)
 
 
@@ -449,7 +449,7 @@ def _with_bar(frame: Frame, value: float, text: str, width: int) -> list[Cell]:
     return [(fit(text, width, right=True), style.replace("bar", "heat")), (" ", "text")]
 
 
-def _rest(frame: Frame, rest: Sequence[GpuRow]) -> str:
+def _rest(rest: Sequence[GpuRow]) -> str:
     """`6 more GPUs, not of this run: 2-7, util 0-22%`."""
     utils = [line.gpu.util for line in rest if line.gpu is not None and line.gpu.util is not None]
     where = f" {spans_short(line.index for line in rest)}" if len({line.node for line in rest}) == 1 else ""
