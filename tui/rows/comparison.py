@@ -22,7 +22,7 @@ from ...runners.comparison.differences import (
     ratio_text,
 )
 from ...runners.formatting import NA, duration_short
-from .charts import ChartMetric, count_short, metric_of, near
+from .charts import ChartMetric, count_short, gutter, metric_of, near
 from .glyphs import Cell, Row, clip, fit, labelled, row_width
 from .plot import Axis, Line, Mode, Values, axis_for, draw, finite, with_labels
 
@@ -154,7 +154,6 @@ LEAST_CHART = 5
 """Rows of a chart with its title."""
 LETTERS_EVERY = 24
 """Cells from one letter on a curve to its next."""
-GUTTER = 7
 
 
 def charts(a: Account, b: Account, by_step: bool, mode: Mode, width: int, height: int) -> list[Row]:
@@ -230,7 +229,7 @@ def chart_rows(
     height: int,
 ) -> list[Row]:
     """A title with the newest value of both, and the curves; letters on them name them without colours."""
-    edge = GUTTER if width >= 40 else 0
+    edge = gutter(width)
     cells = width - edge
     lines = [
         Line(columns(side, end, cells * mode.across), style=ink, letter=letter)
@@ -301,7 +300,7 @@ def _letter(grid: list[list[Cell]], line: Line, number: int, axis: Axis, mode: M
 
 def axis_row(end: float, by_step: bool, width: int) -> Row:
     """Beginning, middle and end of the axis."""
-    edge = GUTTER if width >= 40 else 0
+    edge = gutter(width)
     texts = [
         f"step {count_short(end * share)}" if by_step else duration_short(end * share)
         for share in (0.0, 0.5, 1.0)

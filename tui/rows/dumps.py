@@ -23,7 +23,7 @@ from ...runners.diagnosis.rank_dumps import (
 from ...runners.formatting import NA, agreeing, size_text, spans, spans_short, spans_text, time_of_day
 from ...runners.state import RunState
 from . import glyphs
-from .glyphs import Row, fit, or_na, table
+from .glyphs import Row, fit, or_na, table, text_row
 
 MOST = 12
 """Runs of ranks that a line names."""
@@ -50,7 +50,7 @@ def merged_rows(what: str, data: Mapping[str, str], source: Source = no_source) 
         lines = flight(by_rank(data)) if what == "flight" else memory(by_rank(data))
     except (AttributeError, KeyError, TypeError):  # a rank may answer anything
         raise ValueError("its values are not what a hook reports") from None
-    return [_line(line) for line in lines]
+    return [text_row(line) for line in lines]
 
 
 def dump_rows(what: str, data: Mapping[str, str], width: int, source: Source = no_source) -> list[Row]:
@@ -63,12 +63,8 @@ def dump_rows(what: str, data: Mapping[str, str], width: int, source: Source = n
             return merged_rows(what, data)
     for rank, text in sorted(data.items(), key=lambda item: (len(item[0]), item[0])):
         rows.append(((f"rank {rank}", "head"),))
-        rows += [_line(f"  {line}") for line in text.splitlines()]
+        rows += [text_row(f"  {line}") for line in text.splitlines()]
     return rows
-
-
-def _line(text: str) -> Row:
-    return ((clean_text(text), "text"),)
 
 
 def by_rank(data: Mapping[str, str]) -> dict[int, str]:

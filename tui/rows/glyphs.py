@@ -204,6 +204,11 @@ def wrap(text: str, width: int, style: str = "text", *, first: str = "", then: s
     return [((line, style),) for line in lines or [first]]
 
 
+def text_row(text: str) -> Row:
+    """A line from elsewhere, cleaned."""
+    return ((clean_text(text), "text"),)
+
+
 def or_na(value: int | None) -> str:
     """A whole number."""
     return NA if value is None else str(value)

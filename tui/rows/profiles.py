@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...presets.plurals import plural
-from ...presets.sanitize import clean_text
 from ...runners import profiling
 from ...runners.formatting import NA, spans_text
 from ...runners.model import CommandDone
 from ...runners.profile_report import APART, merged, shares_of, slowest
 from ...runners.profiling import Fetched, RankTrace
 from ...runners.traces import OperatorTime, TraceSummary
-from .glyphs import Row, clip, table
+from .glyphs import Row, clip, table, text_row
 
 SHOWN = 10
 """Operators that are shown; --json has more."""
@@ -29,7 +28,7 @@ def profile_rows(
 
     Tables are cut at `width` columns, sentences are whole.
     """
-    rows = [*_ranks(summaries, width), _line(_slowest(summaries))] if summaries else []
+    rows = [*_ranks(summaries, width), text_row(_slowest(summaries))] if summaries else []
     steps = sum(max(1, len(summary.steps)) for summary in summaries.values())
     seconds = sum(summary.seconds for summary in summaries.values())
     for noun, of_rank in (
@@ -40,15 +39,11 @@ def profile_rows(
     below = [*(f"Rank {rank}: {why}." for rank, why in sorted(problems.items())), *lines]
     if rows and below:
         rows.append(())
-    return [*rows, *map(_line, below)]
-
-
-def _line(text: str) -> Row:
-    return ((clean_text(text), "text"),)
+    return [*rows, *map(text_row, below)]
 
 
 def _table(rows: Sequence[tuple[str, ...]], right: frozenset[int], width: int) -> list[Row]:
-    return [clip(_line(line), width) for line in table(rows, right)]
+    return [clip(text_row(line), width) for line in table(rows, right)]
 
 
 def trace_lines(folder: str, count: int) -> list[str]:
@@ -65,7 +60,7 @@ def _ranks(summaries: Mapping[int, TraceSummary], width: int) -> list[Row]:
     where = {frozenset([True]): "GPU", frozenset([False]): "CPU, as no kernel ran on a GPU"}.get(
         frozenset(kinds), "GPU, of some ranks of the CPU"
     )
-    of = _line(f"Shares of the time of the {where}.")
+    of = text_row(f"Shares of the time of the {where}.")
     return [*_table(rows, frozenset(range(len(rows[0]))), width), of, ()]
 
 

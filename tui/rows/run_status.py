@@ -6,7 +6,6 @@ Pure.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -19,10 +18,6 @@ from ...runners.state import Node, RunState, StageProgress
 from . import glyphs
 from .frame import Frame, fit_name, link_state, names
 from .glyphs import Cell, Row, clip, fit, labelled, wrap
-
-if TYPE_CHECKING:
-    pass
-
 
 HOSTS = "hosts"
 """`Cluster.infra` of hosts that the user named: they are not billed through distui."""

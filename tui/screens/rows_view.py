@@ -300,11 +300,7 @@ class RowsView(ScrollView):
             self.scroll_relative(y=by, animate=False, immediate=True)
 
     def action_page(self, by: int) -> None:
-        step = max(1, self.shown - 1) * by
-        if self.has_cursor:
-            self.move_to(self.cursor + step)
-        else:
-            self.scroll_relative(y=step, animate=False, immediate=True)
+        self.action_cursor(max(1, self.shown - 1) * by)
 
     def action_end(self, bottom: bool) -> None:
         if self.has_cursor:
