@@ -173,19 +173,16 @@ def _number(name: str, field: str, text: Callable[[Any], str] = or_na, **about: 
     return RunColumn(name, lambda run: text(value(run)), value, **{"right": True, "falling": True} | about)
 
 
+def _words(name: str, text: Callable[[RunEntry], str], **about: Any) -> RunColumn:
+    """A column of words: small and capital letters alike, those without any last."""
+    return RunColumn(name, text, lambda run: text(run).lower() or None, **about)
+
+
 _COLUMNS = (
     RunColumn("state", _state, words_of_state, width=12, shown=_marked_state),
-    RunColumn("name", lambda run: run.name or run.id, lambda run: run.name.lower(), width=12, grows=32),
+    _words("name", lambda run: run.name or run.id, width=12, grows=32),
     RunColumn("host", lambda run: run.host or "here", lambda run: run.host, width=12, rank=1, grows=24),
-    RunColumn(
-        "preset",
-        lambda run: run.preset,
-        lambda run: run.preset.lower() or None,
-        width=8,
-        rank=3,
-        grows=16,
-        shown=lambda run: run.preset or "-",
-    ),
+    _words("preset", attrgetter("preset"), width=8, rank=3, grows=16, shown=lambda run: run.preset or "-"),
     _number("attempt", "attempt"),
     _number("nodes", "nodes"),
     _number("ranks", "ranks", width=5, rank=4, shown=_world),
@@ -197,28 +194,11 @@ _COLUMNS = (
     _number("ended", "ended_s", duration_short, falling=False),
     _number("exit", "exit_code", width=4, rank=9),
     _number("size", "size", size_short, width=6, rank=10),
-    RunColumn(
-        "finding",
-        _finding,
-        lambda run: _finding(run).lower() or None,
-        width=14,
-        rank=5,
-        grows=90,
-        shown=_marked_finding,
-    ),
-    RunColumn(
-        "tags",
-        lambda run: " ".join(run.tags),
-        lambda run: " ".join(run.tags) or None,
-        width=8,
-        rank=3,
-        grows=24,
-    ),
-    RunColumn(
-        "note", lambda run: run.note, lambda run: run.note.lower() or None, width=10, rank=6, grows=40
-    ),
-    RunColumn("id", lambda run: run.id, lambda run: run.id, width=24, rank=11, grows=100),
-    RunColumn("path", lambda run: run.path, lambda run: run.path or None),
+    _words("finding", _finding, width=14, rank=5, grows=90, shown=_marked_finding),
+    _words("tags", lambda run: " ".join(run.tags), width=8, rank=3, grows=24),
+    _words("note", attrgetter("note"), width=10, rank=6, grows=40),
+    _words("id", attrgetter("id"), width=24, rank=11, grows=100),
+    _words("path", attrgetter("path")),
 )
 COLUMNS = {column.name: column for column in _COLUMNS}
 """By name, in their order on the screen; unknown values are n/a."""
