@@ -130,7 +130,7 @@ class Plan:
     env: Mapping[str, str]
     """Added to the environment of the launcher and of every rank."""
     hosts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Pattern of host names → variables that the nodes of such a name get on top; see `spread.for_host`."""
+    """Pattern of host names → variables that the nodes of such a name get on top; see `render.for_host`."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Files written before the start: path relative to the run directory → text."""
     nnodes: int = 1
@@ -138,7 +138,7 @@ class Plan:
     """An elastic run goes on with as few nodes; None: `nnodes`, always."""
     node: int = 0
     """Number of the node this plan is for, from 0; a plan for several nodes is made into one for each by
-    `spread.for_node`."""
+    `render.for_node`."""
     nproc_per_node: int | None = None
     backend: str | None = None
     """"nccl" or "gloo"; None for a command."""

@@ -95,7 +95,7 @@ class Guard:
 
     def __init__(self, run: ServedRun, lower: Lower) -> None:
         self._run, self._lower = run, lower
-        self._most = limit()
+        self._most = FLOOD_BYTES
         self._flow, self._attempt = Flow(self._most), 0
         self._quiet_until = float("-inf")
 
@@ -157,14 +157,6 @@ def written(folder: Path) -> int:
     except OSError:
         return size
     return size
-
-
-def limit() -> float:
-    """Bytes a second of a node that are a flood; DISTUI_FLOOD_MB in the agent's environment is another number of MB."""
-    try:
-        return float(os.environ["DISTUI_FLOOD_MB"]) * 1e6
-    except (KeyError, ValueError):
-        return FLOOD_BYTES
 
 
 def _disk(path: Path) -> tuple[int | None, int | None]:

@@ -12,7 +12,8 @@ from inrank.conftest import own_directories as own_directories
 
 from distui.presets.finding import Finding
 from distui.presets.nccl import FLOOD_BYTES, NcclError, cost, disk_reserve, flood_rate
-from distui.runners.agent.nccl_logs import FLOOD_ID, Flow, limit, written
+from distui.runners.agent import nccl_logs
+from distui.runners.agent.nccl_logs import FLOOD_ID, Flow, written
 from distui.runners.model import FindingRaised, Restart, SetNccl
 from distui.runners.state import RunState
 
@@ -72,12 +73,6 @@ def test_only_nccl_s_own_files_count(tmp_path: Path) -> None:
     assert written(tmp_path / "gone") == 0
 
 
-@pytest.mark.parametrize(("said", "most"), [("", 50e6), ("2.5", 2.5e6), ("much", 50e6)])
-def test_the_limit_can_be_another(monkeypatch: pytest.MonkeyPatch, said: str, most: float) -> None:
-    monkeypatch.setenv("DISTUI_FLOOD_MB", said)
-    assert limit() == most
-
-
 # ---- what it will cost
 
 
@@ -121,7 +116,7 @@ def test_what_is_to_stay_free() -> None:
 @pytest.fixture
 def low(monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent of which 2 kB/s are a flood: the rigs call ten times as much."""
-    monkeypatch.setenv("DISTUI_FLOOD_MB", "0.002")
+    monkeypatch.setattr(nccl_logs, "FLOOD_BYTES", 2000.0)
 
 
 LINE = "h:1:2 [0] NCCL INFO AllReduce: opCount 1f count 1024 datatype 7 op 0 root 0 comm 0x55 [nranks=2]\n"
