@@ -12,6 +12,7 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import UnionType
 from typing import Any, NotRequired, TypedDict, Union, get_args, get_origin
@@ -23,6 +24,7 @@ from referencing import Registry, Resource
 from distui.presets.finding import LaunchFinding
 from distui.presets.load import ListedPreset, ShownPreset
 from distui.presets.nccl import NcclVariable
+from distui.presets.plan import Plan
 from distui.runners.comparison.account import Account
 from distui.runners.comparison.differences import ComparedRuns
 from distui.runners.diagnosis.first_cause import Diagnosis
@@ -33,7 +35,7 @@ from distui.runners.model import Stamped
 from distui.runners.profile_report import Profiled
 from distui.runners.status_document import MarkedStatus, RunStatus, WatchedStatus
 from distui.tui.setting_guide import ExampleSettings, Settings
-from distui.tui.verbs.advise import AdviceDocument, FittedStrategy
+from distui.tui.verbs.advise import AdviceDocument
 from distui.tui.verbs.control import RankAnswers
 from distui.tui.verbs.diagnose import Dumped, RunDiagnosis
 from distui.tui.verbs.doctor import ExaminationDocument, NodeExamination
@@ -53,24 +55,23 @@ FOLDER = Path(__file__).resolve().parents[1] / "docs" / "schemas"
 Values = dict[str, Any]
 
 
-class Plan(TypedDict):
-    """A plan has further fields, which are those of `plan.json`."""
+@dataclass(frozen=True, kw_only=True)
+class PrintedPlan(Plan):
+    """What `plan_to_json` and `Prepared.json` make of a plan."""
 
-    argv: list[str]
-    env: dict[str, str]
-    origins: dict[str, str]
+    coordinates: list[dict[str, int]]
     starts: Starts
-    findings: NotRequired[list[LaunchFinding]]
+    findings: list[LaunchFinding] | msgspec.UnsetType = msgspec.UNSET
 
 
 class PlanElsewhere(TypedDict):
-    """With --on and --hosts."""
+    """With --on and --hosts; further fields are about the nodes."""
 
-    plan: Plan
+    plan: PrintedPlan
     findings: NotRequired[list[LaunchFinding]]
 
 
-STARTED = Started | RunStatus | Plan | PlanElsewhere
+STARTED = Started | RunStatus | PrintedPlan | PlanElsewhere
 """With --detach; without; with --dry-run."""
 
 DOCUMENTS: dict[str, Any] = {
@@ -78,7 +79,7 @@ DOCUMENTS: dict[str, Any] = {
     "exec": STARTED,
     "demo": Started | RunStatus,
     "rerun": STARTED,
-    "plan": Plan | PlanElsewhere,
+    "plan": PrintedPlan | PlanElsewhere,
     "lint": Findings,
     "ls": list[RunLine],
     "status": MarkedStatus,
@@ -126,7 +127,7 @@ BY_LINE = ("logs", "events")
 """Verbs that print a document in each line."""
 
 
-OPEN = (Plan, PlanElsewhere, NodeExamination, FittedStrategy)
+OPEN = (PlanElsewhere, NodeExamination)
 """Types that are printed with further fields."""
 TYPES = "types"
 """The file of the types that several verbs print."""

@@ -140,13 +140,20 @@ def _launch(asked: _Asked, estimate: Estimate) -> str:
 
 
 class FittedStrategy(TypedDict):
-    """A strategy; further fields are the bytes of each part, as `weights_bytes`."""
+    """Bytes are those of each GPU."""
 
     key: str
     title: str
     why: str
     launch: str
     fits: bool
+    weights_bytes: float
+    gradients_bytes: float
+    optimizer_bytes: float
+    states_bytes: float
+    activations_bytes: float
+    buffers_bytes: float
+    total_bytes: float
     kept_bytes: float
     host_bytes_per_node: float
     disk_bytes_per_node: float
