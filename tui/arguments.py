@@ -64,7 +64,7 @@ def add_verb(verbs: Any, name: str, verb: Verb) -> None:
     parser: argparse.ArgumentParser = verbs.add_parser(
         name, help=verb.about, description=description, usage=verb.usage or None
     )
-    parser.set_defaults(verb=verb.function, declaration=verb)
+    parser.set_defaults(declaration=verb)
     for add_option in verb.options:
         add_option(parser)
 
@@ -90,7 +90,7 @@ def values(flags: str, metavar: str | None, help: str, **keywords: Any) -> Optio
 
 
 def exclusive(*options: Option, required: bool = False) -> Option:
-    """Options of which a command line has at most one."""
+    """Options that exclude each other."""
 
     def add(parser: argparse._ActionsContainer) -> None:
         group = parser.add_mutually_exclusive_group(required=required)
@@ -106,7 +106,7 @@ def launch_option(flag: str) -> Option:
 
 
 def launch_headings(verb: str, *headings: str) -> Option:
-    """The launch options of a verb under some headings of the table, each heading as a group of its own."""
+    """The launch options of a verb under these headings of the table; each heading is a group of `--help`."""
 
     def add(parser: argparse._ActionsContainer) -> None:
         for heading in headings:
@@ -132,8 +132,8 @@ def names_hosts(options: argparse.Namespace) -> bool:
 
 
 HANDED_OVER = "DISTUI_HANDED_OVER"
-"""Values of --env as JSON: an argument every user of the host could read, a variable of its own name would act on distui
-and on all that it starts."""
+"""Variable with values of --env as JSON. Every user of the host can read arguments; and a variable under its own name
+would change distui itself and all processes that it starts."""
 
 
 def handed_over(environ: MutableMapping[str, str]) -> list[str]:
@@ -143,5 +143,5 @@ def handed_over(environ: MutableMapping[str, str]) -> list[str]:
 
 
 def cloud_words(options: argparse.Namespace) -> list[str]:
-    """Which options about nodes of SkyPilot's were given, as they are written."""
+    """The given options about SkyPilot's nodes, as the user writes them."""
     return [each.flags[0] for each in launch_options("launch", NODES) if getattr(options, each.name)]

@@ -1,4 +1,4 @@
-"""The command line: one verb a function. Nothing heavy is imported before a verb needs it."""
+"""The command line: parse the words, and call the function of the verb. Imports nothing that only some verbs need."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..presets.trusted_files import ignored
 from ..runners.errors import RunError
 from . import command_words, terminal, verb_guide
 from .arguments import Verb, add_verb, handed_over
-from .verb_table import VERBS
+from .verb_table import COCKPIT, VERBS
 
 EPILOG = """\
 RUN is a run's name, id or unique prefix. Default: the only live run, else the newest run.
@@ -26,30 +26,30 @@ RUN is a run's name, id or unique prefix. Default: the only live run, else the n
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse whose errors are one sentence; its verbs are of this class too."""
+    """The parser of a verb: its errors are one sentence."""
 
     def format_help(self) -> str:
-        """What it takes; of a verb also examples and exit codes."""
+        """Usage and options; of a verb also examples and exit codes."""
         _, _, verb = self.prog.partition(" ")
         return self.format_options() + (f"\n{verb_guide.guide_text(verb)}" if verb else "")
 
     def format_options(self) -> str:
-        """What it takes alone."""
+        """Usage and options."""
         return super().format_help()
 
     def print_help(self, file: Any = None) -> None:
-        """As argparse's, which passes over what cannot be written."""
+        """Write the help. Unlike argparse, raise OSError if the stream is closed."""
         (file or sys.stdout).write(self.format_help())
 
     def error(self, message: str) -> NoReturn:
-        """Wrong usage ends with exit status 2."""
+        """Print one sentence and exit with status 2."""
         sentence = command_words.choice_refusal(message, self.prog)
         terminal.complain(sentence or f"{message}; `{self.prog} --help` lists what it takes")
         self.exit(2)
 
 
 class TopParser(Parser):
-    """distui's own: `--help` has the verbs by what they are for."""
+    """The parser of `distui`: its help lists the verbs in groups."""
 
     verbs: Mapping[str, Parser]
 
@@ -60,7 +60,7 @@ class TopParser(Parser):
 
 
 class ShowVersion(argparse.Action):
-    """`--version`. Reading a package's metadata takes as long as everything else a verb imports."""
+    """`--version`. Read the metadata of the package late: that takes as long as all other imports of a verb."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
         from importlib.metadata import version
@@ -70,7 +70,7 @@ class ShowVersion(argparse.Action):
 
 
 def parser(typed: str | None = None) -> TopParser:
-    """The whole command line, or only the verb that was typed: to make all parsers takes as long as most verbs do."""
+    """Make the parser of the command line: with all verbs, which takes as long as most verbs do, or the typed one."""
     top = TopParser(
         prog="distui",
         usage="distui [options] [VERB …]",
@@ -81,7 +81,7 @@ def parser(typed: str | None = None) -> TopParser:
     top.add_argument("-V", "--version", action=ShowVersion, nargs=0, help="print the version and exit")
     top.add_argument("--readonly", action="store_true", help="allow nothing that changes a run")
     top.add_argument("--ascii", action="store_true", help="draw with ASCII characters only")
-    top.set_defaults(verb="runs:open_cockpit", declaration=None, rest=None)
+    top.set_defaults(declaration=COCKPIT, rest=None)
     verbs = top.add_subparsers(prog="distui", metavar="VERB", help=argparse.SUPPRESS, parser_class=Parser)
     for name, verb in VERBS.items():
         if typed in (None, name):
@@ -91,7 +91,7 @@ def parser(typed: str | None = None) -> TopParser:
 
 
 def split_rest(argv: list[str]) -> tuple[list[str], list[str] | None]:
-    """Everything behind the first `--` belongs to the user's command."""
+    """Split the words at the first `--`: what follows is the user's command, or None without a `--`."""
     if "--" not in argv:
         return argv, None
     at = argv.index("--")
@@ -99,22 +99,22 @@ def split_rest(argv: list[str]) -> tuple[list[str], list[str] | None]:
 
 
 def parsed(words: list[str]) -> argparse.Namespace:
-    """What the words mean. Raises WrongUsage."""
+    """Parse the words before `--`. Raises WrongUsage."""
     verb = next((word for word in words if not word.startswith("-")), None)
     if verb is not None and verb not in VERBS:
         raise command_words.WrongUsage(command_words.verb_refusal(verb, VERBS))
     top = parser(verb)
     options, unknown = top.parse_known_args(words)
-    declared: Verb | None = options.declaration
-    # argparse ends a list at the first option
-    if declared and declared.list_argument and not any(word.startswith("-") for word in unknown):
-        setattr(options, declared.list_argument, [*getattr(options, declared.list_argument), *unknown])
-        unknown = []
-    if unknown:
+    declared: Verb = options.declaration
+    list_argument = declared.list_argument
+    if list_argument and not any(word.startswith("-") for word in unknown):
+        # argparse ends the list of a positional argument at the first option.
+        setattr(options, list_argument, [*getattr(options, list_argument), *unknown])
+    elif unknown:
         used = top if verb is None else top.verbs[verb]
-        prog = used.prog
-        raise command_words.WrongUsage(command_words.option_refusal(unknown, prog, used.format_options()))
-    if options.readonly and declared and declared.changes_runs:
+        refusal = command_words.option_refusal(unknown, used.prog, used.format_options())
+        raise command_words.WrongUsage(refusal)
+    if options.readonly and declared.changes_runs:
         raise command_words.WrongUsage(
             f"--readonly allows nothing that changes a run, as `distui {verb}` does: leave out one"
         )
@@ -122,7 +122,7 @@ def parsed(words: list[str]) -> argparse.Namespace:
 
 
 def refused(words: list[str], rest: list[str]) -> str:
-    """Why these words cannot be what is meant, as a sentence; "" where nothing is wrong with them."""
+    """Return a sentence that says why no verb can take these words; "" if nothing is wrong with them."""
     empty = next((word for word in words if re.fullmatch(r"--[\w-]+=--", word)), None)
     if empty is not None:  # argparse would take the -- for no value at all
         return f"{empty}: -- is no value; it stands alone, before the script"
@@ -150,7 +150,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _imported(name: str) -> Any:
-    """A module; where garbage is not collected yet, it is from now on, and what was imported is passed over."""
+    """Import a module, and turn the garbage collector on for everything that is allocated later."""
     module = import_module(name, __package__)
     if not gc.isenabled():
         gc.freeze()
@@ -170,9 +170,9 @@ def _run(words: list[str], rest: list[str] | None) -> int:
         words, rest = command_words.understood(words, rest, os.path.isfile, _presumed_preset)
         options = parsed(words)
         options.rest = rest
-        if rest is not None and not (options.declaration and options.declaration.has_command):
+        if rest is not None and not options.declaration.has_command:
             raise RunError(f"`{' '.join(('distui', *words[:1]))}` takes nothing behind --")
-        module, _, function = options.verb.partition(":")
+        module, _, function = options.declaration.function.partition(":")
         return int(getattr(_imported(f".verbs.{module}"), function)(options))
     except RunError as error:
         terminal.complain(error.sentence, error.details)

@@ -814,6 +814,8 @@ _ITSELF = {
     ),
 }
 
+COCKPIT = Verb("runs:open_cockpit", "open the only live run, or the list of runs", options=(), examples={})
+"""What `distui` does without a verb."""
 GROUPS: Mapping[str, Mapping[str, Verb]] = {
     "start": _START,
     "look at runs": _LOOK,

@@ -31,7 +31,7 @@ def test_a_verb_has_three_examples_that_are_understood(verb: str) -> None:
     assert len(examples) == 3
     for line, about in examples.items():
         assert line.split()[0] == verb
-        assert meant(line).verb == VERBS[verb].get_default("verb")
+        assert meant(line).declaration is verb_table.VERBS[verb]
         assert about
         assert not about.endswith(".")
     text = VERBS[verb].format_help()
