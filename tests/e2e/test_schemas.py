@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 import schemas
+from schema_files import schema_files
 
 from distui.runners.hub.sky_process import Candidate
 from distui.tui.cli import parser
@@ -26,13 +27,13 @@ def test_every_verb_has_a_schema_or_prints_no_json() -> None:
 
 
 def test_the_files_are_those_of_the_types() -> None:
-    texts = schemas.files()
+    files = schema_files(schemas.DOCUMENTS, schemas.BY_LINE, schemas.OPEN)
     if os.environ.get("DISTUI_WRITE"):
-        for name, text in texts.items():
-            (schemas.FOLDER / f"{name}.json").write_text(text)
-    assert {path.stem for path in schemas.FOLDER.glob("*.json")} == texts.keys()
-    for name, text in texts.items():
-        written = (schemas.FOLDER / f"{name}.json").read_text()
+        for name, text in files.items():
+            (schemas.FOLDER / name).write_text(text)
+    assert {path.name for path in schemas.FOLDER.iterdir()} == files.keys()
+    for name, text in files.items():
+        written = (schemas.FOLDER / name).read_text()
         jsonschema.Draft202012Validator.check_schema(json.loads(written))
         assert written == text, "DISTUI_WRITE=1 pytest tests/e2e/test_schemas.py writes it"
 
