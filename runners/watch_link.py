@@ -334,6 +334,8 @@ class WatchLink:
     `scanner` gives scans (tests hand in their own); without `gpus` no sampler is started.
     """
 
+    readonly = True
+
     def __init__(
         self,
         job: WatchedJob,
@@ -357,11 +359,6 @@ class WatchLink:
         self._sizes: dict[str, int] = {}
         self._watched, events = begin(job, Scan(clock.now()), platform.node())
         self._keep(events)
-
-    @property
-    def readonly(self) -> bool:
-        """Always True."""
-        return True
 
     async def events(self, after: int = 0) -> AsyncIterator[Stamped]:
         """What was seen so far, then what is seen, until the job is gone or the link is closed."""

@@ -181,17 +181,13 @@ class AgentRelay:
     def __init__(self, node: int, nnodes: int, socket: Path) -> None:
         self._node, self._nnodes, self._socket = node, nnodes, socket
         self._writer: asyncio.StreamWriter | None = None
-        self._up = False
+        self.up = False
+        """Whether there is a store to relay over."""
         self._why_not = "the ranks have not met yet"
         self._streams: dict[bytes, Stream] = {}
         self._accepted: dict[bytes, tuple[int, asyncio.Future[Stream]]] = {}
         """By stream that is being opened: the node, and the stream once its agent has accepted."""
         self._group = asyncio.TaskGroup()
-
-    @property
-    def up(self) -> bool:
-        """Whether there is a store to relay over."""
-        return self._up
 
     def busy(self) -> bool:
         """Whether a stream is open, or being opened."""
@@ -244,12 +240,12 @@ class AgentRelay:
 
     def _store_changed(self, message: dict[str, str]) -> None:
         if message.get("store") == "up":
-            self._up = True
+            self.up = True
         else:
             self._lost(f"the rendezvous store is gone ({message.get('text', 'no reason')})")
 
     def _lost(self, why: str) -> None:
-        self._up, self._why_not = False, why
+        self.up, self._why_not = False, why
         for stream in list(self._streams.values()):
             stream.broken(why)
         for _, future in self._accepted.values():
@@ -274,7 +270,7 @@ class AgentRelay:
             raise RelayError(
                 f"there is no way from node {self._node} to node {node}: the run has nodes 0 to {self._nnodes - 1}"
             )
-        if not self._up:
+        if not self.up:
             raise RelayError(f"nothing can be relayed to node {node} now: {self._why_not}")
         name = os.urandom(16)
         future: asyncio.Future[Stream] = asyncio.get_running_loop().create_future()

@@ -207,7 +207,8 @@ class NodeLink(LinkFollower):
         self.route = route
         self._run, self._logs, self._connected, self._gate = run, logs, connected, gate
         self._curves = curves
-        self._shift = 0.0
+        self.shift = 0.0
+        """Seconds to add to the node's times."""
         self._reported: tuple[LinkState, str] | None = None
         self.reached = False
         """Whether it was up once."""
@@ -219,11 +220,6 @@ class NodeLink(LinkFollower):
     @property
     def node(self) -> int:
         return self.route.node
-
-    @property
-    def shift(self) -> float:
-        """Seconds to add to the node's times."""
-        return self._shift
 
     def hurry(self) -> None:
         """Do not wait for the back-off to pass, and begin it anew."""
@@ -270,7 +266,7 @@ class NodeLink(LinkFollower):
         if hello is not None and hello.seq < after:
             after = 0  # another journal than the one that was read: the node begins anew
         async for stamped in paced(link.events(after)):
-            merged = merge(stamped, self.node, self._shift, self.route.host)
+            merged = merge(stamped, self.node, self.shift, self.route.host)
             if merged is not None:
                 self._run.emit(merged.event, node=self.node, source=merged.source, at=merged.time)
             if isinstance(stamped.event, AttemptEnded):
@@ -291,11 +287,11 @@ class NodeLink(LinkFollower):
 
     def _compare_clocks(self, reported: float) -> None:
         now = clock.now()
-        self._shift = self._logs.shifts[self.node] = shift_of(reported, now)
-        skewed = abs(self._shift) >= SKEW_S
+        self.shift = self._logs.shifts[self.node] = shift_of(reported, now)
+        skewed = abs(self.shift) >= SKEW_S
         if skewed:
-            way = "behind" if self._shift > 0 else "ahead"
-            text = f"the clock of {self.route.host} is {abs(self._shift):.1f} s {way}"
+            way = "behind" if self.shift > 0 else "ahead"
+            text = f"the clock of {self.route.host} is {abs(self.shift):.1f} s {way}"
             remedy = "its times are shown by this machine's clock; let NTP (chrony) keep both"
             finding = Finding("clock-skew", "warning", text, node=self.node, remedy=remedy)
             self._findings.raise_once(finding)
@@ -307,7 +303,7 @@ class NodeLink(LinkFollower):
         if self.link is not None:
             await self._logs.keep_tails(self.node, self.link)
             with contextlib.suppress(LinkError, OSError, TimeoutError):
-                await self._curves.keep(self.node, self.link, self._shift)
+                await self._curves.keep(self.node, self.link, self.shift)
         await self.drop()
         self._report(LinkState.ENDED)
 

@@ -395,7 +395,7 @@ class SocketLink:
         on_close: Callable[[], None] | None = None,
         readonly: bool = False,
     ) -> None:
-        self._readonly = readonly
+        self.readonly = readonly
         self._reader, self._writer, self._on_close = reader, writer, on_close
         self._answers, self._windows = rpc.OpenRequests[CommandDone](), rpc.OpenRequests[Window]()
         self._curves = rpc.OpenRequests[MetricsWindow]()
@@ -457,10 +457,6 @@ class SocketLink:
             )
         self.hello = hello
 
-    @property
-    def readonly(self) -> bool:
-        return self._readonly
-
     async def events(self, after: int = 0, fold: str = "") -> AsyncIterator[Stamped]:
         """See Link.events, and Hello.fold. Raises LinkError when the connection breaks before the agent closed it."""
         async for batch in self.batches(after, fold):
@@ -469,7 +465,7 @@ class SocketLink:
 
     async def batches(self, after: int = 0, fold: str = "") -> AsyncIterator[list[Stamped]]:
         """The same, as many at once as have come, at most YIELD_EVERY."""
-        await self._write(Hello(after=after, readonly=self._readonly, fold=fold))
+        await self._write(Hello(after=after, readonly=self.readonly, fold=fold))
         self._start()
         ended = live = False
         while not (ended and live):
