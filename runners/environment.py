@@ -67,8 +67,6 @@ _INTERPRETERS = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONNOUSERSITE
 
 
 class Kept(Struct, frozen=True):
-    """The file, parsed."""
-
     values: Mapping[str, str]
     hidden: frozenset[str]
     """Names of variables whose values are not written."""

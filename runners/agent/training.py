@@ -135,8 +135,6 @@ class Training:
 
 
 class _Output:
-    """What is read of one file."""
-
     def __init__(self, now: float) -> None:
         self._useful, self._next = now, now
         self._before = b""

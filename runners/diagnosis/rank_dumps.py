@@ -240,8 +240,6 @@ class CollectiveCall:
 
 @dataclass(slots=True)
 class GroupMember:
-    """One rank's part in a group."""
-
     calls: dict[int, CollectiveCall] = field(default_factory=dict)
     called: int | None = None
     """Number of its newest call; None where the recorder no longer holds it. So is `completed`."""

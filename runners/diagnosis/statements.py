@@ -204,8 +204,6 @@ class InitSession:
 
 
 class Sessions:
-    """All threads and all communicators."""
-
     def __init__(self) -> None:
         self.communicators: list[CommunicatorPart] = []
         self.left_out = 0

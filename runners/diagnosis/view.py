@@ -71,8 +71,6 @@ class _OpenCollective:
 
 @dataclass(slots=True)
 class GroupArrivals:
-    """The collectives of one process group."""
-
     name: str
     members: Sequence[int]
     index: Mapping[int, int]

@@ -101,8 +101,6 @@ class Pending:
 
 @dataclass(slots=True)
 class Waits:
-    """All waits of a run at one moment."""
-
     pending: dict[WaitPoint, Pending] = field(default_factory=dict)
     of: dict[int, RankWait] = field(default_factory=dict)
     """By rank."""

@@ -48,8 +48,6 @@ class NodeToCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorRequest:
-    """What is examined, and how."""
-
     places: Sequence[NodeToCheck]
     python: str = ""
     """The training environment's interpreter; "": as a launch finds it."""
@@ -67,8 +65,6 @@ class DoctorRequest:
 
 @dataclass(kw_only=True)
 class Examination:
-    """The outcome."""
-
     nodes: list[ExaminedNode] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     members: list[str] = field(default_factory=list)
@@ -327,8 +323,6 @@ def _skipped(request: DoctorRequest, able: Sequence[_Node]) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class PairMember:
-    """One rank of a pair."""
-
     name: str
     session: NodeSession
     python: str

@@ -168,8 +168,6 @@ Members = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The outcome of one group."""
-
     members: Members
     size: int
     """Bytes that were reduced."""
@@ -257,7 +255,6 @@ def _waves(pairs: Sequence[tuple[int, int]]) -> list[list[Members]]:
 
 
 def verdict(first: Sequence[Result], second: Sequence[Result]) -> Blame:
-    """The verdict of both rounds."""
     reference = usual(first) or usual(second)
     states = [(result.members, state(result, reference)) for result in (*first, *second)]
     cleared = {member for members, how in states if how == "good" for member in members}

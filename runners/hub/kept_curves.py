@@ -47,8 +47,6 @@ Up = Callable[[int], tuple[Link, float] | None]
 
 
 class NodeCurves:
-    """Answers viewers."""
-
     def __init__(self, run: MergedRun, up: Up) -> None:
         self._run, self._up = run, up
 

@@ -108,7 +108,6 @@ def _placed(event: Event, node: int, shift: float) -> Event:
 
 
 def _timed(event: Event, shift: float) -> Event:
-    """The times of an event that names no node."""
     if isinstance(event, RankChanged):
         return structs.replace(event, at=_moved(event.at, shift))
     if isinstance(event, CheckpointSaved):

@@ -109,8 +109,6 @@ UNHEARD_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class NodeEnding:
-    """What is known of one node's part."""
-
     node: int
     host: str
     ended: RunEnded | None = None
@@ -127,8 +125,6 @@ class NodeEnding:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """What is known of the run."""
-
     name: str
     stopping: bool = False
     why: str = "stopped"

@@ -29,8 +29,6 @@ LOST_S = 15.0
 
 @dataclass
 class Participant:
-    """A node's runner."""
-
     order: int
     """Ranks of a round follow it."""
     turn: int = 0

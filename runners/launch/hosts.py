@@ -233,8 +233,6 @@ echo end
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a host must have."""
-
     work: str = ""
     """Directory in which the ranks start; "" where it is brought along."""
     script: str = ""

@@ -316,8 +316,6 @@ def _answer(python: str, path: str, question: str, seconds: float) -> dict[str, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PresetEntry:
-    """One line of the preset list."""
-
     name: str
     title: str
     summary: str

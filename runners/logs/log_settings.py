@@ -16,8 +16,6 @@ SECTION, CAP = "logs", "cap"
 
 
 class LogSettings(Struct, frozen=True):
-    """What the settings say."""
-
     cap: int = 0
     """Bytes of a log on disk, as `Plan.log_cap`; 0: none."""
     typed: str = ""

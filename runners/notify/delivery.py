@@ -118,8 +118,6 @@ Report = Callable[[str, str], None]
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """A notice on its way."""
-
     notice: Notice
     failures: int = 0
     due: float = 0.0

@@ -50,8 +50,6 @@ _PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBS
 
 
 class SendOutcome(Struct, frozen=True):
-    """What came of one try."""
-
     ok: bool
     why: str = ""
     """Of a failure: the end of a sentence about the way."""

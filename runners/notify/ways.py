@@ -46,8 +46,6 @@ WayError = SecretError
 
 
 class NoticeWay(Struct, frozen=True):
-    """One way."""
-
     name: str
     kind: str
     rules: Minutes = field(default_factory=every_rule)

@@ -66,8 +66,6 @@ class OtlpExport(Struct, frozen=True):
 
 
 class MetricsExport(Struct, frozen=True):
-    """What the settings say."""
-
     directory: Path | None = None
     """Absolute; where node_exporter's textfile collector reads."""
     otlp: OtlpExport | None = None
