@@ -33,7 +33,8 @@ from ..presets.secrets import Masker, secrets_in
 from ..presets.trusted_files import private_folder
 from . import clock, exported_traces, file_io, journal, run_directories
 from .agent.processes import environ_of
-from .diagnosis.first_cause import document, judge
+from .diagnosis.diagnosis_document import document
+from .diagnosis.first_cause import judge
 from .diagnosis.reading import logs_of_run, read_run
 from .errors import RunError
 from .formatting import size_text, spans_text, time_of_day

@@ -24,7 +24,7 @@ from distui.presets.nccl import NcclVariable
 from distui.presets.plan import Plan
 from distui.runners.comparison.account import Account
 from distui.runners.comparison.differences import ComparedRuns
-from distui.runners.diagnosis.first_cause import Diagnosis
+from distui.runners.diagnosis.diagnosis_document import Diagnosis
 from distui.runners.export import Manifest
 from distui.runners.hub.sky_process import Candidate
 from distui.runners.launch.prepare import Starts

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Literal, TypeVar
 
 from ...presets.finding import ROLES, SEVERITIES, Finding
 from ..formatting import spans_text
-from ..logs.log_files import parse_file_id
 from .error_lines import UNEXPLAINED
 from .exceptions import CUT_OFF, LAST
 from .exits import RAISED
@@ -18,7 +17,7 @@ from .nccl_facts import FactLine, InitStage, requests_sockets
 from .reading import REPORT, Reading
 from .recorder_dumps import symptoms
 from .rules import First, RankProgress, RuleHits, Tally
-from .statements import CommunicatorPart, NodePart, Statements
+from .statements import CommunicatorPart, Statements
 
 Order = Literal["lines", "time", "unknown"]
 T = TypeVar("T")
@@ -501,169 +500,3 @@ def _p2p_alone(communicator: CommunicatorPart) -> bool:
     single_node = communicator.nnodes == 1 or (communicator.nnodes is None and len(communicator.hosts) == 1)
     nvls = communicator.nvls or communicator.channels.get("nvls", 0) > 0
     return single_node and bool(kinds) and all(kind.startswith("P2P/") for kind in kinds) and not nvls
-
-
-RANKS_NAMED = 64
-"""Most ranks of a communicator that are listed as behind the others."""
-
-
-class FoundLine(TypedDict):
-    file: str
-    line: int
-    text: str
-
-
-class FoundInLogs(TypedDict):
-    """A finding in logs."""
-
-    id: str
-    severity: str
-    role: str
-    layer: str
-    confidence: str
-    rank: int | None
-    node: int | None
-    host: str | None
-    device: int | None
-    ranks: list[int]
-    hosts: list[str]
-    time: str | None
-    count: int
-    text: str
-    remedy: str
-    env: dict[str, str]
-    values: dict[str, Any]
-    seen: str
-    evidence: list[FoundLine]
-
-
-class FoundFirst(FoundInLogs):
-    """The first cause."""
-
-    order: Order
-
-
-class Victim(TypedDict):
-    id: str
-    count: int
-    ranks: list[int]
-
-
-class Diagnosis(TypedDict):
-    """`diagnose`; docs/diagnosis.md documents the keys. None is unknown."""
-
-    files: list[str]
-    unread: list[str]
-    lines: int
-    nccl_lines: int
-    nccl: list[str]
-    failed: bool
-    first_cause: FoundFirst | None
-    victims: list[Victim]
-    behind: list[int]
-    findings: list[FoundInLogs]
-    nodes: list[dict[str, Any]]
-    communicators: list[dict[str, Any]]
-    communicators_left_out: int
-
-
-def document(reading: Reading, verdict: Verdict) -> Diagnosis:
-    first = verdict.first
-    statements = reading.statements
-    return {
-        "files": reading.files,
-        "unread": list(reading.unread),
-        "lines": reading.lines,
-        "nccl_lines": reading.nccl_lines,
-        "nccl": sorted(statements.versions),
-        "failed": verdict.failed,
-        "first_cause": None
-        if first is None or first.severity != "error"
-        else {**_finding(first), "order": verdict.order},
-        "victims": [
-            {"id": victim.id, "count": victim.count, "ranks": list(victim.ranks)}
-            for victim in verdict.victims
-        ],
-        "behind": list(verdict.behind),
-        "findings": [_finding(finding) for finding in verdict.findings],
-        "nodes": [
-            _node(node, statements.sessions.ranks_on(node.host)) for node in statements.nodes.values()
-        ],
-        "communicators": [_communicator(part) for part in statements.sessions.all()],
-        "communicators_left_out": statements.sessions.left_out,
-    }
-
-
-def _finding(finding: LogFinding) -> FoundInLogs:
-    return {
-        "id": finding.id,
-        "severity": finding.severity,
-        "role": finding.role,
-        "layer": finding.layer,
-        "confidence": finding.confidence,
-        "rank": finding.rank,
-        "node": node_of(finding),
-        "host": finding.host or None,
-        "device": finding.device,
-        "ranks": list(finding.ranks),
-        "hosts": list(finding.hosts),
-        "time": None if finding.stamp is None else finding.stamp.text,
-        "count": finding.count,
-        "text": finding.text,
-        "remedy": finding.remedy,
-        "env": dict(finding.env),
-        "values": dict(finding.values),
-        "seen": finding.seen,
-        "evidence": [{"file": its.file, "line": its.line, "text": its.text} for its in finding.lines],
-    }
-
-
-def node_of(finding: LogFinding) -> int | None:
-    """The node's number, where the first line stands in a log of a run."""
-    log = parse_file_id(finding.lines[0].file) if finding.lines else None
-    return None if log is None else log.node
-
-
-def _node(node: NodePart, ranks: list[int]) -> dict[str, Any]:
-    return {
-        "host": node.host or None,
-        "file": node.file or None,
-        "nccl": sorted(node.versions),
-        "ranks": ranks,
-        "bootstrap": node.bootstrap or None,
-        "interfaces": dict(node.interfaces),
-        "hcas": dict(node.hcas),
-        "networks": sorted(node.networks),
-        "plugins": sorted(node.plugins),
-        "env": dict(node.env),
-    }
-
-
-def _communicator(communicator: CommunicatorPart) -> dict[str, Any]:
-    slowest = communicator.slowest()
-    return {
-        "id": communicator.id or None,
-        "nranks": communicator.nranks,
-        "nnodes": communicator.nnodes,
-        "hosts": sorted(communicator.hosts),
-        "ranks_seen": len(communicator.ranks),
-        "stages": communicator.stages(),
-        "behind": _late(communicator)[:RANKS_NAMED],
-        "init": None
-        if slowest is None
-        else {"seconds": slowest.seconds, "rank": slowest.rank, "phases_s": dict(slowest.phases)},
-        "rings": {str(channel): ring for channel, ring in sorted(communicator.rings.items())},
-        "trees": communicator.trees or None,
-        "channels": dict(communicator.channels),
-        "transports": communicator.transports(),
-        "nvls": communicator.nvls or None,
-        "tuning": dict(communicator.tuning),
-        "collectives": dict(communicator.collectives),
-    }
-
-
-def _late(communicator: CommunicatorPart) -> list[int]:
-    """Ranks that have come less far in a communicator than the furthest; [] where all are alike."""
-    parts = communicator.ranks.values()
-    furthest = max((part.stage for part in parts), default=None)
-    return sorted(part.rank for part in parts if part.stage != furthest)

@@ -18,7 +18,8 @@ from ...presets.plurals import plural
 from ...presets.sanitize import clean_text, escaped_json
 from ...presets.trusted_files import private_folder
 from ...runners import clock, file_io, run_directories
-from ...runners.diagnosis.first_cause import Diagnosis, LogFinding, Verdict, document, judge
+from ...runners.diagnosis.diagnosis_document import Diagnosis, document
+from ...runners.diagnosis.first_cause import LogFinding, Verdict, judge
 from ...runners.diagnosis.heads import Stamp
 from ...runners.diagnosis.missing_ranks import ABSENT
 from ...runners.diagnosis.nccl_facts import NcclFacts

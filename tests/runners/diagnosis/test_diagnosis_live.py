@@ -8,7 +8,8 @@ from pathlib import Path
 from each import for_each
 
 from distui.runners.diagnosis import nccl_facts
-from distui.runners.diagnosis.first_cause import document, judge
+from distui.runners.diagnosis.diagnosis_document import document
+from distui.runners.diagnosis.first_cause import judge
 from distui.runners.diagnosis.nccl_facts import Communicator, FactLine, NcclFacts, NcclNode, Pair
 from distui.runners.diagnosis.reading import Reading, read_all
 

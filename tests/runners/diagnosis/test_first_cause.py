@@ -6,7 +6,8 @@ from pathlib import Path
 
 from each import for_each
 
-from distui.runners.diagnosis.first_cause import Verdict, document, judge
+from distui.runners.diagnosis.diagnosis_document import document
+from distui.runners.diagnosis.first_cause import Verdict, judge
 from distui.runners.diagnosis.reading import read_all
 
 CLOSED = "{}:1:2 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer x<1>"
