@@ -116,7 +116,7 @@ class Agent:
 
     def _flush_times(self, file: str) -> None:
         """Write when the lines of a log were written, as far as that was noted."""
-        self.sampling.flush_times(file)
+        self.sampling.growing.flush(file)
 
     def _make_relay(self) -> AgentRelay | None:
         """The way to the other nodes; None where there are none."""

@@ -309,7 +309,7 @@ class Sampling:
         self._shares = shares or WaitShares()
         self._host = HostSampler(run.run_dir)
         self._ranks = RankSampler()
-        self._growing = Growing(run.run_dir, lambda sizes: run.emit(LogGrew(sizes)))
+        self.growing = Growing(run.run_dir, lambda sizes: run.emit(LogGrew(sizes)))
         self._limits = FileLimits(run)
         self._metrics = MetricsStore(run.run_dir / FOLDER)
         self.gpus = gpu_source(INTERVAL_S, self._gpu_event, node=run.node)
@@ -328,11 +328,11 @@ class Sampling:
 
     async def run(self) -> None:
         """Sample when the GPU sampler has, else at a pace of its own; a late sample is not made up for."""
-        self._growing.begin()
+        self.growing.begin()
         while True:
             self._began = clock.monotonic()
             self._due.clear()
-            self._growing.attend(self._is_watched)
+            self.growing.attend(self._is_watched)
             await self._sample()
             await self._rest()
 
@@ -347,13 +347,13 @@ class Sampling:
         """A viewer has connected: report growth at once from now on. The last one has left: report it with samples."""
         self._is_watched = is_watched
         if is_watched and not self._ended:
-            self._growing.welcome()
+            self.growing.welcome()
 
     def close(self) -> None:
         """Report the last lines, and write the last metrics; after `run` was cancelled."""
         self._ended = True
         self.grown()
-        self._growing.end()
+        self.growing.end()
         self._metrics.flush()
 
     def _gpu_event(self, event: Event) -> None:
@@ -379,13 +379,9 @@ class Sampling:
         store = curves.Store(self._run.run_dir / FOLDER, self._metrics.open_row())
         return await curves.ask_curves({self._run.node: store}, ask)
 
-    def flush_times(self, file: str) -> None:
-        """Write what was noted of a log that is read now."""
-        self._growing.flush(file)
-
     def grown(self) -> None:
         """Tell which log files grew; also right before the end, so that nobody misses the last lines."""
-        self._growing.check()
+        self.growing.check()
         self._limits.check()
 
     def conclude(self) -> None:
