@@ -122,15 +122,21 @@ Tags = Annotated[Texts, Field(description="Tags, as in ['good', 'baseline']")]
 Name = Annotated[str, Field(description="Name of the run; left out: that of the script")]
 
 
-def _repeat(option: str, values: Sequence[object]) -> list[str]:
-    return [f"{option}={value}" for value in values]
+def _options(**values: object) -> list[str]:
+    """Options as words: `save_first=True` is --save-first, `rank=(0, 1)` is --rank=0 --rank=1.
 
-
-def _option(option: str, value: object) -> list[str]:
-    """An option where it has a value."""
-    if value is None or value == "" or value is False:
-        return []
-    return [option] if value is True else [f"{option}={value}"]
+    None, False and "" leave an option out.
+    """
+    words: list[str] = []
+    for name, value in values.items():
+        flag = f"--{name.replace('_', '-')}"
+        if value is True:
+            words.append(flag)
+        elif isinstance(value, tuple | list):
+            words += [f"{flag}={item}" for item in value]
+        elif value is not None and value is not False and value != "":
+            words.append(f"{flag}={value}")
+    return words
 
 
 def _plain(words: Sequence[str], what: str) -> list[str]:
@@ -167,10 +173,9 @@ def _placed(
     settings: Sequence[str],
     nccl: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """What launch, plan and lint take beside the options word by word; variables have their own way, see HANDED_OVER."""
-    words = [*_option("--nproc-per-node", nproc_per_node), *_option("--hosts", ",".join(hosts))]
-    words += [*_repeat("--set", settings)]
-    return words + _repeat("--nccl", [f"{name}={value}" for name, value in (nccl or {}).items()])
+    """Options of launch, plan and lint that have arguments of their own; environment variables go by HANDED_OVER."""
+    variables = [f"{name}={value}" for name, value in (nccl or {}).items()]
+    return _options(nproc_per_node=nproc_per_node, hosts=",".join(hosts), set=settings, nccl=variables)
 
 
 class ReadingTools:
@@ -181,7 +186,7 @@ class ReadingTools:
 
     async def ls(self, hosts: Hosts = (), at: At = "", offset: Offset = 0) -> Answer:
         """List the runs of this machine (or of hosts), newest first: state, ranks, step, worst finding."""
-        return await self._verbs.document(["ls", "--json", *_repeat("--host", hosts)], None, at, offset)
+        return await self._verbs.document(["ls", "--json", *_options(host=hosts)], None, at, offset)
 
     async def status(self, run: Run = "", at: At = "", offset: Offset = 0) -> Answer:
         """The state of a run now: plan, training progress, nodes, ranks, GPUs, findings, attempts.
@@ -219,11 +224,9 @@ class ReadingTools:
 
         `next_skip` of the answer, given as `skip`, asks for the lines before these (order oldest: after these).
         """
-        words = ["logs", "--json", *_repeat("--rank", ranks), *_repeat("--stream", streams)]
-        words += [*_option("--grep", grep), *_option("--since", since), *_option("--attempt", attempt)]
-        words += _option("--node", node)
-        if order == "newest":
-            words.append(f"--tail={skip + count + 1}")
+        tail = skip + count + 1 if order == "newest" else None
+        words = ["logs", "--json", *_options(rank=ranks, stream=streams, grep=grep, since=since)]
+        words += _options(attempt=attempt, node=node, tail=tail)
         return await self._verbs.lines(words, run, lambda line: True, skip, count, order == "newest")
 
     async def events(
@@ -258,9 +261,8 @@ class ReadingTools:
         offset: Offset = 0,
     ) -> Answer:
         """Newest, smallest, mean and largest value of each series of a run (GPU, rank, host, training) in a window."""
-        words = ["metrics", *_plain(metrics, "metric"), "--json", *_option("--last", last)]
-        words += [*_option("--since", since), *_option("--until", until), *_repeat("--rank", ranks)]
-        words += [*_repeat("--gpu", gpus), *_option("--fold", fold)]
+        words = ["metrics", *_plain(metrics, "metric"), "--json"]
+        words += _options(last=last, since=since, until=until, rank=ranks, gpu=gpus, fold=fold)
         shown = None if curves else _without_curves
         return await self._verbs.document(words, run, at, offset, shown=shown)
 
@@ -274,7 +276,7 @@ class ReadingTools:
         offset: Offset = 0,
     ) -> Answer:
         """Ask the ranks of a live run where they are: stacks (equal ones once), collectives (flight), or memory."""
-        words, shown = ["dump", what, "--json", *_repeat("--rank", ranks)], None if raw else _merged
+        words, shown = ["dump", what, "--json", *_options(rank=ranks)], None if raw else _merged
         return await self._verbs.document(words, run, at, offset, shown=shown)
 
     async def wait(
@@ -295,7 +297,7 @@ class ReadingTools:
 
         Without `b` it is the record of `a`.
         """
-        words = ["diff", *_plain([a, b] if b else [a], "run"), "--json", *_option("--all", same)]
+        words = ["diff", *_plain([a, b] if b else [a], "run"), "--json", *_options(all=same)]
         return await self._verbs.document(words, None, at, offset)
 
 
@@ -382,8 +384,8 @@ class CheckingTools:
         """
         if python:
             self._verbs.executes("the interpreter that `python` names")
-        words = ["doctor", *_plain([run] if run else [], "run"), "--json", *_option("--python", python)]
-        words += [*_option("--hosts", ",".join(hosts)), *([] if pairs else ["--no-pairs"])]
+        words = ["doctor", *_plain([run] if run else [], "run"), "--json"]
+        words += _options(python=python, hosts=",".join(hosts), no_pairs=not pairs)
         return await self._verbs.document(words, None, at, offset, limit_s=600.0)
 
     async def presets(
@@ -400,7 +402,7 @@ class CheckingTools:
             *([] if action == "list" else [action]),
             *_plain([name] if name else [], "name"),
         ]
-        return await self._verbs.document([*words, "--json", *_repeat("--set", settings)], None, at, offset)
+        return await self._verbs.document([*words, "--json", *_options(set=settings)], None, at, offset)
 
     async def advise(
         self,
@@ -423,20 +425,11 @@ class CheckingTools:
         """
         if script:
             self._verbs.executes("the file that `script` names")
-        words = [
-            "advise",
-            f"--gpus={gpus}",
-            "--json",
-            f"--nodes={nodes}",
-            f"--seq={seq}",
-            f"--format={format}",
-        ]
-        words += [
-            f"--micro-batch={micro_batch}",
-            *_option("--params", params),
-            *_option("--script", script),
-        ]
-        words += [*_option("--recompute", recompute), *_option("--gpu-memory", gpu_memory)]
+        model = _options(
+            params=params, script=script, seq=seq, micro_batch=micro_batch, recompute=recompute
+        )
+        place = _options(gpus=gpus, nodes=nodes, gpu_memory=gpu_memory, format=format)
+        words = ["advise", "--json", *model, *place]
         return await self._verbs.document(words, None, at, offset, cwd=cwd)
 
 
@@ -461,7 +454,7 @@ class ControlTools:
         cwd: Cwd = "",
     ) -> Answer:
         """Start a script under a preset, and return at once: `run`, `name`, `path`. `plan` shows before what it does."""
-        words = ["launch", *_plain([preset], "preset"), "--json", "--detach", *_option("--name", name)]
+        words = ["launch", *_plain([preset], "preset"), "--json", "--detach", *_options(name=name)]
         words += _placed(nproc_per_node, hosts, settings, nccl)
         words += await _launched(self._verbs, "launch", script, args, options, cwd)
         return await self._verbs.command(words, None, cwd=cwd, env=env)
@@ -475,8 +468,8 @@ class ControlTools:
         reachable: Reachable = False,
     ) -> Answer:
         """Restart every rank in place, with a changed environment if one is given. Work since a checkpoint is lost."""
-        words = ["restart", "--yes", "--json", *_repeat("--unset", unset)]
-        words += [*_option("--save-first", save_first), *_option("--reachable", reachable)]
+        options = _options(unset=unset, save_first=save_first, reachable=reachable)
+        words = ["restart", "--yes", "--json", *options]
         return await self._verbs.command(words, run, env=env)
 
     async def nccl(
@@ -489,14 +482,14 @@ class ControlTools:
         restart: ByRestart = False,
     ) -> Answer:
         """Change NCCL_DEBUG of a running job, live where its NCCL allows that."""
-        words = ["nccl", level, "--json", *_option("--subsys", subsys), *_option("--for", seconds)]
-        words += [*_repeat("--rank", ranks), *_option("--restart", restart)]
+        options = _options(**{"for": seconds}, subsys=subsys, rank=ranks, restart=restart)
+        words = ["nccl", level, "--json", *options]
         return await self._verbs.command(words, run)
 
     async def signal(self, run: str, signal: Signal, ranks: Ranks = (), yes: Yes = False) -> Answer:
         """Send a signal to ranks; one that would end a rank is refused unless `yes` is set."""
-        words = ["signal", *_plain([signal], "signal"), "--json", *_repeat("--rank", ranks)]
-        return await self._verbs.command([*words, *_option("--yes", yes)], run)
+        words = ["signal", *_plain([signal], "signal"), "--json", *_options(rank=ranks, yes=yes)]
+        return await self._verbs.command(words, run)
 
     async def rerun(
         self,
@@ -507,15 +500,15 @@ class ControlTools:
         name: Name = "",
     ) -> Answer:
         """Repeat a launch as a new run, with changes, and return at once. A run that is live needs another `name`."""
-        words = ["rerun", "--json", "--detach", *_repeat("--set", settings), *_repeat("--unset", unset)]
-        return await self._verbs.command([*words, *_option("--name", name)], run, env=env)
+        words = ["rerun", "--json", "--detach", *_options(set=settings, unset=unset, name=name)]
+        return await self._verbs.command(words, run, env=env)
 
     async def profile(
         self, run: str, ranks: Ranks = (), steps: ProfiledSteps = 3, timeout: GiveUp = None
     ) -> Answer:
         """Record the same steps of ranks with torch.profiler: shares of a step, idle time, slowest rank, operators."""
-        words = ["profile", "--json", f"--steps={steps}", *_repeat("--ranks", ranks)]
-        return await self._verbs.command([*words, *_option("--timeout", timeout)], run)
+        words = ["profile", "--json", *_options(steps=steps, ranks=ranks, timeout=timeout)]
+        return await self._verbs.command(words, run)
 
     async def note(self, run: str, text: NoteText) -> Answer:
         """Write a note on a run; `status` and `ls` have the newest one."""
@@ -525,12 +518,12 @@ class ControlTools:
 
     async def tag(self, run: str, add: Tags = (), remove: Tags = ()) -> Answer:
         """Add tags to a run and take tags away; `prune` leaves a run with the tag keep."""
-        words = ["tag", "--json", *_repeat("--remove", _plain(remove, "tag")), *_plain(add, "tag")]
+        words = ["tag", "--json", *_options(remove=_plain(remove, "tag")), *_plain(add, "tag")]
         return await self._verbs.command(words, run)
 
     async def stop(self, run: str, grace: Grace = None) -> Answer:
         """End a run: SIGTERM, then SIGKILL after the grace period."""
-        return await self._verbs.command(["stop", "--yes", "--json", *_option("--grace", grace)], run)
+        return await self._verbs.command(["stop", "--yes", "--json", *_options(grace=grace)], run)
 
 
 def serve_tools(*, control: bool) -> int:
