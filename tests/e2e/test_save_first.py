@@ -92,12 +92,12 @@ def test_an_answer_holds_only_for_the_run_that_was_asked_about(
 ) -> None:
     run = write(world, "exec", "--", "true", attempts=[Attempt(None)])
 
-    def restarted_meanwhile(question: str) -> bool:
+    def restarted_meanwhile(question: str, otherwise: str) -> bool:
         assert "Restart 1 rank" in question
         record(run, [AttemptStarted(2, "restart", 1, (RankPlace(0, 0, 0, None),), {})], begin=0.0)
         return True
 
-    monkeypatch.setattr(control, "_answered", restarted_meanwhile)
+    monkeypatch.setattr(control, "confirmed", restarted_meanwhile)
     done = world.distui("restart", run.id, terminal=True)
     assert (done.code, done.out) == (1, "")
     assert "Attempt 2 has begun meanwhile: nothing was done" in done.err

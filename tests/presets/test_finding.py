@@ -2,18 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from distui.presets.finding import SEVERITIES, Finding, failed, worst_first
-from distui.runners.model import FindingRaised
-
-
-def test_journals_of_earlier_versions_are_read() -> None:
-    for then, now in (("warn", "warning"), ("info", "note"), ("error", "error"), ("warning", "warning")):
-        line = b'{"type":"FindingRaised","finding":{"id":"x","severity":"%s","text":"t"}}' % then.encode()
-        finding = msgspec.json.decode(line, type=FindingRaised).finding
-        assert finding == Finding("x", now, "t")
-        assert msgspec.json.decode(msgspec.json.encode(finding), type=Finding) == finding
 
 
 def test_the_worst_come_first_and_an_error_fails() -> None:
