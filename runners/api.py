@@ -41,8 +41,7 @@ from .logs.log_files import STREAMS, LogError, parse_file_id
 from .logs.merging import MergedLogs, prefixes
 from .model import CommandDone, Profile, RankPhase, Restart, RunPhase, Stop
 from .profile_report import Profiled
-from .status import status_json
-from .status_document import RunStatus
+from .status_document import RunStatus, status_json
 from .wire.client import Link, LinkError, UnansweredError, new_id
 
 __all__ = ["RefusedError", "Run", "attach", "execute", "launch", "runs"]

@@ -42,7 +42,8 @@ from .logs import line_times
 from .logs.log_files import parse_file_id
 from .model import HUB, Event, RankSample, RankTick, RunEnded, RunPhase, Stamped
 from .state import RunState
-from .status import judged_attempt, standing_json, status_json
+from .status import judged_attempt
+from .status_document import standing_json, status_json
 from .telemetry.curves import directories
 from .telemetry.metrics_files import FOLDER, LEVELS, gathered
 from .traces import TraceError

@@ -1,37 +1,23 @@
-"""RunState as the JSON of `status --json`: field names are the interface, see docs/cli.md."""
+"""What the state of a run says: its line in a list, whether its preset acted, its mesh, and which data is missing."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Literal
 
-import msgspec
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from ..presets import worker_group
 from ..presets.finding import Finding, worst_first
 from ..presets.sanitize import clean_text
-from . import clock
-from .diagnosis.first_step import no_step_yet
-from .formatting import elapsed, spans_text
-from .freshness import Freshness, freshness
+from .formatting import spans_text
 from .journal import History
 from .logs.log_files import parse_file_id
-from .model import HUB, Gpu, LinkState, PlanSummary, RankPhase, RunPhase, Wrapped
+from .model import LinkState, PlanSummary, RankPhase, RunPhase, Wrapped
 from .progress import hung, progress
 from .run_directories import Entry
-from .state import LIVING, Attempt, Node, Rank, RunState, StageProgress
-from .status_document import (
-    Applied,
-    AttemptStatus,
-    LiveDiagnosis,
-    NewestCheckpoint,
-    NodeStatus,
-    RankStatus,
-    RunStatus,
-    StageStatus,
-)
+from .state import RunState
 from .telemetry import curves, step_totals
 
 FOREIGN = "watch-"
@@ -47,120 +33,10 @@ DAMAGED = "damaged"
 """Id of the finding that files of the run are."""
 
 
-def status_json(state: RunState, now: float | None = None) -> RunStatus:
-    """The whole state of a run. Unknown values are null. Ages in seconds, sizes in bytes, times unix seconds."""
-    now = clock.now() if now is None else now
-    plan, arranged, acted = state.plan, sizes(state), applied(state)
-    return {
-        "run": state.run,
-        "name": state.name,
-        "state": str(state.phase),
-        "hung": hung(state),
-        "attempt": None if hidden(state) else state.attempt,
-        "began": state.began or None,
-        "ended": state.end(),
-        "exit_code": state.exit_code,
-        "text": state.end_text,
-        "plan": None
-        if plan is None
-        else msgspec.to_builtins(plan, builtin_types=()) | _plan_defaults(plan),
-        "applied": None if acted is None else _whole(acted),
-        "training": _whole(progress(state, now)),
-        "no_step_yet": no_step_yet(state, now) or None,
-        "checkpoint": _checkpoint(state, now),
-        "nodes": [_node(node, state.phase.ended, now) for _, node in sorted(state.nodes.items())],
-        "ranks": [
-            _rank(number, rank, coordinates(arranged, number), state.phase.ended, now)
-            for number, rank in sorted(state.ranks.items())
-        ],
-        "findings": [finding.of_run() for finding in state.findings.values()],
-        "attempts": [_attempt(attempt) for attempt in state.attempts],
-        "cluster": None if state.cluster is None else _whole(state.cluster),
-        "stages": [_stage(progress) for progress in state.stages.values()],
-        "agent_pid": state.agent_pid,
-        "runner_pid": state.runner_pid,
-    }
-
-
-def _checkpoint(state: RunState, now: float) -> Any:
-    newest = state.checkpoint
-    if newest is None:
-        return None
-    shown = NewestCheckpoint(
-        **structs.asdict(newest), age_s=elapsed(newest.at, now), saved=len(state.checkpoints)
-    )
-    return _whole(shown)
-
-
 def hidden(state: RunState, damaged: bool = False) -> bool:
     """Whether its attempts are unknown, rather than none: it runs, or files are damaged."""
     damaged = damaged or any(finding.id == DAMAGED for finding in state.findings.values())
     return not state.attempts and (damaged or state.phase is RunPhase.RUNNING)
-
-
-def _plan_defaults(plan: Any) -> dict[str, Any]:
-    """Fields that the wire leaves out when they have their default."""
-    return {
-        "preset": plan.preset,
-        "nnodes": plan.nnodes,
-        "nproc_per_node": plan.nproc_per_node,
-        "backend": plan.backend,
-        "obeys": plan.obeys,
-        "notes": list(plan.notes),
-        "mesh": plan.mesh,
-        "zero_stage": plan.zero_stage,
-        "precision": plan.precision,
-    }
-
-
-def _node(node: Node, ended: bool, now: float) -> NodeStatus:
-    gpus_hold = ended or freshness(node.gpu_sampled, now) is Freshness.HOLDS
-    host_holds = ended or freshness(node.sampled, now) is Freshness.HOLDS
-    return {
-        "node": node.node,
-        "host": node.host,
-        "state": _link_state(node),
-        "age_s": round(max(0.0, now - node.heard), 3) if node.heard else None,
-        "problem": node.link_text or None,
-        "outcome": None if node.phase is None else str(node.phase),
-        "gpus": [_whole(gpu if gpus_hold else unsampled(gpu)) for gpu in node.gpus],
-        "gpus_age_s": elapsed(node.gpu_sampled, now),
-        "gpu_problem": node.gpu_problem,
-        "host_metrics": _whole(node.metrics) if node.metrics is not None and host_holds else None,
-    }
-
-
-def _link_state(node: Node) -> str:
-    if node.link:
-        return str(node.link)
-    return "up" if node.heard else "unknown"
-
-
-def _whole(struct: Struct) -> Any:
-    """A struct as JSON: all fields, also those that have their default."""
-    return {name: msgspec.to_builtins(getattr(struct, name)) for name in struct.__struct_fields__}
-
-
-def _stage(progress: StageProgress) -> StageStatus:
-    if progress.failed:
-        state = "failed"
-    elif progress.ended is None:
-        state = "begun"
-    else:
-        state = "done"
-    return {
-        "stage": str(progress.stage),
-        "node": None if progress.node == HUB else progress.node,
-        "state": state,
-        "began": progress.began,
-        "ended": _end(progress.began, progress.ended),
-        "text": progress.text,
-    }
-
-
-def _end(began: float, ended: float | None) -> float | None:
-    """An end; None where it is unknown, as it is after a clock was set back."""
-    return None if elapsed(began, ended) is None else ended
 
 
 def worst(state: RunState) -> str:
@@ -225,60 +101,6 @@ def _advanced(entry: Entry, state: RunState, now: float) -> tuple[int | None, in
     return None if step is None else int(step), total[0] if total and reported else None
 
 
-def unsampled(gpu: Gpu) -> Gpu:
-    """What is true of a GPU without a sample of now."""
-    return Gpu(gpu.index, gpu.uuid, gpu.name, mem_total=gpu.mem_total, lost=gpu.lost, error=gpu.error)
-
-
-def _rank(number: int, rank: Rank, mesh: dict[str, int], ended: bool, now: float) -> RankStatus:
-    sample = live = rank.sample
-    if rank.phase not in LIVING:
-        live = None  # what else there was are facts of its end
-    elif not ended and freshness(rank.sampled, now) is not Freshness.HOLDS:
-        sample = live = None
-    return {
-        "rank": number,
-        "local_rank": rank.place.local_rank,
-        "node": rank.place.node,
-        "pid": rank.pid,
-        "state": str(rank.phase),
-        "exit_code": rank.exit_code,
-        "signal": rank.signal,
-        "cpu_percent": live.cpu_percent if live else None,
-        "rss_bytes": sample.rss_bytes if sample else None,
-        "gpu": sample.gpu if sample else None,
-        "gpu_source": sample.gpu_source if sample else None,
-        "gpu_mem": sample.gpu_mem if sample else None,
-        "step": rank.sample.step if rank.sample else None,
-        "step_s": sample.step_s if sample else None,
-        "still_s": live.still_s if live else None,
-        "wait_percent": live.wait_percent if live else None,
-        "age_s": elapsed(rank.sampled, now),
-        "log_age_s": live.log_age_s if live else None,
-        "nccl_debug": rank.nccl_debug,
-        "hook": rank.hook,
-        "made": None if rank.made is None else _whole(rank.made),
-        "mesh": mesh,
-    }
-
-
-def _attempt(attempt: Attempt) -> AttemptStatus:
-    return {
-        "number": attempt.number,
-        "began": attempt.began,
-        "ended": None if attempt.unseen else _end(attempt.began, attempt.ended),
-        "lasted_s": attempt.lasted(),
-        "cause": attempt.cause,
-        "env_diff": attempt.env_diff,
-        "env_seen": attempt.env_seen,
-        "env_differs": attempt.env_differs,
-        "outcome": None if attempt.outcome is None else str(attempt.outcome),
-        "first_cause": None if attempt.first_cause is None else _whole(attempt.first_cause),
-        "text": attempt.text,
-        "idle": attempt.idle or None,
-    }
-
-
 # --- whether the preset acted: what the ranks' models are wrapped with against what the plan expects ---
 
 DIMENSIONS = ("pp", "ep", "cp", "tp")
@@ -290,6 +112,14 @@ WORDS = {
     "fsdp2": "fully_shard",
     "deepspeed": "DeepSpeed",
 }
+
+
+class Applied(Struct, frozen=True):
+    """Whether the preset acted on the models of the ranks."""
+
+    state: Literal["applied", "not applied", "unknown"]
+    text: str
+    """A few words why."""
 
 
 def world_size(state: RunState) -> int:
@@ -474,14 +304,3 @@ def _unread(state: RunState, logs: Sequence[str]) -> Iterator[str]:
     if absent := sorted(running - here):
         where = f"of attempt {state.attempt} on {spans_text('node', absent)}"
         yield f"the logs {where} were not read yet: `distui logs {state.name}` fetches them"
-
-
-def standing_json(state: RunState, logs: Sequence[str]) -> LiveDiagnosis:
-    """`live` of `diagnose --json`."""
-    return {
-        "state": str(state.phase),
-        "hung": hung(state),
-        "attempt": state.attempt,
-        "findings": [finding.of_run() for finding in standing(state)],
-        "missing": missing(state, logs),
-    }

@@ -1,25 +1,25 @@
-"""The fields of `distui status --json`, as types; docs/schemas is made from them and docs/cli.md explains them.
+"""The JSON of `distui status`: its types, and how it is made of a run's state. docs/schemas is made from the types.
 
 Typed dicts, because their parts are structs of the wire, which leave defaults out there and have all fields here.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypedDict
+from collections.abc import Sequence
+from typing import Any, TypedDict
 
-from msgspec import Struct
+import msgspec
+from msgspec import Struct, structs
 
 from ..presets.finding import RunFinding
-from .model import Checkpoint, Cluster, FirstCause, Gpu, Host, PlanSummary, Wrapped
-from .progress import Progress
-
-
-class Applied(Struct, frozen=True):
-    """Whether the preset acted on the models of the ranks."""
-
-    state: Literal["applied", "not applied", "unknown"]
-    text: str
-    """A few words why."""
+from . import clock
+from .diagnosis.first_step import no_step_yet
+from .formatting import elapsed
+from .freshness import Freshness, freshness
+from .model import HUB, Checkpoint, Cluster, FirstCause, Gpu, Host, PlanSummary, RankSample, Wrapped
+from .progress import Progress, hung, progress
+from .state import LIVING, Attempt, Node, Rank, RunState, StageProgress
+from .status import Applied, applied, coordinates, hidden, missing, sizes, standing
 
 
 class NewestCheckpoint(Checkpoint, kw_only=True, frozen=True, omit_defaults=False):
@@ -141,3 +141,179 @@ class LiveDiagnosis(TypedDict):
     attempt: int
     findings: list[RunFinding]
     missing: list[str]
+
+
+def status_json(state: RunState, now: float | None = None) -> RunStatus:
+    """The whole state of a run. Unknown values are null. Ages in seconds, sizes in bytes, times unix seconds."""
+    now = clock.now() if now is None else now
+    plan, arranged, acted = state.plan, sizes(state), applied(state)
+    return {
+        "run": state.run,
+        "name": state.name,
+        "state": str(state.phase),
+        "hung": hung(state),
+        "attempt": None if hidden(state) else state.attempt,
+        "began": state.began or None,
+        "ended": state.end(),
+        "exit_code": state.exit_code,
+        "text": state.end_text,
+        "plan": None
+        if plan is None
+        else msgspec.to_builtins(plan, builtin_types=()) | _plan_defaults(plan),
+        "applied": None if acted is None else _whole(acted),
+        "training": _whole(progress(state, now)),
+        "no_step_yet": no_step_yet(state, now) or None,
+        "checkpoint": _checkpoint(state, now),
+        "nodes": [_node(node, state.phase.ended, now) for _, node in sorted(state.nodes.items())],
+        "ranks": [
+            _rank(number, rank, coordinates(arranged, number), state.phase.ended, now)
+            for number, rank in sorted(state.ranks.items())
+        ],
+        "findings": [finding.of_run() for finding in state.findings.values()],
+        "attempts": [_attempt(attempt) for attempt in state.attempts],
+        "cluster": None if state.cluster is None else _whole(state.cluster),
+        "stages": [_stage(progress) for progress in state.stages.values()],
+        "agent_pid": state.agent_pid,
+        "runner_pid": state.runner_pid,
+    }
+
+
+def _checkpoint(state: RunState, now: float) -> Any:
+    newest = state.checkpoint
+    if newest is None:
+        return None
+    shown = NewestCheckpoint(
+        **structs.asdict(newest), age_s=elapsed(newest.at, now), saved=len(state.checkpoints)
+    )
+    return _whole(shown)
+
+
+def _plan_defaults(plan: Any) -> dict[str, Any]:
+    """Fields that the wire leaves out when they have their default."""
+    return {
+        "preset": plan.preset,
+        "nnodes": plan.nnodes,
+        "nproc_per_node": plan.nproc_per_node,
+        "backend": plan.backend,
+        "obeys": plan.obeys,
+        "notes": list(plan.notes),
+        "mesh": plan.mesh,
+        "zero_stage": plan.zero_stage,
+        "precision": plan.precision,
+    }
+
+
+def _node(node: Node, ended: bool, now: float) -> NodeStatus:
+    gpus_hold = ended or freshness(node.gpu_sampled, now) is Freshness.HOLDS
+    host_holds = ended or freshness(node.sampled, now) is Freshness.HOLDS
+    return {
+        "node": node.node,
+        "host": node.host,
+        "state": _link_state(node),
+        "age_s": round(max(0.0, now - node.heard), 3) if node.heard else None,
+        "problem": node.link_text or None,
+        "outcome": None if node.phase is None else str(node.phase),
+        "gpus": [_whole(gpu if gpus_hold else unsampled(gpu)) for gpu in node.gpus],
+        "gpus_age_s": elapsed(node.gpu_sampled, now),
+        "gpu_problem": node.gpu_problem,
+        "host_metrics": _whole(node.metrics) if node.metrics is not None and host_holds else None,
+    }
+
+
+def _link_state(node: Node) -> str:
+    if node.link:
+        return str(node.link)
+    return "up" if node.heard else "unknown"
+
+
+def _whole(struct: Struct) -> Any:
+    """A struct as JSON: all fields, also those that have their default."""
+    return {name: msgspec.to_builtins(getattr(struct, name)) for name in struct.__struct_fields__}
+
+
+def _stage(progress: StageProgress) -> StageStatus:
+    if progress.failed:
+        state = "failed"
+    elif progress.ended is None:
+        state = "begun"
+    else:
+        state = "done"
+    return {
+        "stage": str(progress.stage),
+        "node": None if progress.node == HUB else progress.node,
+        "state": state,
+        "began": progress.began,
+        "ended": _end(progress.began, progress.ended),
+        "text": progress.text,
+    }
+
+
+def _end(began: float, ended: float | None) -> float | None:
+    """An end; None where it is unknown, as it is after a clock was set back."""
+    return None if elapsed(began, ended) is None else ended
+
+
+def unsampled(gpu: Gpu) -> Gpu:
+    """What is true of a GPU without a sample of now."""
+    return Gpu(gpu.index, gpu.uuid, gpu.name, mem_total=gpu.mem_total, lost=gpu.lost, error=gpu.error)
+
+
+def _rank(number: int, rank: Rank, mesh: dict[str, int], ended: bool, now: float) -> RankStatus:
+    unknown = RankSample(number)
+    newest = sample = live = rank.sample or unknown
+    if rank.phase not in LIVING:
+        live = unknown  # the other values are facts of its end
+    elif not ended and freshness(rank.sampled, now) is not Freshness.HOLDS:
+        sample = live = unknown
+    return {
+        "rank": number,
+        "local_rank": rank.place.local_rank,
+        "node": rank.place.node,
+        "pid": rank.pid,
+        "state": str(rank.phase),
+        "exit_code": rank.exit_code,
+        "signal": rank.signal,
+        "cpu_percent": live.cpu_percent,
+        "rss_bytes": sample.rss_bytes,
+        "gpu": sample.gpu,
+        "gpu_source": sample.gpu_source,
+        "gpu_mem": sample.gpu_mem,
+        "step": newest.step,
+        "step_s": sample.step_s,
+        "still_s": live.still_s,
+        "wait_percent": live.wait_percent,
+        "age_s": elapsed(rank.sampled, now),
+        "log_age_s": live.log_age_s,
+        "nccl_debug": rank.nccl_debug,
+        "hook": rank.hook,
+        "made": None if rank.made is None else _whole(rank.made),
+        "mesh": mesh,
+    }
+
+
+def _attempt(attempt: Attempt) -> AttemptStatus:
+    return {
+        "number": attempt.number,
+        "began": attempt.began,
+        "ended": None if attempt.unseen else _end(attempt.began, attempt.ended),
+        "lasted_s": attempt.lasted(),
+        "cause": attempt.cause,
+        "env_diff": attempt.env_diff,
+        "env_seen": attempt.env_seen,
+        "env_differs": attempt.env_differs,
+        "outcome": None if attempt.outcome is None else str(attempt.outcome),
+        "first_cause": None if attempt.first_cause is None else _whole(attempt.first_cause),
+        "text": attempt.text,
+        "idle": attempt.idle or None,
+    }
+
+
+def standing_json(state: RunState, logs: Sequence[str]) -> LiveDiagnosis:
+    """`live` of `diagnose --json`."""
+    return {
+        "state": str(state.phase),
+        "hung": hung(state),
+        "attempt": state.attempt,
+        "findings": [finding.of_run() for finding in standing(state)],
+        "missing": missing(state, logs),
+    }

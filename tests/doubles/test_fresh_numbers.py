@@ -28,7 +28,7 @@ from distui.runners.model import (
     TrainingSample,
 )
 from distui.runners.state import RunState
-from distui.runners.status import status_json
+from distui.runners.status_document import status_json
 from distui.runners.telemetry.open_metrics import samples_of, text_of
 from distui.runners.telemetry.otlp_values import metrics_of
 from distui.runners.wire.client import SocketLink

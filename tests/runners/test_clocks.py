@@ -20,7 +20,7 @@ from distui.runners.model import (
     Stamped,
 )
 from distui.runners.state import RunState
-from distui.runners.status import status_json
+from distui.runners.status_document import status_json
 from distui.tui.rows.findings import end_rows, ledger_rows
 from distui.tui.rows.frame import Frame, LinkPhase, LinkStatus
 from distui.tui.rows.glyphs import ago

@@ -31,7 +31,7 @@ from distui.runners.model import (
     Stamped,
 )
 from distui.runners.state import RunState
-from distui.runners.status import status_json
+from distui.runners.status_document import status_json
 
 PLAN = PlanSummary(
     preset="ddp", strategy="ddp", launcher="torchrun", command="train.py", nnodes=2, nproc_per_node=1

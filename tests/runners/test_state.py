@@ -39,7 +39,7 @@ from distui.runners.model import (
     Stamped,
 )
 from distui.runners.state import MOST_FINDINGS, RunState
-from distui.runners.status import status_json
+from distui.runners.status_document import status_json
 
 PLACES = (RankPlace(0, 0), RankPlace(1, 1))
 PLAN = PlanSummary(preset="ddp", strategy="ddp", launcher="torchrun", command="train.py", nproc_per_node=2)

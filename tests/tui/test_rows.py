@@ -42,7 +42,7 @@ from distui.runners.model import (
     SetNccl,
 )
 from distui.runners.state import RunState
-from distui.runners.status import status_json
+from distui.runners.status_document import status_json
 from distui.tui.rows import glyphs
 from distui.tui.rows.card import card_rows
 from distui.tui.rows.columns import RANK_COLUMNS, by_id, tight

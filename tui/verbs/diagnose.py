@@ -32,8 +32,8 @@ from ...runners.formatting import size_text, spans_text, time_of_day
 from ...runners.local_agent import check_ranks, history, snapshot, with_link
 from ...runners.model import CommandDone, Dump, RankPhase, RunEnded, RunPhase, Stamped
 from ...runners.state import RunState
-from ...runners.status import judged_attempt, standing, standing_json
-from ...runners.status_document import LiveDiagnosis
+from ...runners.status import judged_attempt, standing
+from ...runners.status_document import LiveDiagnosis, standing_json
 from ...runners.wire.client import Link, new_id
 from ..rows.dumps import Source, by_rank, memory_values, merged_rows, no_source, source_of
 from ..rows.glyphs import plain

@@ -24,7 +24,7 @@ from ...runners.logs.log_files import LogFile, parse_file_id
 from ...runners.logs.merging import Line, MergedLogs
 from ...runners.model import AttemptEnded, FindingRaised, HostTick, RankTick, RunEnded
 from ...runners.state import RunState
-from ...runners.status import status_json
+from ...runners.status_document import status_json
 from ...runners.wire.client import Link, LinkError
 from ..due_alerts import TerminalAlerts, ring
 from ..terminal import typeable

@@ -23,7 +23,8 @@ from ...runners.formatting import time_of_day
 from ...runners.local_agent import follow_until, reached, with_link
 from ...runners.model import FindingRaised, RankTick, RunEnded, RunPhase, Stamped
 from ...runners.state import RunState
-from ...runners.status import DAMAGED, status_json
+from ...runners.status import DAMAGED
+from ...runners.status_document import status_json
 from ...runners.wire.client import Link
 from ...runners.wire.ssh import HostError, Way
 from ..terminal import complain, complaint, draws_ascii_alone, piped_stdout, unread

@@ -25,8 +25,8 @@ from ...runners.notify.unreported import unreported
 from ...runners.progress import parts, progress, source_text
 from ...runners.run_notes import RunNotes
 from ...runners.state import Node, RunState
-from ...runners.status import DAMAGED, applied, hidden, missing, state_words, status_json, world_size
-from ...runners.status_document import MarkedStatus, WatchedStatus
+from ...runners.status import DAMAGED, applied, hidden, missing, state_words, world_size
+from ...runners.status_document import MarkedStatus, WatchedStatus, status_json
 from ...runners.wire.client import Link
 from ..rows.findings import Item, cause_rows, item_row, ledger_rows
 from ..rows.frame import Frame, LinkPhase, LinkStatus

@@ -14,7 +14,7 @@ from distui.runners.hub.links import open_route
 from distui.runners.hub.routes import Route
 from distui.runners.model import CaughtUp, LinkState, RankPhase, RunPhase
 from distui.runners.state import RunState
-from distui.runners.status import status_json
+from distui.runners.status_document import status_json
 from distui.runners.wire.client import Link, SocketLink, stem
 from distui.runners.wire.ssh import Report
 from distui.tui.verbs.status import headline
