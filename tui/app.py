@@ -425,7 +425,7 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The palette: our own table instead of Textual's."""
         for action in ACTIONS:
-            if action.scope in ("app", "run") and action.id not in ("palette", "detach"):
+            if action.scope in ("app", "run") and action.id != "palette":
                 name = action.action.partition("(")[0]
                 if self.allowed(name) and (action.scope == "app" or hasattr(screen, f"action_{name}")):
                     target = self if action.scope == "app" else screen

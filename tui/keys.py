@@ -35,7 +35,6 @@ class Action(Struct, frozen=True):
 
 ACTIONS: tuple[Action, ...] = (
     Action("leave", "q", "leave", "leave; the run goes on", "app", "leave"),
-    Action("detach", "D", "leave", "leave; the run goes on", "app"),
     Action("suspend", "ctrl+z", "suspend_cockpit", "suspend the cockpit; `fg` brings it back, the run goes on", "app"),
     Action("help", "question_mark,f1", "help", "this help", "app", "help"),
     Action("palette", "ctrl+p", "command_palette", "command palette", "app"),

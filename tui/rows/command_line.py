@@ -44,7 +44,6 @@ class TypedCommand(Struct, frozen=True):
 ACTIONS = {
     "quit": "leave",
     "q": "leave",
-    "detach": "leave",
     "help": "help",
     "launch": "launch",
     "runs": "runs",
