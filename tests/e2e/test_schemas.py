@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 import jsonschema
@@ -119,6 +120,6 @@ def test_what_starts_and_what_asks_other_programs(somebody: World, printed: Call
 
 def test_what_needs_a_cluster() -> None:
     """By their types: tests/cluster has the verbs themselves."""
-    fields = Candidate("slurm/lab", "", "8", "64", "H100:8", None, True)
-    schemas.check("candidates", [{name: getattr(fields, name) for name in Candidate.__slots__}])
+    offer = Candidate("slurm/lab", "", "8", "64", "H100:8", None, True)
+    schemas.check("candidates", [asdict(offer)])
     schemas.check("autostop", {"ok": False, "text": "cluster c is down"})
