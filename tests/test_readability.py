@@ -91,9 +91,10 @@ def test_nothing_is_multiplied_by_a_truth_value() -> None:
 
 def _products_with_bool(tree: ast.Module) -> Iterator[int]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-            if _is_truth_value(node.left) or _is_truth_value(node.right):
-                yield node.lineno
+        if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
+            continue
+        if _is_truth_value(node.left) or _is_truth_value(node.right):
+            yield node.lineno
 
 
 def _is_truth_value(node: ast.expr) -> bool:
