@@ -1,4 +1,4 @@
-"""Events, commands and the values they carry: one msgspec definition for domain, wire and validation."""
+"""Events, commands and their values: one msgspec definition for domain, wire and validation."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ..presets.plurals import plural
 from ..presets.secrets import mask
 from .formatting import spans_text
 
-# --- values that events carry; unknown is None, never 0 ---
+# --- values of events; an unknown value is None, never 0 ---
 
 
 class RunPhase(enum.StrEnum):
-    """Where a run as a whole stands."""
+    """Phase of a run as a whole."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -27,12 +27,12 @@ class RunPhase(enum.StrEnum):
     FAILED = "failed"
     STOPPED = "stopped"
     LOST = "lost"
-    ENDED = "ended"  # of a job that distui did not start: its starter alone knows how
-    EXPORTED = "exported"  # in an opened bundle alone: it was live when that was written, and no more comes
+    ENDED = "ended"  # job that distui did not start: the phase is known only to its launcher
+    EXPORTED = "exported"  # only in an opened bundle: the run was live at export, and no event follows
 
     @property
     def ended(self) -> bool:
-        """Whether nothing of it changes any more."""
+        """True if the run no longer changes."""
         return self in (
             RunPhase.SUCCEEDED,
             RunPhase.FAILED,
@@ -44,12 +44,12 @@ class RunPhase(enum.StrEnum):
 
     @property
     def words(self) -> str:
-        """As a person reads it."""
+        """The phase in plain words."""
         return "live when exported" if self is RunPhase.EXPORTED else str(self)
 
 
 class RankPhase(enum.StrEnum):
-    """Where one rank of the current attempt stands."""
+    """Phase of one rank in the current attempt."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -57,27 +57,27 @@ class RankPhase(enum.StrEnum):
     FAILED = "failed"  # exit code other than 0
     KILLED = "killed"  # ended by a signal that distui did not send
     STOPPED = "stopped"  # ended because the group was stopped or restarted
-    LOST = "lost"  # gone; exit status unknown
-    ENDED = "ended"  # the same, of a job that distui did not start
+    LOST = "lost"  # the process ended, exit status unknown
+    ENDED = "ended"  # the process ended, exit status unknown, in a job that distui did not start
 
 
 HUB = -1
-"""The node number of what concerns the run as a whole; a hub says it, no node."""
+"""Node number of events that concern the run as a whole; only a hub emits them."""
 
 
 class LinkState(enum.StrEnum):
-    """How a hub stands to one node."""
+    """State of a hub's link to one node."""
 
     CONNECTING = "connecting"
     UP = "up"
     LOST = "lost"
-    """Not reachable; the next try is under way or has its time."""
+    """Not reachable; the hub retries or waits before the next try."""
     ENDED = "ended"
-    """The node's part has ended, and everything was read."""
+    """The node's part has ended, and the hub has read everything."""
 
 
 class Stage(enum.StrEnum):
-    """What happens before the ranks of a launched cluster start, in this order."""
+    """Stages of a launch before the ranks of a cluster start, in this order."""
 
     PROVISION = "provision"
     SYNC = "sync"
@@ -93,7 +93,7 @@ class Outcome(enum.StrEnum):
     RESTARTED = "restarted"
     STOPPED = "stopped"
     LOST = "lost"
-    ENDED = "ended"  # of a job that distui did not start
+    ENDED = "ended"  # job that distui did not start
 
 
 class RankPlace(Struct, frozen=True):
@@ -103,19 +103,19 @@ class RankPlace(Struct, frozen=True):
     local_rank: int
     node: int = 0
     gpu: str | None = None
-    """What the launch environment gives this rank: an index into NVML's order or a UUID; None without GPUs."""
+    """GPU of this rank in the launch environment: an NVML index or a UUID; None without GPUs."""
 
 
 class Gpu(Struct, frozen=True, omit_defaults=True):
-    """One sample of one GPU. Fields are None where the driver does not serve them."""
+    """One sample of one GPU. A field is None if the driver does not report it."""
 
     index: int
     uuid: str
     name: str
     util: float | None = None
-    """Percent of the last sample period in which at least one kernel ran. A hung kernel shows 100."""
+    """Percent of the last sample period with at least one kernel running. A hung kernel shows 100."""
     mem_used: int | None = None
-    """Bytes, without what the driver keeps for itself."""
+    """Bytes, without the driver's reserved memory."""
     mem_total: int | None = None
     power_w: float | None = None
     power_limit_w: float | None = None
@@ -125,7 +125,7 @@ class Gpu(Struct, frozen=True, omit_defaults=True):
     mem_mhz: int | None = None
     max_sm_mhz: int | None = None
     throttle: tuple[str, ...] | None = None
-    """Active clock event reasons, in words; () when nothing holds the clocks back."""
+    """Active clock event reasons, in words; () if no reason lowers the clocks."""
     pcie_tx_bps: float | None = None
     pcie_rx_bps: float | None = None
     nvlink_tx_bps: float | None = None
@@ -139,24 +139,24 @@ class Gpu(Struct, frozen=True, omit_defaults=True):
     pcie_gen: int | None = None
     pcie_width: int | None = None
     recovery: str | None = None
-    """What the driver asks for ("reset", "reboot", …); None when nothing, or not served."""
+    """Recovery action that the driver asks for ("reset", "reboot", …); None if no action or not reported."""
     mig: bool | None = None
     pids: tuple[int, ...] | None = None
-    """Compute processes that NVML names on this GPU."""
+    """Compute processes on this GPU, as NVML reports them."""
     pid_mem: tuple[int | None, ...] | None = None
     """Bytes of each process in `pids`, in the same order."""
     lost: bool = False
     """The driver no longer reaches this GPU."""
     error: str | None = None
-    """Why values are missing, in words."""
+    """Reason for missing values, in words."""
     throttled_percent: float | None = None
-    """Share of the last sample period in which power or heat held the clocks back."""
+    """Percent of the last sample period with clocks lowered for power or heat."""
     sm_active: float | None = None
-    """Percent of cycles in which a warp was resident on an SM, mean of all SMs; by NVML's GPM, Hopper and newer."""
+    """Percent of cycles with a warp resident on an SM, mean of all SMs; from NVML's GPM, Hopper and newer."""
     tensor_active: float | None = None
-    """Percent of cycles in which the tensor cores were busy; by GPM."""
+    """Percent of cycles with busy tensor cores; from GPM."""
     dram_active: float | None = None
-    """Percent of the memory's bandwidth that was used; by GPM."""
+    """Percent of the memory bandwidth in use; from GPM."""
 
 
 class Host(Struct, frozen=True, omit_defaults=True):
@@ -171,33 +171,33 @@ class Host(Struct, frozen=True, omit_defaults=True):
     shm_used: int | None = None
     shm_total: int | None = None
     disk_free: int | None = None
-    """On the file system that holds the run directory."""
+    """Free bytes on the file system of the run directory."""
     disk_total: int | None = None
     net_rx_bps: float | None = None
     net_tx_bps: float | None = None
     ib_rx_bps: float | None = None
     ib_tx_bps: float | None = None
     cpu_stall_percent: float | None = None
-    """Share of the last 10 s in which some task waited for a core (PSI)."""
+    """Percent of the last 10 s in which at least one task waited for a core (PSI)."""
     cgroup_mem_max: int | None = None
     cgroup_oom_kills: int | None = None
     cgroup_mem_used: int | None = None
-    """What counts against `cgroup_mem_max`, page cache left out."""
+    """Bytes that count against `cgroup_mem_max`, without page cache."""
     steal_percent: float | None = None
-    """Share of all cores' time that a hypervisor gave to other machines."""
+    """Percent of all cores' time that a hypervisor gave to other machines."""
     page_cache: int | None = None
-    """Files that are kept in memory, without shared memory."""
+    """Bytes of the page cache, without shared memory."""
     nic_errors: int | None = None
-    """Errors, not drops, that network interfaces and InfiniBand ports counted in the last minute."""
+    """Errors, not drops, of network interfaces and InfiniBand ports in the last minute."""
 
 
 class RankSample(Struct, frozen=True, omit_defaults=True):
-    """One sample of one rank's process and of what its hook counted."""
+    """One sample of one rank's process and of its hook's counters."""
 
     rank: int
     pid: int | None = None
     cpu_percent: float | None = None
-    """Percent of one core, children included."""
+    """Percent of one core, including children."""
     rss_bytes: int | None = None
     threads: int | None = None
     children: int | None = None
@@ -206,53 +206,53 @@ class RankSample(Struct, frozen=True, omit_defaults=True):
     gpu: int | None = None
     """NVML index of the GPU this rank uses."""
     gpu_source: str | None = None
-    """How that is known: "nvml" (its pid was seen on the GPU) or "env" (the launch environment says so)."""
+    """Source of `gpu`: "nvml" (NVML lists the pid on the GPU) or "env" (from the launch environment)."""
     gpu_mem: int | None = None
     step: int | None = None
     step_s: float | None = None
-    """Mean seconds per step since the sample before; None once the steps have stopped, see freshness.py."""
+    """Mean seconds per step since the previous sample; None once the steps have stopped, see freshness.py."""
     still_s: float | None = None
     """Seconds since the newest step, once the steps have stopped."""
     throttled_percent: float | None = None
-    """Share of its cgroup's quota periods in which the quota held it back; None without a quota."""
+    """Percent of the cgroup's quota periods that were throttled; None without a quota."""
     cpus: str | None = None
-    """Cores that it may run on, as in "0-3,8"."""
+    """CPU affinity of the process, as in "0-3,8"."""
     wait_percent: float | None = None
-    """Share of the last minute in which it waited for other ranks in a collective; 100 once it is blocked in one."""
+    """Percent of the last minute that the rank waited for others in a collective; 100 once it is blocked in one."""
     log_age_s: int | None = None
-    """Seconds since it wrote to its standard output or error; None where it has written nothing."""
+    """Seconds since the last write to its stdout or stderr; None before the first write."""
 
 
 class TrainingSample(Struct, frozen=True, omit_defaults=True):
-    """The newest training signals of one rank; each is what the script itself reports."""
+    """The newest training signals of one rank, as the script itself reports them."""
 
     rank: int
     at: float
-    """Unix time of the newest of them, by the node's clock."""
+    """Unix time of the newest signal, by the node's clock."""
     step: int | None = None
-    """As the script counts; `RankSample.step` counts optimizer steps since the start of the process."""
+    """Step by the script's own count; `RankSample.step` counts optimizer steps since the process started."""
     total: int | None = None
-    """Steps after which the training is over."""
+    """Number of steps of the whole training."""
     epoch: float | None = None
     loss: float | None = None
     lr: float | None = None
     grad_norm: float | None = None
     tokens_s: float | None = None
-    """Tokens a second of the whole job, as the script reports them."""
+    """Tokens per second of the whole job, as the script reports them."""
     samples_s: float | None = None
     step_s: float | None = None
     mfu: float | None = None
-    """Model FLOPs utilisation in percent: the script's own, else computed from the model's size."""
+    """Model FLOPs utilization in percent: the script's own value, else computed from the model's size."""
     values: dict[str, float] = {}
-    """Further values by the script's own names ("eval/loss"); at most 32."""
+    """Other values by the script's own names ("eval/loss"); at most 32."""
     sources: dict[str, str] = {}
-    """Field → where it comes from: "wandb", "tensorboard", "output: step {step} loss {loss}", "computed"."""
+    """Field → its source: "wandb", "tensorboard", "output: step {step} loss {loss}", "computed"."""
     not_finite: dict[str, str] = {}
-    """Field or name of a value → "nan", "inf" or "-inf" where that is its newest value, which JSON cannot carry."""
+    """Field or value name → "nan", "inf" or "-inf" if that is its newest value: JSON has no such numbers."""
     not_finite_since: dict[str, int] = {}
-    """The same → the first step of which that was reported."""
+    """Field or value name → the first step with that value."""
     every_s: float | None = None
-    """Usual seconds between two reports of a step; None before the second."""
+    """Usual seconds between two step reports; None before the second report."""
 
 
 class Checkpoint(Struct, frozen=True, omit_defaults=True):
@@ -260,25 +260,25 @@ class Checkpoint(Struct, frozen=True, omit_defaults=True):
 
     path: str
     at: float
-    """Unix time at which it was complete; of one that is not, at which it was last seen to grow."""
+    """Unix time of completion; for an incomplete checkpoint, the last time that it was seen to grow."""
     source: str
-    """How that is known: "torch.save", "dcp", "safetensors", "save_pretrained", "accelerate", "deepspeed", "folder"."""
+    """Detected by: "torch.save", "dcp", "safetensors", "save_pretrained", "accelerate", "deepspeed", "folder"."""
     step: int | None = None
     rank: int | None = None
-    """Who reported it."""
+    """Rank that reported it."""
     duration_s: float | None = None
     size: int | None = None
     """Bytes on disk."""
     complete: bool = True
-    """False: torn, because its writer ended or the folder misses files."""
+    """False if torn: its writer ended, or files of the folder are missing."""
     count: int | None = None
-    """Optimizer steps that the saving process had made, as `RankSample.step` counts them."""
+    """Optimizer steps of the saving process at that time, as `RankSample.step` counts them."""
     attempt: int = 0
-    """Whose worker group saved it; 0 where that is unknown."""
+    """Attempt of the worker group that saved it; 0 if unknown."""
 
 
 class FirstCause(Struct, frozen=True, omit_defaults=True):
-    """Which rank failed first in an attempt, and all that is known of why."""
+    """The rank that failed first in an attempt, with all known reasons."""
 
     rank: int
     local_rank: int
@@ -288,17 +288,17 @@ class FirstCause(Struct, frozen=True, omit_defaults=True):
     signal: str | None = None
     """Name of the signal that ended it, e.g. "SIGKILL"."""
     oom: str | None = None
-    """Where the kernel says that it killed this rank for memory: the cgroup's counter or the kernel log line."""
+    """Kernel evidence that the OOM killer ended this rank: the cgroup's counter or the kernel log line."""
     text: str = ""
     """One sentence."""
     last_lines: tuple[str, ...] = ()
     """The last lines of its stderr."""
     victims: tuple[int, ...] = ()
-    """Ranks that ended after it in the same attempt."""
+    """Ranks that ended later in the same attempt."""
     at: float | None = None
-    """Unix time at which it failed, by its node's clock; in a hub's journal by the hub's."""
+    """Unix time of the failure by its node's clock; in a hub's journal by the hub's clock."""
     symptom: bool = False
-    """True when what it says is only that somebody else was gone."""
+    """True if the error only says that another process or peer ended."""
     kind: str = ""
     """Class of the failure, as in "died-<kind>": see inrank/failure_causes.py."""
     remedy: str = ""
@@ -307,91 +307,91 @@ class FirstCause(Struct, frozen=True, omit_defaults=True):
     where: str = ""
     """Path and line of the user's code that raised: "…/train.py:88"."""
     evidence: tuple[str, ...] = ()
-    """What the kernel and the driver say of it, a line each."""
+    """Lines from the kernel and the driver about it."""
 
 
 class Cluster(Struct, frozen=True, omit_defaults=True):
-    """Where a launched run lives, and what that costs."""
+    """Cluster of a launched run, with its price."""
 
     name: str = ""
-    """SkyPilot's cluster name; "" for hosts that nobody provisioned."""
+    """SkyPilot's cluster name; "" for hosts that the user named."""
     infra: str = ""
-    """As SkyPilot writes it: "slurm/lab/gpu", "aws/us-east-1"; "hosts" for hosts that the user named."""
+    """Place in SkyPilot's notation: "slurm/lab/gpu", "aws/us-east-1"; "hosts" for hosts that the user named."""
     resources: str = ""
-    """Of one node, in SkyPilot's words."""
+    """Resources of one node, in SkyPilot's notation."""
     price_per_hour: float | None = None
-    """US dollars an hour for all nodes; None when SkyPilot names no price."""
+    """US dollars per hour for all nodes; None if SkyPilot has no price."""
     job: int | None = None
-    """SkyPilot's number of the job on the cluster."""
+    """SkyPilot's job number on the cluster."""
     managed: bool = False
-    """A managed job: SkyPilot recovers it, and gives no ssh to its nodes."""
+    """True for a managed job: SkyPilot recovers it, and gives no ssh access to its nodes."""
     recoveries: int = 0
-    """How often SkyPilot has recovered the managed job on other nodes."""
+    """Number of times that SkyPilot has recovered the managed job on other nodes."""
     state: str = ""
-    """SkyPilot's word for the cluster or the managed job."""
+    """SkyPilot's state of the cluster or the managed job."""
     autostop_min: int | None = None
-    """Minutes without a job after which SkyPilot takes the cluster down; None: never."""
+    """Minutes without a job before SkyPilot takes the cluster down; None: never."""
     since: float | None = None
-    """Unix time from which it is paid for."""
+    """Unix time of the first cost."""
     until: float | None = None
-    """Unix time at which it was taken down; None while it is paid for."""
+    """Unix time of the teardown; None while the cluster costs money."""
     down: bool = False
-    """Taken down: nothing of it is left."""
+    """True after the teardown: nothing of the cluster is left."""
 
 
 class Wrapped(Struct, frozen=True, omit_defaults=True):
-    """What a rank's model was wrapped with when it made its first step."""
+    """The wrappers of a rank's model at its first step."""
 
     strategies: tuple[str, ...] = ()
-    """Of ddp, zero1, fsdp1, fsdp2, deepspeed; () for a plain model."""
+    """Any of ddp, zero1, fsdp1, fsdp2, deepspeed; () for a plain model."""
     zero_stage: int | None = None
-    """Of DeepSpeed."""
+    """ZeRO stage of DeepSpeed."""
     dims: dict[str, int] = {}
-    """Named dimensions over which the model is divided, with their sizes."""
+    """Named dimensions of the mesh that shards the model, with their sizes."""
     param: str | None = None
-    """"fp32", "bf16" or "fp16" where the wrapper says what it computes in."""
+    """Compute dtype, "fp32", "bf16" or "fp16", if the wrapper declares one."""
     params: int | None = None
     """Parameters of the whole model."""
     grouped: bool | None = None
-    """Whether it had a process group by then; None where that is unknown, and where ranks may speak without one."""
+    """Whether it had a process group by then; None if unknown, or if ranks may communicate without one."""
     adopted: str = ""
-    """What --adopt has done, as a sentence; "" for nothing."""
+    """Result of --adopt as a sentence; "" for none."""
 
 
 class PlanSummary(Struct, frozen=True, omit_defaults=True):
-    """The part of a plan that every screen needs; the whole stands in plan.json."""
+    """The part of a plan that every screen needs; plan.json holds the whole plan."""
 
     preset: str
     strategy: str
     launcher: str
-    """"torchrun" or "command"."""
+    """Either "torchrun" or "command"."""
     command: str
     """The user's script or command with its arguments, as one line."""
     nnodes: int = 1
     nnodes_min: int | None = None
-    """Elastic runs go on with as few nodes as this; None: with all or not at all."""
+    """Smallest number of nodes with which an elastic run continues; None: all nodes are required."""
     nproc_per_node: int | None = None
     backend: str | None = None
-    """"nccl" or "gloo"; None where distui does not know."""
+    """Either "nccl" or "gloo"; None if unknown."""
     obeys: str | None = None
-    """How the script obeys the preset; None when it obeys nothing."""
+    """How the script follows the preset; None if it ignores it."""
     restart_limit: int = 0
     grace_s: float = 30.0
     notes: tuple[str, ...] = ()
     mesh: dict[str, int] = {}
     """Named dimensions of the ranks and their sizes, outermost first."""
     zero_stage: int | None = None
-    """Of a preset for DeepSpeed."""
+    """ZeRO stage of a DeepSpeed preset."""
     precision: str | None = None
-    """What the preset computes in: "fp32", "bf16" or "fp16"."""
+    """Compute dtype of the preset: "fp32", "bf16" or "fp16"."""
     save_on: str = ""
-    """What asks the script to save: "SIGUSR1", or "FILE:PATH"; "" where nothing does. See presets/save_on.py."""
+    """Request that makes the script save: "SIGUSR1" or "FILE:PATH"; "" if none. See presets/save_on.py."""
     notify: tuple[str, ...] = ()
     log_cap: int = 0
-    """Both as of the plan."""
+    """`notify` and `log_cap` are copies of the plan's."""
 
 
-# --- what a rank is doing at one moment: its stack, its collectives, its process ---
+# --- a rank at one moment: its stack, its collectives, its process ---
 
 
 class Site(Struct, frozen=True, array_like=True):
@@ -400,97 +400,100 @@ class Site(Struct, frozen=True, array_like=True):
     file: str
     line: int
     name: str
-    """Of the function."""
+    """Name of the function."""
 
 
 class Collective(Struct, frozen=True, omit_defaults=True):
     """One entry of torch's flight recorder."""
 
     group: str
-    """Name of the process group, as the entries have it: "0" is the default one. Where a group has NCCL and gloo,
-    "0/gloo" is that of gloo, which counts for itself."""
+    """Name of the process group, as the entries have it: "0" is the default group. If a group has NCCL and gloo,
+    "0/gloo" is its gloo part, with its own sequence numbers."""
     seq: int
-    """Number of this collective in its group, from 1: the same on every rank that does the same."""
+    """Sequence number in its group, from 1; equal on all ranks for one collective."""
     op: str
-    """Without the backend: "all_reduce"."""
+    """Name without the backend: "all_reduce"."""
     what: str = ""
-    """Inputs as dtype and shape: "Float[20]"; "" where there are none."""
+    """Inputs as dtype and shape: "Float[20]"; "" without inputs."""
     created: float = 0.0
-    """Unix time at which the rank called it, by its node's clock."""
+    """Unix time of the rank's call, by its node's clock."""
     done: bool = False
     started: bool | None = None
-    """Whether its kernel runs; None where the backend does not tell (gloo)."""
+    """Whether its kernel runs; None if the backend does not report it (gloo)."""
     sites: tuple[Site, ...] = ()
-    """Who called it, innermost first, torch's own frames left out."""
+    """Stack of the call, innermost first, without torch's own frames."""
     duration_ms: float | None = None
     p2p: bool = False
 
 
 class ProcessGroup(Struct, frozen=True, omit_defaults=True):
-    """A process group by its recorder, or as torch counts (`completed` -1); `backend`: "nccl2", …; "": unknown."""
+    """A process group from its flight recorder, or from torch's own counts (`completed` is then -1).
+
+    `backend` is "nccl2", …; "" if unknown.
+    """
 
     name: str
     ranks: tuple[int, ...] = ()
-    """Global ranks; () for the default group, which has all, and where the recorder does not say."""
+    """Global ranks; () for the default group, which has all, or if the recorder does not list them."""
     enqueued: int = 0
-    """Number of the collective that was called last; 0: none yet."""
+    """Sequence number of the last enqueued collective; 0: none yet."""
     completed: int = 0
     desc: str = ""
     backend: str = ""
 
 
 class Stall(Struct, frozen=True, omit_defaults=True):
-    """A TCP connection of the rank that waits for the other end: from /proc/net/tcp."""
+    """A TCP connection of the rank that waits for its peer, from /proc/net/tcp."""
 
     local: str
-    """ "address:port"."""
+    """Address and port, as "address:port"."""
     remote: str
     state: str
-    """ "SYN_SENT" or "ESTABLISHED"."""
+    """Either "SYN_SENT" or "ESTABLISHED"."""
     retransmits: int = 0
     unsent: int = 0
-    """Bytes that the other end has not acknowledged."""
+    """Bytes that the peer has not acknowledged."""
 
 
 class RankThread(Struct, frozen=True, array_like=True):
-    """A thread of a rank beside its main one."""
+    """A thread of a rank other than its main thread."""
 
     name: str
     stack: tuple[Site, ...]
     error: str = ""
-    """Of which it died, raised where `stack` begins; "" while it lives."""
+    """Exception that ended the thread, raised at the first frame of `stack`; "" while it lives."""
 
 
 class OwnLine(Struct, frozen=True, array_like=True):
-    """A line that a rank wrote to its stdout or stderr, cut, with secrets masked."""
+    """A line of a rank's stdout or stderr, cut, with secrets masked."""
 
     text: str
     at: float | None = None
-    """Unix time by which it was written; None where that is not sure to some seconds."""
+    """Unix time by which it was written; None if not known to within some seconds."""
 
 
 class Pulse(Struct, frozen=True, omit_defaults=True):
-    """One look at a rank, every few seconds, through its hook."""
+    """One sample of a rank through its hook, every few seconds."""
 
     rank: int
     at: float
-    """Unix time of the look, by the node's clock."""
+    """Unix time of the sample, by the node's clock."""
     pid: int | None = None
     hook: bool = False
-    """Whether the hook answered; else what is here comes from outside."""
+    """Whether the hook answered; otherwise the values come from outside the process."""
     state: str | None = None
-    """The kernel's letter of the process: "R", "S", "D", "T" (stopped), "Z"; None when it is gone."""
+    """State letter of the process in /proc: "R", "S", "D", "T" (stopped), "Z"; None if it has ended."""
     stack: tuple[Site, ...] = ()
-    """Of the main thread, innermost first; () when unknown."""
+    """Stack of the main thread, innermost first; () if unknown."""
     sites: int | None = None
-    """How many different innermost places (function and line) the samples of this look saw; of `samples`."""
+    """Number of different innermost frames (function and line) among the `samples` stacks of this pulse."""
     samples: int = 0
     cpu_s: float | None = None
-    """Processor seconds of the main thread so far."""
+    """CPU seconds of the main thread so far."""
     process_s: float | None = None
-    """Processor seconds of all threads so far."""
+    """CPU seconds of all threads so far."""
     read_bytes: int | None = None
-    """Read from storage so far, as the kernel counts it; None where it does not tell."""
+    """Bytes read from storage so far, as the kernel counts them; None if it does not report them."""
     written_bytes: int | None = None
     torch: bool | None = None
     """Whether torch.distributed is imported."""
@@ -499,43 +502,43 @@ class Pulse(Struct, frozen=True, omit_defaults=True):
     """Unix time of the newest optimizer step; None before the first."""
     groups: tuple[ProcessGroup, ...] = ()
     active: tuple[Collective, ...] = ()
-    """Not completed, oldest first; at most 16."""
+    """Incomplete collectives, oldest first; at most 16."""
     recent: tuple[Collective, ...] = ()
-    """Newest completed ones, oldest first; at most 64, without sites but for the last 8."""
+    """Newest completed collectives, oldest first; at most 64, only the last 8 with sites."""
     recorder: bool | None = None
-    """Whether torch has a flight recorder that could be read."""
+    """Whether torch has a readable flight recorder."""
     whole: bool = False
-    """Whether this look saw every collective; else `active` and `recent` are empty, because each group moved since the
-    look before, or waits for nothing. At least every 15 s, and while somebody waits."""
+    """Whether this pulse read every collective; if not, `active` and `recent` are empty, because each group moved since
+    the previous pulse or waits for nothing. True at least every 15 s, and while a command waits for it."""
     stalls: tuple[Stall, ...] = ()
-    """Looked for only while the rank waits."""
+    """Read only while the rank waits."""
     world_size: str | None = None
     """WORLD_SIZE in the rank's environment."""
     master: str | None = None
-    """MASTER_ADDR:MASTER_PORT there."""
+    """MASTER_ADDR:MASTER_PORT in the rank's environment."""
     source: str = ""
-    """Of a stack that the hook did not give: "signal" (SIGUSR2 to the hook's own thread) or "py-spy"."""
+    """Source of a stack that is not from the hook: "signal" (SIGUSR2 to the hook's own thread) or "py-spy"."""
     waits_in: str | None = None
-    """The kernel's function the main thread waits in ("hrtimer_nanosleep"); None where it runs, or that is hidden."""
+    """Kernel function that the main thread waits in ("hrtimer_nanosleep"); None if it runs or the kernel hides it."""
     call: str | None = None
-    """What the main thread waits in, by inrank/thread_waits.py; None where it runs or the kernel does not tell."""
+    """System call that the main thread waits in, by inrank/thread_waits.py; None if it runs or the kernel hides it."""
     on: str = ""
-    """What `call` waits for: a path, "FIFO PATH", "a pipe", "ADDRESS:PORT", a pid."""
+    """Object that `call` waits for: a path, "FIFO PATH", "a pipe", "ADDRESS:PORT", a pid."""
     holder: int | None = None
-    """Pid that holds the file lock it waits for; `holder_name`: its program, where it is none of the run's ranks."""
+    """Pid of the process that holds the awaited file lock; `holder_name` is its program if it is no rank of the run."""
     holder_name: str = ""
     threads: tuple[RankThread, ...] = ()
-    """Only while the main thread waits for what a thread may give, and not in a collective; those that died in any case,
-    and first."""
+    """Read only while the main thread waits for something that a thread may provide, but not in a collective. Threads
+    that died always come, and first."""
     loops: int | None = None
-    """Samples that found the innermost frame at a jump backwards: in a loop that calls nothing."""
+    """Samples with the innermost frame at a backward jump: in a loop without calls."""
     workers_busy: int | None = None
-    """Workers of its data loaders that do not wait for a task; None where there are none, or the kernel hides it."""
+    """Workers of its data loaders that do not wait for a task; None without workers, or if the kernel hides it."""
     wrote: tuple[OwnLine, ...] = ()
-    """Only while it waits or stands still: what it wrote last that may say why, oldest first; at most 2 lines."""
+    """Last output that may say why, only while the rank waits or makes no progress; oldest first, at most 2 lines."""
 
 
-# --- events: past participles; `Event` is their union, `Stamped` the form in which they travel and are kept ---
+# --- events: past participles; `Event` is their union, `Stamped` the form on the wire and in the journal ---
 
 
 class RunCreated(Struct, frozen=True, tag=True):
@@ -546,24 +549,24 @@ class RunCreated(Struct, frozen=True, tag=True):
     host: str
     plan: PlanSummary
     merged: bool = False
-    """True in the journal of a hub: what several nodes tell is one run, and only the hub says how that ended."""
+    """True in a hub's journal: the run is merged from several nodes, and only the hub emits its end."""
 
 
 class AgentStarted(Struct, frozen=True, tag=True):
     pid: int
     version: str
     adopted: bool
-    """True when it found a living runner of this run."""
+    """True if the agent found a living runner of this run."""
     driver: str = ""
-    """Version of NVIDIA's driver, as the kernel has it; "" without one."""
+    """Version of the NVIDIA driver, from the kernel; "" without one."""
     gpus: tuple[str, ...] = ()
-    """Models of the node's GPUs, as the driver's files name them."""
+    """Models of the node's GPUs, from the driver's files."""
 
 
 class RunnerStarted(Struct, frozen=True, tag=True):
     pid: int
     kind: str
-    """"torchrun" or "command"."""
+    """Either "torchrun" or "command"."""
     socket: str = ""
     python: str = ""
     torch: str | None = None
@@ -577,19 +580,19 @@ class RunnerLost(Struct, frozen=True, tag=True):
 
 
 class AttemptStarted(Struct, frozen=True, tag=True):
-    """A new incarnation of the worker group is about to be spawned."""
+    """The runner is about to spawn a new worker group."""
 
     attempt: int
     cause: str
-    """"launch", "restart" (asked for), "failure" (policy), "membership"."""
+    """One of "launch", "restart" (requested), "failure" (policy), "membership"."""
     world_size: int
     ranks: tuple[RankPlace, ...]
     env_diff: dict[str, str | None] = field(default_factory=dict)
-    """What changed in the ranks' environment since the attempt before; None means unset."""
+    """Changes of the ranks' environment since the previous attempt; None means unset."""
     failures: int = 0
     """Failures counted by the restart policy so far."""
     code: dict[str, str] = field(default_factory=dict)
-    """The script and the files beside it that it imports: path → digest; see inrank/script_files.py."""
+    """The script and the modules that it imports from its folder: path → digest; see inrank/script_files.py."""
 
 
 class RankChanged(Struct, frozen=True, tag=True):
@@ -601,20 +604,20 @@ class RankChanged(Struct, frozen=True, tag=True):
     exit_code: int | None = None
     signal: str | None = None
     at: float | None = None
-    """Unix time at which the kernel reported it, where that is earlier than this event."""
+    """Unix time of the kernel's report, if earlier than this event."""
     cause: FirstCause | None = None
-    """Of a rank that failed: what is known of why, before its attempt has ended."""
+    """Known causes of a failed rank, before its attempt has ended."""
 
 
 class EnvironmentChanged(Struct, frozen=True, tag=True):
-    """The runner has taken changes of the environment, for the next attempt."""
+    """The runner has accepted changes of the environment for the next attempt."""
 
     env: dict[str, str | None]
     """Secrets are MASK; None means unset."""
 
 
 class EnvironmentRestored(Struct, frozen=True, tag=True):
-    """The newest changes were taken back: no rank could be started with them."""
+    """The runner reverted the newest changes because no rank could start with them."""
 
     attempt: int
     names: tuple[str, ...]
@@ -622,36 +625,36 @@ class EnvironmentRestored(Struct, frozen=True, tag=True):
 
 
 class EnvironmentReported(Struct, frozen=True, tag=True):
-    """What the ranks of a node really have of the variables that changed with an attempt."""
+    """Actual values, in the ranks of a node, of the variables that an attempt changed."""
 
     attempt: int
     ranks: tuple[int, ...]
     env: dict[str, str | None]
-    """Of those ranks that have what was asked for."""
+    """Values in the ranks that have the requested values."""
     differs: dict[str, dict[str, str | None]] = field(default_factory=dict)
-    """Of the others: rank ("0", "1", …) → what it has instead."""
+    """Values in the other ranks: rank ("0", "1", …) → its values."""
     source: str = ""
-    """"hook": as its interpreter sees them; "process": as it was started."""
+    """Either "hook" (as the interpreter sees them) or "process" (as the process was started)."""
 
 
 class HookChanged(Struct, frozen=True, tag=True):
-    """The hook inside a rank came up, armed, or went away."""
+    """The hook of a rank came up, armed, or ended."""
 
     attempt: int
     rank: int
     state: str
-    """"up", "armed" (it counts optimizer steps) or "gone"."""
+    """One of "up", "armed" (it counts optimizer steps) or "gone"."""
     pid: int | None = None
     nccl_debug: str | None = None
     nccl_live: bool | None = None
     """Whether this process can change NCCL_DEBUG without a restart; None until libnccl is loaded."""
     nccl_version: str | None = None
     made: Wrapped | None = None
-    """What the model was wrapped with at the first step; None before, and where that is not known."""
+    """Wrappers of the model at the first step; None before it, or if unknown."""
 
 
 class CheckpointSaved(Struct, frozen=True, tag=True):
-    """A checkpoint was saved, or found torn."""
+    """A checkpoint was saved, or was found torn."""
 
     attempt: int
     checkpoint: Checkpoint
@@ -671,13 +674,13 @@ class AttemptEnded(Struct, frozen=True, tag=True):
     first_cause: FirstCause | None = None
     text: str = ""
     last: tuple[RankSample, ...] = ()
-    """How far each rank had come, how fast, and with how much memory: what no telemetry says once it has ended."""
+    """Last sample of each rank: steps, speed and memory, which no telemetry reports after the end."""
     lasted_s: float | None = None
-    """By a clock that nobody sets; None where no agent lived through all of it."""
+    """Seconds by the monotonic clock; None if no agent ran during the whole attempt."""
     idle: str = ""
-    """Of an attempt that succeeded without a step: that, and the last line; "" where it trained, or nobody knows."""
+    """For an attempt that succeeded without a step: this fact and the last line; "" if it trained, or if unknown."""
     training: tuple[TrainingSample, ...] = ()
-    """The last training signals of the ranks of this node."""
+    """The last training signals of this node's ranks."""
 
 
 class NcclChanged(Struct, frozen=True, tag=True):
@@ -689,7 +692,7 @@ class NcclChanged(Struct, frozen=True, tag=True):
     live: bool
     text: str
     until: float | None = None
-    """Unix time at which the level goes back."""
+    """Unix time of the reset to the previous level."""
 
 
 class CommandReceived(Struct, frozen=True, tag=True):
@@ -700,19 +703,19 @@ class CommandReceived(Struct, frozen=True, tag=True):
 
 
 class Clause(Struct, frozen=True, omit_defaults=True):
-    """One thing that an answer says; those of several nodes are merged by it."""
+    """One statement of an answer; answers of several nodes are merged by their clauses."""
 
     text: str
-    """"{ranks}" stands, once, where the ranks are named."""
+    """The text, with "{ranks}" at most once as a placeholder for the ranks."""
     ranks: tuple[int, ...] = ()
 
     def words(self) -> str:
-        """As a person reads it."""
+        """The text with its ranks filled in."""
         return self.text.replace("{ranks}", spans_text("rank", self.ranks), 1) if self.ranks else self.text
 
 
 def sentence(clauses: Iterable[Clause]) -> str:
-    """What an answer says, as one sentence."""
+    """Join the clauses of an answer into one sentence."""
     return "; ".join(clause.words() for clause in clauses)
 
 
@@ -721,9 +724,9 @@ class CommandDone(Struct, frozen=True, tag=True):
     ok: bool
     text: str
     data: dict[str, str] = field(default_factory=dict)
-    """What a Dump or a Profile brought, by rank ("0", "1", …); not journaled."""
+    """Output of a Dump or a Profile by rank ("0", "1", …); not journaled."""
     clauses: tuple[Clause, ...] = ()
-    """What `text` says, one by one; () where that is one statement about no ranks."""
+    """The statements in `text`; () if it is one statement about no ranks."""
 
 
 class FindingRaised(Struct, frozen=True, tag=True):
@@ -743,39 +746,39 @@ class RunEnded(Struct, frozen=True, tag=True):
 
 
 class LinkChanged(Struct, frozen=True, tag=True):
-    """A hub's link to the node of this line came up, broke, or is no longer needed."""
+    """A hub's link to this event's node came up, broke, or is no longer needed."""
 
     state: LinkState
     host: str = ""
     text: str = ""
-    """Why, in a sentence; for LOST what to do."""
+    """The reason as a sentence; for LOST with a remedy."""
     retry_at: float | None = None
     """Unix time of the next try."""
 
 
 class StageChanged(Struct, frozen=True, tag=True):
-    """A launch went on: a stage began, ended, or failed, on the node of this line or (HUB) on all."""
+    """A launch stage began, ended, or failed, on this event's node or, for HUB, on all nodes."""
 
     stage: Stage
     state: str
-    """"begun", "done" or "failed"."""
+    """One of "begun", "done" or "failed"."""
     text: str = ""
 
 
 class ClusterChanged(Struct, frozen=True, tag=True):
-    """What is known of the cluster now."""
+    """The current data of the cluster."""
 
     cluster: Cluster
 
 
 class GpuTick(Struct, frozen=True, tag=True):
-    """Telemetry; never journaled, newest wins."""
+    """Sample of a node's GPUs. Telemetry: never journaled, the newest replaces the others."""
 
     gpus: tuple[Gpu, ...]
     took_ms: float
     driver: str | None = None
     problem: str | None = None
-    """Why there are no values, in words: no driver, a driver call that does not return, …"""
+    """Reason for missing values, in words: no driver, a driver call that does not return, …"""
 
 
 class HostTick(Struct, frozen=True, tag=True):
@@ -787,13 +790,13 @@ class RankTick(Struct, frozen=True, tag=True):
 
 
 class PulseTick(Struct, frozen=True, tag=True):
-    """What every rank of a node is doing; the detectors' evidence."""
+    """Pulses of all ranks of a node; the detectors' evidence."""
 
     pulses: tuple[Pulse, ...]
 
 
 class NcclTick(Struct, frozen=True, tag=True):
-    """What NCCL's logs on a node say so far, of the current attempt."""
+    """Facts from NCCL's logs on a node, for the current attempt."""
 
     attempt: int
     document: Raw
@@ -801,29 +804,29 @@ class NcclTick(Struct, frozen=True, tag=True):
 
 
 class TrainingTick(Struct, frozen=True, tag=True):
-    """The newest training signals of the ranks of a node that have any."""
+    """The newest training signals of a node's ranks that have any."""
 
     ranks: tuple[TrainingSample, ...]
 
 
 class LogGrew(Struct, frozen=True, tag=True):
-    """Sizes in bytes of the log files that grew, by file id (path in the run directory); -1: it has another name now."""
+    """Sizes in bytes of the log files that grew, by file id (path in the run directory); -1: the file was renamed."""
 
     sizes: dict[str, int]
 
 
 class Folded(Struct, frozen=True, tag=True):
-    """The fold of the journal up to `seq`, in place of its events, for a viewer that asked for it. Never journaled."""
+    """The fold of the journal up to `seq`, sent instead of its events if the viewer supports it. Never journaled."""
 
     seq: int
     state: bytes
     """See `snapshot.packed`."""
     ended: bool
-    """Whether the run has ended by then."""
+    """Whether the run had ended at `seq`."""
 
 
 class CaughtUp(Struct, frozen=True, tag=True):
-    """Everything before this line was history; what follows is live. Never journaled."""
+    """Marks the end of the history: later events are live. Never journaled."""
 
     seq: int
 
@@ -863,32 +866,32 @@ Event = (
 )
 
 TELEMETRY = (GpuTick, HostTick, RankTick, PulseTick, NcclTick, TrainingTick, LogGrew, Folded, CaughtUp)
-"""Events that no journal keeps."""
+"""Events that are never journaled."""
 
 
 class Stamped(Struct, frozen=True, omit_defaults=True):
-    """An event as it travels and as the journal keeps it."""
+    """An event with its time and origin, on the wire and in the journal."""
 
     time: float
-    """Unix seconds on the node that saw it."""
+    """Unix seconds on the event's node."""
     event: Event
     seq: int = 0
     """Line number in the journal, from 1; 0 for telemetry."""
     node: int = 0
-    """Number of the node that saw it, from 0; HUB for what concerns the run as a whole."""
+    """Number of the event's node, from 0; HUB for events of the run as a whole."""
     source: int = 0
-    """Where it was read: in an agent's journal the bytes of runner.jsonl consumed up to and including it, in a
-    hub's journal its seq in the journal of its node; 0 when it was first said here."""
+    """Position in the source journal. In an agent's journal, bytes of runner.jsonl consumed up to and including this
+    event; in a hub's journal, the seq in the node's journal; 0 if this journal is the origin."""
 
 
 # --- commands: imperatives; `Command` is their union ---
 
 PROTOCOL = (1, 1)
-"""Oldest and newest wire protocol this code speaks."""
+"""Oldest and newest wire protocol of this code."""
 
 
 def understood(proto: tuple[int, int]) -> bool:
-    """Whether whoever speaks these protocols, oldest and newest, and this code have one in common."""
+    """Return whether the peer's range of protocols, oldest and newest, overlaps with this code's."""
     return proto[0] <= PROTOCOL[1] and proto[1] >= PROTOCOL[0]
 
 
@@ -897,49 +900,49 @@ class Hello(Struct, frozen=True, tag=True):
 
     proto: tuple[int, int] = PROTOCOL
     after: int = 0
-    """Journal seq already seen."""
+    """Journal seq that the viewer already has."""
     readonly: bool = False
-    """True: the agent refuses commands on this connection."""
+    """True if the agent must refuse commands on this connection."""
     fold: str = ""
-    """Of the viewer's code that folds, see `snapshot.fold_id`: a long history may come as one `Folded`."""
+    """Id of the viewer's folding code, see `snapshot.fold_id`: if equal, a long history may come as one `Folded`."""
 
 
 class Destination(enum.Enum):
-    """Where a hub has a command done."""
+    """Executor of a command that a hub receives."""
 
     RANKS = enum.auto()
-    """On the nodes of the ranks that it names, or of all."""
+    """The nodes of the ranks that the command names, or of all ranks."""
     NODES = enum.auto()
-    """On every node."""
+    """All nodes."""
     HUB = enum.auto()
-    """In the hub itself; an agent refuses it."""
+    """The hub itself; an agent refuses the command."""
 
 
 class RunCommand(Struct, frozen=True):
-    """A command that is journaled, and answered by a CommandDone of the same id."""
+    """A command that is journaled, and answered by a CommandDone with its id."""
 
     verb: ClassVar[str]
-    """Its name in the journal."""
+    """Name of the command in the journal."""
     goes_to: ClassVar[Destination] = Destination.RANKS
     after_end: ClassVar[bool] = False
-    """Whether it makes sense after the end of the run."""
+    """Whether the command is valid after the end of the run."""
     changes_group: ClassVar[bool] = False
-    """Whether it changes what the worker group runs with: an agent does one such command at a time."""
+    """Whether it changes the worker group's settings: an agent executes one such command at a time."""
 
     id: str
 
     @property
     def restarts(self) -> bool:
-        """Whether it restarts the worker group: a hub does one such command at a time, on all nodes at once."""
+        """Whether it restarts the worker group: a hub executes one such command at a time, on all nodes together."""
         return False
 
     @property
     def reads(self) -> bool:
-        """Whether it only reads what was kept: not journaled, and answered on read-only links and after the end, too."""
+        """Whether it only reads kept data: not journaled, and answered on read-only links and after the end, too."""
         return False
 
     def requested(self) -> str:
-        """Its line in the journal, secrets masked."""
+        """The command's line in the journal, with secrets masked."""
         return f"{self.verb} requested"
 
 
@@ -953,7 +956,7 @@ class Restart(RunCommand, frozen=True, tag=True):
     env: dict[str, str] = field(default_factory=dict)
     unset: tuple[str, ...] = ()
     reachable: bool = False
-    """Go on where nodes do not answer; else such nodes are named and nothing is restarted."""
+    """Continue without nodes that do not answer. If False, name such nodes and restart nothing."""
 
     @property
     def restarts(self) -> bool:
@@ -983,11 +986,11 @@ class SetNccl(RunCommand, frozen=True, tag=True):
     level: str
     subsys: str = ""
     ranks: tuple[int, ...] = ()
-    """() means all."""
+    """Ranks to change; () means all."""
     seconds: float | None = None
     restart: bool = False
     reachable: bool = False
-    """As for Restart."""
+    """See `Restart.reachable`."""
 
     @property
     def restarts(self) -> bool:
@@ -1010,30 +1013,30 @@ class Signal(RunCommand, frozen=True, tag=True):
 
 
 class Save(RunCommand, frozen=True, tag=True):
-    """Ask every rank to save, the way the plan says, and wait for a new complete checkpoint."""
+    """Ask every rank to save, with the plan's request, and wait for a new complete checkpoint."""
 
     verb: ClassVar[str] = "save"
 
     seconds: float = 120.0
-    """How long to wait for it."""
+    """Seconds to wait for the checkpoint."""
     only: str = ""
-    """A hub's parts, for each node: "check" whether every rank would take the request, which sends nothing; "ask",
-    where nothing is waited for."""
+    """Part that a hub requests from each node. "check": report whether every rank would accept the request, and send
+    nothing. "ask": send the request without waiting for a checkpoint."""
     ranks: tuple[int, ...] = ()
-    """Of a hub's part: those that the node has."""
+    """In a hub's part: the ranks of the node."""
 
 
 class Dump(RunCommand, frozen=True, tag=True):
-    """Ask ranks what they are doing."""
+    """Request the stacks, the flight recorder or the memory of ranks."""
 
     verb: ClassVar[str] = "dump"
 
     what: str
-    """"stacks", "flight", "memory", or "record": torch records allocations for later snapshots of its memory; "runner":
-    nothing of the ranks, only whether the runner answers."""
+    """One of "stacks", "flight", "memory", "record" (torch records allocations for later memory snapshots) or "runner"
+    (no rank is asked; only check whether the runner answers)."""
     ranks: tuple[int, ...] = ()
     at: float = 0.0
-    """Unix time: stacks that were kept by then, and no rank is asked."""
+    """Unix time: return the kept stacks of that time, and ask no rank."""
 
     @property
     def reads(self) -> bool:
@@ -1044,23 +1047,23 @@ class Dump(RunCommand, frozen=True, tag=True):
 
 
 class Profile(RunCommand, frozen=True, tag=True):
-    """Have torch.profiler record the same steps of ranks."""
+    """Let torch.profiler record the same steps on all the ranks."""
 
     verb: ClassVar[str] = "profile"
 
     ranks: tuple[int, ...] = ()
-    """() means all."""
+    """Ranks to profile; () means all."""
     steps: int = 3
     seconds: float | None = None
-    """How long to wait for the traces; None: as the pace of the steps demands."""
+    """Seconds to wait for the traces; None: derived from the time per step."""
     part: str = ""
-    """What a coordinator asks of each node: "ready", "arm", "wait" or "cancel"; "read": a piece of a trace."""
+    """Part of a coordinator for each node: "ready", "arm", "wait", "cancel", or "read" (a piece of a trace)."""
     first: int = 0
-    """Of "arm": the first step that is recorded, counted by the hooks."""
+    """For "arm": the first recorded step, by the hooks' count."""
     folder: str = ""
-    """Name of the folder of this profile's traces, below "profiles" of each node."""
+    """Name of this profile's folder below "profiles" on each node."""
     offset: int = 0
-    """Of "read": where the piece of the only rank's trace begins, in bytes."""
+    """For "read": offset in bytes of the piece in the trace of the one rank."""
 
     @property
     def reads(self) -> bool:
@@ -1078,21 +1081,21 @@ class Down(RunCommand, frozen=True, tag=True):
     after_end: ClassVar[bool] = True
 
     cluster: str
-    """Its name, typed by whoever asks: another name is refused."""
+    """Name of the cluster, typed by the user: another name is refused."""
 
     def requested(self) -> str:
         return f"teardown of {self.cluster} requested"
 
 
 class SetAutostop(RunCommand, frozen=True, tag=True):
-    """Have SkyPilot take the cluster down when it was idle for so long."""
+    """Let SkyPilot take the cluster down after some idle minutes."""
 
     verb: ClassVar[str] = "autostop"
     goes_to: ClassVar[Destination] = Destination.HUB
     after_end: ClassVar[bool] = True
 
     minutes: int | None
-    """None: never."""
+    """Idle minutes; None: never."""
 
     def requested(self) -> str:
         if not self.minutes:
@@ -1101,7 +1104,7 @@ class SetAutostop(RunCommand, frozen=True, tag=True):
 
 
 class Via(Struct, frozen=True, tag=True):
-    """A hub's first line to the agent of the head: all that follows is for the agent of another node."""
+    """A hub's first line to the agent of the head node: forward all later lines to another node's agent."""
 
     node: int
 
@@ -1116,11 +1119,11 @@ class ReadLog(Struct, frozen=True, tag=True):
     """Bytes from the start; negative: from the end."""
     limit: int = 65536
     grep: str = ""
-    """Only lines that match this regular expression."""
+    """Regular expression: return only matching lines."""
     line: int = 0
-    """Where it is positive: from this line on, counted from 1, wherever `offset` is."""
+    """If positive: begin at this line, counted from 1, and ignore `offset`."""
     at: float = 0.0
-    """Where it is positive: from the line on that stands before the first one written at this unix time or later."""
+    """If positive: begin one line before the first line written at or after this unix time."""
 
 
 class ReadMetrics(Struct, frozen=True, tag=True):
@@ -1131,15 +1134,15 @@ class ReadMetrics(Struct, frozen=True, tag=True):
     """Unix seconds."""
     end: float
     buckets: int = 240
-    """At most so many: the node chooses the shortest bucket of 1, 2, 5, 10, 30, 60, … s that fits."""
+    """Maximum number of buckets: the node chooses the shortest length of 1, 2, 5, 10, 30, 60, … s that fits."""
     metrics: tuple[str, ...] = ()
-    """Names ("gpu.util", "rank.step_s", "train.loss"), or the part before the dot; () means all."""
+    """Names ("gpu.util", "rank.step_s", "train.loss"), or their part before the dot; () means all."""
     fold: str = "each"
-    """"each" GPU or rank a series, one series a "node", or one of "all"."""
+    """One series per GPU or rank ("each"), per node ("node"), or in total ("all")."""
     indexes: tuple[int, ...] = ()
-    """Only these ranks or GPUs; () means all."""
+    """Ranks or GPUs to include; () means all."""
     counts: bool = False
-    """Whether the series are to carry `samples`: a hub needs them to fold nodes."""
+    """Whether to fill `Series.samples`, which a hub needs to fold nodes."""
 
 
 Action = Restart | Stop | SetNccl | Signal | Save | Dump | Profile | Down | SetAutostop
@@ -1149,32 +1152,32 @@ Command = Hello | Via | Action | ReadLog | ReadMetrics
 
 
 class Series(Struct, frozen=True, omit_defaults=True):
-    """One curve of a MetricsWindow: a value a bucket, None where no sample was."""
+    """One curve of a MetricsWindow: one value per bucket, None without samples."""
 
     metric: str
     node: int = 0
-    """HUB where several nodes are folded."""
+    """Node number; HUB for a fold of several nodes."""
     index: int | None = None
-    """NVML index of the GPU, or the rank; None of a node, and where several are folded."""
+    """NVML index of the GPU, or the rank; None for a node's own values and for folds."""
     of: int = 1
-    """How many GPUs or ranks are folded into it."""
+    """Number of GPUs or ranks in the fold."""
     mean: tuple[float | None, ...] = ()
     low: tuple[float | None, ...] = ()
-    """The smallest sample of each bucket; () where every bucket equals its mean."""
+    """Smallest sample of each bucket; () if it equals the mean in every bucket."""
     high: tuple[float | None, ...] = ()
     samples: tuple[int, ...] = ()
-    """How many samples each bucket has, where that was asked for."""
+    """Number of samples per bucket, if requested."""
 
 
 class MetricsWindow(Struct, frozen=True, tag=True):
-    """The answer to ReadMetrics. Bucket k covers the seconds from `begin + k * seconds`, aligned to the clock."""
+    """The answer to ReadMetrics. Bucket k begins at `begin + k * seconds`, aligned to the clock."""
 
     id: str
     begin: float = 0.0
     seconds: float = 1.0
     """Length of a bucket."""
     count: int = 0
-    """Buckets."""
+    """Number of buckets."""
     series: tuple[Series, ...] = ()
     error: str = ""
 
@@ -1185,20 +1188,20 @@ class LogWindow(Struct, frozen=True, tag=True):
     id: str
     file: str
     offset: int
-    """Where the window begins, always at the start of a line where the file has one within reach."""
+    """Start of the window in the file: the start of a line if there is one within reach."""
     next: int
-    """Offset to ask for next."""
+    """Offset of the next window."""
     size: int
-    """Size of the file now."""
+    """Current size of the file."""
     length: int
     error: str = ""
     times: tuple[tuple[int, float], ...] = ()
-    """When its lines were written, as far as the agent saw: (offset, unix time), no offset below the one before; what
-    lies before that offset was there by that time, and after the time of the pair before."""
+    """Pairs (offset, unix time) with offsets in ascending order, as the agent observed them. The bytes between two
+    offsets were written between the two times."""
     starts: tuple[int, ...] = ()
-    """With a pattern: where each line of the data begins in the file."""
+    """With a pattern: the offset in the file of each returned line."""
     shift: float = 0.0
-    """Seconds that are added to the node's times in `times`: what its lines themselves say needs the same."""
+    """Seconds that were added to the node's times in `times`; timestamps inside the lines need the same correction."""
 
 
 class AgentHello(Struct, frozen=True, tag=True):
@@ -1208,8 +1211,8 @@ class AgentHello(Struct, frozen=True, tag=True):
     version: str
     run: str
     seq: int
-    """Newest journal seq."""
+    """Newest seq in the journal."""
     node: int = 0
-    """Number of the node it serves; HUB for a hub."""
+    """Number of the agent's node; HUB for a hub."""
     now: float = 0.0
-    """Unix time there: what a hub corrects clocks with; 0.0 from an agent that does not say."""
+    """Unix time of the agent, for the hub's clock correction; 0.0 if the agent does not send it."""
