@@ -1,4 +1,4 @@
-"""Exceptions in logs, as Python prints them, with the exits of processes that others report (exits.py).
+"""Collect Python exceptions from logs, and the process exits that launchers and schedulers report (exits.py).
 
 Classes and remedies are those of live verdicts: runners/inrank/failure_causes.py. Memory does not grow with the log.
 """
@@ -20,21 +20,21 @@ from .printed_traceback import LINES, PrintedTraceback, Step, begins
 from .rules import BEGIN, First, Rule, RuleHits, shown
 
 MOST = 64
-"""Different exceptions that are kept."""
+"""Maximum number of different exceptions."""
 STREAMS = 64
-"""Tracebacks that may be printed at the same time, in one file."""
+"""Maximum number of tracebacks that are open at the same time in one file."""
 OLD = 4000
-"""Lines after which an unfinished traceback is dropped."""
+"""Lines after the start of an unfinished traceback before it is dropped."""
 LEFT = 64
-"""Lines of others after which an exception is over whose writer has written nothing more."""
+"""Lines after an exception whose writer is silent before its traceback is closed."""
 AFTER = 6
 """Lines after an exception within which a chained one may begin."""
 LAST = 30
-"""Lines of a file before its end within which an exception is taken for what ended it."""
+"""An exception within this many lines of the file's end counts as the reason for the end."""
 SIGNS = 2
-"""Steps of training after an exception that show that somebody caught it: one may have been on its way."""
+"""Training steps after an exception that show that it was caught; one step may have been in progress."""
 PLACE = 1 << 20
-"""Behind the rules, where two stand in one line."""
+"""Sorts exceptions after the rules if both match one line."""
 
 _UNCAUGHT = re.compile(r"\[rank\d+\]: ")
 """torch's tag on uncaught exceptions."""
@@ -44,90 +44,90 @@ _CHAINED = (
     f"Original {BEGIN}",
     "Tracebacks above this line can probably be ignored",  # fairseq
 )
-"""The next exception is of the same failure, and nearer to its cause or its outcome."""
+"""Text between two tracebacks that report the same failure."""
 _OF_LOGGING = "Call stack:"
-"""Follows what the logging module prints of its own error: a message that fits no arguments ends nothing."""
+"""The logging module prints this after an error in a log call, which does not end the process."""
 _GROUPS = re.compile(r"^(?:.*\.)?(?:Base)?ExceptionGroup$")
-"""Exceptions that carry others, which are printed behind them."""
+"""Exceptions that contain others, printed after them."""
 _RANK = re.compile(r"Traceback \(most recent call last\): \(RANK (\d{1,7})\)")
-"""The rank of an exception that CheckpointException carries."""
+"""The rank of an exception inside a CheckpointException."""
 _OF_ENGINE = re.compile(r"\[[\d: -]{8,25}(?:[DPE]P\d+ )*TP(\d{1,5})(?: [DPE]P\d+)*\] ")
-"""The tensor-parallel rank in what SGLang writes before a traceback's first line."""
+"""The tensor-parallel rank in SGLang's prefix of a traceback."""
 _OWN = re.compile(r"\bdid not receive grad for rank (\d{1,7})\b")
-"""The rank that raised it, in the message."""
+"""A message that names the rank that raised the exception."""
 _SPAWNED = re.compile(r"-- Process (\d{1,7}) terminated")
-"""The same, where torch.multiprocessing.spawn raises."""
+"""The rank in the exception of torch.multiprocessing.spawn."""
 GENERIC = ("exception", "assertion")
-"""Classes that say no more than the exception does: the one before it in a chain may."""
+"""Classes that explain nothing: an earlier exception in the chain may explain more."""
 _NUMBER = re.compile(r"\d+")
 _OF_NONE = re.compile(r"'NoneType'")
-"""In exceptions of what was not there, and was used all the same."""
+"""Matches exceptions from the use of a value that is None."""
 _OF_NCCL = re.compile(
     r"DistBackendError|NCCL (?:[Ee]rror|WARN)|ncclInternalError|ncclSystemError|ncclRemoteError"
 )
 
 
 Stream = tuple[int, str]
-"""Lines of one writer in one file."""
+"""File number and writer."""
 
 
 @dataclass(slots=True)
 class _Trace:
-    """A traceback that is being printed."""
+    """A traceback whose lines are still being read."""
 
     stream: Stream
     name: str
-    """Of its file."""
+    """Name of the file."""
     head: Head
     printed: PrintedTraceback
     began: int
-    """Line of its beginning."""
+    """Line number of its first line."""
     sure: bool
-    """Whether torch tags it as uncaught."""
+    """Whether torch marks it as uncaught."""
     ignored: bool = False
-    """Whether Python reports that it ignores it."""
+    """Whether Python reports that it ignores the exception."""
     ended: int = 0
-    """Line of its exception; 0 before that."""
+    """Line number of the exception; 0 while it is missing."""
     last: tuple[int, str] = (0, "")
-    """Its newest line, with its number."""
+    """Number and text of the newest line."""
     key: str = ""
-    """Of the exception that it came to."""
+    """Key of the exception in `Exceptions._raised`."""
     raised: tuple[Failure, str] | None = None
-    """Its class, and its line."""
+    """The failure, and the exception's line."""
     more: bool = False
-    """Whether its message has further lines that were not judged yet."""
+    """Whether further lines of the message are not classified yet."""
 
 
 @dataclass(slots=True)
 class _Raised:
-    """Equal exceptions."""
+    """All occurrences of one exception."""
 
     failure: Failure
     entry: RuleHits
     sure: bool = False
-    """Whether one of them ended its process for certain."""
+    """Whether at least one of them certainly ended its process."""
     last: dict[int, int] = field(default_factory=dict)
-    """Line of the newest, by file."""
+    """Line number of the newest occurrence, by file."""
     began: dict[int, int] = field(default_factory=dict)
-    """Line in which the traceback of the first begins, by file."""
+    """Line number where the traceback of the first occurrence begins, by file."""
     lives: dict[Stream, int] = field(default_factory=dict)
-    """How often its writers showed signs of life since."""
+    """Number of training steps that each writer logged after the exception."""
 
     @property
     def outlived(self) -> bool:
-        """Whether training went on after it."""
+        """Whether training went on after the exception."""
         return not self.sure and any(count >= SIGNS for count in self.lives.values())
 
 
 class _Inner(NamedTuple):
-    """An exception that another one is chained to."""
+    """An exception that precedes another in a chain."""
 
     failure: Failure
     line: str
     number: int
     text: str
     first: First
-    """The line as evidence."""
+    """Its line as evidence."""
 
 
 REPORTED = Rule(
@@ -151,47 +151,47 @@ CUT_OFF = Rule(
     remedy="Look for the rest: the end of the file, stderr, the logs of the other ranks.",
 )
 QUOTED = 120
-"""Characters of a line of source that are quoted."""
+"""Maximum length of a quoted source line, in characters."""
 SHORT = 4
-"""Lines that may stand below a traceback that was cut off, of other writers."""
+"""Lines of other writers that may follow a truncated traceback."""
 
 
 class Exceptions:
-    """Collects exceptions while lines are read; the lines of several ranks may be interleaved."""
+    """Collect exceptions line by line. The lines of several ranks may be interleaved."""
 
     def __init__(self) -> None:
         self.within = False
-        """Whether `line` needs the next lines, since a traceback is being printed."""
+        """Whether `line` must receive the next lines, because a traceback is open in this file."""
         self._traces: dict[Stream, _Trace] = {}
         self._look_at = 0
-        """Line from which on it is worth looking for traces that nobody goes on with."""
+        """Line number from which to search again for tracebacks whose writer is silent."""
         self._raised: dict[str, _Raised] = {}
         self._file, self._name = 0, ""
         self.pending = False
-        """Whether a sign of life would show that an exception of this file was caught."""
+        """Whether a training step would show that an exception of this file was caught."""
         self._inner: dict[Stream, _Inner] = {}
-        """By stream the exception before a chained one."""
+        """The exception before a chained one, by stream."""
         self._classes: dict[tuple[Any, ...], Failure] = {}
         self._ignored: dict[Stream, int] = {}
         self.endings = Endings()
         self.failed = False
-        """Whether somebody reported a failed process."""
+        """Whether a log reports a failed process."""
         self._exit: tuple[int, First] | None = None
-        """The first that was reported: its code, and the line."""
+        """Exit code and line of the first reported exit."""
         self._launcher: First | None = None
-        """The first exception of a launcher, which tells that a rank failed."""
+        """The first exception of a launcher, which reports that a rank failed."""
 
     def open(self, file: int, name: str) -> None:
-        """The next lines are of this file: its number, from 1, and its name."""
+        """Start a file with this number (from 1) and name."""
         self._file, self._name, self.pending, self._look_at = file, name, False, 0
         self.within = self._in_file()
 
     def _in_file(self) -> bool:
-        """Whether one is being printed in this file; files may be read in turns."""
+        """Whether a traceback is open in this file. Files may be read in turns."""
         return any(file == self._file for file, _ in self._traces)
 
     def begin(self, text: str, line: str, stream: str, head: Head, number: int) -> None:
-        """A traceback may begin; `text`: without prefixes; `head` and `stream`: whose it is."""
+        """Start a traceback if `text` begins one. `text`: the line without prefixes; `head`, `stream`: its writer."""
         where = self._file, stream
         trace = self._traces.get(where)
         headed = BEGIN in text
@@ -213,12 +213,12 @@ class Exceptions:
         self.within = True
 
     def ignore(self, stream: str, number: int) -> None:
-        """Python reports that it ignores the exception of the traceback that follows."""
+        """Note that Python ignores the exception of the next traceback."""
         if len(self._ignored) < STREAMS:
             self._ignored[self._file, stream] = number
 
     def alive(self, stream: str) -> None:
-        """Somebody goes on with training."""
+        """Count a training step of this writer."""
         self.pending = False
         where = self._file, stream
         for raised in self._raised.values():
@@ -227,7 +227,7 @@ class Exceptions:
                 self.pending = self.pending or raised.lives[where] < SIGNS
 
     def ended(self, text: str, line: str, head: Head, number: int) -> bool:
-        """A line that may report how a process exited; `text`: without prefixes. True where it does."""
+        """Return True if the line reports how a process exited. `text`: the line without prefixes."""
         ending = self.endings.reported(text, head, line)
         if ending is not None:
             if ending.code:
@@ -238,7 +238,7 @@ class Exceptions:
         return ending is not None
 
     def line(self, text: str, line: str, stream: str, number: int) -> bool:
-        """A line while `within`, without prefixes and with them; True where it is one of a traceback."""
+        """Return True if the line belongs to an open traceback. `text`: the line without prefixes."""
         trace = self._traces.get((self._file, stream))
         if trace is None:
             if number >= self._look_at:
@@ -261,20 +261,20 @@ class Exceptions:
             self._came_to(trace, line, number)
         elif step is Step.MORE:
             trace.more = True
-            return False  # it may be a line of its own as well
+            return False  # it may also be an independent line
         elif step is Step.OVER or (trace.ended and number - trace.ended > AFTER):
             self._close(trace)
         return step in (Step.PART, Step.RAISED)
 
     def _close_left(self, number: int) -> None:
-        """Of writers that write no more: nothing is chained to an exception so far above."""
+        """Close tracebacks of silent writers: no exception is chained over this distance."""
         self._look_at = number + LEFT
         for trace in list(self._traces.values()):
             if trace.stream[0] == self._file and trace.ended and number - trace.ended > LEFT:
                 self._close(trace)
 
     def entries(self, lengths: Mapping[int, int]) -> Iterator[RuleHits]:
-        """The exceptions, as rules that fired; `lengths`: lines of each file so far."""
+        """Yield the exceptions as rules that fired. `lengths`: lines of each file so far."""
         for trace in self._traces.values():
             self._settle(trace)
         for place, raised in enumerate(self._raised.values()):
@@ -283,9 +283,9 @@ class Exceptions:
             yield replace(raised.entry, rule=_rule(raised.failure, place, sure))
 
     def cut_off(self, lengths: Mapping[int, int]) -> Iterator[RuleHits]:
-        """The first traceback with which a file ends before its exception: somebody failed, of what is not said.
+        """Yield the first traceback that the end of its file cuts off: a failure of unknown class.
 
-        Where it belongs to a chain, the exception before it is known.
+        If it belongs to a chain, yield the exception before it instead.
         """
         open_ = [
             each
@@ -310,35 +310,35 @@ class Exceptions:
             yield RuleHits.of(replace(CUT_OFF, text=text), place)
 
     def _unfinished(self, lengths: Mapping[int, int]) -> _Inner | None:
-        """The first exception to which one is chained that the end of its file cuts off before its first frame."""
+        """The first exception before a chained one that the end of its file cuts off before its first frame."""
         ends = [
             each for each in self._inner.values() if lengths.get(each.first.file, 0) - each.number <= LAST
         ]
         return min(ends, key=lambda each: (each.first.file, each.number), default=None)
 
     def of_none(self) -> Iterator[tuple[int, int, int]]:
-        """Of each exception about a None the place of its rule, and a file with the line in which a traceback begins."""
+        """Yield rule place, file and first line of the traceback of each exception about a None."""
         for place, raised in enumerate(self._raised.values()):
             if raised.failure.kind in GENERIC and _OF_NONE.search(raised.failure.text):
                 yield from ((PLACE + place, file, line) for file, line in raised.began.items())
 
     @property
     def raised(self) -> bool:
-        """Whether an exception was read to its end."""
+        """Whether the line of at least one exception was read."""
         return bool(self._raised)
 
     @property
     def killed(self) -> First | None:
-        """The report of the first exit, if a signal ended that process: what stands below it followed from it."""
+        """The first exit report if a signal ended that process. Lines after it are consequences."""
         return self._exit[1] if self._exit is not None and signal_of(self._exit[0]) is not None else None
 
     @property
     def exited(self) -> First | None:
-        """The report of the first exit, if that process ended by itself: who ended the others knew of it."""
+        """The first exit report if no signal ended that process. The launcher then ends the others because of it."""
         return self._exit[1] if self._exit is not None and signal_of(self._exit[0]) is None else None
 
     def exits(self) -> Iterator[RuleHits]:
-        """The first exit that was reported, as a cause, for want of a better one."""
+        """Yield the first reported exit as a low-confidence cause, else a launcher's exception."""
         if self._exit is not None:
             code, first = self._exit
             rule = replace(_rule(classify(Death(0, code, {})), MOST, True), role="cause", confidence="low")
@@ -350,7 +350,7 @@ class Exceptions:
         return First(self._file, FactLine(self._name, number, shown(line)), head, stamp_of(line))
 
     def _came_to(self, trace: _Trace, line: str, number: int) -> None:
-        """The exception's own line."""
+        """Handle the exception's own line."""
         printed = trace.printed
         trace.ended = number
         if of_launcher(printed.kind, printed.text):
@@ -360,14 +360,14 @@ class Exceptions:
             self._take(trace, line, number)
 
     def _launched(self, text: str, line: str, head: Head, number: int) -> None:
-        """A launcher's own exception; `text`: its message, which may name the rank."""
+        """Note a launcher's own exception. `text`: its message, which may name the rank."""
         self.failed = True
         if (named := _SPAWNED.match(text)) is not None:
             head = of_rank(int(named[1]), head)
         self._launcher = self._launcher or self._first(line, head, number)
 
     def _take(self, trace: _Trace, line: str, number: int) -> None:
-        """Its class, or that of the exception before it in a chain, where that says more."""
+        """Count the exception, or the one before it in the chain if that explains more."""
         failure = self._classed(trace.printed.raised(), line)
         inner, at, head = self._inner.pop(trace.stream, None), number, trace.head
         if inner is not None and number - inner.number <= LINES:
@@ -382,7 +382,7 @@ class Exceptions:
             self._raised[trace.key].began.setdefault(trace.stream[0], trace.began)
 
     def _settle(self, trace: _Trace) -> None:
-        """Further lines of a message may tell what the first does not."""
+        """Classify again with the further lines of the message."""
         more, trace.more = trace.more, False
         if not more or trace.raised is None:
             return
@@ -405,7 +405,7 @@ class Exceptions:
             trace.raised = failure, line
 
     def _classed(self, raised: dict[str, Any], last: str) -> Failure:
-        """Its class; what torch raises since NCCL failed is NCCL's to explain. Many ranks raise the same."""
+        """Classify an exception, cached since many ranks raise the same. NCCL explains what torch raises for it."""
         key = tuple(raised.values())
         failure = self._classes.get(key)
         if failure is None:
@@ -419,7 +419,7 @@ class Exceptions:
         return failure
 
     def _leave(self, trace: _Trace, text: str) -> None:
-        """Another traceback of the same writer begins: of the same failure, where a chain or a wrapper connects them."""
+        """Close a traceback whose writer begins another. A chain or a wrapper makes both the same failure."""
         wrapped = trace.printed.kind.endswith("CheckpointException") and BEGIN in text
         self._settle(trace)
         if trace.ended and (wrapped or any(word in text for word in _CHAINED)):
@@ -486,21 +486,21 @@ def _rule(failure: Failure, place: int, sure: bool) -> Rule:
 
 
 def _within(printed: PrintedTraceback, last: str) -> str:
-    """The innermost frame, where that is of a library, and its source: what it was called for is all that is told."""
+    """The innermost frame if it is in a library, and its source line: the only hints to the missing exception."""
     file, line, name = printed.innermost
     inner = f"{file.rpartition('/')[2]}:{line}" != printed.place
     library = f", in {name} ({'/'.join(file.split('/')[-2:])}:{line})" if inner else ""
     newest, before = printed.sources
-    cut = before and last.rstrip().endswith(newest)  # the last line of a file may be cut itself
+    cut = before and last.rstrip().endswith(newest)  # the file's last line may be truncated
     source = before if cut else newest
     return library + (f", at `{source[:QUOTED]}`" if source else "")
 
 
 def text_of(failure: Failure) -> str:
-    """What happened, of a rank that the sentence does not name: its number here is made up."""
+    """What happened, without the rank's number, which is invented here."""
     return sentence(f"A rank {failure.text.partition(' ')[2].partition(' ')[2]}")
 
 
 def sentence(text: str) -> str:
-    """With a capital letter and a full stop."""
+    """Return the text with a capital letter and a period."""
     return f"{text[:1].upper()}{text[1:]}."

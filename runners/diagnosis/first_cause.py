@@ -1,4 +1,4 @@
-"""Findings, worst first, and the first cause with what followed from it. Pure."""
+"""Sort findings, worst first, and separate the first cause from its consequences. Pure."""
 
 from __future__ import annotations
 
@@ -25,63 +25,65 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogFinding(Finding):
-    """The finding of a rule over all logs; `rank` is that of the first line."""
+    """The finding of a rule over all logs. `rank` is that of the first matching line."""
 
     layer: str
     confidence: str
     env: Mapping[str, str]
     count: int
-    """Lines that match; 0 for a finding that is derived from several statements."""
+    """Number of matching lines; 0 for a finding derived from several statements."""
     host: str = ""
-    """Of the first line; "" where unknown."""
+    """Host of the first line; "" if unknown."""
     device: int | None = None
-    """CUDA device of the process that wrote the first line, as NCCL numbers it; None where unknown."""
+    """CUDA device of the first line's process, in NCCL's numbering; None if unknown."""
     hosts: tuple[str, ...] = ()
     stamp: Stamp | None = None
-    """When the first line was written; None where it does not tell."""
+    """Time of the first line; None if it has no timestamp."""
     values: Mapping[str, str] = field(default_factory=dict)
-    """Groups of the first match: a rank, a device, an interface."""
+    """Named groups of the first match: a rank, a device, an interface."""
     seen: str = ""
-    """For a derived finding: the statement that shows it."""
+    """The statement that shows a derived finding."""
     lines: tuple[FactLine, ...] = ()
 
     @property
     def stops(self) -> bool:
-        """Whether a job that says so has failed."""
+        """Whether a job with this finding has failed."""
         return self.role in ("cause", "symptom") and self.severity == "error"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """The findings of some logs, and the first cause."""
+    """The findings of a set of logs, and the first cause."""
 
     findings: tuple[LogFinding, ...]
     """The first cause, then by role and severity."""
     first: LogFinding | None
-    """The cause that came first, of a job that has not failed what may become one; where no line shows one the first
-    symptom of a job that failed; None where there is neither."""
+    """The earliest cause, or what may become one in a job that has not failed.
+
+    Without a cause: the first symptom of a failed job, else None.
+    """
     order: Order
-    """Why it counts as the first: its place in a single file, its time, or unknown."""
+    """How `first` was chosen: by its line in a single file, by time, or unknown."""
     victims: tuple[LogFinding, ...]
-    """Symptoms: where there is a first cause they follow from it."""
+    """Symptoms. If there is a first cause, they follow from it."""
     behind: tuple[int, ...]
-    """Ranks that had come less far than others when collectives timed out."""
+    """Ranks that had made less progress than others when collectives timed out."""
     ended: bool = False
-    """Whether somebody reported a process that failed."""
+    """Whether a log reports a failed process."""
 
     @property
     def failed(self) -> bool:
-        """Whether the job failed, also where no line shows why."""
+        """Whether the job failed, even if no line shows why."""
         return self.ended or failed_in(self.findings)
 
     @property
     def cause(self) -> LogFinding | None:
-        """The first cause; None where no line shows one."""
+        """The first cause; None if no line shows one."""
         return self.first if self.first is not None and self.first.role != "symptom" else None
 
 
 def judge(reading: Reading) -> Verdict:
-    """Findings and first cause of everything that was read."""
+    """Return the findings and the first cause of all logs of a reading."""
     hits = [*fired(reading), *((entry, "") for entry in reading.exceptions.entries(reading.lengths))]
     explained = any(entry.rule.role == "cause" and entry.rule.severity == "error" for entry, _ in hits)
     hits += ((entry, "") for entry in symptoms(reading.recorders.hits(), explained))
@@ -124,8 +126,9 @@ def judge(reading: Reading) -> Verdict:
 def _for_want_of_a_cause(
     reading: Reading, hits: Sequence[RuleHits], findings: Collection[LogFinding]
 ) -> list[RuleHits]:
-    """What explains a failure that no rule explains, the surest first: who is missing, errors that are facts beside a
-    cause, a sentence, an exit, a traceback that was cut off.
+    """Return the best explanation of a failure that no rule explains.
+
+    In this order: missing ranks, errors that otherwise are facts, sentences, exits, truncated tracebacks.
     """
     exceptions, lengths = reading.exceptions, reading.lengths
     failed = exceptions.failed or failed_in(findings)
@@ -139,7 +142,7 @@ def _for_want_of_a_cause(
     chosen += [entry for entry in sentences if not chosen or entry.rule.id != UNEXPLAINED]
     cut_off = list(exceptions.cut_off(lengths))
     if cut_off and not failed and not any(entry.rule.role == "cause" for entry in chosen):
-        # what stands above may tell what was on its way
+        # the lines above it may name a problem that was about to end the run
         warned = reading.error_lines.entries(lengths, failed=True)
         chosen += [entry for entry in warned if entry.rule.id != UNEXPLAINED]
         chosen += [as_cause(entry) for entry in hits if entry.rule.id == LEFT and entry.count]
@@ -154,7 +157,7 @@ def _for_want_of_a_cause(
     named = [entry for entry in (*chosen, *hits) if entry.rule.role in ("cause", "symptom")]
     if not any(
         entry.rule.role == "cause" for entry in named
-    ):  # beside symptoms in other files it is who failed
+    ):  # a truncated traceback next to symptoms in other files is of the rank that failed
         symptoms = _first_symptoms(named)
         chosen += [
             cut for cut in cut_off if cut.rule.id != CUT_OFF.id or cut.firsts[0].file not in symptoms
@@ -163,7 +166,7 @@ def _for_want_of_a_cause(
 
 
 def _exits(reading: Reading, cut_off: Iterable[RuleHits]) -> Iterable[RuleHits]:
-    """The first exit that was reported, or the traceback that its launcher prints for it, as far as that is there."""
+    """Return the first reported exit, or the part of the traceback that its launcher prints for it."""
     exit_ = reading.exceptions.exited
     if exit_ is not None and RAISED in exit_.evidence.text:
         below = [cut for cut in cut_off if cut.firsts[0].file == exit_.file]
@@ -173,7 +176,7 @@ def _exits(reading: Reading, cut_off: Iterable[RuleHits]) -> Iterable[RuleHits]:
 
 
 def _reported(hits: Iterable[RuleHits], lengths: Mapping[int, int], failed: bool) -> list[RuleHits]:
-    """What torch says of an error of NCCL, where NCCL's own reason and the frames of the exception are not there."""
+    """Return torch's report of an NCCL error, used if NCCL's own reason and the exception's frames are missing."""
     reports = [entry for entry in hits if entry.rule.id == REPORT and entry.firsts]
     return [as_cause(entry) for entry in reports if failed or _near_end(entry.firsts, lengths)]
 
@@ -184,11 +187,11 @@ PASSED_ON = {
     "4": "invalid argument",
     "5": "invalid usage",
 }
-"""Codes of NCCL's functions; the others are also of a peer that has ended, as at the end of each job."""
+"""Result codes of NCCL. Other codes also occur if a peer ends normally."""
 
 
 def _traced(hits: Iterable[RuleHits], lengths: Mapping[int, int]) -> Iterator[RuleHits]:
-    """An error that NCCL's functions pass on at the end of a log, where no line tells what it was."""
+    """Yield an error that NCCL's functions pass on at the end of a log without a line about its reason."""
     for entry in hits:
         code = (
             entry.firsts[0].values.get("rc", "") if entry.rule.id == "error-trace" and entry.firsts else ""
@@ -205,27 +208,27 @@ def _near_end(firsts: Iterable[First], lengths: Mapping[int, int]) -> bool:
 
 KILLED = "died-killed"
 OF_NCCL = "died-nccl"
-"""What torch raises since NCCL failed: of whose process NCCL's reason is."""
+"""torch's exception after an NCCL error. NCCL's reason applies to the process that raised it."""
 
 
 def _before_the_kill(reading: Reading) -> Iterator[RuleHits]:
-    """A failure that the process wrote, right before a shell or a launcher reports that it was killed: by its parent."""
+    """Yield a failure that a process wrote before a shell or launcher reported that its parent killed it."""
     sentences = reading.error_lines.entries(reading.lengths, False, reading.exceptions.killed)
     return (each for each in sentences if each.rule.role == "cause" and each.rule.id != UNEXPLAINED)
 
 
 OF_OTHERS = ("ray-actor-died", "deepspeed-kills", "horovod-shutdown")
-"""Symptoms that only say that somebody else failed: any other says more."""
+"""Symptoms that only report the failure of another process. Any other symptom explains more."""
 CANCELLED = ("slurm-cancelled", "slurm-step-cancelled", "ray-worker-died")
-"""What follows from the exit of a process, where that was reported before."""
+"""Symptoms of a process exit if that was reported earlier."""
 LEFT = "rendezvous-left"
-"""What the agent of a node says of its end, too: a cause only where a traceback begins below it."""
+"""A node's agent also writes this at a normal end. It is a cause only if a traceback begins after it."""
 LATER = ("died-terminated", "died-abort", "deepspeed-kills")
-"""Symptoms beside which the exit that somebody reports still says more."""
+"""Symptoms that explain less than a reported exit."""
 
 
 def _first_symptoms(hits: Iterable[RuleHits]) -> dict[int, int]:
-    """By number of a file the line of its first symptom of a failure."""
+    """Return the line number of the first error symptom in each file."""
     lines: dict[int, int] = {}
     for entry in hits:
         for first in entry.firsts if (entry.rule.role, entry.rule.severity) == ("symptom", "error") else ():
@@ -234,18 +237,18 @@ def _first_symptoms(hits: Iterable[RuleHits]) -> dict[int, int]:
 
 
 OUT_OF_MEMORY = ("died-host-oom", "kernel-oom", "k8s-oom-killed", "ray-memory")
-"""Who tells them knows why a process got SIGKILL, of which a shell or a launcher tells no more."""
+"""Findings that explain a SIGKILL better than the report of a shell or launcher."""
 
 
 def _explain_kills(findings: dict[int, LogFinding]) -> None:
-    """A kill follows from the want of memory that somebody reports."""
+    """Make a kill a symptom if a log reports that memory ran out."""
     if any(each.id in OUT_OF_MEMORY for each in findings.values()):
         for place, each in findings.items():
             findings[place] = replace(each, role="symptom") if each.id == KILLED else each
 
 
 def _explain_cancels(findings: dict[int, LogFinding], reading: Reading) -> None:
-    """That a job was cancelled follows from the task that Slurm had reported in the same file to have failed; so Ray."""
+    """Make a Slurm or Ray cancellation a symptom if the same file reports a failed task before it."""
     exited = reading.exceptions.exited
     for place, each in findings.items():
         if each.id in CANCELLED and _after(each, exited):
@@ -253,12 +256,12 @@ def _explain_cancels(findings: dict[int, LogFinding], reading: Reading) -> None:
 
 
 def failed_in(findings: Iterable[LogFinding]) -> bool:
-    """Whether one of these is said by jobs that failed."""
+    """Whether at least one of the findings shows that a job failed."""
     return any(finding.stops for finding in findings)
 
 
 def _after(finding: LogFinding, exited: First | None) -> bool:
-    """Whether it was written after a process was reported to have been killed, in the same file."""
+    """Whether the finding's first line follows the line of `exited` in the same file."""
     if exited is None or not finding.lines:
         return False
     its = finding.lines[0]
@@ -266,7 +269,7 @@ def _after(finding: LogFinding, exited: First | None) -> bool:
 
 
 def _placed(finding: LogFinding, others: Iterable[LogFinding], reading: Reading) -> LogFinding:
-    """With rank and host, where its own lines do not tell them and whoever reported the failed process does."""
+    """Add rank and host from NCCL's and torch's findings and from exit reports if the finding's lines lack them."""
     endings = reading.exceptions.endings
     first = endings.first
     of_nccl = {rank for each in others if each.id == OF_NCCL for rank in each.ranks}
@@ -289,17 +292,17 @@ def _placed(finding: LogFinding, others: Iterable[LogFinding], reading: Reading)
 
 
 def _only_host(findings: Iterable[LogFinding], reading: Reading) -> str:
-    """The one that the logs are of, as far as anything in them names one; "" where none or several are named."""
+    """Return the only host that the logs name; "" if they name none or several, or span several nodes."""
     named = {host for finding in findings for host in finding.hosts} | reading.hosts
     return named.pop() if len(named) == 1 and not several_nodes(reading.statements) else ""
 
 
 OF_OTHER_BUILDS = ("boot-mismatch", "boot-truncated", "sock-handshake")
-"""What ranks with different builds of NCCL run into; causes only where the versions are alike or unknown."""
+"""Symptoms of ranks with different NCCL builds. They are causes only if the versions are equal or unknown."""
 
 
 def fired(reading: Reading) -> Iterator[tuple[RuleHits, str]]:
-    """The rules that hold, each with what a derived one was seen by, else ""; in the order of the rules."""
+    """Yield the rules that hold, in their order, each with the statement that shows a derived rule, else ""."""
     seen = derived(reading.statements, reading.tally) if reading.nccl_lines else {}
     mixed = "version-mismatch" in seen
     alone = several_nodes(reading.statements) is False
@@ -312,7 +315,7 @@ def fired(reading: Reading) -> Iterator[tuple[RuleHits, str]]:
 
 
 def finding_of(entry: RuleHits, seen: str, reading: Reading) -> LogFinding:
-    """The finding of a rule, from the lines that fired it so far."""
+    """Return the finding of a rule from the lines that fired it so far."""
     rule = entry.rule
     soft = bool(entry.firsts) and all(first.softer for first in entry.firsts)
     first = entry.firsts[0] if entry.firsts else None
@@ -345,12 +348,12 @@ def finding_of(entry: RuleHits, seen: str, reading: Reading) -> LogFinding:
 
 
 def _single(values: Sequence[T]) -> T | None:
-    """The only value; None where there are none, or several."""
+    """Return the only value; None if there are none or several."""
     return values[0] if len(values) == 1 else None
 
 
 def _identified(head: Head, reading: Reading) -> Head:
-    """With what other reports of the same process tell: one may name its rank, another its host."""
+    """Add host and rank from exit reports of the same process."""
     report = reading.exceptions.endings.who.get(head.pid or 0)
     if report is None or (head.host and report.host and head.host != report.host):
         return head
@@ -359,7 +362,7 @@ def _identified(head: Head, reading: Reading) -> Head:
 
 
 def _first_of(causes: list[RuleHits]) -> tuple[RuleHits | None, Order]:
-    """The earliest error, else the earliest warning; derived findings only where no line shows a cause."""
+    """Return the earliest error, else the earliest warning. Derived findings count only if no line shows a cause."""
     for severity in SEVERITIES:
         entries = [entry for entry in causes if entry.rule.severity == severity]
         if spoken := [entry for entry in entries if entry.firsts]:
@@ -370,7 +373,7 @@ def _first_of(causes: list[RuleHits]) -> tuple[RuleHits | None, Order]:
 
 
 def _earliest(entries: list[RuleHits]) -> tuple[RuleHits, Order]:
-    """By place within a file, by time across files where every file's lines carry the same kind of it."""
+    """Compare by line within one file, and by time across files if all timestamps are comparable."""
     firsts = [(first, entry) for entry in entries for first in entry.firsts]
     if len({first.file for first, _ in firsts}) == 1:
         return min(firsts, key=lambda hit: (hit[0].evidence.line, hit[1].rule.place))[1], "lines"
@@ -384,7 +387,7 @@ def _earliest(entries: list[RuleHits]) -> tuple[RuleHits, Order]:
 
 
 def behind(progress: Mapping[int, RankProgress]) -> tuple[int, ...]:
-    """Ranks that completed least, or timed out in the earliest collective; () where all are alike."""
+    """Return the ranks that completed least or timed out in the earliest collective; () if all are equal."""
     for name in ("completed", "seq"):
         numbers = {
             rank: getattr(last, name) for rank, last in progress.items() if getattr(last, name) is not None
@@ -396,11 +399,11 @@ def behind(progress: Mapping[int, RankProgress]) -> tuple[int, ...]:
 
 
 RDMA_RULES = ("ofi-init-failed", "ofi-no-efa", "ofi-av", "ib-open-device")
-"""Where one of these fired there is, or should be, an RDMA device."""
+"""Rules that show that an RDMA device exists or should exist."""
 
 
 def derived(statements: Statements, tally: Tally) -> dict[str, str]:
-    """Id of a rule → what it was seen by, a sentence."""
+    """Return a sentence of evidence for each derived rule that holds, by rule id."""
     texts = {
         "net-socket-fallback": _sockets(statements, tally),
         "gdr-asymmetric": _asymmetric_gdr(statements),
@@ -411,19 +414,19 @@ def derived(statements: Statements, tally: Tally) -> dict[str, str]:
 
 
 def promoted(entries: Iterable[RuleHits]) -> Iterator[RuleHits]:
-    """Errors that are facts beside a cause, and the best that is known without one."""
+    """Yield errors with the role fact as causes, for a failure without a better explanation."""
     for entry in entries:
         if entry.rule.role == "fact" and entry.rule.severity == "error" and entry.rule.id != REPORT:
             yield as_cause(entry)
 
 
 def as_cause(entry: RuleHits) -> RuleHits:
-    """The same, which explains a failure for want of a better one."""
+    """Return the hits as an error with the role cause."""
     return replace(entry, rule=replace(entry.rule, role="cause", severity="error"))
 
 
 def several_nodes(statements: Statements) -> bool | None:
-    """Whether a communicator spans nodes; None where unknown."""
+    """Whether a communicator spans several nodes; None if unknown."""
     sizes = [part.nnodes for part in statements.sessions.communicators if part.nnodes is not None]
     if any(len(part.hosts) > 1 for part in statements.sessions.communicators) or max(sizes, default=0) > 1:
         return True
@@ -437,7 +440,7 @@ def _fired(tally: Tally, *ids: str) -> bool:
 
 
 def _sockets(statements: Statements, tally: Tally) -> str:
-    """Traffic between nodes over TCP where an RDMA device exists and no variable requests TCP."""
+    """Report TCP between nodes although an RDMA device exists and no variable requests TCP."""
     if not several_nodes(statements):
         return ""
     for node in statements.nodes.values():
@@ -458,7 +461,7 @@ def _asymmetric_gdr(statements: Statements) -> str:
 
 
 def _versions(statements: Statements) -> str:
-    """Hosts, or ranks of a host, of one communicator with different versions of NCCL."""
+    """Report different NCCL versions among the hosts or the ranks of one communicator."""
     for communicator in statements.sessions.communicators:
         versions = {
             next(iter(node.versions)): f"{host} has"
@@ -480,7 +483,7 @@ def _versions(statements: Statements) -> str:
 
 
 def _hang(statements: Statements, tally: Tally) -> str:
-    """The first collective timed out on one node, all of whose GPUs are connected by P2P and none by NVLink SHARP."""
+    """Report a timeout of the first collective on one node whose GPUs all use P2P and none NVLink SHARP."""
     causes = any(
         entry.count
         for entry in tally.entries

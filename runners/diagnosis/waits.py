@@ -1,4 +1,4 @@
-"""Who waits in which collective, for whom those wait in turn, and what the rank that they wait for does."""
+"""Follow waiting ranks from collective to collective, and explain what the last rank of the chain does."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .rank_dumps import DEFAULT
 from .view import View
 
 WAIT_S, MOST_S, GAPS = 8.0, 20.0, 5.0
-"""A collective waits when it is older than GAPS times the usual gap between two, but within these bounds."""
+"""A collective waits if it is older than GAPS times the usual gap between two, within these bounds."""
 FRESH_S = 2.0
-"""A sample of a missing rank counts when it is this much newer than the start of the wait."""
+"""A missing rank's sample counts if it is at least this many seconds newer than the start of the wait."""
 ENDED = (
     RankPhase.SUCCEEDED,
     RankPhase.FAILED,
@@ -34,11 +34,11 @@ ENDED = (
 
 
 class Key(NamedTuple):
-    """A group: names alone may be equal for different ranks, and all ranks of a large group are slow to compare."""
+    """A group. Names may repeat for different ranks, and comparing all ranks of a large group is slow."""
 
     name: str
     size: int = 0
-    """0: its ranks are unknown."""
+    """0 if its ranks are unknown."""
     first: int = 0
     last: int = 0
 
@@ -50,24 +50,24 @@ def key_of(group: ProcessGroup) -> Key:
 
 
 class RankWait(NamedTuple):
-    """One rank in one collective that does not end."""
+    """One rank in one collective that does not complete."""
 
     rank: int
     key: Key
     call: Collective
     age: float
-    """Seconds, by the rank's own clock."""
+    """Seconds on the rank's own clock."""
     recorded: bool = True
-    """False where only the stack shows it."""
+    """False if only the stack or the counters show it, not the flight recorder."""
 
 
 class WaitPoint(NamedTuple):
-    """Where ranks wait for each other: one collective of one group."""
+    """A meeting point of waiting ranks: one collective of one group."""
 
     key: Key
     seq: int
     op: str = ""
-    """Of sends, receives and calls that only stacks show: they have no number that ranks share."""
+    """Operation of a send, receive or call without a sequence number that ranks share, else ""."""
 
 
 @dataclass(slots=True)
@@ -78,12 +78,12 @@ class Pending:
     waits: dict[int, RankWait] = field(default_factory=dict)
     members: tuple[int, ...] = ()
     missing: tuple[int, ...] = ()
-    """Members that have not called it; () where it has no number."""
+    """Members that have not called it; () if the point has no number."""
     desc: str = ""
     since: float = 0.0
-    """Unix time at which the first of them called it."""
+    """Unix time of the first rank's call."""
     age: float = 0.0
-    """Seconds that the first of them has waited, by its own clock."""
+    """Seconds that the first rank has waited, on its own clock."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -91,7 +91,7 @@ class Pending:
 
     @property
     def call(self) -> Collective:
-        """As the lowest rank called it."""
+        """The call as the lowest rank made it."""
         return self.waits[min(self.waits)].call
 
     @property
@@ -103,13 +103,13 @@ class Pending:
 class Waits:
     pending: dict[WaitPoint, Pending] = field(default_factory=dict)
     of: dict[int, RankWait] = field(default_factory=dict)
-    """By rank."""
+    """Each waiting rank's wait."""
     called: dict[Key, dict[int, int]] = field(default_factory=dict)
-    """Number of the collective that each rank called last, by group."""
+    """Sequence number of each rank's last collective, by group and rank."""
 
 
 def last_answer(pulses: Sequence[Pulse]) -> Pulse | None:
-    """The newest pulse that the rank's hook gave."""
+    """The newest pulse from the rank's hook."""
     return next((pulse for pulse in reversed(pulses) if pulse.hook), None)
 
 
@@ -119,7 +119,7 @@ def ended(view: View, rank: int) -> bool:
 
 
 def collect(view: View) -> Waits:
-    """All ranks that wait. Cheap while none does."""
+    """Collect all waiting ranks. Cheap if no rank waits."""
     waiting = Waits()
     for rank, pulses in view.history.items():
         wait = None if ended(view, rank) else _wait(rank, pulses)
@@ -148,7 +148,7 @@ def _wait(rank: int, pulses: Sequence[Pulse]) -> RankWait | None:
 
 
 def _by_stack(rank: int, pulses: Sequence[Pulse]) -> RankWait | None:
-    """Waits that no recorder has: sends and receives of gloo, barriers with a monitor, a torch without a recorder."""
+    """Find waits without a record: gloo's sends and receives, monitored barriers, a torch without a recorder."""
     newest = pulses[-1]
     backward = newest.recorder is False and activity.backward(newest.stack)
     reducing = backward and activity.asleep_s(pulses) >= WAIT_S
@@ -167,7 +167,7 @@ def _by_stack(rank: int, pulses: Sequence[Pulse]) -> RankWait | None:
 
 
 def _by_counts(view: View) -> Iterable[RankWait]:
-    """Waits in groups that torch only counts: a rank sits still and has called more collectives than another member."""
+    """Find waits in groups that torch only counts: a still rank with more calls than another member."""
     counts: dict[Key, dict[int, int]] = {}
     for rank, pulses in view.history.items():
         answer = last_answer(pulses)
@@ -186,7 +186,7 @@ def _by_counts(view: View) -> Iterable[RankWait]:
 
 
 def patience(pulses: Iterable[Pulse]) -> float:
-    """Seconds from which a collective of this rank waits."""
+    """Seconds before a collective of this rank counts as waiting."""
     made = sorted({call.created for pulse in pulses for call in pulse.recent})
     gaps = [after - before for before, after in itertools.pairwise(made)]
     usual = statistics.median(gaps) if len(gaps) >= 4 else 0.0
@@ -250,21 +250,21 @@ def _desc(view: View, pending: Pending) -> str:
 
 
 class Ends(NamedTuple):
-    """Where the chains of waiting ranks end."""
+    """The ends of the chains of waiting ranks."""
 
     culprits: dict[int, tuple[Pending, ...]]
-    """Ranks that wait for nobody, and the collectives that wait for them, the nearest first."""
+    """Ranks that do not wait, and the collectives that wait for them, the nearest first."""
     joined: tuple[Pending, ...]
-    """Numbered collectives that nobody is missing from."""
+    """Numbered collectives that every member has called."""
     loose: tuple[Pending, ...]
-    """Sends, receives and calls that only stacks show: for whom they wait is unknown."""
+    """Sends, receives and calls without a number. The rank that they wait for is unknown."""
     circles: tuple[tuple[Pending, ...], ...]
     """Collectives that wait for each other."""
     before: Mapping[WaitPoint, tuple[Pending, ...]]
-    """Collectives that some rank of this one is missing from."""
+    """The collectives that wait for a rank that is inside this one."""
 
     def leading(self, blocked: Iterable[Pending]) -> list[Pending]:
-        """These and all that wait for them, the nearest first."""
+        """Return these collectives and all that wait for them, the nearest first."""
         by_point = {pending.point: pending for pending in blocked}
         todo = list(by_point.values())
         for pending in todo:
@@ -276,7 +276,7 @@ class Ends(NamedTuple):
 
 
 def ends(waiting: Waits) -> Ends:
-    """Follow who waits for whom to the end. Linear in what is missing."""
+    """Follow the wait chain to its end. O(number of missing ranks)."""
     nearest: dict[int, list[Pending]] = {}
     joined: list[Pending] = []
     loose: list[Pending] = []
@@ -308,7 +308,7 @@ def ends(waiting: Waits) -> Ends:
 
 
 def _onward(waiting: Waits, rank: int, point: WaitPoint) -> WaitPoint | None:
-    """The point at which a missing rank waits itself."""
+    """Return the point where a missing rank waits."""
     wait = waiting.of.get(rank)
     if wait is None:
         return None
@@ -343,13 +343,13 @@ def _circles(after: Mapping[WaitPoint, Sequence[WaitPoint]]) -> list[tuple[WaitP
 
 
 LONG_S, WORKS_S, LOADER_S = 20.0, 30.0, 120.0
-"""How long others must wait before less certain signs count: a loop or slow I/O, work, a loader whose workers work."""
+"""Seconds that others must wait before weaker evidence counts: a loop or slow I/O, work, a busy data loader."""
 GPU_S = 45.0
-"""How long a busy GPU excuses a rank that sleeps at one place: a kernel may be long, and the GPU is not its alone."""
+"""Seconds before a busy GPU no longer excuses a sleeping rank: a kernel may be long, others may use the GPU."""
 TOO_LONG_S = 300.0
-"""From when on a wait is an alarm even if the rank works: half of the time after which torch's NCCL groups give up."""
+"""Seconds before a wait for a working rank is a warning: half of the timeout of torch's NCCL groups."""
 MOST = 3
-"""Collectives that the evidence names one by one."""
+"""Maximum number of collectives that the evidence lists."""
 
 _AT = {
     Kind.LOADER: "waits for its data loader",
@@ -382,26 +382,26 @@ _TOO_LONG = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Culprit:
-    """Why others wait for one rank; equal ones of several ranks make one finding."""
+    """Why others wait for a rank. Equal ones of several ranks become one finding."""
 
     id: str
     severity: str
     does: str
-    """What it does, without its name: "sleeps at train.py:33 load"."""
+    """What the rank does, without its name: "sleeps at train.py:33 load"."""
     remedy: str
     stack: tuple[Site, ...] = ()
     proof: str = ""
-    """What else shows it, of the rank."""
+    """Further evidence about the rank."""
     source: str = ""
-    """Where the stack comes from, if not from the hook."""
+    """Source of the stack if it is not from the hook."""
     more: tuple[str, ...] = ()
     """Further evidence."""
     lock: tuple[int, str] | None = None
-    """The rank that holds the file lock it waits for, and the path of that."""
+    """The rank that holds the file lock, and the path of the locked file."""
 
 
 class Case(NamedTuple):
-    """One verdict, on whom, and the collectives that they are missing from."""
+    """One verdict, the ranks that it is about, and the collectives that wait for them."""
 
     culprit: Culprit
     ranks: list[int]
@@ -409,7 +409,7 @@ class Case(NamedTuple):
 
 
 def judge(view: View, rank: int, blocked: Sequence[Pending]) -> Culprit | None:
-    """What one rank that others wait for does; None where that is unknown or harmless."""
+    """Explain why others wait for a rank; None if the reason is unknown or harmless."""
     if ended(view, rank):
         return _gone(view, rank)
     since = min((pending.since for pending in blocked), default=0.0)
@@ -424,7 +424,7 @@ def judge(view: View, rank: int, blocked: Sequence[Pending]) -> Culprit | None:
 
 
 def doing(view: View, rank: int) -> Doing:
-    """What a rank does, from its pulses, samples and GPU."""
+    """Return what a rank does, from its pulses, samples and GPU."""
     state, pulses = view.state.ranks.get(rank), view.history.get(rank, ())
     if state is None or not pulses:
         return Doing(Activity.UNKNOWN)
@@ -450,7 +450,7 @@ def _gone(view: View, rank: int) -> Culprit:
 
 
 def stopped(does: Doing, pid: int | None) -> Culprit:
-    """A rank that the kernel does not let run."""
+    """Describe a rank that a signal or a debugger has stopped."""
     return Culprit(
         id="hang-stopped",
         severity="error",
@@ -466,7 +466,7 @@ def _at(does: Doing) -> str:
 
 
 def _placed(action: str, does: Doing) -> str:
-    """With the place behind what it does, before what is told of others."""
+    """Insert the rank's place after its action, before a clause about other processes."""
     of_others = re.search(r", (?:and its|which) ", action)
     end = of_others.start() if of_others else len(action)
     return action[:end] + _at(does) + action[end:]
@@ -506,7 +506,7 @@ def _asleep(does: Doing, age: float, held: HeldBy) -> Culprit | None:
     if kind in (Kind.STORE, Kind.COLLECTIVE):
         return _verdict("hang-mismatch", does, f"is in {does.place.op}{_at(does)}", still)
     name = {Kind.LOADER: "hang-loader", Kind.CHECKPOINT: "hang-checkpoint"}.get(kind, "hang-not-joined")
-    # What the kernel shows is more than a guess by names, except of a data loader, whose workers are others' business.
+    # The kernel's evidence is better than a guess by names, except for a data loader, whose workers cause the wait.
     action = (held.does if kind is not Kind.LOADER else "") or _AT.get(kind, "sleeps")
     verdict = _verdict(name, does, _placed(action, does), still)
     lock = None if held.holder is None else (held.holder, held.path)
@@ -537,7 +537,7 @@ def _works(does: Doing, age: float, blocked: Sequence[Pending]) -> Culprit | Non
 
 
 def _within(does: Doing, blocked: Sequence[Pending]) -> str:
-    """The outermost function of a working rank that those who wait are not in: it stays while the work goes on."""
+    """Name the outermost function that only the working rank is in. It does not change while the work continues."""
     theirs = {site.name for pending in blocked for site in pending.call.sites} | {"<module>", "main"}
     own = [site for site in reversed(activity.users(does.stack, 64)) if site.name not in theirs]
     return f" in {own[0].name}()" if own and not own[0].name.startswith("<") else ""
@@ -556,7 +556,7 @@ def _verdict(name: str, does: Doing, action: str, proof: str, severity: str = "e
 
 
 def together(view: View, candidates: Mapping[int, Sequence[Pending]]) -> list[Case]:
-    """Verdicts on ranks that others wait for, equal ones of several ranks together; the worst first."""
+    """Judge the ranks that others wait for. Merge equal verdicts and sort errors first."""
     alike: dict[tuple[str, str, str], tuple[Culprit, list[int], dict[WaitPoint, Pending]]] = {}
     for rank, blocked in sorted(candidates.items()):
         if (culprit := judge(view, rank, blocked)) is not None:
@@ -572,7 +572,7 @@ def together(view: View, candidates: Mapping[int, Sequence[Pending]]) -> list[Ca
 
 
 def _by_holder(view: View, case: Case) -> Case:
-    """Of ranks that wait for a file lock the rank that holds it is the culprit."""
+    """If ranks wait for a file lock, blame the rank that holds it."""
     fault, ranks, nearest = case
     if fault.lock is None or fault.lock[0] in ranks:
         return case
@@ -595,7 +595,7 @@ def _by_holder(view: View, case: Case) -> Case:
 
 
 def finding(view: View, case: Case, chain: Ends | None = None) -> Finding:
-    """The finding about the ranks of a case. `chain`: who waits behind those that wait for them."""
+    """Return the finding of a case. `chain` adds the ranks that wait indirectly."""
     fault, ranks, nearest = case
     leading = nearest if chain is None else chain.leading(nearest)
     victims = sorted({rank for pending in leading for rank in pending.waits} - set(ranks))
@@ -626,7 +626,7 @@ def _plural(does: str) -> str:
 
 
 def evidence(view: View, case: Case, leading: Sequence[Pending]) -> Iterable[str]:
-    """Who waits where, how far the culprit came, its stack."""
+    """Yield the waiting ranks, the culprit's progress and its stack."""
     fault, ranks, nearest = case
     for pending in leading[:MOST]:
         yield waiting_text(view, pending)
@@ -647,7 +647,7 @@ def evidence(view: View, case: Case, leading: Sequence[Pending]) -> Iterable[str
 
 
 def _behind(view: View, ranks: Sequence[int], pending: Pending) -> Iterable[str]:
-    """How many collectives the culprits have called, as far as they report it."""
+    """Yield how many collectives the culprits have called, if they report it."""
     if not pending.numbered:
         return
     name = pending.point.key.name
