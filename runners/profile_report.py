@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
+
+import msgspec
 
 from . import profiling, run_directories
 from .errors import RunError
@@ -60,19 +62,13 @@ class ProfiledRank(TypedDict):
     shares: dict[str, float | None] | None
 
 
-class OperatorTotal(TypedDict):
-    name: str
-    seconds: float
-    calls: int
-
-
 class TraceValues(TypedDict):
     """What traces say."""
 
     ranks: list[ProfiledRank]
     slowest: int | None
-    operators: list[OperatorTotal]
-    collectives: list[OperatorTotal]
+    operators: list[OperatorTime]
+    collectives: list[OperatorTime]
     missing: dict[str, str]
 
 
@@ -172,11 +168,11 @@ def values(summaries: Mapping[int, TraceSummary], problems: Mapping[int, str]) -
     return {
         "ranks": ranks,
         "slowest": None if both is None else both[0],
-        "operators": _values([summary.operators for summary in summaries.values()]),
-        "collectives": _values([summary.collectives for summary in summaries.values()]),
+        "operators": _merged_json([summary.operators for summary in summaries.values()]),
+        "collectives": _merged_json([summary.collectives for summary in summaries.values()]),
         "missing": {str(rank): why for rank, why in sorted(problems.items())},
     }
 
 
-def _values(of_rank: Sequence[Sequence[OperatorTime]]) -> list[OperatorTotal]:
-    return [{"name": each.name, "seconds": each.seconds, "calls": each.calls} for each in merged(of_rank)]
+def _merged_json(of_rank: Sequence[Sequence[OperatorTime]]) -> Any:
+    return msgspec.to_builtins(merged(of_rank))

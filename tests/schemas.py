@@ -27,7 +27,7 @@ from distui.runners.comparison.differences import ComparedRuns
 from distui.runners.diagnosis.diagnosis_document import Diagnosis
 from distui.runners.export import Manifest
 from distui.runners.hub.sky_process import Candidate
-from distui.runners.launch.prepare import Starts
+from distui.runners.launch.prepare import Preview
 from distui.runners.model import Stamped
 from distui.runners.profile_report import Profiled
 from distui.runners.status_document import MarkedStatus, RunStatus, WatchedStatus
@@ -57,7 +57,7 @@ class PrintedPlan(Plan):
     """What `plan_to_json` and `Prepared.json` make of a plan."""
 
     coordinates: list[dict[str, int]]
-    starts: Starts
+    starts: Preview
     findings: list[LaunchFinding] | msgspec.UnsetType = msgspec.UNSET
 
 

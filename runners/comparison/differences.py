@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TypedDict
+from typing import Any
 
+import msgspec
 from msgspec import Struct, structs
 
 from ...presets.sanitize import clean_text
@@ -360,7 +361,7 @@ def ratio_text(ratio: float | None) -> str:
     return f"{ratio:.2f}x" if 0.01 <= ratio < 100 else f"{ratio:.3g}x"
 
 
-class ComparedSide(TypedDict):
+class ComparedSide(Struct, frozen=True):
     title: str
     run: str
     attempt: int | None
@@ -368,75 +369,26 @@ class ComparedSide(TypedDict):
     live: bool
 
 
-class ComparedRow(TypedDict):
-    name: str
-    a: str | None
-    b: str | None
-    kind: str
-    note: str
-    values: tuple[float | None, float | None]
-    unit: str
-    ratio: float | None
-
-
-class ComparedSection(TypedDict):
-    name: str
-    title: str
-    note: str
-    hidden: int
-    rows: list[ComparedRow]
-
-
-class ComparedRuns(TypedDict):
+class ComparedRuns(Struct, frozen=True):
     """`diff`."""
 
     a: ComparedSide
     b: ComparedSide
     equal: bool
-    sections: list[ComparedSection]
-    notes: list[str]
+    sections: tuple[Section, ...]
+    notes: tuple[str, ...]
 
 
-def document(compared: Comparison) -> ComparedRuns:
-    return {
-        "a": _side(compared.a),
-        "b": _side(compared.b),
-        "equal": compared.equal,
-        "sections": [
-            {
-                "name": section.name,
-                "title": section.title,
-                "note": section.note,
-                "hidden": section.hidden,
-                "rows": [_row_json(row) for row in section.rows],
-            }
-            for section in compared.sections
-        ],
-        "notes": list(compared.notes),
-    }
+def document(compared: Comparison) -> Any:
+    """ComparedRuns as JSON values."""
+    a, b = _side(compared.a), _side(compared.b)
+    return msgspec.to_builtins(ComparedRuns(a, b, compared.equal, compared.sections, compared.notes))
 
 
 def _side(account: Account) -> ComparedSide:
-    return {
-        "title": _shown(account.title),
-        "run": _shown(account.run),
-        "attempt": account.attempt,
-        "state": account.state,
-        "live": account.live,
-    }
-
-
-def _row_json(row: Difference) -> ComparedRow:
-    return {
-        "name": row.name,
-        "a": row.a,
-        "b": row.b,
-        "kind": row.kind,
-        "note": row.note,
-        "values": row.values,
-        "unit": row.unit,
-        "ratio": row.ratio,
-    }
+    return ComparedSide(
+        _shown(account.title), _shown(account.run), account.attempt, account.state, account.live
+    )
 
 
 def masked(account: Account) -> Account:

@@ -13,9 +13,9 @@ import socket
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any
 
 import msgspec
 
@@ -129,7 +129,7 @@ class Prepared:
 
     def json(self) -> dict[str, Any]:
         """The same as JSON values."""
-        plan = plan_to_json(self.plan, masked=True) | {"starts": self._preview().document()}
+        plan = plan_to_json(self.plan, masked=True) | {"starts": asdict(self._preview().masked())}
         return plan if self.order is None else {"plan": plan, **self.about}
 
     def _preview(self) -> Preview:
@@ -287,27 +287,12 @@ FILES = (
 """What is written below the run directory beside the plan's own files."""
 
 
-class RankVariable(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RankVariable:
     name: str
     value: str
     """With placeholders for what differs, or is not there yet."""
     origin: str
-
-
-class StartVariable(TypedDict):
-    name: str
-    value: str
-    origin: str
-
-
-class Starts(TypedDict):
-    """`starts` of a plan: what starts on a node, and what it writes."""
-
-    runner: list[str]
-    ranks: list[str]
-    env: list[StartVariable]
-    files: list[str]
-    sockets: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,18 +323,15 @@ class Preview:
         rows += ["", "written", *(f"  {file}" for file in self.files), f"  {self.sockets}"]
         return rows
 
-    def document(self) -> Starts:
-        """The same as JSON values, secrets masked."""
-        return {
-            "runner": mask_words(self.runner),
-            "ranks": mask_words(self.ranks),
-            "env": [
-                StartVariable(name=var.name, value=mask(var.name, var.value), origin=var.origin)
-                for var in self.env
-            ],
-            "files": list(self.files),
-            "sockets": self.sockets,
-        }
+    def masked(self) -> Preview:
+        """The same without the values of secrets: `starts` of a plan as JSON."""
+        return Preview(
+            tuple(mask_words(self.runner)),
+            tuple(mask_words(self.ranks)),
+            tuple(replace(variable, value=mask(variable.name, variable.value)) for variable in self.env),
+            self.files,
+            self.sockets,
+        )
 
 
 def preview_of(plan: Plan, shell: Mapping[str, str], run8: str = "", here: bool = True) -> Preview:
