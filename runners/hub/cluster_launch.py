@@ -1,4 +1,4 @@
-"""A launch through SkyPilot: provision, sync, submit exactly once, connect; and the routes to the cluster's nodes."""
+"""Launch through SkyPilot: provision, sync, submit exactly once, connect; and the routes to the cluster's nodes."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from .sky_process import Sky, SkyError, elsewhere, parse
 
 PROBE_SECONDS = 60.0
 OPTIONS = ("-oConnectTimeout=30",)
-"""More than other links have: the way through an API server starts a Python of its own, slowly where it is busy."""
+"""A longer timeout than other links have: the proxy command of an API server starts a Python process."""
 
 
 class Probe(msgspec.Struct):
-    """The part of a probe's answer that tells one node from another."""
+    """The part of a probe's answer that identifies a node."""
 
     hostname: str
 
 
 class UnreachedError(CloudError):
-    """A node does not answer, which it may do later."""
+    """A node does not answer, but may answer later."""
 
 
 class ClusterNodes(msgspec.Struct, frozen=True):
-    """Of a cluster, by node."""
+    """ssh aliases and names of a cluster's nodes, in node order."""
 
     aliases: tuple[str, ...]
-    """For ssh."""
+    """ssh aliases."""
     hosts: tuple[str, ...] = ()
-    """The names that the cloud has for them; () where it has none that a user knows."""
+    """Names in the cloud; () if it has no names that a user knows."""
 
 
 def routes(nodes: ClusterNodes, bundle: str, run8: str) -> list[Route]:
@@ -62,12 +62,12 @@ def routes(nodes: ClusterNodes, bundle: str, run8: str) -> list[Route]:
 
 
 def short(host: str) -> str:
-    """A node's name without what SkyPilot puts before it ("job7-c1" on Slurm) and without its domain."""
+    """A node's name without SkyPilot's prefix ("job7-c1" on Slurm) and without its domain."""
     return re.sub(r"^job\d+-", "", host).partition(".")[0]
 
 
 async def doubt(nodes: ClusterNodes, bundle: str) -> None:
-    """Ask each who it is. Raises CloudError where one leads elsewhere, UnreachedError where one does not answer."""
+    """Ask each node for its host name. Raises CloudError for a wrong node, UnreachedError without an answer."""
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def ask(alias: str) -> str:
@@ -80,20 +80,20 @@ async def doubt(nodes: ClusterNodes, bundle: str) -> None:
 
 
 async def probe(alias: str, bundle: str) -> Probe:
-    """Who answers behind an alias. Raises CloudError."""
+    """Identify the host of an ssh alias. Raises CloudError."""
     words = ("sh", f"{bundle}/node.sh", "probe")
     try:
         out = await ssh.call(ssh.Way(alias, OPTIONS), words, b"", PROBE_SECONDS)
     except ssh.HostError as error:
         raise UnreachedError(f"{error}: try `ssh {alias}`") from None
-    for line in out.splitlines():  # a login may print before it
+    for line in out.splitlines():  # a login may print lines before it
         with contextlib.suppress(msgspec.MsgspecError):
             return msgspec.json.decode(line, type=Probe)
     raise UnreachedError(f"{alias} does not say who it is: try `ssh {alias}`")
 
 
 def suspect(nodes: ClusterNodes, answered: Sequence[str]) -> str | None:
-    """Why the host names behind the aliases cannot be right, as a sentence; None when they can."""
+    """Sentence that says why the answered host names cannot be right; None if they can."""
     for alias, name, host in zip(nodes.aliases, answered, nodes.hosts, strict=False):
         if len(nodes.hosts) == len(nodes.aliases) and name.partition(".")[0] not in (host, short(host)):
             return (
@@ -106,7 +106,7 @@ def suspect(nodes: ClusterNodes, answered: Sequence[str]) -> str | None:
 
 
 TRIES = 5
-"""How often a launch goes on after SkyPilot's API server, or the process that asks it, has gone away."""
+"""Maximum number of tries after SkyPilot's API server, or the process that calls it, has ended."""
 AGAIN_SECONDS = 3.0
 LOST = frozenset(
     {
@@ -124,18 +124,18 @@ LOST = frozenset(
         "ExecutionRetryableError",
     }
 )
-"""Kinds of errors that say nothing of the launch, only that nobody is there to tell of it."""
+"""Kinds of errors that say nothing about the launch, only that its server or process does not answer."""
 FORGOTTEN = frozenset({"ClientError", "RequestNotFoundError"})
-"""Kinds for a request that the API server does not know: another one worked at it."""
+"""Kinds of errors for a request that the API server does not know: another server accepted it."""
 
 
 def lost(error: SkyError) -> bool:
-    """Whether the API server, or the way to it, went away, and the next question may find another."""
+    """Whether the API server or its connection ended, so that a retry may succeed."""
     return error.kind in LOST or "API server process exited unexpectedly" in error.detail
 
 
 class Submission:
-    """Of one run. What it learns on the way is on disk at once, so that another hub goes on from there."""
+    """Submission of one run. Its progress is on disk at once, so that another hub can continue."""
 
     def __init__(self, run: MergedRun, ordered: SkyRequest, sky: Sky, report: LaunchReport) -> None:
         self._run, self._order, self._sky, self._report = run, ordered, sky, report
@@ -143,11 +143,11 @@ class Submission:
 
     @property
     def number(self) -> int | None:
-        """SkyPilot's number of the job, once there is one."""
+        """SkyPilot's job number; None before the submission."""
         return self._done.job
 
     async def job(self) -> int:
-        """The job's number; everything before it, if it was not done."""
+        """Submit the job unless an earlier hub did, and return its number."""
         if self._done.job is not None:
             self._report.reached(Stage.SETUP)
             return self._done.job
@@ -166,7 +166,7 @@ class Submission:
         raise CloudError("SkyPilot's API server goes away again and again: see `sky api status`")
 
     async def _asked(self) -> dict[str, Any]:
-        """SkyPilot's answer to the launch, whether it begins here or is under way. Raises SkyError."""
+        """SkyPilot's answer to the launch, which begins now or is already running. Raises SkyError."""
         job = await self._submitted_job()
         if job is not None:
             return {"job": job}
@@ -187,24 +187,24 @@ class Submission:
         )
 
     async def _call(self, verb: str, **args: Any) -> Any:
-        """A verb that takes long: its text is heard, its request kept. Raises SkyError."""
+        """Call a slow verb, forward its output, and keep its request id. Raises SkyError."""
         return await self._sky.call(
             verb, self._report.hear, lambda request: self._keep(request=request), **args
         )
 
     async def _submitted_job(self) -> int | None:
-        """The job, where it was submitted before anybody here heard of it."""
+        """Number of a job that was submitted without an answer to the hub; None if there is no such job."""
         if not self._done.request:
             return None
         described_as = await self._sky.call("describe", cluster=self._order.cluster)
         if described_as is None or described_as["state"] != "UP":
             return None
         jobs = await self._sky.call("jobs", cluster=self._order.cluster)
-        name = self._order.task.get("name")  # of this run alone
+        name = self._order.task.get("name")  # unique to this run
         return next((int(job["job"]) for job in jobs if job["name"] == name), None)
 
     async def _fits(self) -> None:
-        """An existing cluster is ours, wanted, and of the right size. Raises CloudError."""
+        """Raise CloudError unless an existing cluster is the user's, wanted, and has enough nodes."""
         about = await self._sky.call("describe", cluster=self._order.cluster)
         if about is None or self._done.request:
             return
@@ -221,7 +221,7 @@ class Submission:
         return int(job)
 
     async def describe_cluster(self) -> None:
-        """What it is and costs, now that it is there; nothing where SkyPilot fails: `SkyCloud` asks again later."""
+        """Emit the cluster's data and price. Emit nothing if SkyPilot fails: `SkyCloud` asks again later."""
         with contextlib.suppress(SkyError):
             about = await self._sky.call("describe", cluster=self._order.cluster)
             cost = await self._sky.call("cost", cluster=self._order.cluster)
@@ -234,18 +234,18 @@ class Submission:
         launch_order.keep(self._run.run_dir, self._done)
 
 
-# A launch, as the hub does it: PROVISION → SYNC → SETUP → START, each cancellable, each with a cause if it fails.
-# SkyPilot's API server does the work. This asks for it, tells how far it is, and goes on with it after any of the
-# three (this process, the process that asks SkyPilot, the API server) was ended and started again.
+# A launch in the hub: PROVISION → SYNC → SETUP → START, each cancellable, each with a cause if it fails. SkyPilot's
+# API server does the work. This class requests it and reports its progress. It continues after a restart of this
+# process, of the process that calls SkyPilot, or of the API server.
 
 
 LIMITS: dict[Stage, float] = {Stage.PROVISION: 3600.0, Stage.SYNC: 3600.0, Stage.SETUP: 3600.0}
-"""Seconds that a stage may take; none for PROVISION where the user asked to retry until it is up, nor for START: a job
-that runs is followed, also one whose nodes cannot be reached yet."""
+"""Maximum seconds of a stage. PROVISION has no limit if the user asked to retry until up. START has none: the hub
+follows a running job, even one without reachable nodes."""
 POLL_SECONDS = 3.0
 ASK_SECONDS = 5.0
 DOUBT_SECONDS = 20.0
-"""After so long without a link to every node they are asked who they are."""
+"""Seconds without a link to every node before the hub asks the nodes for their host names."""
 
 T = TypeVar("T")
 
@@ -255,7 +255,7 @@ class LaunchStopped(Exception):
 
 
 async def launch(run: MergedRun, set_routes: SetRoutes) -> None:
-    """Bring up what launch.json orders, or go on with it."""
+    """Start or resume the launch that launch.json describes."""
     hosts = on_hosts.read(run.run_dir)
     if hosts is not None:
         await on_hosts.Hosts(run, hosts).launch(set_routes)
@@ -276,12 +276,12 @@ async def launch(run: MergedRun, set_routes: SetRoutes) -> None:
 
 
 def submitted(run_dir: Path) -> bool:
-    """Whether SkyPilot has the job already: to go on is to follow it, and starts nothing."""
+    """Whether SkyPilot already has the job: to continue means to follow it, and starts nothing."""
     return launch_order.read(run_dir) is not None and launch_order.progress(run_dir).job is not None
 
 
 def cloud_of(run: MergedRun) -> Cloud | None:
-    """Whom the hub may ask about the nodes; None where there is nobody."""
+    """The provider of the nodes; None without one."""
     hosts = on_hosts.read(run.run_dir)
     if hosts is not None:
         return on_hosts.Hosts(run, hosts)
@@ -301,10 +301,10 @@ class ClusterLaunch:
         self._report = LaunchReport(run)
         self._submission = Submission(run, ordered, sky, self._report)
         self._runs = asyncio.Event()
-        """Set when the job's processes run."""
+        """Set once the job's processes run."""
 
     async def run(self) -> None:
-        """All stages, or the sentence why not. Raises nothing that a launch can meet."""
+        """Execute all stages, or emit why they failed. Handles every error of a launch."""
         try:
             launch_order.load_cargo(self._order, self._run.run_dir)
             await self._sky.start()
@@ -332,7 +332,7 @@ class ClusterLaunch:
             self._run.fail(f"the launch failed: {text}{remains}")
 
     async def _running(self, job: int, tail: asyncio.Task[None]) -> None:
-        """Until the job's processes run on the nodes, as its text says or SkyPilot. Raises CloudError when it ended."""
+        """Wait until the job's processes run, by its output or by SkyPilot. Raises CloudError if the job ends first."""
         async with (
             in_background(self._report.started.wait()) as started,
             in_background(self._running_by_state(job, tail)) as asking,
@@ -344,7 +344,7 @@ class ClusterLaunch:
     async def _running_by_state(self, job: int, tail: asyncio.Task[None]) -> None:
         while (state := await self._state(job)) != "RUNNING":
             if state is not None and state in JOBS_END:
-                await asyncio.wait({tail}, timeout=5.0)  # its last words
+                await asyncio.wait({tail}, timeout=5.0)  # for its last output
                 raise self._ended(job, state)
             await asyncio.sleep(POLL_SECONDS)
 
@@ -352,7 +352,7 @@ class ClusterLaunch:
         return CloudError(JOBS_END[state].format(job=job, cluster=self._order.cluster))
 
     async def _find(self) -> ClusterNodes:
-        """Who the nodes are, as soon as they are there, while files are still copied. Raises CloudError."""
+        """Find the nodes once they are provisioned, while files are still copied. Raises CloudError."""
         await self._report.provisioned.wait()
         tries = 0
         while True:
@@ -360,7 +360,7 @@ class ClusterLaunch:
                 answer = await self._sky.call("reach", cluster=self._order.cluster)
                 return ClusterNodes(tuple(answer["aliases"]), tuple(answer["hosts"]))
             except SkyError as error:
-                # Until there is a job, the launch itself hears of what is wrong.
+                # Before the submission, the launch itself reports the error.
                 if self._submission.number is not None:
                     tries += 1
                     self._report.hear(f"distui: {error}; asking again\n")
@@ -369,7 +369,7 @@ class ClusterLaunch:
                 await asyncio.sleep(AGAIN_SECONDS)
 
     async def _routed(self, job: int, finding: asyncio.Task[ClusterNodes]) -> ClusterNodes:
-        """The links are being opened: at once where nothing is set up, as a login takes longer than a job's start.
+        """Set the routes: before the start if there is no setup, because a login takes longer than the start of a job.
 
         Raises CloudError.
         """
@@ -380,7 +380,7 @@ class ClusterLaunch:
         return nodes
 
     async def _nodes(self, job: int, finding: asyncio.Task[ClusterNodes]) -> ClusterNodes:
-        """The nodes. Raises CloudError, also when the job ends first."""
+        """The nodes. Raises CloudError, also if the job ends first."""
         while not finding.done():
             await asyncio.wait({finding}, timeout=ASK_SECONDS)
             state = None if finding.done() else await self._state(job)
@@ -389,7 +389,7 @@ class ClusterLaunch:
         return finding.result()
 
     async def _linked(self, job: int, routing: asyncio.Task[ClusterNodes]) -> None:
-        """Until every node's link is up, or its part has ended. Raises CloudError when the job ends first."""
+        """Wait until every node's link is up or its part has ended. Raises CloudError if the job ends first."""
         nodes = await routing
         began = asked = clock.monotonic()
         doubted = False
@@ -405,7 +405,7 @@ class ClusterLaunch:
                 await self._doubt(nodes)
 
     async def _doubt(self, nodes: ClusterNodes) -> None:
-        """Whether the aliases lead to the nodes at all. Raises CloudError when not."""
+        """Check that the aliases lead to the right nodes. Raises CloudError if one does not."""
         try:
             await doubt(nodes, self._order.bundle)
         except UnreachedError as error:
@@ -418,7 +418,7 @@ class ClusterLaunch:
         return all(node in nodes and nodes[node].link in good for node in range(self._run.record.nnodes))
 
     async def _state(self, job: int) -> str | None:
-        """SkyPilot's word for the job; None while nobody can say."""
+        """SkyPilot's state of the job; None while its server does not answer."""
         try:
             state = await self._sky.call("job_state", cluster=self._order.cluster, job=job)
         except SkyError as error:
@@ -428,7 +428,7 @@ class ClusterLaunch:
         return None if state is None else str(state)
 
     async def _tail(self, job: int) -> None:
-        """The job's own output into launch.log, as long as nobody reads the nodes themselves."""
+        """Copy the job's own output to launch.log while the nodes themselves cannot be read."""
         with contextlib.suppress(SkyError):
             await self._sky.call("tail", self._report.hear, cluster=self._order.cluster, job=job)
 
@@ -437,7 +437,7 @@ class ClusterLaunch:
         return any(node.link is not LinkState.CONNECTING for node in self._run.state.nodes.values())
 
     async def _given_up(self) -> str:
-        """Nothing of the run goes on where no node can be asked to stop; a part of a sentence."""
+        """Cancel the job if no node can be asked to stop, and return a part of a sentence."""
         if self._submission.number is None or self._reached():
             return ""
         self._set_routes([])
@@ -448,7 +448,7 @@ class ClusterLaunch:
         return f"; job {self._submission.number} is cancelled"
 
     async def _elsewhere(self, error: Exception) -> str:
-        """Who else has such nodes, where the place that the user named has none; a part of a sentence."""
+        """Other places with such nodes, if the user's place has none; a part of a sentence."""
         wanted = dict(self._order.task.get("resources") or {})
         tried = str(wanted.pop("infra", ""))
         if not tried or not isinstance(error, SkyError) or error.kind != "ResourcesUnavailableError":
@@ -461,7 +461,7 @@ class ClusterLaunch:
         return elsewhere(parse(answer["text"]), tried)
 
     async def _remains(self) -> str:
-        """What is left of a launch that failed, as the rest of a sentence."""
+        """Resources that remain after a failed launch, as the rest of a sentence."""
         try:
             about = await self._sky.call("describe", cluster=self._order.cluster)
         except SkyError:
@@ -476,7 +476,7 @@ class ClusterLaunch:
         return f"; {may_cost(self._order.cluster, about['state'], self._run.record.name)}"
 
     async def _within(self, work: Coroutine[Any, Any, T]) -> T:
-        """The work, unless the user stops the run or its stage takes too long. Raises LaunchStopped and CloudError."""
+        """Await the work. Raises LaunchStopped if the user stops the run, CloudError if its stage takes too long."""
         async with in_background(work) as task:
             while not await self._run.done_or_stopped(task, 1.0):
                 if self._run.stop_asked.is_set():

@@ -1,4 +1,4 @@
-"""Commands on several nodes: who is asked, how answers are merged, and how a run is stopped."""
+"""Commands on several nodes: their routes, the merged answers, and the stop of a run."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ class Answer:
 
     node: int
     name: str
-    """As the screen calls it: "node 1 (host)"."""
+    """Name on screens: "node 1 (host)"."""
     done: CommandDone | None
-    """None: the link broke before it answered."""
+    """The CommandDone; None if the link broke before the answer."""
     text: str
-    """What it answered; where nothing was, why, which begins with the node's name."""
+    """Text of the answer; without an answer the reason, which begins with the node's name."""
     mute: bool = False
-    """The link is up, and its agent does not answer."""
+    """True if the link is up but the agent does not answer."""
 
     @property
     def ok(self) -> bool:
@@ -69,16 +69,16 @@ class Answer:
 
     @property
     def clauses(self) -> tuple[Clause, ...]:
-        """What it says, one by one."""
+        """The statements of the answer."""
         return (self.done.clauses if self.done is not None else ()) or (Clause(self.text),)
 
     def named(self, text: str) -> str:
-        """Something that it says with the node's name, which stands already where nothing was answered."""
+        """Prefix one of its statements with the node's name, unless the text already has it (no answer)."""
         return text if self.done is None else f"{self.name}: {text}"
 
 
 def route(ranks: Sequence[int], node_of: Mapping[int, int]) -> dict[int, tuple[int, ...]] | str:
-    """Which ranks each node gets a command for (() for all of its own); a sentence when there is no such rank."""
+    """Return node → ranks that the command goes to, () for all of its ranks; a sentence if a rank does not exist."""
     if not ranks:
         return dict.fromkeys(sorted(set(node_of.values())), ())
     chosen: dict[int, tuple[int, ...]] = {}
@@ -90,7 +90,7 @@ def route(ranks: Sequence[int], node_of: Mapping[int, int]) -> dict[int, tuple[i
 
 
 def together(answers: Sequence[Answer]) -> str:
-    """One sentence of all answers: a clause of several answers comes once, with all their ranks."""
+    """Merge all answers into one sentence: a clause of several answers appears once, with all their ranks."""
     groups: dict[str, list[tuple[Answer, Clause]]] = {}
     for answer in answers:
         for clause in answer.clauses:
@@ -106,7 +106,7 @@ def together(answers: Sequence[Answer]) -> str:
 
 
 def beside(answers: Sequence[Answer]) -> str:
-    """The same of what the answers say beside the first thing."""
+    """Merge the clauses after the first of each answer into one sentence."""
     rest = [
         replace(answer, done=structs.replace(answer.done, clauses=answer.done.clauses[1:]))
         for answer in answers
@@ -116,18 +116,18 @@ def beside(answers: Sequence[Answer]) -> str:
 
 
 def needs_all(silent: Sequence[str]) -> str:
-    """Why nothing was restarted."""
+    """Reason why a restart is refused."""
     why = sentence(f"a restart needs every node, and nothing was restarted: {'; '.join(silent)}")
     return f"{why} Wait for it, or go on without it with --reachable"
 
 
 def not_running(attempt: int, missing: Sequence[str]) -> str:
-    """Why a restart is not done."""
+    """Reason why a restart is not complete."""
     return "; ".join([f"attempt {attempt} is not running yet: see its logs", *missing])
 
 
 def stopped_without(silent: Sequence[str], any_reached: bool, seconds: float | None) -> str:
-    """What a stop could not reach, and what becomes of it: for `seconds` more it is tried; None: no more."""
+    """Text of a stop without some nodes. The hub retries for `seconds`; None: no more."""
     names, single = ", ".join(silent), len(silent) == 1
     begin = "stopped on the nodes that answer" if any_reached else "no node was reached"
     if seconds is None:
@@ -140,17 +140,17 @@ def stopped_without(silent: Sequence[str], any_reached: bool, seconds: float | N
 
 
 def not_stopped_yet(names: Sequence[str]) -> str:
-    """Why a stop is not done: these nodes go on."""
+    """Text of a stop that is not complete: these nodes still run."""
     verb = agreeing(names, "has", "have")
     return f"{', '.join(names)} {verb} not stopped yet: see agent.log there"
 
 
 REACH_SECONDS = 40.0
-"""How long a command waits for nodes that are being reached for the first time, at a launch or by a hub made anew."""
+"""Maximum wait of a command for the first links to the nodes, at a launch or after the hub's restart."""
 
 
 ALIVE_S = 10.0
-"""How long an agent may take to answer a request that costs it nothing, before it gets another."""
+"""Maximum seconds for an agent's answer to a cheap request, before the hub sends it a command."""
 MUTE = (
     f"its agent has said nothing for {ALIVE_S:.0f} s, so nothing was asked of it: on that node, send its process "
     "(agent.json has the pid) SIGCONT or, the ranks do not notice, SIGKILL"
@@ -158,7 +158,7 @@ MUTE = (
 
 
 async def _silence(link: Link) -> str:
-    """Why an agent whose link holds does not answer; "" where it does. Raises LinkError where the link breaks."""
+    """Why an agent with an intact link does not answer; "" if it does. Raises LinkError if the link breaks."""
     try:
         async with asyncio.timeout(ALIVE_S):
             await link.read_log("agent.log", 0, 1)
@@ -170,12 +170,12 @@ async def _silence(link: Link) -> str:
 
 
 def _in_parts(command: RunCommand) -> bool:
-    """Whether what some nodes answer is worth something without the others."""
+    """Whether the answers of some nodes are useful without the others."""
     return isinstance(command, Dump) or (isinstance(command, Profile) and command.part == "wait")
 
 
 class HubCommands(CommandExecutor):
-    """Executes the commands of the whole run: itself, or by the agents of its nodes."""
+    """Executes the commands of the whole run, in the hub or through the nodes' agents."""
 
     failures = (CloudError,)
 
@@ -203,7 +203,7 @@ class HubCommands(CommandExecutor):
         return self._routed if command.goes_to is Destination.RANKS else self._handlers[type(command)]
 
     async def _links_settled(self) -> None:
-        """Wait until no node is about to answer for the first time."""
+        """Wait until no node is connecting for the first time."""
         run = self._run
         if not run.interrupted:
             states = run.state.nodes
@@ -218,7 +218,7 @@ class HubCommands(CommandExecutor):
         return reply(await self._run.cloud.set_autostop(command.minutes))
 
     async def ask(self, command: Action, node: int) -> Answer:
-        """One node's answer to its part of a command; a broken link is an answer, too."""
+        """Return one node's answer to its part of a command; a broken link is an answer, too."""
         name, link = self._run.nodes.name(node), self._links.up(node)
         if link is None:
             return Answer(node, name, None, f"{name} does not answer")
@@ -235,7 +235,7 @@ class HubCommands(CommandExecutor):
         return list(await asyncio.gather(*(self.ask(command, node) for node in nodes)))
 
     async def _restart(self, command: Restart | SetNccl) -> Reply:
-        """All nodes at once; done when every rank of the new attempt runs. Raises CommandRefused."""
+        """Restart all nodes together, and wait until every rank of the new attempt runs. Raises CommandRefused."""
         run = self._run
         await self._links_settled()
         async with self.turn:
@@ -251,7 +251,7 @@ class HubCommands(CommandExecutor):
             return reply(await self._restarted(command, nodes))
 
     async def _launched(self) -> str:
-        """Go on with a launch that was cut off, until all ranks run. Raises CommandRefused."""
+        """Resume a launch that was cut off, and wait until all ranks run."""
         run, began = self._run, clock.monotonic()
         run.go_on.set()
         if not await run.until_running(-1, RESTART_SECONDS):
@@ -277,14 +277,14 @@ class HubCommands(CommandExecutor):
         return "; ".join(filter(None, [f"{text} after {seconds:.1f} s", beside(answers)]))
 
     async def _all_ready(self, nodes: list[int]) -> None:
-        """Whether every node could restart its ranks: where one cannot, none does. Raises CommandRefused."""
+        """Check that every node can restart its ranks. Raises CommandRefused if one cannot."""
         answers = await self._ask_all(Dump(new_id(), "runner"), nodes)
         unable = [answer for answer in answers if not answer.ok]
         if unable:
             raise CommandRefused(needs_all([answer.named(answer.text) for answer in unable]))
 
     async def _save(self, command: Save) -> Reply:
-        """Ask every rank, where all would take it, and wait for the checkpoint. Raises CommandRefused."""
+        """Ask every rank to save if all would accept, and wait for the checkpoint. Raises CommandRefused."""
         run = self._run
         asked = saving.way(run.state)
         if asked is None:
@@ -293,7 +293,7 @@ class HubCommands(CommandExecutor):
         times, attempt = (
             saving.now_of(run.state.ranks),
             run.state.attempt,
-        )  # by this clock, as checkpoints are here
+        )  # by the hub's clock, as the checkpoints' times here
         await self._routed(Save(new_id(), only="ask"))
         came, text = await saving.awaited(run, asked, times, attempt, command.seconds)
         if not came:
@@ -301,7 +301,7 @@ class HubCommands(CommandExecutor):
         return reply(text)
 
     async def _profile(self, command: Profile) -> Reply:
-        """The same steps of ranks on all nodes. Raises CommandRefused."""
+        """Profile the same steps of ranks on all nodes. Raises CommandRefused."""
         await self._links_settled()
         with self._profiles.taken():
             return await profiling.coordinated(
@@ -309,7 +309,7 @@ class HubCommands(CommandExecutor):
             )
 
     async def _routed(self, command: SetNccl | Signal | Save | Dump | Profile) -> Reply:
-        """Ask the nodes that have the ranks. Raises CommandRefused."""
+        """Send a command to the nodes of its ranks. Raises CommandRefused."""
         await self._links_settled()
         run = self._run
         nodes = route(command.ranks, {rank: at.place.node for rank, at in run.state.ranks.items()})
@@ -334,46 +334,46 @@ class HubCommands(CommandExecutor):
 
 
 STOP_SECONDS = 30.0
-"""Beyond the grace: how long a stop may take until it is answered with what is known then."""
+"""Seconds after the grace period before a stop is answered with its state at that time."""
 SILENT_SECONDS = 5.0
-"""How long a stop waits for nodes that do not answer, while it tries them at once, before it says so."""
+"""Seconds that a stop retries nodes that do not answer, before it reports them."""
 END_SECONDS = 5.0
-"""How long the run may take to end when all of it was read."""
+"""Maximum seconds from the last read part to the end of the run."""
 HEARD_SECONDS = 30.0
-"""How long it may take to hear from a node that its part has ended, where it was ended without its agent."""
+"""Maximum seconds until a node reports the end of a part that was ended without its agent."""
 CONNECTING_SECONDS = 20.0
-"""Of its life: how long a hub may take to reach its nodes, so that all of them get a stop at once: where the
-first node ends alone, the way to the others ends with it, and what started the job kills them."""
+"""Seconds after the hub's start for it to reach its nodes, so that all nodes get a stop together. If the first node
+ends before the others, the connection to them ends with it, and their launcher kills them."""
 CHECK_SECONDS = 0.1
 
 Ask = Callable[[Stop, int], Awaitable[Answer]]
-"""One node's answer to its part."""
+"""Return one node's answer to its part of a stop."""
 Execute = Callable[[Stop], Awaitable[CommandDone]]
-"""As if a viewer had asked: journaled and answered."""
+"""Execute a stop like a viewer's: journaled and answered."""
 
 
 def _log(text: str) -> None:
-    """A line in the hub's own log."""
+    """Write a line to the hub's own log."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
 
 class Stopping:
-    """Stops the run, or takes its cluster down after that."""
+    """Stops the run, or takes its cluster down afterwards."""
 
     def __init__(self, run: MergedRun, links: Links, ask: Ask, execute: Execute) -> None:
         self._run, self._links, self._ask, self._execute = run, links, ask, execute
         self._began = clock.monotonic()
 
     def begin(self) -> None:
-        """From now on every node that answers is stopped; those that do not are tried at once."""
+        """Begin the stop: stop every node that answers from now on, and retry the other links at once."""
         if not self._run.stop_asked.is_set():
             self._run.stop_since = clock.now()
             self._run.stop_asked.set()
         self._links.hurry()
 
     async def stop(self, command: Stop) -> Reply:
-        """End the parts of all nodes that answer; the others are stopped as soon as they do. Raises CommandRefused."""
+        """End the parts of all nodes that answer, and of the others once they do. Raises CommandRefused."""
         run, began = self._run, clock.monotonic()
         self.begin()
         grace_s = run.plan.grace_s if command.grace_s is None else command.grace_s
@@ -396,13 +396,13 @@ class Stopping:
         return reply(self._answer(answers))
 
     async def _given_up(self) -> None:
-        """A launch that is still on gives up by itself, in its own time."""
+        """Wait until a running launch has given up, which it does in its own time."""
         deadline = clock.monotonic() + CANCEL_SECONDS + END_SECONDS
         while self._run.launching and clock.monotonic() < deadline:
             await asyncio.sleep(CHECK_SECONDS)
 
     async def _send_all(self, command: Stop, limit: float) -> list[Answer]:
-        """The answers of the nodes that are linked now and answer before `limit`."""
+        """Answers of the linked nodes that come before `limit`."""
         run, silent = self._run, self._links.silent()
         linked = [node for node in run.nodes.alive() if node not in silent]
         asked = [asyncio.ensure_future(self._ask(command, node)) for node in linked]
@@ -417,7 +417,7 @@ class Stopping:
         return [task.result() for task in asked if task in done]
 
     def _here(self, nodes: Collection[int]) -> dict[int, run_directories.Entry]:
-        """The parts of these nodes that are on this machine."""
+        """The parts of these nodes on this machine."""
         parts = {part.record.node: part for part in run_directories.parts(self._run.record.run)}
         return {
             node: parts[node]
@@ -426,7 +426,7 @@ class Stopping:
         }
 
     def _stuck_here(self) -> dict[int, run_directories.Entry]:
-        """Parts on this machine whose agents live and cannot be linked to."""
+        """Parts on this machine with living agents that the hub cannot connect to."""
         unlinked = self._links.silent()
         routes = {node: self._links.by_node[node].route for node in unlinked}
         return {
@@ -436,9 +436,9 @@ class Stopping:
         }
 
     async def _stop_there(self, nodes: Collection[int], grace_s: float) -> None:
-        """Nodes whose agents do not answer are stopped without them, where they can be reached another way.
+        """Stop nodes whose agents do not answer, by another channel if there is one.
 
-        However long that takes, they are not given up meanwhile.
+        The run's end is held back while this takes.
         """
         with self._run.hold_end():
             await self._stop_without_agents(nodes, grace_s)
@@ -448,7 +448,7 @@ class Stopping:
                 return self._run.state.phase.ended or not set(nodes) & set(self._run.nodes.alive())
 
             while not ended() and clock.monotonic() < heard:
-                self._links.hurry()  # the agent that tells of the end waits for nobody in particular
+                self._links.hurry()  # an agent does not wait to report its end
                 await self._until(ended, clock.monotonic() + 1.0)
 
     async def _stop_without_agents(self, nodes: Collection[int], grace_s: float) -> None:
@@ -472,7 +472,7 @@ class Stopping:
             _log(str(error))
 
     async def _cancel(self, cloud: Cloud) -> None:
-        """Have the cloud stop the nodes that cannot be asked."""
+        """Let the cloud stop the nodes that do not answer."""
         await self._report_failure(cloud.cancel())
 
     async def _until(self, wanted: Callable[[], bool], deadline: float) -> None:
@@ -481,32 +481,32 @@ class Stopping:
         await run.until(lambda: run.state.phase.ended or wanted(), seconds)
 
     def _none_connects(self) -> bool:
-        """No node is about to answer for the first time; those of a launch are stopped when they come."""
+        """Whether no node is connecting for the first time. Nodes of a launch are stopped when they connect."""
         nodes, coming = self._run.nodes, (None, LinkState.CONNECTING)
         return self._run.launching or not any(
             node in self._links.by_node and nodes.link(node) in coming for node in nodes.alive()
         )
 
     def _all_were_reached(self) -> bool:
-        """Each node answered this hub once; those of a launch are stopped when they come."""
+        """Whether each node answered this hub once. Nodes of a launch are stopped when they connect."""
         links = self._links.by_node
         return self._run.launching or all(
             links[node].reached for node in self._run.nodes.alive() if node in links
         )
 
     def _no_part_is_awaited(self) -> bool:
-        """Every part has ended, or is on a node that does not answer; one that connects may do so yet."""
+        """Whether every part has ended or is on a lost node; a connecting node may still answer."""
         nodes = self._run.nodes
         return all(nodes.link(node) is LinkState.LOST for node in nodes.alive())
 
     def _over(self) -> bool:
-        """All is read; where the end is held back, that is all there is to wait for."""
+        """Whether all parts are read while the run's end is held back: nothing else will come."""
         return self._run.held and self._run.nodes.all_read()
 
     def _answer(self, answers: list[Answer]) -> str:
-        """What came of it. Raises CommandRefused unless nothing is left."""
+        """The stop's answer. Raises CommandRefused if a process may be left."""
         nodes, ended = self._run.nodes, self._run.state.phase.ended
-        # A node that connects while the run stops is stopped at once; the second stop may find the part ended.
+        # A node that connects during the stop is stopped at once; a second stop may find its part ended.
         problems = [
             answer
             for answer in answers
@@ -528,11 +528,11 @@ class Stopping:
         return "stopped: no process of the run is left"
 
     async def late(self, node: int) -> None:
-        """A node that did not answer when the run was stopped answers now."""
+        """Stop a node that did not answer at the time of the stop."""
         await self._ask(Stop(new_id()), node)
 
     async def down(self, command: Down) -> Reply:
-        """End the ranks in order, then take the cluster down; only then the run has ended.
+        """Stop the ranks, then take the cluster down; the run ends after that.
 
         Raises CommandRefused and CloudError.
         """

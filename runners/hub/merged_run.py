@@ -1,4 +1,4 @@
-"""One run on several nodes, as its hub has it: what it is launched by, one journal of all nodes, their logs, its end."""
+"""One run on several nodes in its hub: its launch interface, the journal of all nodes, their logs, its end."""
 
 from __future__ import annotations
 
@@ -41,70 +41,69 @@ from ..state import RunState
 from ..wire.client import Link, LinkError, Window
 from .routes import Route
 
-# Where the hub meets what launches a cluster: what each may ask of the other.
-# `cluster_launch.py` has `async def launch(run, set_routes)` and `def cloud_of(run) -> Cloud | None`. The hub
-# calls `launch` when the run directory has a launch.json and the journal holds no `StageChanged(Stage.START,
-# "done")` of node HUB; so a hub that died in mid-launch calls it again, and `launch` has to find out how far
-# it was. `launch` emits its own stages, the last of them being that one; gives the routes as soon as it knows
-# them (also before the nodes answer: links try on with back-off); and calls `fail` when nothing comes of it.
+# Interface between the hub and a launch. `cluster_launch.py` has `async def launch(run, set_routes)` and
+# `def cloud_of(run) -> Cloud | None`. The hub calls `launch` if the run directory has a launch.json and the journal
+# has no `StageChanged(Stage.START, "done")` of node HUB. A hub that died during a launch therefore calls it again,
+# and `launch` must find out how far it was. `launch` emits its own stages, that one last. It sets the routes as soon
+# as it knows them, even before the nodes answer: links retry with back-off. It calls `fail` if the launch fails.
 
 
 LAUNCH_FILE = "launch.json"
-"""In the hub's run directory: how to launch, in the words of its launch alone."""
+"""File in the hub's run directory with the parameters of its launch."""
 LOG_FILE = "launch.log"
-"""What SkyPilot printed meanwhile."""
+"""SkyPilot's output during the launch."""
 CANCEL = "cancel-job"
-"""The part in which SkyPilot is asked to cancel a run's job."""
+"""Name of the background part that asks SkyPilot to cancel a run's job."""
 CANCEL_SECONDS = 60.0
-"""How long a launch has to give up."""
+"""Seconds that a launch has for cleaning up after a stop."""
 
 
 class CloudError(RunError):
-    """What was asked of the cloud cannot be done; the text is one sentence that says why and what to do."""
+    """The cloud cannot carry out a request; the text is one sentence with the reason and a remedy."""
 
     code = 1
 
 
 SetRoutes = Callable[[list[Route]], None]
-"""Write nodes.json and connect by these and no others; routes that changed are connected anew.
+"""Write nodes.json and connect by exactly these routes; reconnect if a route changed.
 
 Raises RunError, OSError.
 """
 
 
 class Cloud:
-    """Where the nodes come from, for as long as the hub lives: here a place that is not for distui to take down."""
+    """The provider of the nodes during the hub's life. This base class is for nodes that distui may not take down."""
 
     not_ours: ClassVar[str]
-    """Why the cluster is not taken down from here."""
+    """Reason why distui does not take the cluster down."""
 
     async def watch(self) -> None:
-        """Emit ClusterChanged whenever something changes (autostop, price, down), for ever; cancelled at the end."""
+        """Emit ClusterChanged at each change (autostop, price, down) until cancelled."""
         await asyncio.Event().wait()
 
     async def cancel(self) -> str:
-        """End the run's job where its nodes cannot be asked to; a sentence. Raises CloudError."""
+        """End the run's job without its nodes, and return a sentence. Raises CloudError."""
         raise CloudError(self.not_ours)
 
     def check_down(self, cluster: str) -> None:
-        """Whether `down` may be tried. Raises CloudError where not, also for another name than the cluster's."""
+        """Raise CloudError if `down` is not possible, or if `cluster` is not the name of this cluster."""
         raise CloudError(self.not_ours)
 
     async def down(self, cluster: str) -> str:
-        """Take the cluster of that name down; a sentence. Raises CloudError, also for another name."""
+        """Take the named cluster down, and return a sentence. Raises CloudError, also for another name."""
         raise CloudError(self.not_ours)
 
     async def set_autostop(self, minutes: int | None) -> str:
-        """Minutes without a job until the cluster goes; None: never. A sentence. Raises CloudError."""
+        """Set the idle minutes before a teardown (None: never), and return a sentence. Raises CloudError."""
         raise CloudError(self.not_ours)
 
 
 GIVE_UP_S = 60.0
-"""Seconds without a link after which a node counts as gone, where all others have ended."""
+"""Seconds without a link before a node counts as lost, if all others have ended."""
 STOP_GIVE_UP_S = 15.0
-"""The same for a run that is being stopped."""
+"""`GIVE_UP_S` for a run that is being stopped."""
 UNHEARD_S = 600.0
-"""The same where no node heard of the stop: one that answers again still will."""
+"""`GIVE_UP_S` for a stop that reached no node: a node that answers later still gets the stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +112,10 @@ class NodeEnding:
     host: str
     ended: RunEnded | None = None
     read: bool = True
-    """Whether everything that is wanted of an ended part was read."""
+    """Whether the hub has read all the required data of an ended part."""
     link: LinkState | None = None
     silent_s: float = 0.0
-    """How long its link has been as it is."""
+    """Seconds since the link's state last changed."""
 
     @property
     def name(self) -> str:
@@ -128,18 +127,18 @@ class Whole:
     name: str
     stopping: bool = False
     why: str = "stopped"
-    """The text of the end of a run that was stopped."""
+    """Text of the end of a stopped run."""
     nnodes_min: int | None = None
-    """An elastic run goes on, and succeeds, with as few nodes."""
+    """Minimum number of nodes for an elastic run to continue and succeed."""
     cause: FirstCause | None = None
-    """Of the newest attempt."""
+    """First cause of the newest attempt."""
     cluster_down: bool = False
     idle: str = ""
-    """Of the newest attempt, where it succeeded without a training step."""
+    """`AttemptEnded.idle` of the newest attempt."""
 
 
 def ending(whole: Whole, parts: list[NodeEnding]) -> RunEnded | None:
-    """How the run ended; None while it goes on."""
+    """Return the end of the run; None while it continues."""
     patient_s = patience(whole.stopping, any(part.ended for part in parts), whole.cluster_down)
     open_parts = [part for part in parts if part.ended is None]
     gone = [part for part in open_parts if part.link is LinkState.LOST and part.silent_s >= patient_s]
@@ -158,7 +157,7 @@ def ending(whole: Whole, parts: list[NodeEnding]) -> RunEnded | None:
 
 
 def patience(stopping: bool, some_ended: bool, cluster_down: bool) -> float:
-    """Seconds without a link after which a node counts as gone; of a run that is being stopped, since then."""
+    """Seconds without a link before a node counts as lost; for a stop, counted from the stop."""
     if cluster_down:
         return 0.0
     if not stopping:
@@ -167,7 +166,7 @@ def patience(stopping: bool, some_ended: bool, cluster_down: bool) -> float:
 
 
 def _all_gone(whole: Whole) -> RunEnded | None:
-    """No node answers. Unless the cluster is known to be gone, that says nothing about the run."""
+    """End of a run without an answer from any node: None, unless the cluster is known to be down."""
     if not whole.cluster_down:
         return None
     return RunEnded(RunPhase.LOST, None, "the cluster was taken down before the run's end was reported")
@@ -185,7 +184,7 @@ def _failed(
 ) -> RunEnded | None:
     by_node = {part.node: part for part in parts}
     bad = {node: end for node, end in ended.items() if end.phase is not RunPhase.SUCCEEDED}
-    if not bad:  # how the silent ones ended is unknown
+    if not bad:  # the end of the silent nodes is unknown
         names = ", ".join(part.name for part in gone)
         return RunEnded(RunPhase.LOST, None, f"all others succeeded; how {names} ended is unknown")
     node = whole.cause.node if whole.cause is not None and whole.cause.node in bad else min(bad)
@@ -206,7 +205,7 @@ def _failed(
 
 
 def _lost(whole: Whole, gone: list[NodeEnding], stopped: bool) -> str:
-    """Without the lost nodes the others could not go on. Nobody here stopped them: what started them did."""
+    """Text if the others could not continue without the lost nodes. distui did not stop them: their launcher did."""
     names = ", ".join(part.name for part in gone)
     where = ", where the rendezvous was," if any(part.node == 0 for part in gone) else ""
     verb = agreeing(gone, "is", "are")
@@ -218,53 +217,53 @@ def _lost(whole: Whole, gone: list[NodeEnding], stopped: bool) -> str:
 
 
 class HubNodes:
-    """What a hub remembers of each of its nodes, beside the fold."""
+    """The hub's data about its nodes that the fold lacks."""
 
     def __init__(self, state: RunState) -> None:
         self._state = state
         self._sources: dict[int, int] = {}
         self._ends: dict[int, RunEnded] = {}
         self.routed: set[int] = set()
-        """Those that there are routes to."""
+        """Nodes with routes."""
 
     def note(self, event: Event, node: int, source: int) -> None:
-        """Remember what the fold does not."""
+        """Record the data of an event that the fold does not keep."""
         if source:
             self._sources[node] = source
         if isinstance(event, RunEnded) and node != HUB:
             self._ends[node] = event
         elif isinstance(event, RunCreated) and node != HUB:
-            self._ends.pop(node, None)  # a job that was started again goes on with its part
+            self._ends.pop(node, None)  # a restarted job continues its part
 
     def source(self, node: int) -> int:
-        """The newest seq of a node's own journal that was taken over."""
+        """Newest seq of a node's own journal that this journal includes."""
         return self._sources.get(node, 0)
 
     def ended(self, node: int) -> bool:
         return node in self._ends
 
     def end_of(self, node: int) -> RunEnded | None:
-        """How a node's part ended; None while it goes on."""
+        """End of a node's part; None while it continues."""
         return self._ends.get(node)
 
     def read_to_the_end(self, node: int) -> bool:
-        """Whether nothing more is wanted of a node."""
+        """Whether the hub needs no more data from a node."""
         status = self._state.nodes.get(node)
         return self.ended(node) and status is not None and status.link is LinkState.ENDED
 
     def numbers(self) -> list[int]:
-        """All nodes that there are routes to, or were until their parts ended."""
+        """All nodes that have a route, or had one until their parts ended."""
         return sorted(self.routed | self._ends.keys())
 
     def all_read(self) -> bool:
-        """Whether nothing more is wanted of any node."""
+        """Whether the hub needs no more data from any node."""
         return all(self.read_to_the_end(node) for node in self.numbers())
 
     def some_ended(self) -> bool:
         return bool(self._ends)
 
     def link(self, node: int) -> LinkState | None:
-        """How the hub stands to a node; None where it was never reached for."""
+        """State of the link to a node; None if the hub never tried to connect."""
         status = self._state.nodes.get(node)
         return None if status is None else status.link
 
@@ -273,12 +272,12 @@ class HubNodes:
         return [node for node in self.numbers() if not self.ended(node)]
 
     def name(self, node: int) -> str:
-        """ "node 1 (host)"."""
+        """Name of a node with its host, as "node 1 (host)"."""
         status = self._state.nodes.get(node)
         return f"node {node} ({status.host})" if status is not None and status.host else f"node {node}"
 
     def describe_link(self, node: int) -> str:
-        """Why a node does not answer, and for how long."""
+        """Sentence that says why and for how long a node has not answered."""
         status = self._state.nodes.get(node)
         if status is None or not status.link_since:
             return f"{self.name(node)} was never reached"
@@ -286,7 +285,7 @@ class HubNodes:
         return f"{self.name(node)} does not answer for {clock.now() - status.link_since:.0f} s{why}"
 
     def part(self, node: int, now: float, since: float) -> NodeEnding:
-        """What is known of a node's part, whose silence counts from `since` on; both in unix seconds."""
+        """Data about a node's part. Its silence counts from `since`; both times are unix seconds."""
         status = self._state.nodes.get(node)
         if status is None:
             return NodeEnding(node, "")
@@ -297,38 +296,37 @@ class HubNodes:
 
 
 TURNS = (RunEnded, LinkChanged, ClusterChanged)
-"""Events after which the run may have ended."""
+"""Events that may end the run."""
 
 
 class MergedRun(DaemonRun):
-    """The run for those who fill its journal, act on it or launch it."""
+    """The run for modules that fill its journal, execute its commands or launch it."""
 
     def __init__(self, entry: Entry, plan: Plan) -> None:
-        """`plan`: for all nodes, with placeholders. Secrets are hidden in it; their values are in the hub's own
-        environment, from the process that started the hub."""
+        """`plan` covers all nodes, with placeholders for secrets. The secrets' values are in the hub's environment."""
         super().__init__(entry, plan, HUB)
         self.nodes = HubNodes(self.state)
         self.turn = asyncio.Event()
-        """Set when something may have ended the run."""
+        """Set if the run may have ended."""
         self.cloud: Cloud | None = None
-        """Who can be asked about the nodes beside their agents; None where nobody can."""
+        """Provider of the nodes; None without one."""
         self.launching = False
         self.interrupted = False
-        """A launch was cut off, and nobody has asked yet to go on with it."""
+        """True if a launch was cut off and no command has resumed it yet."""
         self.go_on = asyncio.Event()
-        """Set to go on with it."""
+        """Set to resume the launch."""
         self.stop_asked = asyncio.Event()
-        """Set when the user wants the run to end: a launch gives up, clears away what it began, and returns.
+        """Set if the user stops the run: a launch gives up, removes what it began, and returns.
 
-        After `CANCEL_SECONDS` it is cancelled.
+        The hub cancels a launch that needs longer than `CANCEL_SECONDS`.
         """
         self.stop_since = 0.0
-        """When that was, in unix seconds."""
+        """Unix time of the stop."""
         self.why_stopped = "stopped"
         self._holds = 0
 
     def replay(self) -> bool:
-        """Fold what an earlier hub wrote; whether there was anything."""
+        """Fold the events of an earlier hub, and return whether there were any."""
         return self.chronicle.replay(self._replayed)
 
     def _replayed(self, stamped: Stamped) -> None:
@@ -337,7 +335,7 @@ class MergedRun(DaemonRun):
     def emit(self, event: Event, *, node: int = HUB, source: int = 0, at: float | None = None) -> None:
         """Journal an event and send it to the viewers.
 
-        `source`: seq in the journal of the node, `at`: unix time by our clock.
+        `source` is the seq in the node's journal, `at` the unix time by the hub's clock.
         """
         self.chronicle.emit(event, node=node, source=source, at=at)
         self.nodes.note(event, node, source)
@@ -345,12 +343,12 @@ class MergedRun(DaemonRun):
             self.turn.set()
 
     def fail(self, text: str) -> None:
-        """End the run as failed; `text` is a sentence that says why and what to do."""
+        """End the run as failed; `text` is a sentence with the reason and a remedy."""
         if not self.state.phase.ended:
             self.emit(RunEnded(RunPhase.FAILED, 1, text))
 
     async def done_or_stopped(self, task: asyncio.Task[Any], seconds: float | None = None) -> bool:
-        """Wait until a task is done or the user stops the run, at most `seconds`; whether it is done."""
+        """Wait at most `seconds` for a task or for the user's stop, and return whether the task is done."""
         async with in_background(self.stop_asked.wait()) as stop:
             await asyncio.wait({task, stop}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         return task.done()
@@ -362,7 +360,7 @@ class MergedRun(DaemonRun):
 
     @contextlib.contextmanager
     def hold_end(self) -> Iterator[None]:
-        """While its cluster is being taken down, or a part is being ended without its agent, the run has not ended."""
+        """Hold the run's end back during a teardown of its cluster, or while a part is ended without its agent."""
         self._holds += 1
         try:
             yield
@@ -372,15 +370,15 @@ class MergedRun(DaemonRun):
 
 
 TAIL_BYTES = 65536
-"""Of each log, kept when a part or an attempt ends."""
+"""Bytes at the end of each log that are kept when a part or an attempt ends."""
 READ_SECONDS = 10.0
 TAIL_SECONDS = 60.0
-"""The most that all tails of one node may take."""
+"""Maximum time for all tails of one node."""
 AT_ONCE = 32
-"""Windows that one viewer is read at the same time: a pane of all logs must not wait for a round trip a file."""
+"""Maximum number of concurrent windows per viewer: a pane of all logs must not need one round trip per file."""
 UNDER_WAY = 2
-"""Windows of one node that are on their way at the same time, none larger than TAIL_BYTES: what else its agent says
-waits behind them, which on a slow line is long, and one alone would leave the line idle for half of the time."""
+"""Maximum number of windows in flight per node, none larger than TAIL_BYTES. Other answers of the agent queue after
+them, which is long on a slow line. Only one would leave the line idle for half of the time."""
 
 
 class NodeLogs:
@@ -388,9 +386,9 @@ class NodeLogs:
         self._run = run
         self._kept = Record(run.run_dir)
         self.shifts: dict[int, float] = {}
-        """By node: seconds to add to its times."""
+        """Node → seconds to add to its times."""
         self._reading = defaultdict[int, asyncio.Semaphore](lambda: asyncio.Semaphore(UNDER_WAY))
-        """By node; held by each window that is on its way."""
+        """Node → semaphore that each window in flight holds."""
 
     async def read(
         self,
@@ -403,7 +401,7 @@ class NodeLogs:
         line: int = 0,
         at: float = 0.0,
     ) -> Window:
-        """One window, from the node that has the file; `up`: the link to a node that answers."""
+        """One window, from the node that has the file; `up` returns the link to a node that answers."""
         place = part_of(file)
         if place is None:
             return await ask_anywhere(self._run.run_dir, file, offset, limit, grep, line=line, at=at)
@@ -417,7 +415,7 @@ class NodeLogs:
                         name, offset, min(limit, TAIL_BYTES), grep, line=line, at=at - shift if at else 0.0
                     )
             except (LinkError, OSError, TimeoutError):
-                pass  # what was kept is better than nothing
+                pass  # fall back to the kept data
             else:
                 window = self._ours(window, node, whole_id(window.file, node))
                 if not grep:
@@ -426,7 +424,7 @@ class NodeLogs:
         return await self._read_kept(node, file, offset, limit, grep, line, at)
 
     def _ours(self, window: Window, node: int, file: str) -> Window:
-        """A window of a node by our clock, under the id that the file has here."""
+        """A node's window with times by the hub's clock and with the file's id in the hub."""
         shift = self.shifts.get(node, 0.0)
         times = tuple((offset, at + shift) for offset, at in window.times) if shift else window.times
         return replace(window, file=file, times=times, shift=shift)
@@ -444,14 +442,14 @@ class NodeLogs:
         return replace(window, error=f"{nodes.name(node)} {why}, and nothing of {name} was read before")
 
     def _empty(self, node: int, file: str) -> bool:
-        """Whether nothing had been written there when the node was last heard of: it tells of every log that grows."""
+        """Whether the file had no bytes at the node's last report: an agent reports each log that grows."""
         sizes = self._run.state.log_sizes
         if file in sizes:
             return sizes[file] == 0
         return any((place := part_of(name)) is not None and place[0] == node for name in sizes)
 
     async def keep_tails(self, node: int, link: Link, attempt: int | None = None) -> None:
-        """Keep the ends of a node's logs: of all that are known, or of one attempt, as far as its link carries them."""
+        """Keep the ends of a node's known logs, or of one attempt's, if the link stays up."""
 
         async def keep(file: str, name: str) -> None:
             async with self._reading[node]:
@@ -468,7 +466,7 @@ class NodeLogs:
                 await asyncio.gather(*(keep(file, name) for file, name in self._files(node, attempt)))
 
     def _files(self, node: int, attempt: int | None) -> list[tuple[str, str]]:
-        """Ids here and there of a node's logs, the newest attempt's first."""
+        """Hub's ids and node's ids of a node's logs, the newest attempt's first."""
         logs = []
         for file in self._run.state.log_sizes:
             place, log = part_of(file), parse_file_id(file)
@@ -480,7 +478,7 @@ class NodeLogs:
         return [(log.id, name) for log, name in logs]
 
     def kept_sizes(self) -> dict[int, LogGrew]:
-        """By node: sizes of the logs that were read before this hub came."""
+        """Node → sizes of the logs that an earlier hub read."""
         sizes: dict[int, dict[str, int]] = {}
         for file, size in self._kept.sizes().items():
             place = part_of(file)
@@ -490,9 +488,9 @@ class NodeLogs:
 
 
 MOST_TIMES = 4 << 20
-"""Bytes of the times of one log; then they are thinned out."""
+"""Maximum bytes of one log's times; above that they are thinned out."""
 MOST_BYTES = 512 << 20
-"""Of one run; what is read after that is shown and not kept."""
+"""Maximum kept bytes per run; later windows are shown but not kept."""
 
 
 class Record:
@@ -504,11 +502,11 @@ class Record:
         self._bytes = sum(end - at for held in self._held.values() for at, end in held.items())
 
     def sizes(self) -> dict[str, int]:
-        """Bytes that each file had when it was last read."""
+        """File → size in bytes at its last read."""
         return follow.sizes(self._held)
 
     def missing(self, file: str, size: int, tail: int) -> int | None:
-        """Where to read on so that the last `tail` bytes of a file are kept; None when they are."""
+        """Offset to continue at so that the last `tail` bytes of a file are kept; None if they are."""
         held = self._held.get(file, {})
         at = max(size - tail, 0)
         for begin, end in held.items():
@@ -517,13 +515,13 @@ class Record:
         return at if at < size else None
 
     def keep(self, window: Window) -> None:
-        """Add a window that was read without a pattern. What the disk refuses is not kept."""
+        """Add a window that was read without a pattern. An OSError drops it."""
         if window.error or not window.data or parse_file_id(window.file) is None:
             return
         held = self._held.setdefault(window.file, {})
         with contextlib.suppress(OSError):
             if held and window.size < max(held.values()):
-                self._forget(window.file, held)  # the file was truncated and begins anew
+                self._forget(window.file, held)  # the file was truncated and begins again
             begin = next((at for at, end in held.items() if at <= window.offset <= end), window.offset)
             until = held.get(begin, begin)
             data = window.data[until - window.offset :]
@@ -542,7 +540,7 @@ class Record:
         return self._root / f"{file}@{begin}"
 
     def _keep_times(self, window: Window) -> None:
-        """What a window says of times, beside the pieces; in order only when it is read."""
+        """Store a window's times next to the pieces. Their order is restored at reading."""
         if not window.times:
             return
         path = self._times_path(window.file)
