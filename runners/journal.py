@@ -1,7 +1,7 @@
-"""journal.jsonl: every event of a run in order; the chronicle that writes and folds it; the history in all of its files.
+"""journal.jsonl has every event of a run in order. The chronicle writes and folds it; the history reads it back.
 
-The journal is the first witness. Where it is torn, empty or gone, the record says which run it was, the runner's
-report how its attempts ended, and end.json how it ended itself: that was written and synced in a file of its own.
+The journal is the primary source. If it is torn, empty or missing, the record says which run it was and the runner's
+report how its attempts ended. end.json, written and synced separately, says how the run ended.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ if TYPE_CHECKING:
 
 NAME = "journal.jsonl"
 END_FILE = "end.json"
-"""How the run ended, in a second place: a power cut may take the journal's last pages, or all of them."""
+"""Second copy of the run's end: a power cut may take the journal's last pages, or all of them."""
 RESERVE_BYTES = 1 << 16
 SYNCED = (AttemptStarted, AttemptEnded, RunEnded)
-"""Events that are on the disk itself before anything goes on."""
+"""Events that are synced to disk before the run continues."""
 _decoder = msgspec.json.Decoder(Stamped)
 
 
 def read(
     run_dir: Path, after: int = 0, problems: list[str] | None = None, offset: int = 0
 ) -> Iterator[Stamped]:
-    """Events with seq greater than `after`, as far as the journal can be read; why not further is in `problems`.
+    """Yield the events with seq greater than `after`, until the first unreadable place; append reasons to `problems`.
 
-    `offset`: the byte to begin at, that of a line.
+    `offset` is the byte to begin at, the start of a line.
     """
     problems, strange = [] if problems is None else problems, 0
     try:
@@ -82,7 +82,7 @@ def read(
 
 
 class Lines:
-    """The lines of a journal for viewers; all but the newest are packed, to a tenth of their size."""
+    """The lines of a journal for viewers, compressed to a tenth except for the newest."""
 
     BLOCK = 512
 
@@ -96,16 +96,16 @@ class Lines:
 
     @property
     def seq(self) -> int:
-        """Of the last; 0 where there is none."""
+        """Seq of the last line; 0 without lines."""
         return self._numbers[-1] if self._numbers else 0
 
     @property
     def last(self) -> bytes:
-        """The last line; b"" where there is none."""
+        """The last line; b"" without lines."""
         return self.from_(len(self) - 1)[-1] if self._numbers else b""
 
     def append(self, seq: int, line: bytes) -> None:
-        """One line more, with its newline."""
+        """Append a line, with its newline."""
         self._numbers.append(seq)
         self._open.append(line)
         if len(self._open) == self.BLOCK:
@@ -113,11 +113,11 @@ class Lines:
             self._open = []
 
     def after(self, seq: int) -> int:
-        """Index of the first line with a greater number; how many there are where none has."""
+        """Index of the first line with a greater seq; the number of lines if there is none."""
         return next((at for at, number in enumerate(self._numbers) if number > seq), len(self))
 
     def from_(self, index: int) -> list[bytes]:
-        """Some lines from this one on, at least one where there is one."""
+        """Return lines from this index on, at least one if there is one."""
         block, first = divmod(index, self.BLOCK)
         if block >= len(self._packed):
             return self._open[first:]
@@ -125,10 +125,10 @@ class Lines:
 
 
 class Journal:
-    """The agent's writing end. What a full disk refuses waits in memory, in order, until there is room."""
+    """The agent's writing end. Lines that a full disk refuses wait in memory, in order, until there is room."""
 
     def __init__(self, run_dir: Path) -> None:
-        """Raises OSError where something else is in the journal's place."""
+        """Raises OSError if the path is not a regular file."""
         self._path = run_dir / NAME
         self._fd = os.open(self._path, os.O_RDWR | file_io.APPENDED, 0o600)
         if not stat.S_ISREG(os.fstat(self._fd).st_mode):
@@ -137,15 +137,15 @@ class Journal:
         self._mend_torn_end()
         self._waiting = b""
         self._reserve = self._path.with_name(NAME + ".reserve")
-        """Given back to a full file system that keeps no room behind a file's end."""
+        """Reserve file that is deleted on a full disk, for file systems without fallocate(2)."""
         self._lay_by()
         self.lines = Lines()
-        """Everything written by this process or read at its start."""
+        """All lines that this process wrote, or read at its start."""
         self.sound = True
-        """Whether all that an earlier process wrote could be read, in order."""
+        """Whether every event of earlier processes was readable and in order."""
 
     def _mend_torn_end(self) -> None:
-        """A line cut off by a crash or a full disk would swallow the next one."""
+        """Cut an incomplete last line (crash, full disk) off, because it would merge with the next one."""
         size = end = os.fstat(self._fd).st_size
         while end:
             begin = max(0, end - (1 << 16))
@@ -158,12 +158,12 @@ class Journal:
             os.ftruncate(self._fd, end)
 
     def _lay_by(self) -> None:
-        """Keep room for events on a full disk, which must not be lost with this process; ranks may not take it."""
+        """Reserve disk blocks for later events, so that ranks cannot fill the disk and events survive this process."""
         now = os.fstat(self._fd)
         kept = max(now.st_size, now.st_blocks * 512)
         if kept - now.st_size > RESERVE_BYTES // 2:
             return
-        try:  # only what is new: tmpfs gives up all of what it cannot give the rest of
+        try:  # only the missing blocks: tmpfs releases all of a reservation that it cannot complete
             file_io.keep_room(self._fd, kept, now.st_size + RESERVE_BYTES - kept)
         except OSError as error:
             if error.errno not in FULL and not self._reserve.exists():
@@ -171,7 +171,7 @@ class Journal:
                     self._reserve.write_bytes(bytes(RESERVE_BYTES))
 
     def replay(self) -> Iterator[Stamped]:
-        """What an earlier agent wrote."""
+        """Yield the events of an earlier agent."""
         problems: list[str] = []
         for stamped in read(self._path.parent, problems=problems):
             self.sound = self.sound and stamped.seq > self.seq
@@ -184,9 +184,9 @@ class Journal:
         return self.lines.seq
 
     def sum(self, before: tuple[int, int] = (0, 0)) -> tuple[int, int] | None:
-        """How many bytes the file has, and their CRC-32; None while lines wait, and where it cannot be read.
+        """Size of the file and its CRC-32; None while lines wait, or if the file cannot be read.
 
-        `before`: the same as it was, of a file that has only grown since.
+        `before` is an earlier result; the file has only grown since.
         """
         if self._waiting:
             return None
@@ -194,7 +194,7 @@ class Journal:
             size = os.fstat(self._fd).st_size
             last = self.lines.last
             if os.pread(self._fd, len(last), max(0, size - len(last))) != last:
-                return None  # somebody else wrote to it
+                return None  # another program wrote to it
             crc = snapshot.crc_of(self._fd, size, *before)
         except OSError:
             return None
@@ -206,7 +206,7 @@ class Journal:
         return bool(self._waiting)
 
     def append(self, stamped: Stamped) -> None:
-        """Keep one event whose seq is already set."""
+        """Append an event with its seq already set, and flush."""
         line = msgspec.json.encode(stamped) + b"\n"
         self.lines.append(stamped.seq, line)
         self._waiting += line
@@ -216,7 +216,7 @@ class Journal:
                 os.fdatasync(self._fd)
 
     def flush(self) -> None:
-        """Write what waits; OSError (no room) leaves it waiting."""
+        """Write the waiting lines. On OSError (no room) they stay."""
         while self._waiting:
             try:
                 self._waiting = self._waiting[os.write(self._fd, self._waiting) :]
@@ -226,7 +226,7 @@ class Journal:
         self._lay_by()
 
     def _make_room(self) -> bool:
-        """Give the reserve back; False when that was done before."""
+        """Delete the reserve file; False if it does not exist."""
         try:
             self._reserve.unlink()
         except OSError:
@@ -234,7 +234,7 @@ class Journal:
         return True
 
     def keep_end(self, stamped: Stamped) -> None:
-        """Of the run as a whole: write its end to the second place, and take that away where the run goes on."""
+        """Write the run's end to end.json, or delete that file if the run continues."""
         path = self._path.with_name(END_FILE)
         with contextlib.suppress(OSError):
             if isinstance(stamped.event, RunEnded):
@@ -246,18 +246,18 @@ class Journal:
         self.flush()
         with contextlib.suppress(OSError):
             self._reserve.unlink(missing_ok=True)
-            os.ftruncate(self._fd, os.fstat(self._fd).st_size)  # what was kept behind it
+            os.ftruncate(self._fd, os.fstat(self._fd).st_size)  # releases the reserved blocks
         os.close(self._fd)
 
 
 T = TypeVar("T")
 
 MOST_MASKED = 1 << 16
-"""Bytes of an event that is searched for secrets: more are stacks or a flight record."""
+"""Maximum bytes of an event that is searched for secrets: larger ones are stacks or a flight record."""
 
 
 def summarise(plan: Plan) -> PlanSummary:
-    """The part of a plan that every screen needs."""
+    """Return the part of a plan that every screen needs."""
     return PlanSummary(
         preset=plan.preset,
         strategy=plan.strategy,
@@ -283,7 +283,7 @@ def summarise(plan: Plan) -> PlanSummary:
 
 
 def _field(plan: Plan, variable: str, key: str, kind: type[T]) -> T | None:
-    """A field of what `parallelize()` reads; None where there is none."""
+    """A field from the environment of `parallelize()`; None if missing."""
     try:
         value = json.loads(plan.env.get(variable, "{}")).get(key)
     except (ValueError, AttributeError):
@@ -292,7 +292,7 @@ def _field(plan: Plan, variable: str, key: str, kind: type[T]) -> T | None:
 
 
 def withheld(event: Event) -> Event:
-    """An event without the secrets in its texts (what ranks died of names URLs and headers); a long dump is left."""
+    """Mask the secrets in an event's texts (errors of ranks contain URLs and headers); return a long dump unchanged."""
     if len(msgspec.json.encode(event)) > MOST_MASKED:
         return event
     values = msgspec.to_builtins(event)
@@ -301,25 +301,25 @@ def withheld(event: Event) -> Event:
 
 
 class Chronicle:
-    """What a daemon knows of its run; `listeners` are called with each event after it was folded."""
+    """A daemon's state of its run; each of `listeners` is called with each event after the fold."""
 
     def __init__(self, run_dir: Path) -> None:
         self.state = RunState()
         self.kept = RunState()
-        """The same of the journal alone, without telemetry."""
+        """Fold of the journaled events only, without telemetry."""
         self.journal = Journal(run_dir)
         self._run_dir = run_dir
         self._summed = (0, 0)
-        """Bytes of the journal, and their sum, at the newest snapshot."""
+        """Bytes and CRC-32 of the journal at the newest snapshot."""
         self._sent: tuple[int, bytes] = (0, b"")
-        """The newest event, and the state, that a viewer got in place of the history."""
+        """Seq and packed state that were last sent to a viewer instead of the history."""
         self._snapped = 0
-        """The newest event in it."""
+        """Seq of the newest snapshot."""
         self.listeners: list[Callable[[Stamped], None]] = []
         self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
 
     def replay(self, heard: Callable[[Stamped], None] = lambda stamped: None) -> bool:
-        """Fold what an earlier daemon wrote, calling `heard` with each event; whether there was anything."""
+        """Fold the events of an earlier daemon, call `heard` with each, and return whether there were any."""
         for stamped in self.journal.replay():
             self.state.apply(stamped)
             heard(stamped)
@@ -328,8 +328,8 @@ class Chronicle:
         return self.state.seq > 0
 
     def _snap(self) -> None:
-        """Write the fold beside the journal where that has grown by much, or the run has ended: lists read it then, and
-        no journal. On a full disk the old one stays."""
+        """Write a snapshot of the fold if the journal has grown much or the run has ended. Lists then read the snapshot
+        instead of the journal. On a full disk the old snapshot stays."""
         kept = self.kept
         is_early = kept.seq - self._snapped < snapshot.EVERY and not kept.phase.ended
         if is_early or not self.journal.sound or not snapshot.fold_id():
@@ -343,7 +343,7 @@ class Chronicle:
             snapshot.write(self._run_dir, fold)
 
     def folded(self, hello: Hello) -> Folded | None:
-        """The state in place of the history, for a viewer that folds as this code does and lacks much of it."""
+        """The state instead of the history, for a viewer with this folding code that lacks many events; else None."""
         kept = self.kept
         behind = kept.seq - hello.after >= snapshot.EVERY and kept.seq == self.journal.seq
         if not hello.fold or hello.fold != snapshot.fold_id() or not behind:
@@ -358,7 +358,7 @@ class Chronicle:
         return Folded(kept.seq, self._sent[1], kept.phase.ended and kept.phase is not RunPhase.LOST)
 
     def emit(self, event: Event, *, node: int = 0, source: int = 0, at: float | None = None) -> None:
-        """Journal an event (telemetry excepted), fold it, tell the viewers, wake who waits for it."""
+        """Journal an event (unless telemetry), fold it, send it to the viewers, and wake the waiters."""
         durable = not isinstance(event, TELEMETRY)
         event = withheld(event) if durable else event
         seq = max(self.journal.seq, self.state.seq) + 1 if durable else 0
@@ -377,7 +377,7 @@ class Chronicle:
                 future.set_result(None)
 
     async def until(self, wanted: Callable[[], bool], seconds: float | None) -> bool:
-        """Wait for something to become true of the state; False after `seconds` (None: never)."""
+        """Wait until `wanted()` is true; return False after `seconds` (None: no limit)."""
         if wanted():
             return True
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -398,43 +398,43 @@ PLAN_FILE = "plan.json"
 
 
 class RunRecord(Struct, frozen=True):
-    """run.json: what never changes about a run."""
+    """Content of run.json: the constants of a run."""
 
     run: str
     run8: str
-    """Eight hex digits; the stem of its socket names."""
+    """Eight hex digits, used as the stem of socket names."""
     name: str
     created: float
     host: str
     kind: str = "local"
-    """"local": an agent here runs all its ranks; "node": one node's part of a run on several nodes; "hub": a run on
-    several nodes, as a hub here keeps it."""
+    """Kind of the run. "local": an agent here has all ranks; "node": one node's part of a run on several nodes; "hub":
+    the whole run on several nodes, in its hub."""
     node: int = 0
     nnodes: int = 1
     whole: str = ""
-    """Of a part: the id of the run it belongs to."""
+    """For a part: id of the whole run."""
     git: GitState | None = None
-    """The repository that it was launched in."""
+    """Git repository of the launch."""
     fingerprints: dict[str, str] = field(default_factory=dict)
-    """Of the secrets in its environment: variable → see launch_record.py."""
+    """Fingerprints of the secrets in its environment, by variable: see launch_record.py."""
 
 
 class History(Struct):
-    """What the files of a run say, folded, and what is wrong with them."""
+    """Folded content of a run's files, with their problems."""
 
     node: int = 0
-    """Of its first event."""
+    """Node number of the first event."""
     problems: list[str] = field(default_factory=list)
-    """A sentence without its full stop each; every one names its file."""
+    """Sentences without a full stop; each names its file."""
     journaled: bool = False
-    """Whether the journal itself says which run this is."""
+    """Whether the journal itself identifies the run."""
     unread: bool = False
-    """Whether a journal that is otherwise whole lacks the end that the runner reported."""
+    """Whether an otherwise intact journal lacks an end that the runner reported."""
     state: RunState = field(default_factory=RunState)
-    """All of it, folded."""
+    """Fold of all events."""
     _events: list[Stamped] = field(default_factory=list)
     _rest: Callable[[], History] | None = None
-    """Reads all events, where `_events` are only those after a snapshot."""
+    """Reads all events, if `_events` holds only those after a snapshot."""
 
     @property
     def events(self) -> list[Stamped]:
@@ -444,13 +444,13 @@ class History(Struct):
         return self._events
 
     def add(self, stamped: Stamped) -> None:
-        """One event more."""
+        """Append and fold one event."""
         self._events.append(stamped)
         self.state.apply(stamped)
 
 
 def read_history(path: Path, record: RunRecord, whole: bool = False) -> History:
-    """Everything that the run directory `path` says of its run; `whole`: folded anew from the first event on."""
+    """Read and fold all files of the run directory `path`; `whole`: fold from the first event, without a snapshot."""
     history = None if whole else _from_snapshot(path, record)
     if history is None:
         history = _from_beginning(path, record)
@@ -462,7 +462,7 @@ def read_history(path: Path, record: RunRecord, whole: bool = False) -> History:
 
 
 def _from_snapshot(path: Path, record: RunRecord) -> History | None:
-    """The history by the fold beside the journal and what the journal has after that; None in every doubt."""
+    """The history from the snapshot and the later events; None if the snapshot is not trusted."""
     held = snapshot.load(path, record.run, path / NAME)
     if held is None:
         return None
@@ -495,13 +495,13 @@ def _problem(history: History, text: str, name: str) -> None:
 
 
 def _begun(path: Path) -> bool:
-    """Whether the run cannot be new: an attempt or a runner's report is there."""
+    """Whether the run has already begun: its directory has an attempt, a report, or an end."""
     files = (path / REPORT, path / END_FILE)
     return any(path.glob("node-*/attempt-*")) or any(map(os.path.exists, files))
 
 
 def _journal(path: Path, problems: list[str]) -> list[Stamped]:
-    """The events of the journal by their numbers, each once."""
+    """The events of the journal in order of seq, each once."""
     unread: list[str] = []
     events = list(read(path, -1, unread))
     if os.path.lexists(path / NAME) or _begun(path):
@@ -513,14 +513,14 @@ def _journal(path: Path, problems: list[str]) -> list[Stamped]:
 
 
 def _created(path: Path, record: RunRecord) -> Stamped:
-    """The lost first event of the journal."""
+    """Rebuild the lost first event of the journal."""
     node = HUB if record.kind == "hub" else record.node
     event = RunCreated(record.run, record.name, record.host, _plan(path), merged=record.kind == "hub")
     return Stamped(record.created, event, 0, node)
 
 
 def _plan(path: Path) -> PlanSummary:
-    from ..presets.render import plan_from_json  # slow to import, and most journals are whole
+    from ..presets.render import plan_from_json  # slow import that intact journals do not need
 
     try:
         return summarise(plan_from_json(json.loads(file_io.content(path / PLAN_FILE))))
@@ -529,7 +529,7 @@ def _plan(path: Path) -> PlanSummary:
 
 
 def _add_report(path: Path, history: History) -> None:
-    """What the runner reported and no agent has read yet."""
+    """Add events that the runner reported and no agent has read."""
     stopping = history.state.phase is RunPhase.STOPPING
     try:
         for offset, line in file_io.lines(path / REPORT, history.state.source):
@@ -548,7 +548,7 @@ def _add_report(path: Path, history: History) -> None:
 
 
 def _add_end(path: Path, history: History) -> None:
-    """How the run ended, from its second place; not of an end after which the run went on."""
+    """Add the run's end from end.json, unless the run continued after it."""
     try:
         end = file_io.document(path / END_FILE, Stamped)
     except file_io.FileError as error:
