@@ -1,7 +1,7 @@
-"""Sentences of errors that no rule knows and no traceback carries, so that a failure is never told as nothing.
+"""Keep error messages that no rule and no traceback covers, so that a failure always has an explanation.
 
-The best of them is quoted where nothing else explains a failure: what the table of causes knows comes first, then by
-how sure the form of the line makes that something failed, then the earliest.
+If nothing else explains a failure, the best message is quoted: first those in the table of causes, then by the
+certainty of the line's form, then the earliest.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from .printed_traceback import NEXT, OF_RAY
 from .rules import First, Rule, RuleHits, shown
 
 MOST, MOST_WORDS, MOST_IN_ALL = 64, 16, 8192
-"""Sentences that are kept of a file, the least sure of them, and those of all files: one that reports much leaves room
-for the others.
+"""Maximum number of messages per file, of those the least certain, and of all files. A file with many messages leaves
+room for the others.
 """
 LAST_WORDS = 1
-"""Lines of a file before its end within which words alone are taken for what ended it."""
+"""A message that only contains an error word counts as a file's end within this many lines of it."""
 PLACE = 1 << 21
-"""Behind exceptions, where two stand in one line."""
+"""Sorts messages after exceptions if both match one line."""
 QUOTED = 300
-"""Characters of a sentence that are quoted."""
+"""Maximum number of quoted characters of a message."""
 
 REASON = "Last error:"
-"""What torch writes above NCCL's own reason: it says nothing where that is not there."""
+"""torch writes this above NCCL's own reason. Without that reason it explains nothing."""
 UNEXPLAINED = "unexplained"
-"""The rule of a sentence that the table of causes does not know."""
+"""Rule id of a message that the table of causes does not contain."""
 
 
 class Sureness(IntEnum):
-    """How sure the form of a line is that something failed."""
+    """How certainly the form of a line shows a failure."""
 
     WORDS = 1
-    """It says so in words: not found, denied, failed."""
+    """It contains words such as "not found", "denied", "failed"."""
     LEVEL = 2
-    """It is logged as an error."""
+    """Its log level is error."""
     ENDED = 3
-    """An exception's line, or the last words of a process that ends itself."""
+    """An exception's line, or the last message of a process that aborts."""
 
 
 _ENDED = re.compile(
@@ -91,7 +91,7 @@ HINTS = (
     "Check FAIL",
     "[Errno ",
 )
-"""One stands in each line of the two surer kinds: cheap to look for."""
+"""Each line of the two more certain kinds contains at least one of these. Cheap to search."""
 SOFT = (
     "found",
     "No such",
@@ -122,7 +122,7 @@ SOFT = (
     "not a valid",
     "rad scale",
 )
-"""The same of the least sure."""
+"""Each line of the kind WORDS contains at least one of these."""
 ERROR_WORDS = (*HINTS, *SOFT)
 _NOTHING = re.compile(
     r"^[\s^~]*$|^\s*frame #\d+: "
@@ -136,88 +136,88 @@ _NOTHING = re.compile(
     r"|^UserError: User program failed with|async event ?: ?(?:client reregistration|port active|[\w ]{1,12} change)"
     r"|FutureWarning|DeprecationWarning|UserWarning|\bINFO\b|\bDEBUG\b|\bWARNING\b|\blevel=(?:info|debug|warn)"
 )
-"""Words of errors that are none, or only of launchers whose ranks failed."""
+"""Error words that report no error, or only the failure of a launcher's ranks."""
 _WARNING = re.compile(r"\bUserWarning: |^WARNING\b(?: \[[^\]]{1,80}\])?(?: \(\S{1,20}\))?:? ")
 _WARNED = re.compile(r"\[W\d{0,4} |^W\d{4} |\[I\d{4} ")
-"""A warning, or less, of torch's C++ (glog), before its prefix is taken away."""
+"""A warning or less of torch's C++ code (glog), before its prefix is removed."""
 _REPORTED = re.compile(r"Error: failed to run torchrun ")
-"""Of a launcher that starts others: it says that they failed, and all else says more."""
+"""A launcher's report that its ranks failed. Any other message explains more."""
 _SOCKET = re.compile(r"socket has failed to (?:bind|connect) .{1,400}errno: (?!97\b)\d")
-"""A warning all the same: which port, or which peer, where torch raises no exception that names it. Error 97 only says
-that there is no IPv6."""
+"""A warning that counts: it names the port or the peer if torch's exception does not. Errno 97 only means that IPv6 is
+unavailable."""
 _SAID = re.compile(r"\s*what\(\): +\S")
-"""What C++ adds to the type of an exception that nobody caught."""
+"""C++ prints this after the type of an uncaught exception."""
 _LEVELLED = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b")
-"""The level of an error, before the sentence."""
+"""An error level before the message."""
 _TAGGED = re.compile(r"\[rank\d+\]: (?![\s\[])")
-"""torch's tag on what it prints of an uncaught exception: also a line whose exception is not there is of one."""
+"""torch's prefix of an uncaught exception's lines, even if the exception itself is missing."""
 _MINOR = re.compile(r"\b(?:INFO|WARN(?:ING)?|DEBUG|NOTICE)\b|\bI\d{4}\b|^[WI] \d\d-\d\d ")
-"""Levels below that of errors, before the sentence."""
+"""Levels below error before the message."""
 _ALIVE = re.compile(
     r"\d%\|.*\||(?i:\b(?:step|iter|iteration|epoch|global_step)\b\W{0,3}\d+.{0,80}\b(?:loss|lr|tok|time|acc))"
     r"|(?i:\bloss\W{0,4}-?\d)|\biteration +\d+/ *\d+ \|"
     r"|^\s*(?:\S+\s+)?Normal\s{2,}(?:Scheduled|Started)\s{2,}"
 )
-"""A training that goes on."""
+"""A line of a training that makes progress."""
 _NOT_FINITE = re.compile(
     r"""(?i)loss\]?["']?\s*+(?:[=:|,]\s*+)?(?:tensor\()?["']?(?:(?P<sure>nan)|[-+]?inf)\b"""
     r"""|grad[ _]norm["']?\s*+(?:[=:|]\s*+)?["']?(?:nan|[-+]?inf)\b"""
 )
-"""Only a loss that is NaN is sure by itself."""
+"""Only a NaN loss is certain with a single line."""
 _SKIPPED = re.compile(r"skipped iterations: +[1-9]")
-"""A step that a loss scaler leaves out, as it does until its scale fits."""
+"""A step that a loss scaler skips until its scale fits."""
 ENOUGH = 3
-"""Such lines in a row that show the same where one does not."""
+"""Consecutive lines with an infinite value that count as much as one NaN."""
 _ABSENT = re.compile(r"(?i)not exist|no such|not found|cannot find|could ?n.t (?:find|open|read|load)")
-"""What is said of something that is not there."""
+"""Messages about something that does not exist."""
 NEAR = 6
-"""Lines above a traceback in which that stands."""
+"""Maximum number of lines between such a message and the traceback below it."""
 
 
 @dataclass(slots=True)
 class _Sentence:
-    """A line that tells of an error."""
+    """A line that reports an error."""
 
     sureness: Sureness
     failure: Failure | None
-    """Its class, where the table knows it."""
+    """Its class if the table of causes contains it."""
     text: str
     first: First
     outlived: bool = False
-    """Whether training went on after it."""
+    """Whether training went on after the line."""
     title: bool = False
-    """Whether a traceback begins right below it, or Ray says of which kind the exception is that follows."""
+    """Whether a traceback begins directly below it, or it is Ray's line with the type of the exception that follows."""
     warned: bool = False
-    """Whether it is logged as less than an error."""
+    """Whether its log level is below error."""
     lasts: bool = False
-    """Whether it holds until training goes on otherwise, however far the end is."""
+    """Whether it holds until training recovers, however far away the end of the file is."""
     times: int = 1
-    """How often it was written in a row; only counted for such ones."""
+    """Number of consecutive occurrences, counted only if `lasts`."""
 
 
 class ErrorLines:
-    """Collects such lines while logs are read."""
+    """Collect error messages while logs are read."""
 
     def __init__(self) -> None:
         self._kept: list[_Sentence] = []
         self._counts: Counter[int] = Counter()
         self._words: Counter[int] = Counter()
-        """How many are kept of each file, by its number, and how many of them say it only in words."""
+        """Number of kept messages per file number, and of those with the sureness WORDS."""
         self.full = False
-        """Whether no more is kept of this file."""
+        """Whether this file's quota is used up."""
         self._file, self._name = 0, ""
         self.open_here = False
-        """Whether a sentence of this file waits for a sign of life after it."""
+        """Whether a message of this file could still be outlived by training."""
         self.awaited = 0
-        """The line in which the newest sentence goes on, as its colon says; 0 for none."""
+        """Number of the line that continues the newest message after its colon; 0 for none."""
 
     def open(self, file: int, name: str) -> None:
-        """The next lines are of this file: its number, from 1, and its name."""
+        """Start a file with this number (from 1) and name."""
         self._file, self._name, self.open_here, self.awaited = file, name, False, 0
         self.full = self._counts[file] >= MOST or len(self._kept) >= MOST_IN_ALL
 
     def line(self, line: str, text: str, head: Head, number: int, has_rule: bool) -> None:
-        """A line that may report an error; `text`: without prefixes; `has_rule`: a rule reads it, too."""
+        """Read a line that may report an error. `text`: without prefixes; `has_rule`: a rule also matches it."""
         if (
             self._joins(line, text, head, number)
             or self.full
@@ -249,12 +249,12 @@ class ErrorLines:
         return First(self._file, FactLine(self._name, number, shown(line)), head, stamp_of(line))
 
     def _newest(self) -> _Sentence | None:
-        """The newest sentence, where it is of this file."""
+        """The newest message if it is of this file."""
         last = self._kept[-1] if self._kept else None
         return last if last is not None and last.first.file == self._file else None
 
     def _joins(self, line: str, text: str, head: Head, number: int) -> bool:
-        """Whether a line is the next one of the sentence before, which says with a colon that more follows."""
+        """Whether a line continues the previous message, which ends with a colon or has indented lines."""
         last = self._newest()
         if last is None or last.first.evidence.line != number - 1:
             return False
@@ -283,7 +283,7 @@ class ErrorLines:
         self.full = self._counts[self._file] >= MOST or len(self._kept) >= MOST_IN_ALL
 
     def _warning(self, line: str, text: str, head: Head, number: int) -> None:
-        """A warning of Python's: the reason of a failure that is not told, where the table of causes knows it."""
+        """Keep a Python warning if the table of causes contains it: it may explain an unexplained failure."""
         match = _WARNING.search(text)
         failure = None if match is None else of_line(text[match.end() :])
         if failure is not None and not failure.symptom and self._words[self._file] < MOST_WORDS:
@@ -291,7 +291,7 @@ class ErrorLines:
             self._keep(_Sentence(Sureness.WORDS, failure, text, first, warned=True))
 
     def diverged(self, line: str, number: int, head: Head, wrote: Writer) -> bool:
-        """Whether a line of training has a loss that is not a number; the first of those in a row is kept."""
+        """Whether a training line has a non-finite loss or gradient. Only the first of consecutive lines is kept."""
         text = wrote.text
         match = _NOT_FINITE.search(text)
         if match is None or not is_alive(text) or not (match["sure"] or _SKIPPED.search(text) is None):
@@ -315,14 +315,14 @@ class ErrorLines:
         return True
 
     def introduces(self, number: int) -> None:
-        """A traceback begins in this line: what was logged right above it as its title says less than its exception."""
+        """Mark the message directly above a traceback as its title. The traceback's exception explains more."""
         last = self._newest()
         if last is None or number - last.first.evidence.line > 1:
             return
         last.title = last.title or (last.failure is None and last.sureness is not Sureness.ENDED)
 
     def announced(self, file: int, line: int) -> RuleHits | None:
-        """What is absent, as a file says right above a traceback that begins in this line; None for nothing."""
+        """Return the message about a missing file or object shortly above the traceback that begins in this line."""
         near = (
             each
             for each in reversed(self._kept)
@@ -332,7 +332,7 @@ class ErrorLines:
         return None if best is None else RuleHits.of(_rule(best, True), best.first)
 
     def outlive(self) -> None:
-        """Training goes on in this file."""
+        """Mark all messages of this file as outlived, because training goes on."""
         for each in self._kept:
             if each.first.file == self._file:
                 each.outlived = True
@@ -346,12 +346,11 @@ class ErrorLines:
         titles: bool = True,
         symptoms: Mapping[int, int] = MappingProxyType({}),
     ) -> Iterator[RuleHits]:
-        """The best sentence, as a rule that fired: a cause where the job failed or nothing came after it.
+        """Yield the best message as a rule that fired: a cause if the job failed or the file ends with it.
 
-        `lengths`: lines of each file so far; `failed`: somebody else tells that the job failed; `killed`: where a
-        process is reported to have been killed, after which sentences of that file tell only what followed; `titles`:
-        also those of tracebacks, whose exceptions are not there; `symptoms`: by number of a file the line of its first
-        symptom, after which what the table does not know is one more.
+        `lengths`: lines of each file so far. `failed`: other evidence shows that the job failed. `killed`: the report of
+        a killed process, whose file has only consequences after it. `titles`: include titles of tracebacks without an
+        exception. `symptoms`: line of the first symptom by file number; an unknown message after it is a symptom too.
         """
         kept = [
             each
@@ -371,7 +370,7 @@ class ErrorLines:
 
 
 def _around(text: str, at: int) -> str:
-    """What stands at a place of a line, of a long one without its beginning."""
+    """The part of a line around a position, without the beginning of a long line."""
     text = shown(text.strip())
     begin = max(0, min(at, len(text)) - QUOTED // 2) if len(text) > QUOTED else 0
     part = text[begin : begin + QUOTED]
@@ -383,14 +382,14 @@ def _follows(first: First, killed: First | None) -> bool:
 
 
 def _is_after(each: _Sentence, symptoms: Mapping[int, int]) -> bool:
-    """Whether a sentence that the table does not know stands after a symptom in the same file."""
+    """Whether an unknown message follows a symptom in the same file."""
     line = symptoms.get(each.first.file)
     follows = line is not None and each.first.evidence.line > line
     return follows and each.sureness < Sureness.ENDED and each.failure is None
 
 
 def _ends(each: _Sentence, lengths: Mapping[int, int]) -> bool:
-    """Whether its file ends with it, and no training went on after it."""
+    """Whether its file ends with it and no training went on after it."""
     if each.lasts:
         return not each.outlived and each.times >= ENOUGH
     left = lengths.get(each.first.file, 0) - each.first.evidence.line
@@ -400,7 +399,7 @@ def _ends(each: _Sentence, lengths: Mapping[int, int]) -> bool:
 
 
 def is_alive(line: str) -> bool:
-    """Whether a line shows that training goes on."""
+    """Whether a line shows that training makes progress."""
     for word in ("%|", "oss", "tep", "ter", "poch", "OSS", "TEP", "TER", "POCH", "Normal  "):
         if word in line:
             return _ALIVE.search(line) is not None
@@ -408,15 +407,15 @@ def is_alive(line: str) -> bool:
 
 
 def may_diverge(line: str) -> bool:
-    """Whether a line has a loss or gradient that is no number; the words first, since it is asked for every line."""
+    """Whether a line has a non-finite loss or gradient. Runs for every line, so it searches plain words first."""
     maybe = "nan" in line or "NaN" in line or " inf " in line or ": inf" in line or "=inf" in line
     return (maybe or line.endswith(" inf")) and _NOT_FINITE.search(line) is not None
 
 
 def may_report(line: str) -> bool:
-    """Whether a line has torch's tag, the level of an error, or a word without which it is no error.
+    """Whether a line has torch's tag, an error level or an error word.
 
-    A loop: it is asked for every line.
+    A plain loop, because it runs for every line.
     """
     for word in ERROR_WORDS:
         if word in line:
@@ -425,7 +424,7 @@ def may_report(line: str) -> bool:
 
 
 def sureness_of(text: str) -> Sureness | None:
-    """How sure a line is that something failed; None where it is no error."""
+    """Return how certainly a line reports a failure; None if it reports none."""
     if _ENDED.search(text):
         return Sureness.ENDED
     if _LEVEL.search(text):

@@ -1,6 +1,6 @@
-"""The logs that names on a command line mean: files, packed ones, archives, directories; each as a stream of its bytes.
+"""Open the logs that command-line arguments name: files, compressed files, archives and directories, as byte streams.
 
-What a file is shows in its bytes, not in its name. Nothing is unpacked to disk, and memory stays flat.
+The bytes decide the file type, not the name. Nothing is unpacked to disk, and memory use is constant.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from ..logs.gaps import read as read_gap
 from .log_text import BLOCK, SAMPLE
 
 Named = tuple[str, Path]
-"""What a file is called in findings, and where it is."""
+"""Name of a file in findings, and its path."""
 
 FILES, DEPTH, FOLDERS = 20_000, 4, 24
-"""Files of one directory or archive that are read; archives and packed files within each other; directories likewise."""
+"""Maximum files per directory or archive, nested archives and compressed files, and nested directories."""
 SOON_MS = 1000
-"""Milliseconds after which somebody is told that a pipe is waited for."""
+"""Milliseconds before the user sees that distui waits for a pipe."""
 RATIO, FLOOR = 1000, 1 << 30
-"""A packed file of which more than so many bytes come for each of its own, once so many bytes have come, is no log."""
+"""Reject archives above this compression ratio once FLOOR bytes are unpacked (zip-bomb guard)."""
 MOST_UNPACKED = 256 << 30
-"""Bytes that are read of one packed file."""
+"""Maximum unpacked bytes per compressed file."""
 HELD = 64 << 20
-"""Bytes of a zip within another archive or a pipe, which is held in memory, and of an xz file's dictionary."""
+"""Maximum bytes of a zip that must be held in memory (nested or from a pipe). An xz decoder may use twice as many."""
 HEADER = 1 << 20
-"""Bytes of a name or of attributes in a tar."""
+"""Maximum bytes of a name or of attributes in a tar header."""
 
 _BROKEN = (
     OSError,
@@ -94,31 +94,31 @@ _NO_LOGS = frozenset(
         ".prom",
     )
 )
-"""What stands beside logs in their directories, and speaks of errors without having any."""
+"""Extensions of files next to logs that mention errors without reporting any."""
 _NUMBERS = re.compile(r"(\d{1,18})")
 
 
 class BrokenOff(Exception):
-    """A packed file cannot be read further; the text says why."""
+    """A compressed file cannot be read further. The text is the reason."""
 
 
 class ByteStream:
-    """Bytes that come once, whose beginning may be seen before they are read."""
+    """A stream of bytes that is read once, with a peek at its beginning."""
 
     def __init__(self, read: Callable[[int], bytes], spent: Callable[[], int] | None = None) -> None:
-        """`spent`: how many packed bytes were taken for what was read; None for what is not packed."""
+        """`spent` returns the number of compressed bytes consumed so far; None for uncompressed data."""
         self._read, self._spent = read, spent
         self._ahead = b""
         self._count = 0
         self.broken = False
 
     def peek(self, size: int = SAMPLE) -> bytes:
-        """The next bytes: fewer only where the stream ends, or breaks off, before."""
+        """Return the next bytes. Fewer than `size` only if the stream ends or breaks off earlier."""
         while len(self._ahead) < size:
             try:
                 block = self._next(BLOCK)
             except BrokenOff:
-                if self._ahead:  # it breaks off again once that is read
+                if self._ahead:  # the next read breaks off again
                     break
                 raise
             if not block:
@@ -127,7 +127,7 @@ class ByteStream:
         return self._ahead[:size]
 
     def read(self, size: int = BLOCK) -> bytes:
-        """Some bytes; b"" at the end. Raises BrokenOff."""
+        """Return up to `size` bytes; b"" at the end. Raises BrokenOff."""
         if self._ahead:
             block, self._ahead = self._ahead[:size], self._ahead[size:]
             return block
@@ -155,21 +155,21 @@ class Source:
     name: str
     stream: ByteStream
     given: bool = True
-    """Whether the user named it, so that it has to be a log; else it was found in a directory or an archive."""
+    """Whether the user named it, so that it must be a log, or distui found it in a directory or archive."""
     depth: int = 0
-    """Of archives and packed files around it."""
+    """Number of archives and compressed files around it."""
 
 
 @dataclass
 class Unread:
-    """What was left out, for the user."""
+    """Files that were not read, for the user."""
 
     sentences: list[str] = field(default_factory=list)
     no_logs: list[str] = field(default_factory=list)
-    """Files of directories and archives that are none."""
+    """Files of directories and archives that are no logs."""
     links: int = 0
     older: list[str] = field(default_factory=list)
-    """Logs of attempts of which there is a newer one."""
+    """Logs of attempts that have a newer attempt."""
 
     def __iter__(self) -> Iterator[str]:
         yield from self.sentences
@@ -189,15 +189,15 @@ class Unread:
 
 
 Waits = Callable[[str], None]
-"""Called with the name of a pipe to which nothing has been written yet, before it is waited for."""
+"""Called with the name of an empty pipe before distui waits for it."""
 
 
 def silently(_name: str) -> None:
-    """Wait without a word."""
+    """Wait without a message."""
 
 
 def sources(files: Iterable[Named], unread: Unread, waits: Waits = silently) -> Iterator[Source]:
-    """All logs, in the order in which they are to be read, each to be read before the next. Raises RunError."""
+    """Yield all logs in reading order. Read each one before the next. Raises RunError."""
     for name, path in files:
         if os.path.isdir(path):
             yield from _in_folder(name, path, unread)
@@ -213,11 +213,11 @@ def _is_pipe(path: Path) -> bool:
     try:
         return stat.S_ISFIFO(os.stat(path).st_mode)
     except OSError:
-        return False  # opening it says why
+        return False  # opening the file reports the error
 
 
 def _wait_for_writer(descriptor: int, waits: Callable[[], None]) -> None:
-    """Wait until a pipe holds something or its last writer has closed it; without a writer it is neither."""
+    """Wait until a pipe has data or its last writer closed it. A pipe without a writer has neither."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     if not poll.poll(SOON_MS):
@@ -228,7 +228,7 @@ def _wait_for_writer(descriptor: int, waits: Callable[[], None]) -> None:
 
 @contextmanager
 def plain_source(name: str, path: Path) -> Iterator[Source]:
-    """A file of a run that is read as it is, packed or not; nothing waits for a pipe in its place. Raises RunError."""
+    """Open a run's regular file without unpacking it. Never blocks on a pipe. Raises RunError."""
     with closing(_open(name, path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.descriptor).st_mode):
             raise RunError(f"file {name} is not a regular file: distui reads only plain log files")
@@ -236,7 +236,7 @@ def plain_source(name: str, path: Path) -> Iterator[Source]:
 
 
 def is_flat(path: Path) -> bool:
-    """Whether a name means one plain file or a pipe, not several files."""
+    """Whether a path is one plain file or a pipe, not several files."""
     if os.path.isdir(path):
         return False
     if not os.path.isfile(path):
@@ -250,7 +250,7 @@ def is_flat(path: Path) -> bool:
 
 
 class _OpenFile:
-    """A file of the operating system: io's own would read ahead, which takes what was not asked for out of a pipe."""
+    """A file descriptor without buffering: a buffered file would take more than requested out of a pipe."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -263,7 +263,7 @@ class _OpenFile:
 
 
 class _RegularFile(_OpenFile):
-    """A file as it was when it was opened: holes in it are passed over, and what its cap left out are empty lines."""
+    """A file up to its size at opening time. Skips holes, and returns the lines that its cap removed as empty lines."""
 
     def __init__(self, descriptor: int, size: int, gap: Gap | None) -> None:
         super().__init__(descriptor)
@@ -284,7 +284,7 @@ class _RegularFile(_OpenFile):
 
 
 def _open(name: str, path: Path, flags: int) -> _OpenFile:
-    """Raises RunError, also for a device and for a file of the kernel."""
+    """Open a file. Raises RunError, also for a device or a kernel file."""
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC)
     except OSError as error:
@@ -302,14 +302,14 @@ def _open(name: str, path: Path, flags: int) -> _OpenFile:
 
 
 def why(name: str | Path, error: OSError) -> str:
-    """Why a file cannot be opened or read, as a message."""
+    """Return the message for a file that cannot be opened or read."""
     if isinstance(error, FileNotFoundError):
         return f"{name} does not exist: name log files, or a run (`distui ls` lists them)"
     return f"file {name} cannot be read ({(error.strerror or str(error)).lower()}): name log files that you may read"
 
 
 def natural(text: str) -> list[tuple[bool, int, str]]:
-    """A key for sorting in which rank-2 comes before rank-10."""
+    """Return a sort key that puts rank-2 before rank-10."""
     return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in _NUMBERS.split(text)]
 
 
@@ -342,7 +342,7 @@ def _may_be_log(path: Path, name: str, unread: Unread) -> bool:
     try:
         mode = path.lstat().st_mode
     except OSError:
-        return True  # opening it says why
+        return True  # opening the file reports the error
     if stat.S_ISLNK(mode):
         unread.links += 1
         return False
@@ -353,7 +353,7 @@ def _may_be_log(path: Path, name: str, unread: Unread) -> bool:
 
 
 def _of_folder(name: str, path: Path, unread: Unread) -> Iterator[Source]:
-    """O_NONBLOCK: nothing waits where somebody has put a pipe there meanwhile."""
+    """Open a directory's file with O_NONBLOCK, in case a pipe has replaced it."""
     try:
         file = _open(name, path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except RunError as error:
@@ -364,7 +364,7 @@ def _of_folder(name: str, path: Path, unread: Unread) -> Iterator[Source]:
 
 
 def _unpacked(source: Source, unread: Unread, file: _OpenFile | None = None) -> Iterator[Source]:
-    """The log itself, or those that are packed in it; `file`: where the whole source is one file. Raises RunError."""
+    """Yield the log, or the logs packed in it. `file`: the open file if it is the whole source. Raises RunError."""
     try:
         head = source.stream.peek()
         unpack = _packing(head)
@@ -393,7 +393,7 @@ def _report(source: Source, text: str, unread: Unread) -> None:
 
 
 def _members(source: Source, members: Iterator[Source], unread: Unread) -> Iterator[Source]:
-    """Those that may be logs; of an archive that breaks off those before."""
+    """Yield the members that may be logs. If the archive breaks off, yield those before the break."""
     count, stream = 0, source.stream
     try:
         for member in members:
@@ -415,7 +415,7 @@ def _members(source: Source, members: Iterator[Source], unread: Unread) -> Itera
     except (BrokenOff, *_BROKEN) as error:
         if not count:
             raise BrokenOff(_words(error)) from None
-        if stream.broken:  # whoever read it has reported that
+        if stream.broken:  # the reader of the member has reported the error
             return
         unread.sentences.append(
             f"{source.name} breaks off in its file {count} ({_words(error)}): have it copied again"
@@ -425,7 +425,7 @@ def _members(source: Source, members: Iterator[Source], unread: Unread) -> Itera
 
 
 class _Member(tarfile.TarInfo):
-    """A header of a tar, whose names and attributes are of a size that fits into memory."""
+    """A tar header with a size limit for names and attributes, which are held in memory."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
@@ -454,16 +454,16 @@ def _of_tar(source: Source) -> Iterator[Source]:
     packed = _Ended(source.stream)
     with tarfile.open(fileobj=packed, mode="r|", tarinfo=_Member) as archive:  # type: ignore[call-overload]
         while (member := archive.next()) is not None:
-            archive.members.clear()  # it keeps all that it has seen
+            archive.members.clear()  # tarfile keeps all members
             if member.isreg() and not member.issparse():
                 file: Any = archive.extractfile(member)
                 yield Source(member.name, ByteStream(partial(_some, file.read1)))
-    if packed.last.strip(b"\0"):  # Python takes a header that is cut for the end
+    if packed.last.strip(b"\0"):  # tarfile takes a truncated header as the end
         raise BrokenOff("its end is missing")
 
 
 class _Ended:
-    """The bytes of a tar, and the last of them: zeros where it is whole."""
+    """The bytes of a tar, and its last block, which is zero if the tar is complete."""
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
@@ -476,7 +476,7 @@ class _Ended:
 
 
 def _some(read: Callable[[int], bytes], size: int) -> bytes:
-    """Little at a time: where an archive is torn, what was asked for last is lost."""
+    """Read small blocks: in a damaged archive the block of the last request is lost."""
     return read(min(size, 1 << 14))
 
 
@@ -484,7 +484,7 @@ _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 
 
 def _of_zip(source: Source, file: _OpenFile | None) -> Iterator[Source]:
-    """Its table is at its end: one that cannot be read twice is held in memory."""
+    """Yield a zip's members. The table is at the end, so a zip that cannot be read twice is held in memory."""
     if file is not None and stat.S_ISREG(os.fstat(file.descriptor).st_mode):
         data: Any = os.fdopen(os.dup(file.descriptor), "rb")
     else:
@@ -499,7 +499,7 @@ def _of_zip(source: Source, file: _OpenFile | None) -> Iterator[Source]:
             except (
                 NotImplementedError,
                 RuntimeError,
-            ) as error:  # encrypted, or packed in a way that Python has not
+            ) as error:  # encrypted, or a compression method that Python lacks
                 raise BrokenOff(str(error).lower()) from None
             with member:
                 yield Source(info.filename, ByteStream(member.read1, partial(max, 1, info.compress_size)))
@@ -516,7 +516,7 @@ def _bounded(stream: ByteStream, held: list[int]) -> bytes:
 
 
 def _few(data: Any) -> Any:
-    """The same, after its last record says that it lists so many files as fit into memory."""
+    """Return the data after a check that the zip's table is small enough for memory."""
     size = data.seek(0, os.SEEK_END)
     data.seek(max(0, size - (1 << 16) - 22))
     end = data.read()
@@ -534,7 +534,7 @@ def _packing(head: bytes) -> Callable[[Source], ByteStream] | None:
 
 
 class _PackedFile(io.RawIOBase):
-    """A stream as a file, for what wants one, and how much was read of it."""
+    """A stream as a file object that counts the bytes read."""
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
@@ -561,7 +561,7 @@ def _gzipped(source: Source) -> ByteStream:
 
 
 def _streamed(make: Callable[[], Any], source: Source, size: int = 1 << 16) -> ByteStream:
-    """Of bz2, lzma and zstd, `size` packed bytes at a time: several packed texts may follow one another."""
+    """Decompress bz2, lzma or zstd, `size` compressed bytes at a time. Streams may be concatenated."""
     packed, unpacker, rest = _PackedFile(source.stream), make(), b""
 
     def read(most: int) -> bytes:
@@ -583,11 +583,11 @@ def _streamed(make: Callable[[], Any], source: Source, size: int = 1 << 16) -> B
 
 
 FRAMES = 512
-"""Bytes that are given to zstd at a time: not more than 16 MiB come out of them."""
+"""Compressed bytes per call of zstd, which limits the output to 16 MiB."""
 
 
 class _Frame:
-    """A frame of zstd, by Python 3.14's own module or the package; both in the form of bz2's and lzma's."""
+    """A zstd frame from Python 3.14's module or the zstandard package, with the interface of bz2 and lzma."""
 
     def __init__(self, unpacker: Any, error: type[Exception]) -> None:
         self._unpacker, self._error = unpacker, error

@@ -1,4 +1,4 @@
-"""What the detectors read: a run at one moment, when its ranks called the same collectives, its memory over time."""
+"""The input of the detectors: a run at one moment, the arrival of its ranks in collectives, and memory over time."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from ..formatting import spans_text
 from ..model import Collective, Gpu, ProcessGroup, Pulse
 from ..state import Attempt, RunState
 
-# When each rank called the same collective: who comes last lets the others wait. Fed pulse by pulse, bounded.
-# On gloo the time of the call counts. NCCL's calls return at once, so there the time of the kernel counts:
-# it spins on the ranks that are early, and is shortest on the one that is last.
+# Arrival times of ranks in the same collective: the last rank keeps the others waiting. Bounded, fed per pulse.
+# With gloo the time of the call counts. NCCL's calls return at once, so the time of the kernel counts there:
+# on an early rank the kernel spins, and on the last rank it is shortest.
 
 ASYMMETRIC = ("broadcast", "scatter", "gather", "reduce", "send", "recv")
-"""Collectives in which not every rank waits for every other."""
+"""Collectives that do not make every rank wait for every other."""
 COLLECTIVES_KEPT = 256
 BUDGET = 16384
-"""Entries of one round of pulses that are read, over all ranks; at least FEWEST of each rank."""
+"""Maximum number of entries read per round of pulses over all ranks, but at least FEWEST per rank."""
 FEWEST = 16
 OPEN = 128
-"""Collectives of a group that wait for the word of further ranks."""
+"""Collectives per group that may be incomplete, because not all ranks have reported them."""
 PIECE_S = 2.0
-"""Length of a piece of time where steps are unknown."""
+"""Seconds per piece if steps are unknown."""
 
 
 class Met(NamedTuple):
@@ -39,22 +39,22 @@ class Met(NamedTuple):
     last: float
     """Unix time of the latest call."""
     values: list[float]
-    """By member: unix time of its call, or minus the seconds of its kernel; the greatest is that of the last one."""
+    """Per member: Unix time of its call, or minus its kernel's seconds. The last member has the greatest value."""
     late: float
     """The greatest of `values`."""
     who: int
-    """The member of that."""
+    """Index of the member with the value `late`."""
 
 
 class Piece(NamedTuple):
-    """Collectives one after the other that make a step, or a piece of time."""
+    """Consecutive collectives that make up a step, or a fixed time if steps are unknown."""
 
     seconds: float
     waits: tuple[Met, ...]
-    """The collectives for which the members waited, each by itself."""
+    """The collectives that made members wait."""
     calls: int
     ends: float
-    """Unix time."""
+    """Unix time of the end."""
 
 
 class _OpenCollective:
@@ -66,7 +66,7 @@ class _OpenCollective:
         self.values: list[float | None] = [None] * members
         self.left = members
         self.at = 0.0
-        """Unix time of one of the calls."""
+        """Unix time of one call."""
 
 
 @dataclass(slots=True)
@@ -75,21 +75,21 @@ class GroupArrivals:
     members: Sequence[int]
     index: Mapping[int, int]
     timed: bool = False
-    """Whether `values` are of kernels."""
+    """Whether `values` are kernel times."""
     met: deque[Met] = field(default_factory=lambda: deque(maxlen=COLLECTIVES_KEPT))
     opened: dict[int, _OpenCollective | None] = field(default_factory=dict)
-    """None: of a kind in which not all wait for all."""
+    """Collectives that not all members have reported; None for an asymmetric one."""
     passed: deque[int] = field(default_factory=lambda: deque(maxlen=COLLECTIVES_KEPT))
-    """Numbers of the collectives of such a kind, which leave no gap between those in which all met."""
+    """Numbers of asymmetric collectives, which do not count as gaps between the others."""
     closed: int = 0
-    """Number of the newest collective that all have called."""
+    """Number of the newest collective that all members have called."""
     counts: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=8))
-    """Of the first member: optimizer steps and calls so far."""
+    """Optimizer steps and calls of the first member so far."""
     progress: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """By member: calls and completions in its newest pulse, so that a pulse without news costs nothing."""
+    """Calls and completions in each member's newest pulse, to skip a pulse without progress."""
 
     def add(self, entries: Iterable[Collective], member: int) -> None:
-        """The calls that a member reports, oldest first. The hot loop: 1,024 ranks come here at once."""
+        """Add the calls that a member reports, oldest first. Hot loop: 1,024 ranks report at once."""
         opened, closed = self.opened, self.closed
         for entry in entries:
             seq = entry.seq
@@ -108,7 +108,7 @@ class GroupArrivals:
                 self._close(seq, open_call)
 
     def _open(self, entry: Collective) -> _OpenCollective | None:
-        """A collective that is reported for the first time."""
+        """Open a collective at its first report."""
         if len(self.opened) >= OPEN:
             del self.opened[min(self.opened)]
         self.timed = entry.started is not None
@@ -119,7 +119,7 @@ class GroupArrivals:
         return made
 
     def _close(self, seq: int, open_call: _OpenCollective) -> None:
-        """All members have reported it."""
+        """Close a collective that all members have reported."""
         del self.opened[seq]
         values = [value for value in open_call.values if value is not None]
         late = max(values)
@@ -128,7 +128,7 @@ class GroupArrivals:
         self.closed = max(self.closed, seq)
 
     def restart(self) -> None:
-        """The group was made anew, and counts from 1."""
+        """Forget everything: the group was created again and counts from 1."""
         self.met.clear()
         self.passed.clear()
         self.opened.clear()
@@ -138,16 +138,16 @@ class GroupArrivals:
 
     @property
     def a_step(self) -> int | None:
-        """Collectives that one optimizer step takes; None where steps are unknown."""
+        """Number of collectives per optimizer step; None if steps are unknown."""
         if len(self.counts) < 2:
             return None
         (steps, calls), (later, more) = self.counts[0], self.counts[-1]
         return max(1, round((more - calls) / (later - steps))) if later > steps and more > calls else None
 
     def pieces(self, margin: float) -> list[Piece]:
-        """The steps that were seen, oldest first; where steps are unknown or too long, pieces of time.
+        """Return the steps, oldest first, or pieces of time if steps are unknown or too long.
 
-        `margin`: seconds by which clocks may differ.
+        `margin`: maximum clock difference in seconds.
         """
         size = self.a_step
         pieces: list[Piece] = []
@@ -170,10 +170,10 @@ class GroupArrivals:
                 begin = at
 
     def _waits(self, run: list[Met], margin: float) -> Iterable[int]:
-        """Numbers of the collectives for which members really waited.
+        """Yield the numbers of the collectives that really made members wait.
 
-        Who calls the next one before the last rank has called this one does not wait for this one: buckets of
-        gradients go out one after the other, and only the last of them is waited for.
+        If a rank calls the next collective before the last rank has called this one, it does not wait for this one.
+        Gradient buckets are such calls: ranks wait only for the last bucket.
         """
         for met, following in pairwise(run):
             if self.timed or following.first >= met.last - margin:
@@ -182,7 +182,7 @@ class GroupArrivals:
 
 
 def _runs(met: list[Met], passed: frozenset[int]) -> Iterable[list[Met]]:
-    """What follows each other without a gap; `passed`: numbers that are none."""
+    """Split collectives at gaps in their numbers. `passed`: numbers that are no gap."""
     run: list[Met] = []
     for current in met:
         if run and not passed.issuperset(range(run[-1].seq + 1, current.seq)):
@@ -194,7 +194,7 @@ def _runs(met: list[Met], passed: frozenset[int]) -> Iterable[list[Met]]:
 
 
 class Arrivals:
-    """The calls in the pulses of an attempt; add every pulse once."""
+    """The collective calls in an attempt's pulses. Add every pulse once."""
 
     def __init__(self) -> None:
         self._groups: dict[tuple[str, int, int, int], GroupArrivals] = {}
@@ -204,7 +204,7 @@ class Arrivals:
         return self._groups.values()
 
     def add(self, pulse: Pulse, world: int) -> None:
-        """A further pulse; `world`: ranks of the attempt."""
+        """Add a pulse. `world`: number of ranks of the attempt."""
         if not pulse.recent:
             return
         most = max(FEWEST, BUDGET // max(1, world))
@@ -216,7 +216,7 @@ class Arrivals:
                 placed[0].add(own, placed[1])
 
     def _of(self, group: ProcessGroup, pulse: Pulse, world: int) -> tuple[GroupArrivals, int] | None:
-        """The arrivals of a group, and the rank's place in it; None where there is nothing new."""
+        """Return the arrivals of a group and the rank's index in it; None without progress."""
         ranks: Sequence[int] = group.ranks or (range(world) if group.name in ("", "0") else ())
         if len(ranks) < 2:
             return None
@@ -239,22 +239,22 @@ class Arrivals:
 
 
 def _mutual(op: str) -> bool:
-    """Whether every rank waits for every other in it."""
+    """Whether every rank waits for every other in this operation."""
     plain = op.lstrip("_").lower()
     return plain.startswith("reduce_scatter") or not plain.startswith(ASYMMETRIC)
 
 
 def _kernel(entry: Collective) -> float | None:
-    """Minus the seconds of the kernel; None where they are unknown so far."""
+    """Minus the kernel's seconds; None while they are unknown."""
     return -entry.duration_ms / 1000 if entry.done and entry.duration_ms is not None else None
 
 
 FINE = 30
-"""Newest points, which are kept as they come."""
+"""Number of newest points that are never thinned out."""
 SPARSE_S = 20.0
-"""Seconds at least between two older points."""
+"""Minimum seconds between two older points."""
 POINTS_KEPT = FINE + 48
-"""Points of a curve that are kept."""
+"""Maximum number of points per curve."""
 
 
 class Point(NamedTuple):
@@ -267,13 +267,13 @@ class Point(NamedTuple):
 
 
 class Curve:
-    """Points of one rank or node, bounded: all of the last minute, and some of the quarter of an hour before it."""
+    """Bounded memory curve of one rank or node: all newest points, and sparse older ones."""
 
     def __init__(self) -> None:
         self.points: list[Point] = []
 
     def add(self, point: Point) -> None:
-        """A further sample; one that is not newer than the last is left out."""
+        """Add a sample, unless it is not newer than the last."""
         points = self.points
         if points and point.at <= points[-1].at:
             return
@@ -286,11 +286,11 @@ class Curve:
 
 
 KEPT = 8
-"""Pulses of a rank that are kept."""
+"""Maximum number of pulses kept per rank."""
 
 
 class About(TypedDict):
-    """Whom a finding is about: its fields of these names."""
+    """The fields of a finding that name its ranks and node."""
 
     rank: int
     ranks: tuple[int, ...]
@@ -303,26 +303,26 @@ class View:
 
     state: RunState
     plan: Plan | None
-    """None where there is only a journal, as in a replay."""
+    """None if there is only a journal, as in a replay."""
     now: float
     """Unix time."""
     history: Mapping[int, Sequence[Pulse]]
-    """Of each rank's process of the current attempt the newest pulses, oldest first, at most KEPT."""
+    """The newest pulses per rank of the current attempt, oldest first, at most KEPT."""
     arrivals: Arrivals = field(default_factory=Arrivals)
-    """When the ranks called their collectives, of all pulses of the attempt."""
+    """Arrivals from all pulses of the attempt."""
     memory: Mapping[int, Sequence[Point]] = field(default_factory=dict)
-    """Of each rank of the current attempt its memory over time, oldest first, the older the sparser."""
+    """Memory over time per rank of the current attempt, oldest first, older points sparser."""
     memory_before: Mapping[int, Sequence[Point]] = field(default_factory=dict)
-    """The same of the attempt before."""
+    """`memory` of the previous attempt."""
     node_memory: Mapping[int, Sequence[Point]] = field(default_factory=dict)
-    """Of each node what is in use there, as `Point.rss`."""
+    """Memory in use per node, as `Point.rss`."""
 
     @property
     def attempt(self) -> Attempt | None:
         return self.state.attempts[-1] if self.state.attempts else None
 
     def gpu(self, rank: int) -> Gpu | None:
-        """The GPU of a rank, as its node sampled it last."""
+        """The GPU of a rank in its node's newest sample."""
         entry = self.state.ranks.get(rank)
         node = None if entry is None else self.state.nodes.get(entry.place.node)
         if entry is None or node is None or entry.sample is None or entry.sample.gpu is None:
@@ -330,16 +330,16 @@ class View:
         return next((gpu for gpu in node.gpus if gpu.index == entry.sample.gpu), None)
 
     def host(self, node: int) -> str:
-        """What a user calls a node."""
+        """The name of a node for users."""
         entry = self.state.nodes.get(node)
         return (entry.host if entry is not None else "") or f"node {node}"
 
     def nodes_of(self, ranks: Iterable[int]) -> list[int]:
-        """Numbers of the nodes that some ranks are on."""
+        """Numbers of the nodes of these ranks."""
         return sorted({self.state.ranks[rank].place.node for rank in ranks if rank in self.state.ranks})
 
     def about(self, ranks: Sequence[int]) -> About:
-        """Some ranks as a finding names them: the first, all where there are several, and their node where it is one."""
+        """The finding's fields for these ranks: the first rank, all if several, and the node if only one."""
         nodes = self.nodes_of(ranks)
         return {
             "rank": ranks[0],
@@ -348,15 +348,15 @@ class View:
         }
 
     def several(self) -> bool:
-        """Whether ranks are on more than one node, so that a node has to be named."""
+        """Whether ranks are on more than one node, so that findings name the node."""
         return len(self.nodes_of(self.state.ranks)) > 1
 
     def who(self, ranks: Sequence[int]) -> str:
-        """ "rank 9 on gpu-b"; the node only where there are several, and where it is one."""
+        """ "rank 9 on gpu-b". Name the node only if the run has several and these ranks are on one."""
         nodes = self.nodes_of(ranks)
         where = f" on {self.host(nodes[0])}" if len(nodes) == 1 and self.several() else ""
         return spans_text("rank", ranks) + where
 
 
 Detector = Callable[[View], Iterable[Finding]]
-"""The text of a finding stays the same while it holds: ages belong into `since`, counts into `evidence`."""
+"""A finding's text does not change while the finding holds: ages are in `since`, counts in `evidence`."""
