@@ -1,4 +1,4 @@
-"""Columns of the rank table and of the GPU table, as data: title, width, priority, text, and what they sort by. Pure."""
+"""Columns of the rank table and of the GPU table, as data: title, width, priority, text, sort key. Pure."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ Sortable = float | str | None
 
 
 class RankRow(Struct, frozen=True):
-    """One rank with what belongs to it at the time of this paint; None where unknown or too old."""
+    """One rank with its node, sample and GPU at the time of this paint; None if unknown or too old."""
 
     rank: Rank
     node: Node | None
     sample: RankSample | None
     gpu: Gpu | None
     fresh: bool
-    """Whether the values are of now; else they are shown dim."""
+    """Whether the values are current; otherwise they are dim."""
     gpu_index: int | None
     where: str
     """Name of its node."""
     mesh: str
-    """Its coordinates; "" where the ranks have but one dimension."""
+    """Its coordinates; "" if the mesh has only one dimension."""
 
 
 class GpuRow(Struct, frozen=True):
-    """One GPU with what belongs to it at the time of this paint."""
+    """One GPU with its samples and ranks at the time of this paint."""
 
     index: int
     node: int
@@ -56,28 +56,29 @@ _L = TypeVar("_L", RankRow, GpuRow)
 
 
 class Column(Struct, frozen=True):
-    """One column. The highest `order` is left out first where the terminal is narrow."""
+    """One column. Narrow terminals drop the column with the highest `order` first."""
 
     id: str
-    """As in the settings file."""
+    """The column's name in the settings file."""
     title: str
     about: str
-    """For the dialog: what it is, with its unit."""
+    """Description for the dialog, with the unit."""
     width: int
     order: int
     text: Callable[[Any], str]
     key: Callable[[Any], Sortable] | None = None
     right: bool = True
     most: int = 0
-    """Columns that it takes where there are some to spare; 0: as `width`."""
+    """Maximum width if there are spare columns; 0 for `width`."""
     only: str = ""
-    """"gpu": needs GPUs; "nccl": not with gloo; "nodes": several; "ended": after the end alone; "live": before it."""
+    """Condition: "gpu" needs GPUs, "nccl" not gloo, "nodes" several nodes, "ended" only after the end, "live" only
+    before."""
     asked: bool = False
-    """Shown only where the user chose it, or where there is much room."""
+    """Whether the column appears only if the user chose it or the terminal is wide."""
 
     @property
     def of_gpu(self) -> bool:
-        """Whether the GPU table has it, too."""
+        """Whether the GPU table also has this column."""
         return self in _OF_GPU
 
 
@@ -92,7 +93,7 @@ def _column(
     title: str = "",
     **more: Any,
 ) -> Column:
-    """`title`: where it is not the id."""
+    """Build a column; `title` defaults to the id."""
     return Column(id, title or id, about, width, order, text, key, **more)
 
 
@@ -106,7 +107,7 @@ def _value(
     text: Callable[[Any], str] = percent,
     **more: Any,
 ) -> Column:
-    """A column of a field, or what a function makes, of the sample of a line; unknown where it has none."""
+    """Return a column of a field of a line's sample, or of a function of the sample; n/a if the line has no sample."""
     pick = attrgetter(value) if isinstance(value, str) else value
 
     def of(line: Line) -> Any:
@@ -154,9 +155,9 @@ def _throttle(line: Line) -> str:
 
 
 def others(line: Line) -> tuple[int, int] | None:
-    """Processes on the GPU that are not the run's, and their bytes; None where that is unknown.
+    """Return the number of foreign processes on the GPU and their bytes; None if unknown.
 
-    Where NVML does not name the rank's own process, pids are of another namespace: nobody can tell whose they are.
+    If NVML does not list the rank's own process, the pids belong to another pid namespace and cannot be attributed.
     """
     gpu = line.gpu
     if gpu is None or gpu.pids is None:
@@ -185,13 +186,13 @@ def _others(line: Line) -> str:
 
 
 def _of_others(line: Line) -> float | None:
-    """Their bytes, or how many they are."""
+    """Sort by their bytes, or by their number if the bytes are unknown."""
     counted = others(line)
     return None if counted is None else counted[1] or counted[0]
 
 
 def tight(text: str, width: int) -> str:
-    """A number in fewer columns than it wants: without its limit or its remark, never with digits cut off."""
+    """Return a number in `width` columns: without its limit or unit if needed, never with digits cut off."""
     if len(text) <= width:
         return text
     first, slash, _ = text.partition("/")
@@ -200,7 +201,7 @@ def tight(text: str, width: int) -> str:
 
 
 def in_column(column: Column, text: str, width: int) -> str:
-    """A value in its column: numbers tight and to the right, words cut where they do not fit."""
+    """Return a value in its column: numbers tight and right-aligned, words cut to the width."""
     return fit(tight(text, width) if column.right else text, width, right=column.right)
 
 
@@ -267,7 +268,7 @@ _OF_GPU: tuple[Column, ...] = (
 
 
 def _living(line: RankRow) -> RankSample | None:
-    """The last sample of a rank that has ended is of a process that was."""
+    """Return the sample of a living rank; that of a rank that has ended describes a process that no longer exists."""
     return line.sample if line.rank.phase in LIVING else None
 
 
@@ -276,7 +277,7 @@ _last = partial(_value, attrgetter("sample"))
 
 
 def worst(line: RankRow) -> str:
-    """Sorts failed before starting before running."""
+    """Return a sort key: failed before starting before running."""
     style = glyphs.RANK[line.rank.phase][1]
     return {"bad": "0", "warn": "1", "stale": "2"}.get(style, "3") + str(line.rank.phase)
 
@@ -320,11 +321,14 @@ _WAITED = "share of the last minute that it waited for other ranks in collective
 WAIT = _live("wait", _WAITED, 4, 7, "wait_percent")
 LOG = _live("log", "how long ago it wrote its last line to its log", 4, 19, "log_age_s", duration_short)
 SILENT_S = 60.0
-"""A log that is so old is silent."""
+"""Minimum age of the last log line of a silent rank."""
 
 
 def silent(lines: Sequence[RankRow]) -> bool:
-    """Whether ranks have stopped to write: all, or some while most go on. Where only rank 0 logs, no others have."""
+    """Whether ranks have stopped writing to their logs: all of them, or a minority.
+
+    If only rank 0 logs, the other ranks have no log age and do not count.
+    """
     ages = [line.sample.log_age_s for line in lines if line.sample and line.sample.log_age_s is not None]
     old = sum(age >= SILENT_S for age in ages)
     return old > 0 and (old == len(ages) or old < len(ages) - old)
@@ -418,7 +422,7 @@ GPU_COLUMNS: tuple[Column, ...] = (
 )
 
 TABLES: dict[str, tuple[Column, ...]] = {"ranks": RANK_COLUMNS, "gpus": GPU_COLUMNS}
-"""By name of the table in the settings file."""
+"""The tables by their name in the settings file."""
 
 
 def by_id(table: str, id: str) -> Column | None:
@@ -431,7 +435,7 @@ GAP = 1
 
 
 def least(column: Column, sorted_by: str = "") -> int:
-    """Columns that it takes at least: those of its values, and of its title with the sort mark."""
+    """Return the minimum width of a column: that of its values, and of its title with the sort mark."""
     return max(column.width, len(column.title) + (column.id == sorted_by))
 
 
@@ -442,9 +446,9 @@ def fitting(
     sorted_by: str = "",
     own: bool = False,
 ) -> list[Column]:
-    """Those that fit beside each other, in their order; of those in `keep` none is left out before the others.
+    """Return the columns that fit next to each other, in order; columns in `keep` are dropped last.
 
-    Of the user's `own` columns the last ones are left out, of all others those that matter least.
+    Among the user's `own` columns the last ones are dropped first, among the default columns those of lowest priority.
     """
     chosen = list(columns)
     while sum(least(column, sorted_by) + GAP for column in chosen) + 1 > width and len(chosen) > 2:
@@ -454,7 +458,7 @@ def fitting(
 
 
 def widths(columns: Sequence[Column], width: int, sorted_by: str = "") -> list[int]:
-    """Of each column: the least one, room for the sort mark, and a share of what is to spare."""
+    """Return the width of each column: the minimum, plus a share of the spare columns up to its maximum."""
     out = [least(column, sorted_by) for column in columns]
     spare = width - 1 - sum(out) - GAP * len(out)
     for at, column in enumerate(columns):
@@ -465,7 +469,7 @@ def widths(columns: Sequence[Column], width: int, sorted_by: str = "") -> list[i
 
 
 def sorted_lines(lines: Sequence[_L], column: Column, reverse: bool) -> list[_L]:
-    """By a column; unknown values come last, equal ones stay in their order."""
+    """Sort lines by a column. Unknown values come last; equal values keep their order."""
     if column.key is None:
         return list(lines)
     keyed = [(column.key(line), line) for line in lines]
@@ -477,31 +481,31 @@ def sorted_lines(lines: Sequence[_L], column: Column, reverse: bool) -> list[_L]
 # --- the user's choice ---
 
 ALWAYS = {"ranks": "rank", "gpus": "gpu"}
-"""The column without which nobody knows what a row is about."""
+"""The column that identifies a row and cannot be hidden."""
 
 
 class ColumnChoice(Struct, frozen=True):
-    """What the dialog of columns has so far."""
+    """The current state of the dialog that chooses columns."""
 
     table: str
     order: tuple[str, ...]
-    """Every column of the table, by id, as they stand beside each other."""
+    """Ids of every column of the table, from left to right."""
     shown: frozenset[str]
     sort: str = ""
     reverse: bool = False
     own: bool = False
-    """Whether the user chose columns; else the table shows what fits."""
+    """Whether the user chose columns; otherwise the table shows those that fit."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """As `ViewOptions` has them."""
+        """The chosen ids in the form of `ViewOptions.columns`."""
         return tuple(id for id in self.order if id in self.shown) if self.own else ()
 
 
 def begin_choice(
     table: str, columns: Sequence[str], on_screen: Collection[str], sort: str, reverse: bool
 ) -> ColumnChoice:
-    """The user's columns first; where there are none, those that are `on_screen`."""
+    """Start with the user's columns, or with those that are `on_screen` if there are none."""
     every = [column.id for column in TABLES[table]]
     order = [*columns, *(id for id in every if id not in columns)]
     shown = frozenset(columns or on_screen) | {ALWAYS[table]}
@@ -509,7 +513,7 @@ def begin_choice(
 
 
 def toggled(choice: ColumnChoice, at: int) -> ColumnChoice:
-    """With that column shown, or not; the first of a table stays."""
+    """Show or hide that column; the first column of a table cannot be hidden."""
     id = choice.order[at]
     if id == ALWAYS[choice.table]:
         return choice
@@ -517,7 +521,7 @@ def toggled(choice: ColumnChoice, at: int) -> ColumnChoice:
 
 
 def moved(choice: ColumnChoice, at: int, by: int) -> ColumnChoice:
-    """With that column before its neighbour, or behind."""
+    """Move that column by `by` places."""
     to = at + by
     if not 0 <= to < len(choice.order):
         return choice
@@ -527,7 +531,7 @@ def moved(choice: ColumnChoice, at: int, by: int) -> ColumnChoice:
 
 
 def resorted(choice: ColumnChoice, at: int) -> ColumnChoice:
-    """Sorted by that column; then the other way round, then by none."""
+    """Sort by that column; the next calls reverse the order, then remove it."""
     id = choice.order[at]
     column = by_id(choice.table, id)
     if column is None or column.key is None:
@@ -538,12 +542,12 @@ def resorted(choice: ColumnChoice, at: int) -> ColumnChoice:
 
 
 def default_ids(table: str) -> tuple[str, ...]:
-    """What distui would show where there is room."""
+    """Return the ids that distui shows by default on a wide terminal."""
     return tuple(column.id for column in TABLES[table] if not column.asked)
 
 
 def default_choice(choice: ColumnChoice) -> ColumnChoice:
-    """What distui would show: all that fit, in the order of the table."""
+    """Return the default: all columns that fit, in the order of the table."""
     every = tuple(column.id for column in TABLES[choice.table])
     return ColumnChoice(choice.table, every, frozenset(default_ids(choice.table)))
 
@@ -551,7 +555,7 @@ def default_choice(choice: ColumnChoice) -> ColumnChoice:
 def choice_rows(
     choice: ColumnChoice, width: int, absent: Collection[str] = (), ascii_only: bool = False
 ) -> list[Row]:
-    """A row a column: its place, title, sort mark, and what it is; `absent` are those that this run does not have."""
+    """Return one row per column: place, title, sort mark, description. `absent` columns do not apply to this run."""
     marks = ("^", "v") if ascii_only else ("▴", "▾")
     rows: list[Row] = []
     place = 0

@@ -1,4 +1,4 @@
-"""What ranks answered to a dump as rows: where all of them are, their collectives, their memory. Pure."""
+"""The ranks' answers to a dump as rows: their stacks, collectives and memory. Pure."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from . import glyphs
 from .glyphs import Row, fit, or_na, table, text_row
 
 MOST = 12
-"""Runs of ranks that a line names."""
+"""Maximum number of rank ranges that a line names."""
 
 
 Source = Callable[[StackFrame], str]
-"""The source line of a frame, "" where it is not known."""
+"""Returns the source line of a frame, "" if it is unknown."""
 
 
 def source_of(state: RunState) -> Source:
-    """Of frames of this run's ranks, where their files are here and as they were."""
+    """Return a source for frames of this run's ranks, if their files are on this machine and unchanged."""
     return SourceLines(state).of
 
 
@@ -43,7 +43,7 @@ def no_source(frame: StackFrame) -> str:
 
 
 def merged_rows(what: str, data: Mapping[str, str], source: Source = no_source) -> list[Row]:
-    """The answers of all ranks as one view, nothing cut. Raises ValueError where they cannot be read."""
+    """Return the answers of all ranks as one view, nothing cut. Raises ValueError if they cannot be parsed."""
     if what == "stacks":
         return stack_rows(data, source=source)
     try:
@@ -54,7 +54,10 @@ def merged_rows(what: str, data: Mapping[str, str], source: Source = no_source) 
 
 
 def dump_rows(what: str, data: Mapping[str, str], width: int, source: Source = no_source) -> list[Row]:
-    """The same on the screen: behind stacks each rank's own text, which has all threads; so has what cannot be read."""
+    """Return the view for the screen: merged, then each rank's own text with all threads.
+
+    Answers that cannot be parsed are shown only as text.
+    """
     rows: list[Row] = []
     if any(main_frames(text) for text in data.values()):
         rows += [*stack_rows(data, width, source), ()]
@@ -68,7 +71,7 @@ def dump_rows(what: str, data: Mapping[str, str], width: int, source: Source = n
 
 
 def by_rank(data: Mapping[str, str]) -> dict[int, str]:
-    """The answers by number; what stands under another name is left out."""
+    """Return the answers by rank number; other names are left out."""
     return {int(rank): text for rank, text in data.items() if rank.isdecimal()}
 
 
@@ -76,15 +79,15 @@ _PACKAGES = re.compile(r"(?:/lib/python\d\.\d+)?/(?:site|dist)-packages/|/lib/py
 
 
 def stack_title(data: Mapping[str, str]) -> str:
-    """How many ranks answered, and in how many places they are."""
+    """Return a title: how many ranks answered, and in how many places they are."""
     groups = _groups(data)
     return f"Where {plural(len(data), 'rank')} are: {plural(len(groups), 'place')}"
 
 
 def stack_rows(data: Mapping[str, str], width: int | None = None, source: Source = no_source) -> list[Row]:
-    """A group after the other; the user's own frames are marked, and where the ways part.
+    """Return one block per group, with marks for the user's own frames and for the frame where the stacks diverge.
 
-    `width`: columns that the rows have; without it no name and no path is cut.
+    `width` is the number of columns; without it no name and no path is cut.
     """
     groups = _groups(data)
     columns = _columns([frame for group in groups for frame in _frames(group)], width)
@@ -103,20 +106,20 @@ def _frames(group: StackGroup) -> list[StackFrame]:
 
 
 class _Columns(NamedTuple):
-    """How wide what stands beside a frame's marks is; None: as wide as it is."""
+    """Widths of the columns after a frame's marks; None for no limit."""
 
     function: int
     place: int | None
     source: int | None
-    """0: in a row of its own."""
+    """0 puts the source line in a separate row."""
 
 
 LEAST_SOURCE = 24
-"""Columns that a source line beside its frame has at least."""
+"""Minimum columns of a source line next to its frame."""
 
 
 def _columns(frames: Sequence[StackFrame], width: int | None) -> _Columns:
-    """What there is room for: a function's name, then the end of its path, then the source line."""
+    """Share `width` among the function's name, then the end of its path, then the source line."""
     name = max((len(frame.function) for frame in frames), default=0)
     if width is None:
         return _Columns(name, None, 0)
@@ -154,7 +157,7 @@ def _group_rows(group: StackGroup, data: Mapping[str, str], columns: _Columns, s
 
 
 def _frame_rows(frame: StackFrame, columns: _Columns, ink: str, source: Source) -> list[Row]:
-    """Function, place and source line; where there is no room, that line of the user's own frames below."""
+    """Return function, place and source line. If the source does not fit, it goes below the user's own frames."""
     edge, line = columns.function + 2, clean_text(source(frame))
     name = fit(frame.function, columns.function) + "  "
     whole = f"{frame.path}:{frame.line}"
@@ -170,7 +173,7 @@ def _frame_rows(frame: StackFrame, columns: _Columns, ink: str, source: Source) 
 
 
 def _legend(groups: Sequence[StackGroup]) -> list[Row]:
-    """What the marks mean that stand before frames."""
+    """Return the legend of the marks in front of frames."""
     own = any(frame.own for group in groups for frame in _frames(group))
     texts = [f"{OWN} your code"] if own else []
     texts += [f"{glyphs.CURSOR} where the ranks diverge"] if len(groups) > 1 else []
@@ -178,21 +181,21 @@ def _legend(groups: Sequence[StackGroup]) -> list[Row]:
 
 
 OWN = "▏"
-"""Before a frame of the user's code."""
+"""Mark in front of a frame of the user's code."""
 
 
 def _inside(frame: StackFrame) -> str:
-    """File and line: of a package the path inside it."""
+    """Return file and line; the path is relative to its package directory."""
     return f"{_PACKAGES.split(frame.path)[-1]}:{frame.line}"
 
 
 def _end_of(where: str, width: int) -> str:
-    """Of a long path its end, which has the line."""
+    """Return the end of a long path, which contains the line number."""
     return where if len(where) <= width else f"…{where[1 - width :]}"
 
 
 def flight(texts: Mapping[int, str]) -> list[str]:
-    """A table a group, and what it shows. Raises ValueError."""
+    """Return one table per group, then its conclusions. Raises ValueError."""
     lines: list[str] = []
     for group in merged_recorders(texts):
         lines += [""] if lines else []
@@ -209,7 +212,7 @@ def flight(texts: Mapping[int, str]) -> list[str]:
 
 
 def _counted(texts: Mapping[int, str]) -> list[str]:
-    """A table a group that torch only counts, as 2.14 does with its backend nccl2."""
+    """Return one table per group whose calls torch only counts, as 2.14 does with its backend nccl2."""
     calls: dict[str, dict[int, int]] = {}
     for rank, text in texts.items():
         for group in json.loads(text).get("counted", ()):
@@ -228,7 +231,7 @@ def _counted(texts: Mapping[int, str]) -> list[str]:
 
 
 def _nothing(texts: Mapping[int, str]) -> str:
-    """Why no call is there: torch before 2.8 or so has no recorder for gloo."""
+    """Return why no call is recorded: torch before 2.8 or so has no recorder for gloo."""
     dumped = [json.loads(text) for text in texts.values()]
     kinds = {str(entry.get("kind")) for each in dumped for entry in each.get("recorders", ())}
     if kinds == {"nccl"}:
@@ -239,7 +242,7 @@ def _nothing(texts: Mapping[int, str]) -> str:
 
 
 def _rows(group: RecorderGroup) -> list[str]:
-    """Ranks that are equally far share a row."""
+    """Return the table of a group; ranks with equal progress share a row."""
     alike: dict[tuple[str, str, str], list[int]] = {}
     for part in group.parts:
         newest = "" if part.newest is None else f"{part.newest.what}  {part.newest.site}".rstrip()
@@ -284,7 +287,7 @@ VIEWER = "https://pytorch.org/memory_viz"
 
 
 def memory(texts: Mapping[int, str]) -> list[str]:
-    """A row a rank and device, and where the snapshots are. Raises ValueError."""
+    """Return one row per rank and device, and the paths of the snapshots. Raises ValueError."""
     entries = memory_values(texts)
     rows: list[tuple[str, ...]] = [("rank", "resident", "peak")]
     if any(entry["devices"] for entry in entries):
@@ -319,8 +322,10 @@ def _snapshots(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def memory_values(texts: Mapping[int, str]) -> list[dict[str, Any]]:
-    """By rank, as values: sizes in bytes; `fragmentation` is the share of what is reserved that lies unused in
-    blocks which are used in part. Raises ValueError."""
+    """Return the memory of each rank as values; sizes are in bytes. Raises ValueError.
+
+    `fragmentation` is the share of reserved memory that is unused in partly used blocks.
+    """
     entries = []
     for rank in sorted(texts):
         answer = json.loads(texts[rank])

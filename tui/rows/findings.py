@@ -1,4 +1,4 @@
-"""What is wrong, as rows: the banner, and findings with their evidence; the report of a run that has ended. Pure."""
+"""Findings as rows: the banner, each finding with its evidence, and the report of a run that has ended. Pure."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from .glyphs import Cell, Row, clip, fit, hang, labelled, wrap
 from .run_status import remains
 
 QUIET = {None, "VERSION", "WARN"}
-"""Levels of NCCL_DEBUG at which it makes no statements."""
+"""Levels of NCCL_DEBUG that log no statements."""
 
 HOOKED = ("up", "armed")
 """States of a hook that answers."""
 
 _EACH = 12
-"""Sentences of equal findings that are shown one by one."""
+"""Maximum number of findings of one kind that are listed individually."""
 
 _LABEL = 10
 
@@ -50,7 +50,7 @@ class Item(Struct, frozen=True):
 
     findings: tuple[Finding, ...]
     follows: bool = False
-    """Whether these are the symptoms of a cause that stands above them."""
+    """Whether these are the symptoms of the cause in the row above."""
 
     @property
     def first(self) -> Finding:
@@ -58,12 +58,12 @@ class Item(Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """Stays the same while more findings of its kind come and go."""
+        """An id that does not change while findings of this kind come and go."""
         return "symptoms" if self.follows else f"{self.first.role} {self.first.id}"
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Every rank that it is about."""
+        """Every affected rank."""
         return tuple(sorted({rank for finding in self.findings for rank in ranks_of(finding)}))
 
 
@@ -73,7 +73,7 @@ def ranks_of(finding: Finding) -> tuple[int, ...]:
 
 
 def items(given: Iterable[Finding]) -> list[Item]:
-    """Rows of the list; symptoms stand together below the first cause, where there is one."""
+    """Return the rows of the list. Symptoms are grouped below the first cause, if there is one."""
     kinds: dict[tuple[str, str], list[Finding]] = {}
     followers: list[Finding] = []
     ordered = worst_first(given)
@@ -91,7 +91,7 @@ def items(given: Iterable[Finding]) -> list[Item]:
 
 
 def item_row(frame: Frame, item: Item, width: int | None = None) -> Row:
-    """Severity, role, where, since when, and what; without a `width` all of it."""
+    """Return severity, role, place, age and sentence, cut to `width` columns if it is given."""
     first = item.first
     glyph, style = glyphs.severity(first)
     ink = "dim" if first.quiet or item.follows else "text"
@@ -124,7 +124,7 @@ def _symptoms(item: Item) -> str:
 
 
 def place(state: RunState, item: Item) -> str:
-    """`r3`, `r0-3`, `62 ranks`, `c2`; "" where it is about the run."""
+    """Return `r3`, `r0-3`, `62 ranks`, `c2`; "" if the finding is about the whole run."""
     ranks = item.ranks
     if ranks:
         short = f"r{spans_short(ranks)}"
@@ -137,7 +137,7 @@ def place(state: RunState, item: Item) -> str:
 
 
 def detail_rows(frame: Frame, item: Item, width: int) -> list[Row]:
-    """One item in full: its sentence, what to do, which ranks, since when, the evidence."""
+    """Return one item in full: its sentence, remedy, ranks, start time and evidence."""
     first = item.first
     glyph, style = glyphs.severity(first)
     rows: list[Row] = [((f"{glyph} {first.severity} {first.role} ", style), (first.id, "dim"))]
@@ -182,7 +182,7 @@ def _with_rank(finding: Finding) -> str:
 
 
 def _evidence(item: Item, width: int) -> list[Row]:
-    """All of the first, then one line of each of the others."""
+    """Return all evidence of the first finding, then one line of each of the others."""
     lines = [*item.first.evidence, *(each.evidence[0] for each in item.findings[1:_EACH] if each.evidence)]
     if not lines:
         return [(("no evidence was recorded", "dim"),)] if item.first.role == "cause" else []
@@ -194,7 +194,7 @@ def _evidence(item: Item, width: int) -> list[Row]:
 
 
 def no_findings(state: RunState) -> str:
-    """What stands where no finding does."""
+    """Return the text for an empty list of findings."""
     if state.phase.ended:
         return "No findings."
     ranks = state.ranks.values()
@@ -204,7 +204,7 @@ def no_findings(state: RunState) -> str:
 
 
 def coverage_rows(state: RunState) -> list[Row]:
-    """What verdicts rest on, and what of it is missing; nothing before the first rank and after the end."""
+    """Return the data sources of verdicts and which are missing; [] before the first rank and after the end."""
     ranks = state.ranks
     if not ranks or state.phase.ended:
         return []
@@ -255,11 +255,11 @@ def _nccl_covered(state: RunState) -> Row:
 
 
 SLOW_CONNECT_S = 5.0
-"""After this long, connecting is worth a line of its own."""
+"""Once connecting takes longer than this many seconds, the banner also says why."""
 
 
 class Statement(Struct, frozen=True):
-    """One thing that a person must read: a sentence, and what to type or do."""
+    """A sentence that a person must read, and its remedy."""
 
     glyph: str
     style: str
@@ -268,10 +268,10 @@ class Statement(Struct, frozen=True):
 
 
 def banner_rows(frame: Frame, width: int, most: int, findings: bool = True) -> list[Row]:
-    """What needs a person, in at most `most` rows; none where nothing does.
+    """Return the link's problems and the findings that need a person, in at most `most` rows.
 
-    The worst comes first and is shown whole; one whose remedy does not fit is shown without it, never cut inside it.
-    `findings` is False where a pane beside shows them.
+    The worst comes first, in full. A statement whose remedy does not fit is shown without it, never cut inside it.
+    `findings` is False if another pane shows them.
     """
     return fitted(
         [*_of_link(frame), *_failure(frame), *(_of_findings(frame) if findings else ())], width, most
@@ -279,7 +279,7 @@ def banner_rows(frame: Frame, width: int, most: int, findings: bool = True) -> l
 
 
 def fitted(statements: Sequence[Statement], width: int, most: int) -> list[Row]:
-    """As many statements as fit whole, and how many more there are; of the first as much as there is room for."""
+    """Return as many whole statements as fit, and the number of the others. Only the first may be cut."""
     rows: list[Row] = []
     for at, statement in enumerate(statements):
         others = len(statements) - at - 1
@@ -297,7 +297,7 @@ _ELSEWHERE: Row = (("   → 6 shows all of it, and what to do", "accent"),)
 
 
 def statement_rows(statement: Statement, width: int) -> list[Row]:
-    """A glyph, the sentence, and on rows of its own what to do."""
+    """Return a glyph and the sentence, then the remedy on separate rows."""
     rows = labelled((f" {statement.glyph} ", statement.style), clean_text(statement.text), width - 1)
     if statement.remedy:
         rows += labelled(("   → ", "accent"), clean_text(statement.remedy), width - 1, "accent")
@@ -327,14 +327,14 @@ def _link(frame: Frame) -> list[Statement]:
 
 
 def _lost_nodes(frame: Frame) -> list[Statement]:
-    """Which nodes are lost, and why; for how long is shown beside the node."""
+    """Return which nodes are lost, and why. The node's own row shows for how long."""
     state = frame.state
     lost = [node for node in silent(state) if state.nodes[node].link is LinkState.LOST]
     if not lost or state.phase.ended:
         return []
     named, why = names(state), state.nodes[lost[0]].link_text
     who, verb = listed([named[node] for node in lost]), agreeing(lost, "does", "do")
-    if why.startswith(f"{who} "):  # ssh knows it by the same name
+    if why.startswith(f"{who} "):  # ssh uses the same name
         text = why
     elif "not answer" in why:
         text = f"{who}: {why}"
@@ -344,7 +344,7 @@ def _lost_nodes(frame: Frame) -> list[Statement]:
 
 
 def cause_text(cause: FirstCause) -> str:
-    """Which rank failed first, in one sentence."""
+    """Return which rank failed first, in one sentence."""
     if cause.text:
         return cause.text
     how = f"signal {cause.signal}" if cause.signal else f"exit code {cause.exit_code}"
@@ -352,7 +352,7 @@ def cause_text(cause: FirstCause) -> str:
 
 
 def _failure(frame: Frame) -> list[Statement]:
-    """While a restart is pending or the first seconds after it: what made it necessary."""
+    """Return the cause of a pending or recent restart, and the time until the restart."""
     state = frame.state
     if state.phase.ended or not state.attempts:
         return []
@@ -378,7 +378,7 @@ def _gpu_problems(frame: Frame) -> list[Statement]:
 
 
 def _of_findings(frame: Frame) -> list[Statement]:
-    """One a kind, the worst first; symptoms of a cause that stands here are left to the pane of findings."""
+    """Return one statement per kind, the worst first. Symptoms of a shown cause appear only in the findings pane."""
     return [
         of_item(frame, item)
         for item in items(frame.state.findings.values())
@@ -387,7 +387,7 @@ def _of_findings(frame: Frame) -> list[Statement]:
 
 
 def of_item(frame: Frame, item: Item) -> Statement:
-    """A finding, or a kind of findings: sentence, since when, what to do."""
+    """Return a finding, or a kind of findings: sentence, start time, remedy."""
     finding = item.first
     glyph, style = glyphs.severity(finding)
     many = len(item.findings) > 1
@@ -412,12 +412,14 @@ _OUTCOME = {
 
 
 def end_rows(frame: Frame, width: int) -> list[Row]:
-    """The end of a run: what happened, why, and what it took."""
+    """Return the end of a run: what happened, why, and how long the run took."""
     state = frame.state
     glyph, style = glyphs.RUN[state.phase]
     after = "" if state.phase is RunPhase.LOST else f" after {duration_exact(state.lasted(frame.now))}"
     head = f" {glyph} {state.phase}{after}, {plural(len(state.attempts), 'attempt')}"
-    asked = state.phase is RunPhase.STOPPED  # its exit code says nothing: the user ended it
+    asked = (
+        state.phase is RunPhase.STOPPED
+    )  # the user ended the run, so its exit code carries no information
     code = "" if state.exit_code is None or asked else f", exit code {state.exit_code}"
     rows: list[Row] = [((head + code, style),)]
     if state.end_text and state.end_text != str(state.phase):
@@ -435,7 +437,7 @@ def end_rows(frame: Frame, width: int) -> list[Row]:
 
 
 def _end_remedies(state: RunState, cause: FirstCause | None, width: int) -> list[Row]:
-    """What to do about it, by its findings; their sentences only where the cause does not say the same."""
+    """Return the remedies of the findings, with their sentences unless the cause already says them."""
     rows: list[Row] = []
     stated = cause_text(cause) if cause is not None else ""
     for item in items(state.findings.values()):
@@ -456,9 +458,9 @@ def _last_cause(state: RunState) -> FirstCause | None:
 
 
 def cause_rows(cause: FirstCause, width: int, of: str = "", above: str = "") -> list[Row]:
-    """The first cause: rank, sentence, last lines of its stderr, victims.
+    """Return the first cause: rank, sentence, last lines of its stderr, victims.
 
-    `of`: an attempt that is not the newest; `above`: what is written above it, which need not be repeated.
+    `of` names an attempt that is not the newest. `above` is the text above these rows, which is not repeated.
     """
     place = f"rank {cause.rank} (local {cause.local_rank}, node {cause.node}, pid {cause.pid or 'unknown'})"
     rows: list[Row] = [((f" first cause{of}  ", "dim"), (place, "head"))]
@@ -475,14 +477,14 @@ def cause_rows(cause: FirstCause, width: int, of: str = "", above: str = "") -> 
 
 
 def _last_cause_rows(state: RunState, cause: FirstCause, width: int, above: str = "") -> list[Row]:
-    """The same with whole lines, and with the attempt that it ended, where another one followed."""
+    """Return `cause_rows` with wrapped lines, and with the attempt's number if it is not the newest."""
     number = next(attempt.number for attempt in state.attempts if attempt.first_cause is cause)
     of = "" if number == state.attempts[-1].number else f" of attempt {number}"
     return [piece for row in cause_rows(cause, width, of, above) for piece in hang(row, width)]
 
 
 def ledger_rows(state: RunState, width: int) -> list[Row]:
-    """Every attempt: when, how long, why it began, how it ended, what changed."""
+    """Return one row per attempt: start, duration, why it began, how it ended, what changed."""
     rows: list[Row] = [((" attempts", "dim"),)]
     for attempt in state.attempts:
         outcome = str(attempt.outcome) if attempt.outcome else "running"
@@ -499,13 +501,13 @@ def ledger_rows(state: RunState, width: int) -> list[Row]:
 
 
 def _why_it_failed(state: RunState, attempt: Attempt) -> str:
-    """The first cause of an attempt; of the newest it stands below the ledger, or among the findings."""
+    """Return the first cause of an attempt. The newest attempt's is shown below the ledger, or among the findings."""
     newest = attempt is state.attempts[-1]
     return "" if newest or attempt.first_cause is None else cause_text(attempt.first_cause)
 
 
 def _differing(attempt: Attempt) -> list[str]:
-    """What ranks have instead of what the attempt changed, a piece a rank."""
+    """Return one text per rank whose environment differs from the attempt's change."""
     return [
         f"rank {rank} has "
         + " ".join(
@@ -524,7 +526,7 @@ def _changes(attempt: Attempt) -> str:
 
 
 def wrong_rows(frame: Frame, width: int) -> list[Row]:
-    """What is wrong, the worst first, each with what to do; or that nothing is known to be."""
+    """Return all findings, the worst first, each with its remedy; or a row that there are none."""
     rows: list[Row] = []
     for item in items(frame.state.findings.values()):
         rows += statement_rows(of_item(frame, item), width)
@@ -532,11 +534,11 @@ def wrong_rows(frame: Frame, width: int) -> list[Row]:
 
 
 LATE_S = 10.0
-"""How late a runner or a node may report: what seems older was written by a clock that was set back."""
+"""Maximum delay of a report by a runner or node. A larger difference means that its clock was set back."""
 
 
 def in_order(notices: Iterable[tuple[float, str]]) -> list[tuple[float, str]]:
-    """By their times: what the runner reports is read some tenths of a second after what the agent itself sees."""
+    """Sort by time. The agent reads a runner's reports some tenths of a second after its own observations."""
     ordered: list[tuple[float, str]] = []
     for at, text in notices:
         place = len(ordered)
@@ -557,10 +559,10 @@ def _save_text(saved: Checkpoint) -> str:
 
 
 def event_rows(frame: Frame, width: int, whole: bool = True) -> tuple[list[Row], list[float | None]]:
-    """The events screen, and by row when that was, unix seconds; None for headings.
+    """Return the events screen, and per row its unix time in seconds; None for headings.
 
-    The ledger of attempts, then notices, commands and checkpoints, newest first. `whole`: also the first cause with its
-    last lines, which the report of a run that has ended shows, too.
+    The ledger of attempts comes first, then notices, commands and checkpoints, newest first. `whole` adds the first
+    cause with its last lines, which the report of a run that has ended also shows.
     """
     state = frame.state
     rows = ledger_rows(state, width)

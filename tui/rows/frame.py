@@ -1,6 +1,6 @@
-"""What one paint is made of: the run's state, its link, the user's view of it, and the sizes of the panes.
+"""Everything that one paint shows: the run's state, its link, and the user's view of it.
 
-Also how nodes are named on the screen, and how the hub's link to each stands.
+Also the names of nodes on the screen, and the state of the hub's link to each node.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ T = TypeVar("T")
 
 
 class LinkPhase(enum.StrEnum):
-    """Where the connection to the agent stands."""
+    """State of the connection to the agent."""
 
     CONNECTING = "connecting"
     FOLLOWING = "following"
     LOST = "lost"
-    """Broken; the next try is at `LinkStatus.retry_at`."""
+    """The connection broke; distui retries at `LinkStatus.retry_at`."""
     ENDED = "ended"
-    """The run has ended and everything was read."""
+    """The run has ended and distui has read everything."""
 
 
 class LinkStatus(Struct, frozen=True):
@@ -43,24 +43,24 @@ class LinkStatus(Struct, frozen=True):
     since: float
     retry_at: float | None = None
     text: str = ""
-    """Why it broke, one sentence."""
+    """Why the connection broke, in one sentence."""
 
 
 METRICS = ("util", "mem", "power", "temp", "step-time")
-"""What the heat map can show, in the order of the key."""
+"""Metrics of the heat map, in the order of the key that switches them."""
 
 
 class ViewOptions(Struct, frozen=True, kw_only=True):
-    """What the user chose to see; changed by keys, never by events."""
+    """The user's choice of what the screen shows; keys change it, events never do."""
 
     pane: str = "overview"
     """"overview", "ranks", "log", "curves", "nccl", "findings" or "events"."""
     metric: str = "util"
     sort: str = ""
-    """Column of the rank table; "": the worst first."""
+    """Column of the rank table; "" puts the worst rank first."""
     reverse: bool = False
     columns: tuple[str, ...] = ()
-    """Of the rank table, by id, in their order; (): those that fit."""
+    """Ids of the rank table's columns, in order; () for those that fit."""
     gpu_sort: str = ""
     gpu_reverse: bool = False
     gpu_columns: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class ViewOptions(Struct, frozen=True, kw_only=True):
     ascii: bool = False
     readonly: bool = False
     window: str = "5m"
-    """How much time charts show at least: a name of WINDOWS in rows/charts.py."""
+    """Minimum time span of charts: a name of WINDOWS in rows/charts.py."""
     log_scale: bool = False
     """Whether charts have a logarithmic value axis."""
 
@@ -80,7 +80,7 @@ class Moment(Struct, frozen=True):
     at: float
     """Unix seconds."""
     latest: float
-    """Where time goes on: now, or the end of the run."""
+    """The end of the time line: now, or the end of the run."""
     step: int | None = None
     playing: bool = False
     speed: float = 1.0
@@ -99,23 +99,23 @@ class Moment(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """All that widgets need for one paint."""
+    """All inputs of one paint."""
 
     state: RunState
     link: LinkStatus
     now: float
     """Unix seconds on this machine."""
     heard: float
-    """When the last event arrived, by this machine's clock; 0.0 before the first."""
+    """This machine's clock when the last event arrived; 0.0 before the first."""
     view: ViewOptions = field(default_factory=ViewOptions)
     moment: Moment | None = None
-    """Of a state of the past; None: live."""
+    """The past moment that `state` shows; None for the live state."""
     wall: float | None = None
-    """This machine's clock where `state` and `now` are held; None where they are of this moment."""
+    """This machine's clock while `state` and `now` are frozen; None if they are current."""
     _derived: dict[object, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def once(self, find: Callable[[Frame], T]) -> T:
-        """What a function makes of this frame, for all panes; it is not to be changed."""
+        """Return `find(self)`, computed once per frame for all panes. Callers must not change it."""
         if find not in self._derived:
             self._derived[find] = find(self)
         value: T = self._derived[find]
@@ -123,17 +123,17 @@ class Frame:
 
     @property
     def behind(self) -> float | None:
-        """How many seconds ago this was so; None where it is so now."""
+        """Age of the frozen state in seconds; None if the state is current."""
         return None if self.wall is None else max(0.0, self.wall - self.now)
 
     @property
     def silence(self) -> float:
-        """Seconds since the agent was last heard."""
+        """Seconds since the last event from the agent."""
         return max(0.0, self.now - self.heard) if self.heard else 0.0
 
     @property
     def quiet(self) -> bool:
-        """Whether no sample arrives although a node samples: a hub emits none of its own each second."""
+        """Whether no sample arrives although a node samples: a hub emits no samples each second on its part."""
         nodes = self.state.nodes.values()
         sampled = not self.state.merged or any(node.link is LinkState.UP for node in nodes)
         return sampled and not holds(self.silence) and not self.state.phase.ended
@@ -144,9 +144,9 @@ class Frame:
         return self.link.phase is LinkPhase.LOST
 
     def node_now(self, node: int) -> float:
-        """The node's own clock, as far as it can be known without trusting that both clocks agree.
+        """Return the time on the node's clock, without the assumption that it agrees with this machine's.
 
-        A hub runs where its viewer does, and has put the times of all nodes on its own clock.
+        A hub runs on its viewer's machine and has converted the times of all nodes to its own clock.
         """
         if self.state.merged:
             return self.now
@@ -154,19 +154,19 @@ class Frame:
         return (entry.heard if entry else self.now) + self.silence
 
     def age(self, node: int, sampled: float) -> float | None:
-        """Seconds since a sample of this node was taken; None when there was none."""
+        """Return the age of a sample of this node in seconds; None if there is no sample."""
         return elapsed(sampled, self.node_now(node))
 
     def fresh(self, node: int, sampled: float) -> bool:
-        """Whether a sample may be shown as true now."""
+        """Whether a sample is still current."""
         return self._freshness(node, sampled) is Freshness.HOLDS and self.answers(node)
 
     def usable(self, node: int, sampled: float) -> bool:
-        """Whether a sample may be shown, dim where it is not fresh."""
+        """Whether the screen may show a sample, dim if it is not fresh."""
         return self._freshness(node, sampled) is not Freshness.UNKNOWN
 
     def _freshness(self, node: int, sampled: float) -> Freshness:
-        """Of a sample of a node. The last ones of a run that has ended are facts."""
+        """Return the freshness of a node's sample. The last samples of a run that has ended stay valid."""
         found: Freshness | None = self._derived.get((node, sampled))
         if found is None:
             found = freshness(sampled, self.node_now(node))
@@ -176,7 +176,7 @@ class Frame:
         return found
 
     def answers(self, node: int) -> bool:
-        """Whether a node is heard, by the state of the hub's link to it."""
+        """Whether a node answers, by the state of the hub's link to it."""
         entry = self.state.nodes.get(node)
         silent = entry is not None and entry.link in (LinkState.CONNECTING, LinkState.LOST)
         return self.state.phase.ended or not silent
@@ -187,7 +187,7 @@ class Frame:
 
 
 def gpu_of(rank: Rank, node: Node | None) -> Gpu | None:
-    """The GPU that a rank uses: by NVML, else by its launch environment."""
+    """Return the GPU that a rank uses, by NVML or else by its launch environment."""
     if node is None:
         return None
     if rank.sample is not None and rank.sample.gpu is not None:
@@ -200,7 +200,7 @@ def gpu_of(rank: Rank, node: Node | None) -> Gpu | None:
 
 
 def gpu_places(state: RunState) -> dict[int, set[int]]:
-    """By node the indexes of the GPUs that the run's ranks use; empty where that is not known."""
+    """Map each node to the indexes of the GPUs that the run's ranks use; a node whose GPUs are unknown is left out."""
     places: dict[int, set[int]] = {}
     for rank in state.ranks.values():
         index = rank.sample.gpu if rank.sample is not None else None
@@ -219,7 +219,7 @@ Sampled = tuple[int, int | None, Any]
 
 
 def fresh_gpus(frame: Frame) -> list[Sampled]:
-    """The GPUs with fresh values: those that ranks of the run use, all where that is not known."""
+    """Return the GPUs with fresh values: those that the run's ranks use, or all if their GPUs are unknown."""
     own = frame.state.once(gpu_places)
     return [
         (number, gpu.index, gpu)
@@ -230,16 +230,16 @@ def fresh_gpus(frame: Frame) -> list[Sampled]:
 
 
 class SampleFields:
-    """The values of samples, field by field: each is read once for all that show it."""
+    """The values of samples by field. Each field is read once for all callers."""
 
     def __init__(self, samples: Iterable[Sampled], together: Sequence[str]) -> None:
-        """`together`: fields that are read in one go, since most of them are asked for."""
+        """Take fields that are read in one pass as `together`, since callers ask for most of them."""
         self._samples = [sample for _, _, sample in samples]
         self._together = together
         self._read: dict[str, Sequence[Any]] = {}
 
     def of(self, field: str) -> Sequence[Any]:
-        """One value a sample; None where it is unknown. Raises AttributeError where samples have no such field."""
+        """Return one value per sample; None if it is unknown. Raises AttributeError if samples lack the field."""
         if field not in self._read:
             if field not in self._together:
                 self._read[field] = [getattr(sample, field) for sample in self._samples]
@@ -250,12 +250,15 @@ class SampleFields:
 
 
 def gpu_fields(frame: Frame) -> SampleFields:
-    """Of `fresh_gpus`, for the header and the charts."""
+    """Return the fields of `fresh_gpus`, for the header and the charts."""
     return SampleFields(frame.once(fresh_gpus), ("util", "mem_used", "mem_total", "power_w"))
 
 
 def names(state: RunState) -> dict[int, str]:
-    """By node: its host without the domain, unless two would have the same name; "node 2" where the host is unknown."""
+    """Map each node to its host without the domain, or to the full host if two short names are equal.
+
+    A node with an unknown host is "node 2".
+    """
     return state.once(_names)
 
 
@@ -269,7 +272,7 @@ def _names(state: RunState) -> dict[int, str]:
 
 
 def short_host(host: str) -> str:
-    """A host without its domain; an address stays whole."""
+    """Return a host without its domain; an address stays whole."""
     first = host.partition(".")[0]
     return host if first.isdecimal() or not first else first
 
@@ -279,12 +282,12 @@ def name_of(state: RunState, node: int) -> str:
 
 
 def fit_name(name: str, width: int) -> str:
-    """A name in exactly `width` columns; a long one loses its front, because hosts differ at their ends."""
+    """Return a name in exactly `width` columns. A long name loses its front, because hosts differ at their ends."""
     return fit(name if len(name) <= width else f"…{name[1 - width :]}", width)
 
 
 def silent(state: RunState) -> list[int]:
-    """Nodes that do not answer although their part of the run goes on."""
+    """Return the nodes that do not answer although their part of the run goes on."""
     return [
         number
         for number, node in sorted(state.nodes.items())
@@ -299,9 +302,9 @@ def without(state: RunState, missing: Sequence[int]) -> str:
 
 
 def link_state(frame: Frame, node: Node) -> tuple[str, str, str] | None:
-    """Glyph, style and words where a node does not answer; None where it does or need not.
+    """Return glyph, style and words for a node that does not answer; None if it answers or its run has ended.
 
-    The only place that says for how long: whatever counts is painted each second.
+    Only this place shows for how long, because a counting text is painted each second.
     """
     if node.link not in (LinkState.CONNECTING, LinkState.LOST) or frame.state.phase.ended:
         return None

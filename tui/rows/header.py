@@ -1,6 +1,7 @@
-"""The two lines of the header: what runs and how it stands; how far it is, how well, and on what load. Pure.
+"""The two lines of the header: the run and its state; its progress, its health, and its load. Pure.
 
-Cells are dropped whole, the least important first. Numbers of GPUs are of the run's own. What is unknown has no cell.
+Cells are dropped whole, the least important first. GPU values cover only the run's own GPUs. An unknown value has no
+cell.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .glyphs import Cells, Row, kept, percent, row_width
 from .run_status import cost, recovered
 
 TRENDS_FROM = 120
-"""SampleFields from which on there are sparklines."""
+"""Minimum columns for sparklines in the header."""
 
 _GAP, _BAR = "   ", " │ "
 
@@ -36,19 +37,19 @@ ALARMS = {
     "training": "training",
     "disk": "disk full",
 }
-"""Word beside the state for a finding, by the first part of its id."""
+"""Word next to the state for a finding, by the first part of its id."""
 _ENDS = ("died-", "oom-cuda", "oom-host", "oom-cgroup")
-"""Findings on how an attempt ended."""
+"""Findings that describe how an attempt ended."""
 
 
 def header_rows(frame: Frame, width: int, trends: Mapping[str, str] | None = None) -> list[Row]:
-    """Both lines in `width` columns; `trends` are sparklines by field of `Progress`."""
+    """Return both lines in `width` columns; `trends` maps fields of `Progress` to sparklines."""
     line = progress(frame.state, frame.node_now(0), dim=True)
     return [what_row(frame, width), how_row(frame, line, width, trends or {})]
 
 
 def what_row(frame: Frame, width: int) -> Row:
-    """What runs, in which state, where; the time at the right end."""
+    """Return name, state and place of the run; the time is at the right end."""
     clock = time_cell(frame)
     room = width - 2 - (row_width(clock) + 2 if clock else 0)
     cells = kept(_what(frame), room)
@@ -59,7 +60,7 @@ def what_row(frame: Frame, width: int) -> Row:
 
 
 def how_row(frame: Frame, line: Progress, width: int, trends: Mapping[str, str]) -> Row:
-    """How far the training is, how well it goes, and the load of what it uses; before that, what was started."""
+    """Return progress, health and load of the training; before that, the started command."""
     load = _load(frame)
     short = False
     plain = _how(frame, line, load, {}, short)
@@ -71,7 +72,9 @@ def how_row(frame: Frame, line: Progress, width: int, trends: Mapping[str, str])
     if trends:
         numbers = kept([cell for cell in plain if cell[0] != _COMMAND], width - 2)
         drawn = kept(_how(frame, line, load, trends, short), width - 2)
-        if {text for text, _ in numbers} <= {text for text, _ in drawn}:  # a trend takes no number's place
+        if {text for text, _ in numbers} <= {
+            text for text, _ in drawn
+        }:  # a trend must not displace a number
             cells = drawn
     return ((" ", "text"), *cells)
 
@@ -99,7 +102,7 @@ def _what(frame: Frame) -> Cells:
 
 
 def state_cell(frame: Frame) -> Row:
-    """State and what is wrong with it: `● RUNNING`, `✖ RUNNING · hang`."""
+    """Return the state and its problem: `● RUNNING`, `✖ RUNNING · hang`."""
     state = frame.state
     glyph, style = glyphs.RUN[state.phase]
     alarm = worst_alarm(state)
@@ -111,7 +114,7 @@ def state_cell(frame: Frame) -> Row:
 
 
 def worst_alarm(state: RunState) -> tuple[str, bool] | None:
-    """A word for the worst finding that needs a person, and whether it is an error; None where there is none."""
+    """Return a word for the worst finding that needs a person, and whether it is an error; None if there is none."""
     alarms = [finding for finding in state.findings.values() if finding.alarm]
     if not alarms:
         return None
@@ -131,7 +134,7 @@ def worst_alarm(state: RunState) -> tuple[str, bool] | None:
 
 
 def _before(state: RunState, finding: Finding) -> bool:
-    """Whether it is how the attempt before ended: the ranks of this one run."""
+    """Whether a finding describes the end of the previous attempt, while the current ranks run."""
     began = state.attempts[-1].began if state.attempts else 0.0
     return finding.id.startswith(_ENDS) and finding.since is not None and finding.since < began
 
@@ -147,7 +150,7 @@ def _link(frame: Frame) -> Row:
 
 
 def _attempt(frame: Frame) -> Row:
-    """From the second on, and how long it runs: the age of the run is another number."""
+    """Return the attempt from the second on, and its age: the age of the run is a different number."""
     state = frame.state
     if state.attempt < 2:
         return ()
@@ -158,7 +161,7 @@ def _attempt(frame: Frame) -> Row:
 
 
 def _heard(frame: Frame) -> tuple[int, int]:
-    """Nodes that are heard, of all."""
+    """Return the number of nodes that answer, and of all nodes."""
     state = frame.state
     total = state.plan.nnodes if state.plan else len(state.nodes)
     if state.merged:
@@ -172,7 +175,7 @@ def _running(state: RunState) -> int:
 
 
 def _missing(frame: Frame) -> bool:
-    """Whether nodes or ranks are missing that should be there."""
+    """Whether expected nodes or ranks are missing."""
     if frame.state.phase.ended or not frame.state.nodes:
         return False
     heard, total = frame.once(_heard)
@@ -181,7 +184,7 @@ def _missing(frame: Frame) -> bool:
 
 
 def _size(frame: Frame) -> Row:
-    """`2 nodes · 16 ranks`; `1 of 2 nodes · 15 of 16 ranks` where some are missing."""
+    """Return `2 nodes · 16 ranks`, or `1 of 2 nodes · 15 of 16 ranks` if some are missing."""
     state = frame.state
     if not state.nodes:
         return ()
@@ -200,7 +203,7 @@ def _size(frame: Frame) -> Row:
 
 
 def _software(state: RunState) -> Row:
-    """Preset, torch, NCCL."""
+    """Return preset, torch and NCCL."""
     plan = state.plan
     gloo = plan is not None and plan.backend == "gloo" and not instead_of_gloo(state)
     versions = state.once(_nccl_versions)
@@ -231,7 +234,7 @@ def _short_version(version: str) -> str:
 
 
 def _nccl_level(frame: Frame) -> Row:
-    """A level of NCCL_DEBUG that writes; the quiet ones are no news."""
+    """Return a level of NCCL_DEBUG that logs statements; quiet levels are not shown."""
     state = frame.state
     levels = state.once(_nccl_levels)
     if state.phase.ended or not levels or uses_gloo(state):
@@ -241,7 +244,7 @@ def _nccl_level(frame: Frame) -> Row:
 
 
 def _obeys(state: RunState) -> Row:
-    """That the ranks report the preset as not applied."""
+    """Return a cell if the ranks report that the preset is not applied."""
     acted = state.once(applied)
     if acted is None or acted.state != "not applied":
         return ()
@@ -250,7 +253,7 @@ def _obeys(state: RunState) -> Row:
 
 
 def _cluster_state(cluster: Cluster | None) -> Row:
-    """SkyPilot's word for a cluster that is not simply up, and what a managed job does not show."""
+    """Return SkyPilot's state of a cluster that is not UP, and the limits of a managed job."""
     if cluster is None:
         return ()
     if cluster.managed:
@@ -284,7 +287,7 @@ def _age(frame: Frame) -> Row:
 
 
 def time_cell(frame: Frame) -> Row:
-    """The time that is shown; one word says when it is not now."""
+    """Return the displayed time, with a word if it is not the current time."""
     if frame.moment is not None:
         return ((f" {frame.moment.text()} ", "hit"),)
     at = time_of_day(frame.now)
@@ -310,18 +313,18 @@ _ORDER = {
     "lr": 14,
     "grad_norm": 15,
 }
-"""By field of `Progress`; the checkpoint has 6, in its short form 3, the load 7 and 9 to 11."""
+"""Priority by field of `Progress`. The checkpoint has 6 (3 in its short form), the load 7 and 9 to 11."""
 _COMMAND = 20
 _BESIDE_STEP = ("fraction", "eta_s", "still_s")
 
 
 def _how(frame: Frame, line: Progress, load: Cells, trends: Mapping[str, str], short: bool) -> Cells:
-    """`short`: with the checkpoint's age alone, which then goes before what the tables have as well."""
+    """Return the cells of the second line. `short` keeps only the checkpoint's age, and raises its priority."""
     cells: Cells = []
     after: Cells = []
     for name, text in parts(line):
         if name == "step" and line.step == 0 and line.sources.get("step") == STEPS_SOURCE:
-            continue  # no optimizer step was seen: unknown, for a script that has no optimizer
+            continue  # no optimizer step was seen; a script without an optimizer has none
         style = "stale" if frame.quiet or frame.lost or line.earlier else "text"
         if name == "still_s":
             style = "bad" if hung(frame.state) else "warn"
@@ -341,7 +344,7 @@ def _how(frame: Frame, line: Progress, load: Cells, trends: Mapping[str, str], s
 
 
 def _before_steps(frame: Frame) -> Row:
-    """What the ranks do until the first step."""
+    """Return what the ranks do before the first step."""
     words = frame.once(_no_step)
     return ((f"no step yet: {words}", "text"),) if words and not frame.lost else ()
 
@@ -351,7 +354,7 @@ def _no_step(frame: Frame) -> str:
 
 
 def _checkpoint(frame: Frame, short: bool) -> Row:
-    """The newest whole one: what a restart would go on from."""
+    """Return the newest complete checkpoint, the one that a restart would load."""
     state = frame.state
     saved = state.checkpoint
     if saved is None:

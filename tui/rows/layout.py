@@ -1,7 +1,7 @@
-"""Where each pane stands on a terminal of a given size. Pure.
+"""The position and size of each pane, for a given terminal size. Pure.
 
-`arrange` gives rectangles: a pane that has none is hidden. Whatever is most important has its rows first; what is left
-over goes to what can use it, so that no part of a large screen stays empty.
+`arrange` returns rectangles; a pane without a rectangle is hidden. The most important panes get rows first. The other
+panes share the rest, so that no part of a large screen stays empty.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from collections.abc import Callable
 from msgspec import Struct, field
 
 SMALLEST = (60, 15)
-"""Columns and rows below which only a summary is shown."""
+"""Columns and rows below which the screen shows only a summary."""
 
 TALL = 30
-"""From this many rows on, panes have a whole frame; below, only a title line."""
+"""Minimum terminal rows for panes with a full frame; on smaller terminals panes have only a title line."""
 
 MIDDLE = (110, 30)
-"""From this size on, curves stand beside ranks and GPUs."""
+"""Minimum terminal size for curves next to ranks and GPUs."""
 
 LARGE = (160, 45)
-"""From this size on there are two columns of panes."""
+"""Minimum terminal size for two columns of panes."""
 
 ONE_PANE = ("log", "curves", "nccl", "findings", "events")
-"""Panes that have the screen for themselves."""
+"""Panes that fill the whole screen."""
 
 LEAST_LOG, LEAST_RANKS, STRIP = 4, 6, 3
-"""Rows of text that the log, the rank table and the strip of curves keep on a small terminal."""
+"""Minimum rows of text of the log, the rank table and the strip of curves on a small terminal."""
 
 LEAST_CURVES = 8
-"""Rows of text of curves below the rank table: two charts that one can read."""
+"""Minimum rows of text of curves below the rank table: two readable charts."""
 
 LEAST_OF_BOTH = 20
-"""Rows from which on ranks and GPUs share the rank pane: those of 24 lines."""
+"""Minimum body rows for GPUs in the rank pane (a terminal of 24 lines)."""
 
 MOST_STRIP = 18
-"""Rows of text of ranks × time: 16 ranks or groups, the times, the legend."""
+"""Maximum rows of text of the strip ranks × time: 16 ranks or groups, the time axis, the legend."""
 
 
 def _none(width: int) -> int:
@@ -43,28 +43,28 @@ def _none(width: int) -> int:
 
 
 class Wants(Struct, frozen=True, kw_only=True):
-    """How many rows of text panes would fill, by the columns they get."""
+    """Rows of text that each pane could fill. Callables take the pane's width in columns."""
 
     map: Callable[[int], int] = _none
-    """The heat map; before the first rank the launch, after the end what happened."""
+    """The heat map; before the first rank the launch, after the run's end its summary."""
     gpus: int = 0
-    """Rows of the GPU table, with its head."""
+    """Rows of the GPU table, with its header."""
     ranks: int = 0
-    """Rows of the rank table, with its head."""
+    """Rows of the rank table, with its header."""
     strip: Callable[[int], int] = _none
-    """Ranks × time, by the rows that it may have at most; 0 where nothing is known."""
+    """Ranks × time: takes the maximum number of rows; 0 if no times are known."""
     wrong: Callable[[int], int] = _none
     card: Callable[[int], int] = _none
     tiled: bool = False
-    """Whether the map has a tile a node, and needs the whole width."""
+    """Whether the map has one tile per node, and needs the full width."""
     launching: bool = False
     ended: bool = False
     curves: bool = True
-    """Whether there is anything to draw."""
+    """Whether there are metrics to plot."""
 
 
 class Rect(Struct, frozen=True):
-    """Columns and rows of a pane inside the body, frame included."""
+    """Columns and rows of a pane inside the body, including its frame."""
 
     x: int
     y: int
@@ -73,7 +73,7 @@ class Rect(Struct, frozen=True):
 
 
 class Arrangement(Struct, frozen=True):
-    """The whole screen."""
+    """The layout of the whole screen."""
 
     small: bool = False
     framed: bool = False
@@ -82,19 +82,19 @@ class Arrangement(Struct, frozen=True):
     flash: int = 0
     panes: dict[str, Rect] = field(default_factory=dict)
     main: str = "log"
-    """The pane that has the keys where nothing else has."""
+    """The pane that gets key presses if no other widget has the focus."""
 
 
 class Stack(Struct):
-    """Panes below each other in some columns of the body."""
+    """Panes stacked vertically in some columns of the body."""
 
     x: int
     y: int
     width: int
     height: int
-    """Rows that are left."""
+    """Rows that are still free."""
     extra: int
-    """Rows of a frame."""
+    """Rows of a frame: 2 with a full frame, 1 with only a title line."""
     panes: dict[str, Rect] = field(default_factory=dict)
 
     @property
@@ -103,7 +103,8 @@ class Stack(Struct):
         return max(1, self.width - (2 if self.extra == 2 else 0))
 
     def add(self, name: str, rows: int, keep: int = 0) -> int:
-        """Give a pane rows of text and its frame, or what is left without `keep`; nothing where no row of text fits."""
+        """Add a pane of `rows` rows of text, or fewer to leave `keep` rows free; return its height, 0 if no text
+        fits."""
         height = min(rows + self.extra, self.height - keep)
         if rows <= 0 or height <= self.extra:
             return 0
@@ -112,11 +113,11 @@ class Stack(Struct):
         return height
 
     def rest(self, name: str) -> None:
-        """Give a pane all that is left."""
+        """Give all free rows to a pane."""
         self.add(name, self.height)
 
     def split(self, left: int, height: int) -> tuple[Stack, Stack]:
-        """Two columns side by side over the next `height` rows, which this one then no longer has."""
+        """Return two columns next to each other that take the next `height` rows of this stack."""
         height = min(height, self.height)
         columns = (
             Stack(self.x, self.y, left, height, self.extra),
@@ -126,12 +127,12 @@ class Stack(Struct):
         return columns
 
     def take(self, *columns: Stack) -> None:
-        """Take over the panes of columns beside each other."""
+        """Add the panes of columns next to each other."""
         for column in columns:
             self.panes |= column.panes
 
     def grow(self, name: str) -> None:
-        """Give a pane that was added what is left, and move those below it down."""
+        """Give the free rows to a pane of this stack, and move the panes below it down."""
         spare, self.height = self.height, 0
         if name not in self.panes or not spare:
             return
@@ -145,7 +146,7 @@ class Stack(Struct):
 def arrange(
     width: int, height: int, pane: str, wants: Wants, banner: int = 0, flash: int = 0
 ) -> Arrangement:
-    """What each pane gets; `banner` and `flash` are the rows that these would like."""
+    """Return the layout of a terminal; `banner` and `flash` are the rows that these two could fill."""
     if width < SMALLEST[0] or height < SMALLEST[1]:
         return Arrangement(small=True)
     framed = height >= TALL
@@ -171,28 +172,28 @@ def arrange(
 
 
 def is_large(width: int, height: int) -> bool:
-    """Whether there are two columns of panes."""
+    """Whether the screen has two columns of panes."""
     return width >= LARGE[0] and height >= LARGE[1]
 
 
 def most_banner(height: int) -> int:
-    """Rows that what needs a person may take."""
+    """Return the maximum rows of the banner of findings and alerts."""
     if height >= TALL:
         return 6
     return 4 if height >= 20 else 2
 
 
 def shows_wrong(width: int, height: int, pane: str, ended: bool) -> bool:
-    """Whether what is wrong has a pane of its own there, and is not to be repeated above."""
+    """Whether a pane already shows the findings, so that the banner does not repeat them."""
     if pane == "findings" or (pane == "overview" and ended):
         return True
     return pane == "overview" and is_large(width, height)
 
 
 def _rank_pane(body: Stack, wants: Wants, flash: int) -> None:
-    """Ranks, above them their GPUs where both fit well, and below them their time and curves where rows are left.
+    """Show ranks, GPUs above them if both fit, and ranks × time and curves below them if rows are free.
 
-    A notice of `flash` rows, which soon goes, takes no table away.
+    A notification of `flash` rows is short-lived, so it does not hide the GPU table.
     """
     if not wants.ended and body.height + flash >= LEAST_OF_BOTH:
         body.add("gpus", wants.gpus, keep=max(body.height * 3 // 5, min(wants.ranks, 12) + body.extra))
@@ -220,7 +221,7 @@ def _launch(body: Stack, width: int, wants: Wants) -> None:
 
 
 def _narrow(body: Stack, wants: Wants) -> None:
-    """One column: ranks, one strip of curves, the log; the map where there are more ranks than rows."""
+    """One column: ranks, one strip of curves, the log; the map if there are more ranks than rows."""
     log = LEAST_LOG + body.extra
     if wants.ended:
         body.add("heat", wants.map(body.inner), keep=max(log, body.height // 2))
@@ -244,14 +245,14 @@ def _narrow(body: Stack, wants: Wants) -> None:
 
 
 def _middle(body: Stack, wants: Wants) -> None:
-    """GPUs and ranks beside curves, the log below them in full width."""
+    """GPUs and ranks next to curves; the log below them in full width."""
     if wants.tiled and not wants.ended:
         body.add("heat", wants.map(body.inner), keep=body.height * 3 // 5)
     left, right = body.split(body.width * 11 // 20, body.height - LEAST_LOG - 4 - body.extra)
     _left(left, wants, natural=False)
     used = left.y - right.y
     top = min(right.height, max(used, 12 + body.extra))
-    spare = right.height - top  # what neither column needs is the log's
+    spare = right.height - top  # the log gets the rows that neither column needs
     strip = wants.strip(MOST_STRIP) + left.extra
     if left.extra < strip <= spare + top - used:
         more = max(0, strip - (top - used))
@@ -269,7 +270,7 @@ def _middle(body: Stack, wants: Wants) -> None:
 
 
 def _large(body: Stack, wants: Wants) -> None:
-    """Two columns: what the run is made of, and what it does."""
+    """Two columns: hardware, ranks and findings on the left; curves and the log on the right."""
     if wants.tiled and not wants.ended:
         body.add("heat", wants.map(body.inner), keep=body.height * 3 // 5)
     left, right = body.split(body.width * 11 // 20, body.height)
@@ -281,7 +282,7 @@ def _large(body: Stack, wants: Wants) -> None:
 
 
 def _left(left: Stack, wants: Wants, natural: bool) -> None:
-    """GPUs, ranks; where there is room what is wrong, the card of the run, its events."""
+    """GPUs and ranks; if rows are free also ranks × time, findings, the card of the run, its events."""
     ranks = min(wants.ranks, LEAST_RANKS + 3) + left.extra
     wrong = wants.wrong(left.inner) + left.extra if natural and not wants.ended else 0
     wrong = min(wrong, left.height // 3)

@@ -1,4 +1,4 @@
-"""Log lines as rows, and which files a choice of rank and stream means. Pure."""
+"""Log lines as rows, and the files for a choice of rank and stream. Pure."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from .frame import fit_name
 from .glyphs import Cell, Row, fit, row_width
 
 SERVICES = ("launch", "service")
-"""Of a run on several nodes: the log of SkyPilot, and the logs of runners, agents and the hub."""
+"""Streams of a run on several nodes: SkyPilot's log, and the logs of runners, agents and the hub."""
 
 LAUNCH_LOG = "launch.log"
 
 _SELECTORS = {0xFE0E: None, 0xFE0F: None}
-"""Variation selectors of glyphs: terminals do not agree how wide they are."""
+"""Variation selectors of glyphs: terminals disagree about their width."""
 
 _LEVEL = {Level.WARN: (glyphs.WARN, "warn"), Level.ERROR: (glyphs.BAD, "bad")}
 _FOREIGN = re.compile(r".*rank-(?P<rank>\d+)[^/]*\.(?P<stream>out|err|nccl)")
 
 
 class LogLine(NamedTuple):
-    """One line, cleaned."""
+    """One line without control characters."""
 
     text: str
     label: str
-    """Who wrote it, short: `r3 err`; "" for the screen's own lines."""
+    """Short name of the writer: `r3 err`; "" for the screen's own lines."""
     level: Level
     at: float | None = None
-    """Unix time at which it was written."""
+    """Unix time when it was written."""
     own: bool = False
-    """Whether it has that time itself; else it is when the agent saw it."""
+    """Whether the line itself has that time; otherwise it is the time when the agent read the line."""
     key: Key = (0.0, 0, 0, "", 0)
     """Sorts lines by time."""
     rank: int | None = None
 
 
 class Selection(Struct, frozen=True):
-    """What the pane shows."""
+    """The filter of the pane."""
 
     rank: int | None = None
     stream: str = "all"
@@ -57,13 +57,13 @@ class Selection(Struct, frozen=True):
 
 
 def choices(state: RunState) -> tuple[str, ...]:
-    """What the stream key goes through."""
+    """Return the streams that the stream key cycles through."""
     launch = ("launch",) if LAUNCH_LOG in state.log_sizes else ()
     return ("all", *STREAMS, *launch, *(("service",) if state.merged else ()))
 
 
 def chosen_title(chosen: Selection, launching: bool = False) -> str:
-    """Whose lines, of which stream, with which pattern."""
+    """Return rank, stream and pattern of the selection."""
     who = "all ranks" if chosen.rank is None else f"rank {chosen.rank}"
     stream = "" if chosen.stream == "all" else f" · {chosen.stream}"
     if chosen.stream in SERVICES or (launching and chosen.rank is None and not stream):
@@ -75,7 +75,7 @@ def chosen_title(chosen: Selection, launching: bool = False) -> str:
 
 
 def label_of(file: LogFile, nodes: Mapping[int, str] | None = None) -> str:
-    """`r3 err`, `r3` for stdout, `command`, `runner`; with the node in front where there are `nodes`."""
+    """Return `r3 err`, `r3` for stdout, `command`, `runner`; with the node in front if `nodes` has several."""
     who = f"r{file.rank}" if file.rank is not None else file.source
     text = who if file.stream in ("out", "log") else f"{who} {file.stream}"
     if "/" not in file.id or nodes is None or len(nodes) < 2 or file.node not in nodes:
@@ -84,28 +84,28 @@ def label_of(file: LogFile, nodes: Mapping[int, str] | None = None) -> str:
 
 
 LARGE = 100 << 20
-"""Bytes from which on the size of logs is shown."""
+"""Minimum bytes for the size of logs to be shown."""
 
 
 def large(state: RunState, files: Container[str] | None = None) -> int:
-    """Bytes of these logs (ids), or of all that are known, where they are large; else 0."""
+    """Return the bytes of these logs (ids), or of all known logs, if they are large; else 0."""
     size = sum(size for name, size in state.log_sizes.items() if files is None or name in files)
     return size if size >= LARGE else 0
 
 
 def node_width(nodes: Mapping[int, str]) -> int:
-    """Columns of a node's name in front of a line."""
+    """Return the width of a node's name in front of a line."""
     return min(8, max(map(len, nodes.values()), default=0))
 
 
 def smart_case(pattern: str) -> str:
-    """A pattern without capitals, not counting escapes such as `\\S`, as one that ignores case, as in ripgrep."""
+    r"""Make a pattern without capitals ignore case, as ripgrep does. Escapes such as `\S` do not count."""
     letters = re.sub(r"\\.", "", pattern)
     return f"(?i){pattern}" if pattern and letters.islower() and not pattern.startswith("(?") else pattern
 
 
 def named(name: str) -> LogFile | None:
-    """The file of an id; ids of jobs that distui did not start only name rank and stream."""
+    """Return the file of an id; ids of jobs that distui did not start contain only rank and stream."""
     file = parse_file_id(name)
     if file is not None:
         return file
@@ -114,9 +114,9 @@ def named(name: str) -> LogFile | None:
 
 
 def files_for(state: RunState, rank: int | None, stream: str) -> list[LogFile]:
-    """The files of the current attempt that hold this rank (None: all) and stream ("all": every one).
+    """Return the files of the current attempt for this rank (None: all) and stream ("all": every stream).
 
-    Files that nobody reported yet are named by the layout, so that a finished run can be read too.
+    Files that no agent has reported yet follow from the layout, so that a finished run can be read too.
     """
     seen = [file for name in state.log_sizes if (file := named(name)) is not None]
     foreign = [file for file in seen if file.attempt is None and file.source == "rank"]
@@ -125,7 +125,9 @@ def files_for(state: RunState, rank: int | None, stream: str) -> list[LogFile]:
         return _services(state, "launch" if stream == "all" else stream)
     if rank is None and stream == "all" and not foreign:
         own = LogFile("runner.log", "runner", "log")
-        if state.merged or state.agent_pid is not None:  # else it is watched: distui started no runner
+        if (
+            state.merged or state.agent_pid is not None
+        ):  # else distui only watches the job and started no runner
             files += _services(state, "runner") if state.merged else [own]
     chosen = {
         file.id: file
@@ -136,7 +138,7 @@ def files_for(state: RunState, rank: int | None, stream: str) -> list[LogFile]:
 
 
 def _services(state: RunState, which: str) -> list[LogFile]:
-    """Of a run on several nodes: launch.log, or the logs of runners, or those of the agents and the hub as well."""
+    """Return the launch log, the runners' logs, or those of runners, agents and hub of a run on several nodes."""
     if which == "launch":
         return [file for file in (parse_file_id(LAUNCH_LOG),) if file is not None]
     seen = [file for name in state.log_sizes if (file := parse_file_id(name)) is not None]
@@ -158,26 +160,26 @@ def _expected(state: RunState) -> list[LogFile]:
 
 
 NARROW = 60
-"""Columns of a pane that has no room for times."""
+"""Columns below which a pane shows no times."""
 
 TIMES = ("clock", "start", "step", "off")
-"""What the time key goes through: time of day, since the attempt began, since the line above, none."""
+"""Modes of the time key: time of day, since the attempt began, since the line above, none."""
 
 
 class TimeColumn(Struct, frozen=True):
-    """How the time of a line is shown."""
+    """How the log shows the time of a line."""
 
     mode: str = "off"
     began: float | None = None
-    """Unix time at which the attempt began."""
+    """Unix time when the attempt began."""
 
     @property
     def width(self) -> int:
-        """Columns, without the blank behind."""
+        """Width without the blank after it."""
         return 0 if self.mode == "off" else 9
 
     def text(self, line: LogLine, above: LogLine | None) -> str:
-        """The cell: `~` before a time that is not the line's own; blank where none is known."""
+        """Return the cell: `~` marks a time that the line itself does not have; blank if no time is known."""
         if line.at is None:
             return " " * self.width
         sign = " " if line.own else "~"
@@ -201,14 +203,14 @@ def _since(seconds: float | None) -> str:
 
 
 def time_column(mode: str, width: int, began: float | None) -> TimeColumn:
-    """Whole times, or none where a pane has no room for them beside the text: minutes alone say nothing in a log."""
+    """Return the time column, or an empty one if the pane is too narrow. Times are never shortened to minutes."""
     return TimeColumn("off" if width < NARROW else mode, began)
 
 
 def log_row(
     line: LogLine, marked: bool, pattern: re.Pattern[str] | None, label_width: int, when: str = ""
 ) -> Row:
-    """One line: mark, level, who, when, text with hits."""
+    """Return one line: mark, level, label, time, text with hits."""
     glyph, style = _LEVEL.get(line.level, (" ", "text"))
     cells: list[Cell] = [(glyphs.MARK if marked else glyph, "accent" if marked else style)]
     if label_width:
@@ -235,12 +237,12 @@ def _with_hits(text: str, style: str, pattern: re.Pattern[str] | None) -> Sequen
 
 
 def fixed_cells(label_width: int, when_width: int) -> int:
-    """How many cells of a row of the log stay when it is scrolled sideways."""
+    """Return the number of leading cells that stay in place when the log scrolls sideways."""
     return 1 + bool(label_width) + bool(when_width)
 
 
 def wrapped(row: Row, fixed: int, width: int) -> list[Row]:
-    """A row over as many as its text needs; what does not belong to the text stands beside the first."""
+    """Wrap a row to `width` columns. Cells before the text appear only in the first row."""
     head, body = row[:fixed], row[fixed:]
     edge = row_width(head)
     room = max(8, width - edge)
@@ -262,7 +264,7 @@ def wrapped(row: Row, fixed: int, width: int) -> list[Row]:
 
 
 def _split(text: str, columns: int) -> tuple[str, str]:
-    """As much of a text as so many columns hold, and the rest."""
+    """Return as much of a text as fits in so many columns, and the rest."""
     if text.isascii():
         return text[:columns], text[columns:]
     used = 0
@@ -274,11 +276,11 @@ def _split(text: str, columns: int) -> tuple[str, str]:
 
 
 MANY = 3
-"""Equal lines of so many ranks are folded."""
+"""Minimum number of ranks whose equal lines are folded."""
 
 
 def folded(lines: Sequence[LogLine], held: dict[tuple[int, int], LogLine]) -> list[LogLine]:
-    """Equal lines of many ranks, one after the other, as one; `held`: those that were made before."""
+    """Fold consecutive equal lines of many ranks into one line; `held` caches the folded lines."""
     shown: list[LogLine] = []
     at = 0
     while at < len(lines):
@@ -305,22 +307,22 @@ def _joined(first: LogLine, ranks: Sequence[int]) -> LogLine:
 
 
 class Jump(Struct, frozen=True):
-    """A place in the log that was typed."""
+    """A place in the log that the user typed."""
 
     line: int = 0
     at: float = 0.0
     share: float | None = None
     file: str = ""
-    """Where it is known: file and offset of a line, and its time in `at`."""
+    """If known: file and offset of a line, and its time in `at`."""
     offset: int = 0
 
 
 class JumpError(ValueError):
-    """What was typed is no place; the text is one sentence."""
+    """The typed text is no place in the log; the message is one sentence."""
 
 
 def jump_of(typed: str) -> Jump:
-    """`line 500` or `50%`. Raises JumpError."""
+    """Parse `line 500` or `50%`. Raises JumpError."""
     word, _, number = typed.partition(" ")
     if word == "line":
         if not (number.isascii() and number.isdecimal() and int(number) > 0):
@@ -333,7 +335,7 @@ def jump_of(typed: str) -> Jump:
 
 
 def common(old: list[LogLine], new: list[LogLine]) -> int:
-    """How many lines at the front are the very same."""
+    """Return the number of leading lines that are identical objects."""
     count = min(len(old), len(new))
     if count and old[count - 1] is new[count - 1] and old[0] is new[0]:
         return count
