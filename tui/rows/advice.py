@@ -28,19 +28,19 @@ from .glyphs import Cell, Row, fit, row_width, wrap
 
 
 def choice_rows(question: Question) -> list[Row]:
-    """A row a choice, with the digit that takes it."""
+    """Return one row per choice, with the digit that selects it."""
     return [
         ((f"{number}  ", "key"), (choice.text, "text")) for number, choice in enumerate(question.choices, 1)
     ]
 
 
 def title(at: int) -> str:
-    """The question, and how many there are."""
+    """Return the question and the number of questions."""
     return f"{at + 1} of {len(QUESTIONS)}   {QUESTIONS[at].text}"
 
 
 def end_rows(recommended: Recommendation, width: int) -> list[Row]:
-    """Where the answers led, and why."""
+    """Return the result of the answers, and the reasons."""
     rows: list[Row] = []
     for reason in recommended.reasons:
         rows += wrap(reason, width, first="- ")
@@ -64,15 +64,15 @@ BAR = (
     ("activations", "A", "heat6"),
     ("buffers", "B", "heat8"),
 )
-"""Component, its letter in the bar, its style: readable without colour."""
+"""Component, its letter in the bar (readable without colour), its style."""
 
 _FULL_WIDTH = 102
-"""Columns from which the table has the sum of the states, too."""
+"""Minimum columns for the sum of the states in the table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What was asked, and what would fit."""
+    """The question, and the estimate of every strategy."""
 
     model: Shape
     form: Format
@@ -86,12 +86,15 @@ class Advice:
 
     @property
     def first(self) -> Estimate | None:
-        """The simplest that fits."""
+        """Return the simplest strategy that fits."""
         return next((estimate for estimate in self.estimates if estimate.fits), None)
 
 
 def asked(form: LaunchForm, preset: Preset, here: str = "") -> Advice | None:
-    """What the launch form asks; None without a model or GPUs. `here`: the GPUs of this machine. Raises PlanError."""
+    """Return the advice for the launch form; None without a model or GPUs. Raises PlanError.
+
+    `here` names the GPUs of this machine.
+    """
     hardware = form.hardware or form.gpus or here
     if not form.params or not hardware:
         return None
@@ -116,7 +119,7 @@ def asked(form: LaunchForm, preset: Preset, here: str = "") -> Advice | None:
 
 
 def _parsed(form: LaunchForm, hardware: str) -> tuple[NodeGpus, int]:
-    """GPUs and parameters, with the form's own words in the sentences. Raises PlanError."""
+    """Return GPUs and parameters; errors use the form's own words. Raises PlanError."""
     try:
         return parse_gpus(hardware), parse_parameters(form.params)
     except PlanError as error:
@@ -129,17 +132,17 @@ def _parsed(form: LaunchForm, hardware: str) -> tuple[NodeGpus, int]:
 
 
 def numbers(estimate: Estimate) -> tuple[str, ...]:
-    """GB of each of PARTS."""
+    """Return the GB of each of PARTS."""
     return tuple(f"{getattr(estimate, part) / GB:.2f}" for part in PARTS)
 
 
 def table_row(estimate: Estimate) -> tuple[str, ...]:
-    """Under HEAD."""
+    """Return the cells below HEAD."""
     return (estimate.strategy.title, *numbers(estimate), "fits" if estimate.fits else "too much")
 
 
 def question(advice: Advice) -> str:
-    """ "7 B parameters, about 33 layers of 4096, on 8 × A100-80GB (80 GB)"."""
+    """Return "7 B parameters, about 33 layers of 4096, on 8 × A100-80GB (80 GB)"."""
     model, gpus = advice.model, advice.gpus
     where = f"{gpus.count} × {gpus.name} ({gpus.memory_gb:g} GB)"
     if advice.nodes > 1:
@@ -150,14 +153,14 @@ def question(advice: Advice) -> str:
 
 
 def terms(advice: Advice) -> str:
-    """What is counted: formats and batch."""
+    """Return the assumptions of the estimate: formats and batch."""
     model = advice.model
     recompute = "; layers are recomputed" if model.recompute else ""
     return f"{advice.form.text}; {model.micro_batch} × {model.seq} positions a GPU{recompute}"
 
 
 def verdict(advice: Advice) -> str:
-    """The simplest that fits and why, or what would; for nothing at all that helps: only that."""
+    """Return the simplest strategy that fits and why, else the number of GPUs that would fit, if any number does."""
     first = advice.first
     if first is not None:
         return f"{first.strategy.title} is the simplest that fits: {first.strategy.why}."
@@ -169,7 +172,7 @@ def verdict(advice: Advice) -> str:
 
 
 def bar_row(estimate: Estimate, width: int) -> Row:
-    """One cell a share of the GPU's memory, a letter for each component; `|` where the GPU's memory ends."""
+    """Return a bar of the GPU's memory with a letter per component; `|` marks the end of the memory."""
     whole = max(estimate.limit, estimate.total)
     room = max(10, width - 3)
     end = round(room * estimate.limit / whole)
@@ -189,7 +192,7 @@ def bar_row(estimate: Estimate, width: int) -> Row:
 
 
 def _split(text: str, style: str, begin: int, end: int) -> list[Cell]:
-    """A piece of the bar, with the mark of the GPU's end in it where that falls inside."""
+    """Return a piece of the bar, with the end mark in it if that falls inside."""
     at = end - begin
     if not text or not 0 < at < len(text):
         return [(text, style)] if at != 0 or not begin else [("|", "bad"), (text, style)]
@@ -197,7 +200,7 @@ def _split(text: str, style: str, begin: int, end: int) -> list[Cell]:
 
 
 def memory_rows(advice: Advice, preset: Preset, width: int) -> list[Row]:
-    """The bar of the preset, and below it every strategy with what fits."""
+    """Return the preset's bar, and below it every strategy with its estimate."""
     inside = width - 2
     try:
         ranks = 1 if preset.strategy.kind == "single" else advice.ranks
@@ -211,7 +214,7 @@ def memory_rows(advice: Advice, preset: Preset, width: int) -> list[Row]:
 
 
 def own_sizes_rows(args: str, width: int) -> list[Row]:
-    """That a script with parallel sizes of its own is not what is estimated; nothing where it has none."""
+    """Return a warning if a script sets parallel sizes in its own arguments, which the estimate ignores; else []."""
     try:
         asked = megatron.read(shlex.split(args))
     except ValueError:  # a quote is still open
@@ -223,7 +226,7 @@ def own_sizes_rows(args: str, width: int) -> list[Row]:
 
 
 def _bar_rows(name: str, mine: Estimate, width: int, beside: str) -> list[Row]:
-    """Total, bar, components, and what is left out."""
+    """Return total, bar, components, and notes."""
     state, style = ("fits", "ok") if mine.fits else ("too much", "bad")
     limit = f" of {mine.limit / GB:g} GB on each GPU ({USABLE:.0%} are usable): "
     rows: list[Row] = [((f" {name}  {mine.total / GB:.2f}", "head"), (limit, "text"), (state, style))]
@@ -234,7 +237,7 @@ def _bar_rows(name: str, mine: Estimate, width: int, beside: str) -> list[Row]:
 
 
 def elsewhere(advice: Advice, estimate: Estimate) -> str:
-    """ "84 GB of host memory a node": what a strategy needs beside the GPUs; "" where it is nothing."""
+    """Return the memory that a strategy needs outside the GPUs: "84 GB of host memory a node"; "" if none."""
     parts = (("host memory", estimate.host), ("disk", estimate.disk))
     sizes = [(name, size * advice.gpus.count / GB) for name, size in parts if size]
     return ", ".join(
@@ -243,7 +246,7 @@ def elsewhere(advice: Advice, estimate: Estimate) -> str:
 
 
 def _legend_rows(estimate: Estimate, width: int) -> list[Row]:
-    """What each letter of the bar stands for, in GB, over as many rows as it takes."""
+    """Return the GB of each letter of the bar, wrapped to `width`."""
     rows: list[Row] = []
     line: Row = ((" ", "text"),)
     for part, letter, style in BAR:
@@ -256,9 +259,9 @@ def _legend_rows(estimate: Estimate, width: int) -> list[Row]:
 
 
 def table_rows(advice: Advice, mine: Estimate | None, width: int) -> list[Row]:
-    """GB on each GPU for every strategy; one with the preset's numbers has a mark in front.
+    """Return GB per GPU for every strategy, with a mark in front of one that has the preset's numbers.
 
-    Where it is narrow, components have the letters of the bar, and the sum of the states is left out.
+    A narrow table has the letters of the bar instead of component names, and leaves out the sum of the states.
     """
     wide = width >= _FULL_WIDTH
     letters = {part: letter for part, letter, _ in BAR}

@@ -1,4 +1,4 @@
-"""Metrics as charts: what each is called, its scale and its text; charts below each other on one time axis. Pure."""
+"""Metrics as charts: name, scale and text of each; charts below each other on one time axis. Pure."""
 
 from __future__ import annotations
 
@@ -35,34 +35,34 @@ from .plot import (
 
 
 class ChartMetric(Struct, frozen=True):
-    """One metric that can be drawn, as telemetry names it: "gpu.util"."""
+    """One metric that charts can draw, under its telemetry name: "gpu.util"."""
 
     name: str
     field: str
-    """Of its sample: Gpu, RankSample, Host or TrainingSample."""
+    """Field of its sample: Gpu, RankSample, Host or TrainingSample."""
     title: str
     unit: str
     """"%", "core %", "B", "B/s", "W", "°C", "MHz", "s", "/s" or "" for a plain number."""
     why: str = ""
-    """Why there may be none, and what changes that: a sentence."""
+    """Why the metric may have no values, and how to get them: one sentence."""
 
     @property
     def kind(self) -> str:
-        """ "gpu", "rank", "host" or "train"."""
+        """Return "gpu", "rank", "host" or "train"."""
         return self.name.partition(".")[0]
 
     @property
     def sparse(self) -> bool:
-        """Whether it is reported every so often: its last value holds until the next."""
+        """Whether it is reported only now and then, so that its last value holds until the next."""
         return self.kind == "train"
 
     @property
     def binary(self) -> bool:
-        """Whether round values are those of KiB, MiB, …."""
+        """Whether round values are multiples of KiB, MiB, …."""
         return self.unit in ("B", "B/s")
 
     def text(self, value: float | None) -> str:
-        """A value in at most six columns, with its unit."""
+        """Return a value in at most six columns, with its unit."""
         if value is None:
             return NA
         if self.unit in ("%", "core %"):
@@ -76,7 +76,7 @@ class ChartMetric(Struct, frozen=True):
         return count_short(value) + ("/s" if self.unit == "/s" and abs(value) < 1e6 else "")
 
     def edge_text(self, value: float) -> str:
-        """The same at the edge of an axis: round, and without what a title says already."""
+        """Return a round value for the edge of an axis, without the unit parts that the title shows."""
         if value == 0:
             return "0"
         text = self.text(value).removesuffix("/s")
@@ -86,7 +86,7 @@ class ChartMetric(Struct, frozen=True):
 
 
 def count_short(value: float) -> str:
-    """A plain number in at most five columns: "2.311", "91.2k", "3e-4"."""
+    """Return a plain number in at most five columns: "2.311", "91.2k", "3e-4"."""
     size = abs(value)
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if size >= limit:
@@ -103,9 +103,9 @@ _NO_GPU = "this node has no GPU that NVML serves"
 _NO_STEPS = "the script makes no optimizer steps that the hook sees; `distui lint` names the line"
 _NO_TRAINING = "the script reports none; docs/telemetry.md names what is read"
 _NOT_YET = {_NO_STEPS: "no step yet", _NO_TRAINING: "nothing reported yet"}
-"""What is said of a young attempt instead."""
+"""The text that a young attempt shows instead."""
 YOUNG_S = 120.0
-"""Seconds of an attempt in which a first step may still come: imports, the process group, a compile."""
+"""Seconds after an attempt began, while its first step may still come: imports, the process group, a compile."""
 
 _NO_GPM = "NVML serves it on Hopper and newer GPUs"
 _NO_IB = "this node has no InfiniBand port"
@@ -151,16 +151,16 @@ METRICS: tuple[ChartMetric, ...] = (
     ChartMetric("host.shm", "shm_used", "shared memory", "B"),
     ChartMetric("host.disk_free", "disk_free", "disk free", "B"),
 )
-"""In the order of the list; those of a strip come first."""
+"""Ordered as in the list; those of a strip come first."""
 
 BY_NAME = {metric.name: metric for metric in METRICS}
 
 STRIP = tuple(metric.name for metric in METRICS[:10])
-"""What is shown until the user chooses."""
+"""The metrics that are shown until the user chooses."""
 
 
 def metric_of(name: str) -> ChartMetric:
-    """The metric of this name; a value under a script's own name is a plain number."""
+    """Return the metric of this name; a script's own metric is a plain number."""
     own = name.partition(".")[2] or name
     return BY_NAME.get(name) or ChartMetric(name, own, own, "", _NO_TRAINING)
 
@@ -169,14 +169,14 @@ def metric_of(name: str) -> ChartMetric:
 
 
 class Panel(Struct, frozen=True):
-    """One chart's data."""
+    """The data of one chart."""
 
     metric: ChartMetric
     curves: tuple[Line, ...] = ()
     limit: float | None = None
-    """Where the metric has a natural upper edge: the memory's size, the power limit."""
+    """The metric's natural maximum, if it has one: the memory's size, the power limit."""
     note: str = ""
-    """Of a chart without data: why."""
+    """Why the chart has no data."""
     young: bool = False
     """Whether the attempt has just begun, or none has."""
 
@@ -186,18 +186,18 @@ class Panel(Struct, frozen=True):
 
 
 class ChartView(Struct, frozen=True, kw_only=True):
-    """How charts are shown; one for all of them."""
+    """How charts are shown; one view for all of them."""
 
     span: TimeSpan
     """Time of the cells of the widest chart area."""
     bucket: float = 1.0
-    """Seconds."""
+    """Seconds per bucket."""
     wide: int = 1
-    """Dot columns a bucket."""
+    """Dot columns per bucket."""
     mode: Mode = Mode.BRAILLE
     log: bool = False
     window: str = "live"
-    """The word for the time shown, as in "live 10m"."""
+    """The prefix of the shown time, as in "live 10m"."""
     cursor: float | None = None
     """Unix time of the hairline."""
     marks: tuple[Mark, ...] = ()
@@ -208,12 +208,12 @@ GUTTER = 7
 
 
 def gutter(width: int) -> int:
-    """Columns of the labels in a chart of this width."""
+    """Return the columns of the labels in a chart of this width."""
     return GUTTER if width >= 40 else 0
 
 
 def axis_of(panel: Panel, view: ChartView) -> Axis:
-    """0 to 100 %, to the limit of the metric, or to a round value."""
+    """Return 0 to 100 %, 0 to the limit of the metric, or 0 to a round value."""
     metric = panel.metric
     if view.log and metric.unit != "%":
         return axis_for(panel.curves, log=True)
@@ -227,7 +227,10 @@ def axis_of(panel: Panel, view: ChartView) -> Axis:
 
 
 def near(curves: Sequence[Line]) -> Axis:
-    """Round values around what is there: 0 means nothing to a loss. No nearer than a tenth of the largest value."""
+    """Return round values around the data, since 0 has no meaning for a loss.
+
+    The axis spans at least a tenth of the largest absolute value.
+    """
     values = [
         value for line in curves for part in (line.mean, line.low, line.high) for value in finite(part)
     ]
@@ -238,7 +241,7 @@ def near(curves: Sequence[Line]) -> Axis:
 
 
 def is_young(state: RunState, now: float) -> bool:
-    """Whether it is too early to say that a run makes no steps; `now`: unix time by the clock of `state`."""
+    """Whether it is too early to say that a run makes no steps; `now` is unix time by the clock of `state`."""
     if state.phase.ended:
         return False
     lasted = state.attempts[-1].lasted(now) if state.attempts else 0.0
@@ -246,13 +249,16 @@ def is_young(state: RunState, now: float) -> bool:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value that this share of the others does not exceed."""
+    """Return the value that this share of the values does not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def at_cursor(curve: Line, view: ChartView, metric: ChartMetric) -> float | None:
-    """The value at the hairline, else the newest one, if it holds. What is reported and is no rate stays."""
+    """Return the value at the hairline, else the newest one if it still holds.
+
+    Reported metrics that are not rates always hold.
+    """
     values = curve.mean
     if view.cursor is not None:
         back = int((view.span.end - view.cursor) / view.bucket) if view.bucket else 0
@@ -268,7 +274,7 @@ def at_cursor(curve: Line, view: ChartView, metric: ChartMetric) -> float | None
 
 
 def title_row(panel: Panel, view: ChartView, width: int) -> Row:
-    """`step time 0.84s · p50 0.84s p99 1.31s · live 10m`, from the left as much as fits."""
+    """Return `step time 0.84s · p50 0.84s p99 1.31s · live 10m`, from the left as much as fits."""
     metric = panel.metric
     head: Row = ((metric.title, "head"),)
     if panel.empty:
@@ -297,7 +303,7 @@ def title_row(panel: Panel, view: ChartView, width: int) -> Row:
 
 
 def chart(panel: Panel, view: ChartView, width: int, height: int) -> list[Row]:
-    """A title and the curves in `height` rows; without data why there is none."""
+    """Return a title and the curves in `height` rows; without data the reason."""
     rows = [title_row(panel, view, width)]
     body = height - 1
     if body < 1:
@@ -320,9 +326,9 @@ def chart(panel: Panel, view: ChartView, width: int, height: int) -> list[Row]:
 
 
 def held(values: Values) -> list[float | None]:
-    """What is reported every so often: a value holds until the next.
+    """Fill the gaps of a metric that is reported now and then: a value holds until the next.
 
-    Where that comes much later than usual, after a hang or a restart, the value holds as long as one usually does.
+    If the next report is much later than usual, after a hang or a restart, the value holds for one usual interval.
     """
     reports = [at for at, value in enumerate(values) if value is not None]
     usual = int(usual_interval(reports) or 0) if len(reports) > 2 else len(values)
@@ -337,13 +343,13 @@ def held(values: Values) -> list[float | None]:
 
 
 def chosen(panels: Sequence[Panel], most: int) -> list[Panel]:
-    """Those with data; where nothing has any, the first says why."""
+    """Return the panels with data; if none has data, the first one, which says why."""
     filled = [panel for panel in panels if not panel.empty]
     return (filled or list(panels[:1]))[:most]
 
 
 def strip_rows(panels: Sequence[Panel], view: ChartView, width: int, height: int) -> list[Row]:
-    """As many charts as fit, three rows each at least, in at most `height` rows; below them marks and wall times."""
+    """Return as many charts as fit in `height` rows, at least three rows each; below them marks and wall times."""
     if width < 1 or height < 1:
         return []
     edge = gutter(width)
@@ -365,7 +371,7 @@ def strip_rows(panels: Sequence[Panel], view: ChartView, width: int, height: int
 
 
 def side_by_side(left: Sequence[Row], right: Sequence[Row], width: int) -> list[Row]:
-    """Two columns, the left one `width` cells wide."""
+    """Join two columns of rows; the left one is `width` cells wide."""
     height = max(len(left), len(right))
     lefts, rights = [*left, *[()] * (height - len(left))], [*right, *[()] * (height - len(right))]
     return [
@@ -375,7 +381,7 @@ def side_by_side(left: Sequence[Row], right: Sequence[Row], width: int) -> list[
 
 
 def cut(span: TimeSpan, cells: int) -> TimeSpan:
-    """The newest cells of a span."""
+    """Return the newest cells of a span."""
     return TimeSpan(span.begin + (span.cells - cells) * span.cell, span.cell, cells)
 
 
@@ -383,7 +389,7 @@ def cut(span: TimeSpan, cells: int) -> TimeSpan:
 
 
 def marks_of(state: RunState) -> tuple[Mark, ...]:
-    """Restarts, findings, checkpoints and changes of NCCL_DEBUG that a state knows the time of."""
+    """Return restarts, findings, checkpoints and changes of NCCL_DEBUG whose time the state knows."""
     marks = [
         Mark(attempt.began, "restart", f"attempt {attempt.number}")
         for attempt in state.attempts
@@ -411,36 +417,38 @@ WINDOWS: tuple[tuple[str, float], ...] = (
     ("6h", 21600.0),
     ("all", 0.0),
 )
-"""Name and seconds that are shown at least; all: since the run began."""
+"""Name and minimum number of seconds; "all" begins at the start of the run."""
 
 LIVE_WINDOW = "5m"
 
 BUCKETS = durations((1, 2, 3, 4, 5, 10, 20, 30), (1, 2, 5, 10, 20, 30), (1, 2, 3, 6, 12), (1,))
-"""Seconds of a dot: those that the store of metrics has, or that divide into them."""
+"""Seconds per dot: those of the metrics store, or multiples of them."""
 
 
 def scale(seconds: float, dots: int) -> tuple[int, int]:
-    """Seconds of a bucket and dot columns of a bucket, so that `dots` columns show at least `seconds`."""
+    """Return seconds per bucket and dot columns per bucket, so that `dots` columns show at least `seconds`."""
     bucket = next((each for each in BUCKETS if each * dots >= seconds), BUCKETS[-1])
     shown = max(1, -(-int(seconds) // bucket))
     return bucket, max(1, dots // shown) if bucket == BUCKETS[0] else 1
 
 
 def span_ending(end: float, width: int, bucket: int, wide: int, mode: Mode) -> TimeSpan:
-    """The span of `width` cells in which `end` lies last: it ends at a whole number of cells and of buckets, so that
-    what is drawn moves by whole cells and keeps its shape."""
+    """Return the span of `width` cells whose last cell contains `end`.
+
+    It ends at a whole number of cells and of buckets, so that the drawing moves by whole cells and keeps its shape.
+    """
     cell, step = bucket * mode.across / wide, bucket * mode.across
     edge = (int(end // step) + 1) * step
     return TimeSpan(edge - width * cell, cell, width)
 
 
 def window_text(live: str, span: TimeSpan) -> str:
-    """ "live 10m": the state of time, and how much of it is shown."""
+    """Return "live 10m": the state of time, and the length of the shown span."""
     return f"{live} {duration_short(span.cell * span.cells)}"
 
 
 def limit_of(state: RunState, metric: ChartMetric) -> float | None:
-    """Where the metric ends by nature: the largest memory or power limit of the run's GPUs, a node's memory."""
+    """Return the natural maximum: the largest memory or power limit of the run's GPUs, a node's memory."""
     if metric.name in ("gpu.mem", "rank.gpu_mem"):
         return _most(map(attrgetter("mem_total"), node.gpus) for node in state.nodes.values())
     if metric.name == "gpu.power":

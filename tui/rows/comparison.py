@@ -1,4 +1,4 @@
-"""Two runs side by side as rows: what differs, and curves over each other. Pure."""
+"""Two runs side by side as rows: their differences, and curves over each other. Pure."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ MARKS = {
     UNKNOWN: ("?", "stale"),
     VALUE: (" ", "text"),
 }
-"""Before a row: what a reader without colours goes by."""
+"""Mark in front of a row, readable without colours."""
 LEGEND = "* differs  - only A  + only B  ? not recorded on one side, or too little to tell"
 NAME = 30
-"""Columns of names at most."""
+"""Maximum columns of names."""
 SIDES = ("A", "B")
 INKS = ("accent", "warn")
 """Styles of the two curves."""
 
 
 def comparison_rows(compared: Comparison, width: int) -> list[Row]:
-    """Head, sections with something to show, what is the same, and what a reader has to know."""
+    """Return head, sections with rows, equal sections, and notes."""
     rows = head_rows(compared, width)
     equal: list[str] = []
     for section in compared.sections:
@@ -66,7 +66,7 @@ def comparison_rows(compared: Comparison, width: int) -> list[Row]:
 
 
 def single_rows(compared: Comparison, width: int) -> list[Row]:
-    """The record of one run."""
+    """Return the record of one run."""
     account = compared.a
     rows: list[Row] = [((clean_text(account.title), "head"), (f"  {account.run}", "dim"))]
     for section in compared.sections:
@@ -79,7 +79,7 @@ def single_rows(compared: Comparison, width: int) -> list[Row]:
 
 
 def head_rows(compared: Comparison, width: int) -> list[Row]:
-    """Which two they are."""
+    """Return the title, state and id of both runs."""
     sides = (compared.a, compared.b)
     edge = max(len(clean_text(side.title)) for side in sides)
     return [
@@ -97,7 +97,7 @@ def head_rows(compared: Comparison, width: int) -> list[Row]:
 
 
 def section_rows(section: Section, width: int) -> list[Row]:
-    """A heading, and a line a row; what does not fit beside each other stands below each other."""
+    """Return a heading, then one line per row; sides that do not fit on one line go below each other."""
     rows: list[Row] = [((section.title, "head"),)]
     edge = _edge(section.rows)
     most = max(12, (width - edge - 24) // 2)
@@ -119,7 +119,7 @@ def _edge(rows: Sequence[Difference]) -> int:
 
 
 def _difference(row: Difference, sizes: tuple[int, int, int], width: int) -> list[Row]:
-    """`sizes`: columns of the name and of both sides."""
+    """Return the lines of one row; `sizes` are the columns of the name and of both sides."""
     mark, ink = MARKS[row.kind]
     a, b = (NA if text is None else text for text in (row.a, row.b))
     tail = "  ".join(filter(None, (ratio_text(row.ratio), row.note)))
@@ -151,13 +151,13 @@ def _ink(text: str | None) -> str:
 # --- curves over each other ---
 
 LEAST_CHART = 5
-"""Rows of a chart with its title."""
+"""Minimum rows of a chart with its title."""
 LETTERS_EVERY = 24
-"""Cells from one letter on a curve to its next."""
+"""Cells between two letters on a curve."""
 
 
 def charts(a: Account, b: Account, by_step: bool, mode: Mode, width: int, height: int) -> list[Row]:
-    """As many metrics as fit, each with both curves on one axis: the step, or the time since the beginning."""
+    """Return as many metrics as fit, each with both curves on one axis: steps, or time since the start."""
     both = [name for name in metrics_of(a, b) if points(a, name, by_step) or points(b, name, by_step)]
     if not both:
         why = (
@@ -179,7 +179,7 @@ def charts(a: Account, b: Account, by_step: bool, mode: Mode, width: int, height
 
 
 def metrics_of(a: Account, b: Account) -> list[str]:
-    """Metrics that either side has, those of both first, then in the usual order; a script's own come last."""
+    """Return metrics of either side: those of both first, then in the usual order, a script's own last."""
     has = [{curve.metric for curve in side.curves if finite(curve.mean)} for side in (a, b)]
     there = (has[0] | has[1]) - set(STEPS)
     order = {name: at for at, name in enumerate(DRAWN)}
@@ -187,7 +187,7 @@ def metrics_of(a: Account, b: Account) -> list[str]:
 
 
 def points(side: Account, name: str, by_step: bool) -> list[tuple[float, float]]:
-    """Where on the axis, and the value: of buckets that have both."""
+    """Return (axis position, value) of each bucket that has both."""
     curve = _curve(side, name)
     if curve is None:
         return []
@@ -209,7 +209,7 @@ def _curve(side: Account, name: str) -> MetricCurve | None:
 
 
 def _steps(side: Account, curve: MetricCurve) -> Values:
-    """The step of each bucket: what the script counts, else the hook; a count holds until the next report."""
+    """Return the step of each bucket, as counted by the script or else the hook; a count holds until the next."""
     reported = (_curve(side, name) for name in STEPS)
     counted = next((each for each in reported if each is not None and finite(each.mean)), None)
     if counted is None or (counted.begin, counted.seconds) != (curve.begin, curve.seconds):
@@ -228,7 +228,7 @@ def chart_rows(
     width: int,
     height: int,
 ) -> list[Row]:
-    """A title with the newest value of both, and the curves; letters on them name them without colours."""
+    """Return a title with the newest values, and the curves; letters identify them without colours."""
     edge = gutter(width)
     cells = width - edge
     lines = [
@@ -262,7 +262,7 @@ def chart_rows(
 
 
 def columns(side: Sequence[tuple[float, float]], end: float, dots: int) -> list[float | None]:
-    """The mean of what lies in each dot column; between two neighbours that lie further apart the curve goes on."""
+    """Return the mean of each dot column; values are interpolated between neighbours that are not too far apart."""
     sums: list[list[float]] = [[] for _ in range(dots)]
     for at, value in side:
         sums[min(dots - 1, int(at / end * dots))].append(value)
@@ -279,7 +279,7 @@ def columns(side: Sequence[tuple[float, float]], end: float, dots: int) -> list[
 
 
 def _letter(grid: list[list[Cell]], line: Line, number: int, axis: Axis, mode: Mode) -> None:
-    """Put a curve's letter on it now and then, and at its end; in ASCII it is drawn with it."""
+    """Put a curve's letter on it at intervals and at its end; in ASCII at every point."""
     height, across = len(grid), mode.across
     cells = [at // across for at, value in enumerate(line.mean) if value is not None]
     if not cells:
@@ -299,7 +299,7 @@ def _letter(grid: list[list[Cell]], line: Line, number: int, axis: Axis, mode: M
 
 
 def axis_row(end: float, by_step: bool, width: int) -> Row:
-    """Beginning, middle and end of the axis."""
+    """Return start, middle and end of the axis."""
     edge = gutter(width)
     texts = [
         f"step {count_short(end * share)}" if by_step else duration_short(end * share)

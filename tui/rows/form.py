@@ -1,4 +1,4 @@
-"""The launch screen as rows: the list of presets, the form, the plan, and the nodes that SkyPilot would take. Pure."""
+"""The launch screen as rows: the list of presets, the form, the plan, and SkyPilot's candidate nodes. Pure."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _MARKS = {"yours": "y", "project": "p"}
 
 
 def matching(entries: Sequence[PresetEntry], words: str) -> list[PresetEntry]:
-    """Those with every word, in any order: in name, title, summary, strategy or origin."""
+    """Return the presets with every word, in any order: in name, title, summary, strategy or origin."""
     wanted = words.lower().split()
     return [entry for entry in entries if all(word in _text(entry) for word in wanted)]
 
 
 def best_match(entries: Sequence[PresetEntry], words: str, kept: str) -> str:
-    """The preset to put the cursor on: one with exactly this name, one whose name begins so, `kept`, or the first."""
+    """Return the preset for the cursor: one with exactly this name, one whose name begins so, `kept`, or the first."""
     names = [entry.name for entry in matching(entries, words)]
     word = words.strip().lower()
     exact = [name for name in names if name.lower() == word]
@@ -54,7 +54,7 @@ def _text(item: PresetEntry) -> str:
 
 
 def preset_rows(entries: Sequence[PresetEntry], width: int) -> list[Row]:
-    """A row a preset: its name, and a mark where it does not ship or does not load."""
+    """Return one row per preset: its name, and a mark if it does not ship with distui or does not load."""
     rows: list[Row] = []
     for entry in entries:
         name = fit(entry.name, max(4, width - 2))
@@ -66,7 +66,7 @@ def preset_rows(entries: Sequence[PresetEntry], width: int) -> list[Row]:
 
 
 def why_rows(entry: PresetEntry | None, width: int, height: int) -> list[Row]:
-    """When to take the preset at hand; or why it cannot be taken."""
+    """Return when to use the selected preset, or why it cannot be used."""
     if entry is None:
         return [((" no preset has all of these words: esc shows them all", "warn"),)]
     if entry.problem:
@@ -75,7 +75,7 @@ def why_rows(entry: PresetEntry | None, width: int, height: int) -> list[Row]:
 
 
 def title_row(entry: PresetEntry | None, width: int) -> Row:
-    """What the screen is, and what the preset at hand is; its name where there is room."""
+    """Return the title of the screen and of the selected preset; also its name if there is room."""
     head: Row = ((" distui · new run", "head"),)
     if entry is None:
         return head
@@ -86,16 +86,16 @@ def title_row(entry: PresetEntry | None, width: int) -> Row:
 
 
 SET = "set."
-"""Before the path of a preset's field, in the name of its row."""
+"""Prefix of a preset field's path in the name of its row."""
 
 NAMED = "nccl-preset."
-"""The same for a setting of NCCL by name."""
+"""Prefix of a named NCCL setting in the name of its row."""
 
 KIND = f"{SET}strategy.kind"
-"""The choice on which it depends which other fields there are."""
+"""The choice that determines which other fields exist."""
 
 _HIDDEN = ("title", "summary", "topology.nnodes", "topology.nnodes_min", "topology.nproc_per_node")
-"""Set elsewhere: by saving, and by the form's own nodes and ranks."""
+"""Fields that are set elsewhere: when saving, and by the form's own nodes and ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,18 +106,18 @@ class Field:
     """A field of LaunchForm; or SET and a path; or NAMED and a name."""
     label: str
     table: str
-    """The heading it stands under."""
+    """The heading above it."""
     help: str
     value: str = ""
-    """What holds while nothing is typed."""
+    """The value that applies while the field is empty."""
     choices: tuple[str, ...] = ()
-    """(): typed freely."""
+    """() for free text."""
     check: bool = False
-    """On or off."""
+    """Whether the field is a checkbox."""
 
 
 Typed = Mapping[str, str]
-"""Name of a field → what was typed or chosen; missing or "" where nothing was."""
+"""Maps the name of a field to its typed or chosen text; a field without one is missing or ""."""
 
 QUOTED = "quoted as in a shell"
 OF_SKY = "For nodes that SkyPilot brings."
@@ -125,7 +125,7 @@ ESTIMATE = "For the memory estimate alone."
 
 
 def _of_option(name: str, heading: str, more: str = "") -> tuple[str, str, str, str, str]:
-    """A field that an option of the command line has, too."""
+    """Return a field that the command line also has as an option."""
     option = of_form(name)
     assert option is not None, name
     text = option.sentences if not option.repeat else f"{option.sentences} Several are {QUOTED}."
@@ -151,7 +151,7 @@ _OWN = (
     ("recompute", "recompute", "memory", "false", f"Activation checkpointing of every layer. {ESTIMATE}"),
     ("format", "formats", "memory", "", ""),
 )
-"""Name, label, heading, what stands there while it is empty, help."""
+"""Name, label, heading, placeholder, help."""
 
 FURTHER = Field(
     name="further",
@@ -163,9 +163,9 @@ FURTHER = Field(
 
 
 def fields(loaded: Loaded | None, kind: str = "", hardware: str = "") -> list[Field]:
-    """Every field for a preset; None: one that cannot be loaded.
+    """Return every field for a preset; None means that the preset cannot be loaded.
 
-    `kind`: its strategy before another was chosen; `hardware`: the GPUs of this machine, where known.
+    `kind` is its strategy before the user chose another; `hardware` the GPUs of this machine, if known.
     """
     listed = [_own(row, loaded, hardware) for row in _OWN]
     if loaded is not None:
@@ -235,7 +235,7 @@ def _named() -> Iterator[Field]:
 
 
 def choices_of(hint: Any) -> tuple[str, ...]:
-    """The values of a type that has few; () for one whose values are typed."""
+    """Return the values of a type that has few; () for free text."""
     if hint is bool:
         return ("false", "true")
     if get_origin(hint) is Literal:
@@ -244,7 +244,7 @@ def choices_of(hint: Any) -> tuple[str, ...]:
 
 
 def shown(value: object) -> str:
-    """A value as it is typed: "true", "8", "Block Attention"; None is ""."""
+    """Return a value in the form that a user types: "true", "8", "Block Attention"; None is ""."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -257,7 +257,7 @@ def shown(value: object) -> str:
 
 
 def override(path: str, text: str) -> str:
-    """What was typed into a field of the preset, as `--set` takes it. Raises RunError for an open quote."""
+    """Return the text of a preset's field in the form of `--set`. Raises RunError for an open quote."""
     hint = model.fields().get(path)
     if _is_list(hint) and not text.lstrip().startswith("["):
         return f"{path}={json.dumps(shell_words(text, path), ensure_ascii=False)}"
@@ -271,7 +271,7 @@ def _is_list(hint: Any) -> bool:
 
 
 def launch_form(preset: str, given: Sequence[Field], typed: Typed) -> LaunchForm:
-    """The form as it is sent: only what belongs to fields that are there. Raises RunError for an open quote."""
+    """Return the form to submit, with only the fields that exist. Raises RunError for an open quote."""
     filled = {field.name: typed[field.name].strip() for field in given if typed.get(field.name, "").strip()}
     own = {name: filled[name] for name, *_ in _OWN if name in filled}
     overrides = [
@@ -287,18 +287,18 @@ def launch_form(preset: str, given: Sequence[Field], typed: Typed) -> LaunchForm
 
 
 def typed_of(form: LaunchForm) -> dict[str, str]:
-    """What is typed in a form that means this launch."""
+    """Return the typed texts of a form that describes this launch."""
     return {name: text for name, *_ in _OWN if (text := getattr(form, name))}
 
 
 def kind_override(typed: Typed) -> tuple[str, ...]:
-    """The changed kind of strategy, if it was: other fields act then."""
+    """Return the override of the strategy's kind, if the user changed it: other fields then apply."""
     kind = typed.get(KIND, "")
     return (f"strategy.kind={kind}",) if kind else ()
 
 
 def stepped(field: Field, text: str, step: int) -> str:
-    """What is chosen after the next (1) or previous (-1) choice; the preset's own value is no change: ""."""
+    """Return the next (1) or previous (-1) choice; "" if it is the preset's own value, hence no change."""
     if field.check:
         return "" if text else "on"
     now = text or field.value
@@ -313,7 +313,7 @@ def stepped(field: Field, text: str, step: int) -> str:
 
 
 def begun_with(field: Field, text: str, letter: str) -> str:
-    """What is chosen after a letter was pressed: the next choice that begins with it, or what was."""
+    """Return the next choice that begins with `letter`, or the current one."""
     now = text or field.value
     at = field.choices.index(now) + 1 if now in field.choices else 0
     for choice in (*field.choices[at:], *field.choices[:at]):
@@ -328,7 +328,7 @@ LABEL = 27
 CARET = "▏"
 
 CHANGED = "◆"
-"""Before a row that differs from the preset."""
+"""Mark in front of a row that differs from the preset."""
 
 _HEADINGS = {
     "run": "what runs",
@@ -346,13 +346,13 @@ class FormRows:
     at: list[int]
     """Index of a field → index of its row."""
     end: int
-    """The last row that belongs to the field at hand."""
+    """The last row of the selected field."""
 
 
 def form_rows(
     given: Sequence[Field], typed: Typed, current: int, caret: int, width: int, focus: bool
 ) -> FormRows:
-    """Everything, in `width` columns. `caret`: where in the current field's text the next letter goes."""
+    """Return all rows in `width` columns. `caret` is the insertion point in the current field's text."""
     rows: list[Row] = []
     at: list[int] = []
     end, table = 0, ""
@@ -373,13 +373,13 @@ def form_rows(
 
 
 def heading(table: str, width: int) -> Row:
-    """Name of a table and what it is about."""
+    """Return the name of a table and its subject."""
     text = _HEADINGS.get(table) or help_of(table).rstrip(".")
     return ((f"{table}  ", "head"), (fit(text, max(0, width - cell_len(table) - 2)).rstrip(), "dim"))
 
 
 def help_rows(field: Field, width: int) -> list[Row]:
-    """What a field is for, below it."""
+    """Return the help of a field, shown below it."""
     lines = textwrap.wrap(field.help, max(20, width - 4)) if field.help else []
     return [((f"    {line}", "dim"),) for line in lines]
 
@@ -414,7 +414,7 @@ def _value(field: Field, text: str, here: bool, caret: int, width: int) -> Row:
 
 
 def _edited(text: str, caret: int, width: int) -> Row:
-    """The text with the caret in it; of a long one the part around the caret."""
+    """Return the text with the caret in it; of a long text the part around the caret."""
     first = max(0, caret - width + 6)
     before, after = text[first:caret], text[caret:]
     if first:
@@ -434,11 +434,11 @@ _KEYS = (
     (3, "F2-F5", "plan … memory", "panes"),
     (1, "esc", "back", "back"),
 )
-"""Order in which to keep it, key, what it does, and the same where there is little room."""
+"""Priority, key, description, and the short description for narrow terminals."""
 
 
 def keys_row(width: int, typing: bool = False) -> Row:
-    """The keys of the launch screen; `typing`: in a field, where a slash is part of a path."""
+    """Return the keys of the launch screen. `typing` in a field omits the slash, which is part of a path."""
     cells: Cells = [
         (order, ((key, "key"), (f" {long if width >= KEYS_FROM else short}", "text")), "   ")
         for order, key, long, short in _KEYS
@@ -448,11 +448,11 @@ def keys_row(width: int, typing: bool = False) -> Row:
 
 
 KEYS_FROM = 132
-"""Columns in which all keys fit with what they do."""
+"""Minimum columns for all keys with their full descriptions."""
 
 
 def plan_rows(preview: LaunchPreview, width: int | None = None) -> list[Row]:
-    """Problems first, then the plan, verbatim; in `width` columns long lines go on below, nothing is lost."""
+    """Return the problems, then the plan verbatim; long lines wrap at `width` columns."""
     rows = problem_rows(preview.problems, width)
     if preview.problems and preview.text:
         rows.append(())
@@ -464,7 +464,7 @@ _OURS = ("# distui", "# torch", "# shell")
 
 
 def folded_plan(text: str) -> list[Row]:
-    """The plan with what distui and torch set counted, not listed: what the user chose stays in sight."""
+    """Return the plan with variables of distui and torch only counted, so that the user's own stay visible."""
     kept: list[str] = []
     section = ""
     for line in text.splitlines():
@@ -484,14 +484,14 @@ def folded_plan(text: str) -> list[Row]:
 
 
 def problem_rows(problems: Sequence[str], width: int | None = None) -> list[Row]:
-    """Why there is no plan, a sentence each."""
+    """Return why there is no plan, one sentence per problem."""
     if width is None:
         return [((f" {glyphs.BAD} ", "bad"), (problem, "text")) for problem in problems]
     return [row for problem in problems for row in labelled((f" {glyphs.BAD} ", "bad"), problem, width - 1)]
 
 
 def text_rows(text: str, width: int | None = None) -> list[Row]:
-    """A text, comments dimmed."""
+    """Return a text with dimmed comments."""
     rows: list[Row] = []
     for line in text.splitlines():
         style = "dim" if line.lstrip().startswith("#") else "text"
@@ -500,7 +500,7 @@ def text_rows(text: str, width: int | None = None) -> list[Row]:
 
 
 def broken(line: str, width: int) -> list[str]:
-    """A line over as many as it needs: at blanks where there are some, the rest four columns further in."""
+    """Wrap a line, at blanks if there are any; continuation lines are indented by four more columns."""
     if len(line) <= width:
         return [line]
     lead = len(line) - len(line.lstrip())
@@ -511,7 +511,7 @@ def broken(line: str, width: int) -> list[str]:
 
 
 def yaml_rows(preview: LaunchPreview | None, width: int) -> list[Row]:
-    """The task as SkyPilot gets it."""
+    """Return the task in the form that SkyPilot receives."""
     if preview is not None and preview.yaml:
         return text_rows(preview.yaml, width)
     if preview is not None and preview.problems:
@@ -521,7 +521,7 @@ def yaml_rows(preview: LaunchPreview | None, width: int) -> list[Row]:
 
 
 def finding_rows(preview: LaunchPreview | None, width: int) -> list[Row]:
-    """The findings of the check, the worst first, each with what to do."""
+    """Return the findings of the check, the worst first, each with its remedy."""
     if preview is None or preview.problems or not preview.text:
         return wrap("There is no plan yet that could be checked.", width - 1, "dim", first=" ")
     if preview.asks:
@@ -537,7 +537,7 @@ def finding_rows(preview: LaunchPreview | None, width: int) -> list[Row]:
 
 
 def finding_row(finding: Finding, width: int) -> list[Row]:
-    """One finding: where and what, below it what to do."""
+    """Return one finding: place and sentence, below them the remedy."""
     glyph, style = glyphs.severity(finding)
     head, text, *remedy = finding.as_lines()
     name = f"{finding.severity} {finding.id}"
@@ -549,7 +549,7 @@ def finding_row(finding: Finding, width: int) -> list[Row]:
 
 
 def check_title(preview: LaunchPreview) -> str:
-    """ "lint: 1 error, 2 warnings"; "lint" where there is nothing, or no plan that could be checked."""
+    """Return "lint: 1 error, 2 warnings"; "lint" if there are no findings, or no plan to check."""
     return ": ".join(filter(None, ("lint", "" if preview.problems else counted(preview.findings))))
 
 
@@ -568,7 +568,7 @@ def _texts(offer: Candidate) -> tuple[str, ...]:
 
 
 def candidate_rows(offers: Sequence[Candidate]) -> list[Row]:
-    """As SkyPilot orders them: one kind of nodes each, with its price for all of them."""
+    """Return one row per kind of nodes in SkyPilot's order, with the price of all nodes together."""
     return [_candidate_row(offer) for offer in offers]
 
 
@@ -586,7 +586,7 @@ def _candidate_row(offer: Candidate) -> Row:
 
 
 def candidate_table(offers: Sequence[Candidate]) -> list[str]:
-    """The same as text, nothing cut."""
+    """Return the candidates as text, nothing cut."""
     names = [name for name, _ in _WIDTHS]
     rows = [(*_texts(offer), "first" if offer.chosen else "") for offer in offers]
     return table([(*names, ""), *rows], frozenset(map(names.index, _RIGHT)))

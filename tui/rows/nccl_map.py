@@ -17,20 +17,20 @@ from .glyphs import Cell, Row, clip, fit, joined, labelled, wrap
 from .nccl import READY, StatementRow, _head, communicator_name, late_ranks, slowest
 
 MOST_RANKS = 64
-"""Ranks of which each has a row; more are folded to nodes."""
+"""Maximum number of ranks with separate rows; more are folded to nodes."""
 
 LETTERS = "PVCGSN?T"
-"""From the best: P2P, NVLink SHARP, CollNet, network with GPUDirect, shared memory, network, unknown, TCP."""
+"""Best first: P2P, NVLink SHARP, CollNet, network with GPUDirect, shared memory, network, unknown, TCP."""
 
 _STYLE = {"P": "ok", "V": "ok", "C": "ok", "G": "accent", "S": "text", "N": "text", "?": "dim", "T": "warn"}
 _SELF = "\\"
 
 ODD = 4
-"""Connections worse than the usual that are named."""
+"""Maximum number of unusually bad connections that are named."""
 
 
 def letter(kind: str) -> str:
-    """One letter for a transport as NCCL writes it; of several the worst."""
+    """Return the letter of a transport in NCCL's notation; of several transports the worst."""
     return max((_letter(part) for part in kind.split(" and ")), key=LETTERS.index)
 
 
@@ -46,13 +46,13 @@ def _letter(kind: str) -> str:
 
 
 class Unit(Struct, frozen=True):
-    """What one row and one column stand for."""
+    """The subject of one row and one column: a rank, ranks, a node or nodes."""
 
     label: str
     group: int
-    """A gap is drawn between groups."""
+    """A gap separates groups."""
     number: int
-    """Above its column."""
+    """The number above its column."""
 
 
 class Grid(Struct):
@@ -61,7 +61,7 @@ class Grid(Struct):
     units: list[Unit]
     of_rank: dict[int, int]
     noun: str
-    """What a unit is: "rank", "node", "3 nodes"."""
+    """The kind of a unit: "rank", "node", "3 nodes"."""
     cells: dict[tuple[int, int], Counter[str]] = field(default_factory=dict)
 
     @property
@@ -71,23 +71,23 @@ class Grid(Struct):
 
 
 def host_of(comm: Communicator) -> dict[int, str]:
-    """Rank → host, as far as it was seen."""
+    """Map each rank to its host, if that was logged."""
     return {rank: host for host, ranks in comm.hosts.items() for rank in ranks}
 
 
 def hosts_in_order(comm: Communicator) -> list[str]:
-    """Hosts by their lowest rank."""
+    """Return the hosts by their lowest rank."""
     return sorted((host for host in comm.hosts if comm.hosts[host]), key=lambda host: min(comm.hosts[host]))
 
 
 def _members(comm: Communicator) -> list[int]:
-    """Its ranks; where their number is unknown, those that any line names."""
+    """Return its ranks, including those that only log lines name."""
     ranks = {rank for pair in comm.pairs for rank in (pair.source, pair.target)} | set(comm.stages)
     return sorted(ranks | set(range(comm.nranks or 0)))
 
 
 def grid(comm: Communicator, width: int) -> Grid:
-    """Ranks where they fit, else nodes, else as many nodes together as it takes."""
+    """Return a grid of ranks if they fit, else of nodes, else of as many nodes per unit as needed."""
     ranks, hosts, at = _members(comm), hosts_in_order(comm), host_of(comm)
     index = {host: number for number, host in enumerate(hosts)}
     several = len(hosts) > 1
@@ -109,7 +109,7 @@ def grid(comm: Communicator, width: int) -> Grid:
 
 
 def _by_ranks(ranks: Sequence[int], width: int) -> Grid:
-    """Some ranks together, where nothing is known of nodes."""
+    """Return a grid of several ranks per unit, if no hosts are known."""
     step = -(-len(ranks) // max(1, min(MOST_RANKS, width - 16)))
     parts = [ranks[low : low + step] for low in range(0, len(ranks), step)]
     units = [Unit(f"r{part[0]}-{part[-1]}", 0, at) for at, part in enumerate(parts)]
@@ -119,7 +119,7 @@ def _by_ranks(ranks: Sequence[int], width: int) -> Grid:
 def _by_nodes(hosts: Sequence[str], index: dict[str, int], at: dict[int, str], width: int) -> Grid:
     named = [short_host(host) for host in hosts]
     step = -(-len(hosts) // max(1, _room(width, named, 1)))
-    if step > 1:  # a label then names two
+    if step > 1:  # a label then names two nodes
         step = -(-len(hosts) // max(1, _room(width, [f"{name}…{name}" for name in named], 1)))
     units = [
         Unit(
@@ -134,7 +134,7 @@ def _by_nodes(hosts: Sequence[str], index: dict[str, int], at: dict[int, str], w
 
 
 def _room(width: int, labels: Sequence[str], groups: int) -> int:
-    """Columns for cells beside the labels, without the gaps between groups."""
+    """Return the columns for cells after the labels, without the gaps between groups."""
     return width - _label_width(labels) - 1 - max(0, groups - 1)
 
 
@@ -143,7 +143,7 @@ def _label_width(labels: Sequence[str]) -> int:
 
 
 def cell_text(counts: Counter[str] | None) -> Cell:
-    """The letter of the worst; a small one where others are better."""
+    """Return the letter of the worst transport, in lower case if other pairs are better."""
     if not counts:
         return glyphs.MISSING, "dim"
     worst = max(counts, key=LETTERS.index)
@@ -151,7 +151,7 @@ def cell_text(counts: Counter[str] | None) -> Cell:
 
 
 def matrix_rows(comm: Communicator, width: int, raw: Mapping[str, FactLine]) -> list[StatementRow]:
-    """The legend, then the matrix; a sentence where no connection is known. `raw`: see NcclFacts.raw."""
+    """Return the legend, then the matrix; a sentence if no connection is known. For `raw` see NcclFacts.raw."""
     if not comm.pairs:
         text = "no line tells how ranks are connected: NCCL_DEBUG=INFO tells it at init, with P2P, SHM and NET on"
         return [StatementRow(row) for row in wrap(text, width, "dim")]
@@ -168,7 +168,7 @@ def matrix_rows(comm: Communicator, width: int, raw: Mapping[str, FactLine]) -> 
 
 
 def _line_of(made: Grid, row: int, step: int) -> Row:
-    """The cells of one row."""
+    """Return the cells of one row."""
     cells: list[Cell] = []
     for column in range(len(made.units)):
         gap = _gap(made, column)
@@ -179,14 +179,14 @@ def _line_of(made: Grid, row: int, step: int) -> Row:
 
 
 def _gap(made: Grid, column: int) -> str:
-    """A blank before the first column of each further group."""
+    """Return a blank for the first column of each further group, else ""."""
     if column == 0 or made.units[column].group == made.units[column - 1].group:
         return ""
     return " "
 
 
 def wanted_width(comm: Communicator) -> int:
-    """Columns that the matrix takes before anything is folded further than to nodes."""
+    """Return the columns of the matrix of ranks, or of nodes if there are too many ranks."""
     made = grid(comm, 10_000)
     step = 2 if len(made.units) <= MOST_RANKS else 1
     groups = len({unit.group for unit in made.units})
@@ -194,7 +194,7 @@ def wanted_width(comm: Communicator) -> int:
 
 
 def _header(made: Grid, edge: int, step: int) -> list[Row]:
-    """The number of each column, read from above; higher digits stand where they change."""
+    """Return the number of each column, read from top to bottom. Higher digits appear only if they change."""
     rows: list[Row] = []
     highest = max(unit.number for unit in made.units)
     for power in (1000, 100, 10, 1):
@@ -211,7 +211,7 @@ def _header(made: Grid, edge: int, step: int) -> list[Row]:
 
 
 def _legend(comm: Communicator, made: Grid, width: int, raw: Mapping[str, FactLine]) -> list[StatementRow]:
-    """What the letters mean and how many pairs each has; then what is worse than the usual."""
+    """Return the meaning and count of each letter, then the connections that are worse than the usual."""
     kinds = Counter(pair.kind for pair in comm.pairs)
     best = sorted(kinds, key=lambda kind: (LETTERS.index(letter(kind)), -kinds[kind]))
     edge = max(map(len, best))
@@ -247,7 +247,7 @@ def _small(made: Grid) -> str:
 
 
 def odd_ones(comm: Communicator, made: Grid) -> list[str]:
-    """Connections that are worse than most of their kind, inside nodes or between them."""
+    """Return connections that are worse than the most frequent kind inside nodes or between them."""
     at = host_of(comm)
     kinds: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
     for pair in comm.pairs:
@@ -276,18 +276,18 @@ def _ends(source: int, target: int, at: dict[int, str], made: Grid) -> tuple[str
 
 
 EACH = 16
-"""Ranks of which each has a bar; more have one a node."""
+"""Maximum number of ranks with separate bars; more have one bar per node."""
 
 BARS = 24
-"""Most bars; then those that were the last to be ready."""
+"""Maximum number of bars; the last to be ready are kept."""
 
 RING_ROWS = 3
 _RANKS_SHOWN = 8
-"""Ranks of a node that are written out in a ring."""
+"""Maximum number of a node's ranks that a ring lists."""
 
 
 def ring_rows(comm: Communicator, width: int) -> list[Row]:
-    """The order of the ranks, folded by node; equal rings share a row."""
+    """Return the order of the ranks in each ring, folded by node; equal rings share a row."""
     at = host_of(comm)
     orders: dict[tuple[int, ...], list[int]] = {}
     for number, ring in enumerate(comm.rings):
@@ -311,7 +311,7 @@ def ring_rows(comm: Communicator, width: int) -> list[Row]:
 
 
 def _begun(ring: Sequence[int], at: dict[int, str]) -> tuple[int, ...]:
-    """The same ring, begun where it enters the node of its lowest rank; on one node at the lowest rank."""
+    """Rotate a ring so that it begins where it enters the node of its lowest rank; on one node at that rank."""
     first = ring.index(min(ring))
     if len({at.get(rank) for rank in ring}) > 1:
         home = at.get(ring[first])
@@ -334,7 +334,7 @@ def _ring_text(order: Sequence[int], at: dict[int, str]) -> str:
 
 
 def crossings(order: Sequence[int], at: dict[int, str]) -> tuple[int, int]:
-    """How often a ring enters a node in one round, and how often it would have to."""
+    """Return how often a ring enters a node in one round, and the minimum."""
     hosts = [at.get(rank) for rank in order]
     if None in hosts or len(set(hosts)) < 2:
         return 0, 0
@@ -344,18 +344,18 @@ def crossings(order: Sequence[int], at: dict[int, str]) -> tuple[int, int]:
 
 
 class Bar(Struct, frozen=True):
-    """One rank or node: when it began and was ready, in seconds from the first line of all."""
+    """One rank or node: when it began and was ready, in seconds from the earliest line."""
 
     label: str
     began: float
     ended: float | None
-    """None: not ready, or at an unknown time."""
+    """None if it is not ready, or at an unknown time."""
     phases: tuple[tuple[str, float], ...] = ()
     text: str = ""
 
 
 def bars(comm: Communicator) -> list[Bar]:
-    """A bar a rank, or a node where there are many; times are relative to the first that is known."""
+    """Return one bar per rank, or per node if there are many; times are relative to the earliest."""
     first = min(comm.began.values(), default=0.0)
     took = {init.rank: init for init in comm.inits}
     ranks = sorted({*took, *comm.began})
@@ -403,7 +403,7 @@ def _bar(label: str, ranks: Sequence[int], comm: Communicator, first: float, lat
 
 
 def init_rows(comm: Communicator, width: int) -> list[Row]:
-    """The bars, each letter a phase, and the legend of the slowest rank."""
+    """Return the bars, one letter per phase, and the legend of the slowest rank."""
     shown = bars(comm)
     if not shown:
         return wrap("no line tells how long init took: NCCL 2.19 and newer do at INFO", width, "dim")
@@ -424,7 +424,7 @@ def init_rows(comm: Communicator, width: int) -> list[Row]:
 
 
 def _drawn(bar: Bar, room: int, longest: float, names: dict[str, str]) -> list[Cell]:
-    """Blanks until it begins, then a letter for each share of a phase."""
+    """Return blanks until the start, then each phase's letter in proportion to its time."""
     start = min(room - 1, int(bar.began / longest * room))
     if bar.ended is None:
         return [(" " * start, "text"), ("░" * (room - start), "warn")]
@@ -438,7 +438,7 @@ def _drawn(bar: Bar, room: int, longest: float, names: dict[str, str]) -> list[C
 
 
 def phase_letters(phases: Iterable[str]) -> dict[str, str]:
-    """Phase → a letter of its own: the first of its name that is free."""
+    """Map each phase to a unique letter: the first unused letter of its name."""
     letters: dict[str, str] = {}
     for name in phases:
         if name not in letters:
@@ -464,7 +464,7 @@ def _init_legend(comm: Communicator, names: dict[str, str], width: int, shown: i
 
 
 def map_rows(facts: NcclFacts, comm: Communicator | None, width: int) -> list[StatementRow]:
-    """Of one communicator: the matrix, the rings, the timeline of init."""
+    """Return the matrix, the rings and the init timeline of one communicator."""
     if comm is None:
         return []
     return [

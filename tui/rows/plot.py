@@ -1,7 +1,7 @@
-"""Curves as rows of text: pure drawing, in braille or ASCII; sparklines also in blocks.
+"""Curves as rows of text in braille or ASCII; sparklines also in blocks. Pure.
 
-One dot column is one bucket (or a whole number of columns, where buckets are few), the newest at the right edge. What
-is unknown is a gap, and nothing is drawn across it. A row of one colour is one piece, because colours cost bytes.
+One bucket is one dot column, or several if there are few buckets. The newest bucket is at the right edge. An unknown
+value is a gap in the curve. Cells of one colour are joined into one piece, because colours cost bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Values = Sequence[Value]
 
 
 class Mode(enum.StrEnum):
-    """What curves are drawn with; one switch for all."""
+    """The glyphs that draw curves; one mode for all curves."""
 
     BRAILLE = "braille"
     BLOCK = "block"
@@ -28,7 +28,7 @@ class Mode(enum.StrEnum):
 
     @property
     def across(self) -> int:
-        """Dot columns in a cell."""
+        """Dot columns per cell."""
         return 2 if self is Mode.BRAILLE else 1
 
     @property
@@ -47,7 +47,7 @@ class Axis(Struct, frozen=True):
     log: bool = False
 
     def share(self, value: Value) -> float | None:
-        """0.0 at the lower edge to 1.0 at the upper; None for what cannot be drawn."""
+        """Return 0.0 at the lower edge to 1.0 at the upper; None if the value cannot be drawn."""
         if value is None or not math.isfinite(value):
             return None
         low, high = self.low, self.high
@@ -59,21 +59,21 @@ class Axis(Struct, frozen=True):
 
 
 class Line(Struct, frozen=True):
-    """One value a bucket, oldest first; of a folded bucket also its smallest and largest sample."""
+    """One value per bucket, oldest first; for a folded bucket also its smallest and largest sample."""
 
     mean: Values
     low: Values = ()
     high: Values = ()
     style: str = "accent"
     letter: str = ""
-    """What names it where colours cannot: in ASCII it is drawn with it."""
+    """Identifies the curve without colours: ASCII curves are drawn with this letter."""
 
 
 # --- the scale ---
 
 
 def finite(values: Values) -> list[float]:
-    """The values that are known."""
+    """Return the values that are known and finite."""
     return [value for value in values if value is not None and math.isfinite(value)]
 
 
@@ -81,7 +81,10 @@ _STEPS = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 
 
 def nice_ceiling(value: float, *, binary: bool = False) -> float:
-    """The next round value at or above this one; `binary`: in KiB, MiB, …; 1.0 for what is not above 0."""
+    """Return the next round value at or above this one; 1.0 if it is not above 0.
+
+    `binary` rounds in KiB, MiB, ….
+    """
     if not math.isfinite(value) or value <= 0:
         return 1.0
     unit = 1.0
@@ -93,7 +96,7 @@ def nice_ceiling(value: float, *, binary: bool = False) -> float:
 
 
 def axis_for(curves: Sequence[Line], *, log: bool = False, binary: bool = False) -> Axis:
-    """0 to a round value above all of them; with `log` from a power of ten below the smallest."""
+    """Return 0 to a round value above all curves; with `log` from a power of ten below the smallest."""
     values = [value for curve in curves for part in (curve.mean, curve.high) for value in finite(part)]
     if not log:
         return Axis(0.0, nice_ceiling(max(values, default=0.0), binary=binary))
@@ -108,7 +111,7 @@ def axis_for(curves: Sequence[Line], *, log: bool = False, binary: bool = False)
 # --- braille ---
 
 _LEFT, _RIGHT = (0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08)
-"""Bits of the dots of a braille cell (Unicode 2800), from below."""
+"""Bits of the dots of a braille cell (Unicode 2800), from the bottom up."""
 
 
 def _bits(dots: tuple[int, ...], lit: int) -> int:
@@ -122,20 +125,20 @@ _BRAILLE = tuple(
     )
     for left in range(16)
 )
-"""Left column, right column → glyph; four bits from below each."""
+"""Left column, right column → glyph; each column is four bits from the bottom up."""
 
 _STIPPLE = (0x5555_5555_5555_5555, 0xAAAA_AAAA_AAAA_AAAA)
-"""Every other dot, in turn: what lies between the smallest and the largest sample."""
+"""Every other dot, alternating per column: fills the area between the smallest and the largest sample."""
 
 
 def _between(start: int, end: int) -> int:
-    """Bits from one dot to the other, both included."""
+    """Return the bits from one dot to the other, both included."""
     low, high = (start, end) if start < end else (end, start)
     return (2 << high) - (1 << low)
 
 
 def _dots(axis: Axis, values: Values, dots: int) -> list[int | None]:
-    """By bucket the dot of its value, from below; None for what cannot be drawn."""
+    """Return the dot of each bucket's value, from the bottom up; None if it cannot be drawn."""
     low, top, size = axis.low, dots - 1, axis.high - axis.low
     scale = dots / size if size > 0 else 0.0
     if axis.log or not 0 < scale < math.inf:
@@ -155,7 +158,7 @@ def _dots(axis: Axis, values: Values, dots: int) -> list[int | None]:
 
 
 def _lines(curve: Line, axis: Axis, dots: int) -> list[int]:
-    """By bucket the dots of the mean: joined with the bucket before, where that has a value."""
+    """Return the dots of each bucket's mean, joined with the previous bucket's if that has a value."""
     columns: list[int] = []
     before: int | None = None
     for now in _dots(axis, curve.mean, dots):
@@ -170,7 +173,7 @@ def _lines(curve: Line, axis: Axis, dots: int) -> list[int]:
 
 
 def _bands(curve: Line, axis: Axis, dots: int) -> list[int]:
-    """By bucket the dots from its smallest to its largest sample: both of these, and every other one between."""
+    """Return the dots of each bucket's smallest and largest sample, and every other dot between them."""
     columns: list[int] = []
     lows, highs = _dots(axis, curve.low, dots), _dots(axis, curve.high, dots)
     for at, (below, above) in enumerate(zip(lows, highs, strict=False)):
@@ -182,7 +185,7 @@ def _bands(curve: Line, axis: Axis, dots: int) -> list[int]:
 
 
 def _spread(columns: list[int], dots: int, wide: int) -> list[int]:
-    """Right-aligned in `dots` dot columns, each bucket `wide` of them."""
+    """Return the columns right-aligned in `dots` dot columns, each bucket `wide` of them."""
     if wide > 1:
         columns = [column for column in columns for _ in range(wide)]
     columns = columns[-dots:]
@@ -244,7 +247,7 @@ def _filled(curves: Sequence[Line], width: int, height: int, axis: Axis, wide: i
 def _right(
     heights: Sequence[int | None], tops: Sequence[int | None], width: int, wide: int
 ) -> list[tuple[int | None, int | None]]:
-    """Both by cell, right-aligned."""
+    """Return both values per cell, right-aligned."""
     columns = [pair for pair in zip(heights, tops, strict=False) for _ in range(wide)][-width:]
     return [(None, None)] * (width - len(columns)) + columns
 
@@ -262,9 +265,10 @@ def draw(
     wide: int = 1,
     cursor: int | None = None,
 ) -> list[Row]:
-    """Curves in `width` × `height` cells; `wide` dot columns a bucket.
+    """Return curves in `width` × `height` cells, with `wide` dot columns per bucket.
 
-    `cursor` is the cell of a hairline, from the left. The first curve may have a band, later ones lie on top.
+    `cursor` is the cell of a hairline, from the left. Any curve with `high` has a band; later curves are drawn over
+    earlier ones.
     """
     if width < 1 or height < 1:
         return []
@@ -284,7 +288,10 @@ _BARS = tuple((1 << level) - 1 for level in range(5))
 
 
 def sparkline(values: Values, width: int, axis: Axis | None = None, mode: Mode = Mode.BRAILLE) -> str:
-    """The newest values in one row of exactly `width` cells, filled from below; gaps stay blank, 0 does not."""
+    """Return the newest values in one row of exactly `width` cells.
+
+    Cells are filled from the bottom. A gap is blank, a 0 is not.
+    """
     if axis is None:
         axis = Axis(0.0, nice_ceiling(max(finite(values), default=0.0)))
     levels = mode.up
@@ -305,20 +312,20 @@ def sparkline(values: Values, width: int, axis: Axis | None = None, mode: Mode =
 def durations(
     seconds: Sequence[int], minutes: Sequence[int], hours: Sequence[int], days: Sequence[int]
 ) -> tuple[int, ...]:
-    """All in seconds, the shortest first."""
+    """Return all durations in seconds, the shortest first."""
     units = ((1, seconds), (60, minutes), (3600, hours), (86400, days))
     return tuple(unit * number for unit, numbers in units for number in numbers)
 
 
 TICKS = durations((1, 2, 5, 10, 15, 30), (1, 2, 5, 10, 15, 30), (1, 2, 3, 6, 12), (1, 2, 7))
-"""Seconds between two labels; the first that leaves them room is taken."""
+"""Seconds between two labels; the first that leaves room for them is used."""
 
 _ROOM = 12
-"""Cells from one label to the next at least."""
+"""Minimum cells from one label to the next."""
 
 
 class TimeSpan(Struct, frozen=True):
-    """Which time the cells of a row cover: cell k begins at `begin + k * cell`, unix seconds."""
+    """The times of the cells of a row: cell k begins at `begin + k * cell`, in unix seconds."""
 
     begin: float
     cell: float
@@ -329,7 +336,7 @@ class TimeSpan(Struct, frozen=True):
         return self.begin + self.cell * self.cells
 
     def at(self, when: float) -> int | None:
-        """The cell in which a time lies; None outside."""
+        """Return the cell of a time; None outside the span."""
         where = math.floor((when - self.begin) / self.cell) if self.cell > 0 else -1
         return where if 0 <= where < self.cells else None
 
@@ -345,7 +352,7 @@ def _label(when: float, step: float) -> str:
 
 
 def tick_row(span: TimeSpan, mode: Mode = Mode.BRAILLE) -> Row:
-    """Wall times at round values, each behind a stroke at the place where it is."""
+    """Return wall times at round values, each after a tick at its place."""
     step = next((step for step in TICKS if step >= span.cell * _ROOM), TICKS[-1])
     shift = time.localtime(span.end).tm_gmtoff if span.end < 1e11 else 0
     stroke = "|" if mode is Mode.ASCII else "╵"
@@ -360,7 +367,7 @@ def tick_row(span: TimeSpan, mode: Mode = Mode.BRAILLE) -> Row:
 
 
 class Mark(Struct, frozen=True):
-    """Something that happened, below the charts."""
+    """An event below the charts."""
 
     at: float
     """Unix seconds."""
@@ -375,13 +382,16 @@ MARKS: dict[str, tuple[str, str, str, str]] = {
     "checkpoint": ("◆", "c", "ok", "checkpoint"),
     "nccl": ("◇", "n", "accent", "NCCL_DEBUG"),
 }
-"""Kind → glyph, ASCII glyph, style, word; in one cell a later kind covers an earlier one, a restart covers all."""
+"""Kind → glyph, ASCII glyph, style, word."""
 
 _OVER = ("nccl", "checkpoint", "finding", "restart")
 
 
 def mark_row(marks: Sequence[Mark], span: TimeSpan, mode: Mode = Mode.BRAILLE) -> Row | None:
-    """One glyph for each mark; None where none lies in the span."""
+    """Return one glyph per mark; None if none is in the span.
+
+    In one cell, kinds cover each other in the order of `_OVER`; a restart covers all.
+    """
     cells: list[Cell] = [(" ", "dim")] * span.cells
     for kind in _OVER:
         glyph, plain, style, _ = MARKS[kind]
@@ -398,7 +408,7 @@ def mark_row(marks: Sequence[Mark], span: TimeSpan, mode: Mode = Mode.BRAILLE) -
 
 
 def with_labels(rows: Sequence[Row], top: str, bottom: str, gutter: int) -> list[Row]:
-    """The chart behind a gutter with the labels of its upper and lower edge; of one row only the upper."""
+    """Return the chart after a gutter with the labels of its upper and lower edge; a single row has only the upper."""
     if gutter <= 0:
         return list(rows)
     texts = [""] * len(rows)

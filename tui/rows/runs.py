@@ -1,4 +1,4 @@
-"""The runs list as rows: columns that fill the width, filter and order. Pure."""
+"""The run list as rows: columns that fill the width, filter and order. Pure."""
 
 from __future__ import annotations
 
@@ -26,51 +26,51 @@ class RunEntry(Struct, frozen=True, kw_only=True):
     id: str
     name: str
     phase: str
-    """A RunPhase value, or a word of the source's own ("watched")."""
+    """A RunPhase value, or a word of the source ("watched")."""
     live: bool
     readonly: bool
     preset: str
     problem: str = ""
-    """What is damaged of it, and names the file."""
+    """What is damaged in its directory, with the name of the file."""
     lasted_s: float | None = None
     """Seconds that it took, or has taken."""
     nodes: int | None = None
     ranks: int | None = None
     step: int | None = None
     total: int | None = None
-    """Steps after which the training is over."""
+    """Number of steps of the whole training."""
     exit_code: int | None = None
     finding: str = ""
-    """The worst of them, or how the run ended."""
+    """The worst finding, or how the run ended."""
     hung: bool = False
-    """Whether it seems to hang, see runners.progress.hung."""
+    """Whether the run seems to hang, see runners.progress.hung."""
     size: int | None = None
     """Bytes of its directory."""
     host: str = ""
-    """Where it is kept; "" for this machine."""
+    """The host that keeps it; "" for this machine."""
     path: str = ""
-    """Of its directory here; "" where it has none."""
+    """Path of its directory on this machine; "" if it has none."""
     tags: tuple[str, ...] = ()
     note: str = ""
     attempt: int | None = None
     began: float | None = None
-    """When it was launched, unix seconds."""
+    """Unix time of its launch, in seconds."""
     ended: float | None = None
-    """Unix seconds; None of one that is live, and where it is unknown."""
+    """Unix seconds; None if it is live, or if the time is unknown."""
     age_s: float | None = None
     """Seconds since `began`; see `as_of`."""
     ended_s: float | None = None
     """Seconds since `ended`."""
     instead: str = ""
-    """What stands in place of the columns: of a host whose runs are not known."""
+    """Text in place of the columns, for a host whose runs are unknown."""
 
     def as_of(self, now: float) -> RunEntry:
-        """The line with its ages at a unix time."""
+        """Return the line with its ages at a unix time."""
         return structs.replace(self, age_s=elapsed(self.began, now), ended_s=elapsed(self.ended, now))
 
 
 def entry_of(entry: Entry, history: History, phase: RunPhase, its: RunFigures, marks: RunNotes) -> RunEntry:
-    """A run of this machine, without its ages."""
+    """Return the entry of a run of this machine, without its ages."""
     state = history.state
     return RunEntry(
         id=entry.record.run,
@@ -95,7 +95,7 @@ EMPTY: tuple[Row, ...] = (
     ((f"  {fit('distui launch PRESET -- SCRIPT', 32)}", "accent"), ("the same from the shell", "text")),
     ((f"  {fit('distui watch', 32)}", "accent"), ("jobs that distui did not start", "text")),
 )
-"""What to do when there is nothing to show."""
+"""Hints for an empty list."""
 
 
 class RunColumn(Struct, frozen=True):
@@ -104,18 +104,18 @@ class RunColumn(Struct, frozen=True):
     name: str
     text: Callable[[RunEntry], str]
     order: Callable[[RunEntry], float | str | None]
-    """What it is sorted by; None comes last."""
+    """Sort key; None sorts last."""
     right: bool = False
     falling: bool = False
     """Whether the largest values come first."""
     width: int = 0
-    """In the list; 0: only `ls` has the column."""
+    """Minimum width in the list; 0 if only `ls` has the column."""
     rank: int = 0
-    """The lower, the sooner it has a place in the list; 0 always has one."""
+    """Columns with a lower rank are placed first; rank 0 is always placed."""
     grows: int = 0
-    """Most columns that it takes of what is left."""
+    """Maximum width, if columns are to spare."""
     shown: Callable[[RunEntry], str] | None = None
-    """Its text in the list, if that is another."""
+    """Its text in the list, if it differs from `text`."""
 
     def in_list(self, run: RunEntry) -> str:
         return (self.shown or self.text)(run)
@@ -128,7 +128,7 @@ def _world(entry: RunEntry) -> str:
 
 
 def share_done(entry: RunEntry) -> float | None:
-    """How much of its steps a run has made, 0 to 1."""
+    """Return the completed share of a run's steps, 0 to 1."""
     return entry.step / entry.total if entry.step is not None and entry.total else None
 
 
@@ -163,18 +163,18 @@ def _marked_state(entry: RunEntry) -> str:
 
 
 def words_of_state(entry: RunEntry) -> str:
-    """The state as one filters and sorts by it."""
+    """Return the state for filters and sorting."""
     return f"{entry.phase} {HUNG}" if entry.hung else entry.phase
 
 
 def _number(name: str, field: str, text: Callable[[Any], str] = or_na, **about: Any) -> RunColumn:
-    """A column of numbers: to the right, and the largest first."""
+    """Return a column of right-aligned numbers, the largest first."""
     value = attrgetter(field)
     return RunColumn(name, lambda run: text(value(run)), value, **{"right": True, "falling": True} | about)
 
 
 def _words(name: str, text: Callable[[RunEntry], str], **about: Any) -> RunColumn:
-    """A column of words: small and capital letters alike, those without any last."""
+    """Return a column of words; sorting ignores case and puts empty texts last."""
     return RunColumn(name, text, lambda run: text(run).lower() or None, **about)
 
 
@@ -201,10 +201,10 @@ _COLUMNS = (
     _words("path", attrgetter("path")),
 )
 COLUMNS = {column.name: column for column in _COLUMNS}
-"""By name, in their order on the screen; unknown values are n/a."""
+"""Columns by name, in their order on the screen; unknown values are n/a."""
 
 IF_ANY = ("host", "tags", "note")
-"""Columns that are in the list where a run has something in them."""
+"""Columns that the list has only if a run has a value."""
 
 
 class PlacedColumn(Struct, frozen=True):
@@ -214,7 +214,7 @@ class PlacedColumn(Struct, frozen=True):
 
 
 def placed(runs: Sequence[RunEntry], width: int) -> list[PlacedColumn]:
-    """The columns that fit, over all of `width`: by their ranks; what is left goes to those whose texts need it."""
+    """Choose the columns that fit by rank; spare width goes to columns with longer texts."""
     wanted = [
         column
         for column in _COLUMNS
@@ -244,7 +244,7 @@ def placed(runs: Sequence[RunEntry], width: int) -> list[PlacedColumn]:
 
 
 def head_row(places: Sequence[PlacedColumn], sort: str = "", reverse: bool = False) -> Row:
-    """The names of the columns; the one that orders the list is marked."""
+    """Return the names of the columns, with a mark at the sort column."""
     cells: list[Cell] = [(" ", "dim")]
     arrow = "▴" if reverse else "▾"
     for place in places:
@@ -284,7 +284,7 @@ def _style(column: str, entry: RunEntry) -> str:
 
 
 def ordered(runs: Sequence[RunEntry], sort: str, reverse: bool = False) -> list[RunEntry]:
-    """By a column, unknown values last; "" keeps the order of the source, the newest first."""
+    """Sort by a column, unknown values last; "" keeps the order of the source, the newest first."""
     if not sort:
         return list(reversed(runs)) if reverse else list(runs)
     column = COLUMNS[sort]
@@ -295,18 +295,18 @@ def ordered(runs: Sequence[RunEntry], sort: str, reverse: bool = False) -> list[
 
 
 def next_sort(sort: str, places: Sequence[PlacedColumn]) -> str:
-    """The next column that is on the screen; after the last one the source's own order."""
+    """Return the next column on the screen; after the last one "", the source's own order."""
     names = ["", *(place.column.name for place in places)]
     return names[(names.index(sort) + 1) % len(names)] if sort in names else ""
 
 
 def at_column(places: Sequence[PlacedColumn], x: int) -> str:
-    """The column under the pointer; "" where none is."""
+    """Return the column under the pointer; "" if there is none."""
     return next((each.column.name for each in places if each.first <= x < each.first + each.width + 2), "")
 
 
 def removal_rows(runs: Sequence[RunEntry]) -> list[Row]:
-    """What a removal takes away."""
+    """Return what a removal deletes."""
     total = sum(run.size or 0 for run in runs)
     rows: list[Row] = [
         (

@@ -1,4 +1,4 @@
-"""The row of tabs: the panes of a run with their keys, and the places beside a run. Pure."""
+"""The row of tabs: the panes of a run with their keys, and the screens outside a run. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .glyphs import Row, row_width
 
 class Tab(Struct, frozen=True):
     pane: str
-    """As in `ViewOptions.pane`."""
+    """Name of the pane in `ViewOptions.pane`."""
     id: str
-    """Of its action in `keys.py`."""
+    """Id of its action in `keys.py`."""
     key: str
     title: str
 
@@ -28,14 +28,14 @@ TABS: tuple[Tab, ...] = (
     Tab("findings", "diagnose", "6", "Findings"),
     Tab("events", "pane.events", "7", "Events"),
 )
-"""In the order of their keys."""
+"""Ordered by their keys."""
 
 _PLACES = (("runs", "R", "Runs"), ("launch", "^n", "New run"), ("help", "?", "Help"))
-"""Action id, key and word of what stands at the right end."""
+"""Action id, key and word of the places at the right end."""
 
 
 class ClickArea(Struct, frozen=True):
-    """Columns of a row that act when they are clicked, the last one excluded."""
+    """Columns of a row that react to a click, the last one excluded."""
 
     first: int
     after: int
@@ -44,14 +44,14 @@ class ClickArea(Struct, frozen=True):
 
 
 class ClickableRow(Struct):
-    """A row that is put together from left to right."""
+    """A row that is built from left to right."""
 
     cells: list[tuple[str, str]] = field(default_factory=list)
     spans: list[ClickArea] = field(default_factory=list)
     width: int = 0
 
     def add(self, *cells: tuple[str, str], action: str = "") -> None:
-        """Append cells, which together take a click where they have an action."""
+        """Append cells, which form one click area if they have an action."""
         start = self.width
         self.cells += cells
         self.width += row_width(cells)
@@ -60,17 +60,17 @@ class ClickableRow(Struct):
 
 
 _FORMS = ((" ", True, 3), ("", True, 3), ("", True, 1), ("", True, 0), ("", False, 0))
-"""From wide to narrow: further blanks between tabs, whether all have their names, and how many places have theirs."""
+"""Wide to narrow: extra blanks between tabs, whether all tabs have names, and how many places have names."""
 
 
 def tab_row(
     pane: str, alarms: int, width: int, keys: Mapping[str, str] | None = None, severe: bool = False
 ) -> tuple[Row, list[ClickArea]]:
-    """The row in `width` columns, and its parts that take a click.
+    """Return the row in `width` columns, and its click areas.
 
-    The current pane stands in brackets. Where it is narrow the names of the places go first, then those of the other
-    panes; the keys stay. `alarms` findings are counted at their pane, `severe` where an error is among them; `keys`
-    are the user's own, by action id.
+    The current pane is in brackets. On a narrow terminal the names of the places are dropped first, then those of the
+    other panes; the keys stay. `alarms` is the number of findings, `severe` whether one of them is an error. `keys` maps
+    action ids to the user's own keys.
     """
     for gap, named, places in _FORMS:
         row = _tabs(
@@ -101,7 +101,7 @@ def _tabs(
         elif gap or first:
             opening = " "
         if current and not gap and not first:
-            between = ""  # one column is between neighbours: the bracket takes it
+            between = ""  # one column separates neighbours: the bracket takes it
         row.add((f"{between}{'' if first else gap}{opening}", "tab"))
         style = "tab" if current else "text"
         name = f" {tab.title}" if named or current else ""
